@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "launcher/data/file_tokenizer.h"
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/prepare.h"
@@ -64,6 +66,30 @@ absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFl
       "tokenizer's own. Give --tokenizer ", made_by.path, " instead of ", "--vocabulary-of"));
 }
 
+// A signal's handler may make no text.
+const std::string* g_last_words = nullptr;
+
+void SayLastWords(int signal) {
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, g_last_words->data(), g_last_words->size());
+  raise(signal);  // ends the process when the handler returns
+}
+
+// A signal ends the command at once, as a kill would; before that a person reads what is left.
+void TellOfSignals(const PrepareFlags& flags, bool is_terminal) {
+  g_last_words = new std::string(absl::StrCat(
+      is_terminal ? "\r\x1b[K" : "", "convene data prepare: stopped by a signal before ",
+      flags.output, " was whole; ", flags.output, ".partial keeps all but the last ",
+      absl::FormatDuration(flags.options.journal_interval),
+      " of the work, and the same command goes on from there\n"));
+  struct sigaction action = {};
+  action.sa_handler = SayLastWords;
+  action.sa_flags = SA_RESETHAND;
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    if (!IsIgnored(signal)) sigaction(signal, &action, nullptr);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
@@ -77,7 +103,9 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
         options.format, worker::ChatDocuments(flags.chat_template, flags.train_on,
                                               options.append_end_of_document, tokenizer.get()));
   }
-  worker::ProgressOutput progress(stderr, isatty(STDERR_FILENO) == 1);
+  const bool is_terminal = isatty(STDERR_FILENO) == 1;
+  TellOfSignals(flags, is_terminal);
+  worker::ProgressOutput progress(stderr, is_terminal);
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });
   progress.End();

@@ -52,34 +52,58 @@ class DataTest(ConveneTestCase):
         half = len(text) // 2
         self.put("a.jsonl", text[:half] + "\n{broken\n")
         self.put("b.jsonl", gzip.compress(text[half:].encode(), 1))
-        arguments = ["prepare", "--dedupe", "--max-bad-lines", 3, "--threads", 2, "--journal-interval", 0,
-                     self.path("a.jsonl"), self.path("b.jsonl"), "--output"]
-        undisturbed = self.convene_data(*arguments, self.path("x.bin"))
-        self.assertIn(" 3 broken lines (the first: data: ", undisturbed)
+        common = ["prepare", "--dedupe", "--max-bad-lines", 3, "--threads", 2, "--journal-interval", 0,
+                  self.path("a.jsonl"), self.path("b.jsonl")]
         rng = random.Random(11)
         resumed = 0
-        for kill in range(10):
-            output = self.path(f"y{kill}.bin")
-            process = self.start(CONVENE, "data", *arguments, output)
-            # The size of the part is the one clock that does not depend on the machine's load.
-            stop_at = rng.uniform(0, len(text))
-
-            def is_time(process=process, output=output, stop_at=stop_at):
-                try:
-                    size = os.path.getsize(output + ".partial")
-                except FileNotFoundError:
-                    size = 0
-                return process.poll() is not None or size >= stop_at
-
-            wait_until(is_time, 60, "the part grows")
-            process.send_signal(signal.SIGKILL)
-            process.wait(10)
-            said = self.convene_data(*arguments, output)
-            resumed += "went on from an earlier part" in said
-            self.assertEqual(self.content(f"y{kill}.bin"), self.content("x.bin"))
-            self.assertEqual([name for name in os.listdir(self.directory) if name.startswith(f"y{kill}.")],
-                             [f"y{kill}.bin"])
+        for form in ([], ["--compact-vocabulary", "--tokenizer", self.letter_pairs()]):
+            arguments = [*common, *form, "--output"]
+            undisturbed = self.convene_data(*arguments, self.path("x.bin"))
+            self.assertIn(" 3 broken lines (the first: data: ", undisturbed)
+            for kill in range(5):
+                output = self.path(f"y{kill}.bin")
+                # The size of the parts is the one clock that does not depend on the machine's load. The cutting of a vocabulary is a
+                # second part.
+                self.kill_at_size(arguments, output, rng.uniform(0, os.path.getsize(self.path("x.bin")) * (2 if form else 1)))
+                said = self.convene_data(*arguments, output)
+                resumed += "went on from an earlier part" in said
+                self.assertEqual(self.content(f"y{kill}.bin"), self.content("x.bin"))
+                self.assertEqual([name for name in os.listdir(self.directory) if name.startswith(f"y{kill}.")],
+                                 [f"y{kill}.bin"])
         self.assertGreater(resumed, 4)
+
+    def letter_pairs(self):
+        """A tokenizer whose words are the letters a to h, some in pairs."""
+        tokens = [bytes([byte]) for byte in range(256)] + [b"ab", b"cd", b"ef", b"gh", b" a", b" b"]
+        self.put("tokenizer_config.json", json.dumps({"pat_str": " ?[a-h]+|\\s", "added_tokens_decoder": {"300": {"content": "<end>"}},
+                                                      "eos_token": "<end>"}))
+        return self.put("pairs.tiktoken", "".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)))
+
+    def kill_at_size(self, arguments, output, size):
+        process = self.start(CONVENE, "data", *arguments, output)
+
+        def is_time():
+            done = 0
+            for part in (".partial", ".partial.rewritten"):
+                try:
+                    done += os.path.getsize(output + part)
+                except FileNotFoundError:
+                    pass
+            return process.poll() is not None or done >= size
+
+        wait_until(is_time, 60, "the part grows")
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+    def test_a_signal_says_what_is_left_and_the_same_command_goes_on(self):
+        self.put("a.jsonl", self.lines(12000))
+        arguments = ["prepare", "--threads", 1, "--journal-interval", 0, "--tokenizer", self.letter_pairs(), self.path("a.jsonl"),
+                     "--output", self.path("x.bin")]
+        process = self.start(CONVENE, "data", *arguments)
+        wait_until(lambda: os.path.exists(self.path("x.bin.journal")), 60, "the first journal")
+        process.send_signal(signal.SIGINT)
+        self.assertIn("x.bin.partial keeps all but the last 0 of the work", self.finish(process, 60, -signal.SIGINT))
+        self.assertIn("went on from an earlier part", self.convene_data(*arguments))
 
     def test_broken_input_is_named_and_leaves_nothing(self):
         self.put("a.jsonl", '{"text": "a"}\n{"text": 1}\n')

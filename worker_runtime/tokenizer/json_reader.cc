@@ -53,13 +53,21 @@ absl::Status CopyForJsonReader(absl::string_view text, std::string* buffer) {
   if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
     return Broken(text, zero, "a zero byte");
   }
-  if (const size_t half = FindLoneHalf(text); half != absl::string_view::npos) {
-    return Broken(text, half, "half a surrogate pair");
-  }
   // The reader looks at sixteen bytes at a time, so up to fifteen behind the text's end.
   buffer->clear();
   buffer->reserve(text.size() + 16);
   buffer->assign(text.data(), text.size());
+  return absl::OkStatus();
+}
+
+absl::Status CheckSurrogates(absl::string_view text, absl::string_view buffer) {
+  // The text is UTF-8, so only an escape can have made one.
+  for (size_t at = 0; (at = buffer.find('\xED', at)) != absl::string_view::npos; ++at) {
+    if (at + 1 == buffer.size() || static_cast<uint8_t>(buffer[at + 1]) < 0xA0) continue;
+    const size_t half = FindLoneHalf(text);
+    return half == absl::string_view::npos ? absl::OkStatus()
+                                           : Broken(text, half, "half a surrogate pair");
+  }
   return absl::OkStatus();
 }
 

@@ -62,6 +62,25 @@ TEST_CASE("each kind of broken line has its reason") {
   }
 }
 
+// The reader looks at sixteen bytes at a time.
+TEST_CASE("wherever an escape or a control character stands, it is seen") {
+  for (size_t before = 0; before < 20; ++before) {
+    for (size_t between = 0; between < 20; ++between) {
+      const std::string head(before, 'x'), middle(between, 'y');
+      std::string line = "{\"text\": \"" + head + "\\n", text = head + "\n";
+      for (int escape = 0; escape < 20; ++escape) {
+        line += middle + "\\\\";
+        text += middle + "\\";
+      }
+      if (Found("text", line + "\"}") != text) FAIL(before << ", " << between);
+    }
+    for (char control = 1; control < 0x20; ++control) {
+      CheckBroken("{\"text\": \"" + std::string(before, 'x') + control + "yyyyyyyyyyyyyyyyyy\"}",
+                  "broken JSON at byte " + std::to_string(before + 11));
+    }
+  }
+}
+
 TEST_CASE("nesting has a limit, whatever the depth") {
   const auto nested = [](int depth) {
     return "{\"a\": " + std::string(depth - 1, '[') + std::string(depth - 1, ']') +

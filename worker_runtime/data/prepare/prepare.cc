@@ -230,7 +230,9 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   CONVENE_RETURN_IF_ERROR(output.status());
   const absl::Status status = Fill(sources, options, tell, &*output);
   if (status.ok()) return output->summary();
-  if (keeps_part && output->has_journal()) {
+  // No later call can use a part of an input that changed.
+  if (keeps_part && output->has_journal() &&
+      std::none_of(sources.begin(), sources.end(), IsChanged)) {
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), "; ", path, ".partial keeps what is done, ",
                                      "and the same command goes on from there"));
@@ -255,6 +257,27 @@ void RemoveSideFilesOf(const std::string& output, std::vector<SourceFile>* sourc
            std::filesystem::equivalent(path.parent_path(), parent, error);
   };
   sources->erase(std::remove_if(sources->begin(), sources->end(), is_side_file), sources->end());
+}
+
+absl::Status CheckOutput(const std::string& output, const std::vector<SourceFile>& sources) {
+  std::error_code error;
+  // A rename would replace a device, and fail for a directory when all work is done.
+  if (std::filesystem::exists(output, error) && !std::filesystem::is_regular_file(output, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: the output ", output, " is there already and is not a file; name a file"));
+  }
+  const std::string directory = ParentDirectory(output);
+  if (std::filesystem::status(directory, error).type() == std::filesystem::file_type::not_found) {
+    return absl::NotFoundError(absl::StrCat("data: there is no directory ", directory,
+                                            " for the output ", output,
+                                            "; make it, or name another output"));
+  }
+  for (const SourceFile& source : sources) {
+    if (!std::filesystem::equivalent(output, source.path, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", output, " is an input, and would be replaced; name another output"));
+  }
+  return absl::OkStatus();
 }
 
 bool IsWhole(const std::string& path, uint64_t key) {
@@ -305,12 +328,7 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
   CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(options.input.patterns));
   RemoveSideFilesOf(output, &sources);
-  for (const SourceFile& source : sources) {
-    std::error_code error;
-    if (!std::filesystem::equivalent(output, source.path, error)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", output, " is an input, and would be replaced; name another output"));
-  }
+  CONVENE_RETURN_IF_ERROR(CheckOutput(output, sources));
   const std::string lock_path = absl::StrCat(output, ".lock");
   absl::StatusOr<FileLock> lock = FileLock::Take(lock_path, {.silence_max = absl::ZeroDuration()});
   if (absl::IsDeadlineExceeded(lock.status())) {

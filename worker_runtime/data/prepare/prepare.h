@@ -49,11 +49,11 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
 // Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
 // and `output`.lock (with more names that begin so) stand beside it, and are no input for any
 // pattern; a call with the same input, tokenizer and options goes on from a part that an earlier
-// one left, a call with others begins anew. A failed call leaves the part where it has a journal,
-// and says so in its error; a part that cannot be opened stays, too.
+// one left, a call with others begins anew. A failed call leaves the part where it has a journal
+// and the input did not change, and says so in its error; a part that cannot be opened stays, too.
 //
 // Also FailedPrecondition: another process is making `output`. InvalidArgument: `output` is an
-// input.
+// input, or stands there and is not a file. NotFound: its directory is not there.
 absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress);

@@ -21,6 +21,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/data/prepare/file_lock.h"
+#include "worker_runtime/data/prepare/testing/letter_files.h"
 #include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
 #include "worker_runtime/data/prepare/testing/packed_files.h"
 #include "worker_runtime/data/store/token_file.h"
@@ -29,54 +30,13 @@ namespace convene::worker {
 namespace {
 
 using convene::testing::TempDir;
-
-void Put(const std::string& path, const std::string& text) {
-  REQUIRE_OK(WriteFileAtomic(path, text));
-}
-
-PrepareOptions Options(const TempDir& dir, const std::vector<std::string>& patterns) {
-  static const auto* const tokenizer = new LetterTokenizer();
-  PrepareOptions options;
-  for (const std::string& pattern : patterns) options.input.patterns.push_back(dir.File(pattern));
-  options.tokenizer = tokenizer;
-  options.tokenizer_path = "letters";
-  options.threads = 2;
-  options.journal_interval = absl::ZeroDuration();
-  return options;
-}
-
-TokenCache CacheOf(const TempDir& dir) { return {.directory = dir.File("cache")}; }
-
-absl::StatusOr<std::string> Cached(const TempDir& dir, const std::vector<std::string>& patterns) {
-  return PrepareTokenFile(Options(dir, patterns), CacheOf(dir), nullptr);
-}
-
-// All tokens as text, "|" for the end of a document.
-std::string TextOf(const std::string& path) {
-  const auto file = TokenFile::Open(path);
-  REQUIRE_OK(file);
-  std::vector<int32_t> tokens((*file)->token_count());
-  (*file)->Read(0, (*file)->token_count(), tokens.data());
-  return LetterTokenizer().Decode(tokens, true);
-}
-
-// The text of a file that is made with these options, "a.bin".
-std::string Made(const TempDir& dir, const PrepareOptions& options,
-                 PrepareSummary* summary = nullptr) {
-  const auto made = PrepareOutput(options, dir.File("a.bin"), nullptr);
-  REQUIRE_OK(made);
-  if (summary != nullptr) *summary = *made;
-  return TextOf(dir.File("a.bin"));
-}
-
-std::vector<std::string> FilesWith(const std::string& directory, const std::string& part) {
-  std::vector<std::string> found;
-  const std::vector<std::string> names = *ListDirectory(directory);
-  for (const std::string& name : names) {
-    if (absl::StrContains(name, part)) found.push_back(name);
-  }
-  return found;
-}
+using worker::testing::Cached;
+using worker::testing::CacheOf;
+using worker::testing::FilesWith;
+using worker::testing::LetterOptions;
+using worker::testing::Made;
+using worker::testing::Put;
+using worker::testing::TextOf;
 
 TEST_CASE("documents stand in pattern order, then sorted, each once, and have an end") {
   TempDir dir;
@@ -107,7 +67,7 @@ TEST_CASE("each option makes the documents that it says") {
       "{\"text\": \"one\", \"m\": {\"t\": \"tre\"}}\n");
   Put(dir.File("b.txt"), "x--y----x");
   PrepareSummary summary;
-  PrepareOptions options = Options(dir, {"a.jsonl", "b.txt"});
+  PrepareOptions options = LetterOptions(dir, {"a.jsonl", "b.txt"});
   CHECK(Made(dir, options, &summary) == "one|one|x--y----x|");
   CHECK(summary == PrepareSummary{.documents = 3,
                                   .tokens = 18,
@@ -136,7 +96,7 @@ TEST_CASE("the file is the same from any number of threads") {
     absl::StrAppend(&lines, "{\"text\": \"line ", i % 10'000, "\"}\n");
   Put(dir.File("a.jsonl"), Gzip(lines));
   Put(dir.File("b.jsonl"), lines);
-  PrepareOptions options = Options(dir, {"*.jsonl"});
+  PrepareOptions options = LetterOptions(dir, {"*.jsonl"});
   options.dedupe = true;
   options.threads = 1;
   PrepareSummary summary;
@@ -154,7 +114,7 @@ TEST_CASE("the file is the same from any number of threads") {
 TEST_CASE("broken lines are left out up to a number, and the first is named") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"a\"}\n{\"text\": 5}\n{\"text\": \"b\"}\n{\n");
-  PrepareOptions options = Options(dir, {"a.jsonl"});
+  PrepareOptions options = LetterOptions(dir, {"a.jsonl"});
   const auto make = [&] { return PrepareOutput(options, dir.File("a.bin"), nullptr).status(); };
   const std::string first = dir.File("a.jsonl") + ", line 2: the field 'text' is not a text";
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, first);
@@ -184,7 +144,7 @@ TEST_CASE("the same files are prepared once, changed ones or other options again
     done_bytes = done;
     total_bytes = total;
   };
-  PrepareOptions options = Options(dir, {"a.txt"});
+  PrepareOptions options = LetterOptions(dir, {"a.txt"});
   const auto first = PrepareTokenFile(options, CacheOf(dir), progress);
   REQUIRE_OK(first);
   CHECK(done_bytes == 5);
@@ -229,7 +189,7 @@ TEST_CASE("bad sources are named") {
   CHECK_STATUS(Cached(dir, {"empty.txt"}), absl::StatusCode::kInvalidArgument, "all 1 files of");
   CHECK_STATUS(Cached(dir, {"sub"}), absl::StatusCode::kInvalidArgument, "is not a file");
   CHECK_STATUS(Cached(dir, {"cut.gz"}), absl::StatusCode::kDataLoss, "cut.gz");
-  PrepareOptions options = Options(dir, {"cut.gz"});
+  PrepareOptions options = LetterOptions(dir, {"cut.gz"});
   options.input.field = "a..b";
   CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
                "'a..b' has an empty key");
@@ -238,16 +198,32 @@ TEST_CASE("bad sources are named") {
 TEST_CASE("an output never replaces an input") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");
-  CHECK_STATUS(PrepareOutput(Options(dir, {"a.txt"}), dir.path() + "/./a.txt", nullptr),
+  CHECK_STATUS(PrepareOutput(LetterOptions(dir, {"a.txt"}), dir.path() + "/./a.txt", nullptr),
                absl::StatusCode::kInvalidArgument, "is an input");
   CHECK(*ReadFile(dir.File("a.txt")) == "text");
+}
+
+TEST_CASE("an output that can get no file is refused before any work") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  const auto refused = [&](const std::string& output, absl::StatusCode code, const char* words) {
+    std::atomic<int> opened = 0;
+    ScopedFileFault fault([&](FileOp, const std::string&) { return ++opened, 0; });
+    CHECK_STATUS(PrepareOutput(LetterOptions(dir, {"a.txt"}), output, nullptr), code, words);
+    CHECK(opened == 0);
+  };
+  REQUIRE_OK(MakeDirectories(dir.File("sub")));
+  refused(dir.File("sub"), absl::StatusCode::kInvalidArgument, "and is not a file; name a file");
+  refused(dir.File("sub/"), absl::StatusCode::kInvalidArgument, "and is not a file; name a file");
+  refused("/dev/null", absl::StatusCode::kInvalidArgument, "/dev/null is there already");
+  refused(dir.File("none/a.bin"), absl::StatusCode::kNotFound, "make it, or name another output");
 }
 
 TEST_CASE("an output's own part is no input where a pattern matches it") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
   Put(dir.File("b.jsonl"), "{\n");
-  PrepareOptions options = Options(dir, {"*"});
+  PrepareOptions options = LetterOptions(dir, {"*"});
   options.input.format = InputFormat::kJsonLines;
   CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
                absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
@@ -292,105 +268,10 @@ TEST_CASE("whichever operation fails, the error is told and nothing half-made is
   }
 }
 
-TEST_CASE("wherever the making of an output ends, the same call goes on to the same file") {
-  TempDir dir;
-  for (int i = 0; i < 4; ++i) {
-    std::string lines;
-    for (int j = 0; j < 20; ++j) absl::StrAppend(&lines, "{\"text\": \"", i, " ", j % 13, "\"}\n");
-    Put(dir.File(absl::StrCat(i, ".jsonl")), i % 2 == 0 ? lines : Zstd(lines + "{\n"));
-  }
-  PrepareOptions options = Options(dir, {"*.jsonl"});
-  options.dedupe = true;
-  options.input.max_bad_lines = 2;
-  PrepareSummary undisturbed;
-  Made(dir, options, &undisturbed);
-  const std::string whole = *ReadFile(dir.File("a.bin"));
-  const auto make = [&](int failing, std::atomic<int>* op) {
-    ScopedFileFault fault(
-        [&](FileOp, const std::string&) { return (*op)++ == failing ? ENOSPC : 0; });
-    return PrepareOutput(options, dir.File("a.bin"), nullptr);
-  };
-  int resumed = 0;
-  for (int failing = 0;; ++failing) {
-    INFO("operation " << failing);
-    unlink(dir.File("a.bin").c_str());
-    std::atomic<int> op = 0;
-    const auto made = make(failing, &op);
-    if (op <= failing) {
-      CHECK_OK(made);
-      break;
-    }
-    REQUIRE(made.status().code() == absl::StatusCode::kResourceExhausted);
-    const bool keeps = absl::StrContains(made.status().message(), "the same command goes on");
-    CHECK((access(dir.File("a.bin.journal").c_str(), F_OK) == 0) == keeps);
-    // Only what was renamed already stands under the name.
-    if (access(dir.File("a.bin").c_str(), F_OK) == 0) CHECK(*ReadFile(dir.File("a.bin")) == whole);
-    PrepareSummary summary;
-    Made(dir, options, &summary);
-    CHECK(*ReadFile(dir.File("a.bin")) == whole);
-    resumed += summary.resumed ? 1 : 0;
-    summary.resumed = false;
-    CHECK(summary == undisturbed);
-    CHECK(FilesWith(dir.path(), "a.bin").size() == 1);
-  }
-  CHECK(resumed > 10);
-}
-
-TEST_CASE("a part of another input is of no use, nor is a damaged one") {
-  TempDir dir;
-  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
-  Put(dir.File("b.jsonl"), "{\n");
-  PrepareOptions options = Options(dir, {"*.jsonl"});
-  const auto fail = [&] {
-    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-                 absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
-  };
-  PrepareSummary summary;
-  fail();
-  Put(dir.File("b.jsonl"), "{\"text\": \"two\"}\n");
-  CHECK(Made(dir, options, &summary) == "one|two|");
-  CHECK_FALSE(summary.resumed);
-  Put(dir.File("b.jsonl"), "{\n");
-  for (const std::string name : {"a.bin.journal", "a.bin.partial"}) {
-    fail();
-    REQUIRE(FilesWith(dir.path(), name).size() >= 1);
-    Put(dir.File(name), "x");
-    options.input.max_bad_lines = 1;
-    CHECK(Made(dir, options, &summary) == "one|");
-    CHECK_FALSE(summary.resumed);
-    options.input.max_bad_lines = 0;
-  }
-  fail();
-  options.input.max_bad_lines = 1;
-  CHECK(Made(dir, options, &summary) == "one|");
-  CHECK(summary.resumed);
-}
-
-TEST_CASE("a part that cannot be opened just now is kept for the next call") {
-  TempDir dir;
-  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
-  Put(dir.File("b.jsonl"), "{\n");
-  PrepareOptions options = Options(dir, {"*.jsonl"});
-  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
-  options.input.max_bad_lines = 1;
-  for (const std::string name : {"a.bin.journal", "a.bin.partial"}) {
-    INFO(name);
-    ScopedFileFault fault([&](FileOp op, const std::string& path) {
-      return op == FileOp::kOpen && path == dir.File(name) ? EACCES : 0;
-    });
-    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-                 absl::StatusCode::kPermissionDenied, name);
-  }
-  PrepareSummary summary;
-  CHECK(Made(dir, options, &summary) == "one|");
-  CHECK(summary.resumed);
-}
-
 TEST_CASE("broken lines are told, and counted against the limit of each call") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
-  PrepareOptions options = Options(dir, {"*.jsonl"});
+  PrepareOptions options = LetterOptions(dir, {"*.jsonl"});
   options.input.max_bad_lines = 1;
   std::ostringstream log;
   const auto old_logger = spdlog::default_logger();
@@ -406,71 +287,6 @@ TEST_CASE("broken lines are told, and counted against the limit of each call") {
   options.input.max_bad_lines = 0;
   CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
                "line 2");
-}
-
-TEST_CASE("a part with more broken lines than are allowed now is of no use") {
-  TempDir dir;
-  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\n");
-  Put(dir.File("b.jsonl"), "{\n");
-  PrepareOptions options = Options(dir, {"*.jsonl"});
-  options.input.max_bad_lines = 1;
-  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
-  options.input.max_bad_lines = 0;
-  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-               absl::StatusCode::kInvalidArgument, "a.jsonl, line 2");
-}
-
-TEST_CASE("a part that names another path of the tokenizer is of no use, a cached file is") {
-  TempDir dir;
-  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
-  PrepareOptions options = Options(dir, {"*.jsonl"});
-  const auto path = PrepareTokenFile(options, CacheOf(dir), nullptr);
-  REQUIRE_OK(path);
-  Put(dir.File("b.jsonl"), "{\n");
-  CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
-               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
-  options.tokenizer_path = "moved";
-  options.input.max_bad_lines = 1;
-  PrepareSummary summary;
-  CHECK(Made(dir, options, &summary) == "one|");
-  CHECK_FALSE(summary.resumed);
-  CHECK((*TokenFile::Open(dir.File("a.bin")))->tokenizer().path == "moved");
-  options.input.max_bad_lines = 0;
-  unlink(dir.File("b.jsonl").c_str());
-  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
-}
-
-TEST_CASE("a whole part that only has no name yet is given it") {
-  TempDir dir;
-  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"one\"}\n{\n");
-  PrepareOptions options = Options(dir, {"a.jsonl"});
-  options.journal_interval = absl::Hours(1);
-  options.input.max_bad_lines = 1;
-  options.dedupe = true;
-  {
-    ScopedFileFault fault([&](FileOp op, const std::string& path) {
-      return op == FileOp::kRename && !absl::EndsWith(path, ".journal") &&
-                     !absl::EndsWith(path, ".journal.new")
-                 ? EIO
-                 : 0;
-    });
-    REQUIRE_FALSE(PrepareOutput(options, dir.File("a.bin"), nullptr).ok());
-  }
-  PrepareSummary summary;
-  bool was_read = false;
-  {
-    ScopedFileFault fault([&](FileOp op, const std::string& path) {
-      was_read = was_read || (op == FileOp::kOpen && path == dir.File("a.jsonl"));
-      return 0;
-    });
-    CHECK(Made(dir, options, &summary) == "one|");
-  }
-  CHECK_FALSE(was_read);
-  CHECK(summary.resumed);
-  CHECK(summary.duplicates == 1);
-  CHECK(summary.bad_lines == 1);
-  CHECK(FilesWith(dir.path(), "a.bin").size() == 1);
 }
 
 TEST_CASE("a file that changes while it is read is refused") {
@@ -530,7 +346,7 @@ TEST_CASE("the end is told once, also of packed files that are read long before"
     told.push_back(done);
     all = total;
   };
-  PrepareOptions options = Options(dir, {"a.jsonl"});
+  PrepareOptions options = LetterOptions(dir, {"a.jsonl"});
   REQUIRE_OK(PrepareOutput(options, dir.File("a.bin"), progress));
   CHECK(std::count(told.begin(), told.end(), all) == 1);
   CHECK(told.back() == all);
@@ -542,7 +358,7 @@ TEST_CASE("the wait for another process has an end") {
   ManualClock clock;
   TokenCache cache = CacheOf(dir);
   cache.clock = &clock;
-  const PrepareOptions options = Options(dir, {"a.txt"});
+  const PrepareOptions options = LetterOptions(dir, {"a.txt"});
   const auto path = PrepareTokenFile(options, cache, nullptr);
   REQUIRE_OK(path);
   REQUIRE_OK(RemoveTree(*path));
@@ -581,7 +397,7 @@ TEST_CASE("documents of another format come from their own encoder, with their c
   };
   TempDir dir;
   Put(dir.File("a.txt"), "one\nbad\ntwo\n");
-  PrepareOptions options = Options(dir, {"a.txt"});
+  PrepareOptions options = LetterOptions(dir, {"a.txt"});
   options.format = DocumentFormat{
       .key = "pairs", .new_encoder = [] { return std::unique_ptr<DocumentEncoder>(new Pairs()); }};
   options.input.max_bad_lines = 1;

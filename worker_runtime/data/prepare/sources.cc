@@ -84,4 +84,9 @@ absl::Status CheckUnchanged(int fd, const SourceFile& source) {
   return Describe(source.path, info) == source ? absl::OkStatus() : SourceChanged(source);
 }
 
+bool IsChanged(const SourceFile& source) {
+  struct stat info;
+  return stat(source.path.c_str(), &info) == 0 && Describe(source.path, info) != source;
+}
+
 }  // namespace convene::worker

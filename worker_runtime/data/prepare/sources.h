@@ -30,6 +30,10 @@ absl::StatusOr<std::vector<SourceFile>> ListSources(const std::vector<std::strin
 // OK if the open file `fd` is still what `source` says; FailedPrecondition if it changed.
 absl::Status CheckUnchanged(int fd, const SourceFile& source);
 
+// Whether another content stands under the path. A file that cannot be looked at may come back as
+// it was: false.
+bool IsChanged(const SourceFile& source);
+
 absl::Status SourceChanged(const SourceFile& source);
 
 }  // namespace convene::worker

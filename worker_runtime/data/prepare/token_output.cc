@@ -82,7 +82,6 @@ absl::Status TokenOutput::Resume() {
     is_whole_ = true;
     journal_ = std::move(journal);
     journal_.summary.resumed = true;
-    has_journal_ = true;
     return absl::OkStatus();
   }
   CONVENE_ASSIGN_OR_RETURN(writer_,
@@ -93,7 +92,6 @@ absl::Status TokenOutput::Resume() {
   }
   journal_ = std::move(journal);
   journal_.summary.resumed = true;
-  has_journal_ = true;
   return absl::OkStatus();
 }
 
@@ -173,9 +171,12 @@ absl::Status TokenOutput::Sync() {
   }
   CONVENE_ASSIGN_OR_RETURN(journal_.writer_state, writer_->Sync());
   CONVENE_RETURN_IF_ERROR(WriteJournal(options_.path, JournalText(journal_)));
-  has_journal_ = true;
   last_sync_ = options_.clock->Now();
   return absl::OkStatus();
+}
+
+bool TokenOutput::has_journal() const {
+  return access(JournalOf(options_.path).c_str(), F_OK) == 0;
 }
 
 absl::Status TokenOutput::Finish() {

@@ -58,7 +58,8 @@ class TokenOutput {
   // stays as it is.
   absl::Status Sync();
 
-  bool has_journal() const { return has_journal_; }
+  // Whether a later call can go on from here.
+  bool has_journal() const;
 
   // Removes all files but a finished one.
   static void Discard(const std::string& path);
@@ -74,7 +75,6 @@ class TokenOutput {
   std::optional<TokenFileWriter> writer_;
   std::optional<SeenDocuments> seen_;
   PrepareJournal journal_;
-  bool has_journal_ = false;
   bool is_whole_ = false;  // the part: only its name is missing
   MonotonicTime last_sync_;
 };

@@ -85,6 +85,10 @@ void ReadTokens(TokenType type, const char* bytes, int64_t count, int32_t* token
 }
 
 void AppendTokens(TokenType type, absl::Span<const int32_t> ids, std::string* bytes) {
+  if (TokenBytes(type) == 4) {
+    bytes->append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+    return;
+  }
   const size_t begin = bytes->size();
   bytes->resize(begin + ids.size() * TokenBytes(type));
   char* const target = bytes->data() + begin;
@@ -93,8 +97,6 @@ void AppendTokens(TokenType type, absl::Span<const int32_t> ids, std::string* by
       return Narrow<uint8_t>(ids, target);
     case 2:
       return Narrow<uint16_t>(ids, target);
-    case 4:
-      return Narrow<uint32_t>(ids, target);
     default:
       return Narrow<int64_t>(ids, target);
   }
