@@ -20,7 +20,7 @@
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
-#include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 #include "worker_runtime/tokenizer/tokenizer.h"

@@ -155,6 +155,24 @@ Utf8Character FirstCharacter(absl::string_view text) {
   return {value, lead.length, true, false};
 }
 
+size_t SpaceBegin(absl::string_view text, size_t bound, size_t end) {
+  while (end > bound) {
+    const size_t previous = PreviousCharacter(text, end);
+    if (previous < bound || !IsWhiteSpace(CharacterAt(text, previous).code)) break;
+    end = previous;
+  }
+  return end;
+}
+
+size_t SpaceEnd(absl::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const Character character = CharacterAt(text, begin);
+    if (!IsWhiteSpace(character.code)) break;
+    begin += character.bytes;
+  }
+  return begin;
+}
+
 size_t ValidUtf8Prefix(absl::string_view text) {
   size_t at = 0;
   while (at < text.size()) {

@@ -120,6 +120,11 @@ inline size_t PreviousCharacter(absl::string_view text, size_t at) {
   return at;
 }
 
+// The white space of a UTF-8 text that ends at byte `end` begins here, or at `bound`, if it reaches
+// back so far; the one that begins at byte `begin` ends there.
+size_t SpaceBegin(absl::string_view text, size_t bound, size_t end);
+size_t SpaceEnd(absl::string_view text, size_t begin);
+
 // How many bytes at the beginning of `text` are whole, valid characters.
 size_t ValidUtf8Prefix(absl::string_view text);
 

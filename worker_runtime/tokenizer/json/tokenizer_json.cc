@@ -10,7 +10,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
-#include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
 #include "worker_runtime/tokenizer/json/pre_tokenizer.h"
