@@ -16,7 +16,7 @@ namespace convene::worker {
 namespace {
 
 TokenRange DocumentRange(const TokenSource& source, int64_t document) {
-  const int64_t first = document == 0 ? 0 : source.document_end(document - 1);
+  const int64_t first = source.document_begin(document);
   return {first, source.document_end(document) - first};
 }
 

@@ -74,7 +74,7 @@ TokenDescription Describe(const TokenSource& source) {
 }
 
 DocumentSample SampleOf(const TokenSource& source, int64_t document, int64_t tokens_max) {
-  const int64_t begin = document == 0 ? 0 : source.document_end(document - 1);
+  const int64_t begin = source.document_begin(document);
   DocumentSample sample;
   sample.document = document;
   sample.document_tokens = source.document_end(document) - begin;
