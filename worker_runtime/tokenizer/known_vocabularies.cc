@@ -1,16 +1,11 @@
 #include "worker_runtime/tokenizer/known_vocabularies.h"
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/scanners.h"
-#include "worker_runtime/tokenizer/special_tokens.h"
 
 namespace convene::worker {
 namespace {

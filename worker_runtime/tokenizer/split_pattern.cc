@@ -1,9 +1,5 @@
 #include "worker_runtime/tokenizer/split_pattern.h"
 
-#include <memory>
-#include <string>
-
-#include "absl/status/statusor.h"
 #include "worker_runtime/tokenizer/pcre_pattern.h"
 #include "worker_runtime/tokenizer/scanners.h"
 

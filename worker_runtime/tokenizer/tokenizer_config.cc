@@ -4,7 +4,6 @@
 #include <rapidjson/writer.h>
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

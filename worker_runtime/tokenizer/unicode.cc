@@ -3,14 +3,8 @@
 #include <utf8proc.h>
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <map>
-#include <string>
-#include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace convene::worker {
 namespace {

@@ -1,17 +1,13 @@
 #include "worker_runtime/tokenizer/vocabulary_config.h"
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
-#include "worker_runtime/tokenizer/special_tokens.h"
 
 namespace convene::worker {
 namespace {

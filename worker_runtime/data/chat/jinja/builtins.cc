@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
