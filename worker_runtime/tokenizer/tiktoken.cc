@@ -18,7 +18,7 @@
 #include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
 #include "worker_runtime/tokenizer/known_vocabularies.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 namespace {

@@ -1,6 +1,7 @@
 // UTF-8 and the kinds of characters that tokenizers ask for (Unicode 15.0, from libutf8proc).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -110,6 +111,11 @@ inline Character CharacterAt(absl::string_view text, size_t at) {
 // REQUIRES: `text` is UTF-8.
 inline bool IsOneCharacter(absl::string_view text) {
   return !text.empty() && CharacterAt(text, 0).bytes == text.size();
+}
+
+// REQUIRES: `text` is UTF-8.
+inline int64_t CountCharacters(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
 // Where the character before byte `at` begins. REQUIRES: 0 < at <= text.size().

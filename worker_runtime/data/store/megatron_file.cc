@@ -1,6 +1,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -22,24 +23,10 @@ T Load(const char* bytes) {
   return value;
 }
 
-std::optional<TokenType> TypeOfCode(uint8_t code) {
-  switch (code) {
-    case 1:
-      return TokenType::kU8;
-    case 2:
-      return TokenType::kI8;
-    case 3:
-      return TokenType::kI16;
-    case 4:
-      return TokenType::kI32;
-    case 5:
-      return TokenType::kI64;
-    case 8:
-      return TokenType::kU16;
-    default:
-      return std::nullopt;
-  }
-}
+// By the code in the index.
+constexpr std::optional<TokenType> kTypes[] = {std::nullopt,    TokenType::kU8,  TokenType::kI8,
+                                               TokenType::kI16, TokenType::kI32, TokenType::kI64,
+                                               std::nullopt,    std::nullopt,    TokenType::kU16};
 
 class MegatronFile final : public ForeignFile {
  public:
@@ -78,13 +65,12 @@ absl::Status MegatronFile::ReadIndex() {
         absl::StrCat("index version ", version, "; this program reads 1"));
   }
   const uint8_t code = Load<uint8_t>(index_.data() + 17);
-  const std::optional<TokenType> type = TypeOfCode(code);
-  if (!type.has_value()) {
+  if (code >= std::size(kTypes) || !kTypes[code].has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("its tokens have type ", static_cast<int>(code),
                      ", which is no whole number (6 and 7 are floats): not token ids"));
   }
-  type_ = *type;
+  type_ = *kTypes[code];
   const uint64_t sequences = Load<uint64_t>(index_.data() + 18);
   const uint64_t documents = Load<uint64_t>(index_.data() + 26);
   // First each count alone, so that the sum cannot overflow.

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 

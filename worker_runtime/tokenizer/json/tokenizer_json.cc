@@ -16,8 +16,8 @@
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 #include "worker_runtime/tokenizer/unicode.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {

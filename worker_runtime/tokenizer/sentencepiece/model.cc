@@ -17,8 +17,8 @@
 #include "worker_runtime/tokenizer/sentencepiece/model_file.h"
 #include "worker_runtime/tokenizer/sentencepiece/normalizer.h"
 #include "worker_runtime/tokenizer/sentencepiece/unknown_text.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 #include "worker_runtime/tokenizer/unigram.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {

@@ -48,11 +48,6 @@ bool EndsLine(char32_t character) {
 
 }  // namespace
 
-int64_t CountCharacters(absl::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
-
 std::vector<size_t> CharacterBegins(absl::string_view text) {
   std::vector<size_t> begins;
   for (size_t i = 0; i < text.size(); i += CharacterLength(text[i])) begins.push_back(i);
