@@ -58,7 +58,7 @@ MUTATIONS = [
     Mutation("a user's text may end a turn of Gemma's", f'{CHAT}/special_texts.cc',
              '!is_special && IsSpecialOfAFormat(text);', '!is_special && IsSpecialOfAFormat(text + "x");', CHATS, 'borders'),
     Mutation("a part of a content may begin a special token", f'{CHAT}/special_texts.cc',
-             'if (is_part && pass->texts->EndsLikeBegin(text)) add_break(text.size());', 'if (is_part && text.empty()) add_break(0);', CHATS, 'borders'),
+             'if (is_part && EndsLikeBegin(*pass->texts, text)) add_break(text.size());', 'if (is_part && text.empty()) add_break(0);', CHATS, 'borders'),
     Mutation('a search in a long text costs nothing', f'{CHAT}/jinja/budget.h',
              'return ChargeWalks(bytes - wanted + 1, wanted / kBytesPerStep);', 'return absl::OkStatus();', TEMPLATES, 'limits'),
     Mutation('a variable that a loop sets is there in the next round', f'{CHAT}/jinja/evaluator.cc',

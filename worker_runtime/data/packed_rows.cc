@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/rows.h"
 #include "worker_runtime/data/sample_order.h"

@@ -1,11 +1,9 @@
 #include "worker_runtime/data/store/convert.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>

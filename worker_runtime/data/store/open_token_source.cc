@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
-#include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/data/store/foreign_formats.h"
 #include "worker_runtime/data/store/token_file.h"

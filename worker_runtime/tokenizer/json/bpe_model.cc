@@ -7,7 +7,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/character_table.h"

@@ -1,6 +1,5 @@
 #include "worker_runtime/tokenizer/sentencepiece/model_file.h"
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>

@@ -1,6 +1,5 @@
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 #include "worker_runtime/data/chat/jinja/print.h"
 
 namespace convene::worker::jinja {

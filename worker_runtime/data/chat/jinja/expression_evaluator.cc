@@ -4,9 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
 #include "worker_runtime/data/chat/jinja/evaluator.h"
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 #include "worker_runtime/data/chat/jinja/print.h"
 
 namespace convene::worker::jinja {

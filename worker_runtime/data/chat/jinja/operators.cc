@@ -1,4 +1,4 @@
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
 #include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 namespace convene::worker::jinja {
 namespace {

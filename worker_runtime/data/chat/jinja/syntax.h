@@ -1,11 +1,8 @@
 // PURE. A template as a tree.
 #pragma once
 
-#include <array>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "worker_runtime/data/chat/jinja/lexer.h"

@@ -1,11 +1,8 @@
 // Part of builtins.h: the tests, `value is test`.
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
 #include "worker_runtime/data/chat/jinja/builtins.h"
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 namespace convene::worker::jinja {
 namespace {
