@@ -13,6 +13,7 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/tokenizer/scanners.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -244,6 +245,11 @@ absl::StatusOr<std::unique_ptr<SplitPattern>> MakePcrePattern(const std::string&
   // Without machine code, where the system forbids it, PCRE2 interprets: slower, the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return std::make_unique<PcrePattern>(std::move(code));
+}
+
+absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex) {
+  if (std::unique_ptr<SplitPattern> scanner = MakeScanner(regex)) return scanner;
+  return MakePcrePattern(regex);
 }
 
 }  // namespace convene::worker
