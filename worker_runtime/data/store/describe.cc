@@ -51,6 +51,7 @@ absl::Status CheckDocuments(const TokenSource& source) {
 TokenDescription Describe(const TokenSource& source) {
   TokenDescription description;
   description.kind = source.kind();
+  description.path = source.path();
   description.file_bytes = source.file_bytes();
   description.tokens = source.token_count();
   if (source.vocabulary_size() > 0) description.vocabulary_size = source.vocabulary_size();

@@ -15,6 +15,7 @@ namespace convene::worker {
 
 struct TokenDescription {
   std::string kind;
+  std::string path;
   int64_t file_bytes = 0;
   int64_t tokens = 0;
   std::optional<int64_t> documents;  // absent: the format does not know them

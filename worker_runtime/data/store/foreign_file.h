@@ -1,4 +1,4 @@
-// What the files of all other programs have in common.
+// The common part of the formats of other programs.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-// All that Python has.
+// The names of all that Python has, ours among them.
 constexpr absl::string_view kStringNames[] = {
     "capitalize",   "casefold",    "center",    "count",      "encode",       "endswith",
     "expandtabs",   "find",        "format",    "format_map", "index",        "isalnum",

@@ -105,7 +105,7 @@ bool HasMethod(const Value& value, absl::string_view name);
 // InvalidArgument: wrong arguments, or a method that changes its object, which the sandbox of
 // transformers refuses. Unimplemented: a method that we do not know.
 absl::StatusOr<Value> CallMethod(const Method& method, const Arguments& arguments, Budget* budget);
-// What the method of strings gives for the subject's text, with all of the arguments.
+// The value of a method of strings for the subject's text, with all of the arguments.
 absl::StatusOr<Value> CallOnText(const char* method, const Value& subject, const Bound& arguments,
                                  Budget* budget);
 // The same as a filter or test.

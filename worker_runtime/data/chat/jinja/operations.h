@@ -1,4 +1,4 @@
-// PURE. What Python does with values: attributes, keys, indices, slices, walking over them, and
+// PURE. Python's operations on values: attributes, keys, indices, slices, walking over them, and
 // arithmetic.
 #pragma once
 
