@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "tools/base/flag_reader.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/options.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/rows.h"
 #include "worker_runtime/data/sample_order.h"
@@ -16,7 +15,7 @@ namespace convene::worker {
 namespace {
 
 TokenRange DocumentRange(const TokenSource& source, int64_t document) {
-  const int64_t first = document == 0 ? 0 : source.document_end(document - 1);
+  const int64_t first = source.document_begin(document);
   return {first, source.document_end(document) - first};
 }
 

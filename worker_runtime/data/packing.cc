@@ -1,7 +1,6 @@
 #include "worker_runtime/data/packing.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <limits>
 

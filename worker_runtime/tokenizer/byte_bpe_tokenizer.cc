@@ -2,28 +2,19 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
-#include "worker_runtime/tokenizer/json/unicode_forms.h"
-#include "worker_runtime/tokenizer/special_tokens.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
-#include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 

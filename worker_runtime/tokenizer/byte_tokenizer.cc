@@ -1,7 +1,6 @@
 #include "worker_runtime/tokenizer/byte_tokenizer.h"
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
-#include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

@@ -1,7 +1,6 @@
 #include "worker_runtime/tokenizer/byte_trie.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace convene::worker {
 

@@ -34,6 +34,9 @@ class ByteTrie {
   // The value of the key that ends at `node`, or kNoValue.
   int32_t value(uint32_t node) const { return units_[node].value; }
 
+  // Whether a key that is longer than the one to `node` begins with that.
+  bool GoesOn(uint32_t node) const { return units_[node].base != 0; }
+
   struct Match {
     size_t length = 0;  // bytes; 0: no key
     int32_t value = kNoValue;

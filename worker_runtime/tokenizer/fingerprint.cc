@@ -2,9 +2,6 @@
 
 #include <xxhash.h>
 
-#include <cstdint>
-
-#include "absl/strings/string_view.h"
 #include "tools/base/check.h"
 
 namespace convene::worker {

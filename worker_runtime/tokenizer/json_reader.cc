@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

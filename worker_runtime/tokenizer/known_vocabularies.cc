@@ -1,16 +1,10 @@
 #include "worker_runtime/tokenizer/known_vocabularies.h"
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/scanners.h"
-#include "worker_runtime/tokenizer/special_tokens.h"
 
 namespace convene::worker {
 namespace {
@@ -74,56 +68,51 @@ std::vector<Token> QwenTokens() {
 
 // The digests are those of the files in the packages that tools/tokenizer_environment fetches. The
 // special tokens of GPT-2, cl100k and o200k: tiktoken, tiktoken_ext/openai_public.py.
-std::vector<KnownVocabulary> MakeTable() {
-  std::vector<KnownVocabulary> table;
-  table.push_back({.name = "GPT-2",
-                   .tokens = 50'256,
-                   .digest = 0xa817f8fa8fb37e35,
-                   .pattern = kGpt2Pattern,
-                   .special_tokens = {{"<|endoftext|>", 50'256}},
-                   .end_of_document = "<|endoftext|>"});
-  table.push_back({.name = "cl100k",
-                   .tokens = 100'256,
-                   .digest = 0x3372e48a11c10760,
-                   .pattern = kCl100kPattern,
-                   .special_tokens = {{"<|endoftext|>", 100'257},
-                                      {"<|fim_prefix|>", 100'258},
-                                      {"<|fim_middle|>", 100'259},
-                                      {"<|fim_suffix|>", 100'260},
-                                      {"<|endofprompt|>", 100'276}},
-                   .end_of_document = "<|endoftext|>"});
-  table.push_back({.name = "o200k",
-                   .tokens = 199'998,
-                   .digest = 0xad3dd0f4233e6ebe,
-                   .pattern = kO200kPattern,
-                   .special_tokens = {{"<|endoftext|>", 199'999}, {"<|endofprompt|>", 200'018}},
-                   .end_of_document = "<|endoftext|>"});
-  table.push_back({.name = "Llama 3",
-                   .tokens = 128'000,
-                   .digest = 0x30f04ad2575fb929,
-                   .pattern = kLlama3Pattern,
-                   .special_tokens = Llama3Tokens(),
-                   .begin_of_document = "<|begin_of_text|>",
-                   .end_of_document = "<|end_of_text|>"});
-  table.push_back({.name = "Llama 4",
-                   .tokens = 200'000,
-                   .digest = 0x5d973349bd55bc74,
-                   .pattern = kO200kPattern,
-                   .special_tokens = Llama4Tokens(),
-                   .begin_of_document = "<|begin_of_text|>",
-                   .end_of_document = "<|end_of_text|>"});
-  table.push_back({.name = "Qwen",
-                   .tokens = 151'643,
-                   .digest = 0xc59612ae2b6a1540,
-                   .pattern = kQwen2Pattern,
-                   .special_tokens = QwenTokens(),
-                   .end_of_document = "<|endoftext|>",
-                   .is_normalized_to_nfc = true});
-  return table;
-}
-
 const std::vector<KnownVocabulary>& Table() {
-  static const auto* const table = new std::vector<KnownVocabulary>(MakeTable());
+  static const auto* const table = new std::vector<KnownVocabulary>{
+      {.name = "GPT-2",
+       .tokens = 50'256,
+       .digest = 0xa817f8fa8fb37e35,
+       .pattern = kGpt2Pattern,
+       .special_tokens = {{"<|endoftext|>", 50'256}},
+       .end_of_document = "<|endoftext|>"},
+      {.name = "cl100k",
+       .tokens = 100'256,
+       .digest = 0x3372e48a11c10760,
+       .pattern = kCl100kPattern,
+       .special_tokens = {{"<|endoftext|>", 100'257},
+                          {"<|fim_prefix|>", 100'258},
+                          {"<|fim_middle|>", 100'259},
+                          {"<|fim_suffix|>", 100'260},
+                          {"<|endofprompt|>", 100'276}},
+       .end_of_document = "<|endoftext|>"},
+      {.name = "o200k",
+       .tokens = 199'998,
+       .digest = 0xad3dd0f4233e6ebe,
+       .pattern = kO200kPattern,
+       .special_tokens = {{"<|endoftext|>", 199'999}, {"<|endofprompt|>", 200'018}},
+       .end_of_document = "<|endoftext|>"},
+      {.name = "Llama 3",
+       .tokens = 128'000,
+       .digest = 0x30f04ad2575fb929,
+       .pattern = kLlama3Pattern,
+       .special_tokens = Llama3Tokens(),
+       .begin_of_document = "<|begin_of_text|>",
+       .end_of_document = "<|end_of_text|>"},
+      {.name = "Llama 4",
+       .tokens = 200'000,
+       .digest = 0x5d973349bd55bc74,
+       .pattern = kO200kPattern,
+       .special_tokens = Llama4Tokens(),
+       .begin_of_document = "<|begin_of_text|>",
+       .end_of_document = "<|end_of_text|>"},
+      {.name = "Qwen",
+       .tokens = 151'643,
+       .digest = 0xc59612ae2b6a1540,
+       .pattern = kQwen2Pattern,
+       .special_tokens = QwenTokens(),
+       .end_of_document = "<|endoftext|>",
+       .is_normalized_to_nfc = true}};
   return *table;
 }
 

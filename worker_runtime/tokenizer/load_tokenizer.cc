@@ -2,13 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <string>
 #include <system_error>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,12 +14,10 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/tokenizer/byte_tokenizer.h"
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 #include "worker_runtime/tokenizer/sentencepiece/model.h"
 #include "worker_runtime/tokenizer/tekken.h"
 #include "worker_runtime/tokenizer/tiktoken.h"
-#include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {

@@ -1,13 +1,9 @@
 #include "worker_runtime/tokenizer/pair_merges.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <limits>
-#include <vector>
 
-#include "absl/types/span.h"
 #include "tools/base/check.h"
 
 namespace convene::worker {

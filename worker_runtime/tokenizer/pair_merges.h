@@ -1,7 +1,6 @@
 // Byte pair encoding on ids: the engine of all BPE tokenizers (Sennrich et al. 2016, section 3.2).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 

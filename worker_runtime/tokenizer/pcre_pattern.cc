@@ -3,20 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/tokenizer/split_pattern.h"
+#include "worker_runtime/tokenizer/scanners.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -139,18 +136,17 @@ class Translator {
   int depth_ = 0;  // of sets
 };
 
-struct CodeDeleter {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+template <auto free>
+struct FreedBy {
+  template <typename T>
+  void operator()(T* object) const {
+    free(object);
+  }
 };
-struct MatchDataDeleter {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-struct MatchContextDeleter {
-  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-};
-struct StackDeleter {
-  void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
-};
+using Code = std::unique_ptr<pcre2_code, FreedBy<pcre2_code_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, FreedBy<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, FreedBy<pcre2_match_data_free>>;
+using Stack = std::unique_ptr<pcre2_jit_stack, FreedBy<pcre2_jit_stack_free>>;
 
 // The end of the character, or of the `bytes` bytes and the character they end in, that begins at
 // `at`.
@@ -160,13 +156,9 @@ size_t EndOfCharacter(absl::string_view text, size_t at, size_t bytes) {
   return end;
 }
 
-using MatchContext = std::unique_ptr<pcre2_match_context, MatchContextDeleter>;
-using MatchData = std::unique_ptr<pcre2_match_data, MatchDataDeleter>;
-
 class PcrePattern : public SplitPattern {
  public:
-  explicit PcrePattern(std::unique_ptr<pcre2_code, CodeDeleter> code)
-      : code_(std::move(code)), context_(NewContext()) {}
+  explicit PcrePattern(Code code) : code_(std::move(code)), context_(NewContext()) {}
 
   size_t FindSome(absl::string_view text, size_t begin, size_t limit,
                   std::vector<TextRange>* matches) const override {
@@ -212,13 +204,12 @@ class PcrePattern : public SplitPattern {
   // of memory: only where that is not enough.
   int MatchWithStack(absl::string_view text, size_t at, pcre2_match_data* data) const {
     const MatchContext context = NewContext();
-    const std::unique_ptr<pcre2_jit_stack, StackDeleter> stack(
-        pcre2_jit_stack_create(kFirstStack, kLargestStack, nullptr));
+    const Stack stack(pcre2_jit_stack_create(kFirstStack, kLargestStack, nullptr));
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     return Match(text, at, data, context.get());
   }
 
-  const std::unique_ptr<pcre2_code, CodeDeleter> code_;
+  const Code code_;
   const MatchContext context_;  // only read by a match
 };
 
@@ -232,10 +223,9 @@ absl::StatusOr<std::unique_ptr<SplitPattern>> MakePcrePattern(const std::string&
   CONVENE_ASSIGN_OR_RETURN(const std::string words, InWordsOfPcre(regex));
   int error = 0;
   PCRE2_SIZE place = 0;
-  std::unique_ptr<pcre2_code, CodeDeleter> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(words.data()), words.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C, &error,
-                    &place, nullptr));
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(words.data()), words.size(),
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C,
+                          &error, &place, nullptr));
   if (code == nullptr) {
     std::string message(256, '\0');
     const int length =
@@ -255,6 +245,11 @@ absl::StatusOr<std::unique_ptr<SplitPattern>> MakePcrePattern(const std::string&
   // Without machine code, where the system forbids it, PCRE2 interprets: slower, the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return std::make_unique<PcrePattern>(std::move(code));
+}
+
+absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex) {
+  if (std::unique_ptr<SplitPattern> scanner = MakeScanner(regex)) return scanner;
+  return MakePcrePattern(regex);
 }
 
 }  // namespace convene::worker

@@ -2,13 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "absl/strings/string_view.h"
-#include "worker_runtime/tokenizer/split_pattern.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

@@ -1,13 +1,6 @@
 #include "worker_runtime/tokenizer/special_tokens.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace convene::worker {
 namespace {

@@ -1,13 +1,8 @@
 #include "worker_runtime/tokenizer/stream_decoder.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

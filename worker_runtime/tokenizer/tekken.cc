@@ -4,22 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/strings/str_split.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
-#include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
 namespace {
@@ -31,26 +27,10 @@ constexpr int64_t kMostSpecialTokens = 100'000;
 
 // The special tokens of files up to version 7, which do not name them (mistral-common,
 // DEPRECATED_SPECIAL_TOKENS).
-constexpr const char* kOldSpecialTokens[] = {"<unk>",
-                                             "<s>",
-                                             "</s>",
-                                             "[INST]",
-                                             "[/INST]",
-                                             "[AVAILABLE_TOOLS]",
-                                             "[/AVAILABLE_TOOLS]",
-                                             "[TOOL_RESULTS]",
-                                             "[/TOOL_RESULTS]",
-                                             "[TOOL_CALLS]",
-                                             "[IMG]",
-                                             "<pad>",
-                                             "[IMG_BREAK]",
-                                             "[IMG_END]",
-                                             "[PREFIX]",
-                                             "[MIDDLE]",
-                                             "[SUFFIX]",
-                                             "[SYSTEM_PROMPT]",
-                                             "[/SYSTEM_PROMPT]",
-                                             "[TOOL_CONTENT]"};
+constexpr absl::string_view kOldSpecialTokens =
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
+    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]";
 
 // The bytes of each id: none for the special tokens, then those of `vocab` up to `size` ids.
 absl::StatusOr<std::vector<std::string>> ReadTokens(const JsonNode& file, int64_t size,
@@ -85,8 +65,8 @@ absl::StatusOr<std::vector<SpecialTokens::Token>> ReadSpecialTokens(const JsonNo
       CONVENE_ASSIGN_OR_RETURN(texts[static_cast<size_t>(rank)], entry.GetString("token_str"));
     }
   } else {
-    const size_t known = std::min(std::size(kOldSpecialTokens), texts.size());
-    std::copy(kOldSpecialTokens, kOldSpecialTokens + known, texts.begin());
+    const std::vector<std::string> known = absl::StrSplit(kOldSpecialTokens, ' ');
+    std::copy_n(known.begin(), std::min(known.size(), texts.size()), texts.begin());
   }
   std::vector<SpecialTokens::Token> tokens;
   for (int32_t id = 0; id < static_cast<int32_t>(count); ++id) {

@@ -4,26 +4,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
 #include "worker_runtime/tokenizer/known_vocabularies.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
-#include "worker_runtime/tokenizer/tokenizer.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 namespace {

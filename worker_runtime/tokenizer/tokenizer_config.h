@@ -1,9 +1,12 @@
-// The files beside a tokenizer that say more of it.
+// The files beside a tokenizer, which say what its own file leaves out.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/special_tokens.h"
 
 namespace convene::worker {
 
@@ -12,5 +15,17 @@ namespace convene::worker {
 // tokenizer_config.json that is no JSON object comes as it is, for its reader to say so.
 // InvalidArgument: a special_tokens_map.json that is none. Else as tools/base/files.h.
 absl::StatusOr<std::string> ReadTokenizerConfig(const std::string& folder);
+
+struct VocabularyConfig {
+  std::string pattern;                               // pat_str
+  std::vector<SpecialTokens::Token> special_tokens;  // added_tokens_decoder
+  std::string begin_of_document, end_of_document;    // bos_token, eos_token
+  std::optional<bool> adds_begin_of_document;        // add_bos_token
+  std::optional<bool> adds_end_of_document;          // add_eos_token
+};
+
+// `json` may be empty: nothing is said. Members of other kinds than these are left out of account.
+// InvalidArgument: no JSON object; an id that is no number from 0 to 2^24.
+absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json);
 
 }  // namespace convene::worker

@@ -3,14 +3,8 @@
 #include <utf8proc.h>
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <map>
-#include <string>
-#include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace convene::worker {
 namespace {
@@ -155,6 +149,24 @@ Utf8Character FirstCharacter(absl::string_view text) {
   return {value, lead.length, true, false};
 }
 
+size_t SpaceBegin(absl::string_view text, size_t bound, size_t end) {
+  while (end > bound) {
+    const size_t previous = PreviousCharacter(text, end);
+    if (previous < bound || !IsWhiteSpace(CharacterAt(text, previous).code)) break;
+    end = previous;
+  }
+  return end;
+}
+
+size_t SpaceEnd(absl::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const Character character = CharacterAt(text, begin);
+    if (!IsWhiteSpace(character.code)) break;
+    begin += character.bytes;
+  }
+  return begin;
+}
+
 size_t ValidUtf8Prefix(absl::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
@@ -203,22 +215,9 @@ absl::string_view ValidUtf8(absl::string_view bytes, std::string* repaired) {
 }
 
 void AppendCharacter(char32_t character, std::string* result) {
-  const auto add = [result](char32_t byte) { result->push_back(static_cast<char>(byte)); };
-  if (character < 0x80) {
-    add(character);
-  } else if (character < 0x800) {
-    add(0xC0 | character >> 6);
-    add(0x80 | (character & 0x3F));
-  } else if (character < 0x10000) {
-    add(0xE0 | character >> 12);
-    add(0x80 | (character >> 6 & 0x3F));
-    add(0x80 | (character & 0x3F));
-  } else {
-    add(0xF0 | character >> 18);
-    add(0x80 | (character >> 12 & 0x3F));
-    add(0x80 | (character >> 6 & 0x3F));
-    add(0x80 | (character & 0x3F));
-  }
+  utf8proc_uint8_t bytes[4];
+  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(character), bytes);
+  result->append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
 }
 
 }  // namespace convene::worker

@@ -1,6 +1,7 @@
 // UTF-8 and the kinds of characters that tokenizers ask for (Unicode 15.0, from libutf8proc).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -112,6 +113,11 @@ inline bool IsOneCharacter(absl::string_view text) {
   return !text.empty() && CharacterAt(text, 0).bytes == text.size();
 }
 
+// REQUIRES: `text` is UTF-8.
+inline int64_t CountCharacters(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
 // Where the character before byte `at` begins. REQUIRES: 0 < at <= text.size().
 inline size_t PreviousCharacter(absl::string_view text, size_t at) {
   do {
@@ -119,6 +125,11 @@ inline size_t PreviousCharacter(absl::string_view text, size_t at) {
   } while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
   return at;
 }
+
+// The white space of a UTF-8 text that ends at byte `end` begins here, or at `bound`, if it reaches
+// back so far; the one that begins at byte `begin` ends there.
+size_t SpaceBegin(absl::string_view text, size_t bound, size_t end);
+size_t SpaceEnd(absl::string_view text, size_t begin);
 
 // How many bytes at the beginning of `text` are whole, valid characters.
 size_t ValidUtf8Prefix(absl::string_view text);

@@ -1,7 +1,6 @@
 #include "worker_runtime/data/chat/answer_spans.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"

@@ -1,8 +1,8 @@
 #include "worker_runtime/data/chat/chat_format.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,15 +22,7 @@ using jinja::ChatTemplate;
 using jinja::Dict;
 using jinja::Value;
 
-bool IsFolder(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-bool Exists(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0;
-}
+constexpr char kConfigName[] = "tokenizer_config.json";
 
 // The special tokens by their names, which transformers gives a template besides the messages.
 void AddSpecialTokens(const Dict& config, Dict* variables) {
@@ -88,18 +80,16 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
   return made;
 }
 
-absl::StatusOr<ChatFormat> LoadFrom(const std::string& template_path,
-                                    const std::string& config_path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string config,
-                           ReadTokenizerConfig(ParentDirectory(config_path)));
-  if (template_path.empty()) {
-    absl::StatusOr<FolderTemplate> made = FromConfig(config);
-    if (!made.ok()) return Annotate(made.status(), config_path);
-    return ChatFormat(*std::move(made));
-  }
-  CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(template_path));
-  absl::StatusOr<FolderTemplate> made = MakeFolderTemplate(source, config);
-  if (!made.ok()) return Annotate(made.status(), template_path);
+// The template of the file `path`, or where that is tokenizer_config.json the one in it.
+absl::StatusOr<ChatFormat> LoadFrom(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
+  const auto load = [&]() -> absl::StatusOr<FolderTemplate> {
+    if (absl::EndsWith(path, kConfigName)) return FromConfig(config);
+    CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(path));
+    return MakeFolderTemplate(source, config);
+  };
+  absl::StatusOr<FolderTemplate> made = load();
+  if (!made.ok()) return Annotate(made.status(), path);
   return ChatFormat(*std::move(made));
 }
 
@@ -121,23 +111,22 @@ absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path) {
     CONVENE_ASSIGN_OR_RETURN(const NamedTemplate named, FindNamedTemplate(name_or_path));
     return ChatFormat(named);
   }
-  if (!Exists(name_or_path)) {
-    return absl::NotFoundError(absl::StrCat("the chat template '", Utf8(name_or_path, 200),
-                                            "' is no file and no folder, and none of ",
-                                            absl::StrJoin(names, ", ")));
+  std::error_code error;
+  if (std::filesystem::is_directory(name_or_path, error)) {
+    for (const char* const name : {"chat_template.jinja", kConfigName}) {
+      const std::string path = absl::StrCat(name_or_path, "/", name);
+      if (std::filesystem::exists(path, error)) return LoadFrom(path);
+    }
+    return absl::NotFoundError(absl::StrCat(
+        name_or_path,
+        " has no chat_template.jinja and no tokenizer_config.json: give the name of a chat "
+        "template (",
+        absl::StrJoin(names, ", "), ") or a folder with one of these files"));
   }
-  if (!IsFolder(name_or_path)) {
-    return LoadFrom(name_or_path, ParentDirectory(name_or_path) + "/tokenizer_config.json");
-  }
-  const std::string template_path = name_or_path + "/chat_template.jinja";
-  const std::string config_path = name_or_path + "/tokenizer_config.json";
-  if (Exists(template_path)) return LoadFrom(template_path, config_path);
-  if (Exists(config_path)) return LoadFrom("", config_path);
-  return absl::NotFoundError(
-      absl::StrCat(name_or_path,
-                   " has no chat_template.jinja and no tokenizer_config.json: give the name of a "
-                   "chat template (",
-                   absl::StrJoin(names, ", "), ") or a folder with one of these files"));
+  if (std::filesystem::exists(name_or_path, error)) return LoadFrom(name_or_path);
+  return absl::NotFoundError(absl::StrCat("the chat template '", Utf8(name_or_path, 200),
+                                          "' is no file and no folder, and none of ",
+                                          absl::StrJoin(names, ", ")));
 }
 
 }  // namespace convene::worker

@@ -1,7 +1,6 @@
 // Finds a chat format: one that we know by name, or the template of a model folder. Reads files.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <variant>

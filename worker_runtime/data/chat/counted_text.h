@@ -1,9 +1,6 @@
 // PURE. A text of which some parts count in the loss, to tokens.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"

@@ -1,7 +1,5 @@
 #include "worker_runtime/data/chat/named_template.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -20,11 +18,28 @@ using jinja::Value;
 constexpr char kQwenSystem[] =
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
-constexpr std::pair<const char*, NamedTemplate> kNames[] = {
-    {"llama3", NamedTemplate::kLlama3},        {"chatml", NamedTemplate::kChatml},
-    {"qwen2.5", NamedTemplate::kQwen25},       {"mistral-v1", NamedTemplate::kMistralV1},
-    {"mistral-v3", NamedTemplate::kMistralV3}, {"mistral-v7", NamedTemplate::kMistralV7},
-    {"gemma", NamedTemplate::kGemma}};
+struct Known {
+  const char* name;
+  NamedTemplate format;
+  std::vector<std::string> specials;
+};
+
+// By NamedTemplate.
+const std::vector<Known>& AllKnown() {
+  static const auto* const all = new std::vector<Known>{
+      {"llama3",
+       NamedTemplate::kLlama3,
+       {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
+      {"chatml", NamedTemplate::kChatml, {"<|im_start|>", "<|im_end|>"}},
+      {"qwen2.5", NamedTemplate::kQwen25, {"<|im_start|>", "<|im_end|>"}},
+      {"mistral-v1", NamedTemplate::kMistralV1, {"<s>", "</s>"}},
+      {"mistral-v3", NamedTemplate::kMistralV3, {"<s>", "</s>", "[INST]", "[/INST]"}},
+      {"mistral-v7",
+       NamedTemplate::kMistralV7,
+       {"<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}},
+      {"gemma", NamedTemplate::kGemma, {"<bos>", "<start_of_turn>", "<end_of_turn>"}}};
+  return *all;
+}
 
 // `text` without white space around it, as Python's strip().
 std::string Stripped(const std::string& text) { return std::string(jinja::Strip(text)); }
@@ -251,13 +266,13 @@ class Writer {
 
 std::vector<std::string> NamedTemplateNames() {
   std::vector<std::string> names;
-  for (const auto& [name, format] : kNames) names.push_back(name);
+  for (const Known& known : AllKnown()) names.push_back(known.name);
   return names;
 }
 
 absl::StatusOr<NamedTemplate> FindNamedTemplate(const std::string& name) {
-  for (const auto& [known, format] : kNames) {
-    if (name == known) return format;
+  for (const Known& known : AllKnown()) {
+    if (name == known.name) return known.format;
   }
   return absl::InvalidArgumentError(absl::StrCat("no chat template is known by the name '",
                                                  Utf8(name, 80), "': there are ",
@@ -265,28 +280,12 @@ absl::StatusOr<NamedTemplate> FindNamedTemplate(const std::string& name) {
 }
 
 std::vector<std::string> SpecialsOf(NamedTemplate format) {
-  switch (format) {
-    case NamedTemplate::kLlama3:
-      return {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-    case NamedTemplate::kChatml:
-    case NamedTemplate::kQwen25:
-      return {"<|im_start|>", "<|im_end|>"};
-    case NamedTemplate::kMistralV1:
-      return {"<s>", "</s>"};
-    case NamedTemplate::kMistralV3:
-      return {"<s>", "</s>", "[INST]", "[/INST]"};
-    case NamedTemplate::kMistralV7:
-      return {"<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"};
-    case NamedTemplate::kGemma:
-      return {"<bos>", "<start_of_turn>", "<end_of_turn>"};
-  }
-  return {};
+  return AllKnown()[static_cast<size_t>(format)].specials;
 }
 
 bool IsSpecialOfAFormat(absl::string_view text) {
-  return absl::c_any_of(kNames, [&](const auto& named) {
-    return absl::c_linear_search(SpecialsOf(named.second), text);
-  });
+  return absl::c_any_of(
+      AllKnown(), [&](const Known& known) { return absl::c_linear_search(known.specials, text); });
 }
 
 absl::StatusOr<std::vector<Piece>> PiecesOf(NamedTemplate format, const Conversation& conversation,

@@ -27,48 +27,47 @@ bool CanFrame(absl::string_view text, absl::string_view template_source) {
          absl::StrContains(template_source, text);
 }
 
-}  // namespace
-
-bool SpecialTexts::TextSet::Add(const std::string& text) {
-  if (!set_.insert(text).second) return false;
-  std::vector<size_t>& lengths = lengths_[static_cast<uint8_t>(text[0])];
-  if (!absl::c_linear_search(lengths, text.size())) lengths.push_back(text.size());
-  for (size_t size = 1; size < text.size(); ++size) begins_.insert(text.substr(0, size));
-  longest_ = std::max(longest_, text.size());
-  return true;
-}
-
-bool SpecialTexts::TextSet::BeginsWithOne(absl::string_view text) const {
-  return absl::c_any_of(lengths_[static_cast<uint8_t>(text[0])], [&](size_t length) {
-    return length <= text.size() && set_.contains(text.substr(0, length));
-  });
-}
-
-std::vector<size_t> SpecialTexts::TextSet::CutsOf(absl::string_view text) const {
-  std::vector<size_t> cuts;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (BeginsWithOne(text.substr(i))) cuts.push_back(i + CharacterLength(text[i]));
-  }
-  return cuts;
-}
-
-bool SpecialTexts::TextSet::EndsLikeBegin(absl::string_view text) const {
-  for (size_t size = 1; size < longest_ && size <= text.size(); ++size) {
-    if (begins_.contains(text.substr(text.size() - size))) return true;
+// Whether `text` ends with the begin of one of `texts`, but not with a whole one.
+bool EndsLikeBegin(const ByteTrie& texts, absl::string_view text) {
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    uint32_t node = ByteTrie::kRoot;
+    size_t at = begin;
+    while (at < text.size() && texts.Step(&node, static_cast<unsigned char>(text[at]))) ++at;
+    if (at == text.size() && texts.GoesOn(node)) return true;
   }
   return false;
 }
 
+ByteTrie TrieOf(const std::vector<std::string>& texts) {
+  std::vector<ByteTrie::Entry> entries;
+  for (const std::string& text : texts) entries.push_back({text, 0});
+  return ByteTrie(std::move(entries));
+}
+
+}  // namespace
+
 SpecialTexts::SpecialTexts(const Tokenizer& tokenizer, absl::string_view template_source) {
+  std::vector<std::string> turns, all;
   for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
     const std::string text = tokenizer.AddedTextOf(id);
     if (text.empty()) continue;
     const bool is_special = !tokenizer.SpecialTextOf(id).empty();
     const bool is_turn = !is_special && IsSpecialOfAFormat(text);
-    if (is_turn && turns_.Add(text)) turn_ids_[text] = id;
-    if (is_special || is_turn || CanFrame(text, template_source)) all_.Add(text);
-    if ((is_special || is_turn) && specials_.Add(text)) texts_.push_back(text);
+    if (is_turn && turn_ids_.emplace(text, id).second) turns.push_back(text);
+    if (is_special || is_turn) texts_.push_back(text);
+    if (is_special || is_turn || CanFrame(text, template_source)) all.push_back(text);
   }
+  turns_ = TrieOf(turns);
+  specials_ = TrieOf(texts_);
+  all_ = TrieOf(all);
+}
+
+std::vector<size_t> SpecialTexts::CutsOf(const ByteTrie& texts, absl::string_view text) {
+  std::vector<size_t> cuts;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (texts.Longest(text.substr(i)).length > 0) cuts.push_back(i + CharacterLength(text[i]));
+  }
+  return cuts;
 }
 
 std::optional<int32_t> SpecialTexts::TurnTokenId(absl::string_view text) const {
@@ -110,8 +109,8 @@ Value SpecialTexts::BreakString(const Value& value, bool is_part, Pass* pass) {
     done = at;
     pass->found = true;
   };
-  for (const size_t cut : pass->texts->CutsOf(text)) add_break(cut);
-  if (is_part && pass->texts->EndsLikeBegin(text)) add_break(text.size());
+  for (const size_t cut : CutsOf(*pass->texts, text)) add_break(cut);
+  if (is_part && EndsLikeBegin(*pass->texts, text)) add_break(text.size());
   if (broken.empty()) return value;
   broken.append(text, done, text.size() - done);
   return Value::OfString(std::move(broken));

@@ -1,19 +1,18 @@
 // PURE. Keeps the text of special tokens in a conversation from becoming those tokens.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"
 #include "worker_runtime/data/chat/jinja/value.h"
+#include "worker_runtime/tokenizer/byte_trie.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -41,7 +40,7 @@ class SpecialTexts {
   // Absent: the tokenizer has no turn token with this text, or has it as a special token.
   std::optional<int32_t> TurnTokenId(absl::string_view text) const;
   // Where a text of which no special token is made must be cut, so that no turn token is either.
-  std::vector<size_t> CutsOf(absl::string_view text) const { return turns_.CutsOf(text); }
+  std::vector<size_t> CutsOf(absl::string_view text) const { return CutsOf(turns_, text); }
 
   // Breaks those texts in the messages and in the values of the variables; whether
   // there are any. InvalidArgument: then the conversation has U+E0F2 itself.
@@ -53,29 +52,13 @@ class SpecialTexts {
                                                   std::vector<jinja::TextSpan>* spans);
 
  private:
-  class TextSet {
-   public:
-    // False: it is there already.
-    bool Add(const std::string& text);
-    // Behind the first character of each one in `text`.
-    std::vector<size_t> CutsOf(absl::string_view text) const;
-    // Whether `text` ends with the begin of one, but not with a whole one.
-    bool EndsLikeBegin(absl::string_view text) const;
-
-   private:
-    bool BeginsWithOne(absl::string_view text) const;
-
-    absl::flat_hash_set<std::string> set_;
-    // For each first byte the lengths of the texts that begin with it.
-    std::array<std::vector<size_t>, 256> lengths_;
-    absl::flat_hash_set<std::string> begins_;
-    size_t longest_ = 0;  // bytes
-  };
   struct Pass {
-    const TextSet* texts;
+    const ByteTrie* texts;
     bool found = false;
     bool mark = false;  // U+E0F2
   };
+  // Behind the first character of each of `texts` in `text`.
+  static std::vector<size_t> CutsOf(const ByteTrie& texts, absl::string_view text);
   // `is_part`: `value` stands in the list of parts that a content is.
   static absl::StatusOr<jinja::Value> BreakValue(const jinja::Value& value, bool is_part,
                                                  Pass* pass);
@@ -83,9 +66,9 @@ class SpecialTexts {
 
   std::vector<std::string> texts_;
   absl::flat_hash_map<std::string, int32_t> turn_ids_;
-  TextSet turns_;
-  TextSet specials_;  // and turns_
-  TextSet all_;       // those of added tokens too
+  ByteTrie turns_{{}};
+  ByteTrie specials_{{}};  // and turns_
+  ByteTrie all_{{}};       // those of added tokens too
 };
 
 }  // namespace convene::worker

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/sources.h"
-#include "worker_runtime/data/store/megatron_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {
 namespace {

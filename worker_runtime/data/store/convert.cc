@@ -1,11 +1,9 @@
 #include "worker_runtime/data/store/convert.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>
@@ -15,9 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/store/llmc_file.h"
-#include "worker_runtime/data/store/megatron_file.h"
-#include "worker_runtime/data/store/nanotron_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 #include "worker_runtime/data/store/output_files.h"
 #include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/data/store/token_file.h"
@@ -131,10 +127,6 @@ TokenFileInfo Conversion::Info() const {
   return info;
 }
 
-int64_t DocumentBegin(const TokenSource& source, int64_t document) {
-  return document == 0 ? 0 : source.document_end(document - 1);
-}
-
 absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
   OutputFiles files;
   const std::string temporary = files.Reserve(path);
@@ -143,7 +135,7 @@ absl::Status WriteConvene(const TokenSource& source, const std::string& path, Co
                              TokenFileWriter::Create(temporary, tokens->Info()));
     for (int64_t document = 0; document < source.document_count(); ++document) {
       CONVENE_RETURN_IF_ERROR(
-          tokens->ForEach(DocumentBegin(source, document), source.document_end(document),
+          tokens->ForEach(source.document_begin(document), source.document_end(document),
                           [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> counted) {
                             return writer.Append(ids, counted);
                           }));
@@ -185,7 +177,7 @@ absl::Status WriteMegatronIndex(const TokenSource& source, TokenType type, Outpu
                   BytesOf(static_cast<uint64_t>(documents) + 1));
   CONVENE_RETURN_IF_ERROR(index->Append(header));
   for (int64_t document = 0; document < documents; ++document) {
-    const int64_t length = source.document_end(document) - DocumentBegin(source, document);
+    const int64_t length = source.document_end(document) - source.document_begin(document);
     if (length > kInt32Max) {
       return absl::InvalidArgumentError(
           absl::StrCat(source.path(), ": document ", document, " has ", length,
@@ -194,7 +186,7 @@ absl::Status WriteMegatronIndex(const TokenSource& source, TokenType type, Outpu
     CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(static_cast<int32_t>(length))));
   }
   for (int64_t document = 0; document < documents; ++document) {
-    const int64_t offset = DocumentBegin(source, document) * TokenBytes(type);
+    const int64_t offset = source.document_begin(document) * TokenBytes(type);
     CONVENE_RETURN_IF_ERROR(index->Append(BytesOf(offset)));
   }
   for (int64_t document = 0; document <= documents; ++document) {
@@ -281,14 +273,7 @@ std::vector<std::string> FilesOf(const std::string& path, TokenFormat format) {
 
 absl::Status CheckKeepsInput(const TokenSource& source, const std::string& path,
                              TokenFormat format) {
-  // A single file's names are alike in our own format and in llm.c's.
-  TokenFormat source_format = TokenFormat::kConvene;
-  if (dynamic_cast<const MegatronFile*>(&source) != nullptr) {
-    source_format = TokenFormat::kMegatron;
-  } else if (dynamic_cast<const NanotronFile*>(&source) != nullptr) {
-    source_format = TokenFormat::kNanotron;
-  }
-  for (const std::string& input : FilesOf(source.path(), source_format)) {
+  for (const std::string& input : FilesOf(source.path(), source.format())) {
     for (const std::string& output : FilesOf(path, format)) {
       std::error_code error;
       if (!std::filesystem::equivalent(output, input, error)) continue;

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "worker_runtime/data/store/token_source.h"
 
 namespace convene::worker {

@@ -58,7 +58,6 @@ TokenDescription Describe(const TokenSource& source) {
   description.tokenizer = source.tokenizer();
   description.has_counted = source.has_counted();
   description.has_token_bytes = !source.token_bytes().empty();
-  description.content_hash = source.content_hash();
   if (!source.knows_documents()) return description;
   description.documents = source.document_count();
   int64_t begin = 0;
@@ -74,9 +73,8 @@ TokenDescription Describe(const TokenSource& source) {
 }
 
 DocumentSample SampleOf(const TokenSource& source, int64_t document, int64_t tokens_max) {
-  const int64_t begin = document == 0 ? 0 : source.document_end(document - 1);
+  const int64_t begin = source.document_begin(document);
   DocumentSample sample;
-  sample.document = document;
   sample.document_tokens = source.document_end(document) - begin;
   const int64_t count = std::min(sample.document_tokens, std::max<int64_t>(0, tokens_max));
   sample.ids.resize(count);

@@ -24,13 +24,11 @@ struct TokenDescription {
   TokenizerIdentity tokenizer;
   bool has_counted = false;
   bool has_token_bytes = false;
-  uint64_t content_hash = 0;
 };
 // Reads the ends of the documents, no tokens.
 TokenDescription Describe(const TokenSource& source);
 
 struct DocumentSample {
-  int64_t document = 0;
   int64_t document_tokens = 0;  // of the whole document
   std::vector<int32_t> ids;
   std::vector<uint8_t> counted;  // one for each id; empty: all count

@@ -8,9 +8,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
-#include "worker_runtime/data/store/llmc_file.h"
-#include "worker_runtime/data/store/megatron_file.h"
-#include "worker_runtime/data/store/nanotron_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/data/testing/token_files.h"
 
@@ -92,7 +90,7 @@ TEST_CASE("an index that lies about its tokens is refused in words") {
   const auto status = [&](const std::string& index) {
     Put(dir.File("x.bin"), tokens);
     Put(dir.File("x.idx"), index);
-    return MegatronFile::Open(dir.File("x")).status();
+    return OpenMegatron(dir.File("x")).status();
   };
   const std::string good = MegatronIndex(8, 2, {2, 3}, {0, 1, 2});
   CHECK_OK(status(good));

@@ -1,16 +1,14 @@
-#include "worker_runtime/data/store/megatron_file.h"
-
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
-#include <limits>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/foreign_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {
 namespace {
@@ -25,41 +23,36 @@ T Load(const char* bytes) {
   return value;
 }
 
-std::optional<TokenType> TypeOfCode(uint8_t code) {
-  switch (code) {
-    case 1:
-      return TokenType::kU8;
-    case 2:
-      return TokenType::kI8;
-    case 3:
-      return TokenType::kI16;
-    case 4:
-      return TokenType::kI32;
-    case 5:
-      return TokenType::kI64;
-    case 8:
-      return TokenType::kU16;
-    default:
-      return std::nullopt;
-  }
-}
+// By the code in the index.
+constexpr std::optional<TokenType> kTypes[] = {std::nullopt,    TokenType::kU8,  TokenType::kI8,
+                                               TokenType::kI16, TokenType::kI32, TokenType::kI64,
+                                               std::nullopt,    std::nullopt,    TokenType::kU16};
 
-}  // namespace
+class MegatronFile final : public ForeignFile {
+ public:
+  MegatronFile(MappedFile tokens, MappedFile index)
+      : ForeignFile(std::move(tokens)), index_(std::move(index)) {}
 
-MegatronPaths MegatronPathsOf(const std::string& path) {
-  absl::string_view prefix = path;
-  if (!absl::ConsumeSuffix(&prefix, ".bin")) absl::ConsumeSuffix(&prefix, ".idx");
-  return {absl::StrCat(prefix, ".bin"), absl::StrCat(prefix, ".idx")};
-}
+  absl::Status ReadIndex();
 
-absl::StatusOr<std::unique_ptr<MegatronFile>> MegatronFile::Open(const std::string& path) {
-  const MegatronPaths paths = MegatronPathsOf(path);
-  CONVENE_ASSIGN_OR_RETURN(MappedFile index, MappedFile::Open(paths.index));
-  CONVENE_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(paths.tokens));
-  std::unique_ptr<MegatronFile> file(new MegatronFile(std::move(tokens), std::move(index)));
-  CONVENE_RETURN_IF_ERROR(Annotate(file->ReadIndex(), paths.index));
-  return file;
-}
+  TokenFormat format() const override { return TokenFormat::kMegatron; }
+  std::string kind() const override { return "Megatron .bin/.idx"; }
+  int64_t file_bytes() const override { return tokens_.size() + index_.size(); }
+  uint64_t content_hash() const override;
+  int64_t document_count() const override { return document_count_; }
+  int64_t document_end(int64_t document) const override;
+  int64_t sequence_count() const override { return sequence_count_; }
+  int64_t sequence_end(int64_t sequence) const override;
+
+ private:
+  absl::Status CheckSequences() const;
+  absl::Status CheckDocuments() const;
+  int64_t OffsetOf(int64_t sequence) const;
+
+  MappedFile index_;
+  int64_t sequence_count_ = 0;
+  int64_t document_count_ = 0;
+};
 
 absl::Status MegatronFile::ReadIndex() {
   const int64_t bytes = index_.size();
@@ -72,13 +65,12 @@ absl::Status MegatronFile::ReadIndex() {
         absl::StrCat("index version ", version, "; this program reads 1"));
   }
   const uint8_t code = Load<uint8_t>(index_.data() + 17);
-  const std::optional<TokenType> type = TypeOfCode(code);
-  if (!type.has_value()) {
+  if (code >= std::size(kTypes) || !kTypes[code].has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("its tokens have type ", static_cast<int>(code),
                      ", which is no whole number (6 and 7 are floats): not token ids"));
   }
-  type_ = *type;
+  type_ = *kTypes[code];
   const uint64_t sequences = Load<uint64_t>(index_.data() + 18);
   const uint64_t documents = Load<uint64_t>(index_.data() + 26);
   // First each count alone, so that the sum cannot overflow.
@@ -156,14 +148,21 @@ int64_t MegatronFile::document_end(int64_t document) const {
   return sequences == 0 ? 0 : sequence_end(sequences - 1);
 }
 
-void MegatronFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
-  CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  ReadTokens(type_, tokens_.data() + first * TokenBytes(type_), count, tokens);
+}  // namespace
+
+MegatronPaths MegatronPathsOf(const std::string& path) {
+  absl::string_view prefix = path;
+  if (!absl::ConsumeSuffix(&prefix, ".bin")) absl::ConsumeSuffix(&prefix, ".idx");
+  return {absl::StrCat(prefix, ".bin"), absl::StrCat(prefix, ".idx")};
 }
 
-void MegatronFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
-  CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  std::fill_n(counted, count, uint8_t{1});
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenMegatron(const std::string& path) {
+  const MegatronPaths paths = MegatronPathsOf(path);
+  CONVENE_ASSIGN_OR_RETURN(MappedFile index, MappedFile::Open(paths.index));
+  CONVENE_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(paths.tokens));
+  auto file = std::make_unique<MegatronFile>(std::move(tokens), std::move(index));
+  CONVENE_RETURN_IF_ERROR(Annotate(file->ReadIndex(), paths.index));
+  return file;
 }
 
 }  // namespace convene::worker

@@ -1,16 +1,14 @@
-#include "worker_runtime/data/store/nanotron_file.h"
-
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/data/store/foreign_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {
 namespace {
@@ -26,16 +24,16 @@ absl::StatusOr<std::optional<MappedFile>> OpenIfThere(const std::string& path) {
   return std::optional<MappedFile>(*std::move(file));
 }
 
-}  // namespace
+struct Metadata {
+  std::string tokenizer;
+  std::optional<int> token_bytes;
+  std::optional<int64_t> token_count;
+};
 
-std::string NanotronIndexPath(const std::string& path) { return path + ".index"; }
-std::string NanotronMetadataPath(const std::string& path) { return path + ".metadata"; }
-std::string NanotronLossPath(const std::string& path) { return path + ".loss"; }
-
-absl::StatusOr<NanotronMetadata> ParseNanotronMetadata(absl::string_view text) {
+absl::StatusOr<Metadata> ParseMetadata(absl::string_view text) {
   const size_t end = text.find('\n');
   const absl::string_view first = text.substr(0, end);
-  NanotronMetadata metadata;
+  Metadata metadata;
   // The width follows the last bar: a tokenizer's name may have bars of its own.
   const size_t bar = first.rfind('|');
   metadata.tokenizer = Utf8(first.substr(0, bar), 200);
@@ -59,22 +57,39 @@ absl::StatusOr<NanotronMetadata> ParseNanotronMetadata(absl::string_view text) {
   return metadata;
 }
 
-absl::StatusOr<std::unique_ptr<NanotronFile>> NanotronFile::Open(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
-  std::unique_ptr<NanotronFile> file(new NanotronFile(std::move(mapped)));
-  CONVENE_RETURN_IF_ERROR(file->ReadAll());
-  return file;
-}
+class NanotronFile final : public ForeignFile {
+ public:
+  explicit NanotronFile(MappedFile tokens) : ForeignFile(std::move(tokens)) {}
+
+  absl::Status ReadAll();
+
+  TokenFormat format() const override { return TokenFormat::kNanotron; }
+  std::string kind() const override { return "nanotron .ds"; }
+  int64_t file_bytes() const override;
+  uint64_t content_hash() const override;
+  int64_t document_count() const override;
+  int64_t document_end(int64_t document) const override;
+  bool knows_documents() const override { return index_.has_value(); }
+  bool has_counted() const override { return loss_.has_value(); }
+  void ReadCounted(int64_t first, int64_t count, uint8_t* counted) const override;
+
+ private:
+  absl::Status DecideWidth(std::optional<int> said);
+  absl::Status CheckDocuments() const;
+  uint64_t IndexAt(int64_t document) const;
+
+  std::optional<MappedFile> index_;
+  std::optional<MappedFile> loss_;
+};
 
 absl::Status NanotronFile::ReadAll() {
   CONVENE_ASSIGN_OR_RETURN(index_, OpenIfThere(NanotronIndexPath(path())));
   CONVENE_ASSIGN_OR_RETURN(loss_, OpenIfThere(NanotronLossPath(path())));
   const std::string metadata_path = NanotronMetadataPath(path());
   CONVENE_ASSIGN_OR_RETURN(const std::optional<MappedFile> said, OpenIfThere(metadata_path));
-  NanotronMetadata metadata;
+  Metadata metadata;
   if (said.has_value()) {
-    absl::StatusOr<NanotronMetadata> parsed =
-        ParseNanotronMetadata(said->bytes().substr(0, kMetadataBytesMax));
+    absl::StatusOr<Metadata> parsed = ParseMetadata(said->bytes().substr(0, kMetadataBytesMax));
     if (!parsed.ok()) return Annotate(parsed.status(), metadata_path);
     metadata = *std::move(parsed);
   }
@@ -169,18 +184,23 @@ int64_t NanotronFile::document_end(int64_t document) const {
   return index_.has_value() ? static_cast<int64_t>(IndexAt(document)) : token_count_;
 }
 
-void NanotronFile::Read(int64_t first, int64_t count, int32_t* tokens) const {
-  CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  ReadTokens(type_, tokens_.data() + first * TokenBytes(type_), count, tokens);
+void NanotronFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
+  ForeignFile::ReadCounted(first, count, counted);
+  if (!loss_.has_value()) return;
+  for (int64_t i = 0; i < count; ++i) counted[i] = loss_->data()[first + i] != 0 ? 1 : 0;
 }
 
-void NanotronFile::ReadCounted(int64_t first, int64_t count, uint8_t* counted) const {
-  CONVENE_CHECK(first >= 0 && count >= 0 && first <= token_count_ - count);
-  if (!loss_.has_value()) {
-    std::fill_n(counted, count, uint8_t{1});
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) counted[i] = loss_->data()[first + i] != 0 ? 1 : 0;
+}  // namespace
+
+std::string NanotronIndexPath(const std::string& path) { return path + ".index"; }
+std::string NanotronMetadataPath(const std::string& path) { return path + ".metadata"; }
+std::string NanotronLossPath(const std::string& path) { return path + ".loss"; }
+
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenNanotron(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(MappedFile tokens, MappedFile::Open(path));
+  auto file = std::make_unique<NanotronFile>(std::move(tokens));
+  CONVENE_RETURN_IF_ERROR(file->ReadAll());
+  return file;
 }
 
 }  // namespace convene::worker

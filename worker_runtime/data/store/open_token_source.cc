@@ -7,11 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
-#include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/data/store/llmc_file.h"
-#include "worker_runtime/data/store/megatron_file.h"
-#include "worker_runtime/data/store/nanotron_file.h"
+#include "worker_runtime/data/store/foreign_formats.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/store/token_source.h"
 
@@ -37,12 +34,6 @@ std::string Begin(const std::string& path) {
 
 bool IsMegatronIndex(const std::string& path) {
   return Begin(path) == absl::string_view(kMegatronMagic, kMagicBytesMax);
-}
-
-template <typename File>
-absl::StatusOr<std::unique_ptr<TokenSource>> OpenAs(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<File> file, File::Open(path));
-  return std::unique_ptr<TokenSource>(std::move(file));
 }
 
 absl::Status NoFormat(const std::string& path) {
@@ -88,15 +79,15 @@ absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& 
   if (!format.has_value()) return NoFormat(path);
   switch (*format) {
     case TokenFormat::kConvene:
-      return OpenAs<TokenFile>(path);
+      return TokenFile::Open(path);
     case TokenFormat::kMegatron:
-      return OpenAs<MegatronFile>(path);
+      return OpenMegatron(path);
     case TokenFormat::kLlmc:
-      return OpenAs<LlmcFile>(path);
+      return OpenLlmc(path);
     case TokenFormat::kNanotron:
       break;
   }
-  return OpenAs<NanotronFile>(path);
+  return OpenNanotron(path);
 }
 
 absl::Status CheckSameVocabulary(absl::Span<const TokenSource* const> sources) {

@@ -1,7 +1,6 @@
 // Several files that appear together or not at all.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>

@@ -44,6 +44,7 @@ class TokenFile final : public TokenSource {
 
   uint64_t source_key() const { return header_.source_key; }
 
+  TokenFormat format() const override { return TokenFormat::kConvene; }
   std::string kind() const override { return "Convene token file"; }
   const std::string& path() const override { return file_.path(); }
   int64_t token_count() const override { return header_.token_count; }

@@ -30,12 +30,15 @@ struct TokenizerIdentity {
   std::optional<CompactVocabulary> compact;  // absent: the ids are the tokenizer's own
 };
 
+enum class TokenFormat { kConvene, kMegatron, kLlmc, kNanotron };
+
 // Read-only and thread-safe. The file must not be cut short while it is mapped (reading past its
 // end kills the process), which is why files are only ever replaced by rename.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
 
+  virtual TokenFormat format() const = 0;
   virtual std::string kind() const = 0;  // "Convene token file", "Megatron .bin/.idx", ...
   virtual const std::string& path() const = 0;
   virtual int64_t token_count() const = 0;
@@ -52,6 +55,9 @@ class TokenSource {
   // document_end(i)). A format that does not know its documents (llm.c) has one.
   virtual int64_t document_count() const = 0;
   virtual int64_t document_end(int64_t document) const = 0;
+  int64_t document_begin(int64_t document) const {
+    return document == 0 ? 0 : document_end(document - 1);
+  }
   virtual bool knows_documents() const { return true; }
 
   // The pieces that Megatron's order shuffles: a document's sentences where its index has them,
@@ -79,8 +85,6 @@ class TokenSource {
     return absl::OkStatus();
   }
 };
-
-enum class TokenFormat { kConvene, kMegatron, kLlmc, kNanotron };
 
 // The format of what OpenTokenSource(path) would open, by the first bytes, the name and its
 // neighbours; absent: not tokens (a text, say), or no such file.

@@ -1,7 +1,6 @@
 #include "worker_runtime/data/store/token_values.h"
 
 #include <cstring>
-#include <limits>
 #include <utility>
 
 namespace convene::worker {
@@ -26,62 +25,34 @@ void Narrow(absl::Span<const int32_t> ids, char* bytes) {
   }
 }
 
+struct Type {
+  absl::string_view name;
+  int bytes;
+  void (*read)(const char* bytes, int64_t count, int32_t* tokens);
+};
+
+template <typename T>
+constexpr Type TypeOf(absl::string_view name) {
+  return {name, sizeof(T), Convert<T>};
+}
+
+const Type& OfType(TokenType type) {
+  // By TokenType.
+  static constexpr Type kTypes[] = {TypeOf<uint8_t>("uint8"),   TypeOf<int8_t>("int8"),
+                                    TypeOf<uint16_t>("uint16"), TypeOf<int16_t>("int16"),
+                                    TypeOf<uint32_t>("uint32"), TypeOf<int32_t>("int32"),
+                                    TypeOf<int64_t>("int64")};
+  return kTypes[static_cast<int>(type)];
+}
+
 }  // namespace
 
-int TokenBytes(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8:
-      return 1;
-    case TokenType::kU16:
-    case TokenType::kI16:
-      return 2;
-    case TokenType::kU32:
-    case TokenType::kI32:
-      return 4;
-    case TokenType::kI64:
-      break;
-  }
-  return 8;
-}
+int TokenBytes(TokenType type) { return OfType(type).bytes; }
 
-absl::string_view NameOf(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-      return "uint8";
-    case TokenType::kI8:
-      return "int8";
-    case TokenType::kU16:
-      return "uint16";
-    case TokenType::kI16:
-      return "int16";
-    case TokenType::kU32:
-      return "uint32";
-    case TokenType::kI32:
-      return "int32";
-    case TokenType::kI64:
-      break;
-  }
-  return "int64";
-}
+absl::string_view NameOf(TokenType type) { return OfType(type).name; }
 
 void ReadTokens(TokenType type, const char* bytes, int64_t count, int32_t* tokens) {
-  switch (type) {
-    case TokenType::kU8:
-      return Convert<uint8_t>(bytes, count, tokens);
-    case TokenType::kI8:
-      return Convert<int8_t>(bytes, count, tokens);
-    case TokenType::kU16:
-      return Convert<uint16_t>(bytes, count, tokens);
-    case TokenType::kI16:
-      return Convert<int16_t>(bytes, count, tokens);
-    case TokenType::kU32:
-      return Convert<uint32_t>(bytes, count, tokens);
-    case TokenType::kI32:
-      return Convert<int32_t>(bytes, count, tokens);
-    case TokenType::kI64:
-      return Convert<int64_t>(bytes, count, tokens);
-  }
+  OfType(type).read(bytes, count, tokens);
 }
 
 void AppendTokens(TokenType type, absl::Span<const int32_t> ids, std::string* bytes) {

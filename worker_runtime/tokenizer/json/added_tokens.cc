@@ -27,26 +27,6 @@ bool StandsAlone(absl::string_view text, size_t begin, size_t end) {
          (end == text.size() || !is_word(end));
 }
 
-// The beginning of the white space that ends at `end`, but not before `bound`.
-size_t SpaceBefore(absl::string_view text, size_t bound, size_t end) {
-  while (end > bound) {
-    const size_t previous = PreviousCharacter(text, end);
-    if (previous < bound || !IsWhiteSpace(CharacterAt(text, previous).code)) break;
-    end = previous;
-  }
-  return end;
-}
-
-// The end of the white space that begins at `begin`.
-size_t SpaceBehind(absl::string_view text, size_t begin) {
-  while (begin < text.size()) {
-    const Character character = CharacterAt(text, begin);
-    if (!IsWhiteSpace(character.code)) break;
-    begin += character.bytes;
-  }
-  return begin;
-}
-
 }  // namespace
 
 absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& node,
@@ -140,10 +120,10 @@ void AddedTokens::ForEachCut(absl::string_view text, bool normalized, bool with_
     const AddedToken& token = tokens_.at(found.match.value);
     if (!with_specials && IsSpecial(token.content)) continue;
     if (token.single_word && !StandsAlone(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(SpaceBefore(text, done, begin), done);
+    if (token.lstrip) begin = std::max(SpaceBegin(text, done, begin), done);
     if (token.rstrip) {
       // A run of tokens that are white space themselves is not walked again for each.
-      if (end >= space_end) space_end = SpaceBehind(text, end);
+      if (end >= space_end) space_end = SpaceEnd(text, end);
       end = space_end;
     }
     if (done < begin) take({done, begin, -1});

@@ -1,6 +1,5 @@
-#include "worker_runtime/tokenizer/json/bpe_model.h"
+#include "worker_runtime/tokenizer/json/token_model.h"
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -8,8 +7,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/character_table.h"
@@ -39,11 +36,11 @@ struct BpeOptions {
 class BpeModel : public TokenModel {
  public:
   BpeModel(Vocabulary vocabulary, const std::vector<PairMerges::Merge>& merges, BpeOptions options)
-      : vocabulary_(std::move(vocabulary)), merges_(merges), options_(std::move(options)) {
+      : vocabulary_(std::move(vocabulary)),
+        merges_(merges),
+        options_(std::move(options)),
+        fallback_(vocabulary_) {
     for (int32_t id = 0; id < vocabulary_.id_count(); ++id) AddSymbol(vocabulary_.Token(id));
-    for (int byte = 0; byte < 256; ++byte) {
-      fallback_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
-    }
     for (const PairMerges::Merge& merge : merges) AllowNeighbours(merge);
   }
 
@@ -92,8 +89,8 @@ class BpeModel : public TokenModel {
   const Vocabulary vocabulary_;
   PairMerges merges_;
   const BpeOptions options_;
-  CharacterTable characters_;               // the tokens of one character
-  std::array<int32_t, 256> fallback_ = {};  // -1: none
+  const ByteFallback fallback_;
+  CharacterTable characters_;  // the tokens of one character
   // The characters that may be neighbours inside of a token. Between two that may not, no merge
   // ever reaches across, so that a text can be cut there without a change of its ids.
   PairFilter neighbours_{kFilterBits};
@@ -174,16 +171,9 @@ class CharacterEncoder : public PieceEncoder {
   }
 
   void AddUnknown(absl::string_view piece, size_t at, size_t end) {
-    if (options_.has_byte_fallback) {
-      const size_t before = symbols_.size();
-      for (const char c : Affixed(piece, at, end)) {
-        const int32_t id = model_.fallback_[static_cast<unsigned char>(c)];
-        if (id < 0) break;
-        symbols_.push_back(id);
-      }
-      // An unknown token that waits goes behind these bytes: the original does so.
-      if (symbols_.size() - before == affixed_.size()) return;
-      symbols_.resize(before);
+    // An unknown token that waits goes behind these bytes: the original does so.
+    if (options_.has_byte_fallback && model_.fallback_.Append(Affixed(piece, at, end), &symbols_)) {
+      return;
     }
     if (!options_.unknown.has_value()) return;
     if (!options_.fuses_unknown) FlushUnknown();

@@ -28,17 +28,6 @@ const Spelling& GetSpelling() {
   return *spelling;
 }
 
-class ByteLevelNormalizer : public NormalizerStep {
- public:
-  bool Leaves(absl::string_view text) const override { return text.empty(); }
-  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    AppendSpelled(text.substr(0, at_start), result);
-    const size_t result_at_start = result->size();
-    AppendSpelled(text.substr(at_start), result);
-    return result_at_start;
-  }
-};
-
 }  // namespace
 
 void AppendSpelled(absl::string_view bytes, std::string* result) {
@@ -58,10 +47,6 @@ std::optional<std::string> Unspelled(absl::string_view spelled) {
     at += character.bytes;
   }
   return bytes;
-}
-
-std::unique_ptr<NormalizerStep> MakeByteLevelNormalizer() {
-  return std::make_unique<ByteLevelNormalizer>();
 }
 
 }  // namespace convene::worker

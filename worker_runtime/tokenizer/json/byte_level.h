@@ -3,12 +3,10 @@
 // other 68 bytes are U+0100 and onwards (tokenizers/src/pre_tokenizers/byte_level.rs).
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "worker_runtime/tokenizer/json/text_normalizer.h"
 
 namespace convene::worker {
 
@@ -17,8 +15,5 @@ void AppendSpelled(absl::string_view bytes, std::string* result);
 
 // The bytes that `spelled` stands for, if all its characters stand for bytes.
 std::optional<std::string> Unspelled(absl::string_view spelled);
-
-// The normalizer "ByteLevel": spells its text.
-std::unique_ptr<NormalizerStep> MakeByteLevelNormalizer();
 
 }  // namespace convene::worker

@@ -1,7 +1,5 @@
 #include "worker_runtime/tokenizer/json/json_node.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"

@@ -5,11 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json/byte_level.h"
+#include "worker_runtime/tokenizer/json/text_pattern.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
+
+using Step = std::unique_ptr<NormalizerStep>;
 
 // Calls rewrite(code, bytes of the character, result) for each character.
 template <typename Rewrite>
@@ -25,32 +30,34 @@ size_t RewriteCharacters(absl::string_view text, size_t at_start, std::string* r
   return result_at_start;
 }
 
-class Lowercase : public NormalizerStep {
+// Rewrites each character by itself.
+template <bool (*leaves)(absl::string_view text),
+          void (*rewrite)(char32_t code, absl::string_view bytes, std::string* to)>
+class CharacterStep : public NormalizerStep {
  public:
-  bool Leaves(absl::string_view text) const override {
-    return std::all_of(text.begin(), text.end(), [](char c) {
-      return static_cast<unsigned char>(c) < 0x80 && !('A' <= c && c <= 'Z');
-    });
-  }
+  bool Leaves(absl::string_view text) const override { return leaves(text); }
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    return RewriteCharacters(
-        text, at_start, result,
-        [](char32_t code, absl::string_view, std::string* to) { AppendLowercase(code, to); });
+    return RewriteCharacters(text, at_start, result, rewrite);
   }
 };
 
-class StripAccents : public NormalizerStep {
- public:
-  bool Leaves(absl::string_view text) const override { return IsAscii(text); }
-  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    return RewriteCharacters(text, at_start, result,
-                             [](char32_t code, absl::string_view bytes, std::string* to) {
-                               if ((KindTable::Get().Of(code) & Kind::kMark) != 0) return;
-                               to->append(bytes.data(), bytes.size());
-                             });
-  }
-};
+bool HasOnlyAsciiWithoutCapitals(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x80 && !('A' <= c && c <= 'Z');
+  });
+}
+void Lowercase(char32_t code, absl::string_view /*bytes*/, std::string* to) {
+  AppendLowercase(code, to);
+}
 
+// Marks (M*) go, but nothing is decomposed.
+void StripAccents(char32_t code, absl::string_view bytes, std::string* to) {
+  if ((KindTable::Get().Of(code) & Kind::kMark) == 0) to->append(bytes.data(), bytes.size());
+}
+
+bool HasOnlyPrintableAscii(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return ' ' <= c && c < 0x7F; });
+}
 bool NmtDrops(char32_t code) {
   return (0x01 <= code && code <= 0x08) || code == 0x0B || (0x0E <= code && code <= 0x1F) ||
          code == 0x7F || code == 0x8F || code == 0x9F;
@@ -61,22 +68,14 @@ bool NmtMakesSpace(char32_t code) {
          (0x200B <= code && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
          code == 0xFEFF || code == 0xFFFD;
 }
+// Control characters go, other white space and U+2581 become a space.
+void Nmt(char32_t code, absl::string_view bytes, std::string* to) {
+  if (NmtDrops(code)) return;
+  if (NmtMakesSpace(code)) bytes = " ";
+  to->append(bytes.data(), bytes.size());
+}
 
-class Nmt : public NormalizerStep {
- public:
-  bool Leaves(absl::string_view text) const override {
-    return std::all_of(text.begin(), text.end(), [](char c) { return ' ' <= c && c < 0x7F; });
-  }
-  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
-    return RewriteCharacters(text, at_start, result,
-                             [](char32_t code, absl::string_view bytes, std::string* to) {
-                               if (NmtDrops(code)) return;
-                               if (NmtMakesSpace(code)) bytes = " ";
-                               to->append(bytes.data(), bytes.size());
-                             });
-  }
-};
-
+// White space at the ends goes.
 class Strip : public NormalizerStep {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
@@ -93,23 +92,14 @@ class Strip : public NormalizerStep {
 
  private:
   TextRange Kept(absl::string_view text) const {
-    TextRange kept = {0, text.size()};
-    while (left_ && kept.begin < kept.end) {
-      const Character character = CharacterAt(text, kept.begin);
-      if (!IsWhiteSpace(character.code)) break;
-      kept.begin += character.bytes;
-    }
-    while (right_ && kept.begin < kept.end) {
-      const size_t last = PreviousCharacter(text, kept.end);
-      if (!IsWhiteSpace(CharacterAt(text, last).code)) break;
-      kept.end = last;
-    }
-    return kept;
+    const size_t begin = left_ ? SpaceEnd(text, 0) : 0;
+    return {begin, right_ ? SpaceBegin(text, begin, text.size()) : text.size()};
   }
 
   const bool left_, right_;
 };
 
+// Puts `text` before every text that is not empty.
 class Prepend : public NormalizerStep {
  public:
   explicit Prepend(std::string text) : text_(std::move(text)) {}
@@ -125,6 +115,7 @@ class Prepend : public NormalizerStep {
   const std::string text_;
 };
 
+// Puts `content` in place of every match.
 class Replace : public NormalizerStep {
  public:
   Replace(std::unique_ptr<SplitPattern> pattern, std::string content)
@@ -158,6 +149,25 @@ class Replace : public NormalizerStep {
  private:
   const std::unique_ptr<SplitPattern> pattern_;
   const std::string content_;
+};
+
+// Spells bytes as GPT-2 does.
+class ByteLevelNormalizer : public NormalizerStep {
+ public:
+  bool Leaves(absl::string_view text) const override { return text.empty(); }
+  size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
+    AppendSpelled(text.substr(0, at_start), result);
+    const size_t result_at_start = result->size();
+    AppendSpelled(text.substr(at_start), result);
+    return result_at_start;
+  }
+};
+
+struct BertOptions {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  bool strip_accents = true;
+  bool lowercase = true;
 };
 
 // The blocks of ideographs that BERT puts between spaces.
@@ -218,29 +228,57 @@ class Bert : public NormalizerStep {
   const std::unique_ptr<NormalizerStep> decompose_;
 };
 
+absl::StatusOr<Step> ReadBert(const JsonNode& node) {
+  BertOptions options;
+  CONVENE_ASSIGN_OR_RETURN(options.clean_text, node.GetBool("clean_text", true));
+  CONVENE_ASSIGN_OR_RETURN(options.handle_chinese_chars,
+                           node.GetBool("handle_chinese_chars", true));
+  CONVENE_ASSIGN_OR_RETURN(options.lowercase, node.GetBool("lowercase", true));
+  CONVENE_ASSIGN_OR_RETURN(options.strip_accents, node.GetBool("strip_accents", options.lowercase));
+  return std::make_unique<Bert>(options);
+}
+
 }  // namespace
 
-std::unique_ptr<NormalizerStep> MakeLowercase() { return std::make_unique<Lowercase>(); }
-
-std::unique_ptr<NormalizerStep> MakeStripAccents() { return std::make_unique<StripAccents>(); }
-
-std::unique_ptr<NormalizerStep> MakeNmt() { return std::make_unique<Nmt>(); }
-
-std::unique_ptr<NormalizerStep> MakeStrip(bool left, bool right) {
-  return std::make_unique<Strip>(left, right);
-}
-
-std::unique_ptr<NormalizerStep> MakePrepend(std::string text) {
-  return std::make_unique<Prepend>(std::move(text));
-}
-
-std::unique_ptr<NormalizerStep> MakeReplace(std::unique_ptr<SplitPattern> pattern,
-                                            std::string content) {
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode pattern_node, node.Get("pattern"));
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, ReadPattern(pattern_node));
+  CONVENE_ASSIGN_OR_RETURN(std::string content, node.GetString("content"));
+  // Newer versions put groups in place of $1, older ones do not.
+  if (pattern_node.Find("Regex").has_value() && content.find('$') != std::string::npos) {
+    return LacksFeature(node.place(), "\"Replace\" with $ in its \"content\"");
+  }
   return std::make_unique<Replace>(std::move(pattern), std::move(content));
 }
 
-std::unique_ptr<NormalizerStep> MakeBert(const BertOptions& options) {
-  return std::make_unique<Bert>(options);
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadNormalizerStep(const std::string& type,
+                                                                   const JsonNode& node) {
+  if (type == "NFC") return MakeUnicodeForm(UnicodeForm::kNfc);
+  if (type == "NFD") return MakeUnicodeForm(UnicodeForm::kNfd);
+  if (type == "NFKC") return MakeUnicodeForm(UnicodeForm::kNfkc);
+  if (type == "NFKD") return MakeUnicodeForm(UnicodeForm::kNfkd);
+  if (type == "Lowercase") {
+    return std::make_unique<CharacterStep<HasOnlyAsciiWithoutCapitals, Lowercase>>();
+  }
+  if (type == "StripAccents") return std::make_unique<CharacterStep<IsAscii, StripAccents>>();
+  if (type == "Nmt") return std::make_unique<CharacterStep<HasOnlyPrintableAscii, Nmt>>();
+  if (type == "Strip") {
+    CONVENE_ASSIGN_OR_RETURN(const bool left, node.GetBool("strip_left", true));
+    CONVENE_ASSIGN_OR_RETURN(const bool right, node.GetBool("strip_right", true));
+    return std::make_unique<Strip>(left, right);
+  }
+  if (type == "Replace") return ReadReplace(node);
+  if (type == "BertNormalizer") return ReadBert(node);
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "Prepend") {
+    CONVENE_ASSIGN_OR_RETURN(std::string text, node.GetString("prepend"));
+    return std::make_unique<Prepend>(std::move(text));
+  }
+  if (type == "Precompiled") {
+    CONVENE_ASSIGN_OR_RETURN(const JsonNode charsmap, node.Get("precompiled_charsmap"));
+    return ReadPrecompiled(charsmap);
+  }
+  return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
 }
 
 }  // namespace convene::worker

@@ -1,34 +1,34 @@
-// The rewritings that go character by character or by a pattern. Each is what the part of the same
-// name in Hugging Face's tokenizers does (tokenizers/src/normalizers).
+// The steps of a normalizer. Each is what the part of the same name in Hugging Face's tokenizers
+// does (tokenizers/src/normalizers).
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
-#include "worker_runtime/tokenizer/split_pattern.h"
 
 namespace convene::worker {
 
-std::unique_ptr<NormalizerStep> MakeLowercase();
-// Drops marks (M*), but decomposes nothing.
-std::unique_ptr<NormalizerStep> MakeStripAccents();
-// Drops control characters, makes other white space and U+2581 a space.
-std::unique_ptr<NormalizerStep> MakeNmt();
-// Drops white space at the ends.
-std::unique_ptr<NormalizerStep> MakeStrip(bool left, bool right);
-// Puts `text` before every text that is not empty.
-std::unique_ptr<NormalizerStep> MakePrepend(std::string text);
-// Puts `content` in place of every match.
-std::unique_ptr<NormalizerStep> MakeReplace(std::unique_ptr<SplitPattern> pattern,
-                                            std::string content);
+// The part `type` of a normalizer. InvalidArgument, Unimplemented.
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadNormalizerStep(const std::string& type,
+                                                                   const JsonNode& node);
 
-struct BertOptions {
-  bool clean_text = true;
-  bool handle_chinese_chars = true;
-  bool strip_accents = true;
-  bool lowercase = true;
-};
-std::unique_ptr<NormalizerStep> MakeBert(const BertOptions& options);
+// The part "Replace", of a normalizer and of a decoder. InvalidArgument, Unimplemented.
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node);
+
+// Unicode's normalization forms (UAX #15), by libutf8proc.
+enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+// n log n in the length of a run of marks, else linear. Text that is in the form already is found
+// out quickly and left alone. Making a step takes some milliseconds (a table of all characters).
+std::unique_ptr<NormalizerStep> MakeUnicodeForm(UnicodeForm form);
+
+// The part "Precompiled": SentencePiece's table of replacements, as Hugging Face's tokenizers apply
+// it, which is not as SentencePiece does. `charsmap`: SentencePiece's precompiled_charsmap
+// (charsmap.h) in base64. Each grapheme cluster of fewer than 6 bytes is looked up whole, else each
+// of its characters; the shortest key that begins the looked-up text decides about all of it
+// (tokenizers/src/normalizers/precompiled.rs). InvalidArgument: not of this form.
+absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadPrecompiled(const JsonNode& charsmap);
 
 }  // namespace convene::worker

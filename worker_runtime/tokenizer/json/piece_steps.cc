@@ -6,11 +6,32 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
+#include "worker_runtime/tokenizer/json/text_pattern.h"
+#include "worker_runtime/tokenizer/scanners.h"
 
 namespace convene::worker {
 namespace {
 
+using Step = std::unique_ptr<PreTokenizerStep>;
+
+// The patterns of the pre-tokenizers with these names, in the words of Rust's regex.
+constexpr char kWords[] = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
+constexpr char kNumber[] = R"(\p{N})";
+constexpr char kSpace[] = R"(\s)";
+constexpr char kPunctuation[] = R"([!-/:-@\[-`{-~\p{P}])";
+
+// The fate of the matches; "the-final--countdown" by "-":
+enum class SplitBehavior {
+  kRemoved,             // the, final, countdown
+  kIsolated,            // the, -, final, -, -, countdown
+  kMergedWithPrevious,  // the-, final-, -, countdown
+  kMergedWithNext,      // the, -final, -, -countdown
+  kContiguous,          // the, -, final, --, countdown
+};
+
+// `invert`: what lies between the matches counts as match, and the other way round.
 class Split : public PreTokenizerStep {
  public:
   Split(std::unique_ptr<SplitPattern> pattern, SplitBehavior behavior, bool invert)
@@ -82,6 +103,10 @@ class Split : public PreTokenizerStep {
 // The first byte of a piece that was rewritten still tells whether it is at the document's start.
 size_t StartOfRewritten(const TextPiece& piece) { return std::min(piece.at_start, size_t{1}); }
 
+enum class PrependScheme { kAlways, kFirst, kNever };
+
+// Spaces become `replacement`; a piece that does not begin with it gets one before it (kFirst: only
+// at the document's start); then with `split` a piece begins at each.
 class Metaspace : public PreTokenizerStep {
  public:
   Metaspace(std::string replacement, PrependScheme prepend, bool split)
@@ -117,6 +142,7 @@ class Metaspace : public PreTokenizerStep {
   const bool split_;
 };
 
+// A space before each piece that does not begin with one.
 class SpacePrefix : public PreTokenizerStep {
  public:
   void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
@@ -126,6 +152,7 @@ class SpacePrefix : public PreTokenizerStep {
   }
 };
 
+// GPT-2's spelling of bytes.
 class SpellingStep : public PreTokenizerStep {
  public:
   void Apply(const TextPiece& piece, Scratch* scratch, TakePiece take) const override {
@@ -135,20 +162,98 @@ class SpellingStep : public PreTokenizerStep {
   }
 };
 
-}  // namespace
+absl::StatusOr<SplitBehavior> ReadBehavior(const JsonNode& node) {
+  const auto behavior = node.Find("behavior");
+  if (!behavior.has_value()) return SplitBehavior::kIsolated;
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, behavior->String());
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return LacksFeature(behavior->place(), absl::StrCat("\"", name, "\""));
+}
 
-std::unique_ptr<PreTokenizerStep> MakeSplit(std::unique_ptr<SplitPattern> pattern,
-                                            SplitBehavior behavior, bool invert) {
+absl::StatusOr<Step> ReadSplit(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode pattern_node, node.Get("pattern"));
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, ReadPattern(pattern_node));
+  CONVENE_ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(node));
+  CONVENE_ASSIGN_OR_RETURN(const bool invert, node.GetBool("invert", false));
   return std::make_unique<Split>(std::move(pattern), behavior, invert);
 }
 
-std::unique_ptr<PreTokenizerStep> MakeMetaspace(std::string replacement, PrependScheme prepend,
-                                                bool split) {
+absl::StatusOr<PrependScheme> ReadPrependScheme(const JsonNode& node) {
+  // Older files have add_prefix_space instead of prepend_scheme, or both.
+  CONVENE_ASSIGN_OR_RETURN(const bool adds_prefix, node.GetBool("add_prefix_space", true));
+  const auto scheme = node.Find("prepend_scheme");
+  if (!scheme.has_value()) return adds_prefix ? PrependScheme::kAlways : PrependScheme::kNever;
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, scheme->String());
+  if (name == "never") return PrependScheme::kNever;
+  if (!adds_prefix) return scheme->Error("contradicts \"add_prefix_space\": false");
+  if (name == "always") return PrependScheme::kAlways;
+  if (name == "first") return PrependScheme::kFirst;
+  return LacksFeature(scheme->place(), absl::StrCat("\"", name, "\""));
+}
+
+absl::StatusOr<Step> ReadMetaspace(const JsonNode& node) {
+  CONVENE_ASSIGN_OR_RETURN(std::string replacement, node.GetCharacter("replacement"));
+  CONVENE_ASSIGN_OR_RETURN(const PrependScheme prepend, ReadPrependScheme(node));
+  CONVENE_ASSIGN_OR_RETURN(const bool split, node.GetBool("split", true));
   return std::make_unique<Metaspace>(std::move(replacement), prepend, split);
 }
 
-std::unique_ptr<PreTokenizerStep> MakeSpacePrefix() { return std::make_unique<SpacePrefix>(); }
+absl::StatusOr<Step> SplitBy(const std::string& regex, SplitBehavior behavior,
+                             bool invert = false) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, MakeSplitPattern(regex));
+  return std::make_unique<Split>(std::move(pattern), behavior, invert);
+}
 
-std::unique_ptr<PreTokenizerStep> MakeSpelling() { return std::make_unique<SpellingStep>(); }
+absl::Status AddByteLevel(const JsonNode& node, std::vector<Step>* steps) {
+  CONVENE_ASSIGN_OR_RETURN(const bool adds_prefix, node.GetBool("add_prefix_space", true));
+  if (adds_prefix) steps->push_back(std::make_unique<SpacePrefix>());
+  CONVENE_ASSIGN_OR_RETURN(const bool uses_regex, node.GetBool("use_regex", true));
+  if (uses_regex) {
+    CONVENE_ASSIGN_OR_RETURN(Step split,
+                             SplitBy(std::string(kGpt2Pattern), SplitBehavior::kIsolated));
+    steps->push_back(std::move(split));
+  }
+  steps->push_back(std::make_unique<SpellingStep>());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AddPreTokenizerSteps(const std::string& type, const JsonNode& node,
+                                  std::vector<Step>* steps) {
+  const auto add = [steps](absl::StatusOr<Step> made) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(Step step, std::move(made));
+    steps->push_back(std::move(step));
+    return absl::OkStatus();
+  };
+  if (type == "ByteLevel") return AddByteLevel(node, steps);
+  if (type == "Split") return add(ReadSplit(node));
+  if (type == "Metaspace") return add(ReadMetaspace(node));
+  if (type == "Whitespace") return add(SplitBy(kWords, SplitBehavior::kRemoved, /*invert=*/true));
+  if (type == "WhitespaceSplit") return add(SplitBy(kSpace, SplitBehavior::kRemoved));
+  if (type == "Digits") {
+    CONVENE_ASSIGN_OR_RETURN(const bool individual, node.GetBool("individual_digits", false));
+    return add(
+        SplitBy(kNumber, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  }
+  if (type == "Punctuation") {
+    CONVENE_ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(node));
+    return add(SplitBy(kPunctuation, behavior));
+  }
+  if (type == "BertPreTokenizer") {
+    CONVENE_RETURN_IF_ERROR(add(SplitBy(kSpace, SplitBehavior::kRemoved)));
+    return add(SplitBy(kPunctuation, SplitBehavior::kIsolated));
+  }
+  if (type == "CharDelimiterSplit") {
+    CONVENE_ASSIGN_OR_RETURN(std::string delimiter, node.GetCharacter("delimiter"));
+    return add(std::make_unique<Split>(MakeLiteralPattern(std::move(delimiter)),
+                                       SplitBehavior::kRemoved, false));
+  }
+  return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
+}
 
 }  // namespace convene::worker

@@ -69,6 +69,26 @@ absl::StatusOr<AddedAround> ReadProcessor(const std::string& type, const JsonNod
   return LacksFeature(node.place(), absl::StrCat("\"", type, "\""));
 }
 
+// Of Llama 3, Llama 2 and Mistral, GPT-2 and Qwen, Gemma, DeepSeek.
+constexpr const char* kEndNames[] = {
+    "<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>", "<｜end▁of▁sentence｜>",
+};
+
+// Makes the token `id` the first or last of `side`, where `setting` says so, or takes it away.
+absl::Status Apply(std::optional<bool> is_wanted, const char* setting, const std::string& text,
+                   std::optional<int32_t> id, bool is_first, std::vector<int32_t>* side) {
+  if (!is_wanted.has_value()) return absl::OkStatus();
+  if (*is_wanted && !id.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(setting, " is true, but the tokenizer has no token \"", text, "\""));
+  }
+  const bool is_there =
+      id.has_value() && !side->empty() && (is_first ? side->front() : side->back()) == *id;
+  if (*is_wanted && !is_there) side->insert(is_first ? side->begin() : side->end(), *id);
+  if (!*is_wanted && is_there) side->erase(is_first ? side->begin() : side->end() - 1);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node,
@@ -83,6 +103,29 @@ absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& nod
   };
   CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "processors", add));
   return frame;
+}
+
+absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
+                                   std::optional<int32_t> eos, AddedAround* frame) {
+  CONVENE_RETURN_IF_ERROR(Apply(config.adds_begin_of_document, "add_bos_token",
+                                config.begin_of_document, bos, /*is_first=*/true, &frame->prefix));
+  return Apply(config.adds_end_of_document, "add_eos_token", config.end_of_document, eos,
+               /*is_first=*/false, &frame->suffix);
+}
+
+std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
+                                         const AddedTokens& added) {
+  std::optional<int32_t> end;
+  bool is_only = true;
+  for (const char* name : kEndNames) {
+    if (!added.IsSpecial(name)) continue;
+    is_only = !end.has_value();
+    end = added.Find(absl::string_view(name));
+  }
+  if (end.has_value() && is_only) return end;
+  if (eos.has_value()) return eos;
+  if (frame.suffix.size() == 1) return frame.suffix.front();
+  return std::nullopt;
 }
 
 }  // namespace convene::worker

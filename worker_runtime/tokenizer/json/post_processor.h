@@ -1,13 +1,16 @@
-// The "post_processor" of a tokenizer.json: the tokens around a whole document
-// (tokenizers/src/processors).
+// The tokens around a whole document: the "post_processor" of a tokenizer.json
+// (tokenizers/src/processors), and tokenizer_config.json beside it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker_runtime/tokenizer/json/added_tokens.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
 
@@ -20,5 +23,18 @@ struct AddedAround {
 // have the text exactly once. REQUIRES: vocabulary_size > 0.
 absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& node,
                                               int vocabulary_size);
+
+// Makes `frame` begin with `bos` where add_bos_token is true and not where it is false, and end
+// with `eos` likewise, as transformers does with these settings. InvalidArgument: a token is to be
+// added that the tokenizer does not have.
+absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
+                                   std::optional<int32_t> eos, AddedAround* frame);
+
+// The token that ends a document: the only special token with one of the names that models commonly
+// have for it; else the config's `eos`; else the frame's single last token. A model made for
+// conversations has the end of a turn as its `eos` ("<|eot_id|>", "<|im_end|>"), and still was
+// trained on documents that end with the other.
+std::optional<int32_t> FindEndOfDocument(std::optional<int32_t> eos, const AddedAround& frame,
+                                         const AddedTokens& added);
 
 }  // namespace convene::worker

@@ -1,4 +1,4 @@
-#include "worker_runtime/tokenizer/json/precompiled_normalizer.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 
 #include <utf8proc.h>
 

@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -48,12 +50,27 @@ class TextNormalizer {
   std::vector<std::unique_ptr<NormalizerStep>> steps_;
 };
 
-// Multiplies *growth by that of one more step of the part `node`. Unimplemented where a text would
-// become more than 4,096 times as long: a file of a few lines could fill the memory. Real ones make
-// a space three bytes.
-absl::Status AddGrowth(size_t step_growth, const JsonNode& node, size_t* growth);
-
-// The part "Replace", of a normalizer and of a decoder. InvalidArgument, Unimplemented.
-absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node);
+// Reads the parts of `node`, whose Sequences have them in the member `list`, by read(type, part).
+// InvalidArgument: no such parts. Unimplemented: a text would become more than 4,096 times as long,
+// so that a file of a few lines could fill the memory; real ones make a space three bytes.
+template <typename Step>
+absl::Status ReadSteps(const JsonNode& node, absl::string_view list,
+                       absl::StatusOr<std::unique_ptr<Step>> (*read)(const std::string& type,
+                                                                     const JsonNode& part),
+                       std::vector<std::unique_ptr<Step>>* steps) {
+  constexpr size_t kLargestGrowth = 4096;
+  size_t growth = 1;
+  return ForEachPart(node, list, [&](const std::string& type, const JsonNode& part) {
+    absl::StatusOr<std::unique_ptr<Step>> step = read(type, part);
+    if (!step.ok()) return step.status();
+    growth *= (*step)->growth();
+    if (growth > kLargestGrowth) {
+      return LacksFeature(part.place(),
+                          "\"Replace\" that makes a text more than 4,096 times as long");
+    }
+    steps->push_back(*std::move(step));
+    return absl::OkStatus();
+  });
+}
 
 }  // namespace convene::worker

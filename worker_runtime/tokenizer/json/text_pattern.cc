@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {

@@ -1,13 +1,10 @@
 // The "pattern" of Split and Replace: a text or a regular expression.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 

@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/byte_level.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
@@ -26,8 +28,7 @@ class ByteLevelStep : public DecoderStep {
       bytes += token;
     }
     std::string repaired;
-    const absl::string_view text = ValidUtf8(bytes, &repaired);
-    tokens->assign(1, std::string(text));
+    tokens->assign(1, std::string(ValidUtf8(bytes, &repaired)));
   }
   // A token with a character that stands for no byte goes out as it is.
   void ApplyToOne(std::string* token) const override {
@@ -40,9 +41,6 @@ class ReplaceStep : public DecoderStep {
  public:
   explicit ReplaceStep(std::unique_ptr<NormalizerStep> step) : step_(std::move(step)) {}
 
-  void Apply(std::vector<std::string>* tokens) const override {
-    for (std::string& token : *tokens) ApplyToOne(&token);
-  }
   void ApplyToOne(std::string* token) const override {
     std::string result;
     step_->Apply(*token, /*at_start=*/0, &result);
@@ -102,9 +100,7 @@ class ByteFallbackStep : public DecoderStep {
 class FuseStep : public DecoderStep {
  public:
   void Apply(std::vector<std::string>* tokens) const override {
-    std::string all = absl::StrJoin(*tokens, "");
-    tokens->clear();
-    tokens->push_back(std::move(all));
+    tokens->assign(1, absl::StrJoin(*tokens, ""));
   }
   void ApplyToOne(std::string*) const override {}
 };
@@ -117,11 +113,9 @@ class StripStep : public DecoderStep {
   void Apply(std::vector<std::string>* tokens) const override {
     for (std::string& token : *tokens) {
       absl::string_view text = token;
-      for (int64_t i = 0; i < start_ && text.substr(0, content_.size()) == content_; ++i) {
-        text.remove_prefix(content_.size());
+      for (int64_t i = 0; i < start_ && absl::ConsumePrefix(&text, content_); ++i) {
       }
-      for (int64_t i = 0; i < stop_ && EndsWithContent(text); ++i) {
-        text.remove_suffix(content_.size());
+      for (int64_t i = 0; i < stop_ && absl::ConsumeSuffix(&text, content_); ++i) {
       }
       token = std::string(text);
     }
@@ -130,10 +124,6 @@ class StripStep : public DecoderStep {
   void ApplyToOne(std::string*) const override {}
 
  private:
-  bool EndsWithContent(absl::string_view text) const {
-    return text.size() >= content_.size() && text.substr(text.size() - content_.size()) == content_;
-  }
-
   const std::string content_;  // one character
   const int64_t start_, stop_;
 };
@@ -195,14 +185,7 @@ absl::StatusOr<TokenDecoder> TokenDecoder::Read(const std::optional<JsonNode>& n
   TokenDecoder decoder;
   if (!node.has_value()) return decoder;
   decoder.has_steps_ = true;
-  size_t growth = 1;
-  const auto add = [&](const std::string& type, const JsonNode& part) -> absl::Status {
-    CONVENE_ASSIGN_OR_RETURN(Step step, ReadStep(type, part));
-    CONVENE_RETURN_IF_ERROR(AddGrowth(step->growth(), part, &growth));
-    decoder.steps_.push_back(std::move(step));
-    return absl::OkStatus();
-  };
-  CONVENE_RETURN_IF_ERROR(ForEachPart(*node, "decoders", add));
+  CONVENE_RETURN_IF_ERROR(ReadSteps(*node, "decoders", ReadStep, &decoder.steps_));
   return decoder;
 }
 

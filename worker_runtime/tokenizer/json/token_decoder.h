@@ -16,8 +16,11 @@ namespace convene::worker {
 class DecoderStep {
  public:
   virtual ~DecoderStep() = default;
-  // Rewrites the texts of tokens that stand one behind the other.
-  virtual void Apply(std::vector<std::string>* tokens) const = 0;
+  // Rewrites the texts of tokens that stand one behind the other; each by itself, unless a step
+  // does otherwise.
+  virtual void Apply(std::vector<std::string>* tokens) const {
+    for (std::string& token : *tokens) ApplyToOne(&token);
+  }
   // Rewrites one token to the bytes that it stands for, whatever its neighbours.
   virtual void ApplyToOne(std::string* token) const = 0;
   // One byte becomes at most so many.

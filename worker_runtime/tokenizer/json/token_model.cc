@@ -1,11 +1,29 @@
 #include "worker_runtime/tokenizer/json/token_model.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/tokenizer/json/bpe_model.h"
-#include "worker_runtime/tokenizer/json/unigram_model.h"
 
 namespace convene::worker {
+
+ByteFallback::ByteFallback(const Vocabulary& vocabulary) {
+  for (int byte = 0; byte < 256; ++byte) {
+    ids_[byte] = vocabulary.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
+  }
+}
+
+bool ByteFallback::Append(absl::string_view text, std::vector<int32_t>* ids) const {
+  const size_t before = ids->size();
+  for (const char c : text) {
+    const int32_t id = ids_[static_cast<unsigned char>(c)];
+    if (id < 0) {
+      ids->resize(before);
+      return false;
+    }
+    ids->push_back(id);
+  }
+  return true;
+}
 
 absl::StatusOr<std::unique_ptr<TokenModel>> ReadModel(const JsonNode& node,
                                                       const SpecialContents& specials) {

@@ -10,15 +10,14 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/added_tokens.h"
-#include "worker_runtime/tokenizer/json/document_roles.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/json/post_processor.h"
 #include "worker_runtime/tokenizer/json/pre_tokenizer.h"
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_decoder.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 #include "worker_runtime/tokenizer/unicode.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {

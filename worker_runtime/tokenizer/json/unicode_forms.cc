@@ -1,4 +1,4 @@
-#include "worker_runtime/tokenizer/json/unicode_forms.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 #include <utf8proc.h>

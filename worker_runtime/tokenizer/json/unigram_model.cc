@@ -1,12 +1,10 @@
-#include "worker_runtime/tokenizer/json/unigram_model.h"
+#include "worker_runtime/tokenizer/json/token_model.h"
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/unicode.h"
 #include "worker_runtime/tokenizer/unigram.h"
@@ -23,11 +21,8 @@ class UnigramModel : public TokenModel {
         hidden_(std::move(hidden)),
         lattice_(pieces, unknown, UnigramLattice::Rules::kHuggingFace),
         unknown_(unknown),
-        has_byte_fallback_(has_byte_fallback) {
-    for (int byte = 0; byte < 256; ++byte) {
-      fallback_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
-    }
-  }
+        has_byte_fallback_(has_byte_fallback),
+        fallback_(vocabulary_) {}
 
   std::string type() const override { return "Unigram"; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
@@ -41,7 +36,7 @@ class UnigramModel : public TokenModel {
   const UnigramLattice lattice_;
   const int32_t unknown_;
   const bool has_byte_fallback_;
-  std::array<int32_t, 256> fallback_;  // -1: none
+  const ByteFallback fallback_;
 };
 
 class UnigramEncoder : public PieceEncoder {
@@ -75,16 +70,7 @@ class UnigramEncoder : public PieceEncoder {
       ids->push_back(*known);
       return;
     }
-    const size_t before = ids->size();
-    if (model_.has_byte_fallback_) {
-      for (const char c : text) {
-        const int32_t id = model_.fallback_[static_cast<unsigned char>(c)];
-        if (id < 0) break;
-        ids->push_back(id);
-      }
-      if (ids->size() - before == text.size()) return;
-      ids->resize(before);
-    }
+    if (model_.has_byte_fallback_ && model_.fallback_.Append(text, ids)) return;
     ids->push_back(model_.unknown_);
   }
 

@@ -1,7 +1,6 @@
 #include "worker_runtime/tokenizer/json/vocabulary.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "tools/base/status_macros.h"

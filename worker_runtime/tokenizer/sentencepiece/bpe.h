@@ -1,7 +1,6 @@
 // Cuts a normalized text into the pieces of a SentencePiece BPE model.
 #pragma once
 
-#include <array>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>

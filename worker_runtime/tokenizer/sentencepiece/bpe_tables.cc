@@ -19,11 +19,6 @@ bool IsMergeable(const ModelPiece& piece) {
   return piece.type == PieceType::kNormal || piece.type == PieceType::kUnused;
 }
 
-size_t CountCharacters(absl::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
-}
-
 // Highest scores first; equal scores have one rank.
 std::vector<int32_t> RanksOf(const std::vector<ModelPiece>& pieces) {
   std::vector<float> scores;

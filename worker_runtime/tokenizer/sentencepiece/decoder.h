@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "worker_runtime/tokenizer/sentencepiece/model_file.h"
 #include "worker_runtime/tokenizer/sentencepiece/normalizer.h"

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -17,8 +16,8 @@
 #include "worker_runtime/tokenizer/sentencepiece/model_file.h"
 #include "worker_runtime/tokenizer/sentencepiece/normalizer.h"
 #include "worker_runtime/tokenizer/sentencepiece/unknown_text.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 #include "worker_runtime/tokenizer/unigram.h"
-#include "worker_runtime/tokenizer/vocabulary_config.h"
 
 namespace convene::worker {
 namespace {

@@ -14,7 +14,14 @@ namespace convene::worker {
 // sentencepiece_processor.cc, PopulateSentencePieceText. PURE, read-only, thread-safe.
 class UnknownText {
  public:
-  explicit UnknownText(const ModelFile& model);
+  explicit UnknownText(const ModelFile& model) : byte_fallback_(model.byte_fallback) {
+    for (size_t i = 0; i < model.pieces.size(); ++i) {
+      const ModelPiece& piece = model.pieces[i];
+      const auto id = static_cast<int32_t>(i);
+      if (piece.type == PieceType::kUnknown) id_ = id;
+      if (piece.type == PieceType::kByte) bytes_[*ByteOfPiece(piece.text)] = id;
+    }
+  }
 
   // Appends the ids of `text`, which is not empty: the pieces of its bytes, or the unknown piece,
   // which stands once for a run of unknown characters. `first` is where the ids of this text begin:

@@ -1,14 +1,13 @@
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
-#include "worker_runtime/data/chat/jinja/methods.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -49,7 +48,7 @@ std::optional<Value> Subscript(const Value& value, const Value& key) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::optional<int64_t>> Bound(const Value* bound) {
+absl::StatusOr<std::optional<int64_t>> SliceBound(const Value* bound) {
   if (bound == nullptr || bound->is_none()) return std::optional<int64_t>();
   if (bound->is_integral()) return std::optional<int64_t>(bound->as_int());
   return absl::InvalidArgumentError(
@@ -86,9 +85,9 @@ absl::StatusOr<Value> GetItem(const Value& value, const Value& key, Budget* budg
 absl::StatusOr<Value> GetSlice(const Value& value, const Value* start, const Value* stop,
                                const Value* step, Budget* budget) {
   if (value.is_undefined()) return absl::InvalidArgumentError(value.why_undefined());
-  CONVENE_ASSIGN_OR_RETURN(const auto first, Bound(start));
-  CONVENE_ASSIGN_OR_RETURN(const auto last, Bound(stop));
-  CONVENE_ASSIGN_OR_RETURN(const auto stride, Bound(step));
+  CONVENE_ASSIGN_OR_RETURN(const auto first, SliceBound(start));
+  CONVENE_ASSIGN_OR_RETURN(const auto last, SliceBound(stop));
+  CONVENE_ASSIGN_OR_RETURN(const auto stride, SliceBound(step));
   if (stride == int64_t{0}) return absl::InvalidArgumentError("a slice's step cannot be zero");
   const int64_t by = stride.value_or(1);
   if (value.is_string()) {

@@ -48,11 +48,6 @@ bool EndsLine(char32_t character) {
 
 }  // namespace
 
-int64_t CountCharacters(absl::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
-}
-
 std::vector<size_t> CharacterBegins(absl::string_view text) {
   std::vector<size_t> begins;
   for (size_t i = 0; i < text.size(); i += CharacterLength(text[i])) begins.push_back(i);
@@ -60,10 +55,8 @@ std::vector<size_t> CharacterBegins(absl::string_view text) {
   return begins;
 }
 
-bool IsSpace(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-         c == 0x205F || c == 0x3000;
+bool IsSpace(char32_t character) {
+  return IsWhiteSpace(character) || (character >= 0x1C && character <= 0x1F);
 }
 
 bool IsPrintable(char32_t character) {

@@ -14,7 +14,6 @@
 
 namespace convene::worker::jinja {
 
-int64_t CountCharacters(absl::string_view text);
 // Where each character begins, and the text's end after them.
 std::vector<size_t> CharacterBegins(absl::string_view text);
 

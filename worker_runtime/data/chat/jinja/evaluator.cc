@@ -2,8 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
-#include "worker_runtime/data/chat/jinja/parser.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 #include "worker_runtime/data/chat/jinja/print.h"
 
 namespace convene::worker::jinja {
@@ -12,12 +11,9 @@ namespace {
 // Blocks, expressions and macros within each other: running them recurses.
 constexpr int kMaxDepth = 500;
 
-constexpr std::pair<const char*, Function> kFunctions[] = {
-    {"range", Function::kRange},
-    {"namespace", Function::kNamespace},
-    {"dict", Function::kDict},
-    {"raise_exception", Function::kRaiseException},
-    {"strftime_now", Function::kStrftimeNow}};
+// By Function.
+constexpr const char* kFunctions[] = {"range", "namespace", "dict", "raise_exception",
+                                      "strftime_now"};
 
 // Sets a variable for as long as this lives.
 template <typename T>
@@ -53,12 +49,14 @@ absl::StatusOr<Rendered> Evaluator::Run(const Dict& variables) && {
   for (size_t i = 0; i < program_.symbols.size(); ++i) {
     const std::string& name = program_.symbols[i];
     const int symbol = static_cast<int>(i);
-    for (const auto& [function_name, function] : kFunctions) {
-      if (name == function_name) globals_.Set(symbol, Value::OfFunction(function));
+    for (size_t function = 0; function < std::size(kFunctions); ++function) {
+      if (name != kFunctions[function]) continue;
+      globals_.Set(symbol, Value::OfFunction(static_cast<Function>(function)));
     }
     if (const Value* const value = variables.Find(name)) globals_.Set(symbol, *value);
   }
-  CONVENE_RETURN_IF_ERROR(RunBlock(program_.block));
+  const absl::Status status = RunBlock(program_.block);
+  if (!status.ok()) return At(error_place_.value_or(Place()), status);
   rendered_.steps_left = budget_.steps();
   return std::move(rendered_);
 }
@@ -83,11 +81,12 @@ absl::Status Evaluator::RunBlock(const Block& block) {
 }
 
 absl::Status Evaluator::RunStatement(const Statement& statement) {
-  CONVENE_RETURN_IF_ERROR(At(statement.place, budget_.Charge()));
-  CONVENE_RETURN_IF_ERROR(At(statement.place, CheckDepth()));
+  absl::Status status = budget_.Charge();
+  if (status.ok()) status = CheckDepth();
   ++depth_;
-  const absl::Status status = RunOne(statement);
+  if (status.ok()) status = RunOne(statement);
   --depth_;
+  if (!status.ok() && !error_place_.has_value()) error_place_ = statement.place;
   return status;
 }
 
@@ -101,13 +100,12 @@ absl::Status Evaluator::CheckDepth() const {
 absl::Status Evaluator::RunOne(const Statement& statement) {
   switch (statement.kind) {
     case StatementKind::kText:
-      CONVENE_RETURN_IF_ERROR(
-          At(statement.place, budget_.CheckBytes(output_->size() + statement.text.size())));
+      CONVENE_RETURN_IF_ERROR(budget_.CheckBytes(output_->size() + statement.text.size()));
       output_->append(statement.text);
-      return At(statement.place, budget_.ChargeBytes(statement.text.size()));
+      return budget_.ChargeBytes(statement.text.size());
     case StatementKind::kOutput: {
       CONVENE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expressions[0]));
-      return At(statement.place, AppendString(value, &budget_, output_));
+      return AppendString(value, &budget_, output_);
     }
     case StatementKind::kIf:
       return RunIf(statement);
@@ -145,16 +143,14 @@ absl::Status Evaluator::RunIf(const Statement& statement) {
 
 absl::Status Evaluator::RunFor(const Statement& statement) {
   CONVENE_ASSIGN_OR_RETURN(const Value iterable, Evaluate(*statement.expressions[0]));
-  const absl::StatusOr<ListPtr> items = ItemsOf(iterable, &budget_);
-  if (!items.ok()) return At(statement.place, items.status());
-  if (statement.expressions[1] == nullptr) return RunLoop(statement, (*items)->items);
+  CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(iterable, &budget_));
+  if (statement.expressions[1] == nullptr) return RunLoop(statement, items->items);
   // The condition chooses the items before the loop begins: loop.length counts those it keeps.
   std::vector<Value> kept;
-  for (const Value& item : (*items)->items) {
-    Scope scope;
-    scope.outer = scope_;
+  for (const Value& item : items->items) {
+    Scope scope = {scope_, {}};
     const Exchanged<Scope*> inside(&scope_, &scope);
-    CONVENE_RETURN_IF_ERROR(Assign(statement.target, statement.place, item));
+    CONVENE_RETURN_IF_ERROR(Assign(statement.target, item));
     CONVENE_ASSIGN_OR_RETURN(const Value condition, Evaluate(*statement.expressions[1]));
     if (condition.Truth()) kept.push_back(item);
   }
@@ -166,21 +162,19 @@ absl::Status Evaluator::RunLoop(const Statement& statement, const std::vector<Va
   bool came_to_end = false;
   Loop loop = {&items, 0};
   for (; loop.index < items.size(); ++loop.index) {
-    CONVENE_RETURN_IF_ERROR(At(statement.place, budget_.Charge()));
+    CONVENE_RETURN_IF_ERROR(budget_.Charge());
     const Exchanged<const Loop*> in_loop(&loop_, &loop);
     // Each round has its own variables: a `set` in it is gone in the next.
-    Scope scope;
-    scope.outer = scope_;
+    Scope scope = {scope_, {}};
     const Exchanged<Scope*> inside(&scope_, &scope);
-    CONVENE_RETURN_IF_ERROR(Assign(statement.target, statement.place, items[loop.index]));
+    CONVENE_RETURN_IF_ERROR(Assign(statement.target, items[loop.index]));
     CONVENE_RETURN_IF_ERROR(RunBlock(statement.bodies[0]));
     const Flow flow = std::exchange(flow_, Flow::kNext);
     if (flow == Flow::kBreak) break;
     if (flow == Flow::kNext) came_to_end = true;
   }
   if (came_to_end || statement.bodies.size() == 1) return absl::OkStatus();
-  Scope scope;
-  scope.outer = scope_;
+  Scope scope = {scope_, {}};
   const Exchanged<Scope*> inside(&scope_, &scope);
   return RunBlock(statement.bodies[1]);
 }
@@ -190,20 +184,19 @@ absl::Status Evaluator::RunSet(const Statement& statement) {
   if (statement.kind == StatementKind::kSet) {
     CONVENE_ASSIGN_OR_RETURN(value, Evaluate(*statement.expressions[0]));
   } else {
-    Scope scope;
-    scope.outer = scope_;
+    Scope scope = {scope_, {}};
     CONVENE_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0], &scope));
     value = Value::OfString(std::move(text));
     if (statement.expressions[0] != nullptr) {
-      CONVENE_ASSIGN_OR_RETURN(value, ApplyFilters(*statement.expressions[0], std::move(value)));
+      captured_ = std::move(value);
+      CONVENE_ASSIGN_OR_RETURN(value, Evaluate(*statement.expressions[0]));
     }
   }
-  return Assign(statement.target, statement.place, std::move(value));
+  return Assign(statement.target, std::move(value));
 }
 
 absl::Status Evaluator::RunGeneration(const Statement& statement) {
-  Scope scope;
-  scope.outer = scope_;
+  Scope scope = {scope_, {}};
   const Exchanged<Scope*> inside(&scope_, &scope);
   const size_t begin = output_->size();
   CONVENE_RETURN_IF_ERROR(RunBlock(statement.bodies[0]));
@@ -219,33 +212,30 @@ absl::StatusOr<std::string> Evaluator::Capture(const Block& block, Scope* scope)
   return text;
 }
 
-absl::Status Evaluator::Assign(const Target& target, const Place& place, Value value) {
+absl::Status Evaluator::Assign(const Target& target, Value value) {
   if (!target.attribute.empty()) {
-    const Result found = Lookup(target.symbols[0]);
-    if (!found.ok()) return At(place, found.status());
-    const Value& held = *found;
+    CONVENE_ASSIGN_OR_RETURN(const Value held, Lookup(target.symbols[0]));
     if (!held.is_namespace()) {
-      return At(place, absl::InvalidArgumentError(
-                           absl::StrCat("'", program_.symbols[target.symbols[0]],
-                                        "' is no namespace: only one takes an attribute")));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", program_.symbols[target.symbols[0]],
+                       "' is no namespace: only one takes an attribute"));
     }
     held.as_namespace()->attributes.insert_or_assign(target.attribute, std::move(value));
     return absl::OkStatus();
   }
   const auto looked_at = static_cast<int64_t>(scope_->variables.size() * target.symbols.size());
-  CONVENE_RETURN_IF_ERROR(At(place, budget_.Charge(looked_at / kVariablesPerStep)));
+  CONVENE_RETURN_IF_ERROR(budget_.Charge(looked_at / kVariablesPerStep));
   if (!target.unpacks) {
     scope_->Set(target.symbols[0], std::move(value));
     return absl::OkStatus();
   }
-  const absl::StatusOr<ListPtr> parts = ItemsOf(value, &budget_);
-  if (!parts.ok()) return At(place, parts.status());
-  if ((*parts)->items.size() != target.symbols.size()) {
-    return At(place, absl::InvalidArgumentError(absl::StrCat((*parts)->items.size(), " values for ",
-                                                             target.symbols.size(), " names")));
+  CONVENE_ASSIGN_OR_RETURN(const ListPtr parts, ItemsOf(value, &budget_));
+  if (parts->items.size() != target.symbols.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(parts->items.size(), " values for ", target.symbols.size(), " names"));
   }
   for (size_t i = 0; i < target.symbols.size(); ++i) {
-    scope_->Set(target.symbols[i], (*parts)->items[i]);
+    scope_->Set(target.symbols[i], parts->items[i]);
   }
   return absl::OkStatus();
 }

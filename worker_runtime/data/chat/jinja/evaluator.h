@@ -2,13 +2,14 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker_runtime/data/chat/jinja/arguments.h"
 #include "worker_runtime/data/chat/jinja/budget.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"
 #include "worker_runtime/data/chat/jinja/syntax.h"
 
@@ -29,10 +30,6 @@ class Evaluator {
 
     void Set(int symbol, Value value);
   };
-  struct Loop {
-    const std::vector<Value>* items;
-    size_t index;
-  };
   enum class Flow { kNext, kBreak, kContinue };
   using Result = absl::StatusOr<Value>;
 
@@ -51,7 +48,7 @@ class Evaluator {
   absl::Status RunLoop(const Statement& statement, const std::vector<Value>& items);
   absl::Status RunSet(const Statement& statement);
   absl::Status RunGeneration(const Statement& statement);
-  absl::Status Assign(const Target& target, const Place& place, Value value);
+  absl::Status Assign(const Target& target, Value value);
   // The text that the block prints, run in a scope of its own within `outer`.
   absl::StatusOr<std::string> Capture(const Block& block, Scope* scope);
 
@@ -60,16 +57,13 @@ class Evaluator {
   Result EvaluateAt(const Expression& expression);
   Result EvaluateChoice(const Expression& expression);
   Result EvaluateList(const Expression& expression);
-  Result EvaluateLoop(const Expression& expression) const;
   Result EvaluateCompare(const Expression& expression);
   Result EvaluateConcat(const Expression& expression);
   Result EvaluateDict(const Expression& expression);
   Result EvaluateSlice(const Expression& expression);
-  Result EvaluateFilter(const Expression& expression, const Value& input);
+  Result EvaluateFilter(const Expression& expression);
   Result EvaluateTest(const Expression& expression);
   Result EvaluateCall(const Expression& expression);
-  // The result of a chain of filters for `input`.
-  Result ApplyFilters(const Expression& chain, Value input);
   absl::StatusOr<Arguments> EvaluateArguments(const Expression& expression);
   Result CallFunction(Function function, const Arguments& arguments);
   Result CallMacro(const Statement& macro, const Arguments& arguments);
@@ -85,8 +79,10 @@ class Evaluator {
   Scope root_;
   Scope* scope_ = &root_;
   const Loop* loop_ = nullptr;
+  Value captured_;  // kCaptured
   Flow flow_ = Flow::kNext;
   int depth_ = 0;
+  std::optional<Place> error_place_;  // of the innermost statement or expression that failed
   std::deque<Namespace> namespaces_;
 };
 

@@ -4,13 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
 #include "worker_runtime/data/chat/jinja/evaluator.h"
-#include "worker_runtime/data/chat/jinja/filters.h"
-#include "worker_runtime/data/chat/jinja/methods.h"
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 #include "worker_runtime/data/chat/jinja/print.h"
-#include "worker_runtime/data/chat/jinja/tests.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -18,30 +14,58 @@ namespace {
 // As in Jinja2's sandbox.
 constexpr int64_t kMaxRange = 100'000;
 
-// The same value, with the place in front of an error.
-template <typename T>
-absl::StatusOr<T> Placed(const Place& place, absl::StatusOr<T> value) {
-  if (value.ok()) return value;
-  return At(place, value.status());
+// Of a safe string only filters are known that do not touch its text.
+absl::Status CheckSafe(absl::string_view filter) {
+  for (const char* const known : {"safe", "string", "length", "count", "default", "d", "tojson"}) {
+    if (filter == known) return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat("the filter '", filter, "' of a safe string"));
 }
 
-// Of a safe string only filters are known that do not touch its text.
-absl::Status CheckSafe(const Expression& expression) {
-  for (const char* const known : {"safe", "string", "length", "count", "default", "d", "tojson"}) {
-    if (expression.name == known) return absl::OkStatus();
+Value ItemOf(const Loop& loop, int64_t index, const char* missing) {
+  if (index < 0 || index >= static_cast<int64_t>(loop.items->size())) {
+    return Value::OfUndefined(missing);
   }
-  return At(expression.place, absl::UnimplementedError(absl::StrCat("the filter '", expression.name,
-                                                                    "' of a safe string")));
+  return (*loop.items)[index];
 }
+
+int64_t IndexOf(const Loop& loop) { return static_cast<int64_t>(loop.index); }
+// How many rounds come after this one.
+int64_t LeftOf(const Loop& loop) {
+  return static_cast<int64_t>(loop.items->size()) - IndexOf(loop) - 1;
+}
+
+constexpr std::pair<const char*, LoopAttribute> kLoopAttributes[] = {
+    {"index", [](const Loop& loop) { return Value::OfInt(IndexOf(loop) + 1); }},
+    {"index0", [](const Loop& loop) { return Value::OfInt(IndexOf(loop)); }},
+    {"revindex", [](const Loop& loop) { return Value::OfInt(LeftOf(loop) + 1); }},
+    {"revindex0", [](const Loop& loop) { return Value::OfInt(LeftOf(loop)); }},
+    {"first", [](const Loop& loop) { return Value::OfBool(loop.index == 0); }},
+    {"last", [](const Loop& loop) { return Value::OfBool(LeftOf(loop) == 0); }},
+    {"length", [](const Loop& loop) { return Value::OfInt(loop.items->size()); }},
+    {"depth", [](const Loop&) { return Value::OfInt(1); }},
+    {"depth0", [](const Loop&) { return Value::OfInt(0); }},
+    {"previtem",
+     [](const Loop& loop) { return ItemOf(loop, IndexOf(loop) - 1, "there is no previous item"); }},
+    {"nextitem",
+     [](const Loop& loop) { return ItemOf(loop, IndexOf(loop) + 1, "there is no next item"); }}};
 
 }  // namespace
 
+LoopAttribute FindLoopAttribute(absl::string_view name) {
+  for (const auto& [known, attribute] : kLoopAttributes) {
+    if (name == known) return attribute;
+  }
+  return nullptr;
+}
+
 Evaluator::Result Evaluator::Evaluate(const Expression& expression) {
-  CONVENE_RETURN_IF_ERROR(At(expression.place, budget_.Charge()));
-  CONVENE_RETURN_IF_ERROR(At(expression.place, CheckDepth()));
+  absl::Status status = budget_.Charge();
+  if (status.ok()) status = CheckDepth();
   ++depth_;
-  Result value = EvaluateAt(expression);
+  Result value = status.ok() ? EvaluateAt(expression) : Result(std::move(status));
   --depth_;
+  if (!value.ok() && !error_place_.has_value()) error_place_ = expression.place;
   return value;
 }
 
@@ -51,26 +75,26 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
     case ExpressionKind::kConstant:
       return expression.constant;
     case ExpressionKind::kName:
-      return Placed(expression.place, Lookup(expression.symbol));
+      return Lookup(expression.symbol);
     case ExpressionKind::kLoop:
-      return EvaluateLoop(expression);
+      return expression.loop_attribute(*loop_);
     case ExpressionKind::kAttribute: {
       CONVENE_ASSIGN_OR_RETURN(const Value object, child(0));
-      return Placed(expression.place, GetAttribute(object, expression.name));
+      return GetAttribute(object, expression.name);
     }
     case ExpressionKind::kItem: {
       CONVENE_ASSIGN_OR_RETURN(const Value object, child(0));
       CONVENE_ASSIGN_OR_RETURN(const Value key, child(1));
-      return Placed(expression.place, GetItem(object, key, &budget_));
+      return GetItem(object, key, &budget_);
     }
     case ExpressionKind::kSlice:
       return EvaluateSlice(expression);
     case ExpressionKind::kCall:
       return EvaluateCall(expression);
-    case ExpressionKind::kFilter: {
-      CONVENE_ASSIGN_OR_RETURN(const Value input, child(0));
-      return EvaluateFilter(expression, input);
-    }
+    case ExpressionKind::kCaptured:
+      return captured_;
+    case ExpressionKind::kFilter:
+      return EvaluateFilter(expression);
     case ExpressionKind::kTest:
       return EvaluateTest(expression);
     case ExpressionKind::kNot: {
@@ -79,15 +103,14 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
     }
     case ExpressionKind::kNegative: {
       CONVENE_ASSIGN_OR_RETURN(const Value operand, child(0));
-      return Placed(expression.place, Negate(operand));
+      return Negate(operand);
     }
     case ExpressionKind::kPositive: {
       CONVENE_ASSIGN_OR_RETURN(const Value operand, child(0));
       // Python's +x is 0 + x for numbers, and an error for all else.
-      return Placed(expression.place,
-                    operand.is_number()
-                        ? Calculate(ExpressionKind::kSubtract, operand, Value::OfInt(0), &budget_)
-                        : Negate(operand));
+      return operand.is_number()
+                 ? Calculate(ExpressionKind::kSubtract, operand, Value::OfInt(0), &budget_)
+                 : Negate(operand);
     }
     case ExpressionKind::kConcat:
       return EvaluateConcat(expression);
@@ -107,7 +130,7 @@ Evaluator::Result Evaluator::EvaluateAt(const Expression& expression) {
   }
   CONVENE_ASSIGN_OR_RETURN(const Value left, child(0));
   CONVENE_ASSIGN_OR_RETURN(const Value right, child(1));
-  return Placed(expression.place, Calculate(expression.kind, left, right, &budget_));
+  return Calculate(expression.kind, left, right, &budget_);
 }
 
 // `and`, `or` and `a if b else c` run only the part that they need.
@@ -129,65 +152,16 @@ Evaluator::Result Evaluator::EvaluateList(const Expression& expression) {
     items.push_back(std::move(item));
   }
   const bool list = expression.kind == ExpressionKind::kList;
-  return Placed(expression.place,
-                NewList(std::move(items), list ? ListKind::kList : ListKind::kTuple));
-}
-
-Evaluator::Result Evaluator::EvaluateLoop(const Expression& expression) const {
-  const auto index = static_cast<int64_t>(loop_->index);
-  const auto size = static_cast<int64_t>(loop_->items->size());
-  switch (expression.loop_attribute) {
-    case LoopAttribute::kIndex:
-      return Value::OfInt(index + 1);
-    case LoopAttribute::kIndex0:
-      return Value::OfInt(index);
-    case LoopAttribute::kRevindex:
-      return Value::OfInt(size - index);
-    case LoopAttribute::kRevindex0:
-      return Value::OfInt(size - index - 1);
-    case LoopAttribute::kFirst:
-      return Value::OfBool(index == 0);
-    case LoopAttribute::kLast:
-      return Value::OfBool(index == size - 1);
-    case LoopAttribute::kLength:
-      return Value::OfInt(size);
-    case LoopAttribute::kDepth:
-      return Value::OfInt(1);
-    case LoopAttribute::kDepth0:
-      return Value::OfInt(0);
-    case LoopAttribute::kPrevitem:
-      if (index > 0) return (*loop_->items)[index - 1];
-      return Value::OfUndefined("there is no previous item");
-    case LoopAttribute::kNextitem:
-      if (index + 1 < size) return (*loop_->items)[index + 1];
-      return Value::OfUndefined("there is no next item");
-  }
-  return Value();
+  return NewList(std::move(items), list ? ListKind::kList : ListKind::kTuple);
 }
 
 Evaluator::Result Evaluator::EvaluateCompare(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(Value left, Evaluate(*expression.children[0]));
   for (size_t i = 0; i < expression.comparisons.size(); ++i) {
+    const auto [test, is_negated] = expression.comparisons[i];
     CONVENE_ASSIGN_OR_RETURN(Value right, Evaluate(*expression.children[i + 1]));
-    const Comparison comparison = expression.comparisons[i];
-    bool holds = false;
-    if (comparison == Comparison::kIn || comparison == Comparison::kNotIn) {
-      CONVENE_ASSIGN_OR_RETURN(const bool in,
-                               Placed(expression.place, IsIn(left, right, &budget_)));
-      holds = in == (comparison == Comparison::kIn);
-    } else if (comparison == Comparison::kEqual || comparison == Comparison::kNotEqual) {
-      CONVENE_ASSIGN_OR_RETURN(const bool equal,
-                               Placed(expression.place, Equal(left, right, &budget_)));
-      holds = equal == (comparison == Comparison::kEqual);
-    } else {
-      CONVENE_ASSIGN_OR_RETURN(const int order,
-                               Placed(expression.place, Compare(left, right, &budget_)));
-      holds = comparison == Comparison::kLess          ? order < 0
-              : comparison == Comparison::kLessOrEqual ? order <= 0
-              : comparison == Comparison::kGreater     ? order > 0
-                                                       : order >= 0;
-    }
-    if (!holds) return Value::OfBool(false);
+    CONVENE_ASSIGN_OR_RETURN(const Value holds, test->function(left, Bound(&right), &budget_));
+    if (holds.as_bool() == is_negated) return Value::OfBool(false);
     left = std::move(right);
   }
   return Value::OfBool(true);
@@ -197,7 +171,7 @@ Evaluator::Result Evaluator::EvaluateConcat(const Expression& expression) {
   std::string text;
   for (const ExpressionPtr& part : expression.children) {
     CONVENE_ASSIGN_OR_RETURN(const Value value, Evaluate(*part));
-    CONVENE_RETURN_IF_ERROR(At(part->place, AppendString(value, &budget_, &text)));
+    CONVENE_RETURN_IF_ERROR(AppendString(value, &budget_, &text));
   }
   return Value::OfString(std::move(text));
 }
@@ -208,19 +182,18 @@ Evaluator::Result Evaluator::EvaluateDict(const Expression& expression) {
     CONVENE_ASSIGN_OR_RETURN(const Value key, Evaluate(*expression.children[i]));
     CONVENE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression.children[i + 1]));
     if (!key.is_string()) {
-      return At(expression.children[i]->place,
-                absl::UnimplementedError(absl::StrCat(key.KindName(), " as a dict's key")));
+      return absl::UnimplementedError(absl::StrCat(key.KindName(), " as a dict's key"));
     }
-    CONVENE_RETURN_IF_ERROR(At(expression.place, budget_.Charge(WeightOf(key))));
+    CONVENE_RETURN_IF_ERROR(budget_.Charge(WeightOf(key)));
     dict.Set(key.string_ptr(), std::move(value));
   }
-  return Placed(expression.place, NewDict(std::move(dict)));
+  return NewDict(std::move(dict));
 }
 
 Evaluator::Result Evaluator::EvaluateSlice(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Value object, Evaluate(*expression.children[0]));
   if (object.is_safe()) {
-    return At(expression.place, absl::UnimplementedError("a slice of a safe string"));
+    return absl::UnimplementedError("a slice of a safe string");
   }
   Value bounds[3];
   for (size_t i = 0; i < 3; ++i) {
@@ -228,7 +201,7 @@ Evaluator::Result Evaluator::EvaluateSlice(const Expression& expression) {
     if (expression.children[i + 1] == nullptr) continue;
     CONVENE_ASSIGN_OR_RETURN(bounds[i], Evaluate(*expression.children[i + 1]));
   }
-  return Placed(expression.place, GetSlice(object, &bounds[0], &bounds[1], &bounds[2], &budget_));
+  return GetSlice(object, &bounds[0], &bounds[1], &bounds[2], &budget_);
 }
 
 absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& expression) {
@@ -240,26 +213,17 @@ absl::StatusOr<Arguments> Evaluator::EvaluateArguments(const Expression& express
   return Arguments(std::move(values), &expression.argument_names);
 }
 
-Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression, const Value& input) {
+Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression) {
+  CONVENE_ASSIGN_OR_RETURN(const Value input, Evaluate(*expression.children[0]));
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
-  if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression));
-  return Placed(expression.place, ApplyFilter(*expression.filter, input, arguments, &budget_));
-}
-
-Evaluator::Result Evaluator::ApplyFilters(const Expression& chain, Value input) {
-  if (chain.children[0] != nullptr) {
-    CONVENE_ASSIGN_OR_RETURN(input, ApplyFilters(*chain.children[0], std::move(input)));
-  }
-  return EvaluateFilter(chain, input);
+  if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression.builtin->name));
+  return ApplyFilter(*expression.builtin, input, arguments, &budget_);
 }
 
 Evaluator::Result Evaluator::EvaluateTest(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Value subject, Evaluate(*expression.children[0]));
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
-  CONVENE_ASSIGN_OR_RETURN(
-      const bool passes,
-      Placed(expression.place, expression.test->function(subject, arguments, &budget_)));
-  return Value::OfBool(passes);
+  return CallBuiltin(*expression.builtin, subject, arguments, &budget_);
 }
 
 Evaluator::Result Evaluator::EvaluateCall(const Expression& expression) {
@@ -267,15 +231,14 @@ Evaluator::Result Evaluator::EvaluateCall(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   if (function.is_macro()) return CallMacro(*function.as_macro(), arguments);
   if (function.is_method()) {
-    return Placed(expression.place, CallMethod(function.as_method(), arguments, &budget_));
+    return CallMethod(function.as_method(), arguments, &budget_);
   }
   if (function.is_function()) {
-    return Placed(expression.place, CallFunction(function.as_function(), arguments));
+    return CallFunction(function.as_function(), arguments);
   }
-  return At(expression.place,
-            absl::InvalidArgumentError(function.is_undefined()
-                                           ? function.why_undefined()
-                                           : absl::StrCat("a call of ", function.KindName())));
+  return absl::InvalidArgumentError(function.is_undefined()
+                                        ? function.why_undefined()
+                                        : absl::StrCat("a call of ", function.KindName()));
 }
 
 Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& arguments) {
@@ -295,13 +258,13 @@ Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& ar
       return NewDict(std::move(dict));
     }
     case Function::kRaiseException: {
-      CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"message"}, 1));
+      CONVENE_ASSIGN_OR_RETURN(const Bound bound, Bound::Of({"message"}, 1, arguments));
       CONVENE_ASSIGN_OR_RETURN(const std::string message, ToString(*bound[0], &budget_));
       return absl::InvalidArgumentError(
           absl::StrCat("the chat template refuses the conversation: ", message));
     }
     case Function::kStrftimeNow: {
-      CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"format"}, 1));
+      CONVENE_ASSIGN_OR_RETURN(const Bound bound, Bound::Of({"format"}, 1, arguments));
       if (!bound[0]->is_string()) return absl::InvalidArgumentError("strftime_now of no string");
       if (!options_.now.has_value()) {
         return absl::FailedPreconditionError(
@@ -321,14 +284,12 @@ Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& ar
 
 Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& arguments) {
   if (arguments.positional_count() > macro.parameters.size()) {
-    return At(macro.place,
-              absl::InvalidArgumentError(absl::StrCat("the macro '", macro.name, "' takes at most ",
-                                                      macro.parameters.size(), " arguments")));
+    return absl::InvalidArgumentError(absl::StrCat("the macro '", macro.name, "' takes at most ",
+                                                   macro.parameters.size(), " arguments"));
   }
   // Each parameter is looked for among all.
   const auto parameters = static_cast<int64_t>(macro.parameters.size());
-  CONVENE_RETURN_IF_ERROR(
-      At(macro.place, budget_.Charge(parameters * parameters / kVariablesPerStep)));
+  CONVENE_RETURN_IF_ERROR(budget_.Charge(parameters * parameters / kVariablesPerStep));
   Scope scope;
   // A macro sees the template's own variables, not those of its caller.
   scope.outer = &root_;
@@ -342,9 +303,9 @@ Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& 
     });
     if (found == macro.parameters.end() ||
         found - begin < static_cast<ptrdiff_t>(arguments.positional_count())) {
-      return At(macro.place, absl::InvalidArgumentError(
-                                 absl::StrCat("the macro '", macro.name, "' has no argument '",
-                                              arguments.name(i), "', or it is given twice")));
+      return absl::InvalidArgumentError(absl::StrCat("the macro '", macro.name,
+                                                     "' has no argument '", arguments.name(i),
+                                                     "', or it is given twice"));
     }
     scope.Set(found->symbol, arguments.named(i));
   }
@@ -372,7 +333,7 @@ Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& 
 }
 
 Evaluator::Result Evaluator::MakeRange(const Arguments& arguments) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"start", "stop", "step"}, 1));
+  CONVENE_ASSIGN_OR_RETURN(const Bound bound, Bound::Of({"start", "stop", "step"}, 1, arguments));
   int64_t numbers[3] = {0, 0, 1};
   for (size_t i = 0; i < 3; ++i) {
     if (bound[i] == nullptr) continue;

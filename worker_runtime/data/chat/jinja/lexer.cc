@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/data/chat/jinja/value.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker::jinja {
@@ -78,10 +79,7 @@ class Lexer {
   absl::Status Wrong(const std::string& what) const {
     return At(place_, absl::InvalidArgumentError(what));
   }
-  absl::Status Lacking(const std::string& what) const {
-    return At(place_, absl::UnimplementedError(
-                          absl::StrCat(what, " is not in the subset of Jinja2 that we know")));
-  }
+  absl::Status Lacking(const std::string& what) const { return At(place_, NotInSubset(what)); }
 
   // The text before a tag, the tag's begin and, for a comment, all of it.
   absl::Status ReadTag(size_t tag) {

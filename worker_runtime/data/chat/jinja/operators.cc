@@ -1,4 +1,4 @@
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,24 +13,8 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-const char* SignOf(ExpressionKind operation) {
-  switch (operation) {
-    case ExpressionKind::kAdd:
-      return "+";
-    case ExpressionKind::kSubtract:
-      return "-";
-    case ExpressionKind::kMultiply:
-      return "*";
-    case ExpressionKind::kDivide:
-      return "/";
-    case ExpressionKind::kFloorDivide:
-      return "//";
-    case ExpressionKind::kModulo:
-      return "%";
-    default:
-      return "**";
-  }
-}
+// From ExpressionKind::kAdd on.
+constexpr const char* kSigns[] = {"+", "-", "*", "/", "//", "%", "**"};
 
 absl::Status Overflow() {
   return absl::UnimplementedError("integers beyond 64 bits, which the chat template calculates");
@@ -167,8 +151,7 @@ absl::StatusOr<Value> Calculate(ExpressionKind operation, const Value& left, con
                                 Budget* budget) {
   if (left.is_undefined()) return absl::InvalidArgumentError(left.why_undefined());
   if (operation == ExpressionKind::kModulo && left.is_string()) {
-    return absl::UnimplementedError(
-        "the formatting of strings by '%' is not in the subset of Jinja2 that we know");
+    return NotInSubset("the formatting of strings by '%'");
   }
   if (right.is_undefined()) return absl::InvalidArgumentError(right.why_undefined());
   if (left.is_integral() && right.is_integral()) {
@@ -203,8 +186,9 @@ absl::StatusOr<Value> Calculate(ExpressionKind operation, const Value& left, con
   if (operation == ExpressionKind::kMultiply && CanRepeat(right) && left.is_integral()) {
     return Repeat(right, left.as_int(), budget);
   }
+  const int sign = static_cast<int>(operation) - static_cast<int>(ExpressionKind::kAdd);
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no ", left.KindName(), " ", SignOf(operation), " ", right.KindName()));
+      absl::StrCat("there is no ", left.KindName(), " ", kSigns[sign], " ", right.KindName()));
 }
 
 absl::StatusOr<Value> Negate(const Value& value) {

@@ -78,127 +78,67 @@ absl::Status AppendQuoted(absl::string_view value, Budget* budget, std::string* 
   return budget->CheckBytes(text->size());
 }
 
-absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text);
-
-absl::Status AppendListRepr(const List& list, Budget* budget, std::string* text) {
-  if (list.kind != ListKind::kList && list.kind != ListKind::kTuple) {
-    return absl::UnimplementedError(
-        "printing a range, a view of a dict or a generator: write |list behind it");
-  }
-  const bool tuple = list.kind == ListKind::kTuple;
-  text->push_back(tuple ? '(' : '[');
-  for (size_t i = 0; i < list.items.size(); ++i) {
-    if (i > 0) text->append(", ");
-    CONVENE_RETURN_IF_ERROR(AppendRepr(list.items[i], budget, text));
-  }
-  if (tuple && list.items.size() == 1) text->push_back(',');
-  text->push_back(tuple ? ')' : ']');
-  return absl::OkStatus();
-}
-
-absl::Status AppendRepr(const Value& value, Budget* budget, std::string* text) {
-  CONVENE_RETURN_IF_ERROR(budget->Charge());
-  CONVENE_RETURN_IF_ERROR(budget->CheckBytes(text->size()));
-  if (value.is_safe()) return absl::UnimplementedError("printing a safe string within a list");
-  if (value.is_string()) return AppendQuoted(value.as_string(), budget, text);
-  if (value.is_list()) return AppendListRepr(value.as_list(), budget, text);
-  if (value.is_dict()) {
-    text->push_back('{');
-    bool first = true;
-    for (const auto& [key, item] : value.as_dict().entries()) {
-      if (!first) text->append(", ");
-      first = false;
-      CONVENE_RETURN_IF_ERROR(AppendQuoted(*key, budget, text));
-      text->append(": ");
-      CONVENE_RETURN_IF_ERROR(AppendRepr(item, budget, text));
-    }
-    text->push_back('}');
-    return absl::OkStatus();
-  }
-  if (value.is_undefined()) {
-    text->append("Undefined");
-  } else if (value.is_none()) {
-    text->append("None");
-  } else if (value.is_bool()) {
-    text->append(value.as_bool() ? "True" : "False");
-  } else if (value.is_int()) {
-    absl::StrAppend(text, value.as_int());
-  } else if (value.is_float()) {
-    text->append(FloatText(value.as_float()));
-  } else {
-    return absl::UnimplementedError(absl::StrCat("printing ", value.KindName()));
-  }
-  return absl::OkStatus();
-}
-
 void AppendJsonString(absl::string_view value, bool ensure_ascii, std::string* text) {
+  constexpr absl::string_view kEscaped = "\"\\\n\r\t\b\f";
+  constexpr absl::string_view kLetters = "\"\\nrtbf";
   text->push_back('"');
   for (size_t i = 0; i < value.size();) {
     const auto [character, bytes] = CharacterAt(value, i);
-    switch (character) {
-      case '"':
-        text->append("\\\"");
-        break;
-      case '\\':
-        text->append("\\\\");
-        break;
-      case '\n':
-        text->append("\\n");
-        break;
-      case '\r':
-        text->append("\\r");
-        break;
-      case '\t':
-        text->append("\\t");
-        break;
-      case '\b':
-        text->append("\\b");
-        break;
-      case '\f':
-        text->append("\\f");
-        break;
-      default:
-        if (character >= 0x10000 && ensure_ascii) {
-          const uint32_t rest = character - 0x10000;
-          absl::StrAppendFormat(text, "\\u%04x\\u%04x", 0xD800 + (rest >> 10),
-                                0xDC00 + (rest & 0x3FF));
-        } else if (character < 0x20 || (character > 0x7E && ensure_ascii)) {
-          absl::StrAppendFormat(text, "\\u%04x", static_cast<uint32_t>(character));
-        } else {
-          text->append(value.data() + i, bytes);
-        }
+    const size_t escape = kEscaped.find(value[i]);
+    if (escape != absl::string_view::npos) {
+      text->push_back('\\');
+      text->push_back(kLetters[escape]);
+    } else if (character >= 0x10000 && ensure_ascii) {
+      const uint32_t rest = character - 0x10000;
+      absl::StrAppendFormat(text, "\\u%04x\\u%04x", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
+    } else if (character < 0x20 || (character > 0x7E && ensure_ascii)) {
+      absl::StrAppendFormat(text, "\\u%04x", static_cast<uint32_t>(character));
+    } else {
+      text->append(value.data() + i, bytes);
     }
     i += bytes;
   }
   text->push_back('"');
 }
 
-class JsonPrinter {
+enum class Language { kPython, kJson };
+
+// Writes values as Python's repr does, or as its json.dumps in some style.
+class Printer {
  public:
-  JsonPrinter(const JsonStyle& style, Budget* budget, std::string* text)
-      : style_(style), budget_(budget), text_(text) {
+  // repr is json.dumps on one line, with other words.
+  Printer(Language language, const JsonStyle& style, Budget* budget, std::string* text)
+      : is_json_(language == Language::kJson), style_(style), budget_(budget), text_(text) {
     separator_ = style.item_separator.value_or(style.indent.has_value() ? "," : ", ");
   }
 
   absl::Status Append(const Value& value, int level) {
     CONVENE_RETURN_IF_ERROR(budget_->Charge());
     CONVENE_RETURN_IF_ERROR(budget_->CheckBytes(text_->size()));
+    if (value.is_safe() && !is_json_) {
+      return absl::UnimplementedError("printing a safe string within a list");
+    }
     if (value.is_string()) return AppendText(value.as_string());
     if (value.is_list()) return AppendList(value.as_list(), level);
     if (value.is_dict()) return AppendDict(value.as_dict(), level);
     if (value.is_none()) {
-      text_->append("null");
-    } else if (value.is_bool()) {
+      text_->append(is_json_ ? "null" : "None");
+    } else if (value.is_bool() && is_json_) {
       text_->append(value.as_bool() ? "true" : "false");
+    } else if (value.is_bool()) {
+      text_->append(value.as_bool() ? "True" : "False");
     } else if (value.is_int()) {
       absl::StrAppend(text_, value.as_int());
-    } else if (value.is_float()) {
+    } else if (value.is_float() && is_json_ && !std::isfinite(value.as_float())) {
       const double number = value.as_float();
-      text_->append(std::isnan(number)   ? "NaN"
-                    : std::isinf(number) ? (number > 0 ? "Infinity" : "-Infinity")
-                                         : FloatText(number));
+      text_->append(std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity");
+    } else if (value.is_float()) {
+      text_->append(FloatText(value.as_float()));
+    } else if (value.is_undefined() && !is_json_) {
+      text_->append("Undefined");
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("tojson of ", value.KindName()));
+      return is_json_ ? absl::InvalidArgumentError(absl::StrCat("tojson of ", value.KindName()))
+                      : absl::UnimplementedError(absl::StrCat("printing ", value.KindName()));
     }
     return absl::OkStatus();
   }
@@ -212,6 +152,7 @@ class JsonPrinter {
   }
 
   absl::Status AppendText(absl::string_view value) {
+    if (!is_json_) return AppendQuoted(value, budget_, text_);
     CONVENE_RETURN_IF_ERROR(budget_->ChargeBytes(value.size()));
     AppendJsonString(value, style_.ensure_ascii, text_);
     return budget_->CheckBytes(text_->size());
@@ -227,28 +168,27 @@ class JsonPrinter {
   }
 
   absl::Status AppendList(const List& list, int level) {
-    if (list.kind != ListKind::kList && list.kind != ListKind::kTuple) {
-      return absl::InvalidArgumentError("tojson of a range, a view of a dict or a generator");
+    const bool is_tuple = list.kind == ListKind::kTuple;
+    if (list.kind != ListKind::kList && !is_tuple) {
+      return is_json_
+                 ? absl::InvalidArgumentError("tojson of a range, a view of a dict or a generator")
+                 : absl::UnimplementedError(
+                       "printing a range, a view of a dict or a generator: write |list "
+                       "behind it");
     }
-    if (list.items.empty()) {
-      text_->append("[]");
-      return absl::OkStatus();
-    }
-    text_->push_back('[');
+    const bool is_round = is_tuple && !is_json_;
+    text_->push_back(is_round ? '(' : '[');
     for (size_t i = 0; i < list.items.size(); ++i) {
       CONVENE_RETURN_IF_ERROR(NewLine(level + 1, i == 0 ? absl::string_view() : separator_));
       CONVENE_RETURN_IF_ERROR(Append(list.items[i], level + 1));
     }
-    CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
-    text_->push_back(']');
+    if (!list.items.empty()) CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
+    if (is_round && list.items.size() == 1) text_->push_back(',');
+    text_->push_back(is_round ? ')' : ']');
     return absl::OkStatus();
   }
 
   absl::Status AppendDict(const Dict& dict, int level) {
-    if (dict.entries().empty()) {
-      text_->append("{}");
-      return absl::OkStatus();
-    }
     std::vector<const std::pair<StringPtr, Value>*> entries;
     for (const auto& entry : dict.entries()) entries.push_back(&entry);
     if (style_.sort_keys) {
@@ -256,19 +196,19 @@ class JsonPrinter {
                 [](const auto* a, const auto* b) { return *a->first < *b->first; });
     }
     text_->push_back('{');
-    bool first = true;
     for (const auto* const entry : entries) {
-      CONVENE_RETURN_IF_ERROR(NewLine(level + 1, first ? absl::string_view() : separator_));
-      first = false;
+      const bool is_first = entry == entries.front();
+      CONVENE_RETURN_IF_ERROR(NewLine(level + 1, is_first ? absl::string_view() : separator_));
       CONVENE_RETURN_IF_ERROR(AppendText(*entry->first));
       CONVENE_RETURN_IF_ERROR(Write(style_.key_separator));
       CONVENE_RETURN_IF_ERROR(Append(entry->second, level + 1));
     }
-    CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
+    if (!entries.empty()) CONVENE_RETURN_IF_ERROR(NewLine(level, ""));
     text_->push_back('}');
     return absl::OkStatus();
   }
 
+  const bool is_json_;
   const JsonStyle& style_;
   Budget* const budget_;
   std::string* const text_;
@@ -280,7 +220,8 @@ class JsonPrinter {
 absl::Status AppendString(const Value& value, Budget* budget, std::string* text) {
   if (value.is_undefined()) return absl::OkStatus();
   if (!value.is_string()) {
-    CONVENE_RETURN_IF_ERROR(AppendRepr(value, budget, text));
+    const JsonStyle on_one_line;
+    CONVENE_RETURN_IF_ERROR(Printer(Language::kPython, on_one_line, budget, text).Append(value, 0));
     return budget->CheckBytes(text->size());
   }
   CONVENE_RETURN_IF_ERROR(budget->CheckBytes(text->size() + value.as_string().size()));
@@ -297,7 +238,7 @@ absl::StatusOr<std::string> ToString(const Value& value, Budget* budget) {
 
 absl::Status AppendJson(const Value& value, const JsonStyle& style, Budget* budget,
                         std::string* text) {
-  CONVENE_RETURN_IF_ERROR(JsonPrinter(style, budget, text).Append(value, 0));
+  CONVENE_RETURN_IF_ERROR(Printer(Language::kJson, style, budget, text).Append(value, 0));
   return budget->CheckBytes(text->size());
 }
 

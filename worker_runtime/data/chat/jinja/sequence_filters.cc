@@ -1,19 +1,18 @@
-// Part of filters.h: filters over sequences, and the table of all filters.
+// Part of builtins.h: filters over sequences.
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
-#include "worker_runtime/data/chat/jinja/filters.h"
-#include "worker_runtime/data/chat/jinja/operators.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 #include "worker_runtime/data/chat/jinja/print.h"
-#include "worker_runtime/data/chat/jinja/tests.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -65,45 +64,45 @@ class AttributePath {
   std::vector<Value> parts_;
 };
 
-// The items by which a filter sorts or compares: of strings the lower case, unless it matters.
-absl::StatusOr<std::vector<Value>> KeysOf(const List& list, const AttributePath& path,
-                                          bool case_sensitive, Budget* budget) {
-  std::vector<Value> keys;
-  for (const Value& item : list.items) {
+// The items of a sequence, and the keys by which a filter sorts or compares them.
+struct KeyedItems {
+  std::vector<Value> items, keys;
+};
+
+// By an attribute, or without one by the item itself; of strings the lower case, unless it matters.
+absl::StatusOr<KeyedItems> KeysOf(std::vector<Value> items, const Value* attribute,
+                                  bool case_sensitive, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(attribute));
+  KeyedItems keyed = {std::move(items), {}};
+  for (const Value& item : keyed.items) {
     CONVENE_ASSIGN_OR_RETURN(Value key, path.Follow(item, nullptr, budget));
     if (key.is_string() && !case_sensitive) {
       CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(key.as_string().size()));
       CONVENE_ASSIGN_OR_RETURN(std::string lower, Lower(key.as_string()));
       key = Value::OfString(std::move(lower));
     }
-    keys.push_back(std::move(key));
+    keyed.keys.push_back(std::move(key));
   }
-  return keys;
+  return keyed;
 }
 
-bool Flag(const Value* value) { return value != nullptr && value->Truth(); }
-
-Result FilterLength(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterLength(const Value& input, const Bound&, Budget*) {
   CONVENE_ASSIGN_OR_RETURN(const int64_t length, LengthOf(input));
   return Value::OfInt(length);
 }
 
-Result FilterList(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterList(const Value& input, const Bound&, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(input, budget));
   return NewList(items->items);
 }
 
-Result FilterFirst(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterFirst(const Value& input, const Bound&, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(input, budget));
   if (!items->items.empty()) return items->items.front();
   return Value::OfUndefined("there is no first item: the sequence is empty");
 }
 
-Result FilterLast(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterLast(const Value& input, const Bound&, Budget* budget) {
   if (input.is_list() && input.as_list().kind == ListKind::kGenerator) {
     return absl::InvalidArgumentError("a generator has no last item: write |list before |last");
   }
@@ -112,8 +111,7 @@ Result FilterLast(const Value& input, const Arguments& arguments, Budget* budget
   return Value::OfUndefined("there is no last item: the sequence is empty");
 }
 
-Result FilterReverse(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterReverse(const Value& input, const Bound&, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(input, budget));
   std::vector<Value> reversed(items->items.rbegin(), items->items.rend());
   if (!input.is_string()) return NewList(std::move(reversed), ListKind::kGenerator);
@@ -122,12 +120,11 @@ Result FilterReverse(const Value& input, const Arguments& arguments, Budget* bud
   return Value::OfString(std::move(text));
 }
 
-Result FilterJoin(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"d", "attribute"}));
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[1]));
+Result FilterJoin(const Value& input, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(arguments[1]));
   std::string separator;
-  if (bound[0] != nullptr) {
-    CONVENE_ASSIGN_OR_RETURN(separator, ToString(*bound[0], budget));
+  if (arguments[0] != nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(separator, ToString(*arguments[0], budget));
   }
   CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(input, budget));
   std::string joined;
@@ -141,113 +138,98 @@ Result FilterJoin(const Value& input, const Arguments& arguments, Budget* budget
   return Value::OfString(std::move(joined));
 }
 
-Result FilterItems(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  std::vector<Value> items;
-  if (!input.is_dict() && !input.is_undefined()) {
+Result FilterItems(const Value& input, const Bound&, Budget* budget) {
+  if (input.is_undefined()) return NewList({}, ListKind::kGenerator);
+  if (!input.is_dict()) {
     return absl::InvalidArgumentError(absl::StrCat("items of ", input.KindName()));
   }
-  if (input.is_dict()) {
-    CONVENE_RETURN_IF_ERROR(budget->Charge(input.as_dict().entries().size()));
-    for (const auto& [key, value] : input.as_dict().entries()) {
-      CONVENE_ASSIGN_OR_RETURN(Value pair,
-                               NewList({Value::OfString(key), value}, ListKind::kTuple));
-      items.push_back(std::move(pair));
-    }
-  }
-  return NewList(std::move(items), ListKind::kGenerator);
+  CONVENE_RETURN_IF_ERROR(budget->Charge(input.as_dict().entries().size()));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<Value> pairs, PairsOf(input.as_dict()));
+  return NewList(std::move(pairs), ListKind::kGenerator);
 }
 
 // Stable, as Python's sorted(), also in reverse.
-Result Sorted(const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse,
-              Budget* budget) {
-  std::vector<size_t> order(items.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+Result Sorted(const KeyedItems& keyed, bool reverse, Budget* budget) {
+  std::vector<size_t> order(keyed.items.size());
+  std::iota(order.begin(), order.end(), size_t{0});
   absl::Status status;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     // Once two cannot be compared, all are equal, which brings the sort to its end.
     if (!status.ok()) return false;
-    const absl::StatusOr<int> compared = Compare(keys[a], keys[b], budget);
+    const absl::StatusOr<int> compared = Compare(keyed.keys[a], keyed.keys[b], budget);
     status = compared.status();
     return compared.ok() && (reverse ? *compared > 0 : *compared < 0);
   });
   CONVENE_RETURN_IF_ERROR(status);
   std::vector<Value> sorted;
-  for (const size_t i : order) sorted.push_back(items[i]);
+  for (const size_t i : order) sorted.push_back(keyed.items[i]);
   return NewList(std::move(sorted));
 }
 
-Result FilterSort(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound,
-                           arguments.Bind({"reverse", "case_sensitive", "attribute"}));
-  if (bound[2] != nullptr && bound[2]->is_string() &&
-      bound[2]->as_string().find(',') != std::string::npos) {
+Result FilterSort(const Value& input, const Bound& arguments, Budget* budget) {
+  if (arguments.HasText(2) && absl::StrContains(arguments[2]->as_string(), ',')) {
     return absl::UnimplementedError("sort by several attributes");
   }
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[2]));
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
-  CONVENE_ASSIGN_OR_RETURN(const auto keys, KeysOf(*list, path, Flag(bound[1]), budget));
-  return Sorted(list->items, keys, Flag(bound[0]), budget);
+  CONVENE_ASSIGN_OR_RETURN(const KeyedItems keyed,
+                           KeysOf(list->items, arguments[2], arguments.IsTrue(1), budget));
+  return Sorted(keyed, arguments.IsTrue(0), budget);
 }
 
-Result FilterDictsort(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"case_sensitive", "by", "reverse"}));
+Result FilterDictsort(const Value& input, const Bound& arguments, Budget* budget) {
   if (!input.is_dict()) {
     return absl::InvalidArgumentError(absl::StrCat("dictsort of ", input.KindName()));
   }
-  const bool by_value =
-      bound[1] != nullptr && bound[1]->is_string() && bound[1]->as_string() == "value";
-  CONVENE_ASSIGN_OR_RETURN(const Value pairs, FilterItems(input, Arguments(), budget));
-  CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(pairs, budget));
+  CONVENE_RETURN_IF_ERROR(budget->Charge(2 * input.as_dict().entries().size()));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<Value> pairs, PairsOf(input.as_dict()));
+  const bool by_value = arguments.HasText(1) && arguments[1]->as_string() == "value";
   const Value index = Value::OfInt(by_value ? 1 : 0);
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(&index));
-  CONVENE_ASSIGN_OR_RETURN(const auto keys, KeysOf(*list, path, Flag(bound[0]), budget));
-  return Sorted(list->items, keys, Flag(bound[2]), budget);
+  CONVENE_ASSIGN_OR_RETURN(const KeyedItems keyed,
+                           KeysOf(std::move(pairs), &index, arguments.IsTrue(0), budget));
+  return Sorted(keyed, arguments.IsTrue(2), budget);
 }
 
-Result FilterUnique(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"case_sensitive", "attribute"}));
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[1]));
+Result FilterUnique(const Value& input, const Bound& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
-  CONVENE_ASSIGN_OR_RETURN(const auto keys, KeysOf(*list, path, Flag(bound[0]), budget));
+  CONVENE_ASSIGN_OR_RETURN(const KeyedItems keyed,
+                           KeysOf(list->items, arguments[1], arguments.IsTrue(0), budget));
   std::vector<Value> kept;
   std::vector<const Value*> seen;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i].is_list() || keys[i].is_dict()) {
-      return absl::InvalidArgumentError(absl::StrCat("unique of ", keys[i].KindName()));
+  for (size_t i = 0; i < keyed.keys.size(); ++i) {
+    const Value& key = keyed.keys[i];
+    if (key.is_list() || key.is_dict()) {
+      return absl::InvalidArgumentError(absl::StrCat("unique of ", key.KindName()));
     }
     bool found = false;
     for (size_t k = 0; k < seen.size() && !found; ++k) {
-      CONVENE_ASSIGN_OR_RETURN(found, Equal(*seen[k], keys[i], budget));
+      CONVENE_ASSIGN_OR_RETURN(found, Equal(*seen[k], key, budget));
     }
     if (found) continue;
-    seen.push_back(&keys[i]);
-    kept.push_back(list->items[i]);
+    seen.push_back(&key);
+    kept.push_back(keyed.items[i]);
   }
   return NewList(std::move(kept), ListKind::kGenerator);
 }
 
 // The first item that is the least, or, with 1, the greatest.
 template <int wanted>
-Result Extreme(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"case_sensitive", "attribute"}));
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[1]));
+Result Extreme(const Value& input, const Bound& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
   if (list->items.empty()) return Value::OfUndefined("min or max of an empty sequence");
-  CONVENE_ASSIGN_OR_RETURN(const auto keys, KeysOf(*list, path, Flag(bound[0]), budget));
+  CONVENE_ASSIGN_OR_RETURN(const KeyedItems keyed,
+                           KeysOf(list->items, arguments[1], arguments.IsTrue(0), budget));
   size_t best = 0;
-  for (size_t i = 1; i < keys.size(); ++i) {
-    CONVENE_ASSIGN_OR_RETURN(const int order, Compare(keys[i], keys[best], budget));
+  for (size_t i = 1; i < keyed.keys.size(); ++i) {
+    CONVENE_ASSIGN_OR_RETURN(const int order, Compare(keyed.keys[i], keyed.keys[best], budget));
     if (order == wanted) best = i;
   }
-  return list->items[best];
+  return keyed.items[best];
 }
 
-Result FilterSum(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"attribute", "start"}));
-  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[0]));
+Result FilterSum(const Value& input, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(arguments[0]));
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
-  Value sum = bound[1] != nullptr ? *bound[1] : Value::OfInt(0);
+  Value sum = arguments.Or(1, Value::OfInt(0));
   if (sum.is_string()) return absl::InvalidArgumentError("sum that starts with a string");
   for (const Value& item : list->items) {
     CONVENE_ASSIGN_OR_RETURN(const Value part, path.Follow(item, nullptr, budget));
@@ -256,26 +238,32 @@ Result FilterSum(const Value& input, const Arguments& arguments, Budget* budget)
   return sum;
 }
 
-Result FilterMap(const Value& input, const Arguments& arguments, Budget* budget) {
+// The filter or test that the argument `name` names.
+absl::StatusOr<const Builtin*> Named(const Value& name, const char* kind,
+                                     const Builtin* (*find)(absl::string_view)) {
+  const Builtin* const found = name.is_string() ? find(name.as_string()) : nullptr;
+  if (found != nullptr) return found;
+  return NotInSubset(
+      absl::StrCat("the ", kind, " '", name.is_string() ? name.as_string() : name.KindName(), "'"));
+}
+
+Result FilterMap(const Value& input, const Bound& bound, Budget* budget) {
+  const Arguments& arguments = bound.all();
   if (!input.Truth()) return NewList({}, ListKind::kGenerator);
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
   std::vector<Value> mapped;
   if (arguments.positional_count() == 0) {
-    CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"attribute", "default"}, 1));
-    CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(bound[0]));
+    CONVENE_ASSIGN_OR_RETURN(const Bound by_name,
+                             Bound::Of({"attribute", "default"}, 1, arguments));
+    CONVENE_ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Of(by_name[0]));
     for (const Value& item : list->items) {
-      CONVENE_ASSIGN_OR_RETURN(Value value, path.Follow(item, bound[1], budget));
+      CONVENE_ASSIGN_OR_RETURN(Value value, path.Follow(item, by_name[1], budget));
       mapped.push_back(std::move(value));
     }
     return NewList(std::move(mapped), ListKind::kGenerator);
   }
-  const Value& name = arguments.positional(0);
-  const FilterEntry* const filter = name.is_string() ? FindFilter(name.as_string()) : nullptr;
-  if (filter == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("map by the filter '", name.is_string() ? name.as_string() : name.KindName(),
-                     "' is not in the subset of Jinja2 that we know"));
-  }
+  CONVENE_ASSIGN_OR_RETURN(const Builtin* const filter,
+                           Named(arguments.positional(0), "filter", FindFilter));
   const Arguments rest = arguments.Without(1);
   for (const Value& item : list->items) {
     CONVENE_ASSIGN_OR_RETURN(Value value, ApplyFilter(*filter, item, rest, budget));
@@ -286,82 +274,54 @@ Result FilterMap(const Value& input, const Arguments& arguments, Budget* budget)
 
 // select, reject, selectattr, rejectattr: the items of which the test is `wanted`.
 template <bool by_attribute, bool wanted>
-Result Choose(const Value& input, const Arguments& arguments, Budget* budget) {
+Result Choose(const Value& input, const Bound& bound, Budget* budget) {
+  const Arguments& arguments = bound.all();
   if (!input.Truth()) return NewList({}, ListKind::kGenerator);
   const size_t offset = by_attribute ? 1 : 0;
-  AttributePath path;
-  if (by_attribute) {
-    if (arguments.positional_count() == 0) {
-      return absl::InvalidArgumentError("selectattr and rejectattr need an attribute's name");
-    }
-    CONVENE_ASSIGN_OR_RETURN(path, AttributePath::Of(&arguments.positional(0)));
+  if (arguments.positional_count() < offset) {
+    return absl::InvalidArgumentError("selectattr and rejectattr need an attribute's name");
   }
-  const TestEntry* test = nullptr;
+  CONVENE_ASSIGN_OR_RETURN(const AttributePath path,
+                           AttributePath::Of(by_attribute ? &arguments.positional(0) : nullptr));
+  const Builtin* test = nullptr;
   if (arguments.positional_count() > offset) {
-    const Value& name = arguments.positional(offset);
-    test = name.is_string() ? FindTest(name.as_string()) : nullptr;
-    if (test == nullptr) {
-      return absl::UnimplementedError(
-          absl::StrCat("the test '", name.is_string() ? name.as_string() : name.KindName(),
-                       "' is not in the subset of Jinja2 that we know"));
-    }
+    CONVENE_ASSIGN_OR_RETURN(test, Named(arguments.positional(offset), "test", FindTest));
   }
   CONVENE_ASSIGN_OR_RETURN(const ListPtr list, ItemsOf(input, budget));
   const Arguments rest = arguments.Without(offset + 1);
   std::vector<Value> chosen;
   for (const Value& item : list->items) {
-    CONVENE_ASSIGN_OR_RETURN(const Value subject, path.Follow(item, nullptr, budget));
-    bool passes = false;
-    if (test == nullptr) {
-      passes = subject.Truth();
-    } else {
-      CONVENE_ASSIGN_OR_RETURN(passes, test->function(subject, rest, budget));
+    CONVENE_ASSIGN_OR_RETURN(Value subject, path.Follow(item, nullptr, budget));
+    if (test != nullptr) {
+      CONVENE_ASSIGN_OR_RETURN(subject, CallBuiltin(*test, subject, rest, budget));
     }
-    if (passes == wanted) chosen.push_back(item);
+    if (subject.Truth() == wanted) chosen.push_back(item);
   }
   return NewList(std::move(chosen), ListKind::kGenerator);
 }
 
+constexpr Builtin kFilters[] = {{"count", FilterLength},
+                                {"dictsort", FilterDictsort, {"case_sensitive", "by", "reverse"}},
+                                {"first", FilterFirst},
+                                {"items", FilterItems},
+                                {"join", FilterJoin, {"d", "attribute"}},
+                                {"last", FilterLast},
+                                {"length", FilterLength},
+                                {"list", FilterList},
+                                {"map", FilterMap, {}, 0, /*takes_any=*/true},
+                                {"max", Extreme<1>, {"case_sensitive", "attribute"}},
+                                {"min", Extreme<-1>, {"case_sensitive", "attribute"}},
+                                {"reject", Choose<false, false>, {}, 0, /*takes_any=*/true},
+                                {"rejectattr", Choose<true, false>, {}, 0, /*takes_any=*/true},
+                                {"reverse", FilterReverse},
+                                {"select", Choose<false, true>, {}, 0, /*takes_any=*/true},
+                                {"selectattr", Choose<true, true>, {}, 0, /*takes_any=*/true},
+                                {"sort", FilterSort, {"reverse", "case_sensitive", "attribute"}},
+                                {"sum", FilterSum, {"attribute", "start"}},
+                                {"unique", FilterUnique, {"case_sensitive", "attribute"}}};
+
 }  // namespace
 
-const FilterEntry kSequenceFilters[] = {{"count", FilterLength},
-                                        {"dictsort", FilterDictsort},
-                                        {"first", FilterFirst},
-                                        {"items", FilterItems},
-                                        {"join", FilterJoin},
-                                        {"last", FilterLast},
-                                        {"length", FilterLength},
-                                        {"list", FilterList},
-                                        {"map", FilterMap},
-                                        {"max", Extreme<1>},
-                                        {"min", Extreme<-1>},
-                                        {"reject", Choose<false, false>},
-                                        {"rejectattr", Choose<true, false>},
-                                        {"reverse", FilterReverse},
-                                        {"select", Choose<false, true>},
-                                        {"selectattr", Choose<true, true>},
-                                        {"sort", FilterSort},
-                                        {"sum", FilterSum},
-                                        {"unique", FilterUnique},
-                                        {nullptr, nullptr}};
-
-const FilterEntry* FindFilter(absl::string_view name) {
-  for (const FilterEntry* const table : {kTextFilters, kSequenceFilters}) {
-    for (const FilterEntry* entry = table; entry->name != nullptr; ++entry) {
-      if (name == entry->name) return entry;
-    }
-  }
-  return nullptr;
-}
-
-absl::StatusOr<Value> ApplyFilter(const FilterEntry& filter, const Value& input,
-                                  const Arguments& arguments, Budget* budget) {
-  // A filter may walk over the texts that it is given; over lists it says so itself.
-  if (input.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(input)));
-  for (const Value& value : arguments.values()) {
-    if (value.is_string()) CONVENE_RETURN_IF_ERROR(budget->Charge(WeightOf(value)));
-  }
-  return filter.function(input, arguments, budget);
-}
+absl::Span<const Builtin> SequenceFilters() { return kFilters; }
 
 }  // namespace convene::worker::jinja

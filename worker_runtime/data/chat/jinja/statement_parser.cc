@@ -5,7 +5,6 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/expression_parser.h"
-#include "worker_runtime/data/chat/jinja/parser.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -15,10 +14,11 @@ using Names = std::vector<absl::string_view>;
 class StatementParser {
  public:
   explicit StatementParser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(&tokens_, &program_) {}
+      : tokens_(std::move(tokens)), expressions_(&tokens_, &program_, &now_.loop_depth) {}
 
   absl::StatusOr<Program> Parse() {
-    CONVENE_ASSIGN_OR_RETURN(program_.block, ReadBlock({}));
+    program_.block = ReadBlock({});
+    if (!tokens_.status().ok()) return tokens_.status();
     return std::move(program_);
   }
 
@@ -26,284 +26,226 @@ class StatementParser {
   // Where the parser is. A statement's body changes some of it and gives it back.
   struct Surroundings {
     int depth = 0;            // blocks around this place
+    int loop_depth = 0;       // loops that `loop` may mean
     int break_depth = 0;      // loops that `break` may leave
     bool in_scope = false;    // within a block whose variables end with it
     bool in_capture = false;  // within a block whose text does not go straight out
   };
 
-  // Restores the surroundings, and the loops, when it goes.
+  // Restores the surroundings when it goes.
   class Inside {
    public:
-    explicit Inside(StatementParser* parser)
-        : parser_(*parser),
-          surroundings_(parser->now_),
-          loop_depth_(parser->expressions_.loop_depth()) {}
+    explicit Inside(Surroundings* now) : now_(*now), before_(*now) {}
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
-    ~Inside() {
-      parser_.now_ = surroundings_;
-      parser_.expressions_.set_loop_depth(loop_depth_);
-    }
+    ~Inside() { now_ = before_; }
 
    private:
-    StatementParser& parser_;
-    const Surroundings surroundings_;
-    const int loop_depth_;
+    Surroundings& now_;
+    const Surroundings before_;
   };
 
   // Statements up to a tag that begins with one of `ends`, whose name is then the current token.
-  absl::StatusOr<Block> ReadBlock(const Names& ends) {
+  Block ReadBlock(const Names& ends) {
     Block block;
     while (!tokens_.Is(TokenKind::kEnd)) {
-      const Place place = tokens_.place();
+      Statement statement;
+      statement.place = tokens_.place();
       if (tokens_.Is(TokenKind::kText)) {
-        block.push_back(New(StatementKind::kText, place));
-        block.back().text = tokens_.Take().text;
+        statement.kind = StatementKind::kText;
+        statement.text = tokens_.Take().text;
       } else if (tokens_.Skip(TokenKind::kVariableBegin)) {
-        CONVENE_ASSIGN_OR_RETURN(Statement output, ReadOutput(place));
-        block.push_back(std::move(output));
+        statement.kind = StatementKind::kOutput;
+        statement.expressions.push_back(expressions_.Tuple(/*conditional=*/true));
+        if (!tokens_.Skip(TokenKind::kVariableEnd)) tokens_.Wrong("'}}'");
       } else {
         tokens_.Take();
-        if (!tokens_.Is(TokenKind::kName)) return tokens_.Wrong("a statement's name");
+        if (!tokens_.Is(TokenKind::kName)) tokens_.Wrong("a statement's name");
         const auto ends_here = [&](absl::string_view end) { return tokens_.IsName(end); };
         if (std::any_of(ends.begin(), ends.end(), ends_here)) return block;
-        CONVENE_RETURN_IF_ERROR(ReadStatement(place, ends, &block));
+        ReadStatement(ends, &statement);
       }
+      block.push_back(std::move(statement));
     }
-    if (ends.empty()) return block;
-    return tokens_.Wrong(absl::StrCat("'", absl::StrJoin(ends, "' or '"), "'"));
+    if (!ends.empty()) tokens_.Wrong(absl::StrCat("'", absl::StrJoin(ends, "' or '"), "'"));
+    return block;
   }
 
-  static Statement New(StatementKind kind, const Place& place) {
-    Statement statement;
-    statement.kind = kind;
-    statement.place = place;
-    return statement;
-  }
-
-  absl::StatusOr<Statement> ReadOutput(const Place& place) {
-    Statement output = New(StatementKind::kOutput, place);
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.Tuple(/*conditional=*/true));
-    output.expressions.push_back(std::move(value));
-    if (!tokens_.Skip(TokenKind::kVariableEnd)) return tokens_.Wrong("'}}'");
-    return output;
-  }
-
-  absl::Status ReadStatement(const Place& place, const Names& ends, Block* block) {
-    const Inside inside(this);
+  void ReadStatement(const Names& ends, Statement* statement) {
+    const Inside inside(&now_);
     if (++now_.depth > kMaxTreeDepth) {
-      return At(place, absl::ResourceExhaustedError(absl::StrCat("the template is more than ",
-                                                                 kMaxTreeDepth, " blocks deep")));
+      tokens_.Fail(statement->place,
+                   absl::ResourceExhaustedError(
+                       absl::StrCat("the template is more than ", kMaxTreeDepth, " blocks deep")));
     }
-    using Reader = absl::StatusOr<Statement> (StatementParser::*)(const Place&);
-    constexpr std::pair<const char*, Reader> kReaders[] = {
-        {"if", &StatementParser::ReadIf},
-        {"for", &StatementParser::ReadFor},
-        {"set", &StatementParser::ReadSet},
-        {"macro", &StatementParser::ReadMacro},
-        {"generation", &StatementParser::ReadGeneration},
-        {"break", &StatementParser::ReadLoopControl},
-        {"continue", &StatementParser::ReadLoopControl}};
-    for (const auto& [name, reader] : kReaders) {
+    struct Known {
+      const char* name;
+      StatementKind kind;
+      void (StatementParser::*read)(Statement*);
+    };
+    constexpr Known kKnown[] = {
+        {"if", StatementKind::kIf, &StatementParser::ReadIf},
+        {"for", StatementKind::kFor, &StatementParser::ReadFor},
+        {"set", StatementKind::kSet, &StatementParser::ReadSet},
+        {"macro", StatementKind::kMacro, &StatementParser::ReadMacro},
+        {"generation", StatementKind::kGeneration, &StatementParser::ReadGeneration},
+        {"break", StatementKind::kBreak, &StatementParser::ReadLoopControl},
+        {"continue", StatementKind::kContinue, &StatementParser::ReadLoopControl}};
+    for (const auto& [name, kind, read] : kKnown) {
       if (!tokens_.IsName(name)) continue;
-      CONVENE_ASSIGN_OR_RETURN(Statement statement, (this->*reader)(place));
-      block->push_back(std::move(statement));
-      return absl::OkStatus();
+      tokens_.Take();
+      statement->kind = kind;
+      return (this->*read)(statement);
     }
-    return Unknown(place, ends);
+    Unknown(statement->place, ends);
   }
 
-  absl::Status Unknown(const Place& place, const Names& ends) const {
-    const std::string& name = tokens_.current().text;
+  void Unknown(const Place& place, const Names& ends) {
+    const std::string name = tokens_.current().text;
     for (const char* const known : {"with", "filter", "call", "include", "import", "from",
                                     "extends", "block", "autoescape", "raw", "print"}) {
-      if (name == known) {
-        return TokenReader::Lacking(place, absl::StrCat("the block '", name, "'"));
-      }
+      if (name == known) tokens_.Lacking(place, absl::StrCat("the block '", name, "'"));
     }
     const std::string expected =
         ends.empty() ? "" : absl::StrCat(", where '", absl::StrJoin(ends, "' or '"), "' may stand");
-    return TokenReader::Refuse(place, absl::StrCat("an unknown block '", name, "'", expected));
+    tokens_.Refuse(place, absl::StrCat("an unknown block '", name, "'", expected));
   }
 
-  // The body of the statement whose tag ends here, and the tag after it up to its name.
-  absl::StatusOr<Block> ReadBody(const Names& ends) {
+  // Adds the body of the statement whose tag ends here, and takes the tag after it up to its name.
+  void ReadBody(const Names& ends, Statement* statement) {
     tokens_.SkipOperator(":");
-    CONVENE_RETURN_IF_ERROR(tokens_.ExpectBlockEnd());
-    return ReadBlock(ends);
+    tokens_.ExpectBlockEnd();
+    statement->bodies.push_back(ReadBlock(ends));
   }
+
   // Takes the name that ended a body, and the tag's end when it is the last one.
-  absl::Status EndTag() {
+  void EndTag() {
     tokens_.Take();
-    return tokens_.ExpectBlockEnd();
+    tokens_.ExpectBlockEnd();
   }
 
-  absl::StatusOr<Statement> ReadIf(const Place& place) {
-    Statement statement = New(StatementKind::kIf, place);
+  void ReadIf(Statement* statement) {
     do {
-      tokens_.Take();
-      CONVENE_ASSIGN_OR_RETURN(ExpressionPtr condition, expressions_.Tuple(/*conditional=*/false));
-      statement.expressions.push_back(std::move(condition));
-      CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"elif", "else", "endif"}));
-      statement.bodies.push_back(std::move(body));
-    } while (tokens_.IsName("elif"));
-    if (tokens_.SkipName("else")) {
-      CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"endif"}));
-      statement.bodies.push_back(std::move(body));
-    }
-    CONVENE_RETURN_IF_ERROR(EndTag());
-    return statement;
+      statement->expressions.push_back(expressions_.Tuple(/*conditional=*/false));
+      ReadBody({"elif", "else", "endif"}, statement);
+    } while (tokens_.SkipName("elif"));
+    if (tokens_.SkipName("else")) ReadBody({"endif"}, statement);
+    EndTag();
   }
 
-  absl::StatusOr<Statement> ReadFor(const Place& place) {
-    Statement statement = New(StatementKind::kFor, place);
-    tokens_.Take();
-    CONVENE_ASSIGN_OR_RETURN(statement.target, ReadTarget(/*with_namespace=*/false));
-    if (!tokens_.SkipName("in")) return tokens_.Wrong("'in'");
-    CONVENE_ASSIGN_OR_RETURN(
-        ExpressionPtr items,
+  void ReadFor(Statement* statement) {
+    statement->target = ReadTarget(/*with_namespace=*/false);
+    if (!tokens_.SkipName("in")) tokens_.Wrong("'in'");
+    statement->expressions.push_back(
         expressions_.Tuple(/*conditional=*/false, ExpressionParser::Context::kForIterable));
-    statement.expressions.push_back(std::move(items));
-    ExpressionPtr condition;
-    if (tokens_.SkipName("if")) {
-      CONVENE_ASSIGN_OR_RETURN(condition, expressions_.Expression());
-    }
-    statement.expressions.push_back(std::move(condition));
-    if (tokens_.IsName("recursive")) {
-      return TokenReader::Lacking(tokens_.place(), "a recursive loop");
-    }
+    statement->expressions.push_back(tokens_.SkipName("if") ? expressions_.Conditional() : nullptr);
+    if (tokens_.IsName("recursive")) tokens_.Lacking(tokens_.place(), "a recursive loop");
+    now_.in_scope = true;
     {
-      const Inside inside(this);
-      now_.in_scope = true;
+      const Inside inside(&now_);
       ++now_.break_depth;
-      expressions_.set_loop_depth(expressions_.loop_depth() + 1);
-      CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"else", "endfor"}));
-      statement.bodies.push_back(std::move(body));
+      ++now_.loop_depth;
+      ReadBody({"else", "endfor"}, statement);
     }
-    if (tokens_.SkipName("else")) {
-      const Inside inside(this);
-      now_.in_scope = true;
-      CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"endfor"}));
-      statement.bodies.push_back(std::move(body));
-    }
-    CONVENE_RETURN_IF_ERROR(EndTag());
-    return statement;
+    if (tokens_.SkipName("else")) ReadBody({"endfor"}, statement);
+    EndTag();
   }
 
   // Names with commas between them, with or without brackets; or a namespace's attribute.
-  absl::StatusOr<Target> ReadTarget(bool with_namespace) {
+  Target ReadTarget(bool with_namespace) {
     Target target;
     const bool bracket = tokens_.SkipOperator("(");
     do {
       if (!target.symbols.empty() && !tokens_.Is(TokenKind::kName)) break;
       const Place place = tokens_.place();
-      CONVENE_ASSIGN_OR_RETURN(const std::string name, tokens_.ExpectName());
-      if (name == "loop" && expressions_.loop_depth() > 0) {
-        return TokenReader::Refuse(place, "an assignment to 'loop' within a loop");
+      const std::string name = tokens_.ExpectName();
+      if (name == "loop" && now_.loop_depth > 0) {
+        tokens_.Refuse(place, "an assignment to 'loop' within a loop");
       }
       for (const char* const constant : {"true", "false", "none", "True", "False", "None"}) {
         if (name == constant) {
-          return TokenReader::Refuse(place, absl::StrCat("an assignment to '", name, "'"));
+          tokens_.Refuse(place, absl::StrCat("an assignment to '", name, "'"));
         }
       }
       target.symbols.push_back(expressions_.SymbolOf(name));
       if (with_namespace && tokens_.SkipOperator(".")) {
-        CONVENE_ASSIGN_OR_RETURN(target.attribute, tokens_.ExpectName());
+        target.attribute = tokens_.ExpectName();
         if (bracket || target.symbols.size() > 1 || tokens_.IsOperator(",")) {
-          return TokenReader::Lacking(place, "an attribute among several assignments");
+          tokens_.Lacking(place, "an attribute among several assignments");
         }
         return target;
       }
       if (tokens_.IsOperator(",")) target.unpacks = true;
     } while (tokens_.SkipOperator(","));
-    if (tokens_.IsOperator("(")) {
-      return TokenReader::Lacking(tokens_.place(), "a bracket within a target");
-    }
-    if (bracket) CONVENE_RETURN_IF_ERROR(tokens_.ExpectOperator(")"));
+    if (tokens_.IsOperator("(")) tokens_.Lacking(tokens_.place(), "a bracket within a target");
+    if (bracket) tokens_.ExpectOperator(")");
     return target;
   }
 
-  absl::StatusOr<Statement> ReadSet(const Place& place) {
-    Statement statement = New(StatementKind::kSet, place);
-    tokens_.Take();
-    CONVENE_ASSIGN_OR_RETURN(statement.target, ReadTarget(/*with_namespace=*/true));
+  void ReadSet(Statement* statement) {
+    statement->target = ReadTarget(/*with_namespace=*/true);
     if (tokens_.SkipOperator("=")) {
-      CONVENE_ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.Tuple(/*conditional=*/true));
-      statement.expressions.push_back(std::move(value));
-      CONVENE_RETURN_IF_ERROR(tokens_.ExpectBlockEnd());
-      return statement;
+      statement->expressions.push_back(expressions_.Tuple(/*conditional=*/true));
+      return tokens_.ExpectBlockEnd();
     }
-    statement.kind = StatementKind::kSetBlock;
-    CONVENE_ASSIGN_OR_RETURN(ExpressionPtr filters, expressions_.FilterChain());
-    statement.expressions.push_back(std::move(filters));
-    now_.in_scope = now_.in_capture = true;
-    now_.break_depth = 0;
-    CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"endset"}));
-    statement.bodies.push_back(std::move(body));
-    CONVENE_RETURN_IF_ERROR(EndTag());
-    return statement;
+    statement->kind = StatementKind::kSetBlock;
+    statement->expressions.push_back(expressions_.FilterChain());
+    ReadCapture("endset", statement);
   }
 
-  absl::StatusOr<Statement> ReadMacro(const Place& place) {
-    if (now_.in_scope) return TokenReader::Lacking(place, "a macro within another block than 'if'");
-    Statement statement = New(StatementKind::kMacro, place);
-    tokens_.Take();
-    CONVENE_ASSIGN_OR_RETURN(statement.name, tokens_.ExpectName());
-    statement.target.symbols.push_back(expressions_.SymbolOf(statement.name));
+  // A body whose variables, and whose text, are its own.
+  void ReadCapture(const char* end, Statement* statement) {
     now_.in_scope = now_.in_capture = true;
     now_.break_depth = 0;
-    expressions_.set_loop_depth(0);
-    CONVENE_RETURN_IF_ERROR(tokens_.ExpectOperator("("));
+    ReadBody({end}, statement);
+    EndTag();
+  }
+
+  void ReadMacro(Statement* statement) {
+    if (now_.in_scope) {
+      tokens_.Lacking(statement->place, "a macro within another block than 'if'");
+    }
+    statement->name = tokens_.ExpectName();
+    statement->target.symbols.push_back(expressions_.SymbolOf(statement->name));
+    now_.loop_depth = 0;
+    tokens_.ExpectOperator("(");
     while (!tokens_.IsOperator(")")) {
-      const Place parameter_place = tokens_.place();
+      const Place place = tokens_.place();
       Parameter parameter;
-      CONVENE_ASSIGN_OR_RETURN(parameter.name, tokens_.ExpectName());
+      parameter.name = tokens_.ExpectName();
       parameter.symbol = expressions_.SymbolOf(parameter.name);
       if (tokens_.SkipOperator("=")) {
-        CONVENE_ASSIGN_OR_RETURN(parameter.default_value, expressions_.Expression());
-      } else if (!statement.parameters.empty() && statement.parameters.back().default_value) {
-        return TokenReader::Refuse(parameter_place,
-                                   "a parameter without a default behind one that has it");
+        parameter.default_value = expressions_.Conditional();
+      } else if (!statement->parameters.empty() && statement->parameters.back().default_value) {
+        tokens_.Refuse(place, "a parameter without a default behind one that has it");
       }
-      statement.parameters.push_back(std::move(parameter));
+      statement->parameters.push_back(std::move(parameter));
       if (!tokens_.SkipOperator(",")) break;
     }
-    CONVENE_RETURN_IF_ERROR(tokens_.ExpectOperator(")"));
-    CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"endmacro"}));
-    statement.bodies.push_back(std::move(body));
-    CONVENE_RETURN_IF_ERROR(EndTag());
-    return statement;
+    tokens_.ExpectOperator(")");
+    ReadCapture("endmacro", statement);
   }
 
-  absl::StatusOr<Statement> ReadGeneration(const Place& place) {
+  void ReadGeneration(Statement* statement) {
     if (now_.in_capture) {
-      return TokenReader::Lacking(place,
-                                  "'generation' within 'generation', a macro or a set block");
+      tokens_.Lacking(statement->place, "'generation' within 'generation', a macro or a set block");
     }
-    Statement statement = New(StatementKind::kGeneration, place);
     program_.has_generation = true;
-    tokens_.Take();
-    now_.in_scope = now_.in_capture = true;
-    now_.break_depth = 0;
-    CONVENE_ASSIGN_OR_RETURN(Block body, ReadBody({"endgeneration"}));
-    statement.bodies.push_back(std::move(body));
-    CONVENE_RETURN_IF_ERROR(EndTag());
-    return statement;
+    ReadCapture("endgeneration", statement);
   }
 
-  absl::StatusOr<Statement> ReadLoopControl(const Place& place) {
-    const std::string name = tokens_.Take().text;
+  void ReadLoopControl(Statement* statement) {
     if (now_.break_depth == 0) {
-      return TokenReader::Refuse(place, absl::StrCat("'", name, "' outside a loop"));
+      const char* const name = statement->kind == StatementKind::kBreak ? "break" : "continue";
+      tokens_.Refuse(statement->place, absl::StrCat("'", name, "' outside a loop"));
     }
-    CONVENE_RETURN_IF_ERROR(tokens_.ExpectBlockEnd());
-    return New(name == "break" ? StatementKind::kBreak : StatementKind::kContinue, place);
+    tokens_.ExpectBlockEnd();
   }
 
   Program program_;
   TokenReader tokens_;
-  ExpressionParser expressions_;
   Surroundings now_;
+  ExpressionParser expressions_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Part of methods.h: the methods of Python's str.
+// Part of builtins.h: the methods of Python's str.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
-#include "worker_runtime/data/chat/jinja/methods.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 namespace convene::worker::jinja {
 namespace {
@@ -21,29 +21,17 @@ using Result = absl::StatusOr<Value>;
 
 Value Of(Text text) { return Value::OfString(std::string(text)); }
 
-absl::StatusOr<Text> TextOf(const Value& value) {
-  if (value.is_string()) return Text(value.as_string());
-  return absl::InvalidArgumentError(
-      absl::StrCat("a method of a string needs a string, not ", value.KindName()));
-}
-
-absl::StatusOr<int64_t> CountOf(const Value* value, int64_t missing) {
-  if (value == nullptr) return missing;
-  if (value->is_integral()) return value->as_int();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a method of a string needs an integer, not ", value->KindName()));
-}
-
-Result StripMethod(Text text, Text name, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"chars"}));
+template <bool left, bool right>
+Result StripMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  Text text = self.as_string();
   std::optional<Text> characters;
-  if (bound[0] != nullptr && !bound[0]->is_none()) {
-    CONVENE_ASSIGN_OR_RETURN(characters, TextOf(*bound[0]));
+  if (arguments.Has(0)) {
+    CONVENE_ASSIGN_OR_RETURN(characters, arguments.Text(0));
     CONVENE_RETURN_IF_ERROR(budget->ChargeWalks(text.size(), characters->size()));
   }
-  if (name == "lstrip") return Of(StripLeft(text, characters));
-  if (name == "rstrip") return Of(StripRight(text, characters));
-  return Of(Strip(text, characters));
+  if (left) text = StripLeft(text, characters);
+  if (right) text = StripRight(text, characters);
+  return Of(text);
 }
 
 // The bytes of the word at the begin or end of `text`.
@@ -98,15 +86,16 @@ Result ListOf(const std::vector<Text>& parts, ListKind kind = ListKind::kList) {
   return NewList(std::move(items), kind);
 }
 
-Result SplitMethod(Text text, bool from_end, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep", "maxsplit"}));
-  CONVENE_ASSIGN_OR_RETURN(const int64_t limit, CountOf(bound[1], -1));
-  if (bound[0] == nullptr || bound[0]->is_none()) {
+template <bool from_end>
+Result SplitMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const Text text = self.as_string();
+  CONVENE_ASSIGN_OR_RETURN(const int64_t limit, arguments.Integer(1, -1));
+  if (!arguments.Has(0)) {
     CONVENE_ASSIGN_OR_RETURN(const std::vector<Text> parts,
                              SplitAtSpace(text, from_end, limit, budget));
     return ListOf(parts);
   }
-  CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
+  CONVENE_ASSIGN_OR_RETURN(const Text separator, arguments.Text(0));
   if (separator.empty()) return absl::InvalidArgumentError("split by an empty string");
   CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), separator.size()));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Text> parts,
@@ -114,75 +103,85 @@ Result SplitMethod(Text text, bool from_end, const Arguments& arguments, Budget*
   return ListOf(parts);
 }
 
-Result PartitionMethod(Text text, bool from_end, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sep"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const Text separator, TextOf(*bound[0]));
+template <bool from_end>
+Result PartitionMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const Text text = self.as_string();
+  CONVENE_ASSIGN_OR_RETURN(const Text separator, arguments.Text(0));
   if (separator.empty()) return absl::InvalidArgumentError("partition by an empty string");
   CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), separator.size()));
   const size_t found = from_end ? text.rfind(separator) : text.find(separator);
   if (found == Text::npos) {
-    const std::vector<Text> whole =
-        from_end ? std::vector<Text>{"", "", text} : std::vector<Text>{text, "", ""};
-    return ListOf(whole, ListKind::kTuple);
+    return from_end ? ListOf({"", "", text}, ListKind::kTuple)
+                    : ListOf({text, "", ""}, ListKind::kTuple);
   }
   return ListOf({text.substr(0, found), separator, text.substr(found + separator.size())},
                 ListKind::kTuple);
 }
 
-Result AffixMethod(Text text, bool at_end, const Arguments& arguments) {
-  if (arguments.positional_count() > 1) {
-    return absl::UnimplementedError("startswith and endswith with bounds");
-  }
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"prefix"}, 1));
-  std::vector<Value> candidates = {*bound[0]};
-  if (bound[0]->is_list() && bound[0]->as_list().kind == ListKind::kTuple) {
-    candidates = bound[0]->as_list().items;
-  }
-  for (const Value& candidate : candidates) {
+Result SplitLinesMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const std::vector<Text> lines = SplitLines(self.as_string(), arguments.IsTrue(0));
+  CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps * static_cast<int64_t>(lines.size())));
+  return ListOf(lines);
+}
+
+// Of the methods that look for something between two places of the string.
+absl::Status CheckNoBounds(const Bound& arguments) {
+  if (arguments[1] == nullptr && arguments[2] == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError("startswith, endswith, find, index and count with bounds");
+}
+
+template <bool at_end>
+Result HasAffix(const Value& self, const Bound& arguments, Budget*) {
+  CONVENE_RETURN_IF_ERROR(CheckNoBounds(arguments));
+  const Value& wanted = *arguments[0];
+  const bool is_tuple = wanted.is_list() && wanted.as_list().kind == ListKind::kTuple;
+  for (const Value& candidate : is_tuple ? wanted.as_list().items : std::vector<Value>{wanted}) {
     CONVENE_ASSIGN_OR_RETURN(const Text affix, TextOf(candidate));
-    if (at_end ? absl::EndsWith(text, affix) : absl::StartsWith(text, affix)) {
+    if (at_end ? absl::EndsWith(self.as_string(), affix)
+               : absl::StartsWith(self.as_string(), affix)) {
       return Value::OfBool(true);
     }
   }
   return Value::OfBool(false);
 }
 
-Result RemoveAffix(Text text, bool at_end, const Arguments& arguments) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"affix"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const Text affix, TextOf(*bound[0]));
-  if (at_end) {
-    absl::ConsumeSuffix(&text, affix);
-  } else {
-    absl::ConsumePrefix(&text, affix);
-  }
+template <bool at_end>
+Result RemoveAffix(const Value& self, const Bound& arguments, Budget*) {
+  Text text = self.as_string();
+  CONVENE_ASSIGN_OR_RETURN(const Text affix, arguments.Text(0));
+  at_end ? absl::ConsumeSuffix(&text, affix) : absl::ConsumePrefix(&text, affix);
   return Of(text);
 }
 
-Result FindMethod(Text text, Text name, const Arguments& arguments, Budget* budget) {
-  if (arguments.positional_count() > 1) {
-    return absl::UnimplementedError(absl::StrCat(name, " with bounds"));
-  }
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"sub"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const Text wanted, TextOf(*bound[0]));
+Result CountMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const Text text = self.as_string();
+  CONVENE_RETURN_IF_ERROR(CheckNoBounds(arguments));
+  CONVENE_ASSIGN_OR_RETURN(const Text wanted, arguments.Text(0));
   CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), wanted.size()));
-  if (name == "count") {
-    if (wanted.empty()) return Value::OfInt(CountCharacters(text) + 1);
-    int64_t count = 0;
-    for (size_t at = text.find(wanted); at != Text::npos; at = text.find(wanted, at)) {
-      at += wanted.size();
-      ++count;
-    }
-    return Value::OfInt(count);
+  if (wanted.empty()) return Value::OfInt(CountCharacters(text) + 1);
+  int64_t count = 0;
+  for (size_t at = text.find(wanted); at != Text::npos; at = text.find(wanted, at)) {
+    at += wanted.size();
+    ++count;
   }
-  const size_t found = name[0] == 'r' ? text.rfind(wanted) : text.find(wanted);
+  return Value::OfInt(count);
+}
+
+template <bool from_end, bool must_be_there>
+Result FindMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const Text text = self.as_string();
+  CONVENE_RETURN_IF_ERROR(CheckNoBounds(arguments));
+  CONVENE_ASSIGN_OR_RETURN(const Text wanted, arguments.Text(0));
+  CONVENE_RETURN_IF_ERROR(budget->ChargeSearch(text.size(), wanted.size()));
+  const size_t found = from_end ? text.rfind(wanted) : text.find(wanted);
   if (found != Text::npos) return Value::OfInt(CountCharacters(text.substr(0, found)));
-  if (absl::EndsWith(name, "find")) return Value::OfInt(-1);
+  if (!must_be_there) return Value::OfInt(-1);
   return absl::InvalidArgumentError("the string does not have the one looked for");
 }
 
-Result JoinMethod(Text text, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"iterable"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(*bound[0], budget));
+Result JoinMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  const Text text = self.as_string();
+  CONVENE_ASSIGN_OR_RETURN(const ListPtr items, ItemsOf(*arguments[0], budget));
   std::string joined;
   for (size_t i = 0; i < items->items.size(); ++i) {
     CONVENE_ASSIGN_OR_RETURN(const Text item, TextOf(items->items[i]));
@@ -193,45 +192,82 @@ Result JoinMethod(Text text, const Arguments& arguments, Budget* budget) {
   return Value::OfString(std::move(joined));
 }
 
-Result ReplaceMethod(Text text, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"old", "new", "count"}, 2));
-  CONVENE_ASSIGN_OR_RETURN(const Text from, TextOf(*bound[0]));
-  CONVENE_ASSIGN_OR_RETURN(const Text to, TextOf(*bound[1]));
-  CONVENE_ASSIGN_OR_RETURN(const int64_t count, CountOf(bound[2], -1));
-  CONVENE_ASSIGN_OR_RETURN(std::string replaced, Replace(text, from, to, count, budget));
+Result ReplaceMethod(const Value& self, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const Text from, arguments.Text(0));
+  CONVENE_ASSIGN_OR_RETURN(const Text to, arguments.Text(1));
+  CONVENE_ASSIGN_OR_RETURN(const int64_t count, arguments.Integer(2, -1));
+  CONVENE_ASSIGN_OR_RETURN(std::string replaced,
+                           Replace(self.as_string(), from, to, count, budget));
   return Value::OfString(std::move(replaced));
 }
 
-// isalpha, isdigit, isalnum, isspace, isupper, islower.
-Result ClassMethod(Text text, Text name) {
-  if (name == "isspace") {
-    return Value::OfBool(!text.empty() && StripLeft(text).empty());
-  }
-  if (!IsAscii(text)) {
-    return absl::UnimplementedError(absl::StrCat(name, " of characters outside ASCII"));
-  }
-  if (name == "isupper" || name == "islower") {
-    const auto other = name == "isupper" ? absl::ascii_islower : absl::ascii_isupper;
-    return Value::OfBool(std::any_of(text.begin(), text.end(), absl::ascii_isalpha) &&
-                         std::none_of(text.begin(), text.end(), other));
-  }
-  const auto is = name == "isalpha"   ? absl::ascii_isalpha
-                  : name == "isalnum" ? absl::ascii_isalnum
-                                      : absl::ascii_isdigit;
+Result IsSpaceMethod(const Value& self, const Bound&, Budget*) {
+  return Value::OfBool(!self.as_string().empty() && StripLeft(self.as_string()).empty());
+}
+
+using IsOfClass = bool (*)(unsigned char);
+
+absl::Status CheckAscii(const Value& self) {
+  if (IsAscii(self.as_string())) return absl::OkStatus();
+  return absl::UnimplementedError("the class or case of characters outside ASCII");
+}
+
+// isalpha, isdigit, isalnum.
+template <IsOfClass is>
+Result AllAre(const Value& self, const Bound&, Budget*) {
+  const Text text = self.as_string();
+  CONVENE_RETURN_IF_ERROR(CheckAscii(self));
   return Value::OfBool(!text.empty() && std::all_of(text.begin(), text.end(), is));
 }
 
-Result CaseMethod(Text text, Text name, const Arguments& arguments) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  if (absl::StartsWith(name, "is")) return ClassMethod(text, name);
-  CONVENE_ASSIGN_OR_RETURN(std::string changed, name == "upper"   ? Upper(text)
-                                                : name == "lower" ? Lower(text)
-                                                : name == "title" ? Title(text)
-                                                                  : Capitalize(text));
+// isupper, islower: no letter is of the other case.
+template <IsOfClass is_of_other_case>
+Result AllAreOfCase(const Value& self, const Bound&, Budget*) {
+  const Text text = self.as_string();
+  CONVENE_RETURN_IF_ERROR(CheckAscii(self));
+  return Value::OfBool(std::any_of(text.begin(), text.end(), absl::ascii_isalpha) &&
+                       std::none_of(text.begin(), text.end(), is_of_other_case));
+}
+
+template <absl::StatusOr<std::string> (*change)(Text)>
+Result CaseMethod(const Value& self, const Bound&, Budget*) {
+  CONVENE_ASSIGN_OR_RETURN(std::string changed, change(self.as_string()));
   return Value::OfString(std::move(changed));
 }
 
+constexpr Builtin kMethods[] = {{"capitalize", CaseMethod<Capitalize>},
+                                {"count", CountMethod, {"sub", "start", "end"}, 1},
+                                {"endswith", HasAffix<true>, {"suffix", "start", "end"}, 1},
+                                {"find", FindMethod<false, false>, {"sub", "start", "end"}, 1},
+                                {"index", FindMethod<false, true>, {"sub", "start", "end"}, 1},
+                                {"isalnum", AllAre<absl::ascii_isalnum>},
+                                {"isalpha", AllAre<absl::ascii_isalpha>},
+                                {"isdigit", AllAre<absl::ascii_isdigit>},
+                                {"islower", AllAreOfCase<absl::ascii_isupper>},
+                                {"isspace", IsSpaceMethod},
+                                {"isupper", AllAreOfCase<absl::ascii_islower>},
+                                {"join", JoinMethod, {"iterable"}, 1},
+                                {"lower", CaseMethod<Lower>},
+                                {"lstrip", StripMethod<true, false>, {"chars"}},
+                                {"partition", PartitionMethod<false>, {"sep"}, 1},
+                                {"removeprefix", RemoveAffix<false>, {"prefix"}, 1},
+                                {"removesuffix", RemoveAffix<true>, {"suffix"}, 1},
+                                {"replace", ReplaceMethod, {"old", "new", "count"}, 2},
+                                {"rfind", FindMethod<true, false>, {"sub", "start", "end"}, 1},
+                                {"rindex", FindMethod<true, true>, {"sub", "start", "end"}, 1},
+                                {"rpartition", PartitionMethod<true>, {"sep"}, 1},
+                                {"rsplit", SplitMethod<true>, {"sep", "maxsplit"}},
+                                {"rstrip", StripMethod<false, true>, {"chars"}},
+                                {"split", SplitMethod<false>, {"sep", "maxsplit"}},
+                                {"splitlines", SplitLinesMethod, {"keepends"}},
+                                {"startswith", HasAffix<false>, {"prefix", "start", "end"}, 1},
+                                {"strip", StripMethod<true, true>, {"chars"}},
+                                {"title", CaseMethod<Title>},
+                                {"upper", CaseMethod<Upper>}};
+
 }  // namespace
+
+absl::Span<const Builtin> StringMethods() { return kMethods; }
 
 absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view from,
                                     absl::string_view to, int64_t count, Budget* budget) {
@@ -255,42 +291,6 @@ absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view fr
   }
   absl::StrAppend(&replaced, text);
   return replaced;
-}
-
-absl::StatusOr<Value> CallStringMethod(const std::string& text, absl::string_view name,
-                                       const Arguments& arguments, Budget* budget) {
-  if (name == "strip" || name == "lstrip" || name == "rstrip") {
-    return StripMethod(text, name, arguments, budget);
-  }
-  if (name == "split" || name == "rsplit") {
-    return SplitMethod(text, name == "rsplit", arguments, budget);
-  }
-  if (name == "partition" || name == "rpartition") {
-    return PartitionMethod(text, name == "rpartition", arguments, budget);
-  }
-  if (name == "startswith" || name == "endswith") {
-    return AffixMethod(text, name == "endswith", arguments);
-  }
-  if (name == "removeprefix" || name == "removesuffix") {
-    return RemoveAffix(text, name == "removesuffix", arguments);
-  }
-  if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
-    return FindMethod(text, name, arguments, budget);
-  }
-  if (name == "splitlines") {
-    CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"keepends"}));
-    const std::vector<Text> lines = SplitLines(text, bound[0] != nullptr && bound[0]->Truth());
-    CONVENE_RETURN_IF_ERROR(budget->Charge(kPartSteps * static_cast<int64_t>(lines.size())));
-    return ListOf(lines);
-  }
-  if (name == "join") return JoinMethod(text, arguments, budget);
-  if (name == "replace") return ReplaceMethod(text, arguments, budget);
-  for (const char* const known : {"upper", "lower", "title", "capitalize", "isalpha", "isdigit",
-                                  "isalnum", "isspace", "isupper", "islower"}) {
-    if (name == known) return CaseMethod(text, name, arguments);
-  }
-  return absl::UnimplementedError(absl::StrCat(
-      "the method '", name, "' of a string is not in the subset of Jinja2 that we know"));
 }
 
 }  // namespace convene::worker::jinja

@@ -1,11 +1,8 @@
 // PURE. A template as a tree.
 #pragma once
 
-#include <array>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "worker_runtime/data/chat/jinja/lexer.h"
@@ -13,8 +10,7 @@
 
 namespace convene::worker::jinja {
 
-struct FilterEntry;
-struct TestEntry;
+struct Builtin;
 
 enum class ExpressionKind {
   kConstant,
@@ -24,7 +20,8 @@ enum class ExpressionKind {
   kItem,       // children: the object, the key
   kSlice,      // children: the object, then start, stop and step, each may be nullptr
   kCall,       // children: the function, then the arguments
-  kFilter,     // children: the input (nullptr: of a set block's filter), then the arguments
+  kCaptured,   // the text of a set block, as the input of its filters
+  kFilter,     // children: the input, then the arguments
   kTest,       // children: the subject, then the arguments
   kNot,
   kNegative,
@@ -46,30 +43,20 @@ enum class ExpressionKind {
   kDict,  // children: key, value, key, value, ...
 };
 
-enum class Comparison {
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessOrEqual,
-  kGreater,
-  kGreaterOrEqual,
-  kIn,
-  kNotIn
+// left TEST right, as in `a < b`.
+struct Comparison {
+  const Builtin* test;
+  bool is_negated = false;  // `not in`
 };
 
-enum class LoopAttribute {
-  kIndex,
-  kIndex0,
-  kRevindex,
-  kRevindex0,
-  kFirst,
-  kLast,
-  kLength,
-  kDepth,
-  kDepth0,
-  kPrevitem,
-  kNextitem
+// The rounds of a `for`.
+struct Loop {
+  const std::vector<Value>* items;
+  size_t index;
 };
+using LoopAttribute = Value (*)(const Loop& loop);
+// The value of `loop.name`. nullptr: no such attribute here.
+LoopAttribute FindLoopAttribute(absl::string_view name);
 
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
@@ -82,12 +69,11 @@ struct Expression {
   std::vector<ExpressionPtr> children;
 
   Value constant;
-  std::string name;  // of a name, attribute, filter or test; of a named argument's list: unused
+  std::string name;  // of an attribute
   int symbol = -1;   // of a name
-  LoopAttribute loop_attribute = LoopAttribute::kIndex;
+  LoopAttribute loop_attribute = nullptr;
   std::vector<Comparison> comparisons;
-  const FilterEntry* filter = nullptr;
-  const TestEntry* test = nullptr;
+  const Builtin* builtin = nullptr;  // a filter or test
   // The last children of a call, filter or test that are named arguments have these names.
   std::vector<std::string> argument_names;
 };
@@ -124,7 +110,7 @@ struct Parameter {
 };
 
 struct Statement {
-  StatementKind kind;
+  StatementKind kind = StatementKind::kText;
   Place place;
   std::string text;
   std::vector<ExpressionPtr> expressions;
@@ -140,5 +126,10 @@ struct Program {
   std::vector<std::string> symbols;
   bool has_generation = false;
 };
+
+// Jinja2 3.1's grammar (its parser.py), less what README.md leaves out. InvalidArgument: Jinja2
+// refuses it too. Unimplemented: Jinja2 takes it, we do not; named. ResourceExhausted: deeper than
+// 100 levels. All with line and column.
+absl::StatusOr<Program> ParseTemplate(absl::string_view source);
 
 }  // namespace convene::worker::jinja

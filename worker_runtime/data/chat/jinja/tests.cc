@@ -1,55 +1,51 @@
-#include "worker_runtime/data/chat/jinja/tests.h"
+// Part of builtins.h: the tests, `value is test`.
 
-#include <string>
-
-#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
-#include "worker_runtime/data/chat/jinja/methods.h"
-#include "worker_runtime/data/chat/jinja/operators.h"
-#include "worker_runtime/data/chat/jinja/print.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
+#include "worker_runtime/data/chat/jinja/operations.h"
 
 namespace convene::worker::jinja {
 namespace {
 
-using Result = absl::StatusOr<bool>;
+using Result = absl::StatusOr<Value>;
 
 // A test of the subject alone.
-template <bool (*test)(const Value&)>
-Result Alone(const Value& subject, const Arguments& arguments, Budget*) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
-  return test(subject);
+template <bool (Value::*test)() const>
+Result Is(const Value& subject, const Bound&, Budget*) {
+  return Value::OfBool((subject.*test)());
 }
 
-bool IsDefined(const Value& value) { return !value.is_undefined(); }
-bool IsUndefined(const Value& value) { return value.is_undefined(); }
-bool IsNone(const Value& value) { return value.is_none(); }
-bool IsBoolean(const Value& value) { return value.is_bool(); }
-bool IsTrue(const Value& value) { return value.is_bool() && value.as_bool(); }
-bool IsFalse(const Value& value) { return value.is_bool() && !value.as_bool(); }
-bool IsInteger(const Value& value) { return value.is_int(); }
-bool IsFloat(const Value& value) { return value.is_float(); }
-bool IsNumber(const Value& value) { return value.is_number(); }
-bool IsString(const Value& value) { return value.is_string(); }
-bool IsMapping(const Value& value) { return value.is_dict(); }
+template <bool wanted>
+Result IsBool(const Value& subject, const Bound&, Budget*) {
+  return Value::OfBool(subject.is_bool() && subject.as_bool() == wanted);
+}
+
+Result IsDefined(const Value& subject, const Bound&, Budget*) {
+  return Value::OfBool(!subject.is_undefined());
+}
+
 // Jinja2's undefined value can be called, which fails.
-bool IsCallable(const Value& value) { return value.is_callable() || value.is_undefined(); }
+Result IsCallable(const Value& subject, const Bound&, Budget*) {
+  return Value::OfBool(subject.is_callable() || subject.is_undefined());
+}
 
 // An undefined value is an empty sequence in Jinja2.
-bool IsIterable(const Value& value) {
-  return value.is_string() || value.is_list() || value.is_dict() || value.is_undefined();
+Result IsIterable(const Value& subject, const Bound&, Budget*) {
+  return Value::OfBool(subject.is_string() || subject.is_list() || subject.is_dict() ||
+                       subject.is_undefined());
 }
 
-bool IsSequence(const Value& value) {
-  if (!value.is_list()) return IsIterable(value);
-  return value.as_list().kind != ListKind::kView && value.as_list().kind != ListKind::kGenerator;
+Result IsSequence(const Value& subject, const Bound& arguments, Budget* budget) {
+  if (!subject.is_list()) return IsIterable(subject, arguments, budget);
+  const ListKind kind = subject.as_list().kind;
+  return Value::OfBool(kind != ListKind::kView && kind != ListKind::kGenerator);
 }
 
-template <bool (*test)(int)>
-Result Ordered(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"other"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const int order, Compare(subject, *bound[0], budget));
-  return test(order);
+// `order` is -1, 0 or 1.
+template <bool (*test)(int order)>
+Result Ordered(const Value& subject, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const int order, Compare(subject, *arguments[0], budget));
+  return Value::OfBool(test(order));
 }
 bool Less(int order) { return order < 0; }
 bool LessOrEqual(int order) { return order <= 0; }
@@ -57,102 +53,85 @@ bool Greater(int order) { return order > 0; }
 bool GreaterOrEqual(int order) { return order >= 0; }
 
 template <bool wanted>
-Result TestEqual(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"other"}, 1));
-  CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(subject, *bound[0], budget));
-  return equal == wanted;
+Result IsEqual(const Value& subject, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(subject, *arguments[0], budget));
+  return Value::OfBool(equal == wanted);
 }
 
-Result TestIn(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"seq"}, 1));
-  return IsIn(subject, *bound[0], budget);
+Result TestIn(const Value& subject, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const bool is_in, IsIn(subject, *arguments[0], budget));
+  return Value::OfBool(is_in);
 }
 
-Result TestSame(const Value& subject, const Arguments& arguments, Budget*) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"other"}, 1));
-  const Value& other = *bound[0];
+Result IsSame(const Value& subject, const Bound& arguments, Budget*) {
+  const Value& other = *arguments[0];
   const auto single = [](const Value& value) { return value.is_none() || value.is_bool(); };
   if (!single(subject) && !single(other)) {
     return absl::UnimplementedError("'sameas' of values other than none, true and false");
   }
-  if (subject.is_none() || other.is_none()) return subject.is_none() && other.is_none();
-  return subject.is_bool() && other.is_bool() && subject.as_bool() == other.as_bool();
+  if (subject.is_none()) return Value::OfBool(other.is_none());
+  return Value::OfBool(subject.is_bool() && other.is_bool() &&
+                       subject.as_bool() == other.as_bool());
 }
 
 Result Divides(const Value& subject, int64_t divisor, int64_t remainder, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(
       const Value rest, Calculate(ExpressionKind::kModulo, subject, Value::OfInt(divisor), budget));
-  return Equal(rest, Value::OfInt(remainder), budget);
+  CONVENE_ASSIGN_OR_RETURN(const bool equal, Equal(rest, Value::OfInt(remainder), budget));
+  return Value::OfBool(equal);
 }
 
 template <int64_t remainder>
-Result TestParity(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result HasParity(const Value& subject, const Bound&, Budget* budget) {
   return Divides(subject, 2, remainder, budget);
 }
 
-Result TestDivisible(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"num"}, 1));
-  if (!bound[0]->is_integral()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("divisibleby needs an integer, not ", bound[0]->KindName()));
-  }
-  return Divides(subject, bound[0]->as_int(), 0, budget);
+Result IsDivisible(const Value& subject, const Bound& arguments, Budget* budget) {
+  CONVENE_ASSIGN_OR_RETURN(const int64_t divisor, arguments.Integer(0, 0));
+  return Divides(subject, divisor, 0, budget);
 }
 
-// A test that asks a method of strings about the subject's text.
-template <const char* method>
-Result TestCase(const Value& subject, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(subject, budget));
-  CONVENE_ASSIGN_OR_RETURN(const Value is, CallStringMethod(text, method, arguments, budget));
-  return is.Truth();
-}
 constexpr char kIsLower[] = "islower", kIsUpper[] = "isupper";
 
-constexpr TestEntry kTests[] = {{"!=", TestEqual<false>},
-                                {"<", Ordered<Less>},
-                                {"<=", Ordered<LessOrEqual>},
-                                {"==", TestEqual<true>},
-                                {">", Ordered<Greater>},
-                                {">=", Ordered<GreaterOrEqual>},
-                                {"boolean", Alone<IsBoolean>},
-                                {"callable", Alone<IsCallable>},
-                                {"defined", Alone<IsDefined>},
-                                {"divisibleby", TestDivisible},
-                                {"eq", TestEqual<true>},
-                                {"equalto", TestEqual<true>},
-                                {"even", TestParity<0>},
-                                {"false", Alone<IsFalse>},
-                                {"float", Alone<IsFloat>},
-                                {"ge", Ordered<GreaterOrEqual>},
-                                {"greaterthan", Ordered<Greater>},
-                                {"gt", Ordered<Greater>},
-                                {"in", TestIn},
-                                {"integer", Alone<IsInteger>},
-                                {"iterable", Alone<IsIterable>},
-                                {"le", Ordered<LessOrEqual>},
-                                {"lessthan", Ordered<Less>},
-                                {"lower", TestCase<kIsLower>},
-                                {"lt", Ordered<Less>},
-                                {"mapping", Alone<IsMapping>},
-                                {"ne", TestEqual<false>},
-                                {"none", Alone<IsNone>},
-                                {"number", Alone<IsNumber>},
-                                {"odd", TestParity<1>},
-                                {"sameas", TestSame},
-                                {"sequence", Alone<IsSequence>},
-                                {"string", Alone<IsString>},
-                                {"true", Alone<IsTrue>},
-                                {"undefined", Alone<IsUndefined>},
-                                {"upper", TestCase<kIsUpper>}};
+constexpr Builtin kTests[] = {{"!=", IsEqual<false>, {"other"}, 1},
+                              {"<", Ordered<Less>, {"other"}, 1},
+                              {"<=", Ordered<LessOrEqual>, {"other"}, 1},
+                              {"==", IsEqual<true>, {"other"}, 1},
+                              {">", Ordered<Greater>, {"other"}, 1},
+                              {">=", Ordered<GreaterOrEqual>, {"other"}, 1},
+                              {"boolean", Is<&Value::is_bool>},
+                              {"callable", IsCallable},
+                              {"defined", IsDefined},
+                              {"divisibleby", IsDivisible, {"num"}, 1},
+                              {"eq", IsEqual<true>, {"other"}, 1},
+                              {"equalto", IsEqual<true>, {"other"}, 1},
+                              {"even", HasParity<0>},
+                              {"false", IsBool<false>},
+                              {"float", Is<&Value::is_float>},
+                              {"ge", Ordered<GreaterOrEqual>, {"other"}, 1},
+                              {"greaterthan", Ordered<Greater>, {"other"}, 1},
+                              {"gt", Ordered<Greater>, {"other"}, 1},
+                              {"in", TestIn, {"seq"}, 1},
+                              {"integer", Is<&Value::is_int>},
+                              {"iterable", IsIterable},
+                              {"le", Ordered<LessOrEqual>, {"other"}, 1},
+                              {"lessthan", Ordered<Less>, {"other"}, 1},
+                              {"lower", AsMethod<kIsLower>, {}, 0, /*takes_any=*/true},
+                              {"lt", Ordered<Less>, {"other"}, 1},
+                              {"mapping", Is<&Value::is_dict>},
+                              {"ne", IsEqual<false>, {"other"}, 1},
+                              {"none", Is<&Value::is_none>},
+                              {"number", Is<&Value::is_number>},
+                              {"odd", HasParity<1>},
+                              {"sameas", IsSame, {"other"}, 1},
+                              {"sequence", IsSequence},
+                              {"string", Is<&Value::is_string>},
+                              {"true", IsBool<true>},
+                              {"undefined", Is<&Value::is_undefined>},
+                              {"upper", AsMethod<kIsUpper>, {}, 0, /*takes_any=*/true}};
 
 }  // namespace
 
-const TestEntry* FindTest(absl::string_view name) {
-  for (const TestEntry& entry : kTests) {
-    if (name == entry.name) return &entry;
-  }
-  return nullptr;
-}
+const Builtin* FindTest(absl::string_view name) { return FindIn(kTests, name); }
 
 }  // namespace convene::worker::jinja

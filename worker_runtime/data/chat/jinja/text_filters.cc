@@ -1,19 +1,16 @@
-// Part of filters.h: filters that make texts and numbers.
+// Part of builtins.h: filters that make texts and numbers.
 #include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/chat/jinja/access.h"
+#include "worker_runtime/data/chat/jinja/builtins.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
-#include "worker_runtime/data/chat/jinja/filters.h"
-#include "worker_runtime/data/chat/jinja/methods.h"
 #include "worker_runtime/data/chat/jinja/print.h"
 
 namespace convene::worker::jinja {
@@ -26,31 +23,16 @@ Result Text(absl::StatusOr<std::string> text) {
   return Value::OfString(*std::move(text));
 }
 
-absl::StatusOr<int64_t> IntegerOf(const Value* value, int64_t missing) {
-  if (value == nullptr) return missing;
-  if (value->is_integral()) return value->as_int();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the filter needs an integer, not ", value->KindName()));
-}
-
-Result FilterString(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterString(const Value& input, const Bound&, Budget* budget) {
   if (input.is_string()) return input;
   return Text(ToString(input, budget));
 }
 
-// The filter that does what a method of strings does.
-template <const char* method>
-Result AsMethod(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  return CallStringMethod(text, method, arguments, budget);
-}
 constexpr char kCapitalize[] = "capitalize", kLower[] = "lower", kStrip[] = "strip",
                kUpper[] = "upper";
 
 // Unlike Python's title(), words begin only behind white space, '-', '(', '[', '{' and '<'.
-Result FilterTitle(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterTitle(const Value& input, const Bound&, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
   CONVENE_ASSIGN_OR_RETURN(std::string titled, Lower(text));
   bool begins_word = true;
@@ -62,32 +44,32 @@ Result FilterTitle(const Value& input, const Arguments& arguments, Budget* budge
   return Value::OfString(std::move(titled));
 }
 
-Result FilterReplace(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"old", "new", "count"}, 2));
+Result FilterReplace(const Value& input, const Bound& arguments, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ToString(input, budget));
-  CONVENE_ASSIGN_OR_RETURN(const std::string from, ToString(*bound[0], budget));
-  CONVENE_ASSIGN_OR_RETURN(const std::string to, ToString(*bound[1], budget));
-  const Value* const limit = bound[2] == nullptr || bound[2]->is_none() ? nullptr : bound[2];
-  CONVENE_ASSIGN_OR_RETURN(const int64_t count, IntegerOf(limit, -1));
+  CONVENE_ASSIGN_OR_RETURN(const std::string from, ToString(*arguments[0], budget));
+  CONVENE_ASSIGN_OR_RETURN(const std::string to, ToString(*arguments[1], budget));
+  int64_t count = -1;
+  if (arguments.Has(2)) {
+    CONVENE_ASSIGN_OR_RETURN(count, arguments.Integer(2, -1));
+  }
   return Text(Replace(text, from, to, count, budget));
 }
 
-Result FilterIndent(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"width", "first", "blank"}));
+Result FilterIndent(const Value& input, const Bound& arguments, Budget* budget) {
   if (!input.is_string()) {
     return absl::InvalidArgumentError(
         absl::StrCat("indent needs a string, not ", input.KindName()));
   }
   std::string margin;
-  if (bound[0] != nullptr && bound[0]->is_string()) {
-    margin = bound[0]->as_string();
+  if (arguments.HasText(0)) {
+    margin = arguments[0]->as_string();
   } else {
-    CONVENE_ASSIGN_OR_RETURN(const int64_t width, IntegerOf(bound[0], 4));
+    CONVENE_ASSIGN_OR_RETURN(const int64_t width, arguments.Integer(0, 4));
     CONVENE_RETURN_IF_ERROR(budget->ChargeBytes(width < 0 ? 0 : width));
     margin.assign(width < 0 ? 0 : width, ' ');
   }
-  const bool first = bound[1] != nullptr && bound[1]->Truth();
-  const bool blank = bound[2] != nullptr && bound[2]->Truth();
+  const bool first = arguments.IsTrue(1);
+  const bool blank = arguments.IsTrue(2);
   const std::string with_end = input.as_string() + "\n";
   std::string indented;
   bool first_line = true;
@@ -102,21 +84,19 @@ Result FilterIndent(const Value& input, const Arguments& arguments, Budget* budg
 }
 
 // json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False).
-Result FilterToJson(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound,
-                           arguments.Bind({"ensure_ascii", "indent", "separators", "sort_keys"}));
+Result FilterToJson(const Value& input, const Bound& arguments, Budget* budget) {
   JsonStyle style;
-  style.ensure_ascii = bound[0] != nullptr && bound[0]->Truth();
-  style.sort_keys = bound[3] != nullptr && bound[3]->Truth();
-  if (bound[1] != nullptr && bound[1]->is_string()) {
-    style.indent = bound[1]->as_string();
-  } else if (bound[1] != nullptr && !bound[1]->is_none()) {
-    CONVENE_ASSIGN_OR_RETURN(const int64_t width, IntegerOf(bound[1], 0));
+  style.ensure_ascii = arguments.IsTrue(0);
+  style.sort_keys = arguments.IsTrue(3);
+  if (arguments.HasText(1)) {
+    style.indent = arguments[1]->as_string();
+  } else if (arguments.Has(1)) {
+    CONVENE_ASSIGN_OR_RETURN(const int64_t width, arguments.Integer(1, 0));
     if (width > 100) return absl::UnimplementedError("tojson with an indent of more than 100");
     style.indent = std::string(width < 0 ? 0 : width, ' ');
   }
-  if (bound[2] != nullptr && !bound[2]->is_none()) {
-    const Value& pair = *bound[2];
+  if (arguments.Has(2)) {
+    const Value& pair = *arguments[2];
     const bool two = pair.is_list() && pair.as_list().items.size() == 2 &&
                      pair.as_list().items[0].is_string() && pair.as_list().items[1].is_string();
     if (!two) return absl::InvalidArgumentError("tojson's separators are two strings");
@@ -150,9 +130,8 @@ absl::StatusOr<std::optional<Value>> Truncated(double number) {
   return std::optional<Value>(Value::OfInt(static_cast<int64_t>(number)));
 }
 
-Result FilterInt(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"default", "base"}));
-  if (bound[1] != nullptr) return absl::UnimplementedError("int with another base");
+Result FilterInt(const Value& input, const Bound& arguments, Budget*) {
+  if (arguments[1] != nullptr) return absl::UnimplementedError("int with another base");
   if (input.is_undefined()) return absl::InvalidArgumentError(input.why_undefined());
   if (input.is_integral()) return Value::OfInt(input.as_int());
   std::optional<double> number;
@@ -167,22 +146,20 @@ Result FilterInt(const Value& input, const Arguments& arguments, Budget*) {
     CONVENE_ASSIGN_OR_RETURN(const std::optional<Value> integer, Truncated(*number));
     if (integer.has_value()) return *integer;
   }
-  return bound[0] != nullptr ? *bound[0] : Value::OfInt(0);
+  return arguments.Or(0, Value::OfInt(0));
 }
 
-Result FilterFloat(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"default"}));
+Result FilterFloat(const Value& input, const Bound& arguments, Budget*) {
   if (input.is_undefined()) return absl::InvalidArgumentError(input.why_undefined());
   if (input.is_number()) return Value::OfFloat(input.as_float());
   if (input.is_string()) {
     CONVENE_ASSIGN_OR_RETURN(const std::optional<double> number, ParseFloat(input.as_string()));
     if (number.has_value()) return Value::OfFloat(*number);
   }
-  return bound[0] != nullptr ? *bound[0] : Value::OfFloat(0);
+  return arguments.Or(0, Value::OfFloat(0));
 }
 
-Result FilterAbs(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterAbs(const Value& input, const Bound&, Budget*) {
   if (input.is_float()) return Value::OfFloat(std::abs(input.as_float()));
   if (!input.is_integral()) {
     return absl::InvalidArgumentError(absl::StrCat("abs of ", input.KindName()));
@@ -191,17 +168,15 @@ Result FilterAbs(const Value& input, const Arguments& arguments, Budget*) {
   return Value::OfInt(std::abs(input.as_int()));
 }
 
-Result FilterRound(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"precision", "method"}));
-  CONVENE_ASSIGN_OR_RETURN(const int64_t precision, IntegerOf(bound[0], 0));
+Result FilterRound(const Value& input, const Bound& arguments, Budget*) {
+  CONVENE_ASSIGN_OR_RETURN(const int64_t precision, arguments.Integer(0, 0));
   if (!input.is_number()) {
     return absl::InvalidArgumentError(absl::StrCat("round of ", input.KindName()));
   }
   if (precision < 0 || precision > 15) {
     return absl::UnimplementedError("round to other than 0 to 15 digits");
   }
-  const std::string method =
-      bound[1] != nullptr && bound[1]->is_string() ? bound[1]->as_string() : "common";
+  const std::string method = arguments.HasText(1) ? arguments[1]->as_string() : "common";
   const double number = input.as_float();
   if (method == "ceil" || method == "floor") {
     const double scale = std::pow(10.0, static_cast<double>(precision));
@@ -216,30 +191,37 @@ Result FilterRound(const Value& input, const Arguments& arguments, Budget*) {
   return Value::OfFloat(std::strtod(digits.c_str(), nullptr));
 }
 
-Result FilterDefault(const Value& input, const Arguments& arguments, Budget*) {
-  CONVENE_ASSIGN_OR_RETURN(const auto bound, arguments.Bind({"default_value", "boolean"}));
-  const bool also_false = bound[1] != nullptr && bound[1]->Truth();
+Result FilterDefault(const Value& input, const Bound& arguments, Budget*) {
+  const bool also_false = arguments.IsTrue(1);
   if (!input.is_undefined() && !(also_false && !input.Truth())) return input;
-  return bound[0] != nullptr ? *bound[0] : Value::OfString(std::string());
+  return arguments.Or(0, Value::OfString(std::string()));
 }
 
-Result FilterSafe(const Value& input, const Arguments& arguments, Budget* budget) {
-  CONVENE_RETURN_IF_ERROR(arguments.Bind({}).status());
+Result FilterSafe(const Value& input, const Bound&, Budget* budget) {
   CONVENE_ASSIGN_OR_RETURN(std::string text, ToString(input, budget));
   return Value::OfSafe(std::make_shared<const std::string>(std::move(text)));
 }
 
+constexpr Builtin kFilters[] = {
+    {"abs", FilterAbs},
+    {"capitalize", AsMethod<kCapitalize>, {}, 0, /*takes_any=*/true},
+    {"d", FilterDefault, {"default_value", "boolean"}},
+    {"default", FilterDefault, {"default_value", "boolean"}},
+    {"float", FilterFloat, {"default"}},
+    {"indent", FilterIndent, {"width", "first", "blank"}},
+    {"int", FilterInt, {"default", "base"}},
+    {"lower", AsMethod<kLower>, {}, 0, /*takes_any=*/true},
+    {"replace", FilterReplace, {"old", "new", "count"}, 2},
+    {"round", FilterRound, {"precision", "method"}},
+    {"safe", FilterSafe},
+    {"string", FilterString},
+    {"title", FilterTitle},
+    {"tojson", FilterToJson, {"ensure_ascii", "indent", "separators", "sort_keys"}},
+    {"trim", AsMethod<kStrip>, {}, 0, /*takes_any=*/true},
+    {"upper", AsMethod<kUpper>, {}, 0, /*takes_any=*/true}};
+
 }  // namespace
 
-const FilterEntry kTextFilters[] = {
-    {"abs", FilterAbs},         {"capitalize", AsMethod<kCapitalize>},
-    {"d", FilterDefault},       {"default", FilterDefault},
-    {"float", FilterFloat},     {"indent", FilterIndent},
-    {"int", FilterInt},         {"lower", AsMethod<kLower>},
-    {"replace", FilterReplace}, {"round", FilterRound},
-    {"safe", FilterSafe},       {"string", FilterString},
-    {"title", FilterTitle},     {"tojson", FilterToJson},
-    {"trim", AsMethod<kStrip>}, {"upper", AsMethod<kUpper>},
-    {nullptr, nullptr}};
+absl::Span<const Builtin> TextFilters() { return kFilters; }
 
 }  // namespace convene::worker::jinja

@@ -1,19 +1,28 @@
-// PURE. A place in a list of tokens, and how deep the parser is below it.
+// PURE. A place in a list of tokens, and the first error that a parser met on its way there.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "worker_runtime/data/chat/jinja/lexer.h"
+#include "worker_runtime/data/chat/jinja/value.h"
 
 namespace convene::worker::jinja {
 
+// After an error the current token is the template's end. A parser finds nothing there that it
+// could go on with, so all its functions return soon, with trees that are of no use: the caller of
+// the parser asks status() once, at the end.
 class TokenReader {
  public:
   explicit TokenReader(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
+  const absl::Status& status() const { return status_; }
   const Token& current() const { return tokens_[next_]; }
   const Token& ahead() const { return tokens_[std::min(next_ + 1, tokens_.size() - 1)]; }
   const Place& place() const { return current().place; }
@@ -37,28 +46,34 @@ class TokenReader {
   bool SkipOperator(absl::string_view text) { return IsOperator(text) && (Take(), true); }
   bool SkipName(absl::string_view text) { return IsName(text) && (Take(), true); }
 
-  absl::Status ExpectOperator(absl::string_view text) {
-    return SkipOperator(text) ? absl::OkStatus() : Wrong(absl::StrCat("'", text, "'"));
+  void ExpectOperator(absl::string_view text) {
+    if (!SkipOperator(text)) Wrong(absl::StrCat("'", text, "'"));
   }
-  absl::StatusOr<std::string> ExpectName() {
-    if (!Is(TokenKind::kName)) return Wrong("a name");
-    return Take().text;
+  void ExpectBlockEnd() {
+    if (!Skip(TokenKind::kBlockEnd)) Wrong("'%}'");
   }
-  absl::Status ExpectBlockEnd() {
-    return Skip(TokenKind::kBlockEnd) ? absl::OkStatus() : Wrong("'%}'");
+  std::string ExpectName() {
+    if (Is(TokenKind::kName)) return Take().text;
+    Wrong("a name");
+    return "";
   }
 
-  // InvalidArgument at the current token.
-  absl::Status Wrong(const std::string& expected) const {
-    return At(place(), absl::InvalidArgumentError(absl::StrCat("expected ", expected, ", but ",
-                                                               Describe(), " stands here")));
+  // An error at `place`, unless there was one before. All return nullptr: no tree.
+  std::nullptr_t Fail(const Place& place, const absl::Status& status) {
+    if (status_.ok()) status_ = At(place, status);
+    next_ = tokens_.size() - 1;
+    return nullptr;
   }
-  static absl::Status Refuse(const Place& place, const std::string& what) {
-    return At(place, absl::InvalidArgumentError(what));
+  std::nullptr_t Refuse(const Place& place, const std::string& what) {
+    return Fail(place, absl::InvalidArgumentError(what));
   }
-  static absl::Status Lacking(const Place& place, const std::string& what) {
-    return At(place, absl::UnimplementedError(
-                         absl::StrCat(what, " is not in the subset of Jinja2 that we know")));
+  std::nullptr_t Lacking(const Place& place, const std::string& what) {
+    return Fail(place, NotInSubset(what));
+  }
+  // At the current token.
+  std::nullptr_t Wrong(const std::string& expected) {
+    return Refuse(place(),
+                  absl::StrCat("expected ", expected, ", but ", Describe(), " stands here"));
   }
 
  private:
@@ -85,6 +100,7 @@ class TokenReader {
 
   const std::vector<Token> tokens_;
   size_t next_ = 0;
+  absl::Status status_;
 };
 
 }  // namespace convene::worker::jinja

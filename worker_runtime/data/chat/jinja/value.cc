@@ -190,6 +190,11 @@ absl::StatusOr<Value> NewDict(Dict dict) {
   return Value::OfDict(std::make_shared<const Dict>(std::move(dict)));
 }
 
+absl::Status NotInSubset(absl::string_view what) {
+  return absl::UnimplementedError(
+      absl::StrCat(what, " is not in the subset of Jinja2 that we know"));
+}
+
 absl::StatusOr<bool> Equal(const Value& left, const Value& right, Budget* budget) {
   CONVENE_RETURN_IF_ERROR(budget->Charge(std::min(WeightOf(left), WeightOf(right))));
   return AreEqual(left, right);

@@ -180,6 +180,9 @@ absl::StatusOr<Value> NewDict(Dict dict);
 int64_t WeightOf(const Value& value);
 int DepthOf(const Value& value);
 
+// Unimplemented: Jinja2 has `what`, and we have not.
+absl::Status NotInSubset(absl::string_view what);
+
 // Python's ==. A namespace, macro or method equals itself. ResourceExhausted: `budget` is.
 absl::StatusOr<bool> Equal(const Value& left, const Value& right, Budget* budget);
 // Python's < as -1, 0 or 1. InvalidArgument: no order between these; Unimplemented: lists, NaN.

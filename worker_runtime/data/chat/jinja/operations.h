@@ -1,11 +1,12 @@
-// PURE. Looking into values: attributes, keys, indices, slices, and walking over them.
+// PURE. Python's operations on values: attributes, keys, indices, slices, walking over them, and
+// arithmetic.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/data/chat/jinja/budget.h"
+#include "worker_runtime/data/chat/jinja/syntax.h"
 #include "worker_runtime/data/chat/jinja/value.h"
 
 namespace convene::worker::jinja {
@@ -36,5 +37,14 @@ absl::Status CheckKey(const Value& key);
 
 // Python's `item in container`.
 absl::StatusOr<bool> IsIn(const Value& item, const Value& container, Budget* budget);
+
+// left OPERATION right. REQUIRES: kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo or
+// kPower. InvalidArgument: Python raises an error. Unimplemented: results beyond 64 bits, and the
+// formatting of strings by '%'.
+absl::StatusOr<Value> Calculate(ExpressionKind operation, const Value& left, const Value& right,
+                                Budget* budget);
+
+// -value. The same errors.
+absl::StatusOr<Value> Negate(const Value& value);
 
 }  // namespace convene::worker::jinja
