@@ -70,11 +70,10 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
     verdict.next_step = "Mend what its last lines name, and start again.";
   } else if (code == 127 || code == 126) {
     absl::StrAppend(&verdict.why,
-                    code == 127 ? " (program not found)" : " (program not executable)");
+                    code == 127 ? " (program or library not found)" : " (program not executable)");
     verdict.next_step =
-        "A shell gives this code when it cannot run a command: check the program's path, its mode "
-        "and its libraries on "
-        "that node.";
+        "A shell and the loader give this code when they cannot run a program: check its path, its "
+        "mode and its libraries (ldd) on that node.";
   } else if (code > 128 && code < 128 + 65) {
     absl::StrAppend(&verdict.why, " (a shell's word for ", SignalName(code - 128), ")");
     verdict.next_step = NextStepAfterSignal(code - 128);

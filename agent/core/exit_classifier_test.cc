@@ -23,7 +23,7 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
       {64, 0, ExitKind::kFailed, true, "exit code 64"},
       {76, 0, ExitKind::kFailed, true, "exit code 76 (suspect device)"},
       {126, 0, ExitKind::kFailed, true, "exit code 126 (program not executable)"},
-      {127, 0, ExitKind::kFailed, true, "exit code 127 (program not found)"},
+      {127, 0, ExitKind::kFailed, true, "exit code 127 (program or library not found)"},
       {137, 0, ExitKind::kFailed, true, "exit code 137 (a shell's word for SIGKILL)"},
       {255, 0, ExitKind::kFailed, true, "exit code 255"},
       {0, SIGKILL, ExitKind::kFailed, true, "killed by SIGKILL (out of memory?)"},

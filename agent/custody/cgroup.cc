@@ -59,6 +59,8 @@ std::string OwnCgroup() {
   if (!memberships.ok()) return "";
   for (const absl::string_view line : absl::StrSplit(*memberships, '\n')) {
     if (!absl::StartsWith(line, "0::/")) continue;
+    // Slurm kills the processes in a task's own cgroup and overlooks any below it.
+    if (absl::StrContains(line, "slurmstepd.scope/")) return "";
     // The second root is for hosts that still have v1 hierarchies.
     for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
       struct statfs info;

@@ -11,7 +11,8 @@
 namespace convene::agent {
 
 // The directory of this process's own cgroup; "" where there is no v2 hierarchy or it cannot be
-// seen. Create finds out whether it is writable.
+// seen, and in a step of Slurm, whose processes are Slurm's to kill. Create finds out whether it is
+// writable.
 std::string OwnCgroup();
 
 // Ends the processes that agents left in `parent` when they were killed together with their

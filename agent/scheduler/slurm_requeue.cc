@@ -35,6 +35,12 @@ EnvironmentLookup LookupIn(const SlurmRequeue::Environment& environment) {
   };
 }
 
+// A person's own format would be read wrongly.
+SlurmRequeue::Environment WithStandardTimes(SlurmRequeue::Environment environment) {
+  environment["SLURM_TIME_FORMAT"] = "standard";
+  return environment;
+}
+
 bool IsGood(const BoundedCommand::Outcome& outcome) {
   return !outcome.timed_out && outcome.status.signal == 0 && outcome.status.exit_code == 0;
 }
@@ -51,7 +57,7 @@ std::string FaultOf(const BoundedCommand::Outcome& outcome) {
 
 SlurmRequeue::SlurmRequeue(EventLoop& loop, const Environment& environment, OnLog on_log)
     : loop_(loop),
-      environment_(environment),
+      environment_(WithStandardTimes(environment)),
       lookup_(LookupIn(environment_)),
       on_log_(std::move(on_log)),
       job_(SlurmJobToAskFor(lookup_)) {}

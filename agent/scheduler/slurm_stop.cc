@@ -42,11 +42,10 @@ bool IsTime(const std::string& value) {
 
 std::string SlurmJobToAskFor(const EnvironmentLookup& environment) {
   if (environment("SLURM_NODEID") != "0") return "";
-  const auto array = environment("SLURM_ARRAY_JOB_ID");
-  const auto task = environment("SLURM_ARRAY_TASK_ID");
-  std::string job = array.has_value() && task.has_value()
-                        ? absl::StrCat(*array, "_", *task)
-                        : environment("SLURM_JOB_ID").value_or("");
+  std::string job = environment("SLURM_JOB_ID").value_or("");
+  if (job == environment("SLURM_ARRAY_JOB_ID")) {
+    absl::StrAppend(&job, "_", environment("SLURM_ARRAY_TASK_ID").value_or(""));
+  }
   // It becomes an argument of scontrol.
   return job.find_first_not_of("0123456789_") == std::string::npos ? job : "";
 }

@@ -22,9 +22,10 @@
 
 namespace convene::agent {
 
-// The name under which scontrol knows this job: SLURM_JOB_ID, or ARRAY_TASK of an array (the
-// array's own number would mean all of its tasks). Empty where this is no job of Slurm, or where
-// another node's agent asks: the first of each step does.
+// The name under which scontrol knows this job: SLURM_JOB_ID. The last task of an array has the
+// array's own number there, which would mean all tasks: it is ARRAY_TASK. (SLURM_ARRAY_* alone do
+// not prove a task: a job that a task submits inherits them.) Empty where this is no job of Slurm,
+// or where another node's agent asks: the first of each step does.
 std::string SlurmJobToAskFor(const EnvironmentLookup& environment);
 
 struct SlurmVerdict {

@@ -112,15 +112,19 @@ TEST_CASE("a mode that scontrol does not tell changes nothing, and that is told"
   CHECK(HeedPreemptMode(unwanted, kConfig, kPartition).why == unwanted.why);
 }
 
-TEST_CASE("the first agent of a step asks, for the task of an array by both numbers") {
+TEST_CASE("the first agent of a step asks, for the last task of an array by both numbers") {
   CHECK(SlurmJobToAskFor(LookupIn({})).empty());
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}})).empty());
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "0"}})) == "35");
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"}, {"SLURM_NODEID", "1"}})).empty());
-  CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35"},
-                                   {"SLURM_NODEID", "0"},
-                                   {"SLURM_ARRAY_JOB_ID", "34"},
-                                   {"SLURM_ARRAY_TASK_ID", "2"}})) == "34_2");
+  testing::EnvironmentTable task = {{"SLURM_JOB_ID", "34"},
+                                    {"SLURM_NODEID", "0"},
+                                    {"SLURM_ARRAY_JOB_ID", "34"},
+                                    {"SLURM_ARRAY_TASK_ID", "2"}};
+  CHECK(SlurmJobToAskFor(LookupIn(task)) == "34_2");
+  // Another task has a number of its own, and so has a job that inherits a task's variables.
+  task["SLURM_JOB_ID"] = "35";
+  CHECK(SlurmJobToAskFor(LookupIn(task)) == "35");
   CHECK(SlurmJobToAskFor(LookupIn({{"SLURM_JOB_ID", "35 --help"}})).empty());
 }
 

@@ -100,11 +100,14 @@ absl::Status DetectPyTorchJob(const EnvironmentLookup& environment, DetectedJob*
   if (*rank >= *nodes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "RANK=", *rank, " and WORLD_SIZE=", *nodes,
-        " contradict each other: ranks count from 0. In a pod both count pods, as PyTorchJob sets "
-        "them; unset them if something else did"));
+        " contradict each other: ranks count from 0. In a pod RANK counts pods, as PyTorchJob sets "
+        "it; unset both if something else set them"));
   }
-  Choose(&job->nodes, *nodes, absl::StrCat(*nodes, " nodes, by WORLD_SIZE: it counts pods here"),
-         job);
+  // Later operators tell the pods by torchrun's flag, and multiply WORLD_SIZE by nprocPerNode.
+  if (!environment("PET_NNODES").has_value()) {
+    Choose(&job->nodes, *nodes, absl::StrCat(*nodes, " nodes, by WORLD_SIZE: it counts pods here"),
+           job);
+  }
   Choose(&job->node_rank, *rank,
          absl::StrCat("node rank ", *rank, ", by RANK: it counts pods here"), job);
   const std::string endpoint = absl::StrCat(*master, ":", *port);
@@ -232,8 +235,14 @@ std::string FullNameIn(absl::string_view hosts_file, absl::string_view host_name
   return "";
 }
 
-absl::Status DetectKubernetes(const EnvironmentLookup& environment, const ProcessFacts& process,
+absl::Status DetectKubernetes(const EnvironmentLookup& environment, ProcessFacts process,
                               DetectedJob* job) {
+  // With setHostnameAsFQDN a pod's host name has its domain.
+  const size_t dot = process.host_name.find('.');
+  if (dot != std::string::npos) {
+    process.full_name = process.host_name;
+    process.host_name.resize(dot);
+  }
   // Outside of a pod, these variables are a person's own.
   if (InPod(environment)) CONVENE_RETURN_IF_ERROR(DetectPyTorchJob(environment, job));
   DetectVolcano(environment, process, job);

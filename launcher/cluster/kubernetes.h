@@ -24,16 +24,16 @@ EnvironmentLookup MeantEnvironment(EnvironmentLookup environment);
 std::string FullNameIn(absl::string_view hosts_file, absl::string_view host_name);
 
 // Fills the fields that are still open, from each of these in turn:
-// - PyTorchJob (and Volcano's PyTorch plug-in), in a pod: MASTER_ADDR, MASTER_PORT, WORLD_SIZE,
-// RANK,
-//   which count pods. Not below a launcher, whose workers have variables of the same names;
+// - PyTorchJob (and Volcano's PyTorch plug-in), in a pod: MASTER_ADDR, MASTER_PORT, RANK, which
+//   counts pods, and WORLD_SIZE, which counts pods where PET_NNODES is not set. Not below a
+//   launcher, whose workers have variables of the same names;
 // - Volcano: VC_TASK_INDEX with the lists VC_<TASK>_HOSTS;
 // - JobSet: JOBSET_*, which our manifest takes from the pod's annotations;
 // - an Indexed Job: JOB_COMPLETION_INDEX; a StatefulSet, if CONVENE_STATEFULSET names it. The pods
 //   of both are NAME-INDEX, so the name of the first one follows from this one's.
 // InvalidArgument where a variable is no number, where variables contradict each other, and where
 // this host is no pod of the StatefulSet.
-absl::Status DetectKubernetes(const EnvironmentLookup& environment, const ProcessFacts& process,
+absl::Status DetectKubernetes(const EnvironmentLookup& environment, ProcessFacts process,
                               DetectedJob* job);
 
 }  // namespace convene::launcher

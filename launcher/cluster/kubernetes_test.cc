@@ -44,6 +44,14 @@ TEST_CASE("an Indexed Job: the index is the rank, and pod 0 has this pod's name 
   CHECK_THAT(job->reasons[2], Catch::Contains("by this pod's name llama-12.train"));
 }
 
+TEST_CASE("a pod whose host name has its domain finds pod 0 as well") {
+  const std::string name = std::string("llama-12.") + kDomain;
+  const auto job = Detect(InPodWith({{"JOB_COMPLETION_INDEX", "12"}}), {.host_name = name});
+  REQUIRE_OK(job);
+  CHECK(job->endpoint == "llama-0.train.research.svc.cluster.local:29400");
+  CHECK(job->job_id == "llama");
+}
+
 TEST_CASE("an Indexed Job without a subdomain has a rank, and says why there is no endpoint") {
   const auto job = Detect(InPodWith({{"JOB_COMPLETION_INDEX", "1"}}), Pod("llama-1", ""));
   REQUIRE_OK(job);
@@ -111,6 +119,17 @@ TEST_CASE("a PyTorchJob counts pods by WORLD_SIZE and RANK") {
   const auto job = Detect(kPyTorchJob, Pod("llama-worker-2", ""));
   REQUIRE_OK(job);
   CHECK(job->nodes == 4);
+  CHECK(job->node_rank == 3);
+  CHECK(job->endpoint == "llama-master-0:23456");
+}
+
+TEST_CASE("a later PyTorchJob counts workers by WORLD_SIZE, and tells the pods by a flag") {
+  Table table = kPyTorchJob;
+  table["WORLD_SIZE"] = "32";
+  table["PET_NNODES"] = "4";
+  const auto job = Detect(table, Pod("llama-worker-2", ""));
+  REQUIRE_OK(job);
+  CHECK_FALSE(job->nodes.has_value());
   CHECK(job->node_rank == 3);
   CHECK(job->endpoint == "llama-master-0:23456");
 }

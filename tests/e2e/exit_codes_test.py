@@ -19,7 +19,7 @@ class ExitCodesTest(ConveneTestCase):
     def test_a_failed_worker_is_1_and_its_own_code_is_told(self):
         for code, words in ((3, "exit code 3"), (64, "exit code 64"), (70, "exit code 70"),
                             (76, "exit code 76 (suspect device)"),
-                            (127, "exit code 127 (program not found)")):
+                            (127, "exit code 127 (program or library not found)")):
             with self.subTest(code=code):
                 text = self.run_script(f"echo last words >&2; exit {code}", 1)
                 self.assertIn("The first failure was rank 0 (local rank 0, pid ", text)

@@ -54,9 +54,14 @@ class PreemptionTest(ConveneTestCase):
 
     def test_a_job_that_is_cancelled_or_at_its_limit_is_not(self):
         self.scontrol(SHOWN.format('None'))
-        text, _ = self.stop(SLURM_ARRAY_JOB_ID='34', SLURM_ARRAY_TASK_ID='2')
-        self.assertEqual(self.asked(), ['-o show job 34_2'])
-        self.assertIn('job 34_2 is not being preempted', text)
+        text, _ = self.stop(SLURM_ARRAY_JOB_ID='35', SLURM_ARRAY_TASK_ID='2')
+        self.assertEqual(self.asked(), ['-o show job 35_2'])
+        self.assertIn('job 35_2 is not being preempted', text)
+
+    def test_times_are_asked_for_in_slurms_own_format(self):
+        self.scontrol(SHOWN.format('2026-11-23T02:00:22'), before='[ "$SLURM_TIME_FORMAT" = standard ] || exit 1')
+        text, _ = self.stop(SLURM_TIME_FORMAT='relative')
+        self.assertIn("job 35 is back in Slurm's queue", text)
 
     def test_a_controller_that_does_not_answer_delays_no_checkpoint(self):
         self.scontrol(SHOWN.format('None'), before='sleep 60')

@@ -16,8 +16,8 @@ class DeployCase(SlurmTestCase):
     def submit(self, name, *options, arguments=(), **environment):
         file = os.path.realpath(find_program(f'{_FILES}/{name}'))
         words = self.train_arguments(model='llama-tiny', data=None, metrics_file=None, checkpoint_dir=None) + list(arguments)
-        return self.ask('sbatch', '--parsable', f'--chdir={self.directory}', '--gpus-per-node=2', '--cpus-per-task=2', *options, file, *words,
-                        RUN=self.path('run'), DATA=self.data, **environment).strip()
+        return self.ask('env', f'--chdir={self.directory}', 'sbatch', '--parsable', '--gpus-per-node=2', '--cpus-per-task=2', *options, file, *words,
+                        **{'RUN': self.path('run'), 'DATA': self.data, **environment}).strip()
 
     def assert_steps(self, last=None):
         """Each step was made once, in order, up to the step `last`."""

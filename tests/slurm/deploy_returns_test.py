@@ -4,6 +4,7 @@ import re
 import unittest
 
 from tests.slurm.deploy_case import DeployCase
+from tests.support.convene_testing import wait_until
 
 
 class DeployReturnsTest(DeployCase):
@@ -34,6 +35,27 @@ class DeployReturnsTest(DeployCase):
     def test_train_comes_back_before_its_time_limit(self):
         # The signal may come a minute earlier than asked for.
         self.assert_goes_on(self.train_for_long('--time=2', '--signal=TERM@30'), 150)
+
+    def test_train_comes_back_once_after_a_preemption(self):
+        # The launcher asks for the requeue, and the batch file would, too.
+        job = self.train_for_long('--partition=low')
+        self.ask('sbatch', '--partition=high', '--nodes=3', '--ntasks-per-node=1', '--cpus-per-task=4', '--wrap', 'sleep 1')
+        self.assert_goes_on(job, 120)
+
+    def test_a_stopped_task_of_an_array_comes_back_alone(self):
+        array = self.submit('train.sbatch', '--nodes=1', '--array=0-1', RUN='', arguments=['--steps', '100000', '--checkpoint-every', '100000'])
+        for task in range(2):
+            wait_until(lambda task=task: self.metrics(f'runs/train-{task}/metrics.jsonl'), 60, f'a step of task {task}')
+        # Slurm gave this one the number of the whole array.
+        self.assertEqual(self.job(f'{array}_1')['JobId'], array)
+        self.ask('scancel', '--signal=TERM', f'{array}_1.0')
+        wait_until(lambda: self.job(f'{array}_1')['Restarts'] == '1', 30, 'the requeue')
+        other = self.job(f'{array}_0')
+        self.assertEqual((other['Restarts'], other['JobState']), ('0', 'RUNNING'))
+        wait_until(lambda: self.job(f'{array}_1')['JobState'] == 'RUNNING', 60, 'the task is back')
+        self.ask('scancel', array)
+        wait_until(lambda: not self.ask('squeue', '-h').strip(), 30, 'the end of both tasks')
+        self.assert_nothing_left()
 
     def test_a_spare_takes_the_place_of_a_lost_node(self):
         job = self.submit('spares.sbatch', '--nodes=3', SPARES='1', PATIENCE='10', arguments=['--steps', '600'])

@@ -1,5 +1,5 @@
-"""A running job loses no step by what Slurm does to it: stops, limits, preemption, requeue, suspension. By tools/nightly slurm,
-under both process trackers: Slurm looks at limits and graces every 30 s, so most of these minutes are waits."""
+"""A running job loses no step by what Slurm does to it: stops, limits, preemption, requeue, suspension. By tools/nightly slurm: Slurm looks at
+limits and graces every 30 s, so most of these minutes are waits."""
 
 import os
 import re
@@ -12,12 +12,11 @@ NODES = ('--nodes=2', '--ntasks-per-node=1', '--cpus-per-task=4', '--open-mode=a
 RESUMED = r'resumed after step (\d+), saved'
 
 
-class PreemptionCase:
-    """The tests; each class below is one process tracker."""
+class PreemptionTest(SlurmTestCase):
 
     def submit(self, *options, line='srun convene run', after=''):
         words = ' '.join(self.train_arguments(steps=100000, checkpoint_every=100000))
-        script = f'#!/bin/bash\n{line} --nproc-per-node 2 convene-train {words}\n{after}\n'
+        script = f'#!/bin/bash\n{line} --nproc-per-node 2 convene-train {words} {after}\n'
         job = self.sbatch(self.write('job.sh', script), *NODES, *options)
         self.wait_for_metrics(job, lambda last: last['step'] >= 10, 'step 10')
         return job
@@ -63,6 +62,20 @@ class PreemptionCase:
         self.ask('scontrol', 'requeue', job)
         self.assert_goes_on(job)
         self.end(job)
+
+    def test_a_batch_script_that_requeues_its_job_itself(self):
+        # As with #SBATCH --signal=B:USR1@SECONDS.
+        job = self.submit('--requeue', line="trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun convene run", after='&\nwait; wait')
+        self.ask('scancel', '--batch', '--signal=USR1', job)
+        self.assert_goes_on(job)
+        self.end(job)
+
+    def test_a_batch_script_that_a_signal_ends(self):
+        job = self.submit()
+        self.ask('scancel', '--batch', '--signal=TERM', job)
+        self.wait_for_state(job, 'FAILED CANCELLED COMPLETED', 30)
+        self.assert_saved(job)
+        self.assert_nothing_left()
 
     def test_a_preemption_with_a_grace(self):
         job = self.submit('--partition=low', '--requeue')
@@ -134,14 +147,6 @@ class PreemptionCase:
             return len(seen) > 2000 and len(set(seen[-2000:])) == 1  # wait_until asks every 5 ms
         wait_until(still, 60, 'the job stands still')
         return seen[-1]
-
-
-class LinuxprocTest(PreemptionCase, SlurmTestCase):
-    TRACKER = 'linuxproc'
-
-
-class CgroupTest(PreemptionCase, SlurmTestCase):
-    TRACKER = 'cgroup'
 
 
 if __name__ == '__main__':

@@ -81,6 +81,27 @@ class StepsTest(SlurmTestCase):
         self.assertRegex(text, r'Exited with exit code 69')
         self.assert_nothing_left()
 
+    def test_slurm_kills_what_does_not_end_and_its_nodes_are_free(self):
+        # A process that left the session and cleared its environment, below a worker that heeds no signal.
+        script = "trap '' TERM; env -i setsid sleep 98765 & while :; do sleep 1; done"
+        step = self.srun(TWO_NODES, CONVENE, 'run', '--nproc-per-node', 1, '--stop-grace', 'signal=60', '--no-python', 'sh', '-c', script)
+        wait_until(lambda: len(self.sleepers()) == 2, 20, 'both workers')
+        self.ask('scancel', self.ask('squeue', '-h', '-o', '%A').strip())
+        self.finish(step, 30, 128 + signal.SIGKILL)  # KillWait is 5 s
+        wait_until(lambda: not self.sleepers(), 10, 'the end of what the workers left')
+        self.slurm.wait_until_idle()
+        self.assert_nothing_left()
+
+    def sleepers(self):
+        found = []
+        for pid in set().union(*map(self.processes_on, self.slurm.nodes)):
+            try:
+                with open(f'/proc/{pid}/cmdline', 'rb') as line:
+                    found += [pid] if line.read() == b'sleep\x0098765\0' else []
+            except OSError:
+                pass
+        return found
+
     def test_a_program_that_does_not_exist_ends_at_once(self):
         started = time.monotonic()
         text = self.finish(self.srun(TWO_NODES, CONVENE, 'run', '--nproc-per-node', 2, 'no-such-program'), 20, 64)

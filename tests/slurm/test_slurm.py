@@ -32,7 +32,13 @@ from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCa
 
 _PATH = os.environ.get('PATH', '') + ':/usr/sbin:/usr/bin:/sbin:/bin'
 _PROGRAMS = ('slurmctld', 'slurmd', 'srun', 'sbatch', 'scancel', 'scontrol', 'sinfo', 'squeue', 'sbcast')
+# "$4": for cgroup2, with v2 alone where Slurm looks for it.
 _NODE = """
+if [ -n "$4" ]; then
+  export LD_PRELOAD="$4"
+  [ ! -d /sys/fs/cgroup/unified ] || mount --bind /sys/fs/cgroup/unified /sys/fs/cgroup
+  mkdir -p /sys/fs/cgroup/system.slice
+fi
 hostname "$3" && mount --bind "$2/hosts" /etc/hosts && mount -t tmpfs tmpfs "$2/local" && readlink /proc/self/ns/mnt >>"$2/namespaces.$1" &&
   exec slurmd -D -N "$1" -f "$2/slurm.conf"
 """
@@ -48,6 +54,13 @@ _PARTITIONS = (
 _TRACKERS = {
     'linuxproc': {'ProctrackType': 'proctrack/linuxproc', 'TaskPlugin': 'task/none'},
     'cgroup': {'ProctrackType': 'proctrack/cgroup', 'TaskPlugin': 'task/affinity,task/cgroup'},
+    # Without task/cgroup: where v1 hierarchies exist, they have the controllers.
+    'cgroup2': {'ProctrackType': 'proctrack/cgroup', 'TaskPlugin': 'task/affinity'},
+}
+_CGROUP_CONF = {
+    'linuxproc': '',
+    'cgroup': 'CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\nConstrainCores=no\n',
+    'cgroup2': 'CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n',
 }
 
 
@@ -65,7 +78,9 @@ def _check_machine(tracker):
     if tried.returncode != 0:
         raise NoSlurm(f'no namespaces here: {tried.stderr.strip()}')
     if tracker == 'cgroup' and not os.access('/sys/fs/cgroup/freezer/tasks', os.W_OK):
-        raise NoSlurm('proctrack/cgroup needs cgroup v1 here, with a freezer: Slurm 22.05 takes v2 only from systemd')
+        raise NoSlurm('no cgroup v1 with a freezer here: CONVENE_SLURM_TRACKER=cgroup2')
+    if tracker == 'cgroup2' and not any(os.access(f'/sys/fs/cgroup/{where}cgroup.procs', os.W_OK) for where in ('', 'unified/')):
+        raise NoSlurm('no cgroup v2 here')
 
 
 class Slurm:
@@ -125,7 +140,7 @@ class Slurm:
             os.mkdir(self.path(folder))
         with open('/etc/hosts', encoding='utf-8') as hosts:
             self._write('hosts', f'{hosts.read()}\n127.0.0.1 localhost {" ".join(map(self._host_name, self.nodes))}\n')
-        self._write('cgroup.conf', 'CgroupPlugin=cgroup/v1\nCgroupAutomount=yes\nConstrainCores=no\n')
+        self._write('cgroup.conf', _CGROUP_CONF[self._tracker])
         gpus = ''
         for index in range(self._gpus):
             os.mknod(self.path(f'gpu{index}'), stat.S_IFCHR | 0o600, os.makedev(240, index))
@@ -176,8 +191,9 @@ class Slurm:
 
     def start_node(self, node):
         """Starts the node's slurmd, for the first time or again."""
+        preloaded = os.path.abspath(find_program('tests/slurm/unified_cgroup.so')) if self._tracker == 'cgroup2' else ''
         self._start_daemon(node, 'unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', _NODE, 'sh', node, self.directory,
-                           self._host_name(node))
+                           self._host_name(node), preloaded)
 
     def kill_slurmd(self, node):
         """SIGKILL for the node's slurmd alone: its jobs compute on, and Slurm gives the node up after SlurmdTimeout."""

@@ -15,8 +15,8 @@ CUDA_FOLDER = '/usr/local/cuda/lib64'
 # PEP 600's platforms promise these two besides the C library; auditwheel's manylinux-policy.json says since which platform a GLIBCXX is there.
 PROMISED = re.compile(r'^lib(stdc\+\+|gcc_s)\.so[.\d]*$')
 PLATFORM_OF_GLIBCXX = {(3, 4, 28): (2, 31), (3, 4, 29): (2, 34), (3, 4, 30): (2, 35), (3, 4, 33): (2, 39)}
-# The packages of PyPI that hold the libraries which a trainer for GPUs needs.
-CUDA_WHEELS = ['nvidia-cublas', 'nvidia-cudnn-cu13', 'nvidia-nccl-cu13', 'nvidia-cuda-runtime', 'nvidia-cuda-nvrtc']
+# The packages of PyPI that hold the libraries which a trainer for GPUs needs, with the versions whose files have the names that it asks for.
+CUDA_WHEELS = ['nvidia-cublas<14,>=13', 'nvidia-cudnn-cu13<10,>=9', 'nvidia-nccl-cu13', 'nvidia-cuda-runtime<14,>=13', 'nvidia-cuda-nvrtc<14,>=13']
 
 
 class Version(NamedTuple):

@@ -73,7 +73,7 @@ class WheelTest(unittest.TestCase):
         self.assertEqual([rules.of_the_wheel(name) for name in ('libstdc++.so.6', 'libgcc_s.so.1', 'libgomp.so.1')], [False, False, True])
 
     def test_cuda_comes_only_when_it_is_asked_for(self):
-        self.assertIn("Requires-Dist: nvidia-cublas; extra == 'cuda'\n", rules.wheel_metadata(BUILT, 'words', ['libcublas.so.13']))
+        self.assertIn("Requires-Dist: nvidia-cublas<14,>=13; extra == 'cuda'\n", rules.wheel_metadata(BUILT, 'words', ['libcublas.so.13']))
         self.assertNotIn('nvidia', rules.wheel_metadata(BUILT, 'words', []))
 
     def test_the_record_has_each_file_and_itself(self):
