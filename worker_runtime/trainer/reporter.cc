@@ -159,7 +159,7 @@ void Reporter::Summary(int64_t step) {
                    .bits_per_byte = bits_per_byte_,
                    .wall_time = wall_time,
                    .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
-                   .restarts = std::max<int64_t>(0, contract_.epoch.value() - 1),
+                   .restarts = contract_.attempt,
                    .checkpoint = checkpoint_,
                    .checkpoint_step = checkpoint_step_,
                    .metrics_file = options_.metrics_file});
