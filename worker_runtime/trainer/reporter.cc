@@ -46,7 +46,7 @@ absl::Status Reporter::OpenMetrics() {
   const auto lost = static_cast<uint64_t>(lost_lines_.count());
   if (lost > 0 && !std::has_single_bit(lost)) return opened_;
   absl::StatusOr<MetricsFile> file = MetricsFile::Open(options_.metrics_file, first_step_);
-  opened_ = file.status();
+  opened_ = Annotate(file.status(), "metrics_file");
   if (file.ok()) metrics_ = *std::move(file);
   return opened_;
 }
