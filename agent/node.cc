@@ -216,17 +216,17 @@ void Node::StepOnce() {
 
 void Node::OnNews(RendezvousLink::News&& news) {
   if (auto* event = std::get_if<rendezvous::DaemonEvent>(&news)) {
+    if (!std::exchange(told_loss_, "").empty()) Log("the rendezvous answers again");
     if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
       return log_publisher_->Publish(*wanted, link_->endpoint());
     }
     return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting()});
   }
-  const absl::Status& status = std::get<absl::Status>(news);
-  if (!status.ok() && state_.ever_linked) {
-    Log(absl::StrCat("the stream to the rendezvous ended: ", status.message()));
-  } else {
-    spdlog::debug("the stream ended: {}", status.ToString());
-  }
+  const auto& status = std::get<absl::Status>(news);
+  spdlog::debug("the stream ended: {}", status.ToString());
+  std::string why(state_.ever_linked && !status.ok() ? status.message() : told_loss_);
+  if (why != told_loss_) Log(absl::StrCat("the rendezvous is away, trying again: ", why));
+  told_loss_ = std::move(why);
   Take(StreamEnded{status, rendezvous::AgentStream::RefusedAt(status)});
 }
 

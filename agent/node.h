@@ -121,6 +121,8 @@ class Node {
   std::optional<Result> result_;
   bool is_told_to_end_ = false;  // a signal came
   bool has_told_of_background_ = false;
+  // Of the rendezvous, as told last: each try fails in the same words. "": it answers.
+  std::string told_loss_;
 
   EventLoop loop_;
   const OwnInput input_;

@@ -360,14 +360,34 @@ ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
   return is_static ? ConfReader::kStatic : ConfReader::kC10d;
 }
 
+// `srun --ntasks-per-node=8 torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8`: the line means one
+// agent a node, and torchrun would start eight, of which most find no seat.
+bool MeansOneAgentANode(const RunFlags& flags, const rendezvous::Hello& hello,
+                        const DetectedJob& detected) {
+  int workers = 0;
+  return detected.local_task.has_value() && detected.local_task->count > 1 &&
+         detected.nodes.value_or(1) > 1 && hello.nodes_min == hello.nodes_max &&
+         hello.nodes_max == *detected.nodes &&
+         absl::SimpleAtoi(flags.nproc_per_node.value_or(""), &workers) &&
+         workers == detected.local_task->count;
+}
+
 // torchrun asks no scheduler: its line in a batch script is one node, however many nodes there are.
 // So is a line with --standalone.
 absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLookup& environment,
                                       const Machine& machine, JobSpec* spec) {
-  if (flags.as_torchrun) return DetectedJob();
   absl::StatusOr<DetectedJob> detected = DetectJob(
       environment,
       {.host_name = machine.host_name, .full_name = machine.full_name, .parent = machine.parent});
+  if (flags.as_torchrun) {
+    DetectedJob tasks;
+    if (!detected.ok() || !MeansOneAgentANode(flags, spec->options.hello, *detected)) return tasks;
+    tasks.local_task = detected->local_task;
+    tasks.reasons.push_back(absl::StrCat(
+        "one of this node's ", tasks.local_task->count,
+        " tasks is the agent and starts a worker for each, because --nnodes counts the nodes"));
+    return tasks;
+  }
   if (detected.ok() && !detected->signal_warning.empty()) {
     spec->warnings.push_back(detected->signal_warning);
   }

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "launcher/outcome.h"
 #include "launcher/slurm_address.h"
 #include "rendezvous/net/port_mark.h"
+#include "rendezvous/net/resolve.h"
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
@@ -37,6 +39,7 @@ namespace {
 
 // A host name that stays unknown for so long counts as a slip of the pen.
 constexpr absl::Duration kLocateTimeout = absl::Seconds(15);
+constexpr absl::Duration kLocalAddrPatience = absl::Seconds(2);
 
 // One question to Slurm's controller in this time, on average, where a step has many nodes.
 constexpr absl::Duration kScontrolSpreadPerNode = absl::Milliseconds(2);
@@ -65,6 +68,14 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
   const int64_t wanted = least + nodes + kConnectionsPerWorker * nodes * hello.local_world_size;
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(least, wanted));
   return CheckThreads(kThreads);
+}
+
+// Fails now, not when the run has ended.
+absl::Status CheckOutcomeFile(const std::string& path) {
+  if (path.empty() || access(ParentDirectory(path).c_str(), W_OK | X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, absl::StrCat("--outcome-file ", path, ": write to its folder"));
 }
 
 // The kernel keeps signals without a handler from pid 1, which a container's command is: a look-up
@@ -106,7 +117,19 @@ absl::Status ResolveSlurmHost(JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// Not an error: another node's name service may know it.
+void CheckLocalAddr(const std::string& address) {
+  constexpr int kAnyPort = 9;  // nothing is sent
+  const auto resolved = rendezvous::ResolveHost(address, kAnyPort, kLocalAddrPatience);
+  if (resolved.ok()) return;
+  spdlog::warn(
+      "--local-addr {}: {}. Workers here and on the other nodes look for the job's store under "
+      "this name",
+      address, std::string(resolved.status().message()));
+}
+
 absl::Status Locate(absl::Duration patience, JobSpec* spec) {
+  if (spec->local_addr.has_value()) CheckLocalAddr(*spec->local_addr);
   if (!spec->slurm_host.empty()) CONVENE_RETURN_IF_ERROR(ResolveSlurmHost(spec));
   CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
   absl::StatusOr<Location> location = LocateRendezvous(
@@ -144,6 +167,7 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
     return static_cast<int>(ExitCode::kUnfitNode);
   }
   CONVENE_RETURN_IF_ERROR(limits);
+  CONVENE_RETURN_IF_ERROR(CheckOutcomeFile(flags.outcome_file));
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
   EndAtSignalsAsPid1(spec.options.ending_signals);

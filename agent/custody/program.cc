@@ -16,6 +16,11 @@ bool IsFile(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
+bool IsDirectory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 bool IsExecutable(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
 
 absl::Status NotExecutable(const std::string& path) {
@@ -29,6 +34,10 @@ absl::Status NotExecutable(const std::string& path) {
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& search_path) {
   if (name.empty()) return absl::NotFoundError("The program to run has an empty name.");
   if (name.find('/') != std::string::npos) {
+    if (IsDirectory(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("The program ", name, " is a directory. Name the file in it to run."));
+    }
     if (!IsFile(name)) {
       return absl::NotFoundError(
           absl::StrCat("The program ", name,

@@ -30,7 +30,7 @@ TEST_CASE("a missing program is told with where it was looked for") {
                "not found in PATH (/usr/bin:/bin)");
   CHECK_STATUS(FindProgram("./no-such-tool", "/bin"), absl::StatusCode::kNotFound,
                "does not exist");
-  CHECK_STATUS(FindProgram("/tmp", ""), absl::StatusCode::kNotFound, "/tmp");
+  CHECK_STATUS(FindProgram("/tmp", ""), absl::StatusCode::kInvalidArgument, "/tmp is a directory");
   CHECK_STATUS(FindProgram("", "/bin"), absl::StatusCode::kNotFound, "empty");
 }
 

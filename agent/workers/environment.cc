@@ -34,6 +34,7 @@ std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> ta
   if (!place.timer_file.empty()) table[contract::kTimerFile] = place.timer_file;
   table[contract::kErrorFile] = place.error_file;
   table[contract::kEpoch] = absl::StrCat(place.epoch.value());
+  table[contract::kAttempt] = absl::StrCat(assignment.attempt);
   // An outer agent's variables must not reach these workers.
   table.erase(contract::kSession);
   table.erase(contract::kTerminal);

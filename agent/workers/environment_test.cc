@@ -20,6 +20,7 @@ WorkerPlace Place() {
   place.assignment.store_port = 7000;
   place.assignment.restart_count = 2;
   place.assignment.max_restarts = 3;
+  place.assignment.attempt = 5;
   place.epoch = Epoch(9);
   place.local_rank = 3;
   place.local_world_size = 4;
@@ -32,6 +33,7 @@ WorkerPlace Place() {
 
 TEST_CASE("a worker is told its place in torchrun's words and in ours") {
   CHECK(absl::StrJoin(WorkerEnvironment({}, Place()), "\n") ==
+        "CONVENE_ATTEMPT=5\n"
         "CONVENE_EPOCH=9\n"
         "CONVENE_SESSION=/run/x/session\n"
         "GROUP_RANK=1\n"

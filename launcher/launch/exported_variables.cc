@@ -20,6 +20,7 @@ constexpr absl::string_view kPrefixes[] = {"NCCL_", "CUDA_", "PYTHON", "CONVENE_
 constexpr absl::string_view kOfThisMachine[] = {contract::kCudaVisibleDevices,
                                                 "CONVENE_TOPOLOGY",
                                                 contract::kEpoch,
+                                                contract::kAttempt,
                                                 contract::kSession,
                                                 contract::kProgress,
                                                 contract::kAgentToken,

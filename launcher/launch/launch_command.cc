@@ -56,8 +56,9 @@ Variables OwnVariables() {
 }
 
 absl::StatusOr<std::vector<LaunchHost>> ReadHostfile(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseHostfile(text, path);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), "the list of hosts");
+  return ParseHostfile(*text, path);
 }
 
 absl::StatusOr<std::vector<LaunchHost>> ReadHosts(const LaunchFlags& flags,

@@ -28,7 +28,8 @@ using Row = std::vector<std::string>;
 // "0.4s", "12s", "3m5s".
 std::string Age(absl::Duration age) {
   const absl::Duration unit = age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1);
-  return absl::FormatDuration(absl::Trunc(age, unit));
+  const absl::Duration whole = absl::Trunc(age, unit);
+  return whole == absl::ZeroDuration() ? "0s" : absl::FormatDuration(whole);
 }
 
 std::string State(const NodeView& node) {

@@ -39,6 +39,7 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
   job.nodes[0].progress = WorkerProgress{1200, 3.25, "step"};
   job.nodes[2].why = "waits to replace a lost node";
   job.last_failures.push_back({Epoch(2), "rank 9 on n2: killed by SIGKILL", absl::Seconds(185)});
+  job.last_failures.push_back({Epoch(1), "n4 left", absl::Milliseconds(3)});
   CHECK(StatusText({job}, 10) ==
         "job j: running, epoch 3, 3 nodes (--nnodes 1:2), not in the epoch: 1 spare, restarts 0 of "
         "5\n"
@@ -49,7 +50,8 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
         "      -      -  n3       spare              -        -  400ms  waits to replace a lost "
         "node\n"
         "  last failures:\n"
-        "    epoch 2, 3m5s ago: rank 9 on n2: killed by SIGKILL\n");
+        "    epoch 2, 3m5s ago: rank 9 on n2: killed by SIGKILL\n"
+        "    epoch 1, 0s ago: n4 left\n");
   CHECK(StatusText({}, 10) == "no jobs\n");
 }
 

@@ -140,6 +140,9 @@ class DaemonRestartTest(ConveneTestCase):
         self.wait_until_back(2)
         self.end_work(agents)
         self.assertEqual(self.worker_starts(), before)
+        for text in map(self.output, agents):
+            self.assertLessEqual(text.count("the rendezvous is away"), 2, text)  # closed, then refused; not each try
+            self.assertEqual(text.count("the rendezvous answers again"), 1, text)
 
     def test_a_failure_while_the_daemon_is_away_restarts_the_workers_once_it_is_back(self):
         self.start_daemon()

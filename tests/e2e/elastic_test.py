@@ -40,6 +40,12 @@ class ElasticTest(ConveneTestCase):
         self.assertEqual({m["layout"] for m in self.metrics()}, {"dp2 x tp2 x pp1"})
         self.assertEqual(len(self.metrics()), 30)
 
+    def test_a_second_run_of_an_id_is_a_first_start(self):
+        endpoint = self.start_daemon()
+        self.finish(self.start_agent(endpoint, 0, "1", steps=5), 60)
+        again = self.start_agent(endpoint, 0, "1", steps=10, resume="none")
+        self.assertIn("already holds checkpoints up to step 5", self.finish(again, 60, expected_code=64))
+
     def test_the_node_that_owns_the_endpoint_hosts_the_rendezvous(self):
         # Port 0 cannot be agreed on beforehand: take one that the kernel just gave out.
         import socket

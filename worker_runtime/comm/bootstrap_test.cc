@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
@@ -161,6 +163,26 @@ TEST_CASE("a rank that never comes is named") {
   const auto set = BootstrapGloo({.pp = 1, .dp = 2, .tp = 1}, 0, store, "epoch/1",
                                  {.connect_timeout = absl::Milliseconds(50)});
   CHECK_STATUS(set, absl::StatusCode::kDeadlineExceeded, "waiting for the address of rank 1");
+}
+
+TEST_CASE("all ranks read what each publishes: some bytes for each peer") {
+  constexpr int kRanks = 8;
+  constexpr size_t kAddressBytes = 136;  // of gloo's whole address
+  MemoryStore store;
+  std::vector<absl::StatusOr<CommunicatorSet>> sets(kRanks);
+  std::vector<Thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back("rank", [&, rank] {
+      sets[rank] = BootstrapGloo({.dp = kRanks}, rank, store, "epoch/1", {});
+    });
+  }
+  for (Thread& rank : ranks) rank.Join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    CHECK_OK(sets[rank]);
+    const auto published = store.Get(absl::StrCat("epoch/1/address/", rank), absl::ZeroDuration());
+    REQUIRE_OK(published);
+    CHECK(published->size() < kAddressBytes + 4 * kRanks);
+  }
 }
 
 TEST_CASE("a rank of another world size is refused") {

@@ -28,11 +28,12 @@ class GlooMesh : public std::enable_shared_from_this<GlooMesh> {
  public:
   // Binds to `listen_host` (a name or an address that the other ranks can reach), tells the others
   // through the store under "`key_prefix`/address/<rank>" and connects to all of them. One key
-  // written and world_size - 1 read per rank.
+  // written and world_size - 1 read per rank, of some bytes for each peer. Raises this process's
+  // soft limit of open files as far as the world needs.
   //
   // DeadlineExceeded when a rank did not come within `timeout` (the text names it); Unavailable
-  // when a connection failed; InvalidArgument when `listen_host` cannot be bound; the store's own
-  // errors.
+  // when a connection failed; InvalidArgument when `listen_host` cannot be bound, or the hard limit
+  // of open files is too low; the store's own errors.
   static absl::StatusOr<std::shared_ptr<GlooMesh>> Connect(int rank, int world_size,
                                                            const std::string& listen_host,
                                                            rendezvous::StoreClient& store,

@@ -19,13 +19,16 @@ struct Contract {
   int master_port = 0;
   int restart_count = 0;
   std::string run_id;
-  Epoch epoch;                // 0 under torchrun
+  Epoch epoch;  // 0 under torchrun
+  // The epochs that this run of the job began before; 0 under torchrun. A later run of the same id
+  // begins with 0 again, while its epochs go on from the earlier run's.
+  int attempt = 0;
   std::string session_path;   // "" when there is no agent of ours
   std::string progress_path;  // "" when nobody watches
   bool terminal = false;      // progress lines may be redrawn in place
 
-  // The job ran before this process. Epochs count from 1; torchrun has none and counts failures.
-  bool is_restart() const { return epoch > Epoch(1) || restart_count > 0; }
+  // The job ran before this process. torchrun counts its failures alone.
+  bool is_restart() const { return attempt > 0 || restart_count > 0; }
 };
 
 // With no variable set at all: a single process (rank 0 of 1). InvalidArgument when a variable is

@@ -57,17 +57,20 @@ TEST_CASE("where LOCAL_RANK is 0 for all, the agent's own word tells the place o
                "CONVENE_LOCAL_RANK=2");
 }
 
-TEST_CASE("a later epoch, and under torchrun a failure before, is a restart") {
-  const auto is_restart = [](int64_t epoch, int restart_count) {
-    Contract contract;
-    contract.epoch = Epoch(epoch);
-    contract.restart_count = restart_count;
-    return contract.is_restart();
+TEST_CASE("an epoch of the same run before, and under torchrun a failure before, is a restart") {
+  const auto is_restart = [](const char* epoch, const char* attempt, const char* restart_count) {
+    auto table = kSecondOfFour;
+    table["CONVENE_EPOCH"] = epoch;
+    table["CONVENE_ATTEMPT"] = attempt;
+    table["TORCHELASTIC_RESTART_COUNT"] = restart_count;
+    const auto contract = ReadContract(Environment(table));
+    REQUIRE_OK(contract);
+    return contract->is_restart();
   };
-  CHECK_FALSE(is_restart(1, 0));
-  CHECK_FALSE(is_restart(0, 0));
-  CHECK(is_restart(2, 0));
-  CHECK(is_restart(0, 1));
+  CHECK_FALSE(is_restart("1", "0", "0"));
+  CHECK_FALSE(is_restart("7", "0", "0"));  // an earlier run of the same id had six
+  CHECK(is_restart("8", "1", "0"));
+  CHECK(is_restart("0", "0", "1"));
 }
 
 TEST_CASE("a wrong variable is named with its value") {

@@ -24,9 +24,10 @@ inline constexpr char kTimerFile[] = "TORCHELASTIC_TIMER_FILE";
 inline constexpr char kNcclAsyncErrorHandling[] = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 inline constexpr char kOmpNumThreads[] = "OMP_NUM_THREADS";
 
-// Our own variables: the group's generation, and a Unix stream socket of the agent (absent under
-// torchrun).
+// Our own variables: the group's generation, how many generations this run of the job had before,
+// and a Unix stream socket of the agent (absent under torchrun).
 inline constexpr char kEpoch[] = "CONVENE_EPOCH";
+inline constexpr char kAttempt[] = "CONVENE_ATTEMPT";
 inline constexpr char kSession[] = "CONVENE_SESSION";
 // Marks every process that an agent's workers start, so that the agent finds and ends it. Workers
 // do not use it.

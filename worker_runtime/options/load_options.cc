@@ -246,7 +246,9 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   options->pp_layout = config.pp_layout();
   options->pp_schedule = config.pp_schedule();
   if (absl::EndsWith(options->pp_schedule, ".csv")) {
-    CONVENE_ASSIGN_OR_RETURN(options->pp_schedule_csv, ReadFile(options->pp_schedule));
+    absl::StatusOr<std::string> csv = ReadFile(options->pp_schedule);
+    if (!csv.ok()) return Annotate(csv.status(), "pp_schedule");
+    options->pp_schedule_csv = *std::move(csv);
     if (options->pp_schedule_csv.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("pp_schedule: ", options->pp_schedule, " is empty"));

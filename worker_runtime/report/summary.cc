@@ -32,7 +32,8 @@ std::string HowToGoOn(const TrainingSummary& summary) {
   }
   if (is_finished) {
     return absl::StrCat("the same command with --steps ", 2 * summary.steps,
-                        " trains as long again");
+                        " trains as long again, at the learning rates of ", 2 * summary.steps,
+                        " steps");
   }
   return absl::StrCat("the same command goes on from step ", summary.checkpoint_step);
 }

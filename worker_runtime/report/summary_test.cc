@@ -26,7 +26,8 @@ TEST_CASE("a finished run shows its result, its history and how to train on") {
         "  time        2:05, 41.2k tokens/s\n"
         "  metrics     /run/metrics.jsonl\n"
         "  checkpoint  /run/step_00000500 (step 500)\n"
-        "  to go on    the same command with --steps 1000 trains as long again\n");
+        "  to go on    the same command with --steps 1000 trains as long again, at the learning "
+        "rates of 1000 steps\n");
 }
 
 TEST_CASE("a stopped run says from which step the same command goes on") {

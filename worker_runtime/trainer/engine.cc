@@ -174,9 +174,10 @@ absl::Status Engine::Await() {
     PassOnStop();
   }
   if (absl::IsDeadlineExceeded(waited)) {
-    waited = absl::DeadlineExceededError(absl::StrCat(device_.description(),
-                                                      " has not finished its queued work within ",
-                                                      absl::FormatDuration(options_.timeout)));
+    waited = absl::DeadlineExceededError(absl::StrCat(
+        device_.description(), " has not finished its queued work within ",
+        absl::FormatDuration(options_.timeout),
+        ": it hangs, or a step takes so long and needs a longer --collective-timeout-seconds"));
   }
   // A collective's error about a peer is the cause: the device only saw that data did not arrive,
   // or, when the collective was aborted, ran on without them.

@@ -46,7 +46,7 @@ absl::Status Reporter::OpenMetrics() {
   const auto lost = static_cast<uint64_t>(lost_lines_.count());
   if (lost > 0 && !std::has_single_bit(lost)) return opened_;
   absl::StatusOr<MetricsFile> file = MetricsFile::Open(options_.metrics_file, first_step_);
-  opened_ = file.status();
+  opened_ = Annotate(file.status(), "metrics_file");
   if (file.ok()) metrics_ = *std::move(file);
   return opened_;
 }
@@ -159,7 +159,7 @@ void Reporter::Summary(int64_t step) {
                    .bits_per_byte = bits_per_byte_,
                    .wall_time = wall_time,
                    .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
-                   .restarts = std::max<int64_t>(0, contract_.epoch.value() - 1),
+                   .restarts = contract_.attempt,
                    .checkpoint = checkpoint_,
                    .checkpoint_step = checkpoint_step_,
                    .metrics_file = options_.metrics_file});

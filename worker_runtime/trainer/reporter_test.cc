@@ -30,6 +30,7 @@ Contract OfFour(int epoch) {
   Contract contract;
   contract.world_size = 4;
   contract.epoch = Epoch(epoch);
+  contract.attempt = epoch - 1;
   return contract;
 }
 

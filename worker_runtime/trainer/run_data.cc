@@ -129,8 +129,9 @@ std::string PackingText(const PackingCounts& counts) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options) {
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
-                           LoadTokenizer(options->tokenizer_path));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = LoadTokenizer(options->tokenizer_path);
+  if (!loaded.ok()) return Annotate(loaded.status(), "tokenizer");
+  std::unique_ptr<Tokenizer> tokenizer = *std::move(loaded);
   std::optional<TokenIds> ids;
   if (options->tokenizer_path == kByteTokenizer && !options->data.empty()) {
     CONVENE_ASSIGN_OR_RETURN(ids, IdsOfFiles(options->data));

@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
   return Device::Cuda(*gpu);
 }
 
-bool JobHasBegun(const Contract& contract) { return contract.epoch > Epoch(1); }
+bool JobHasBegun(const Contract& contract) { return contract.attempt > 0; }
 
 int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
   const double asked = AskedWorkers(options);
@@ -181,8 +181,9 @@ std::function<void(const std::string& done)> TellsOfData(const Contract& contrac
   };
 }
 
-// Nodes make their token files at their own speed; the bootstrap's minute begins when all have
-// theirs.
+// Nodes make their token files at their own speed; the bootstrap's time begins when all have
+// theirs. On a thousand GPUs NCCL needs more than the default minute, and a rank that dies
+// meanwhile ends the others through their agents.
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
                                         const Layout& layout, Device& device,
                                         ProgressWriter& progress) {
@@ -200,6 +201,8 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   ConnectOptions connect{.store_port = contract.master_port,
                          .local_rank = contract.local_rank,
                          .local_world_size = contract.local_world_size};
+  connect.bootstrap.connect_timeout =
+      std::max(connect.bootstrap.connect_timeout, options.collective_timeout);
   connect.bootstrap.operation_timeout = options.collective_timeout;
   connect.bootstrap.checkpoint_timeout = options.checkpoint_timeout;
   connect.bootstrap.store_host = contract.master_addr;

@@ -49,7 +49,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
 absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
                                                     const Contract& job, Device& device);
 // PURE. A layout with fewer workers than were asked for is no mistake any more (DecideLayout). Only
-// epochs are the same on every rank, and under torchrun there are none: there it stays a mistake.
+// our agents tell all ranks the same about it: under torchrun it stays a mistake.
 bool JobHasBegun(const Contract& contract);
 
 // PURE. The size of the world that a memory plan is for. DecideLayout refuses an impossible layout
