@@ -56,6 +56,16 @@ class DebTest(ConveneTestCase):
                               "/usr/share/doc/convene/copyright"}, names)
         self.assertFalse([name for name in names if name.endswith(("/torchrun", "libstdc++.so.6", "libibverbs.so.1"))])
 
+    def test_a_trainer_for_gpus_depends_on_the_same_packages(self):
+        deb, programs = packing.load_command("deb"), packing.programs()
+        trainer = shutil.copy(programs["convene-train"], self.path("convene-train"))
+        os.chmod(trainer, 0o755)
+        output_of("patchelf", "--add-needed", "libcudnn.so.9", trainer)
+        deb.copy_programs(self.path("root"), {**programs, "convene-train": trainer})
+        os.mkdir(self.path("work"))
+        info = output_of("dpkg-deb", "--info", self.package)
+        self.assertIn(f"Depends: {deb.depends(self.path('root'), self.path('work'))}\n", info)
+
     def test_its_programs_run_below_another_root_with_the_libraries_there(self):
         bin = f"{self.root}/usr/bin"
         self.assertEqual(output_of(f"{bin}/convene", "--version"), "convene 0.1.0\n")
