@@ -12,8 +12,8 @@
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/byte_bpe.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
-#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/normalizer_steps.h"
+#include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
