@@ -38,8 +38,8 @@ class Actor {
   }
 
  private:
-  void* handle_ = nullptr;
-  void* before_ = nullptr;
+  [[maybe_unused]] void* handle_ = nullptr;
+  [[maybe_unused]] void* before_ = nullptr;
 };
 
 // A stack, as AddressSanitizer knows it.
