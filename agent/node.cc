@@ -225,7 +225,7 @@ void Node::OnNews(RendezvousLink::News&& news) {
   const auto& status = std::get<absl::Status>(news);
   spdlog::debug("the stream ended: {}", status.ToString());
   std::string why(state_.ever_linked && !status.ok() ? status.message() : told_loss_);
-  if (why != told_loss_) Log(absl::StrCat("the rendezvous is away, trying again: ", why));
+  if (why != told_loss_) Log(absl::StrCat("the stream to the rendezvous ended: ", why));
   told_loss_ = std::move(why);
   Take(StreamEnded{status, rendezvous::AgentStream::RefusedAt(status)});
 }

@@ -141,7 +141,7 @@ class DaemonRestartTest(ConveneTestCase):
         self.end_work(agents)
         self.assertEqual(self.worker_starts(), before)
         for text in map(self.output, agents):
-            self.assertLessEqual(text.count("the rendezvous is away"), 2, text)  # closed, then refused; not each try
+            self.assertLessEqual(text.count("the stream to the rendezvous ended"), 2, text)  # closed, then refused; not each try
             self.assertEqual(text.count("the rendezvous answers again"), 1, text)
 
     def test_a_failure_while_the_daemon_is_away_restarts_the_workers_once_it_is_back(self):

@@ -113,6 +113,7 @@ absl::StatusOr<std::vector<char>> AddressFor(const std::string& packed, int peer
     if (place >= address.size()) return refused;
     address[place] = differing[static_cast<ptrdiff_t>(own + i)];
   }
+  if (address.size() != gloo::transport::tcp::Address().bytes().size()) return refused;
   return address;
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("an epoch of the same run before, and under torchrun a failure before,
   const auto is_restart = [](const char* epoch, const char* attempt, const char* restart_count) {
     auto table = kSecondOfFour;
     table["CONVENE_EPOCH"] = epoch;
-    table["CONVENE_ATTEMPT"] = attempt;
+    if (*attempt != '\0') table["CONVENE_ATTEMPT"] = attempt;
     table["TORCHELASTIC_RESTART_COUNT"] = restart_count;
     const auto contract = ReadContract(Environment(table));
     REQUIRE_OK(contract);
@@ -71,6 +71,9 @@ TEST_CASE("an epoch of the same run before, and under torchrun a failure before,
   CHECK_FALSE(is_restart("7", "0", "0"));  // an earlier run of the same id had six
   CHECK(is_restart("8", "1", "0"));
   CHECK(is_restart("0", "0", "1"));
+  // An older agent gives no attempt.
+  CHECK(is_restart("2", "", "0"));
+  CHECK_FALSE(is_restart("1", "", "0"));
 }
 
 TEST_CASE("a wrong variable is named with its value") {
