@@ -203,8 +203,8 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
                          .local_world_size = contract.local_world_size};
   const absl::Duration of_this_world =
       connect.bootstrap.connect_timeout + contract.world_size * absl::Milliseconds(200);
-  connect.bootstrap.connect_timeout = std::max(
-      connect.bootstrap.connect_timeout, std::min(options.collective_timeout, of_this_world));
+  connect.bootstrap.connect_timeout = std::max(connect.bootstrap.connect_timeout,
+                                               std::min(options.collective_timeout, of_this_world));
   connect.bootstrap.operation_timeout = options.collective_timeout;
   connect.bootstrap.checkpoint_timeout = options.checkpoint_timeout;
   connect.bootstrap.store_host = contract.master_addr;
