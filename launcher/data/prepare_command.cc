@@ -75,19 +75,23 @@ void SayLastWords(int signal) {
   raise(signal);  // ends the process when the handler returns
 }
 
-// A signal ends the command at once, as a kill would; before that a person reads what is left.
-void TellOfSignals(const PrepareFlags& flags, bool is_terminal) {
-  g_last_words = new std::string(absl::StrCat(
-      is_terminal ? "\r\x1b[K" : "", "convene data prepare: stopped by a signal before ",
-      flags.output, " was whole; ", flags.output, ".partial keeps all but the last ",
-      absl::FormatDuration(flags.options.journal_interval),
-      " of the work, and the same command goes on from there\n"));
+void SetHandler(void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = SayLastWords;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESETHAND;
   for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
     if (!IsIgnored(signal)) sigaction(signal, &action, nullptr);
   }
+}
+
+// A signal ends the command at once, as a kill would; before that a person reads what is left. The
+// words are true at each moment of PrepareOutput, also before there is a part.
+void TellOfSignals(const PrepareFlags& flags, bool is_terminal) {
+  g_last_words = new std::string(absl::StrCat(
+      is_terminal ? "\r\x1b[K" : "", "convene data prepare: stopped by a signal; what stands in ",
+      flags.output, ".partial is kept, and the same command goes on from its last journal ",
+      "(--journal-interval ", absl::FormatDuration(flags.options.journal_interval), ")\n"));
+  SetHandler(SayLastWords);
 }
 
 }  // namespace
@@ -108,6 +112,7 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
   worker::ProgressOutput progress(stderr, is_terminal);
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });
+  SetHandler(SIG_DFL);
   progress.End();
   CONVENE_RETURN_IF_ERROR(summary.status());
   CONVENE_ASSIGN_OR_RETURN(const auto made, worker::OpenTokenSource(flags.output));

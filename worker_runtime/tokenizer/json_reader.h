@@ -37,6 +37,13 @@ struct StreamTraits<convene::worker::JsonStream> {
   enum { copyOptimization = 1 };
 };
 
+// As for RapidJSON's own stream in memory. It stops at the text's zero byte, and its aligned loads
+// begin no later than there.
+template <>
+inline void SkipWhitespace(convene::worker::JsonStream& stream) {
+  stream.src_ = const_cast<char*>(SkipWhitespace_SIMD(stream.src_));
+}
+
 // Goes to the next quote, control character or \\u, undoes the other escapes on the way, and copies
 // the rest. RapidJSON's scan goes byte by byte to a multiple of sixteen behind each escape, and
 // lets some control characters pass.
@@ -90,9 +97,10 @@ absl::Status JsonError(absl::string_view text, const rapidjson::ParseResult& res
                        absl::string_view why_stopped);
 
 // Hands what `text` says to `handler` (rapidjson/reader.h, concept Handler). Its strings are views
-// of *buffer, and UTF-8. `kFlags`: more of rapidjson::ParseFlag. `why_stopped`: what an error says
-// where the handler stopped the reader. InvalidArgument: no JSON, with the byte, and the line where
-// there are several.
+// of *buffer; that they are UTF-8 is certain only once ReadJson has returned OK, as half a
+// surrogate pair is found last. `kFlags`: more of rapidjson::ParseFlag. `why_stopped`: what an
+// error says where the handler stopped the reader. InvalidArgument: no JSON, with the byte, and the
+// line where there are several.
 template <unsigned kFlags = 0, typename Handler>
 absl::Status ReadJson(absl::string_view text, std::string* buffer, Handler* handler,
                       absl::string_view why_stopped = "") {

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -425,6 +426,14 @@ TEST_CASE("a folder's template has the names of its special tokens, and one for 
         "{+<|pad|><|end|>+}");
   CHECK(std::holds_alternative<FolderTemplate>(
       *LoadChatFormat(folder.path() + "/chat_template.jinja")));
+  // By another file's name no config is meant, however the name ends.
+  std::ofstream(folder.path() + "/my_tokenizer_config.json") << "{{ bos_token }}";
+  for (const auto& [name, text] :
+       {std::pair("/tokenizer_config.json", "{+<|begin|>x<|end|>+}"),
+        std::pair("/my_tokenizer_config.json", "{+<|begin|><|end|>+}")}) {
+    CHECK(*Encoded(*LoadChatFormat(folder.path() + name), "{" + messages + "}", ChatmlOptions(),
+                   options) == text);
+  }
   CHECK(std::get<NamedTemplate>(*LoadChatFormat("llama3")) == NamedTemplate::kLlama3);
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/files.h"
@@ -84,7 +83,7 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
 absl::StatusOr<ChatFormat> LoadFrom(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
   const auto load = [&]() -> absl::StatusOr<FolderTemplate> {
-    if (absl::EndsWith(path, kConfigName)) return FromConfig(config);
+    if (std::filesystem::path(path).filename() == kConfigName) return FromConfig(config);
     CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(path));
     return MakeFolderTemplate(source, config);
   };

@@ -28,9 +28,10 @@ using ChatFormat = std::variant<NamedTemplate, FolderTemplate>;
 absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
                                                   const std::string& config);
 
-// `name_or_path`: one of NamedTemplateNames(); a .jinja file, with tokenizer_config.json beside it;
-// or a model folder, of which chat_template.jinja is taken, else the key chat_template of
-// tokenizer_config.json (a text, or a list with names of which "default" and "tool_use" are used).
+// `name_or_path`: one of NamedTemplateNames(); a file of the very name tokenizer_config.json, of
+// which the key chat_template is taken (a text, or a list with names of which "default" and
+// "tool_use" are used); any other file, which is a template, with tokenizer_config.json beside it;
+// or a model folder, of which chat_template.jinja is taken, else tokenizer_config.json.
 //
 // NotFound: no such name and no such path, or a folder without a chat template. InvalidArgument,
 // Unimplemented, ResourceExhausted: the template's. All with the path.

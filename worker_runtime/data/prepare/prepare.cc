@@ -231,7 +231,7 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
   const absl::Status status = Fill(sources, options, tell, &*output);
   if (status.ok()) return output->summary();
   // No later call can use a part of an input that changed.
-  if (keeps_part && output->has_journal() &&
+  if (keeps_part && output->can_resume() &&
       std::none_of(sources.begin(), sources.end(), IsChanged)) {
     return absl::Status(status.code(),
                         absl::StrCat(status.message(), "; ", path, ".partial keeps what is done, ",

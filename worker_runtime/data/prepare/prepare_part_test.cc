@@ -99,6 +99,7 @@ TEST_CASE("wherever the making of an output ends, the same call goes on to the s
     REQUIRE(made.status().code() == absl::StatusCode::kResourceExhausted);
     const bool keeps = absl::StrContains(made.status().message(), "the same command goes on");
     CHECK((access(dir.File("a.bin.journal").c_str(), F_OK) == 0) == keeps);
+    CHECK((access(dir.File("a.bin.partial").c_str(), F_OK) == 0) == keeps);
     // Only what was renamed already stands under the name.
     if (access(dir.File("a.bin").c_str(), F_OK) == 0) CHECK(*ReadFile(dir.File("a.bin")) == whole);
     PrepareSummary summary;

@@ -175,8 +175,10 @@ absl::Status TokenOutput::Sync() {
   return absl::OkStatus();
 }
 
-bool TokenOutput::has_journal() const {
-  return access(JournalOf(options_.path).c_str(), F_OK) == 0;
+bool TokenOutput::can_resume() const {
+  // Where only the last sync of the directory failed, the part has the output's name already.
+  return access(JournalOf(options_.path).c_str(), F_OK) == 0 &&
+         access(PartOf(options_.path).c_str(), F_OK) == 0;
 }
 
 absl::Status TokenOutput::Finish() {

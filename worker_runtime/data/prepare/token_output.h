@@ -59,7 +59,7 @@ class TokenOutput {
   absl::Status Sync();
 
   // Whether a later call can go on from here.
-  bool has_journal() const;
+  bool can_resume() const;
 
   // Removes all files but a finished one.
   static void Discard(const std::string& path);
