@@ -14,7 +14,8 @@
 #if defined(CONVENE_SANITIZER) || defined(__clang__) || !defined(__x86_64__)
 #define CONVENE_CPU_CLONES
 #else
-#define CONVENE_CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=haswell", "default")))
+#define CONVENE_CPU_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=haswell", "default")))
 #endif
 
 // For helpers of the functions above: they must be compiled again inside each clone.
