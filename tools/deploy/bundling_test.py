@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 import bundling  # noqa: E402  (the line above keeps __pycache__ out of the tree)
@@ -99,6 +100,12 @@ class FindCudaTest(unittest.TestCase):
     def test_each_folder_of_the_wheels_is_added_once(self):
         self.assertEqual(find_cuda.choose(['libcublas.so.13', 'libcublasLt.so.13', 'libnccl.so.2'], [], self.WHEELS),
                          (['/site/nvidia/cu13/lib', '/site/nvidia/nccl/lib'], []))
+
+    def test_a_toolkit_that_only_the_programs_know_is_added_for_what_libraries_load_by_name(self):
+        with mock.patch.object(find_cuda, 'names_in', {'/usr/local/cuda/lib64': ['libcudnn.so.9', 'libnvrtc.so.13']}.get), \
+                mock.patch.object(find_cuda, 'package_folders', list), mock.patch.object(find_cuda.subprocess, 'run', side_effect=OSError):
+            chosen = find_cuda.choose(['libcudnn.so.9', 'libnvrtc.so.13'], find_cuda.loader_knows(''), find_cuda.folders_to_add())
+        self.assertEqual(chosen, (['/usr/local/cuda/lib64'], []))
 
     def test_what_is_nowhere_is_named(self):
         self.assertEqual(find_cuda.choose(['libcudnn.so.9', 'libnccl.so.2'], [], self.WHEELS), (['/site/nvidia/nccl/lib'], ['libcudnn.so.9']))
