@@ -149,6 +149,18 @@ class FakeMachineTest(unittest.TestCase):
         self.assertIn(' 0 failed, ', printed)
         self.assertIn('run it again with --only', [row['text'] for row in rows if row['outcome'] == 'skipped'][-1])
 
+    def test_where_the_toolchain_itself_fails_nothing_else_takes_time(self):
+        self.write('bundle/tests/bin/toolchain_test', '#!/bin/sh\necho "error while loading shared libraries: libcudnn.so.9"\nexit 127\n')
+        rows, printed = self.check('ops', 'layouts', code=1)
+        self.assertEqual([(row['part'], row['outcome']) for row in rows[:1]], [('machine', 'failed')])
+        self.assertEqual({(row['part'], row['outcome']) for row in rows[1:]}, {('ops', 'skipped'), ('layouts', 'skipped')})
+        self.assertTrue(printed.rstrip().endswith('0 passed, 1 failed, 2 skipped'), printed)
+
+    def test_where_one_case_of_the_toolchain_fails_the_rest_is_tried(self):
+        self.write('bundle/tests/bin/toolchain_test', '#!/bin/sh\necho "test cases:  4 |  3 passed | 1 failed"\nexit 1\n')
+        rows, _ = self.check('ops', code=1)
+        self.assertIn(('//worker_runtime/ops/cuda:kernels_test', 'passed'), [(row['name'], row['outcome']) for row in rows])
+
     def test_a_library_that_is_missing_is_named_first(self):
         subprocess.run(['gcc', '-shared', '-fPIC', '-o', f'{self.folder}/libmissing.so.3', '-Wl,-soname,libmissing.so.3', f'{self.folder}/driver.c'],
                        check=True)

@@ -4,7 +4,7 @@
 usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only TEXT] [--seconds N] [--gpu N]      (in a checkout)
        convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
 Needs an NVIDIA driver (580 or later), CUDA 13's libraries (PyTorch's copies will do), and PyTorch for the comparisons with it.
-In a checkout without --bundle it first builds one. A call ends within its time, which is 150 s for ops, 330 s for sanitize, 480 s for layouts, 480 s
+In a checkout without --bundle it first builds one. A call ends within its time, which is 220 s for ops, 260 s for sanitize, 480 s for layouts, 480 s
 for bench, for several parts their sum, or --seconds; items left out are `skipped`. With --only, the chosen items get all of the time.
 nvidia-smi, the libraries that are missing and the toolchain's test come first in each call.
 Writes gpu_check.json (every figure) and gpu_check.log (every output); the last line is `N passed, N failed, N skipped`.
@@ -31,7 +31,7 @@ from budget import Budget  # noqa: E402
 from results import Results  # noqa: E402
 
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of a checkout or of an unpacked bundle
-PART_SECONDS = {'ops': 150, 'sanitize': 330, 'layouts': 480, 'bench': 480}
+PART_SECONDS = {'ops': 220, 'sanitize': 260, 'layouts': 480, 'bench': 480}
 TESTS_SHARE = 0.3  # of the time of `layouts`, for the collectives' own tests; the rest is training
 BENCHES_SHARE = 0.3  # of the time of `bench`, for the kernels' own; the rest is training
 TORCH_PROBE_SECONDS = 90  # PyTorch's libraries are read from a cold disk
@@ -58,8 +58,8 @@ class Check(NamedTuple):
         return budget if self.only else budget.part(share)
 
 
-def first_look(check: Check, budget: Budget) -> None:
-    """Reports faults of the machine, before anything else fails because of them."""
+def first_look(check: Check, budget: Budget) -> bool:
+    """Reports faults of the machine, before anything else fails because of them. False where most of the toolchain's test fails: then all would."""
     check.results.log('nvidia-smi', machine.smi_text())
     programs = [f'{check.bundle}/bin/{name}' for name in ('convene', 'convened', 'convene-train')]
     programs += [os.path.join(check.bundle, binary.file) for binary in check.binaries]
@@ -68,6 +68,7 @@ def first_look(check: Check, budget: Budget) -> None:
                              'is it in CUDA\'s libraries here, or should the bundle bring it?')
     toolchain = [binary for binary in check.binaries if binary.label == test_binaries.TOOLCHAIN_TEST]
     test_binaries.run_tests('machine', toolchain, check.bundle, check.environment, budget, check.results)
+    return not any(row.failed > row.passed for row in check.results.rows if row.name == test_binaries.TOOLCHAIN_TEST)
 
 
 def part_ops(check: Check, budget: Budget) -> None:
@@ -168,9 +169,12 @@ def run_parts(arguments: argparse.Namespace, bundle: str, budget: Budget) -> int
     print(f'{facts["gpu"]}, driver {facts["driver"]}, bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
     results = Results(arguments.output, facts)
     check = Check(bundle, arguments.device, arguments.gpu, environment, {}, arguments.only, test_binaries.read_manifest(bundle), results)
-    first_look(check, budget)
-    check = check._replace(torch=find_torch(arguments, environment, budget, results))
-    for name, share in budget.shares(arguments.parts, lambda name: PART_SECONDS[name]):
+    parts = arguments.parts if first_look(check, budget) else []
+    for name in [] if parts else arguments.parts:
+        results.skipped(name, 'all of it', f'{test_binaries.TOOLCHAIN_TEST} failed, and a lent machine\'s time is short: mend that first')
+    if parts:
+        check = check._replace(torch=find_torch(arguments, environment, budget, results))
+    for name, share in budget.shares(parts, lambda name: PART_SECONDS[name]):
         started = time.monotonic()
         print(f'\n=== {name} (at most {share:.0f} s)', flush=True)
         PARTS[name](check, Budget(share))

@@ -141,6 +141,16 @@ class TestBinariesTest(Workplace):
         self.assertTrue(self.results.any_failed())
         self.assertEqual(self.results.totals(), '8 passed, 3 failed, 1 skipped')
 
+    def test_the_slowest_comes_last_and_has_more_time(self):
+        binaries = [self.script('attention_test', 'sleep 3; echo "All tests passed (9 assertions in 4 test cases)"'), self.script('quick_test', 'sleep 60')]
+        with mock.patch.object(test_binaries, 'SLOWEST_TEST', '//ops:attention_test'), mock.patch.object(test_binaries, 'TEST_LIMIT_SECONDS', 3):
+            test_binaries.run_tests('ops', binaries, self.folder, dict(os.environ), budget.Budget(60), self.results)
+        self.assertEqual([(row.name, row.outcome) for row in self.results.rows], [('//ops:quick_test', 'failed'), ('//ops:attention_test', 'passed')])
+
+    def test_a_test_tells_the_time_of_each_case(self):
+        test_binaries.run_tests('ops', [self.script('told', 'test "$*" = "--durations yes"')], self.folder, dict(os.environ), budget.Budget(60), self.results)
+        self.assertEqual(self.outcomes(), [('passed', 1, 0, 0)])
+
     def test_without_time_nothing_is_started_and_it_is_said(self):
         test_binaries.run_tests('ops', [self.script('never', 'touch started')], self.folder, {}, budget.Budget(0), self.results)
         self.assertEqual(self.outcomes(), [('skipped', 0, 0, 1)])
@@ -210,6 +220,34 @@ class LayoutsTest(unittest.TestCase):
     def test_the_text_is_the_same_everywhere(self):
         self.assertEqual(text.made_up_text(60), 'dqb jm nxdf avmorvj ixcz ik psv paky fbtks ecv bdbt iht fila')
         self.assertEqual(len(text.made_up_text(1000)), 1000)
+
+
+class TrainTest(Workplace):
+    """Of a launcher that makes steps until it is stopped."""
+
+    STEPS = ('while [ "$1" != --metrics-file ]; do shift; done\ni=0\n'
+             'while :; do i=$((i+1)); echo "{\\"step\\": $i, \\"loss\\": 1.0, \\"grad_norm\\": 1.0}" >> "$2"; sleep 0.05; done\n')
+
+    def trained(self, limit_s, **changes):
+        os.makedirs(f'{self.folder}/bin')
+        self.script('bin/convene', self.STEPS)
+        place = machine.Place(self.folder, self.folder, 'cuda', dict(os.environ), {})
+        return layouts.train(layouts.Run('bf16, dp2', layouts.LAYOUTS[1], 'cuda', 'bf16', **changes), place, limit_s, self.results)
+
+    def test_a_run_is_stopped_when_it_has_done_enough(self):
+        trained = self.trained(60, enough=5)
+        self.assertGreaterEqual(len(trained.curve), 5)
+        self.assertEqual((trained.failure, trained.cut, trained.seconds < 20), ('', True, True))
+
+    def test_else_at_its_limit(self):
+        trained = self.trained(2, steps=100)
+        self.assertEqual((trained.failure, trained.cut, 2 <= trained.seconds < 20), ('', True, True))
+
+    def test_ranks_that_share_a_gpu_stop_early_and_one_alone_does_not(self):
+        runs = {item.name: item.work.args[0] for item in layouts.plan(PLACE, '', self.results) if item.name.startswith(('fp32', 'bf16'))}
+        self.assertEqual({run.enough < run.steps for name, run in runs.items() if 'one rank' in name}, {False})
+        self.assertEqual({run.enough for name, run in runs.items() if 'one rank' not in name}, {layouts.STEPS_OVER_NCCL})
+        self.assertGreaterEqual(layouts.STEPS_OVER_NCCL, curves.LEAST_STEPS_OVER_NCCL)
 
 
 class GraphsTest(Workplace):

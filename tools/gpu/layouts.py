@@ -25,6 +25,8 @@ GLOBAL_BATCH_SIZE = 8
 MICRO_BATCH_SIZE = 2
 LEARNING_RATE = 1e-3
 STEPS = 200
+# Ranks that take turns on one GPU may take a second a step: so many steps decide, and the rest would only take the time of later items.
+STEPS_OVER_NCCL = 40
 TEXT_BYTES = 1_000_000
 TORCH_SEEDS = (1, 2, 3)
 RESTART_STEPS = 100
@@ -74,6 +76,7 @@ class Run(NamedTuple):
     device: str
     precision: str
     steps: int = STEPS
+    enough: int = STEPS  # it is stopped after so many; the learning rate follows `steps`
     deterministic: bool = False
     cuda_graphs: bool = False
     max_restarts: int = 0
@@ -116,21 +119,29 @@ class Trained(NamedTuple):
     failure: str  # it ended badly or hung; '' also for one that was stopped at its limit while it made steps
     seconds: float
     output: str
-    cut: bool = False  # stopped at its limit
+    cut: bool = False  # stopped at its limit, or when it had done enough
 
 
 def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> Trained:
-    """A run that was stopped at its limit is compared as far as it came."""
-    done = processes.run(train_command(run, place), run_environment(run, place), limit_s)
+    """A run that was stopped at its limit, or had done enough, is compared as far as it came."""
+    deadline = time.monotonic() + limit_s
+    with processes.Program(train_command(run, place), run_environment(run, place)) as program:
+        while not program.ended() and time.monotonic() < deadline and not has_done_enough(run, place):
+            time.sleep(10 * POLL_SECONDS)
+        done = program.wait(0)
     results.log(run.name, done.output)
     curve = curves.read(metrics_path(run, place))
     failure = ''
-    if done.code is None:
+    if done.code is None and not has_done_enough(run, place):
         silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
         failure = why_stalled(curve, silent_s, limit_s, run.layout.floor_s)
-    elif done.code != 0:
+    elif done.code not in (0, None):
         failure = f'convene run ended with {done.code}: {processes.last_line(done.output)}'
     return Trained(curve, failure, done.seconds, done.output, done.code is None)
+
+
+def has_done_enough(run: Run, place: machine.Place) -> bool:
+    return run.enough < run.steps and max(curves.read(metrics_path(run, place)), default=0) >= run.enough
 
 
 def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float, floor_s: float) -> str:
@@ -308,7 +319,8 @@ class Item(NamedTuple):
 def plan(place: machine.Place, only: str, results: Results) -> List[Item]:
     """The items in the order of their worth: runs of one rank come first, because all others rest on them."""
     compared = Curves(place, results)
-    runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision) for layout in LAYOUTS for precision in ('fp32', 'bf16')]
+    runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision, enough=STEPS if layout.ranks == 1 else STEPS_OVER_NCCL)
+            for layout in LAYOUTS for precision in ('fp32', 'bf16')]
     alone, together = ([Item(run.name, run.layout.floor_s, functools.partial(compared.check, run)) for run in runs if (run.layout is SINGLE) == single]
                        for single in (True, False))
     deterministic = Item('deterministic, twice and with a kill -9', 3 * RUN_FLOOR_SECONDS, functools.partial(check_determinism, place, results))
