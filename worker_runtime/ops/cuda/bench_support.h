@@ -79,7 +79,8 @@ inline int BenchMain(int argc, char** argv, const char* name,
   }
   Figures figures;
   absl::Status status = run(figures);
-  if (status.ok()) status = figures.Write(has_json ? argv[2] : nullptr);
+  // Also after an error: the figures made before it count.
+  status.Update(figures.Write(has_json ? argv[2] : nullptr));
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s: %s\n", name, status.ToString().c_str());
   return 1;

@@ -319,6 +319,10 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
+  // Each new number of documents is a graph of its own, and takes up to seconds to build: a shape
+  // meets one list of lengths, each list three shapes.
+  const std::vector<std::vector<int>> lengths = DocumentLengths();
+  size_t turn = 0;
   for (const AttentionShape& shape : Shapes()) {
     std::printf("batch %d, length %d, heads %d/%d of %d%s: forward %s, backward %s\n", shape.batch,
                 shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
@@ -326,9 +330,7 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "
                 plans.Support(shape, 0, AttentionPass::kForward).ToString().c_str(),
                 plans.Support(shape, 0, AttentionPass::kBackward).ToString().c_str());
     CheckAttention<BFloat16>(queue, shape);
-    for (const std::vector<int>& lengths : DocumentLengths()) {
-      CheckAttention<BFloat16>(queue, shape, lengths);
-    }
+    CheckAttention<BFloat16>(queue, shape, lengths[turn++ % lengths.size()]);
   }
 }
 
