@@ -10,12 +10,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {
 namespace {
+
+constexpr size_t kHeadBytes = 4096;
 
 // One of the token files that a pattern names: all its files must be such.
 struct Group {
@@ -48,6 +52,28 @@ std::vector<std::string> NewTokenFiles(const std::vector<std::string>& files,
   return tokens;
 }
 
+// Whether the content, unpacked, begins as no text does. A file that cannot be read is no such one:
+// reading it whole tells why.
+bool IsBinary(const std::string& path) {
+  const absl::StatusOr<std::vector<SourceFile>> sources = ListSources({path});
+  if (!sources.ok()) return false;
+  const absl::StatusOr<std::unique_ptr<ByteStream>> stream = ByteStream::Open(sources->front());
+  if (!stream.ok()) return false;
+  std::string head(kHeadBytes, '\0');
+  const absl::StatusOr<size_t> n = (*stream)->Read(head.data(), head.size());
+  return n.ok() && absl::string_view(head.data(), *n).find('\0') != absl::string_view::npos;
+}
+
+// Tokens without what tells their format (Megatron's .bin alone, a part that was never finished)
+// must not be trained on as if they were letters.
+absl::Status CheckTexts(const std::vector<std::string>& files) {
+  const auto binary = std::find_if(files.begin(), files.end(), IsBinary);
+  if (binary == files.end()) return absl::OkStatus();
+  const absl::Status no_tokens = OpenTokenSource(*binary).status();
+  return absl::InvalidArgumentError(
+      absl::StrCat(no_tokens.message(), ", nor a text: it has zero bytes"));
+}
+
 // Token files each by itself; neighbouring texts together, where no weights part them.
 absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& paths) {
   std::vector<Group> groups;
@@ -78,7 +104,10 @@ absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& pat
       for (const std::string& path : tokens) {
         groups.push_back({{spec.path}, spec.weight, true, path});
       }
-    } else if (texts.has_value() && !spec.weight.has_value()) {
+      continue;
+    }
+    CONVENE_RETURN_IF_ERROR(CheckTexts(files));
+    if (texts.has_value() && !spec.weight.has_value()) {
       groups[*texts].patterns.push_back(spec.path);
     } else {
       texts = groups.size();

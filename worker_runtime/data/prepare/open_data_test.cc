@@ -71,6 +71,22 @@ TEST_CASE("without weights texts are one source, token files one each") {
   CHECK((*opened)[1].tokens->path() == dir.File("t.bin"));
 }
 
+TEST_CASE("tokens that have lost what tells their format are not read as a text") {
+  TempDir dir;
+  const LetterTokenizer letters;
+  // Megatron's .bin without its .idx; a part of ours that was never finished.
+  PutSource(dir.File("lost.bin"), std::string("a\0b\0c\0", 6));
+  PutSource(dir.File("part.bin"), std::string(2000, '\0'));
+  for (const std::string name : {"lost.bin", "part.bin"}) {
+    CHECK_STATUS(Open(dir, {dir.File(name)}, &letters), absl::StatusCode::kInvalidArgument,
+                 dir.File(name) + ": not a file of tokens");
+  }
+  CHECK_STATUS(Open(dir, {dir.File("lost.bin")}, &letters), absl::StatusCode::kInvalidArgument,
+               "nor a text: it has zero bytes");
+  PutSource(dir.File("packed.gz"), Gzip("text"));
+  REQUIRE_OK(Open(dir, {dir.File("packed.gz")}, &letters));
+}
+
 TEST_CASE("a token file counts once, however many of its names are given") {
   TempDir dir;
   const LetterTokenizer letters;

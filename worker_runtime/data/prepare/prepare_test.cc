@@ -119,6 +119,13 @@ TEST_CASE("broken lines are left out up to a number, and the first is named") {
   const std::string first = dir.File("a.jsonl") + ", line 2: the field 'text' is not a text";
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, first);
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument, "--max-bad-lines N");
+  Put(dir.File("array.json"), "[\n{\"text\": \"a\"}]\n");
+  Put(dir.File("one.jsonl"), "{\"text\": 5}\n");
+  const auto words = [&](const std::string& name) {
+    return std::string(Cached(dir, {name}).status().message());
+  };
+  CHECK_THAT(words("array.json"), Catch::Contains("jq -c '.[]'"));
+  CHECK_THAT(words("one.jsonl"), !Catch::Contains("jq"));
   options.input.max_bad_lines = 1;
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument,
                "line 4: broken JSON at byte 2: the text ends too early; this is broken line 2, and "
@@ -187,9 +194,13 @@ TEST_CASE("bad sources are named") {
   CHECK_STATUS(Cached(dir, {"none*.txt"}), absl::StatusCode::kNotFound,
                "no file matches '" + dir.File("none*.txt"));
   CHECK_STATUS(Cached(dir, {"empty.txt"}), absl::StatusCode::kInvalidArgument, "all 1 files of");
-  CHECK_STATUS(Cached(dir, {"sub"}), absl::StatusCode::kInvalidArgument, "is not a file");
+  CHECK_STATUS(Cached(dir, {"sub/"}), absl::StatusCode::kInvalidArgument,
+               "is a directory; to take all of its files, write " + dir.File("sub/*"));
   CHECK_STATUS(Cached(dir, {"cut.gz"}), absl::StatusCode::kDataLoss, "cut.gz");
   PrepareOptions options = LetterOptions(dir, {"cut.gz"});
+  options.input.patterns = {"/dev/zero"};
+  CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
+               "(by '/dev/zero') is neither a file nor a directory");
   options.input.field = "a..b";
   CHECK_STATUS(PrepareTokenFile(options, CacheOf(dir), nullptr), absl::StatusCode::kInvalidArgument,
                "'a..b' has an empty key");

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/check.h"
@@ -46,6 +48,8 @@ absl::Status RecordEncoder::Encode(const Chunk& chunk, EncodedChunk* encoded) {
     absl::Status status = EncodeRecord(record, text, chunk.is_json_lines, encoded);
     if (absl::IsInvalidArgument(status)) {
       encoded->records.back().why_bad = std::string(status.message());
+      encoded->records.back().is_array =
+          chunk.is_json_lines && absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
     } else if (!status.ok()) {
       return Annotate(status, absl::StrCat("line ", record.line));
     }

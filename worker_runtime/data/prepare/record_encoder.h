@@ -32,6 +32,7 @@ struct EncodedRecord {
   int64_t line = 0;  // as in Record
   bool is_first = true, is_last = true;
   bool is_empty = false;  // no text, no tokens
+  bool is_array = false;  // a JSON line that begins with one
   std::string why_bad;    // not empty: a broken line, without tokens
   size_t ids_end = 0;     // in EncodedChunk::ids; begins where the record before it ends
   int64_t text_bytes = 0;

@@ -58,10 +58,14 @@ absl::StatusOr<std::vector<SourceFile>> ListSources(const std::vector<std::strin
       if (stat(path.c_str(), &info) != 0) {
         return ErrnoStatus(errno, absl::StrCat("data: stat ", path));
       }
+      const std::string named = absl::StrCat("data: ", path, " (by '", pattern, "') is ");
+      if (S_ISDIR(info.st_mode)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(named, "a directory; to take all of its files, write ",
+                         (std::filesystem::path(path) / "*").string()));
+      }
       if (!S_ISREG(info.st_mode)) {
-        return absl::InvalidArgumentError(absl::StrCat("data: ", path, " (by '", pattern,
-                                                       "') is not a file; to take all of a ",
-                                                       "directory's files, write ", path, "/*"));
+        return absl::InvalidArgumentError(absl::StrCat(named, "neither a file nor a directory"));
       }
       if (info.st_size > 0) sources.push_back(Describe(path, info));
     }

@@ -115,7 +115,7 @@ absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRe
   if (summary.bad_lines <= options_.max_bad_lines) return absl::OkStatus();
   if (options_.max_bad_lines == 0) {
     const char* const hint =
-        record.line == 1
+        record.is_array
             ? ". Each line must be an object (`jq -c '.[]'` makes such lines of an array)"
             : "";
     return absl::InvalidArgumentError(
