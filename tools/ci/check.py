@@ -153,7 +153,8 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
-    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'nightly_test.py', 'stamps_test.py', 'targets_test.py', 'tidy_test.py'):
+    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'nightly_test.py', 'stamps_test.py', 'targets_test.py',
+                 'tidy_test.py'):
         run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
     run.step('tools/ci/one_definition_test.py')
@@ -193,11 +194,11 @@ class Change(NamedTuple):
     reached: Set[str]  # by a file of theirs, or of a target that they depend on
 
     def near(self, labels: List[str]) -> List[str]:
-        """What changed itself, and a fifth of the others: where the whole is looked at by another compiler."""
+        """The labels whose own files changed, and a fifth of the others: enough where another compiler looks at all of them."""
         return sorted(self.touched.intersection(labels).union(targets.fifth(labels, day())))
 
     def far(self, labels: List[str]) -> List[str]:
-        """What a change may break, and a fifth of the others: what did not change passed the day when it did."""
+        """The labels that the change may break, and a fifth of the others: those passed on the day when something of theirs changed."""
         return sorted(self.reached.intersection(labels).union(targets.fifth(labels, day())))
 
 
@@ -256,7 +257,8 @@ def part_clang(run: Run) -> None:
     # compiles its folders by clang as well, but with headers that are precompiled, which hides an include that is missing.
     tests = bazel_query('kind("cc_test rule", //...)')
     seen = set(tests + targets_of('asan', 'cc_(library|binary) rule'))
-    run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...', *without(sorted(seen.difference(change().near(list(seen))))))
+    left_out = sorted(seen.difference(change().near(list(seen))))
+    run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...', *without(left_out))
 
 
 def part_lint(run: Run) -> None:
@@ -349,7 +351,7 @@ PARTS = [
     Part('test', True, 'bazel test //... (likewise; with --fast not //tests/...)', part_test),
     Part('clang', False, 'by clang what asan does not compile (of tests, those that changed and a fifth): thread-safety analysis', part_clang),
     Part('lint', False, 'clang-tidy on the change, and on a tenth of the rest', part_lint),
-    Part('asan', False, 'tests of threads, processes, foreign bytes, and the fuzz corpora, that the change reaches, and a fifth: AddressSanitizer, UBSan', part_asan),
+    Part('asan', False, 'tests of threads, processes and foreign bytes that the change reaches, and a fifth: AddressSanitizer, UBSan', part_asan),
     Part('tsan', False, 'tests of threads that the change reaches, and a fifth: ThreadSanitizer', part_tsan),
     Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda: where the toolkit is, and its files changed', part_cuda),
 ]
