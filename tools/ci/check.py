@@ -7,18 +7,19 @@ part that is no test run. Logs: ~/.cache/convene/check/<checkout>/<part>.log.
 
 import argparse
 import collections
-import hashlib
+import functools
 import os
 import re
 import subprocess
 import sys
 import time
-from typing import Callable, Deque, List, NamedTuple, Optional, Set
+from typing import Callable, Deque, Dict, List, NamedTuple, Optional, Set
 
 sys.dont_write_bytecode = True
 import bazel_events  # noqa: E402  (the line above keeps __pycache__ out of the tree)
 import changes  # noqa: E402
 import stamps  # noqa: E402
+import targets  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LOGS = os.path.join(os.path.expanduser('~/.cache/convene/check'), ROOT.strip('/').replace('/', '-'))
@@ -152,7 +153,8 @@ def part_format(run: Run) -> None:
 
 
 def part_tidy(run: Run) -> None:
-    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'nightly_test.py', 'stamps_test.py', 'tidy_test.py'):
+    for test in ('bazel_events_test.py', 'changes_test.py', 'check_test.py', 'lint_test.py', 'nightly_test.py', 'stamps_test.py', 'targets_test.py',
+                 'tidy_test.py'):
         run.step(f'tools/ci/{test}')
     run.step('tools/ci/tidy')
     run.step('tools/ci/one_definition_test.py')
@@ -185,26 +187,45 @@ def bazel_query(query: str, *options: str) -> List[str]:
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
 
 
-def tests_of_asan(run: Run) -> List[str]:
-    """Each test that the part asan of the same run builds and runs: to link and run it once is enough."""
-    if 'asan' not in run.chosen:
-        return []
-    here = f'set({" ".join(sanitized_folders("asan"))})'
-    return bazel_query(fr'kind("_test rule", {here}) except attr(tags, "\b(cuda|manual|no-asan|no-sanitizer)\b", {here})')
+class Change(NamedTuple):
+    """The targets that a run has to look at more closely."""
+    rules: Dict[str, targets.Rule]
+    touched: Set[str]  # by a file of their own
+    reached: Set[str]  # by a file of theirs, or of a target that they depend on
+
+    def near(self, labels: List[str]) -> List[str]:
+        """The labels whose own files changed, and a fifth of the others: enough where another compiler looks at all of them."""
+        return sorted(self.touched.intersection(labels).union(targets.fifth(labels, day())))
+
+    def far(self, labels: List[str]) -> List[str]:
+        """The labels that the change may break, and a fifth of the others: those passed on the day when something of theirs changed."""
+        return sorted(self.reached.intersection(labels).union(targets.fifth(labels, day())))
 
 
-def for_second_compiler(tests: List[str], today: int) -> List[str]:
-    """The tests whose warnings by a compiler that links none of them are worth the time: those that changed since what landed, and a fifth of the
-    others, another fifth each day. today: days since any day."""
-    chosen = [label for label in tests if int(hashlib.sha256(label.encode()).hexdigest(), 16) % 5 == today % 5]
+@functools.lru_cache(maxsize=None)
+def change() -> Change:
+    """The change since what landed; where that is not known, the last day's."""
     tree = changes.Tree(ROOT)
     landed = tree.landed()
-    changed = tree.changed_since(landed) if landed else []
-    sources = [f'//{os.path.dirname(path)}:{os.path.basename(path)}' for path in changed if path.endswith('.cc')]
-    if sources and tests:
-        # By the rule's own words: a query for dependencies would need every repository that some target of the package depends on.
-        chosen += bazel_query(rf'attr(srcs, "({"|".join(map(re.escape, sources))})[],]", set({" ".join(tests)}))')
-    return sorted(set(chosen))
+    changed = set(tree.changed_since(landed) if landed else tree.changed_lately())
+    rules = targets.read_rules()
+    return Change(rules, targets.touched(rules, changed), targets.reached(targets.read_graph(rules), changed))
+
+
+def targets_of(config: str, kind: str) -> List[str]:
+    """The targets of the part `config` whose rule's name matches `kind`, without those that their tags leave out."""
+    here = f'set({" ".join(sanitized_folders(config))})'
+    return bazel_query(fr'kind("{kind}", {here}) except attr(tags, "\b(cuda|manual|no-{config}|no-sanitizer)\b", {here})')
+
+
+def sanitized_tests(config: str) -> List[str]:
+    """The tests that the part `config` builds and runs."""
+    return change().far(targets_of(config, '_test rule'))
+
+
+def tests_of_asan(run: Run) -> List[str]:
+    """Each test that the part asan of the same run builds and runs: to link and run it once is enough."""
+    return sanitized_tests('asan') if 'asan' in run.chosen else []
 
 
 def day() -> int:
@@ -220,7 +241,7 @@ def part_build(run: Run) -> None:
     left_out = tests_of_asan(run)
     run.bazel_build('--', '//...', *without(left_out))
     # The part asan compiles them by clang. A change must not land that gcc, which everybody's own `bazel test` uses, refuses.
-    seen = for_second_compiler(left_out, day())
+    seen = change().near(left_out)
     if seen:
         run.bazel_build('--output_groups=compilation_outputs', '--', *seen)
 
@@ -232,12 +253,12 @@ def part_test(run: Run) -> None:
 
 
 def part_clang(run: Run) -> None:
-    # Only clang's warnings are wanted (thread safety, layering and others): nothing is optimised, and nothing linked. The part asan
-    # compiles its folders by clang as well.
+    # Only clang's warnings are wanted (thread safety and others): nothing is optimised, and nothing linked. The part asan
+    # compiles its folders by clang as well, but with headers that are precompiled, which hides an include that is missing.
     tests = bazel_query('kind("cc_test rule", //...)')
-    unseen = set(tests).difference(for_second_compiler(tests, day()))
-    run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...',
-                    *without(sanitized_folders('asan') + sorted(unseen)))
+    seen = set(tests + targets_of('asan', 'cc_(library|binary) rule'))
+    left_out = sorted(seen.difference(change().near(list(seen))))
+    run.bazel_build('--config=clang', '--output_groups=compilation_outputs', '--', '//...', *without(left_out))
 
 
 def part_lint(run: Run) -> None:
@@ -245,12 +266,18 @@ def part_lint(run: Run) -> None:
 
 
 def sanitize(run: Run, config: str) -> None:
-    run.bazel_test(f'--config={config}', f'--test_tag_filters=-cuda,-no-sanitizer,-no-{config}', '--', *sanitized_folders(config))
+    tests = sanitized_tests(config)
+    if tests:
+        run.bazel_test(f'--config={config}', '--', *tests)
+    else:
+        run.skip('the change reaches none of its tests, and no package has its turn today')
 
 
 def part_asan(run: Run) -> None:
     # The part clang leaves these folders out, so targets that no test links are compiled here.
-    run.bazel_build('--config=asan', '--output_groups=compilation_outputs', '--', *sanitized_folders('asan'))
+    compiled = change().far(targets_of('asan', 'cc_(library|binary) rule'))
+    if compiled:
+        run.bazel_build('--config=asan', '--output_groups=compilation_outputs', '--', *compiled)
     sanitize(run, 'asan')
 
 
@@ -322,10 +349,10 @@ PARTS = [
     Part('layers', True, 'no forbidden dependency (tools/ci/check_layers)', part_layers),
     Part('build', True, 'bazel build //...; of the tests that the part asan links, what gcc says of those that changed, and of a fifth', part_build),
     Part('test', True, 'bazel test //... (likewise; with --fast not //tests/...)', part_test),
-    Part('clang', False, 'by clang what asan does not compile (of tests, those that changed and a fifth): thread-safety analysis and layering', part_clang),
+    Part('clang', False, 'by clang what asan does not compile (of tests, those that changed and a fifth): thread-safety analysis', part_clang),
     Part('lint', False, 'clang-tidy on the change, and on a tenth of the rest', part_lint),
-    Part('asan', False, 'tests with threads, processes or foreign bytes, and the fuzz corpora, under AddressSanitizer and UBSan', part_asan),
-    Part('tsan', False, 'tests with threads, under ThreadSanitizer', part_tsan),
+    Part('asan', False, 'tests of threads, processes and foreign bytes that the change reaches, and a fifth: AddressSanitizer, UBSan', part_asan),
+    Part('tsan', False, 'tests of threads that the change reaches, and a fifth: ThreadSanitizer', part_tsan),
     Part('cuda', False, 'everything with --config=cuda, and the tests tagged cuda: where the toolkit is, and its files changed', part_cuda),
 ]
 

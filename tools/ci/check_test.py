@@ -21,13 +21,26 @@ def run_of(*chosen):
 class LeftOutTest(unittest.TestCase):
 
     def test_what_asan_runs_is_left_out_elsewhere_only_where_asan_runs(self):
-        with mock.patch.object(subprocess, 'run') as bazel, \
+        everything = check.Change({}, set(), {'//agent/core:machine_test', '//launcher:flags_test'})
+        with mock.patch.object(subprocess, 'run') as bazel, mock.patch.object(check, 'change', return_value=everything), \
                 mock.patch.object(check, 'sanitized_folders', return_value=['//agent/...', '//launcher/...']):
             bazel.return_value.stdout = '//agent/core:machine_test\n//launcher:flags_test\n'
             self.assertEqual(check.tests_of_asan(run_of('build', 'test')), [])
             bazel.assert_not_called()
             self.assertEqual(check.tests_of_asan(run_of('build', 'test', 'asan')), ['//agent/core:machine_test', '//launcher:flags_test'])
             self.assertIn('set(//agent/... //launcher/...)', bazel.call_args[0][0][-1])
+
+    def test_what_the_change_does_not_reach_is_sanitized_within_five_days_and_tested_without_on_the_others(self):
+        labels = [f'//folder{number}:one_test' for number in range(50)]
+        with mock.patch.object(check, 'change', return_value=check.Change({}, set(), {labels[7]})), \
+                mock.patch.object(check, 'bazel_query', return_value=labels), mock.patch.object(check, 'day') as today:
+            days = []
+            for today.return_value in range(5):
+                days.append(check.sanitized_tests('asan'))
+                self.assertIn(labels[7], days[-1])
+                self.assertEqual(check.tests_of_asan(run_of('test', 'asan')), days[-1], 'the part test runs all others')
+        self.assertEqual(sorted(set(sum(days, []))), sorted(labels))
+        self.assertLess(max(map(len, days)), 25)
 
     def test_every_folder_that_a_sanitizer_looks_at_is_there(self):
         for folders in check.SANITIZED.values():
@@ -39,23 +52,11 @@ class LeftOutTest(unittest.TestCase):
     def test_gcc_compiles_a_test_that_only_asan_links(self):
         run = run_of('build', 'asan')
         with mock.patch.object(check, 'tests_of_asan', return_value=['//launcher:flags_test']), \
-                mock.patch.object(check, 'for_second_compiler', side_effect=lambda tests, _: tests), \
+                mock.patch.object(check, 'change', return_value=check.Change({}, {'//launcher:flags_test'}, set())), \
                 mock.patch.object(run, 'bazel_build') as build:
             check.part_build(run)
         self.assertEqual([call[0] for call in build.call_args_list],
                          [('--', '//...', '-//launcher:flags_test'), ('--output_groups=compilation_outputs', '--', '//launcher:flags_test')])
-
-    def test_a_second_compiler_sees_each_test_within_five_days_and_what_changed_at_once(self):
-        tests = [f'//folder:t{number}_test' for number in range(50)]
-        with mock.patch.object(check.changes.Tree, 'landed', return_value=None):
-            days = [check.for_second_compiler(tests, today) for today in range(5)]
-        self.assertEqual(sorted(label for labels in days for label in labels), sorted(tests))
-        late = days[3][0]
-        with mock.patch.object(check.changes.Tree, 'landed', return_value='abc'), \
-                mock.patch.object(check.changes.Tree, 'changed_since', return_value=['tools/ci/check.py', 'launcher/main.cc', 'gone.cc']), \
-                mock.patch.object(check, 'bazel_query', return_value=[late]) as query:
-            self.assertEqual(check.for_second_compiler(tests, 0), sorted(days[0] + [late]))
-            self.assertIn('attr(srcs, "(//launcher:main', query.call_args[0][0])
 
     @unittest.skipUnless(os.path.exists(check.NVCC), 'SKIPPED: no CUDA toolkit at /usr/local/cuda')
     @unittest.skipUnless(os.path.isdir(os.path.expanduser('~/.cache/convene/cudnn_frontend')),
