@@ -37,7 +37,6 @@ struct RunFlags {
   bool no_python = false;
   bool run_path = false;
   std::string start_method = "spawn";
-  std::string numa_binding;  // "", "node", "socket", "exclusive", "core-complex"
 
   double monitor_interval_seconds = 0.1;
   absl::Duration shutdown_timeout = absl::Seconds(30);

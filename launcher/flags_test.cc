@@ -94,7 +94,7 @@ TEST_CASE("torchrun's flags about nodes and workers land in their fields, in bot
     CHECK(flags.options.hello.role == "r");
     CHECK((flags.run_path && flags.no_python && flags.module));
     CHECK((flags.options.virtual_local_rank && flags.standalone && flags.as_torchrun));
-    CHECK(flags.numa_binding == "core-complex");
+    CHECK(flags.options.numa_binding == agent::NumaBinding::kCoreComplex);
     CHECK(flags.command == Words{"x"});
   }
 }
@@ -181,7 +181,7 @@ TEST_CASE("numbers outside their limits are answered with the limits") {
 TEST_CASE("torchrun reads no PET_ variable for NUMA binding and log plug-ins, and neither do we") {
   const RunFlags flags =
       Run({"x"}, {{"PET_NUMA_BINDING", "node"}, {"PET_LOGS_SPECS", "mine"}, {"PET_TEE", "3"}});
-  CHECK(flags.numa_binding.empty());
+  CHECK(flags.options.numa_binding == agent::NumaBinding::kNone);
   CHECK(flags.logs_specs.empty());
   CHECK(flags.tee == "3");
 }

@@ -1,10 +1,9 @@
 #include "launcher/log_options.h"
 
-#include <map>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -16,8 +15,7 @@ namespace {
 
 constexpr char kTorchrunPrefix[] = "[${role_name}${local_rank}]:";
 // A smaller size is a slip, such as 100 for 100M: a file would hold a few lines only.
-constexpr double kLogBytesMin = 4096;
-constexpr double kLogBytesMax = 1e15;
+constexpr int64_t kLogBytesMin = 4096;
 
 bool ParseStreamsNumber(absl::string_view text, agent::Streams* streams) {
   int number = 0;
@@ -58,26 +56,6 @@ std::vector<std::string> ParseFilters(const std::string& text) {
   return words;
 }
 
-// "1048576", "100M", "1.5GiB": by powers of 1024.
-absl::StatusOr<int64_t> ParseSize(const std::string& flag, const std::string& text) {
-  const size_t unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
-  std::string unit = absl::AsciiStrToUpper(text.substr(unit_at));
-  if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();
-  if (unit.size() > 1 && unit.back() == 'I') unit.pop_back();
-  const std::map<std::string, double> units = {{"", 1},       {"B", 1},      {"K", 0x1p10},
-                                               {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
-  const auto bytes_of_unit = units.find(unit);
-  double bytes = 0;
-  if (bytes_of_unit != units.end() && absl::SimpleAtod(text.substr(0, unit_at), &bytes)) {
-    bytes *= bytes_of_unit->second;
-    if (bytes == 0 || (bytes >= kLogBytesMin && bytes <= kLogBytesMax)) {
-      return static_cast<int64_t>(bytes);
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      flag, " ", text, ": write a size of at least 4K, such as 100M or 2G, or 0 for no limit"));
-}
-
 }  // namespace
 
 absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags) {
@@ -99,8 +77,12 @@ absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags) {
   if (!flags.log_line_prefix_template.empty()) {
     log.prefix_template = flags.log_line_prefix_template;
   }
-  if (!flags.log_max_bytes.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(log.max_file_bytes, ParseSize("--log-max-bytes", flags.log_max_bytes));
+  int64_t& most = log.max_file_bytes;
+  if (!flags.log_max_bytes.empty() &&
+      (!ParseSize(flags.log_max_bytes, &most).ok() || (most > 0 && most < kLogBytesMin))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-max-bytes ", flags.log_max_bytes,
+                     ": write a size of at least 4K, such as 100M or 2G, or 0 for no limit"));
   }
   return log;
 }

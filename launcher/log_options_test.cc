@@ -93,7 +93,7 @@ TEST_CASE("a size has a unit of 1024s and a floor") {
   CHECK(bytes("64kb") == 64 << 10);
   CHECK(bytes("0") == 0);
   RunFlags flags;
-  for (const char* bad : {"100", "M", "-1M", "1X", "9999999T"}) {
+  for (const char* bad : {"100", "0.5", "M", "-1M", "1X", "9999999T"}) {
     flags.log_max_bytes = bad;
     CHECK_STATUS(MakeLogOptions(flags), absl::StatusCode::kInvalidArgument, "--log-max-bytes");
   }

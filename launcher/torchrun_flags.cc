@@ -5,6 +5,8 @@
 namespace convene::launcher {
 namespace {
 
+using agent::NumaBinding;
+
 void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Nodes and where they meet");
   reader->Option("nnodes", &flags->nnodes, "nodes: N, or MIN:MAX for an elastic job (default 1)",
@@ -56,9 +58,12 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
                  {.value = "NAME"});
   reader->Switch("virtual-local-rank", &flags->options.virtual_local_rank,
                  "each worker sees one device only, and LOCAL_RANK 0");
-  reader->Option(
-      "numa-binding", &flags->numa_binding, "CPUs near its device for each worker",
-      {.choices = {"node", "socket", "exclusive", "core-complex"}, .from_environment = false});
+  reader->Choice<NumaBinding>("numa-binding", &flags->options.numa_binding,
+                              {{"node", NumaBinding::kNode},
+                               {"socket", NumaBinding::kSocket},
+                               {"exclusive", NumaBinding::kExclusive},
+                               {"core-complex", NumaBinding::kCoreComplex}},
+                              "CPUs near its device for each worker", {.from_environment = false});
   reader->Option("start-method", &flags->start_method, "no effect: workers are always new programs",
                  {.choices = {"spawn", "fork", "forkserver"}});
 }

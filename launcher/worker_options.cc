@@ -97,14 +97,6 @@ absl::Status ApplyDebugRank(agent::AgentOptions* options) {
   return absl::OkStatus();
 }
 
-agent::NumaBinding NumaBindingOf(const std::string& name) {
-  if (name == "node") return agent::NumaBinding::kNode;
-  if (name == "socket") return agent::NumaBinding::kSocket;
-  if (name == "exclusive") return agent::NumaBinding::kExclusive;
-  if (name == "core-complex") return agent::NumaBinding::kCoreComplex;
-  return agent::NumaBinding::kNone;
-}
-
 }  // namespace
 
 absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
@@ -131,7 +123,6 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* option
         ") in --rdzv-conf: the job would give up while a node is still being checked; lower the "
         "first or raise the second"));
   }
-  options->numa_binding = NumaBindingOf(flags.numa_binding);
   options->extra_environment[kSignalsToHandle] = flags.signals_to_handle;
   if (flags.event_log_handler != "null") {
     reasons->push_back(absl::StrCat("--event-log-handler ", flags.event_log_handler,

@@ -73,16 +73,14 @@ TEST_CASE("the signals to handle are taken and told to the workers") {
   Refused(flags, "--signals-to-handle SIGKILL");
 }
 
-TEST_CASE("health check, binding and exit code arrive as they are written") {
+TEST_CASE("health check and exit code arrive as they are written") {
   RunFlags flags;
   flags.options.health_check.command = "nvidia-smi";
   flags.options.health_check.timeout = absl::Seconds(5);
-  flags.numa_binding = "exclusive";
   flags.options.virtual_local_rank = flags.options.propagate_exit_code = true;
   const agent::AgentOptions options = Good(flags);
   CHECK(options.health_check.command == "nvidia-smi");
   CHECK(options.health_check.timeout == absl::Seconds(5));
-  CHECK(options.numa_binding == agent::NumaBinding::kExclusive);
   CHECK((options.virtual_local_rank && options.propagate_exit_code));
   flags.options.health_check.timeout = absl::ZeroDuration();
   Refused(flags, "--health-check-timeout");

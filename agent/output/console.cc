@@ -1,9 +1,9 @@
 #include "agent/output/console.h"
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
 
 namespace convene::agent {
 namespace {
@@ -72,21 +72,8 @@ void Console::Flush() {
 }
 
 void Console::Flush(Sink& sink) {
-  size_t done = 0;
-  while (done < sink.waiting.size()) {
-    const ssize_t n = sink.output.Write(absl::string_view(sink.waiting).substr(done));
-    if (n > 0) {
-      done += n;
-    } else if (errno == EINTR) {
-      continue;
-    } else if (errno == EAGAIN) {
-      break;
-    } else {
-      sink.closed = true;  // The reader is gone, or the disk is full: the workers must not suffer.
-      done = sink.waiting.size();
-    }
-  }
-  sink.waiting.erase(0, done);
+  // The reader is gone, or the disk is full: the workers must not suffer.
+  if (!sink.output.Write(&sink.waiting)) sink.closed = true;
   const bool wait = !sink.waiting.empty();
   if (wait == sink.watched) return;
   sink.watched = wait;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/shared_output.h"
 

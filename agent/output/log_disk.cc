@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"

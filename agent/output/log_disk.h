@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "agent/output/rotating_file.h"
-#include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/loop_timer.h"
 #include "tools/base/thread.h"

@@ -3,52 +3,26 @@
 #include <memory>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace convene::launcher {
 namespace {
 
 using worker::InputFormat;
+using worker::TokenFormat;
+using worker::TrainOn;
+
+constexpr int64_t kDocumentBytesMax = int64_t{1} << 40;
 
 constexpr char kTokenizerHelp[] =
     "a tokenizer.json, tekken.json, tiktoken or SentencePiece file, or a model's folder; byte: "
     "each "
     "byte is a token";
 
-absl::Status ReadCount(const std::string& text, int64_t least, int64_t* count) {
-  int64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < least) {
-    return absl::InvalidArgumentError(absl::StrCat("write a whole number from ", least, " on"));
-  }
-  *count = value;
-  return absl::OkStatus();
-}
-
-void AddCount(FlagReader* reader, const std::string& name, int64_t least,
-              std::optional<int64_t>* target, const std::string& help, const std::string& value) {
-  reader->Custom(name,
-                 [least, target](const std::string& text) {
-                   int64_t count = 0;
-                   const absl::Status status = ReadCount(text, least, &count);
-                   if (status.ok()) *target = count;
-                   return status;
-                 },
-                 help, {.value = value});
-}
-
-// "64M", "1G", "1000".
-absl::Status ReadSize(const std::string& text, int64_t* bytes) {
-  const size_t unit_at = text.find_first_not_of("0123456789");
-  const std::string unit = unit_at == std::string::npos ? "" : text.substr(unit_at);
-  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
-  int64_t value = 0;
-  if (shift < 0 || !absl::SimpleAtoi(text.substr(0, unit_at), &value) || value < 1 ||
-      value > (int64_t{1} << 40) >> shift) {
-    return absl::InvalidArgumentError("write bytes, as in 1000000, 64M or 1G");
-  }
-  *bytes = value << shift;
-  return absl::OkStatus();
+absl::Status ReadDocumentSize(const std::string& text, int64_t* bytes) {
+  const absl::Status status = ParseSize(text, bytes);
+  if (!status.ok() || (*bytes > 0 && *bytes <= kDocumentBytesMax)) return status;
+  return absl::InvalidArgumentError("write bytes from 1 to 1T, as in 1000000, 64M or 1G");
 }
 
 absl::Status ReadSeparator(const std::string& text, std::string* separator) {
@@ -57,20 +31,6 @@ absl::Status ReadSeparator(const std::string& text, std::string* separator) {
     return absl::InvalidArgumentError(
         "write a text; \\n is a line's end, \\t a tab and \\\\ a backslash");
   }
-  return absl::OkStatus();
-}
-
-absl::Status ReadFormat(const std::string& text, InputFormat* format) {
-  *format = text == "text"    ? InputFormat::kText
-            : text == "jsonl" ? InputFormat::kJsonLines
-                              : InputFormat::kAuto;
-  return absl::OkStatus();
-}
-
-absl::Status ReadTrainOn(const std::string& text, worker::TrainOn* train_on) {
-  *train_on = text == "all"    ? worker::TrainOn::kAll
-              : text == "last" ? worker::TrainOn::kLast
-                               : worker::TrainOn::kAnswers;
   return absl::OkStatus();
 }
 
@@ -97,12 +57,14 @@ absl::Status FinishPrepare(PrepareFlags* flags) {
 
 void AddInputFlags(FlagReader* reader, worker::InputOptions* input) {
   reader->Group("Input");
-  reader->Custom(
-      "format", [input](const std::string& text) { return ReadFormat(text, &input->format); },
+  reader->Choice<InputFormat>(
+      "format", &input->format,
+      {{"auto", InputFormat::kAuto},
+       {"text", InputFormat::kText},
+       {"jsonl", InputFormat::kJsonLines}},
       "text, or jsonl: a JSON object on each line. auto: jsonl for names in .jsonl, .ndjson or "
       ".json, and for files whose first line is an object with the field (default auto). Files may "
-      "be packed by gzip or zstd, whatever their names are",
-      {.value = "FORMAT", .choices = {"auto", "text", "jsonl"}});
+      "be packed by gzip or zstd, whatever their names are");
   reader->Option("field", &input->field,
                  "the text's key in each JSON line; dots lead into objects: meta.text (default "
                  "text)",
@@ -115,16 +77,16 @@ void AddInputFlags(FlagReader* reader, worker::InputOptions* input) {
       {.value = "TEXT"});
   reader->Custom(
       "max-document-bytes",
-      [input](const std::string& text) { return ReadSize(text, &input->max_document_bytes); },
+      [input](const std::string& text) {
+        return ReadDocumentSize(text, &input->max_document_bytes);
+      },
       "a longer JSON line is a broken line (default 32M). More takes more memory: about ten times "
       "this",
       {.value = "SIZE"});
-  reader->Custom(
-      "max-bad-lines",
-      [input](const std::string& text) { return ReadCount(text, 0, &input->max_bad_lines); },
-      "leave out up to so many broken JSON lines, and say how many; one more ends the command "
-      "(default 0)",
-      {.value = "N"});
+  reader->Option("max-bad-lines", &input->max_bad_lines,
+                 "leave out up to so many broken JSON lines, and say how many; one more ends the "
+                 "command (default 0)",
+                 {.value = "N", .least = 0});
 }
 
 }  // namespace
@@ -172,11 +134,11 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
                  "this template: a format's name, such as chatml or llama3, a .jinja file, or a "
                  "model's folder. The answers alone count in the loss",
                  {.value = "NAME|PATH"});
-  reader->Custom(
-      "train-on", [flags](const std::string& text) { return ReadTrainOn(text, &flags->train_on); },
+  reader->Choice<TrainOn>(
+      "train-on", &flags->train_on,
+      {{"answers", TrainOn::kAnswers}, {"last", TrainOn::kLast}, {"all", TrainOn::kAll}},
       "what counts in the loss: all answers with the tokens that end them, the last answer, or "
-      "everything (default answers)",
-      {.value = "PART", .choices = {"answers", "last", "all"}});
+      "everything (default answers)");
   reader->Group("To go on after a kill");
   reader->Option("journal-interval", &options.journal_interval,
                  "how often FILE.journal is written. After a kill the same command goes on from "
@@ -189,17 +151,17 @@ void AddFlags(FlagReader* reader, ShowFlags* flags) {
   reader->Word("FILE", &flags->file);
   reader->Option("tokenizer", &flags->tokenizer,
                  "decodes the sample (default: the path that the file names)", {.value = "PATH"});
-  AddCount(reader, "sample", 0, &flags->sample, "the document to show, from 0 (default 0)", "I");
+  reader->Option("sample", &flags->sample, "the document to show, from 0 (default 0)",
+                 {.value = "I", .least = 0});
   reader->Option(
       "format", &flags->format,
       "text: what the file is, and the sample decoded; ids: nothing but ids, with spaces "
       "between (default text)",
       {.value = "FORMAT", .choices = {"text", "ids"}});
-  AddCount(
-      reader, "first", 1, &flags->first,
-      "so many tokens (default: 256 as text, all as ids); ids begin at the file's first token, "
-      "unless --sample is given",
-      "N");
+  reader->Option("first", &flags->first,
+                 "so many tokens (default: 256 as text, all as ids); ids begin at the file's first "
+                 "token, unless --sample is given",
+                 {.value = "N", .least = 1});
   reader->Check([flags]() -> absl::Status {
     if (!flags->file.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("name a token file: `convene data show a.bin`");
@@ -226,13 +188,17 @@ void AddFlags(FlagReader* reader, BlendFlags* flags) {
 void AddFlags(FlagReader* reader, ConvertFlags* flags) {
   const auto words = std::make_shared<std::vector<std::string>>();
   reader->Words("INPUT OUTPUT", words.get());
-  reader->Option("to", &flags->to, "the format of OUTPUT",
-                 {.value = "FORMAT", .choices = {"convene", "megatron", "llmc", "nanotron"}});
+  reader->Choice<std::optional<TokenFormat>>("to", &flags->to,
+                                             {{"convene", TokenFormat::kConvene},
+                                              {"megatron", TokenFormat::kMegatron},
+                                              {"llmc", TokenFormat::kLlmc},
+                                              {"nanotron", TokenFormat::kNanotron}},
+                                             "the format of OUTPUT");
   reader->Switch("drop-counted", &flags->drop_counted,
                  "write instruction data as if all tokens counted in the loss: megatron and llmc "
                  "cannot say which do");
   reader->Check([flags, words]() -> absl::Status {
-    if (words->size() != 2 || flags->to.empty()) {
+    if (words->size() != 2 || !flags->to.has_value()) {
       return absl::InvalidArgumentError(
           "name two files and a format: `convene data convert a.bin b --to megatron`");
     }

@@ -9,6 +9,7 @@
 #include "tools/base/flag_reader.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/store/token_source.h"
 
 namespace convene::launcher {
 
@@ -44,7 +45,7 @@ struct BlendFlags {
 struct ConvertFlags {
   std::string input;
   std::string output;
-  std::string to;
+  std::optional<worker::TokenFormat> to;
   bool drop_counted = false;
 };
 

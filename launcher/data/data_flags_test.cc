@@ -47,7 +47,8 @@ TEST_CASE("what prepare cannot mean is refused") {
   check({"--max-document-bytes", "2T"}, "write bytes");
   check({"--max-document-bytes", "9999999999999"}, "write bytes");
   check({"--max-document-bytes", "0"}, "write bytes");
-  check({"--max-bad-lines", "-1"}, "whole number");
+  check({"--max-bad-lines", "-1"}, "at least 0");
+  check({"--max-bad-lines", "1.5"}, "whole number");
   check({"--document-separator", "\\q"}, "write a text");
   check({"--format", "csv"}, "csv");
   check({"--threads", "0"}, "threads");
@@ -74,6 +75,7 @@ TEST_CASE("the other commands want their files") {
   REQUIRE_OK(Read({"a", "b", "--to", "llmc"}, &convert));
   CHECK(convert.input == "a");
   CHECK(convert.output == "b");
+  CHECK(convert.to == worker::TokenFormat::kLlmc);
 }
 
 }  // namespace

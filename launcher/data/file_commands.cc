@@ -18,8 +18,6 @@
 namespace convene::launcher {
 namespace {
 
-using worker::TokenFormat;
-
 // Calls `read` with what shows on stderr how much of the source's tokens is done.
 template <typename Read>
 auto WithProgress(const worker::TokenSource& source, const Read& read) {
@@ -75,14 +73,10 @@ absl::StatusOr<int> BlendCommand(const BlendFlags& flags) {
 
 absl::StatusOr<int> ConvertCommand(const ConvertFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const auto source, worker::OpenTokenSource(flags.input));
-  const TokenFormat format = flags.to == "megatron"   ? TokenFormat::kMegatron
-                             : flags.to == "llmc"     ? TokenFormat::kLlmc
-                             : flags.to == "nanotron" ? TokenFormat::kNanotron
-                                                      : TokenFormat::kConvene;
   CONVENE_RETURN_IF_ERROR(WithProgress(*source, [&](const auto& progress) {
     return worker::ConvertTokens(
         *source, flags.output,
-        {.format = format, .drop_counted = flags.drop_counted, .progress = progress});
+        {.format = *flags.to, .drop_counted = flags.drop_counted, .progress = progress});
   }));
   CONVENE_ASSIGN_OR_RETURN(const auto written, worker::OpenTokenSource(flags.output));
   std::printf("%s: %s, %lld tokens\n", flags.output.c_str(), written->kind().c_str(),

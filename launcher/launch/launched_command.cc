@@ -17,7 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/launch/task.h"
@@ -64,7 +63,8 @@ class Heartbeat {
   void SendIfDue() {
     if (Now() < due_) return;
     due_ = Now() + period_;
-    (void)stderr_.Write(HeartbeatMark());
+    std::string mark(HeartbeatMark());
+    stderr_.Write(&mark);
   }
 
  private:

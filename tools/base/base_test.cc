@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/backoff.h"
-#include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/exit_deadline.h"
 #include "tools/base/files.h"

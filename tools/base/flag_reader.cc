@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -18,6 +19,8 @@ namespace {
 
 // 366 days: the daemon takes no longer wait (rendezvous::ValidateHello).
 constexpr double kSecondsMax = 366.0 * 24 * 3600;
+// A thousand times what any machine has.
+constexpr double kBytesMax = 1e15;
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 100;
 // Of a wrong value, in the error.
@@ -69,6 +72,12 @@ absl::Status CheckLimits(const FlagDetails& details, const std::string& value) {
           : absl::StrCat("write a number from ", details.least, " to ", details.most));
 }
 
+template <typename Number>
+absl::Status ParseWhole(const std::string& text, Number* value) {
+  if (absl::SimpleAtoi(text, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError("write a whole number");
+}
+
 }  // namespace
 
 absl::Status ParseValue(const std::string& text, std::string* value) {
@@ -76,10 +85,9 @@ absl::Status ParseValue(const std::string& text, std::string* value) {
   return absl::OkStatus();
 }
 
-absl::Status ParseValue(const std::string& text, int* value) {
-  if (absl::SimpleAtoi(text, value)) return absl::OkStatus();
-  return absl::InvalidArgumentError("write a whole number");
-}
+absl::Status ParseValue(const std::string& text, int* value) { return ParseWhole(text, value); }
+
+absl::Status ParseValue(const std::string& text, int64_t* value) { return ParseWhole(text, value); }
 
 absl::Status ParseValue(const std::string& text, double* value) {
   if (absl::SimpleAtod(text, value)) return absl::OkStatus();
@@ -101,6 +109,25 @@ absl::Status ParseValue(const std::string& text, absl::Duration* value) {
   }
   *value = absl::Seconds(seconds);
   return absl::OkStatus();
+}
+
+absl::Status ParseSize(const std::string& text, int64_t* bytes) {
+  const size_t unit_at = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string unit = absl::AsciiStrToUpper(text.substr(unit_at));
+  if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();
+  if (unit.size() > 1 && unit.back() == 'I') unit.pop_back();
+  const std::map<std::string, double> units = {{"", 1},       {"B", 1},      {"K", 0x1p10},
+                                               {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}};
+  const auto of_unit = units.find(unit);
+  double number = 0;
+  if (of_unit != units.end() && absl::SimpleAtod(text.substr(0, unit_at), &number)) {
+    number *= of_unit->second;
+    if (number == 0 || (number >= 1 && number <= kBytesMax)) {
+      *bytes = static_cast<int64_t>(number);
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError("write bytes, as in 1000000, 64M or 1G");
 }
 
 FlagReader::FlagReader(std::string program, std::string description)

@@ -3,6 +3,7 @@
 // the same.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -20,11 +21,15 @@ namespace convene {
 // Text to value; InvalidArgument names the right form ("write a whole number").
 absl::Status ParseValue(const std::string& text, std::string* value);
 absl::Status ParseValue(const std::string& text, int* value);
+absl::Status ParseValue(const std::string& text, int64_t* value);
 absl::Status ParseValue(const std::string& text, double* value);
 // A word such as true, or a number, of which 0 is false.
 absl::Status ParseValue(const std::string& text, bool* value);
 // Plain seconds, from 0 to 1e9 (31 years).
 absl::Status ParseValue(const std::string& text, absl::Duration* value);
+
+// A number of bytes, with or without a unit, by powers of 1024: "1000000", "64M", "1.5GiB".
+absl::Status ParseSize(const std::string& text, int64_t* bytes);
 
 template <typename T>
 absl::Status ParseValue(const std::string& text, std::optional<T>* value) {
@@ -85,6 +90,22 @@ class FlagReader {
     Custom(
         name, [target](const std::string& text) { return ParseValue(text, target); }, help,
         std::move(details));
+  }
+  // One of several words, each with its meaning; help shows them in this order.
+  template <typename T>
+  void Choice(const std::string& name, T* target,
+              const std::vector<std::pair<std::string, T>>& words, const std::string& help,
+              FlagDetails details = {}) {
+    for (const auto& [word, meaning] : words) details.choices.push_back(word);
+    Custom(
+        name,
+        [target, words](const std::string& text) {
+          for (const auto& [word, meaning] : words) {
+            if (word == text) *target = meaning;
+          }
+          return absl::OkStatus();
+        },
+        help, std::move(details));
   }
   void Switch(const std::string& name, bool* target, const std::string& help,
               FlagDetails details = {});

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,18 +42,7 @@ void PatientLog::Flush(absl::Duration patience) {
 }
 
 bool PatientLog::WritePending() {
-  size_t done = 0;
-  while (done < pending_.size()) {
-    const ssize_t n = output_.Write(absl::string_view(pending_).substr(done));
-    if (n > 0) {
-      done += n;
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      done = pending_.size();  // The reader is gone, or the disk is full.
-    }
-  }
-  pending_.erase(0, done);
+  output_.Write(&pending_);
   return pending_.empty();
 }
 

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "absl/strings/str_cat.h"
 
 namespace convene {
@@ -21,7 +23,24 @@ SharedOutput::SharedOutput(int fd) : fd_(fd) {
   if (reopened_.valid()) fd_ = reopened_.get();
 }
 
-ssize_t SharedOutput::Write(absl::string_view bytes) const {
+bool SharedOutput::Write(std::string* pending) const {
+  size_t done = 0;
+  while (done < pending->size()) {
+    const ssize_t n = WriteOnce(absl::string_view(*pending).substr(done));
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      pending->clear();
+      return false;
+    }
+  }
+  pending->erase(0, done);
+  return true;
+}
+
+ssize_t SharedOutput::WriteOnce(absl::string_view bytes) const {
   if (is_socket_) return send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   return write(fd_, bytes.data(), bytes.size());
 }

@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "absl/strings/string_view.h"
 #include "tools/base/unique_fd.h"
 
@@ -19,10 +21,13 @@ class SharedOutput {
   int fd() const { return fd_; }  // to poll; not always the constructor's
   bool is_open() const { return is_open_; }
   bool is_terminal() const { return is_terminal_; }
-  // As write(2), EAGAIN when nothing is taken now. SIGPIPE must be ignored, but for sockets.
-  ssize_t Write(absl::string_view bytes) const;
+  // Takes the bytes off `*pending` that the reader takes now. False when the reader is gone or the
+  // disk is full: then `*pending` is dropped. SIGPIPE must be ignored, but for sockets.
+  bool Write(std::string* pending) const;
 
  private:
+  ssize_t WriteOnce(absl::string_view bytes) const;
+
   // The same pipe or terminal, opened again: O_NONBLOCK on the descriptor itself would also change
   // it for the shell and every other process that shares it.
   UniqueFd reopened_;

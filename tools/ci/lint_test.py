@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""The choice of files by tools/ci/lint. tools/check runs it."""
+"""The choice of files by tools/ci/lint, and its flags. tools/check runs it."""
 
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import unittest
 
@@ -40,6 +41,15 @@ class ChooseTest(unittest.TestCase):
         self.assertGreaterEqual(len(tenth), 2)
         self.assertEqual(chosen[:5], [changed[0], changed[1], tenth[0], changed[2], changed[3]])
         self.assertEqual(sorted(chosen), sorted(changed + tenth))
+
+
+class FlagsTest(unittest.TestCase):
+
+    def test_every_define_of_a_system_library_is_one_of_the_flags(self):
+        lists = re.findall(r'^    defines = \[(.*?)\]', lint.read('tools/bazel/system.BUILD'), re.M | re.S)
+        defines = re.findall(r'"(\w+)"', ''.join(lists))
+        self.assertIn('SPDLOG_FMT_EXTERNAL', defines)
+        self.assertEqual(set(defines), {flag[2:] for flag in lint.FLAGS if flag.startswith('-D')})
 
 
 if __name__ == '__main__':

@@ -47,6 +47,7 @@ void SetDeterministicMatMul(bool is_deterministic) {
   if (gpu_ops::SetDeterministicMatMul != nullptr) gpu_ops::SetDeterministicMatMul(is_deterministic);
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
 #define CONVENE_UNPACK(...) __VA_ARGS__
 #define CONVENE_OP(name, parameters, arguments) \
   void name parameters { CONVENE_RUN(name, arguments, name); }
@@ -67,7 +68,6 @@ void SetDeterministicMatMul(bool is_deterministic) {
     if (device == DeviceKind::kCuda) return Linked(gpu_ops::name) arguments; \
     return cpu::name arguments;                                              \
   }
-// NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
 #define CONVENE_TYPED_SIZE(name, parameters, arguments)                         \
   template <typename T>                                                         \
   size_t name(CONVENE_UNPACK parameters, DeviceKind device) {                   \

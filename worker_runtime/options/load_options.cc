@@ -160,57 +160,42 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
-// `said`: the keys that file and flags gave. Such a key without an effect is an error; its default
-// is not.
-absl::Status RefuseWithoutDirectory(const TrainConfig& said) {
-  if (!said.checkpoint_dir().empty()) return absl::OkStatus();
-  const char* key = said.has_checkpoint_every()         ? "checkpoint_every"
-                    : said.has_checkpoint_keep()        ? "checkpoint_keep"
-                    : said.has_max_failed_checkpoints() ? "max_failed_checkpoints"
-                                                        : nullptr;
-  if (key == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, " is set, but no checkpoint_dir: nothing would be saved"));
-}
-
-absl::Status RefuseUnusedToken(const TrainConfig& said) {
-  if (!said.has_eod_token()) return absl::OkStatus();
-  if (!said.chat_template().empty()) {
-    return absl::InvalidArgumentError(
-        "eod_token is set, but with chat_template documents are told apart by where their messages "
-        "begin: leave eod_token out");
+// Refuses a key without an effect. `said`: the keys that file and flags gave; a default without an
+// effect is no error.
+absl::Status RefuseUnused(const TrainConfig& said) {
+  const bool saves = !said.checkpoint_dir().empty();
+  constexpr char kNotSaved[] = "no checkpoint_dir: nothing would be saved";
+  const bool has_messages = !said.chat_template().empty();
+  constexpr char kPlain[] =
+      "no chat_template: the data are plain texts, of which all tokens count, at any length";
+  const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
+  const struct {
+    const char* key;
+    bool is_unused;
+    const char* why;
+  } rules[] = {
+      {"checkpoint_every", said.has_checkpoint_every() && !saves, kNotSaved},
+      {"checkpoint_keep", said.has_checkpoint_keep() && !saves, kNotSaved},
+      {"max_failed_checkpoints", said.has_max_failed_checkpoints() && !saves, kNotSaved},
+      {"eod_token", said.has_eod_token() && has_messages,
+       "with chat_template documents are told apart by where their messages begin: leave eod_token "
+       "out"},
+      {"eod_token", said.has_eod_token() && !said.packed_documents(),
+       "not packed_documents: nothing would be told apart by it"},
+      {"too_long", said.has_too_long() && has_messages && has_samples_across,
+       "without packed_documents a sample begins and ends anywhere, so none is too long"},
+      {"text_field", said.has_text_field() && has_messages,
+       "with chat_template a line's messages are read: leave text_field out, or chat_template"},
+      {"train_on", said.has_train_on() && !has_messages, kPlain},
+      {"too_long", said.has_too_long() && !has_messages, kPlain},
+      {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
+       "only zero_stage 3 gathers parameters in a pass"},
+  };
+  for (const auto& rule : rules) {
+    if (!rule.is_unused) continue;
+    return absl::InvalidArgumentError(absl::StrCat(rule.key, " is set, but ", rule.why));
   }
-  if (said.packed_documents()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "eod_token is set, but not packed_documents: nothing would be told apart by it");
-}
-
-// Keys of messages without messages, and keys of plain texts with them.
-absl::Status RefuseUnusedChatKeys(const TrainConfig& said) {
-  if (!said.chat_template().empty()) {
-    if (said.has_too_long() && said.has_packed_documents() && !said.packed_documents()) {
-      return absl::InvalidArgumentError(
-          "too_long is set, but without packed_documents a sample begins and ends anywhere, so "
-          "none "
-          "is too long");
-    }
-    if (!said.has_text_field()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "text_field is set, but with chat_template a line's messages are read: leave text_field "
-        "out, or chat_template");
-  }
-  const char* key = said.has_train_on() ? "train_on" : said.has_too_long() ? "too_long" : nullptr;
-  if (key == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(key,
-                   " is set, but no chat_template: the data are plain texts, of which all "
-                   "tokens count, at any length"));
-}
-
-absl::Status RefuseUnusedReshard(const TrainConfig& said) {
-  if (!said.has_reshard_after_forward() || said.zero_stage() == 3) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "reshard_after_forward is set, but only zero_stage 3 gathers parameters in a pass");
+  return absl::OkStatus();
 }
 
 absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
@@ -346,10 +331,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
     CONVENE_ASSIGN_OR_RETURN(said, ReadConfigFile(line.config_path));
   }
   Overlay(line.flags, &said);
-  CONVENE_RETURN_IF_ERROR(RefuseWithoutDirectory(said));
-  CONVENE_RETURN_IF_ERROR(RefuseUnusedToken(said));
-  CONVENE_RETURN_IF_ERROR(RefuseUnusedChatKeys(said));
-  CONVENE_RETURN_IF_ERROR(RefuseUnusedReshard(said));
+  CONVENE_RETURN_IF_ERROR(RefuseUnused(said));
   TrainConfig config = DefaultConfig();
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));

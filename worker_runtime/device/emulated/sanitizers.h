@@ -24,7 +24,7 @@ void Observe(void* at);
 class Actor {
  public:
   Actor();
-  ~Actor();
+  ~Actor();  // NOLINT(performance-trivially-destructible): not trivial under ThreadSanitizer
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 

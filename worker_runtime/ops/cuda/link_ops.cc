@@ -7,6 +7,7 @@
 namespace convene::worker::cuda {
 namespace {
 
+// NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses
 #define CONVENE_OP(name, parameters, arguments) gpu_ops::name = name;
 #define CONVENE_TYPED_OP(name, parameters, arguments) \
   gpu_ops::name<float> = name<float>;                 \
@@ -17,6 +18,7 @@ namespace {
   gpu_ops::name<BFloat16, float> = name<BFloat16, float>;
 #define CONVENE_SIZE CONVENE_OP
 #define CONVENE_TYPED_SIZE CONVENE_TYPED_OP
+// NOLINTEND(bugprone-macro-parentheses)
 
 [[maybe_unused]] const bool is_linked = [] {
 #include "worker_runtime/ops/op_list.inc"
