@@ -24,6 +24,20 @@ std::string WhatHappened(const TrainingSummary& summary) {
   return text;
 }
 
+// A training that went wrong at its end is not to look like one that learned to its last step.
+std::string WhatWasSkipped(const TrainingSummary& summary) {
+  const int64_t made = summary.step - summary.first_step;
+  std::string text = absl::StrCat(summary.skipped_steps, " of ", made,
+                                  " steps changed no weight: ", "their gradient was no number");
+  if (summary.skipped_at_end > 0) {
+    absl::StrAppend(&text, "; among them ",
+                    summary.skipped_at_end == 1 ? std::string("the last one")
+                                                : absl::StrCat("the last ", summary.skipped_at_end),
+                    ". Look at the losses before, and lower --learning-rate");
+  }
+  return text;
+}
+
 std::string HowToGoOn(const TrainingSummary& summary) {
   const bool is_finished = summary.step >= summary.steps;
   if (summary.checkpoint.empty()) {
@@ -46,7 +60,12 @@ std::string SummaryText(const TrainingSummary& summary) {
     absl::StrAppendFormat(&text, "  %-12s%s\n", name, value);
   };
   std::vector<std::string> losses;
-  if (summary.step > summary.first_step) losses.push_back(absl::StrFormat("%.4f", summary.loss));
+  if (summary.loss.has_value()) {
+    losses.push_back(absl::StrFormat("%.4f", *summary.loss));
+    if (summary.loss_step != summary.step) {
+      absl::StrAppend(&losses.back(), " in step ", summary.loss_step, ", the last with a loss");
+    }
+  }
   if (summary.validation_loss.has_value()) {
     losses.push_back(absl::StrFormat("validation %.4f", *summary.validation_loss));
   }
@@ -54,6 +73,7 @@ std::string SummaryText(const TrainingSummary& summary) {
     losses.push_back(absl::StrFormat("%.4f bits a byte", *summary.bits_per_byte));
   }
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
+  if (summary.skipped_steps > 0) add("skipped", WhatWasSkipped(summary));
   add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
                            HumanCount(summary.tokens_per_second), " tokens/s"));
   if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);

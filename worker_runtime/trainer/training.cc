@@ -441,6 +441,8 @@ void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
   const bool is_gpu = device.kind() == DeviceKind::kCuda;
   std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
               device.description().c_str(), DTypeName(ChoosePrecision(options.precision, is_gpu)));
+  const std::string no_gpu = WhyNoGpu(options, device);
+  if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
   const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
   if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
   std::fflush(stdout);
