@@ -13,7 +13,7 @@ namespace {
 std::string WhatHappened(const TrainingSummary& summary) {
   std::string text = summary.step >= summary.steps
                          ? absl::StrCat("finished: ", summary.steps, " steps")
-                         : absl::StrCat("stopped: ", summary.step, " of ", summary.steps, " steps");
+                         : absl::StrCat("stopped after step ", summary.step);
   if (summary.first_step > 0) {
     absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
   }
@@ -49,7 +49,8 @@ std::string HowToGoOn(const TrainingSummary& summary) {
                         " trains as long again, at the learning rates of ", 2 * summary.steps,
                         " steps");
   }
-  return absl::StrCat("the same command goes on from step ", summary.checkpoint_step);
+  return absl::StrCat("the same command goes on from step ", summary.checkpoint_step, " to step ",
+                      summary.steps);
 }
 
 }  // namespace

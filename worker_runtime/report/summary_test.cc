@@ -40,9 +40,9 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   summary.checkpoint_step = 300;
   summary.validation_loss.reset();
   const std::string text = SummaryText(summary);
-  CHECK_THAT(text, Catch::StartsWith("stopped: 320 of 500 steps, after 2 restarts\n"));
+  CHECK_THAT(text, Catch::StartsWith("stopped after step 320, after 2 restarts\n"));
   CHECK_THAT(text, Catch::Contains("  loss        2.1046\n"));
-  CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300\n"));
+  CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300 to step 500\n"));
 }
 
 TEST_CASE("a run that had nothing left to do shows no loss of its own") {

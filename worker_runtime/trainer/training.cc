@@ -386,7 +386,13 @@ absl::Status Training::Save(bool is_last) {
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
   CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
-  if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
+  if (reporter_ == nullptr) return TrainingEnd::kStopped;
+  // A job that is formed anew goes on by itself; else a person has to know how.
+  if (stop_.reason() == StopReason::kTerminated) {
+    reporter_->Summary(step_);
+  } else {
+    reporter_->Say(absl::StrCat("stopped after step ", step_));
+  }
   return TrainingEnd::kStopped;
 }
 
