@@ -191,7 +191,7 @@ def verify(kill: dict, steps: int) -> None:
 
 
 def describe_text(data: str, sizes: List[int]) -> str:
-    """What the model learns from; `sizes`: of the files, in bytes. Raises Failure where that is not what we promise."""
+    """Names the text that the model learns from; `sizes`: of the files, in bytes. Raises Failure where it is not the promised one."""
     megabytes = sum(sizes) / 1e6
     many = '' if len(sizes) == 1 else 's'
     if data != DATA and sizes:

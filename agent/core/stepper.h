@@ -121,7 +121,7 @@ class Stepper {
     if (std::exchange(s_.is_checking_health, true)) return;  // Begun before the stream broke.
     actions_.push_back(RunHealthCheck{s_.highest_epoch});
   }
-  // What this node waits for.
+  // Says that this node still waits, and for whom.
   void TellWait();
   void CancelCheck() {
     if (std::exchange(s_.is_checking_health, false)) actions_.push_back(CancelHealthCheck{});

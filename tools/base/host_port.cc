@@ -21,7 +21,7 @@ absl::Status Wrong(absl::string_view text, absl::string_view what) {
       absl::StrCat("\"", text, "\" ", what, "; write HOST:PORT, such as node0:29400"));
 }
 
-// A name has no colon. What follows a '%' names a network interface.
+// A name has no colon. The text behind a '%' names a network interface.
 bool IsIPv6(absl::string_view host) {
   in6_addr address;
   return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &address) == 1;
