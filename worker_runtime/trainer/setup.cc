@@ -78,11 +78,13 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
       ChooseDevice(options.device, Device::CudaCount(), contract.local_rank);
   if (!gpu.has_value()) return Device::Cpu();
   absl::StatusOr<std::unique_ptr<Device>> opened = Device::Cuda(*gpu);
+  if (opened.ok() || options.device == DeviceChoice::kAuto) return opened;
   // No start of this program would have a GPU: a mistake of the person who starts it.
   if (absl::IsUnimplemented(opened.status())) {
-    return absl::FailedPreconditionError(opened.status().message());
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device cuda: ", opened.status().message()));
   }
-  return opened;
+  return Annotate(opened.status(), "--device cuda");
 }
 
 std::string WhyNoGpu(const TrainOptions& options, const Device& device) {
