@@ -537,6 +537,7 @@ void Node::WindUp() {
   if (!logs_->Finish(kDrainPatience, keeps_errors)) {
     spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
   }
+  if (logs_->has_folders()) result_ = WithLogs(*std::move(result_), logs_->directory());
   custody_.Close();
   log_publisher_->Finish(kPublishPatience);
   log_publisher_.reset();
@@ -549,8 +550,7 @@ void Node::WindUp() {
 std::vector<std::string> Node::ServedRuns() {
   std::vector<std::string> runs;
   for (const std::string& id : link_->ServedJobs()) {
-    const bool is_own = id == options_.hello.job_id;
-    if (!is_own || state_.highest_epoch != Epoch())
+    if (id != options_.hello.job_id || state_.highest_epoch != Epoch())
       runs.push_back(absl::StrCat("run \"", id, "\""));
   }
   return runs;

@@ -94,8 +94,11 @@ absl::StatusOr<Call> ReadCall(const Program& program, const std::vector<std::str
   const auto command = std::find_if(program.commands.begin(), program.commands.end(),
                                     [&](const Command& one) { return one.name == words[0]; });
   if (command == program.commands.end()) {
-    if (words[0] == "help") return Call{reader.Help(), nullptr};
-    return UnknownCommand(program, words[0]);
+    if (words[0] != "help") return UnknownCommand(program, words[0]);
+    if (words.size() == 1) return Call{reader.Help(), nullptr};
+    words[0] = words[1];
+    words[1] = "--help";
+    return ReadCall(program, words, environment);
   }
   words.erase(words.begin());
   return ReadCommand(program, *command, words, environment);

@@ -46,6 +46,7 @@ TEST_CASE("help lists the commands, and each command has its own") {
                                       Catch::Contains("  run        ") &&
                                       Catch::Contains("row of serve\n"));
   }
+  CHECK(Text(kTwo, {"help", "serve"}) == Text(kTwo, {"serve", "--help"}));
   CHECK_THAT(Text(kTwo, {"serve", "--help"}), Catch::StartsWith("usage: convene serve [flags]\n") &&
                                                   Catch::Contains("First words of serve.") &&
                                                   Catch::Contains("--code VALUE"));

@@ -193,6 +193,10 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
   const agent::Result result = agent::RunAgent(spec.options);
   if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
+  if (result.exit_code == 0) {
+    spdlog::info("job {} succeeded: all workers of all nodes ended with 0",
+                 spec.options.hello.job_id);
+  }
   if (!flags.outcome_file.empty()) {
     const absl::Status written = WriteFileAtomic(flags.outcome_file, OutcomeJson(result));
     if (!written.ok()) spdlog::error("--outcome-file: {}", std::string(written.message()));

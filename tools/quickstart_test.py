@@ -96,6 +96,16 @@ class PrecisionTest(unittest.TestCase):
         self.assertEqual(quickstart_run.precision_for(['avx2', 'avx512f']), 'fp32')
 
 
+class TextTest(unittest.TestCase):
+    def test_the_text_is_called_what_it_is(self):
+        self.assertEqual(quickstart_run.describe_text(quickstart_run.DATA, [44_000] * 207), "207 pages of Perl's manual (9.1 MB)")
+        self.assertEqual(quickstart_run.describe_text('/books/*.txt', [100_000]), '1 file of /books/*.txt (0.1 MB)')
+
+    def test_a_manual_without_its_pages_is_no_manual(self):
+        with self.assertRaisesRegex(quickstart_run.Failure, r'only 1 page \(0.3 MB\).*perl-doc(.|\n)*install_packages quickstart(.|\n)*path-include'):
+            quickstart_run.describe_text(quickstart_run.DATA, [300_178])
+
+
 class QuickstartTest(unittest.TestCase):
     def setUp(self):
         self.root = tempfile.mkdtemp()

@@ -12,9 +12,11 @@ namespace {
 std::string NextStepAfterSignal(int signal) {
   switch (signal) {
     case SIGKILL:
-      return "Nobody but the kernel or an administrator sends SIGKILL: look for \"Out of memory\" "
-             "in `dmesg -T`, at the "
-             "cgroup's memory.events, and at the scheduler's memory limit.";
+      return "The kernel (out of memory), the scheduler or a person sent SIGKILL: look for \"Out "
+             "of "
+             "memory\" in `dmesg -T`, at the cgroup's memory.events, and at the scheduler's log "
+             "and "
+             "memory limit.";
     case SIGBUS:
       return "A bus error is often a full /dev/shm or a data file that was truncated under its "
              "reader: look at `df /dev/shm`.";
@@ -36,13 +38,21 @@ std::string NextStepAfterSignal(int signal) {
   }
 }
 
+std::string WhyKilled(std::optional<int64_t> memory_kills) {
+  if (!memory_kills.has_value()) return " (out of memory?)";
+  if (*memory_kills <= 0) return " (not by the kernel for want of memory)";
+  return absl::StrCat(" (out of memory: the kernel counts ", *memory_kills,
+                      *memory_kills == 1 ? " such kill" : " such kills",
+                      " on this machine since the epoch began)");
+}
+
 }  // namespace
 
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   ExitVerdict verdict;
   if (status.signal != 0) {
     verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
-                               status.signal == SIGKILL ? " (out of memory?)" : "",
+                               status.signal == SIGKILL ? WhyKilled(status.memory_kills) : "",
                                status.core_dumped ? " (core dumped)" : "");
     verdict.next_step = NextStepAfterSignal(status.signal);
     return verdict;

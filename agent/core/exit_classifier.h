@@ -1,6 +1,8 @@
 // PURE. Classifies the ends of workers.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace convene::agent {
@@ -10,6 +12,9 @@ struct ExitStatus {
   int exit_code = 0;  // valid when signal is 0
   int signal = 0;     // 0: it exited by itself
   bool core_dumped = false;
+  // Kills for want of memory that the kernel counts on this machine since the epoch began; nullopt:
+  // it does not say.
+  std::optional<int64_t> memory_kills = std::nullopt;
 };
 
 enum class ExitKind {
@@ -22,7 +27,7 @@ struct ExitVerdict {
   ExitKind kind = ExitKind::kFailed;
   bool costs_budget = true;  // counts against --max-restarts
   bool is_final = false;     // a restart would end the same way
-  std::string why;           // one line: "exit code 3", "killed by SIGKILL (out of memory?)"
+  std::string why;           // one line: "exit code 3", "killed by SIGSEGV (core dumped)"
   std::string next_step;     // what the person should look at; one sentence
 };
 

@@ -47,6 +47,17 @@ TEST_CASE("a core dump is mentioned") {
   CHECK(ClassifyExit(status, /*in_session=*/false).why == "killed by SIGABRT (core dumped)");
 }
 
+TEST_CASE("the kernel's count tells a death for want of memory from other kills") {
+  const auto why = [](std::optional<int64_t> memory_kills) {
+    return ClassifyExit({0, SIGKILL, false, memory_kills}, /*in_session=*/false).why;
+  };
+  CHECK(why(0) == "killed by SIGKILL (not by the kernel for want of memory)");
+  CHECK(why(1) ==
+        "killed by SIGKILL (out of memory: the kernel counts 1 such kill on this machine since the "
+        "epoch began)");
+  CHECK_THAT(why(2), Catch::Contains("counts 2 such kills"));
+}
+
 TEST_CASE("only a worker in session means bad usage by 64") {
   const ExitVerdict verdict = ClassifyExit({64, 0}, /*in_session=*/true);
   CHECK(verdict.kind == ExitKind::kFailed);

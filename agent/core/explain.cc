@@ -49,6 +49,12 @@ Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>
   return result;
 }
 
+Result WithLogs(Result result, const std::string& folder) {
+  if (result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
+  absl::StrAppend(&result.explanation, "\nThe log files of this node's workers are in ", folder);
+  return result;
+}
+
 Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate) {
   switch (close.outcome) {
     case Outcome::kSucceeded:
@@ -112,7 +118,11 @@ Result ResultOfSpawnFailure(const absl::Status& status) {
 
 Result ResultOfStoreFailure(const absl::Status& status) {
   return Make(absl::IsResourceExhausted(status) ? ExitCode::kUnfitNode : ExitCodeForStatus(status),
-              absl::StrCat("The job's store cannot start here: ", status.message()));
+              absl::StrCat("The job's store cannot start here: ", status.message(),
+                           absl::IsAlreadyExists(status)
+                               ? ". Another program has this port (`ss -ltnp` names it): stop that "
+                                 "program, or give another --master-port, or none for any free port"
+                               : ""));
 }
 
 Result ResultOfTimerFile(const absl::Status& status) {

@@ -18,6 +18,10 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, 
 // A result for another reason than `failure`, which this node saw before: the text tells both.
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
 
+// A result that is no success, with the folder of this node's log files: the line that named it
+// first may be days up.
+Result WithLogs(Result result, const std::string& folder);
+
 // The stream could not be opened, or not again, within `waited`; or the daemon refused this node.
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
 Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,

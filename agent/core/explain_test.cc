@@ -72,5 +72,21 @@ TEST_CASE("what ends the run later does not mask the failure that this node saw"
   CHECK(WithFailure(Result{}, Failure(3)).explanation.empty());
 }
 
+TEST_CASE("the last words of a failed run name the folder of its logs") {
+  const std::string words = WithLogs(Closed(Failure(1), false), "/logs/job_1").explanation;
+  CHECK_THAT(words,
+             Catch::StartsWith("Job job failed") &&
+                 Catch::EndsWith("\nThe log files of this node's workers are in /logs/job_1"));
+  CHECK(WithLogs(Result{}, "/logs/job_1").explanation.empty());
+}
+
+TEST_CASE("a store port that is taken is told with what to do about it") {
+  CHECK_THAT(
+      ResultOfStoreFailure(absl::AlreadyExistsError("cannot listen on h:7")).explanation,
+      Catch::Contains("cannot listen on h:7. Another program") && Catch::Contains("--master-port"));
+  CHECK_THAT(ResultOfStoreFailure(absl::UnavailableError("gone")).explanation,
+             Catch::EndsWith("gone"));
+}
+
 }  // namespace
 }  // namespace convene::agent

@@ -160,6 +160,7 @@ void Stepper::On(const Timer&) {
   if (s_.linked && now_ >= s_.heartbeat_at) SendHeartbeat();
   if (now_ >= s_.dial_at) Dial(s_.why);
   if (now_ >= s_.check_health_at) CheckHealth();
+  if (now_ >= s_.tell_wait_at) TellWait();
   // A daemon that accepts the connection but sends no Welcome counts as absent.
   if (!s_.linked && s_.dialing && now_ >= s_.link_deadline + kOneTry) {
     actions_.push_back(CloseStream{"no Welcome"});
@@ -187,7 +188,7 @@ Actions Step(State& state, const Event& event, MonotonicTime now, double random_
 
 MonotonicTime NextTimer(const State& state) {
   MonotonicTime next = std::min(std::min(state.heartbeat_at, state.dial_at), state.stop_deadline);
-  next = std::min(next, std::min(state.fence_at, state.check_health_at));
+  next = std::min({next, state.fence_at, state.check_health_at, state.tell_wait_at});
   if (!state.linked && state.dialing) next = std::min(next, state.link_deadline + kOneTry);
   return next;
 }

@@ -112,6 +112,9 @@
 //
 // An Assignment that comes while workers run stops them when its epoch is another, and else
 // changes nothing.
+//
+// A node that has waited for kQuietWait, for a rendezvous that it never reached or for an epoch,
+// says so once: a silent command looks like one that hangs.
 #pragma once
 
 #include <algorithm>
@@ -340,6 +343,8 @@ struct State {
   // The break was seen at once, and every try since was refused.
   bool only_refused = false;
   bool told_of_rival = false;  // that another agent has this node's rank, and is awaited
+  // When the person hears what this node waits for; each wait is told once.
+  MonotonicTime tell_wait_at = MonotonicTime::InfiniteFuture();
 
   // The fence, see above.
   bool has_fence = false;

@@ -87,7 +87,10 @@ TEST_CASE("a node that fails its health check leaves as unfit, with 71") {
 
 // As far as waiting for a seat.
 struct WaitingNode : CheckedNode {
-  WaitingNode() { CHECK(Feed(HealthChecked{absl::OkStatus()}) == "send(0) ready a:7000"); }
+  WaitingNode() {
+    CHECK(Feed(HealthChecked{absl::OkStatus()}) == "send(0) ready a:7000");
+    state_.tell_wait_at = MonotonicTime::InfiniteFuture();  // told already
+  }
   // The actions of the five minutes until the next check, but for heartbeats.
   std::string AfterFiveMinutes() {
     for (int i = 0; i < 299; ++i) CHECK(Beat() == "send(0) heartbeat");

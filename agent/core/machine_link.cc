@@ -163,6 +163,20 @@ void Stepper::On(const StreamEnded& ended) {
   s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
 }
 
+void Stepper::TellWait() {
+  s_.tell_wait_at = MonotonicTime::InfiniteFuture();
+  if (s_.phase == Phase::kWaiting) {
+    actions_.push_back(Say{absl::StrCat("waiting for a place in job ", s_.rules.hello.job_id,
+                                        ": `convene status --endpoint ", s_.rules.endpoint,
+                                        "` shows which nodes are there and what is missing")});
+  } else if (!s_.ever_linked) {
+    actions_.push_back(Say{
+        absl::StrCat("the rendezvous at ", s_.rules.endpoint, " does not answer yet; trying for ",
+                     absl::FormatDuration(s_.rules.connect_timeout), " in all",
+                     s_.why.empty() ? "" : absl::StrCat(". The last try: ", s_.why))});
+  }
+}
+
 void Stepper::SendHeartbeat() {
   if (s_.unheard.size() >= kMostUnheard) {
     actions_.push_back(CloseStream{"heartbeats are not answered"});

@@ -363,7 +363,9 @@ TEST_CASE("a rendezvous that never answers ends the command with 69 after connec
 TEST_CASE("a daemon that accepts and never says Welcome counts as away") {
   Node node;
   node.Feed(Begin{});
-  CHECK(node.After(absl::Seconds(11)).empty());
+  CHECK(node.After(absl::Seconds(9)).empty());
+  CHECK(node.After(absl::Seconds(2)) ==
+        "say the rendezvous at head:29400 does not answer yet; trying for 10s in all");
   CHECK(node.After(absl::Seconds(1)) == "close; finish 69");
 }
 
@@ -408,14 +410,14 @@ TEST_CASE("a failed job is explained in one paragraph") {
   CHECK(node.Daemon(1, {Epoch(), Close{Outcome::kFailed, "the restart budget of 3 is spent",
                                        failure}}) == "stop abort SIGTERM");
   CHECK(node.Feed(WorkersGone{}) == "finish 1");
-  CHECK(node.result_.explanation ==
-        "Job job failed: the restart budget of 3 is spent. The first failure was rank 5 (local "
-        "rank 1, pid 4711) on b: "
-        "killed by SIGKILL (out of memory?). Nobody but the kernel or an administrator sends "
-        "SIGKILL: look for \"Out of "
-        "memory\" in `dmesg -T`, at the cgroup's memory.events, and at the scheduler's memory "
-        "limit. Its last lines:\n"
-        "  step 41\n  step 42");
+  CHECK(
+      node.result_.explanation ==
+      "Job job failed: the restart budget of 3 is spent. The first failure was rank 5 (local "
+      "rank 1, pid 4711) on b: "
+      "killed by SIGKILL (out of memory?). The kernel (out of memory), the scheduler or a person "
+      "sent SIGKILL: look for \"Out of memory\" in `dmesg -T`, at the cgroup's memory.events, and "
+      "at the scheduler's log and memory limit. Its last lines:\n"
+      "  step 41\n  step 42");
 }
 
 TEST_CASE("a job that stayed below its minimum ends with 69") {
@@ -446,6 +448,32 @@ TEST_CASE("another pod has this node's rank: its end is awaited, and not for eve
   CHECK(node.LoseStream(taken) == "finish 69");
   CHECK_THAT(node.result_.explanation,
              Catch::Contains("did not let this node in within 10s: node"));
+}
+
+TEST_CASE("a wait for other nodes is told once, with the command that shows who is missing") {
+  Node node;
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  node.Feed(StoreStarted{7000});
+  CHECK(node.After(absl::Seconds(9)) == "send(0) heartbeat");
+  CHECK(node.After(absl::Seconds(1)) ==
+        "send(0) heartbeat; say waiting for a place in job job: `convene status --endpoint "
+        "head:29400` shows which nodes are there and what is missing");
+  CHECK(node.After(absl::Seconds(60)) == "send(0) heartbeat");
+  REQUIRE(node.Assign(1) == "start epoch=1");
+  CHECK(node.After(absl::Seconds(60)) == "send(1) heartbeat");
+}
+
+TEST_CASE("a rendezvous that is not there yet is told of once, with the reason and the patience") {
+  Node node;
+  node.state_.rules.connect_timeout = absl::Seconds(60);
+  node.Feed(Begin{});
+  node.LoseStream(absl::UnavailableError("connect: Connection refused"));
+  CHECK_THAT(node.After(absl::Seconds(10)),
+             Catch::Contains("say the rendezvous at head:29400 does not answer yet; trying for 1m "
+                             "in all. The last try: stream ended (connect: Connection refused)"));
+  node.LoseStream(absl::UnavailableError("connect: Connection refused"));
+  CHECK_THAT(node.After(absl::Seconds(10)), !Catch::Contains("say"));
 }
 
 TEST_CASE("a store port that is taken is a usage error") {

@@ -18,6 +18,9 @@ namespace convene::agent {
 // wait long.
 inline constexpr absl::Duration kOneTry = absl::Seconds(2);
 
+// The longest wait of which the person hears nothing.
+inline constexpr absl::Duration kQuietWait = absl::Seconds(10);
+
 // One Step: the state, the time and the actions so far.
 class Stepper {
  public:
@@ -28,6 +31,7 @@ class Stepper {
 
   void On(const Begin&) {
     s_.link_deadline = now_ + s_.rules.connect_timeout;
+    s_.tell_wait_at = now_ + kQuietWait;
     Dial("start");
   }
   void On(const FromDaemon& from);
@@ -104,6 +108,8 @@ class Stepper {
     s_.phase = phase;
     s_.why = why;
     SetNextCheck();
+    s_.tell_wait_at =
+        phase == Phase::kWaiting ? now_ + kQuietWait : MonotonicTime::InfiniteFuture();
   }
   void SetNextCheck() {
     s_.check_health_at = s_.phase == Phase::kWaiting && s_.rules.has_health_check
@@ -115,6 +121,8 @@ class Stepper {
     if (std::exchange(s_.is_checking_health, true)) return;  // Begun before the stream broke.
     actions_.push_back(RunHealthCheck{s_.highest_epoch});
   }
+  // Says that this node still waits, and for whom.
+  void TellWait();
   void CancelCheck() {
     if (std::exchange(s_.is_checking_health, false)) actions_.push_back(CancelHealthCheck{});
   }

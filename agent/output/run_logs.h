@@ -47,6 +47,8 @@ class RunLogs {
   absl::Status BeginEpoch(int attempt);
   // The folder of the log files; "" = no stream goes to a file.
   std::string directory() const { return writes_files_ ? run_directory_ : ""; }
+  // Whether that folder is there, with those of the present epoch.
+  bool has_folders() const { return writes_files_ && has_error_files_; }
   // The path in the present epoch; "" = none.
   std::string ErrorFile(int local_rank) const;
   StreamOutput OutputOf(OutputStream stream, const LineSource& source);

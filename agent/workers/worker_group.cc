@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "agent/workers/memory_kills.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 
@@ -49,6 +50,7 @@ WorkerGroup::~WorkerGroup() {
 
 absl::Status WorkerGroup::Start(const std::vector<Worker>& workers) {
   custody_.BeginEpoch();
+  memory_kills_before_ = MemoryKills();
   absl::Status status;
   for (size_t i = 0; i < workers.size() && status.ok(); ++i) {
     status = StartOne(workers[i], static_cast<int>(i));
@@ -92,7 +94,10 @@ void WorkerGroup::OnEnded(Member& member) {
   loop_.Forget(member.pidfd.get());
   member.pidfd.Reset();
   if (auto* const slot = custody_.SessionSlot(member.local_rank)) slot->store(0);
-  const ExitStatus status = Reap(member.pid);
+  ExitStatus status = Reap(member.pid);
+  if (status.signal == SIGKILL && memory_kills_before_.has_value()) {
+    status.memory_kills = MemoryKills().value_or(0) - *memory_kills_before_;
+  }
   custody_.ReapOrphans();
   NoteEmptyGroups();
   for (const auto& pump : member.pumps) {

@@ -119,6 +119,7 @@ class WorkerGroup {
   Custody& custody_;
   const LeftoverOptions leftovers_;
   const Listener listener_;
+  std::optional<int64_t> memory_kills_before_;  // MemoryKills as the epoch began
   std::vector<std::unique_ptr<Member>> members_;
   bool stopping_ = false;
   bool resting_ = false;

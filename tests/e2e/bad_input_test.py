@@ -42,7 +42,7 @@ class BadTrainerInputTest(ConveneTestCase):
         self.check("llama-tiny", model="llama-tinny")
 
     def test_a_gpu_where_there_is_none(self):
-        self.check("nvidia-smi", device="cuda")
+        self.check("--device cuda: ", device="cuda")
 
     def test_unknown_precision(self):
         self.check("auto, fp32, bf16", precision="fp8")

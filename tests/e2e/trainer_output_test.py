@@ -78,6 +78,7 @@ class TrainerOutputTest(ConveneTestCase):
         job.send_signal(signal.SIGTERM)
         text = self.finish(job, 120, 143)
         self.assertIn(f"stopped after step {finished['step'] + 1}\n", text)
+        self.assertIn(f"the same command goes on from step {finished['step'] + 1} to step 1000\n", text)
         self.assertTrue(os.path.exists(
             self.path(f"checkpoints/step_{finished['step'] + 1:08d}/manifest")))
 

@@ -1,5 +1,7 @@
 #include "tools/base/host_port.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,6 +19,12 @@ constexpr int kHighestPort = 65535;
 absl::Status Wrong(absl::string_view text, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\" ", what, "; write HOST:PORT, such as node0:29400"));
+}
+
+// A name has no colon. The text behind a '%' names a network interface.
+bool IsIPv6(absl::string_view host) {
+  in6_addr address;
+  return inet_pton(AF_INET6, std::string(host.substr(0, host.find('%'))).c_str(), &address) == 1;
 }
 
 // The text's two parts; without a port when the text has none.
@@ -55,6 +63,9 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, std::optional<int
   if (parts.host.empty()) return Wrong(text, "has no host");
   if (parts.host.find_first_of(" /[]") != absl::string_view::npos) {
     return Wrong(text, "has a character that no host has");
+  }
+  if (parts.host.find(':') != absl::string_view::npos && !IsIPv6(parts.host)) {
+    return Wrong(text, "is no IPv6 address, which has its port behind brackets: [::1]:29400");
   }
   HostPort result;
   result.host = std::string(parts.host);

@@ -21,8 +21,9 @@ TEST_CASE("a host and a port come apart and together, whatever the kind of host"
 }
 
 TEST_CASE("a port that is left out is the service's own") {
-  for (const auto& [text, host] : {std::pair("h", "h"), std::pair("fe80::1", "fe80::1"),
-                                   std::pair("[fe80::1]", "fe80::1"), std::pair("::1", "::1")}) {
+  for (const auto& [text, host] :
+       {std::pair("h", "h"), std::pair("fe80::1", "fe80::1"), std::pair("[fe80::1]", "fe80::1"),
+        std::pair("::1", "::1"), std::pair("fe80::1%eth0", "fe80::1%eth0")}) {
     INFO(text);
     CHECK(ParseHostPort(text, 29400).value() == HostPort{host, 29400});
     CHECK_STATUS(ParseHostPort(text, std::nullopt), absl::StatusCode::kInvalidArgument,
@@ -38,7 +39,9 @@ TEST_CASE("what is no host and port is refused with what is wrong") {
         std::pair("h:port", "not a number in 1..65535"),
         std::pair("h:65536", "not a number in 1..65535"),
         std::pair("h:0", "not a number in 1..65535"), std::pair("h:-1", "not a number in 1..65535"),
-        std::pair("http://h:80", "no host has"), std::pair("a b:7", "no host has")}) {
+        std::pair("::1:29400", "no IPv6 address, which has its port behind brackets"),
+        std::pair("a:b:7", "no IPv6 address"), std::pair("http://h:80", "no host has"),
+        std::pair("a b:7", "no host has")}) {
     INFO(text);
     CHECK_STATUS(ParseHostPort(text, 29400), absl::StatusCode::kInvalidArgument, wrong);
   }

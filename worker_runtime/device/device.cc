@@ -113,9 +113,8 @@ int Device::CudaCount() {
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Cuda(int ordinal) {
   if (linked_gpu_library.make != nullptr) return linked_gpu_library.make(ordinal);
-  return absl::UnimplementedError(absl::StrCat(
-      "no GPU ", ordinal,
-      ": this program was built without CUDA; build it with --config=cuda, or use --device cpu"));
+  return absl::UnimplementedError(
+      "this program was built without CUDA: build it with --config=cuda, or use --device cpu");
 }
 
 }  // namespace convene::worker

@@ -33,7 +33,11 @@ absl::Status SkippedSteps::Record(int64_t step, bool skipped, double loss) {
 }
 
 absl::Status SkippedSteps::AtEnd() const {
-  if (updates_ > updates_before_) return absl::OkStatus();
+  if (updates_ > updates_before_) {
+    if (in_a_row_ <= updates_) return absl::OkStatus();
+    return Failure(absl::StrCat("only ", updates_, updates_ == 1 ? " step" : " steps",
+                                " changed a weight before them"));
+  }
   if (in_a_row_ > 0) return Failure("no step of this run changed a weight");
   if (empty_steps_ == 0 || updates_before_ > 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
@@ -42,15 +46,14 @@ absl::Status SkippedSteps::AtEnd() const {
       "show`; --train-on all lets all count"));
 }
 
-absl::Status SkippedSteps::Failure(const char* why_it_ends) const {
+absl::Status SkippedSteps::Failure(const std::string& why_it_ends) const {
   const std::string steps =
       in_a_row_ == 1 ? absl::StrCat("step ", last_step_, " was")
                      : absl::StrCat("steps ", first_step_, " to ", last_step_, " were all");
   return absl::DataLossError(absl::StrFormat(
       "%s skipped because the gradient is no number, and %s; the loss of step %d is %g. Look at "
       "the losses before these steps (--metrics-file). If they rose, lower --learning-rate or "
-      "lengthen "
-      "--warmup-steps and go on from a checkpoint before that; if not, look at the data",
+      "lengthen --warmup-steps and go on from a checkpoint before that; if not, look at the data",
       steps, why_it_ends, last_step_, last_loss_));
 }
 

@@ -37,11 +37,13 @@ class SkippedSteps {
 
   // Call it after the last step. DataLoss when steps were made here and not one of them changed a
   // weight: because the last ones were skipped, or because no target of the whole job counts. A run
-  // that resumes before its last step, and whose last step is empty, is whole.
+  // that resumes before its last step, and whose last step is empty, is whole. DataLoss also when
+  // the last steps were skipped, and are more than all steps of the job that changed a weight: a
+  // job shorter than most_in_a_row would else call a broken training finished.
   absl::Status AtEnd() const;
 
  private:
-  absl::Status Failure(const char* why_it_ends) const;
+  absl::Status Failure(const std::string& why_it_ends) const;
 
   int64_t most_in_a_row_;
   int64_t updates_before_;

@@ -41,6 +41,22 @@ TEST_CASE("a run without a single update is no success, however short") {
   CHECK_OK(skipped.AtEnd());
 }
 
+TEST_CASE("a job whose last steps were skipped, more than ever changed a weight, is no success") {
+  SkippedSteps skipped(20);
+  for (int64_t step = 1; step <= 4; ++step) CHECK_OK(skipped.Record(step, false, 2.5));
+  for (int64_t step = 5; step <= 8; ++step) CHECK_OK(skipped.Record(step, true, kNaN));
+  CHECK_OK(skipped.AtEnd());
+  CHECK_OK(skipped.Record(9, true, kNaN));
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "steps 5 to 9 were all skipped");
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "only 4 steps changed a weight");
+  CHECK_OK(skipped.Record(10, false, 2.5));
+  CHECK_OK(skipped.AtEnd());
+  SkippedSteps resumed(20, /*updates=*/295);
+  CHECK_OK(resumed.Record(296, false, 2.5));
+  for (int64_t step = 297; step <= 300; ++step) CHECK_OK(resumed.Record(step, true, kNaN));
+  CHECK_OK(resumed.AtEnd());
+}
+
 TEST_CASE(
     "steps that change the weights are counted on from the checkpoint's, skipped ones are not") {
   SkippedSteps fresh(20);

@@ -13,13 +13,27 @@ namespace {
 std::string WhatHappened(const TrainingSummary& summary) {
   std::string text = summary.step >= summary.steps
                          ? absl::StrCat("finished: ", summary.steps, " steps")
-                         : absl::StrCat("stopped: ", summary.step, " of ", summary.steps, " steps");
+                         : absl::StrCat("stopped after step ", summary.step);
   if (summary.first_step > 0) {
     absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
   }
   if (summary.restarts > 0) {
     absl::StrAppend(&text, ", after ", summary.restarts,
                     summary.restarts == 1 ? " restart" : " restarts");
+  }
+  return text;
+}
+
+// A training that went wrong at its end is not to look like one that learned to its last step.
+std::string WhatWasSkipped(const TrainingSummary& summary) {
+  const int64_t made = summary.step - summary.first_step;
+  std::string text = absl::StrCat(summary.skipped_steps, " of ", made,
+                                  " steps changed no weight: ", "their gradient was no number");
+  if (summary.skipped_at_end > 0) {
+    absl::StrAppend(&text, "; among them ",
+                    summary.skipped_at_end == 1 ? std::string("the last one")
+                                                : absl::StrCat("the last ", summary.skipped_at_end),
+                    ". Look at the losses before, and lower --learning-rate");
   }
   return text;
 }
@@ -35,7 +49,8 @@ std::string HowToGoOn(const TrainingSummary& summary) {
                         " trains as long again, at the learning rates of ", 2 * summary.steps,
                         " steps");
   }
-  return absl::StrCat("the same command goes on from step ", summary.checkpoint_step);
+  return absl::StrCat("the same command goes on from step ", summary.checkpoint_step, " to step ",
+                      summary.steps);
 }
 
 }  // namespace
@@ -46,7 +61,12 @@ std::string SummaryText(const TrainingSummary& summary) {
     absl::StrAppendFormat(&text, "  %-12s%s\n", name, value);
   };
   std::vector<std::string> losses;
-  if (summary.step > summary.first_step) losses.push_back(absl::StrFormat("%.4f", summary.loss));
+  if (summary.loss.has_value()) {
+    losses.push_back(absl::StrFormat("%.4f", *summary.loss));
+    if (summary.loss_step != summary.step) {
+      absl::StrAppend(&losses.back(), " in step ", summary.loss_step, ", the last with a loss");
+    }
+  }
   if (summary.validation_loss.has_value()) {
     losses.push_back(absl::StrFormat("validation %.4f", *summary.validation_loss));
   }
@@ -54,6 +74,7 @@ std::string SummaryText(const TrainingSummary& summary) {
     losses.push_back(absl::StrFormat("%.4f bits a byte", *summary.bits_per_byte));
   }
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
+  if (summary.skipped_steps > 0) add("skipped", WhatWasSkipped(summary));
   add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
                            HumanCount(summary.tokens_per_second), " tokens/s"));
   if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);

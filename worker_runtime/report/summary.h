@@ -14,7 +14,11 @@ struct TrainingSummary {
       0;  // steps that were finished when this process began: 0, or those of the checkpoint
   int64_t step = 0;   // finished now
   int64_t steps = 0;  // in all
-  double loss = 0;    // of the last step; meaningful when this process did one
+  // Of the last step that has one, which is a number; nullopt: this process did no such step.
+  std::optional<double> loss;
+  int64_t loss_step = 0;       // that step
+  int64_t skipped_steps = 0;   // of this process's, because their gradient was no number
+  int64_t skipped_at_end = 0;  // of these, the last ones without another between them
   std::optional<double> validation_loss;
   std::optional<double> bits_per_byte;  // of the same validation
   absl::Duration wall_time;             // of this process

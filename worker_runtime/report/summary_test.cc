@@ -10,6 +10,7 @@ TrainingSummary Finished() {
           .step = 500,
           .steps = 500,
           .loss = 2.1046,
+          .loss_step = 500,
           .validation_loss = 2.2031,
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
@@ -35,18 +36,36 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   summary.first_step = 0;
   summary.restarts = 2;
   summary.step = 320;
+  summary.loss_step = 320;
   summary.checkpoint_step = 300;
   summary.validation_loss.reset();
   const std::string text = SummaryText(summary);
-  CHECK_THAT(text, Catch::StartsWith("stopped: 320 of 500 steps, after 2 restarts\n"));
+  CHECK_THAT(text, Catch::StartsWith("stopped after step 320, after 2 restarts\n"));
   CHECK_THAT(text, Catch::Contains("  loss        2.1046\n"));
-  CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300\n"));
+  CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300 to step 500\n"));
 }
 
 TEST_CASE("a run that had nothing left to do shows no loss of its own") {
   TrainingSummary summary = Finished();
   summary.first_step = summary.step;
+  summary.loss.reset();
   CHECK_THAT(SummaryText(summary), Catch::Contains("  loss        validation 2.2031\n"));
+}
+
+TEST_CASE("a run whose last steps were skipped does not look like one that learned to its end") {
+  TrainingSummary summary = Finished();
+  summary.skipped_steps = 1;
+  CHECK_THAT(SummaryText(summary),
+             Catch::Contains("  skipped     1 of 250 steps changed no weight: their gradient was "
+                             "no number\n"));
+  summary.loss_step = 491;
+  summary.skipped_steps = 12;
+  summary.skipped_at_end = 9;
+  const std::string text = SummaryText(summary);
+  CHECK_THAT(text, Catch::Contains("  loss        2.1046 in step 491, the last with a loss, "
+                                   "validation 2.2031\n"));
+  CHECK_THAT(text, Catch::Contains("  skipped     12 of 250 steps changed no weight: their "
+                                   "gradient was no number; among them the last 9. Look at"));
 }
 
 TEST_CASE("bits a byte stand beside the loss that they are made of") {
@@ -62,6 +81,7 @@ TEST_CASE("without a checkpoint the summary names the flag that would have kept 
   CHECK_THAT(SummaryText(summary), Catch::EndsWith("give --checkpoint-dir DIR to keep it\n"));
   summary.step = 0;
   summary.first_step = 0;
+  summary.loss.reset();
   summary.validation_loss.reset();
   CHECK_THAT(SummaryText(summary),
              !Catch::Contains("loss") && Catch::Contains("start again; with --checkpoint-dir DIR"));

@@ -82,6 +82,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
     CONVENE_ASSIGN_OR_RETURN(file, FindInFolder(path));
   }
   const uintmax_t size = std::filesystem::file_size(file, error);
+  if (error == std::errc::no_such_file_or_directory) {
+    return absl::NotFoundError(absl::StrCat(
+        "there is no tokenizer at ", file,
+        ": give the path of a tokenizer's file, or of a model's folder. A model's name is not "
+        "looked up on the Hub: `hf download NAME tokenizer.json --local-dir FOLDER` fetches it"));
+  }
   if (!error && size > kLargestFile) {
     return absl::InvalidArgumentError(absl::StrCat(
         file, " has ", HumanBytes(static_cast<double>(size)), "; no tokenizer is as large"));

@@ -111,6 +111,7 @@ TEST_CASE("what is no tokenizer is refused with its path") {
   const TempDir folder;
   CHECK_STATUS(LoadTokenizer(folder.File("none")), absl::StatusCode::kNotFound,
                folder.File("none"));
+  CHECK_STATUS(LoadTokenizer("gpt2"), absl::StatusCode::kNotFound, "is not looked up on the Hub");
   for (const std::string content :
        {"", "hello world", "{}", "{\"config\": 1", "\x0a", "PK\x03\x04"}) {
     INFO(content);

@@ -12,13 +12,17 @@
 
 namespace convene::worker {
 
-absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, int local_rank) {
-  if (choice == DeviceChoice::kCpu) return std::optional<int>();
-  if (gpus > 0) return std::optional<int>(local_rank % gpus);
-  if (choice == DeviceChoice::kAuto) return std::optional<int>();
-  return absl::FailedPreconditionError(
-      "device is cuda, but CUDA shows this process no GPU: look at nvidia-smi and at "
-      "CUDA_VISIBLE_DEVICES, build with --config=cuda, or use --device cpu");
+std::optional<int> ChooseDevice(DeviceChoice choice, int gpus, int local_rank) {
+  if (choice == DeviceChoice::kCpu) return std::nullopt;
+  if (gpus > 0) return local_rank % gpus;
+  if (choice == DeviceChoice::kAuto) return std::nullopt;
+  return local_rank;
+}
+
+std::string WhyNoGpu(DeviceChoice choice, const absl::Status& cuda, bool program_has_cuda,
+                     bool machine_has_gpus) {
+  if (choice != DeviceChoice::kAuto || (!program_has_cuda && !machine_has_gpus)) return "";
+  return absl::StrCat(cuda.message(), " (--device cuda makes this an error)");
 }
 
 DType ChoosePrecision(std::optional<DType> precision, bool is_gpu) {

@@ -13,9 +13,15 @@ namespace convene::worker {
 // The number of the GPU among the `gpus` that CUDA shows this process, or nullopt for the CPU.
 // `auto` takes a GPU where there is one. Several ranks of a node see the same GPUs and take the one
 // of their local rank; where each was given one of its own (CUDA_VISIBLE_DEVICES), that one. Ranks
-// beyond the GPUs share them, in turn. FailedPrecondition when cuda was asked for and there is no
-// GPU.
-absl::StatusOr<std::optional<int>> ChooseDevice(DeviceChoice choice, int gpus, int local_rank);
+// beyond the GPUs share them, in turn. `cuda` takes one also where there is none: opening it
+// (Device::Cuda) fails, and says why.
+std::optional<int> ChooseDevice(DeviceChoice choice, int gpus, int local_rank);
+
+// The line for the log when the ranks train on their CPUs because `auto` found no GPU; "" where a
+// person expects that: in a program without CUDA, on a machine without NVIDIA's devices. `cuda`:
+// Device::Cuda's error.
+std::string WhyNoGpu(DeviceChoice choice, const absl::Status& cuda, bool program_has_cuda,
+                     bool machine_has_gpus);
 
 // The meaning of `precision: auto` on this device.
 DType ChoosePrecision(std::optional<DType> precision, bool is_gpu);

@@ -10,15 +10,27 @@ namespace convene::worker {
 namespace {
 
 TEST_CASE("auto takes a GPU where there is one, each rank of a node its own") {
-  CHECK(*ChooseDevice(DeviceChoice::kAuto, 0, 3) == std::nullopt);
-  CHECK(*ChooseDevice(DeviceChoice::kAuto, 8, 3) == 3);
-  CHECK(*ChooseDevice(DeviceChoice::kCuda, 1, 3) == 0);
-  CHECK(*ChooseDevice(DeviceChoice::kCpu, 8, 3) == std::nullopt);
+  CHECK(ChooseDevice(DeviceChoice::kAuto, 0, 3) == std::nullopt);
+  CHECK(ChooseDevice(DeviceChoice::kAuto, 8, 3) == 3);
+  CHECK(ChooseDevice(DeviceChoice::kCuda, 1, 3) == 0);
+  CHECK(ChooseDevice(DeviceChoice::kCpu, 8, 3) == std::nullopt);
 }
 
-TEST_CASE("cuda without a GPU says where to look") {
-  CHECK_STATUS(ChooseDevice(DeviceChoice::kCuda, 0, 0), absl::StatusCode::kFailedPrecondition,
-               "nvidia-smi");
+TEST_CASE("cuda never means the CPU, also where there is no GPU") {
+  CHECK(ChooseDevice(DeviceChoice::kCuda, 0, 3) == 3);
+}
+
+TEST_CASE("a run that could have had a GPU says why it has none") {
+  const absl::Status no_driver = absl::NotFoundError("no NVIDIA driver here");
+  const auto why = [&](DeviceChoice choice, bool program, bool machine) {
+    return WhyNoGpu(choice, no_driver, program, machine);
+  };
+  CHECK(why(DeviceChoice::kAuto, true, false) ==
+        "no NVIDIA driver here (--device cuda makes this an error)");
+  CHECK_FALSE(why(DeviceChoice::kAuto, true, true).empty());
+  CHECK_FALSE(why(DeviceChoice::kAuto, false, true).empty());
+  CHECK(why(DeviceChoice::kAuto, false, false).empty());
+  CHECK(why(DeviceChoice::kCpu, true, true).empty());
 }
 
 TEST_CASE("the precision is bf16 on a GPU and fp32 on a CPU unless one is named") {

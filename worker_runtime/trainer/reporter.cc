@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 
@@ -91,7 +92,12 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   const bool is_empty = result.counted_targets == 0;
   rate_.Record(step_time);
   if (!is_empty) {
-    last_loss_ = result.loss;
+    if (std::isfinite(result.loss)) {
+      last_loss_ = result.loss;
+      last_loss_step_ = step;
+    }
+    skipped_ += result.skipped ? 1 : 0;
+    skipped_at_end_ = result.skipped ? skipped_at_end_ + 1 : 0;
     PrintProgress(step, result, learning_rate);
   }
   std::optional<double> counted_share;
@@ -155,6 +161,9 @@ void Reporter::Summary(int64_t step) {
                    .step = step,
                    .steps = options_.steps,
                    .loss = last_loss_,
+                   .loss_step = last_loss_step_,
+                   .skipped_steps = skipped_,
+                   .skipped_at_end = skipped_at_end_,
                    .validation_loss = validation_loss_,
                    .bits_per_byte = bits_per_byte_,
                    .wall_time = wall_time,

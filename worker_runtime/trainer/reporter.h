@@ -72,7 +72,10 @@ class Reporter {
   FailuresInARow lost_lines_;
   ProgressPrinter printer_;
   StepRate rate_;
-  double last_loss_ = 0;
+  std::optional<double> last_loss_;  // that is a number
+  int64_t last_loss_step_ = 0;
+  int64_t skipped_ = 0;
+  int64_t skipped_at_end_ = 0;
   std::optional<double> validation_loss_;
   std::optional<double> bits_per_byte_;
   std::string checkpoint_;

@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/setup.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -73,10 +74,24 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
                                                    const Contract& contract) {
-  CONVENE_ASSIGN_OR_RETURN(const std::optional<int> gpu,
-                           ChooseDevice(options.device, Device::CudaCount(), contract.local_rank));
+  const std::optional<int> gpu =
+      ChooseDevice(options.device, Device::CudaCount(), contract.local_rank);
   if (!gpu.has_value()) return Device::Cpu();
-  return Device::Cuda(*gpu);
+  absl::StatusOr<std::unique_ptr<Device>> opened = Device::Cuda(*gpu);
+  if (opened.ok() || options.device == DeviceChoice::kAuto) return opened;
+  // No start of this program would have a GPU: a mistake of the person who starts it.
+  if (absl::IsUnimplemented(opened.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--device cuda: ", opened.status().message()));
+  }
+  return Annotate(opened.status(), "--device cuda");
+}
+
+std::string WhyNoGpu(const TrainOptions& options, const Device& device) {
+  if (device.kind() != DeviceKind::kCpu) return "";
+  return WhyNoGpu(options.device, Device::Cuda(0).status(),
+                  /*program_has_cuda=*/linked_gpu_library.make != nullptr,
+                  /*machine_has_gpus=*/access("/dev/nvidiactl", F_OK) == 0);
 }
 
 bool JobHasBegun(const Contract& contract) { return contract.attempt > 0; }
@@ -145,7 +160,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& opt
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
   if (contract.world_size == 1) return opened;
   if (!opened.ok() && !absl::IsNotFound(opened.status()) &&
-      !absl::IsFailedPrecondition(opened.status()) && !absl::IsUnimplemented(opened.status())) {
+      !absl::IsFailedPrecondition(opened.status())) {
     return opened;
   }
   const auto tell = [&]() -> absl::Status {

@@ -18,9 +18,11 @@
 namespace convene::worker {
 
 // Opens this rank's own device, as ChooseDevice (device_choice.h) chooses it. Errors:
-// ChooseDevice's, Device::Cuda's.
+// Device::Cuda's; FailedPrecondition in a program without CUDA.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
                                                    const Contract& contract);
+// WhyNoGpu (device_choice.h) of this program on this machine, for the device that was opened.
+std::string WhyNoGpu(const TrainOptions& options, const Device& device);
 // Every rank calls it. Opens the same kind on all ranks, or gives an error on all (AgreeOnDevices,
 // job_store.h). A GPU that exists and fails is that rank's own trouble, which ends the epoch, not
 // the job.

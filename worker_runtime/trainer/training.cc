@@ -386,7 +386,13 @@ absl::Status Training::Save(bool is_last) {
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
   CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
-  if (reporter_ != nullptr) reporter_->Say(absl::StrCat("stopped after step ", step_));
+  if (reporter_ == nullptr) return TrainingEnd::kStopped;
+  // A job that is formed anew goes on by itself; else a person has to know how.
+  if (stop_.reason() == StopReason::kTerminated) {
+    reporter_->Summary(step_);
+  } else {
+    reporter_->Say(absl::StrCat("stopped after step ", step_));
+  }
   return TrainingEnd::kStopped;
 }
 
@@ -441,6 +447,8 @@ void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
   const bool is_gpu = device.kind() == DeviceKind::kCuda;
   std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
               device.description().c_str(), DTypeName(ChoosePrecision(options.precision, is_gpu)));
+  const std::string no_gpu = WhyNoGpu(options, device);
+  if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
   const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
   if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
   std::fflush(stdout);

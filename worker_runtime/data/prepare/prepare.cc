@@ -298,7 +298,8 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   const std::string path =
       absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
   if (IsWhole(path, key)) return path;
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(cache.directory));
+  constexpr char kWhere[] = "data: the folder of token files (--token-cache-dir)";
+  CONVENE_RETURN_IF_ERROR(Annotate(MakeDirectories(cache.directory), kWhere));
   int64_t heard_total = 0;  // above 0: another process made progress meanwhile
   const auto hear = [&](int64_t done, int64_t total) {
     heard_total = total;
@@ -307,7 +308,7 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
   absl::StatusOr<FileLock> lock =
       FileLock::Take(absl::StrCat(path, ".lock"),
                      {.silence_max = cache.silence_max, .clock = cache.clock, .progress = hear});
-  if (!lock.ok()) return Annotate(lock.status(), "data");
+  if (!lock.ok()) return Annotate(lock.status(), kWhere);
   if (IsWhole(path, key)) {  // made while this process waited
     if (progress && heard_total > 0) progress(heard_total, heard_total);
     return path;

@@ -383,6 +383,17 @@ TEST_CASE("the wait for another process has an end") {
                "which has read 0 of 0 bytes; wait for its end, or name another output");
 }
 
+TEST_CASE("a cache that cannot be written is told with the flag that names another") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  TokenCache cache = CacheOf(dir);
+  cache.directory = dir.File("a.txt/cache");
+  const absl::Status refused =
+      PrepareTokenFile(LetterOptions(dir, {"a.txt"}), cache, nullptr).status();
+  CHECK_THAT(std::string(refused.message()),
+             Catch::Contains("--token-cache-dir") && Catch::Contains("a.txt/cache"));
+}
+
 TEST_CASE("a token file that was damaged in the cache is made again") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");
