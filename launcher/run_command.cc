@@ -208,7 +208,12 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
   if (task.rank > 0) {
     std::vector<int> signals = spec.options.ending_signals;
     signals.insert(signals.end(), {SIGUSR1, SIGUSR2});  // Slurm's --signal
-    return AwaitLocalLeader(task, signals, kLeaderPatience);
+    auto exit_code = AwaitLocalLeader(task, signals, kLeaderPatience);
+    if (!absl::IsNotFound(exit_code.status())) return exit_code;
+    spec.reasons.push_back(
+        "this task is an agent of its own, as under torchrun: task 0 of this node has another "
+        "--rdzv-id, --rdzv-endpoint, --master-addr or --master-port");
+    return RunAgentOf(flags, environment, std::move(spec));
   }
   CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
   leader->DismissAtSignals(spec.options.ending_signals);
