@@ -385,12 +385,10 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
     tasks.local_task = detected->local_task;
     tasks.gpus = detected->gpus;
     tasks.warnings = detected->warnings;
-    // Tasks with other flags are another job beside this one.
-    absl::StrAppend(&tasks.local_task->group, " ", flags.rdzv_id.value_or(""), " ",
-                    flags.rdzv_endpoint.value_or(""), " ", flags.master_port.value_or(0));
-    tasks.reasons.push_back(absl::StrCat(
-        "one of this node's ", tasks.local_task->count,
-        " tasks is the agent and starts a worker for each, because --nnodes counts the nodes"));
+    // torchrun's agents with the same four flags would meet; others would not.
+    tasks.local_task->job =
+        absl::StrCat(flags.rdzv_id.value_or(""), " ", flags.rdzv_endpoint.value_or(""), " ",
+                     flags.master_addr.value_or(""), " ", flags.master_port.value_or(0));
     return tasks;
   }
   if (detected.ok() && !detected->signal_warning.empty()) {

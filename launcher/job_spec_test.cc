@@ -515,20 +515,6 @@ TEST_CASE("a plain line of a batch script on several nodes needs flags that say 
   CHECK(Good(flags, kBatch).warnings.empty());
 }
 
-TEST_CASE("as torchrun, a task for each worker is one agent a node, where --nnodes says so") {
-  const Table tasks = With(kSlurm, {{"SLURM_LOCALID", "1"}, {"SLURM_GTIDS", "2,3"}});
-  const auto task = [](const std::string& nodes, const std::string& workers, const Table& table) {
-    RunFlags flags = Torchrun(nodes);
-    flags.nproc_per_node = workers;
-    flags.rdzv_endpoint = "n1:29500";
-    return Good(flags, table).local_task;
-  };
-  CHECK(task("4", "2", tasks)->rank == 1);
-  CHECK_FALSE(task("8", "1", tasks).has_value());  // an agent for each task
-  CHECK_FALSE(task("4", "1", tasks).has_value());  // two jobs side by side
-  CHECK_FALSE(task("4", "2", kSlurm).has_value());
-}
-
 TEST_CASE("flags win over Slurm, and standalone forgets it") {
   RunFlags flags = WithNodes("2:8");
   flags.rdzv_endpoint = "other:1";

@@ -31,6 +31,8 @@ namespace {
 // A task that has connected says at once which CPUs it has.
 constexpr absl::Duration kHelloPatience = absl::Seconds(5);
 constexpr size_t kReadableBytes = 64;  // of a name that is too long for a socket's
+// For task 0 to come, after its launcher of another job has: one shell may start both.
+constexpr absl::Duration kBesidePatience = absl::Seconds(1);
 
 struct Place {
   sockaddr_un address = {};
@@ -39,12 +41,13 @@ struct Place {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-Place PlaceOf(const LocalTask& task) {
+// `name`: the same for all who meet.
+Place PlaceOf(std::string name) {
   Place place;
   place.address.sun_family = AF_UNIX;
   char* const bytes = place.address.sun_path + 1;  // after a 0: the name is in no file system
   constexpr size_t kRoom = sizeof(place.address.sun_path) - 1;
-  std::string name = absl::StrCat("convene-", geteuid(), "-", task.group);
+  name = absl::StrCat("convene-", geteuid(), "-", name);
   if (name.size() > kRoom) {
     name = absl::StrCat(name.substr(0, kReadableBytes), "-", std::hash<std::string>()(name));
   }
@@ -54,8 +57,33 @@ Place PlaceOf(const LocalTask& task) {
   return place;
 }
 
+// Where a job's tasks meet; where all tasks of the step on this node do.
+Place PlaceOfJob(const LocalTask& task) { return PlaceOf(absl::StrCat(task.group, "/", task.job)); }
+Place PlaceOfGroup(const LocalTask& task) { return PlaceOf(task.group); }
+
 UniqueFd NewSocket(int flags) {
   return UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+}
+
+// AlreadyExists where another process listens there.
+absl::StatusOr<UniqueFd> ListenAt(const Place& place, int most) {
+  UniqueFd listener = NewSocket(SOCK_NONBLOCK);
+  if (!listener.valid()) return ErrnoStatus(errno, "socket");
+  if (bind(listener.get(), place.get(), place.length) != 0) {
+    if (errno == EADDRINUSE) return absl::AlreadyExistsError("another process is there");
+    return ErrnoStatus(errno, "bind a Unix socket");
+  }
+  if (listen(listener.get(), most) != 0) return ErrnoStatus(errno, "listen");
+  return listener;
+}
+
+// Not valid: nobody listens there.
+absl::StatusOr<UniqueFd> ConnectTo(const Place& place) {
+  UniqueFd socket = NewSocket(0);
+  if (!socket.valid()) return ErrnoStatus(errno, "socket");
+  if (connect(socket.get(), place.get(), place.length) == 0) return socket;
+  if (errno != ECONNREFUSED && errno != EINTR) return ErrnoStatus(errno, "connect to task 0");
+  return UniqueFd();
 }
 
 // nullopt: not to be known.
@@ -66,6 +94,12 @@ std::optional<ucred> PeerOf(int fd) {
   return peer;
 }
 
+// Whether the process at the other end is of this user.
+bool IsOwn(int fd) {
+  const auto peer = PeerOf(fd);
+  return peer.has_value() && peer->uid == geteuid();
+}
+
 // All zeros where the machine has more CPUs than the set has bits.
 cpu_set_t OwnCpus() {
   cpu_set_t cpus;
@@ -74,14 +108,27 @@ cpu_set_t OwnCpus() {
   return cpus;
 }
 
+// The next connection, if it is of a process of this user; such a one says a first word at once.
+UniqueFd AcceptOwn(int listener) {
+  UniqueFd peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer.valid()) return peer;
+  if (!IsOwn(peer.get())) return UniqueFd();
+  const timeval timeout = absl::ToTimeval(kHelloPatience);
+  setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  return peer;
+}
+
 // The one that OnSignal speaks for.
 std::atomic<LocalTaskLeader*> the_leader = nullptr;
 static_assert(std::atomic<LocalTaskLeader*>::is_always_lock_free);  // in a signal's handler
 
 }  // namespace
 
-LocalTaskLeader::LocalTaskLeader(const LocalTask& task, UniqueFd listener)
-    : pid_(getpid()), others_(task.count - 1), listener_(std::move(listener)) {
+LocalTaskLeader::LocalTaskLeader(const LocalTask& task, UniqueFd listener, UniqueFd group_listener)
+    : pid_(getpid()),
+      others_(task.count - 1),
+      listener_(std::move(listener)),
+      group_listener_(std::move(group_listener)) {
   peers_.reserve(static_cast<size_t>(others_));
 }
 
@@ -115,49 +162,59 @@ void LocalTaskLeader::OnSignal(int number) {
 }
 
 absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(const LocalTask& task) {
-  UniqueFd listener = NewSocket(SOCK_NONBLOCK);
-  if (!listener.valid()) return ErrnoStatus(errno, "socket");
-  const Place place = PlaceOf(task);
-  if (bind(listener.get(), place.get(), place.length) != 0) {
-    if (errno != EADDRINUSE) return ErrnoStatus(errno, "bind a Unix socket");
+  auto listener = ListenAt(PlaceOfJob(task), task.count);
+  if (absl::IsAlreadyExists(listener.status())) {
     return absl::AlreadyExistsError(absl::StrCat(
         "another process leads the tasks of this node already (", task.group,
         "): one `convene run` at a time can use the tasks of a step. Start each one in "
         "a step of its own: `srun --overlap ... convene run ...`"));
   }
-  if (listen(listener.get(), task.count) != 0) return ErrnoStatus(errno, "listen");
-  return std::unique_ptr<LocalTaskLeader>(new LocalTaskLeader(task, std::move(listener)));
+  CONVENE_RETURN_IF_ERROR(listener.status());
+  // After the job's own socket: a task that finds this one alone belongs to another job. Task 0's
+  // launcher of another job may listen here already.
+  auto group_listener = ListenAt(PlaceOfGroup(task), task.count);
+  if (absl::IsAlreadyExists(group_listener.status())) group_listener = UniqueFd();
+  CONVENE_RETURN_IF_ERROR(group_listener.status());
+  return std::unique_ptr<LocalTaskLeader>(
+      new LocalTaskLeader(task, *std::move(listener), *std::move(group_listener)));
 }
 
 bool LocalTaskLeader::Accept(absl::Duration patience) {
-  pollfd ready = {listener_.get(), POLLIN, 0};
+  // poll() takes no notice of a descriptor of -1.
+  pollfd ready[] = {{listener_.get(), POLLIN, 0}, {group_listener_.get(), POLLIN, 0}};
   const int64_t milliseconds = std::max<int64_t>(0, absl::ToInt64Milliseconds(patience));
-  const int found = poll(&ready, 1, static_cast<int>(std::min<int64_t>(milliseconds, INT32_MAX)));
+  const int found = poll(ready, 2, static_cast<int>(std::min<int64_t>(milliseconds, INT32_MAX)));
   if (found <= 0) return found < 0 && errno == EINTR;
-  UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!peer.valid()) return true;
-  const auto sender = PeerOf(peer.get());
-  if (!sender.has_value() || sender->uid != geteuid()) return true;
-  const timeval timeout = absl::ToTimeval(kHelloPatience);
-  setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  if (ready[0].revents != 0) AcceptPeer();
+  if (ready[1].revents != 0) AcceptBeside();
+  return true;
+}
+
+void LocalTaskLeader::AcceptPeer() {
+  UniqueFd peer = AcceptOwn(listener_.get());
   std::string cpus(sizeof(cpu_set_t), '\0');
-  if (recv(peer.get(), cpus.data(), cpus.size(), 0) != static_cast<ssize_t>(cpus.size())) {
-    return true;
+  if (!peer.valid() ||
+      recv(peer.get(), cpus.data(), cpus.size(), 0) != static_cast<ssize_t>(cpus.size())) {
+    return;
   }
   cpus_.push_back(std::move(cpus));
   peers_.push_back(std::move(peer));
   peer_count_ = peers_.size();
-  return true;
+}
+
+void LocalTaskLeader::AcceptBeside() {
+  const UniqueFd peer = AcceptOwn(group_listener_.get());
+  char word = 0;
+  if (peer.valid() && recv(peer.get(), &word, sizeof(word), 0) == sizeof(word)) ++beside_;
 }
 
 void LocalTaskLeader::Gather(absl::Duration patience) {
   const MonotonicTime deadline = Clock::Real().Now() + patience;
-  while (static_cast<int>(peers_.size()) < others_ && Accept(deadline - Clock::Real().Now())) {
+  while (Missing() > 0 && Accept(deadline - Clock::Real().Now())) {
   }
-  const int missing = others_ - static_cast<int>(peers_.size());
-  if (missing > 0) {
+  if (Missing() > 0) {
     spdlog::warn("{} of the {} other tasks of this node did not come within {}; the job goes on",
-                 missing, others_, absl::FormatDuration(patience));
+                 Missing(), others_, absl::FormatDuration(patience));
   }
   const cpu_set_t own = OwnCpus();
   cpu_set_t all = own;
@@ -172,15 +229,20 @@ void LocalTaskLeader::Gather(absl::Duration patience) {
     with_cpus = absl::StrCat(", and runs on the CPUs of all: ", CPU_COUNT(&all), " in place of ",
                              CPU_COUNT(&own));
   }
-  spdlog::info("this task starts the workers for the {} other tasks of this node{}", others_,
-               with_cpus);
+  if (beside_ > 0) {
+    spdlog::info("{} of the {} other tasks of this node are jobs of their own", beside_, others_);
+  }
+  if (beside_ == others_) return;
+  spdlog::info("this task starts the workers for the {} other tasks of this node{}",
+               others_ - beside_, with_cpus);
 }
 
 void LocalTaskLeader::Dismiss(int exit_code) {
-  while (static_cast<int>(peers_.size()) < others_ && Accept(absl::ZeroDuration())) {
+  while (Missing() > 0 && Accept(absl::ZeroDuration())) {
   }
   peer_count_ = 0;
   // First, so that a task which starts the next command at once does not find this leader.
+  group_listener_.Reset();
   listener_.Reset();
   const int32_t message = exit_code;
   for (const UniqueFd& peer : peers_) {
@@ -189,18 +251,27 @@ void LocalTaskLeader::Dismiss(int exit_code) {
   peers_.clear();
 }
 
-absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<int>& signals,
-                                     absl::Duration patience) {
+namespace {
+
+// Errors as of AwaitLocalLeader.
+absl::StatusOr<UniqueFd> FindLocalLeader(const LocalTask& task, absl::Duration patience) {
   Clock& clock = Clock::Real();
-  const Place place = PlaceOf(task);
   const MonotonicTime deadline = clock.Now() + patience;
+  MonotonicTime beside_deadline = MonotonicTime::InfiniteFuture();
   Backoff backoff(absl::Milliseconds(5), absl::Milliseconds(200));
-  UniqueFd leader;
+  UniqueFd group;
   for (;;) {
-    leader = NewSocket(0);
-    if (!leader.valid()) return ErrnoStatus(errno, "socket");
-    if (connect(leader.get(), place.get(), place.length) == 0) break;
-    if (errno != ECONNREFUSED && errno != EINTR) return ErrnoStatus(errno, "connect to task 0");
+    CONVENE_ASSIGN_OR_RETURN(UniqueFd leader, ConnectTo(PlaceOfJob(task)));
+    if (leader.valid()) return leader;
+    if (!group.valid()) {
+      CONVENE_ASSIGN_OR_RETURN(group, ConnectTo(PlaceOfGroup(task)));
+      if (group.valid() && IsOwn(group.get())) beside_deadline = clock.Now() + kBesidePatience;
+    }
+    if (clock.Now() >= beside_deadline) {
+      const char word = 0;
+      (void)send(group.get(), &word, sizeof(word), MSG_NOSIGNAL);
+      return absl::NotFoundError("task 0 of this node leads another job");
+    }
     if (clock.Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "task 0 of this node, which starts the workers, did not come within ",
@@ -209,6 +280,13 @@ absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<in
     }
     clock.SleepFor(backoff.Next(RandomFraction()));
   }
+}
+
+}  // namespace
+
+absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<int>& signals,
+                                     absl::Duration patience) {
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd leader, FindLocalLeader(task, patience));
   const auto peer = PeerOf(leader.get());
   if (!peer.has_value() || peer->uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(

@@ -2,9 +2,12 @@
 // several slots): the one of local rank 0 is the node's agent. The others wait for its end and end
 // with its exit code, so that the scheduler sees one outcome.
 //
-// They meet at a Unix socket whose name (user and LocalTask::group) is in no file system. However
-// the leader dies, the kernel forgets the name and closes the connections of the others. Nothing is
-// left to clean up. Tasks in network namespaces of their own do not find each other.
+// They meet at a Unix socket whose name (user, LocalTask::group and job) is in no file system.
+// However the leader dies, the kernel forgets the name and closes the connections of the others.
+// Nothing is left to clean up. Tasks in network namespaces of their own do not find each other.
+//
+// At a second socket, named after the group alone, a task of another job sees that task 0 has come
+// and does not lead it, and tells the leader not to wait for it.
 #pragma once
 
 #include <sys/types.h>
@@ -42,17 +45,24 @@ class LocalTaskLeader {
   void Dismiss(int exit_code);
 
  private:
-  LocalTaskLeader(const LocalTask& task, UniqueFd listener);
+  LocalTaskLeader(const LocalTask& task, UniqueFd listener, UniqueFd group_listener);
 
   // In a handler of signal `number`.
   static void OnSignal(int number);
 
+  // How many of the others are still to come.
+  int Missing() const { return others_ - static_cast<int>(peers_.size()) - beside_; }
   // Takes the next one that has come within `patience`. Returns false where there is none.
   bool Accept(absl::Duration patience);
+  void AcceptPeer();
+  // Takes a task that says that it is another job.
+  void AcceptBeside();
 
   const pid_t pid_;
   const int others_;
   UniqueFd listener_;
+  UniqueFd group_listener_;
+  int beside_ = 0;               // tasks that are another job
   std::vector<UniqueFd> peers_;  // has room for all, so that a signal's handler may read it
   std::atomic<size_t> peer_count_ = 0;
   std::vector<std::string> cpus_;  // of each peer: the bytes of a cpu_set_t
@@ -60,9 +70,10 @@ class LocalTaskLeader {
 
 // For the tasks of the other local ranks. Waits until the leader ends, and returns its exit code.
 // From the first contact on the process ignores `signals`: the scheduler sends them to every task,
-// and the leader acts on them. DeadlineExceeded where no leader comes within `patience`,
-// Unavailable where it died before it could tell its exit code, PermissionDenied where another
-// user's process has taken its place.
+// and the leader acts on them. NotFound where task 0 leads another job, and not this task's
+// (LocalTask::job); DeadlineExceeded where no leader comes within `patience`, Unavailable where it
+// died before it could tell its exit code, PermissionDenied where another user's process has taken
+// its place.
 absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<int>& signals,
                                      absl::Duration patience);
 

@@ -1,3 +1,4 @@
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/agent.h"
@@ -205,6 +207,14 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   return result.exit_code;
 }
 
+// A mpirun that is killed tells its processes nothing: they would compute on.
+void EndWithMpirun(const std::string& parent) {
+  static const absl::flat_hash_set<std::string> kStarters = {
+      "mpirun",  "mpirun.openmpi", "mpiexec", "mpiexec.openmpi",
+      "orterun", "orted",          "prterun", "prted"};
+  if (kStarters.contains(parent)) prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 // This command as one of several that a scheduler started on this node.
 absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup& environment,
                                  JobSpec spec) {
@@ -212,7 +222,12 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
   if (task.rank > 0) {
     std::vector<int> signals = spec.options.ending_signals;
     signals.insert(signals.end(), {SIGUSR1, SIGUSR2});  // Slurm's --signal
-    return AwaitLocalLeader(task, signals, kLeaderPatience);
+    auto exit_code = AwaitLocalLeader(task, signals, kLeaderPatience);
+    if (!absl::IsNotFound(exit_code.status())) return exit_code;
+    spec.reasons.push_back(
+        "this task is an agent of its own, as under torchrun: task 0 of this node has another "
+        "--rdzv-id, --rdzv-endpoint, --master-addr or --master-port");
+    return RunAgentOf(flags, environment, std::move(spec));
   }
   CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
   leader->DismissAtSignals(spec.options.ending_signals);
@@ -225,9 +240,10 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
 
 absl::StatusOr<int> RunJob(const RunFlags& flags) {
   const EnvironmentLookup environment = MeantEnvironment(ProcessEnvironment());
-  CONVENE_ASSIGN_OR_RETURN(JobSpec spec,
-                           MakeJobSpec(flags, environment, InspectMachine(environment),
-                                       absl::StrFormat("%016x", RandomU64())));
+  const Machine machine = InspectMachine(environment);
+  EndWithMpirun(machine.parent);
+  CONVENE_ASSIGN_OR_RETURN(JobSpec spec, MakeJobSpec(flags, environment, machine,
+                                                     absl::StrFormat("%016x", RandomU64())));
   // `scancel --signal=USR1` reaches the program that runs the workers first, and is not meant to
   // end it.
   const std::vector<int>& ending = spec.options.ending_signals;

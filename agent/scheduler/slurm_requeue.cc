@@ -116,13 +116,12 @@ void SlurmRequeue::OnShown(const BoundedCommand::Outcome& outcome, absl::Duratio
   }
   verdict_ = DecideRequeue(job_, outcome.output);
   if (!verdict_.requeue) return TellVerdict();
-  Ask({"show", "config"},
-      [this, name = SlurmPartitionOf(outcome.output)](const std::string& config) {
-        Ask({"-o", "show", "partition", name}, [this, config](const std::string& partition) {
-          verdict_ = HeedPreemptMode(std::move(verdict_), config, partition);
-          TellVerdict();
-        });
-      });
+  Ask({"show", "config"}, [this, shown = outcome.output](const std::string& config) {
+    Ask(SlurmModeQuestion(shown, config), [this, config](const std::string& record) {
+      verdict_ = HeedPreemptMode(std::move(verdict_), config, record);
+      TellVerdict();
+    });
+  });
 }
 
 void SlurmRequeue::TellVerdict() {

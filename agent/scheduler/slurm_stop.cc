@@ -32,6 +32,10 @@ std::string ConfigValueOf(const std::string& config, absl::string_view key) {
   return "";
 }
 
+bool IsByQos(const std::string& config) {
+  return ConfigValueOf(config, "PreemptType") == "preempt/qos";
+}
+
 // Slurm writes these for a time that is not set.
 bool IsTime(const std::string& value) {
   return !value.empty() && value != "None" && value != "N/A" && value != "Unknown" &&
@@ -82,21 +86,28 @@ SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown) {
   return {true, absl::StrCat(preempted, ", and it may be requeued")};
 }
 
-std::string SlurmPartitionOf(const std::string& shown) { return ValueOf(shown, "Partition"); }
+std::vector<std::string> SlurmModeQuestion(const std::string& shown, const std::string& config) {
+  if (!IsByQos(config)) return {"-o", "show", "partition", ValueOf(shown, "Partition")};
+  return {"-o", "show", "assoc_mgr", "flags=qos", absl::StrCat("qos=", ValueOf(shown, "QOS"))};
+}
 
 SlurmVerdict HeedPreemptMode(SlurmVerdict verdict, const std::string& config,
-                             const std::string& partition) {
+                             const std::string& record) {
   if (!verdict.requeue) return verdict;
-  const bool is_by_qos = ConfigValueOf(config, "PreemptType") == "preempt/qos";
-  const std::string name = ValueOf(partition, "PartitionName");
-  const std::string mode = is_by_qos ? ConfigValueOf(config, "PreemptMode")  //
-                                     : ValueOf(partition, "PreemptMode");
+  std::string mode = ValueOf(record, "PreemptMode");
+  std::string whose = absl::StrCat("partition ", ValueOf(record, "PartitionName"));
+  if (IsByQos(config)) {
+    whose = absl::StrCat("QOS ", ValueOf(record, "QOS"));
+    if (mode.empty() || mode == "OFF") {  // a QOS without a mode
+      mode = ConfigValueOf(config, "PreemptMode");
+      whose = "slurm.conf";
+    }
+  }
   if (mode.empty()) {
     absl::StrAppend(&verdict.why, " (scontrol does not tell the PreemptMode)");
   } else if (absl::StrContains(mode, "CANCEL")) {
     verdict.requeue = false;
-    absl::StrAppend(&verdict.why, " by its own flags, but PreemptMode=", mode, " of ",
-                    is_by_qos ? "slurm.conf" : absl::StrCat("partition ", name),
+    absl::StrAppend(&verdict.why, " by its own flags, but PreemptMode=", mode, " of ", whose,
                     " says that preempted jobs end: submit it again");
   }
   return verdict;

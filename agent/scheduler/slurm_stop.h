@@ -16,6 +16,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "tools/base/environment.h"
@@ -36,16 +37,17 @@ struct SlurmVerdict {
 // `shown`: what `scontrol -o show job` printed for `job`, one line of KEY=VALUE.
 SlurmVerdict DecideRequeue(const std::string& job, const std::string& shown);
 
-// The partition of `shown`; "" where it has none.
-std::string SlurmPartitionOf(const std::string& shown);
+// The scontrol that tells the PreemptMode of the job of `shown`: its partition's, or its QOS's
+// where the site has PreemptType=preempt/qos. `config`: what `scontrol show config` printed, ""
+// where it did not answer.
+std::vector<std::string> SlurmModeQuestion(const std::string& shown, const std::string& config);
 
 // `verdict` of a job that may be requeued, after a look at what the site wants of preempted jobs:
-// nothing is requeued where PreemptMode is CANCEL. It is the partition's; where the site has
-// PreemptType=preempt/qos, slurm.conf's (a QOS may have one of its own, which scontrol does not
-// tell a user). `config` and `partition`: what `scontrol show config` and `scontrol -o show
-// partition` printed, "" where one did not answer; a mode that is not to be known changes nothing.
+// nothing is requeued where PreemptMode is CANCEL. It is the partition's or the QOS's; a QOS
+// without one has slurm.conf's. `record`: the answer to SlurmModeQuestion, "" where there was none;
+// a mode that is not to be known changes nothing.
 SlurmVerdict HeedPreemptMode(SlurmVerdict verdict, const std::string& config,
-                             const std::string& partition);
+                             const std::string& record);
 
 // The time when Slurm means to end the job: EndTime of `shown` ("" where scontrol did not answer),
 // else SLURM_JOB_END_TIME (23.02 and later), which a preemption does not move. `zone`: of the

@@ -73,7 +73,8 @@ std::string InConfig(absl::string_view mode, absl::string_view type) {
 }
 
 TEST_CASE("a partition whose preempted jobs are to end gets no job back from us") {
-  CHECK(SlurmPartitionOf(kPreempted) == "low");
+  CHECK(SlurmModeQuestion(kPreempted, kConfig) ==
+        std::vector<std::string>{"-o", "show", "partition", "low"});
   const SlurmVerdict wanted = DecideRequeue("35", kPreempted);
   CHECK(HeedPreemptMode(wanted, kConfig, kPartition).requeue);
   CHECK(HeedPreemptMode(wanted, kConfig, kPartition).why == wanted.why);
@@ -89,14 +90,29 @@ TEST_CASE("a partition whose preempted jobs are to end gets no job back from us"
             .requeue);
 }
 
-TEST_CASE("where QOS preempt each other, slurm.conf's mode counts") {
+// As Slurm 22.05 prints it, but for limits.
+constexpr char kQos[] =
+    "Current Association Manager state\n\nQOS Records\n\nQOS=cheap(3) UsageRaw=0.0 GrpJobs=N(0) "
+    "MinTRESPJ= PreemptMode=CANCEL Priority=0 Account Limits=No Accounts User Limits=No Users\n";
+
+TEST_CASE("where QOS preempt each other, the QOS's mode counts, else slurm.conf's") {
+  const std::string by_qos = InConfig("= REQUEUE", "= preempt/qos");
+  CHECK(SlurmModeQuestion(With("QOS=(null)", "QOS=cheap"), by_qos) ==
+        std::vector<std::string>{"-o", "show", "assoc_mgr", "flags=qos", "qos=cheap"});
   const SlurmVerdict wanted = DecideRequeue("35", kPreempted);
-  const auto heed = [&](absl::string_view mode, const std::string& partition) {
-    return HeedPreemptMode(wanted, InConfig(mode, "= preempt/qos"), partition);
+  const auto heed = [&](absl::string_view mode, const std::string& qos) {
+    return HeedPreemptMode(wanted, InConfig(mode, "= preempt/qos"), qos);
   };
-  CHECK(heed("= REQUEUE", InPartition("PreemptMode=CANCEL")).requeue);
-  CHECK_FALSE(heed("= CANCEL", kPartition).requeue);
-  CHECK_THAT(heed("= CANCEL", kPartition).why, Catch::Contains("PreemptMode=CANCEL of slurm.conf"));
+  const SlurmVerdict cancelled = heed("= REQUEUE", kQos);
+  CHECK_FALSE(cancelled.requeue);
+  CHECK_THAT(cancelled.why, Catch::Contains("PreemptMode=CANCEL of QOS cheap(3) says"));
+  CHECK(heed("= CANCEL", absl::StrReplaceAll(kQos, {{"CANCEL", "REQUEUE"}})).requeue);
+  for (const std::string none : {"", absl::StrReplaceAll(kQos, {{"CANCEL", "OFF"}}).c_str()}) {
+    CHECK(heed("= REQUEUE", none).requeue);
+    const SlurmVerdict by_config = heed("= CANCEL", none);
+    CHECK_FALSE(by_config.requeue);
+    CHECK_THAT(by_config.why, Catch::Contains("PreemptMode=CANCEL of slurm.conf"));
+  }
 }
 
 TEST_CASE("a mode that scontrol does not tell changes nothing, and that is told") {

@@ -16,9 +16,12 @@ namespace convene::launcher {
 struct LocalTask {
   int rank = 0;
   int count = 1;
-  // The same text in the tasks of one job on one node, and in no other process of this machine:
+  // The same text in the tasks of one step on one node, and in no other process of this machine:
   // job, step, restart and node.
   std::string group;
+  // The tasks of a group that have the same text here are one job; another text is another job
+  // beside it.
+  std::string job;
 };
 
 // The facts about this process that no variable tells.

@@ -8,7 +8,7 @@ import signal
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, processes_with, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, free_port, processes_with, wait_until
 
 TASKS = 3
 
@@ -136,6 +136,34 @@ class LocalTasksTest(ConveneTestCase):
             pass
         for task in tasks:
             self.finish(task, 20)
+
+    def start_torchrun(self, node, number, job, port, script):
+        """Task `number` of node `node` of two nodes with two tasks each."""
+        variables = {**self.job, "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": str(node),
+                     "SLURMD_NODENAME": f"n{node}-{os.path.basename(self.directory)}", "SLURM_GTIDS": f"{2 * node},{2 * node + 1}",
+                     "SLURM_LOCALID": str(number)}
+        return self.start("launcher/torchrun", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_id", job,
+                          "--rdzv_endpoint", f"127.0.0.1:{port}", "--no-python", "sh", "-c", script, log=f"{job}-{node}{number}.log", **variables)
+
+    def test_torchruns_with_other_ids_are_jobs_beside_each_other(self):
+        script = f'echo "$TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE" >> {self.path("told")}'
+        ports = {"a": free_port(), "b": free_port()}
+        tasks = [self.start_torchrun(node, number, "ab"[number], ports["ab"[number]], script) for node in range(2) for number in range(2)]
+        texts = [self.finish(task, 20) for task in tasks]
+        with open(self.path("told"), encoding="utf-8") as lines:
+            self.assertEqual(sorted(lines), [f"{job} {rank}/4\n" for job in "ab" for rank in range(4)])
+        self.assertIn("1 of the 1 other tasks of this node are jobs of their own", texts[0])
+        self.assertIn("this task is an agent of its own, as under torchrun", texts[1])
+        self.assert_nothing_left()
+
+    def test_torchruns_with_the_same_id_are_one_agent_a_node(self):
+        script = f'echo "$RANK/$WORLD_SIZE" >> {self.path("told")}'
+        port = free_port()
+        for task in [self.start_torchrun(node, number, "a", port, script) for node in range(2) for number in range(2)]:
+            self.finish(task, 20)
+        with open(self.path("told"), encoding="utf-8") as lines:
+            self.assertEqual(sorted(lines), [f"{rank}/4\n" for rank in range(4)])
+        self.assert_nothing_left()
 
     def test_the_workers_run_on_the_cpus_of_all_tasks(self):
         cpus = sorted(os.sched_getaffinity(0))

@@ -6,7 +6,7 @@ import shutil
 import signal
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, read_metrics, wait_until
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, processes_with, read_metrics, wait_until
 from tests.support.ssh_hosts import NoSshd, SshHosts
 
 _MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -45,6 +45,13 @@ class MpirunTest(ConveneTestCase):
         last = read_metrics(self.path("metrics.jsonl"))[-1]["step"]
         self.assertTrue(os.path.exists(self.path(f"checkpoints/step_{last:08d}/manifest")), self.output(mpirun)[-3000:])
         self.assert_nothing_left()
+
+    def test_a_killed_mpirun_leaves_nothing(self):
+        mpirun = self.mpirun("-np", "2", run=["--no-python", "sh", "-c", "echo up; sleep 100"])
+        wait_until(lambda: self.output(mpirun).count("] up") == 2, 60, "both workers")
+        mpirun.kill()
+        mpirun.wait(10)
+        wait_until(lambda: not processes_with(self.marker), 30, "the end of agent and workers")
 
     def hosts(self, count):
         try:

@@ -58,6 +58,16 @@ LAUNCHER="torchrun --nproc_per_node=\\$SLURM_GPUS_ON_NODE --nnodes $SLURM_NNODES
 srun --jobid $SLURM_JOBID --cpu-bind=none --kill-on-bad-exit=1 bash -c "$LAUNCHER train.py 50 10"
 """
 
+# Two experiments beside each other, in the two tasks of each node.
+_TWO_EXPERIMENTS = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+
+head_node_ip=$(srun --nodes=1 --ntasks=1 hostname --ip-address)
+srun bash -c 'torchrun --nnodes $SLURM_NNODES --nproc_per_node 2 --rdzv_id experiment$SLURM_LOCALID --rdzv_backend c10d \\
+  --rdzv_endpoint '$head_node_ip':$((PORT + SLURM_LOCALID)) --no-python sh -c "echo \\$TORCHELASTIC_RUN_ID \\$RANK/\\$WORLD_SIZE >> told"'
+"""
+
 
 class BatchFilesTest(SlurmTestCase):
     GPUS = 2
@@ -83,7 +93,7 @@ class BatchFilesTest(SlurmTestCase):
 
     def test_torchrun_with_the_head_node_s_address(self):
         job = self.submit(_HEAD_NODE.replace('29500', str(free_port())))
-        hosts = self.check_ranks(self.finish_job(job, 40))
+        hosts = self.check_ranks(self.finish_job(job, 150))
         self.assertEqual(hosts[0], hosts[1])
         self.assertEqual(set(hosts), set(self.slurm.nodes))
         self.assert_nothing_left()
@@ -91,7 +101,14 @@ class BatchFilesTest(SlurmTestCase):
     def test_torchrun_with_node_ranks_and_a_master_s_address(self):
         job = self.submit(_NODE_RANK)
         first, second = self.slurm.nodes
-        self.assertEqual(self.check_ranks(self.finish_job(job, 40)), [first, first, second, second])
+        self.assertEqual(self.check_ranks(self.finish_job(job, 150)), [first, first, second, second])
+        self.assert_nothing_left()
+
+    def test_torchruns_of_two_experiments_in_the_tasks_of_each_node(self):
+        job = self.submit(_TWO_EXPERIMENTS.replace('PORT', str(free_port())))
+        text = self.finish_job(job, 150)
+        with open(self.path('told'), encoding='utf-8') as lines:
+            self.assertEqual(sorted(lines), [f'experiment{i} {rank}/4\n' for i in range(2) for rank in range(4)], text)
         self.assert_nothing_left()
 
     def test_an_array_s_tasks_on_the_same_nodes_do_not_meet(self):

@@ -10,7 +10,7 @@ class DeployTest(DeployCase):
 
     def test_train(self):
         job = self.submit('train.sbatch', '--nodes=2')
-        text = self.finish_job(job, 60)
+        text = self.finish_job(job, 150)
         self.assert_steps(30)
         self.assertEqual({m['world_size'] for m in self.metrics()}, {4})
         self.assertEqual(os.path.basename(self.job(job)['StdOut']), f'train-{job}.log')
@@ -19,7 +19,7 @@ class DeployTest(DeployCase):
 
     def test_large(self):
         job = self.submit('large.sbatch', '--nodes=2', TP_SIZE='2', PP_SIZE='2', MAY_LOSE='1', arguments=['--precision', 'fp32'])
-        text = self.finish_job(job, 60)
+        text = self.finish_job(job, 150)
         self.assert_steps(30)
         self.assertEqual({m['layout'] for m in self.metrics()}, {'dp1 x tp2 x pp2'}, text)
         for rank, node in enumerate(self.slurm.nodes[:2]):

@@ -3,6 +3,7 @@ limits and graces every 30 s, so most of these minutes are waits."""
 
 import os
 import re
+import time
 import unittest
 
 from tests.slurm.test_slurm import SlurmTestCase
@@ -12,7 +13,7 @@ NODES = ('--nodes=2', '--ntasks-per-node=1', '--cpus-per-task=4', '--open-mode=a
 RESUMED = r'resumed after step (\d+), saved'
 
 
-class PreemptionTest(SlurmTestCase):
+class PreemptionCase(SlurmTestCase):
 
     def submit(self, *options, line='srun convene run', after=''):
         words = ' '.join(self.train_arguments(steps=100000, checkpoint_every=100000))
@@ -43,6 +44,25 @@ class PreemptionTest(SlurmTestCase):
         self.wait_for_state(job, 'CANCELLED FAILED', 30)
         self.assert_saved(job)
         self.assert_nothing_left()
+
+    def stands_still(self):
+        """Waits for twice the lease while no step is made; the last step."""
+        since = {}  # step -> the time when it was first seen
+
+        def still():
+            step, now = self.metrics()[-1]['step'], time.monotonic()
+            return now - since.setdefault(step, now) > 10
+        wait_until(still, 60, 'the job stands still')
+        return max(since)
+
+    def assert_went_on(self, job):
+        """In the same epoch, and each step was made once."""
+        steps = [m['step'] for m in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)), self.job_output(job)[-6000:])
+        self.assertNotIn('epoch 2', self.job_output(job))
+
+
+class PreemptionTest(PreemptionCase):
 
     def test_scancel_and_signals_that_ask_for_nothing(self):
         job = self.submit()
@@ -133,20 +153,55 @@ class PreemptionTest(SlurmTestCase):
         step = self.stands_still()
         self.ask('scontrol', 'resume', job)
         self.wait_for_metrics(job, lambda last: last['step'] > step + 5, 'steps after the resume')
-        steps = [m['step'] for m in self.metrics()]
-        self.assertEqual(steps, list(range(1, len(steps) + 1)), self.job_output(job)[-6000:])
-        self.assertNotIn('epoch 2', self.job_output(job))
+        self.assert_went_on(job)
         self.end(job)
 
-    def stands_still(self):
-        """Waits for twice the lease while no step is made; the last step."""
-        seen = []
+    def test_all_tasks_of_an_array_are_preempted_and_come_back(self):
+        words = ' '.join(self.train_arguments(steps=100000, checkpoint_every=100000, metrics_file=None, checkpoint_dir=None))
+        of_task = '--metrics-file metrics$SLURM_ARRAY_TASK_ID --checkpoint-dir checkpoints$SLURM_ARRAY_TASK_ID'
+        script = self.write('job.sh', f'#!/bin/bash\nsrun convene run convene-train {words} {of_task}\n')
+        array = self.sbatch(script, '--array=0-1', '--nodes=1', *NODES[1:], '--partition=low', '--requeue')
+        for task in range(2):
+            self.wait_for_task(task, 5)
+        self.ask('sbatch', '--partition=high', *NODES[:3], '--wrap', 'sleep 1')
+        for task in range(2):
+            job = f'{array}_{task}'
+            wait_until(lambda job=job: re.search(RESUMED, self.job_output(job)), 120, f'task {task} is back')
+            self.assertIn("is back in Slurm's queue", self.job_output(job))
+            self.wait_for_task(task, int(re.search(RESUMED, self.job_output(job))[1]) + 5)
+            steps = [m['step'] for m in self.metrics(f'metrics{task}')]
+            self.assertEqual(steps, list(range(1, len(steps) + 1)), self.job_output(job)[-6000:])
+            self.assertEqual(self.job(job)['Restarts'], '1')  # the last task has the number of the whole array
 
-        def still():
-            seen.append(self.metrics()[-1]['step'])
-            return len(seen) > 2000 and len(set(seen[-2000:])) == 1  # wait_until asks every 5 ms
-        wait_until(still, 60, 'the job stands still')
-        return seen[-1]
+    def wait_for_task(self, task, step):
+        name = f'metrics{task}'
+        wait_until(lambda: self.metrics(name) and self.metrics(name)[-1]['step'] > step, 60, f'step {step} of task {task}')
+
+
+class GangTest(PreemptionCase):
+    """A site where preempted jobs are suspended."""
+    SETTINGS = {'PreemptMode': 'SUSPEND,GANG', 'SelectTypeParameters': 'CR_CPU_Memory', 'DefMemPerCPU': 100}
+    PARTITIONS = ('PartitionName=low Default=YES PriorityTier=1 OverSubscribe=FORCE:1 PreemptMode=SUSPEND',
+                  'PartitionName=high PriorityTier=10 OverSubscribe=FORCE:1 PreemptMode=OFF')
+
+    def test_a_preemption_that_suspends(self):
+        job = self.submit()
+        high = self.ask('sbatch', '--parsable', '--partition=high', *NODES[:3], '--wrap', 'sleep 600').strip()
+        self.wait_for_state(job, 'SUSPENDED', 60)
+        step = self.stands_still()
+        self.ask('scancel', high)
+        self.wait_for_metrics(job, lambda last: last['step'] > step + 5, 'steps after the resume')
+        self.assert_went_on(job)
+        self.end(job)
+
+    def test_a_suspended_job_that_is_cancelled_leaves_nothing(self):
+        job = self.submit()
+        self.ask('scontrol', 'suspend', job)
+        self.wait_for_state(job, 'SUSPENDED', 20)
+        self.ask('scancel', job)  # Slurm kills it without a TERM
+        self.wait_for_state(job, 'CANCELLED', 30)
+        wait_until(lambda: not self.workers(), 20, 'the end of the workers')
+        self.assert_nothing_left()
 
 
 if __name__ == '__main__':

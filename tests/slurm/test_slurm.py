@@ -195,6 +195,16 @@ class Slurm:
         self._start_daemon(node, 'unshare', '--mount', '--uts', '--propagation', 'private', 'sh', '-c', _NODE, 'sh', node, self.directory,
                            self._host_name(node), preloaded)
 
+    def stop_controller(self):
+        """As a restart of its service does: it writes its state first, and the jobs run on."""
+        self._daemons['slurmctld'].terminate()
+        self._daemons['slurmctld'].wait()
+
+    def start_controller(self):
+        """Starts slurmctld again, with the state that it wrote; waits until it answers."""
+        self._start_daemon('slurmctld', 'slurmctld', '-D', '-f', self.path('slurm.conf'))
+        wait_until(lambda: self.ask('scontrol', 'ping', may_fail=True).rstrip().endswith('UP'), 30, 'slurmctld')
+
     def kill_slurmd(self, node):
         """SIGKILL for the node's slurmd alone: its jobs compute on, and Slurm gives the node up after SlurmdTimeout."""
         self._daemons[node].kill()
@@ -224,7 +234,9 @@ class Slurm:
         return dict(line.split() for line in self.ask('sinfo', '-h', '-N', '-o', '%N %T', may_fail=True).splitlines())
 
     def repair(self):
-        """Starts the nodes that were killed, and takes all nodes back into service."""
+        """Starts what was killed or stopped, and takes all nodes back into service."""
+        if self._daemons['slurmctld'].poll() is not None:
+            self.start_controller()
         for node in self.nodes:
             if self._daemons[node].poll() is not None:
                 self.start_node(node)
@@ -341,7 +353,7 @@ class SlurmTestCase(ConveneTestCase):
         """The steps that were made."""
         return read_metrics(self.path(name or self.METRICS))
 
-    def wait_for_metrics(self, job, condition, what, timeout_s=60):
+    def wait_for_metrics(self, job, condition, what, timeout_s=150):
         """Waits until `condition` holds for the metrics of the last step."""
         try:
             wait_until(lambda: self.metrics() and condition(self.metrics()[-1]), timeout_s, what)
@@ -356,3 +368,9 @@ class SlurmTestCase(ConveneTestCase):
         """RANK -> pid of the node's trainers."""
         here = self.processes_on(node)
         return {rank: pid for rank, pid in self.workers().items() if pid in here}
+
+    def agent_on(self, node):
+        """The pid of the node's launcher."""
+        worker = next(iter(self.workers_on(node).values()))
+        with open(f'/proc/{worker}/stat', encoding='ascii') as stat:
+            return int(stat.read().rsplit(')', 1)[1].split()[1])

@@ -15,7 +15,7 @@ class VariablesTest(SlurmTestCase):
         return self.srun(['--nodes=2', *options], CONVENE, 'run', *run_flags, 'convene-train', *self.train_arguments(**changes))
 
     def assert_trained(self, step, workers=4):
-        text = self.finish(step, 60)
+        text = self.finish(step, 150)
         self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 31)))
         self.assertEqual({m['world_size'] for m in self.metrics()}, {workers})
         self.assert_nothing_left()
@@ -59,7 +59,7 @@ class VariablesTest(SlurmTestCase):
         script = self.write('job.sh', '#!/bin/bash\nsrun --het-group=0,1 convene run --nproc-per-node 2 convene-train ' +
                             ' '.join(self.train_arguments()) + '\n')
         job = self.sbatch(script, '--nodes=1', '--ntasks=1', '--cpus-per-task=3', ':', '--nodes=1', '--ntasks=1', '--cpus-per-task=2')
-        text = self.finish_job(job, 60)
+        text = self.finish_job(job, 150)
         self.assertEqual({m['world_size'] for m in self.metrics()}, {4}, text)
         self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 31)))
         self.assert_nothing_left()
@@ -70,7 +70,7 @@ class NamesTest(SlurmTestCase):
 
     def test_nodes_whose_names_slurm_alone_knows(self):
         step = self.srun(['--nodes=2', '--ntasks-per-node=1'], CONVENE, 'run', '--nproc-per-node', 2, 'convene-train', *self.train_arguments())
-        self.finish(step, 60)
+        self.finish(step, 150)
         self.assertEqual({m['world_size'] for m in self.metrics()}, {4})
         self.assert_nothing_left()
 

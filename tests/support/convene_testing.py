@@ -182,7 +182,7 @@ class ConveneTestCase(unittest.TestCase):
                 ranks[int(environment["RANK"])] = pid
         return ranks
 
-    def wait_for_step(self, step, timeout_s=60, metrics=None):
+    def wait_for_step(self, step, timeout_s=150, metrics=None):
         path = metrics or self.path("metrics.jsonl")
         return wait_until(
             lambda: any(m["step"] >= step for m in read_metrics(path)), timeout_s,

@@ -1,0 +1,73 @@
+// Several tasks a node under the name torchrun: which of them are one agent.
+#include "launcher/job_spec.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/base/testing/environment_table.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+using testing::LookupIn;
+using Table = testing::EnvironmentTable;
+
+// A step of four nodes; task 1 of 2 on the second one.
+const Table kTasks = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_NODELIST", "n[1-4]"},
+                      {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_NODEID", "1"},
+                      {"SLURM_LOCALID", "1"},        {"SLURM_GTIDS", "2,3"},
+                      {"SLURMD_NODENAME", "n2"},     {"SLURM_JOB_NODELIST", "n[1-4]"}};
+
+std::optional<LocalTask> TaskOf(const RunFlags& flags, const Table& table = kTasks) {
+  auto spec = MakeJobSpec(flags, LookupIn(table), {"me", 16, 0}, "random");
+  REQUIRE_OK(spec);
+  return spec->local_task;
+}
+
+RunFlags Torchrun(const std::string& nodes, const std::string& workers) {
+  RunFlags flags;
+  flags.as_torchrun = true;
+  flags.nnodes = nodes;
+  flags.nproc_per_node = workers;
+  return flags;
+}
+
+TEST_CASE("as torchrun, a task for each worker is one agent a node, where --nnodes says so") {
+  CHECK(TaskOf(Torchrun("4", "2"))->rank == 1);
+  CHECK_FALSE(TaskOf(Torchrun("8", "1")).has_value());  // an agent for each task
+  CHECK_FALSE(TaskOf(Torchrun("4", "1")).has_value());  // two jobs side by side
+  Table alone = kTasks;
+  alone["SLURM_LOCALID"] = "0";
+  alone["SLURM_GTIDS"] = "1";
+  alone["SLURM_STEP_NUM_TASKS"] = "4";
+  CHECK_FALSE(TaskOf(Torchrun("4", "2"), alone).has_value());
+}
+
+TEST_CASE("as torchrun, tasks that would meet elsewhere or under another id are another job") {
+  RunFlags flags = Torchrun("4", "2");
+  flags.master_addr = "n1";
+  const auto ours = TaskOf(flags);
+  REQUIRE(ours.has_value());
+  CHECK(ours->group == "slurm-7.0-n2");
+  RunFlags same = flags;
+  same.node_rank = 3;
+  CHECK(TaskOf(same)->job == ours->job);
+  std::vector<RunFlags> others(4, flags);
+  others[0].rdzv_id = "b";
+  others[1].rdzv_endpoint = "n1:29501";
+  others[2].master_addr = "n2";
+  others[3].master_port = 29501;
+  for (const RunFlags& other : others) {
+    const auto task = TaskOf(other);
+    REQUIRE(task.has_value());
+    CHECK(task->group == ours->group);
+    CHECK(task->job != ours->job);
+  }
+  CHECK(TaskOf({})->job.empty());  // all tasks of a step are one `convene run`
+}
+
+}  // namespace
+}  // namespace convene::launcher
