@@ -18,6 +18,9 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
+// Whether the gradient of query, key and value has room where the MLP's was, used up by then.
+bool HasWidePlace(const BlockShape& s) { return s.qkv_width() <= 2 * s.ffn; }
+
 // The sets in which a block's tensors lie.
 enum class Set { kSaved, kRecomputed, kDeferred };
 
@@ -106,7 +109,7 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {
   const int64_t rows = s_.rows();
-  return {.wide = rows * s_.qkv_width(),
+  return {.wide = HasWidePlace(s_) ? 0 : rows * s_.qkv_width(),
           .narrow = rows * std::max(s_.attention_width(), deferred_.empty() ? 0 : s_.ffn),
           .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device)};
 }
@@ -227,7 +230,7 @@ absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockM
   }
   if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
-  T* qkv = around.wide;
+  T* qkv = HasWidePlace(s_) ? At(a.gate_up) : around.wide;
   if (pass.deferred >= 0) {
     const BlockDeferred<T>& later = deferred_[pass.deferred];
     Keep(pass, gradient, later.attention_out);
