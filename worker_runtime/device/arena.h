@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 #include "worker_runtime/device/device.h"
 
 namespace convene::worker {
@@ -31,6 +32,12 @@ class ArenaBlock {
     return {count_ == 0 ? nullptr : reinterpret_cast<T*>(*base_ + offset_), count_};
   }
   size_t size() const { return count_; }
+
+  // REQUIRES: first + count <= size().
+  ArenaBlock Slice(size_t first, size_t count) const {
+    CONVENE_CHECK(first + count <= count_);
+    return {base_, offset_ + first * sizeof(T), count};
+  }
 
  private:
   friend class Arena;
@@ -72,11 +79,27 @@ class Arena {
   ArenaBlock<T> Declare(std::string block_name, size_t count, ArenaPart part = ArenaPart::kLocal) {
     static_assert(std::is_trivial_v<T>, "the arena's memory starts as zeros, without constructors");
     static_assert(alignof(T) <= kAlignment);
+    if (count > 0 && count <= lent_.count_ / sizeof(T)) {
+      lent_.count_ = (lent_.count_ - count * sizeof(T)) / kAlignment * kAlignment;
+      in_lent_bytes_ += RoundUp(count * sizeof(T), kAlignment);
+      return {lent_.base_, lent_.offset_ + lent_.count_, count};
+    }
     Part& memory = parts_[static_cast<size_t>(part)];
     const size_t offset = memory.bytes;
     DeclareBytes(std::move(block_name), count, sizeof(T), part);
     return {&memory.base, offset, count};
   }
+
+  // Blocks that are declared from now on take their places in `block`, from its end on, as far as
+  // they fit in, and no memory of their own: for two uses of which one is over when the other
+  // begins. An empty block ends it. REQUIRES: `block` is of this arena and starts at a multiple of
+  // 64 bytes.
+  template <typename T>
+  void Lend(const ArenaBlock<T>& block) {
+    lent_ = {block.base_, block.offset_, block.count_ * sizeof(T)};
+  }
+  // The bytes that are left of what was lent last.
+  size_t lent_bytes() const { return lent_.size(); }
 
   // The one allocation of each part that has blocks; all zeros. ResourceExhausted when there is too
   // little memory or the sum overflows; the text holds PlanToString(). Other errors: the memory's.
@@ -88,7 +111,8 @@ class Arena {
 
   // A table for people: a line for all blocks of one name and part, the largest first, with its
   // size and its share of the total; then one line for all those below a hundredth, and the total.
-  // One unit for all, as the total needs it. A star marks blocks for collectives.
+  // One unit for all, as the total needs it. A star marks blocks for collectives. A last line tells
+  // the bytes of the blocks that lie in lent ones.
   std::string PlanToString() const;
 
  private:
@@ -111,6 +135,8 @@ class Arena {
   std::vector<Block> blocks_;
   Part parts_[2];          // by ArenaPart
   std::string too_large_;  // the first block that is larger than the address space
+  ArenaBlock<char> lent_;
+  size_t in_lent_bytes_ = 0;
   bool built_ = false;
 };
 

@@ -142,6 +142,40 @@ TEST_CASE("the plan marks what collectives work on") {
         "* for collectives        384   75.0%\n");
 }
 
+TEST_CASE("blocks lie in a lent one from its end on, as long as they fit") {
+  Arena arena("step");
+  arena.Declare<float>("norms", 16);
+  const auto gradients = arena.Declare<float>("gradients", 96, ArenaPart::kCollective);
+  // 192 bytes: two blocks of 64 bytes and one of 16 have room, with the gap that aligns the last.
+  arena.Lend(gradients.Slice(16, 48));
+  CHECK(arena.lent_bytes() == 192);
+  const auto none = arena.Declare<float>("none", 0);
+  const auto too_large = arena.Declare<double>("too large", 25);
+  const auto first = arena.Declare<float>("first", 16);
+  const auto second = arena.Declare<uint8_t>("second", 16);
+  CHECK(arena.lent_bytes() == 64);
+  arena.Lend(ArenaBlock<float>());
+  const auto own = arena.Declare<float>("own", 16);
+  CHECK(arena.total_bytes() == 64 + 384 + 256 + 64);
+  CHECK(arena.PlanToString() ==
+        "step                          bytes   share\n"
+        "gradients *                     384   50.0%\n"
+        "too large                       256   33.3%\n"
+        "norms                            64    8.3%\n"
+        "own                              64    8.3%\n"
+        "none                              0    0.0%\n"
+        "total                           768  100.0%\n"
+        "* for collectives               384   50.0%\n"
+        "in memory idle meanwhile        128   16.7%\n");
+  REQUIRE_OK(arena.Build());
+  CHECK(none.span().empty());
+  CHECK(first.span().data() == gradients.span().data() + 48);
+  CHECK(reinterpret_cast<float*>(second.span().data()) == gradients.span().data() + 32);
+  CHECK(own.span().data() != first.span().data());
+  too_large.span()[24] = 1;
+  CHECK(gradients.span()[0] == 0.0f);
+}
+
 TEST_CASE("an arena without blocks builds") {
   Arena arena("empty");
   CHECK_OK(arena.Build());

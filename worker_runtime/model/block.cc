@@ -18,6 +18,9 @@ LinearShape OutShape(const BlockShape& s) { return {s.rows(), s.hidden, s.attent
 LinearShape GateUpShape(const BlockShape& s) { return {s.rows(), 2 * s.ffn, s.hidden}; }
 LinearShape DownShape(const BlockShape& s) { return {s.rows(), s.hidden, s.ffn}; }
 
+// Whether the gradient of query, key and value has room where the MLP's was, used up by then.
+bool HasWidePlace(const BlockShape& s) { return s.qkv_width() <= 2 * s.ffn; }
+
 // The sets in which a block's tensors lie.
 enum class Set { kSaved, kRecomputed, kDeferred };
 
@@ -106,8 +109,8 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {
   const int64_t rows = s_.rows();
-  return {.wide = rows * std::max(s_.qkv_width(), 2 * s_.ffn),
-          .narrow = rows * std::max(s_.attention_width(), s_.ffn),
+  return {.wide = HasWidePlace(s_) ? 0 : rows * s_.qkv_width(),
+          .narrow = rows * std::max(s_.attention_width(), deferred_.empty() ? 0 : s_.ffn),
           .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device)};
 }
 
@@ -192,15 +195,18 @@ absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
-  T* gate_up = around.wide;
+  // Gradients take the places of what they are the gradients of, unless a weight half wants both.
+  T* product = At(a.product);
+  T* gate_up = At(a.gate_up);
   if (pass.deferred >= 0) {
     const BlockDeferred<T>& later = deferred_[pass.deferred];
     Keep(pass, gradient, later.down);
+    product = around.narrow;
     gate_up = At(later.gate_up);
   }
-  RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, around.narrow,
+  RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, product,
                       ProductGradient(pass, kDown), pass.stream);
-  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), around.narrow, gate_up, pass.stream);
+  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), product, gate_up, pass.stream);
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
       GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), gate_up, around.hidden,
       ProductGradient(pass, kGateUp), rows, around.side, pass.stream));
@@ -224,7 +230,7 @@ absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockM
   }
   if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
-  T* qkv = around.wide;
+  T* qkv = HasWidePlace(s_) ? At(a.gate_up) : around.wide;
   if (pass.deferred >= 0) {
     const BlockDeferred<T>& later = deferred_[pass.deferred];
     Keep(pass, gradient, later.attention_out);

@@ -1,9 +1,9 @@
 #include "worker_runtime/model/stage.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
-#include "absl/algorithm/container.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/side_stream.h"
@@ -46,6 +46,9 @@ class StageOf final : public Stage {
   };
 
   void AddChunks(const UnitsByChunk& chunks);
+  void AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<T>& recomputed, bool borrows,
+                Chunk& chunk);
+  void DeclareInput(size_t place);
   std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, size_t place);
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
@@ -118,24 +121,57 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
 template <typename T>
 void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
   const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
-  int unit = 0;
+  int first_unit = 0;
   for (const auto& [number, specs] : chunks) {
     Chunk& chunk = chunks_[number];
-    chunk.first_unit = unit;
+    chunk.first_unit = first_unit;
     chunk.has_embedding = specs.front().kind == UnitKind::kEmbedding;
-    for (const UnitSpec& spec : specs) {
-      const size_t place = chunk.places();
-      if (spec.kind == UnitKind::kBlock && place == saved_memory_.size()) {
-        saved_memory_.push_back(
-            DeclareSaved(shape_, RecomputeAt(place), recomputed, options_.saved_slots, arena_));
-        deferred_memory_.push_back(
-            DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_));
-      }
-      chunk.units.push_back(MakeUnit(spec.kind, place));
-      scratch_.Include(chunk.units.back()->scratch(device_.kind()));
-      ++unit;
+    chunk.units.resize(specs.size());
+    first_unit += static_cast<int>(specs.size());
+    const size_t places = std::max(input_memory_.size(), chunk.places());
+    saved_memory_.resize(places);
+    deferred_memory_.resize(places);
+    input_memory_.resize(places);
+    AddUnits(specs, recomputed, chunks.size() == 1 && options_.deferred_slots == 0, chunk);
+  }
+}
+
+// From the last unit to the first, as the backward pass goes: what a unit keeps until its backward
+// pass lies, where it fits, in gradients that units before it have yet to make. `borrows`: false
+// where chunks share activations, and so do not all end with them at once, and where weight halves
+// read them when units before have made gradients.
+template <typename T>
+void StageOf<T>::AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<T>& recomputed,
+                          bool borrows, Chunk& chunk) {
+  size_t left = borrows ? std::numeric_limits<size_t>::max() : 0;
+  for (size_t i = specs.size(); i-- > 0;) {
+    const ArenaBlock<float> idle = store_.IdleGradients(chunk.first_unit + static_cast<int>(i));
+    left = std::min(left, idle.size());
+    arena_.Lend(idle.Slice(0, left));
+    const size_t place = i - (chunk.has_embedding ? 1 : 0);
+    if (specs[i].kind == UnitKind::kBlock && saved_memory_[place].empty()) {
+      saved_memory_[place] =
+          DeclareSaved(shape_, RecomputeAt(place), recomputed, options_.saved_slots, arena_);
+      deferred_memory_[place] =
+          DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_);
     }
-    input_memory_.resize(std::max(input_memory_.size(), chunk.places()));
+    if (specs[i].kind != UnitKind::kEmbedding) DeclareInput(place);
+    chunk.units[i] = MakeUnit(specs[i].kind, place);
+    scratch_.Include(chunk.units[i]->scratch(device_.kind()));
+    left = arena_.lent_bytes() / sizeof(float);
+  }
+  arena_.Lend(ArenaBlock<float>());
+}
+
+// The first place is summed over tp, behind an embedding, or it is an activation slot.
+template <typename T>
+void StageOf<T>::DeclareInput(size_t place) {
+  if (!input_memory_[place].empty()) return;
+  const bool has_embedding = chunks_.begin()->second.has_embedding;
+  for (int slot = 0; slot < options_.saved_slots; ++slot) {
+    input_memory_[place].push_back(
+        arena_.Declare<T>("activations/input", place > 0 || has_embedding ? rows_.own_count() : 0,
+                          place > 0 ? ArenaPart::kLocal : ArenaPart::kCollective));
   }
 }
 
@@ -165,16 +201,6 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, size_t place) {
 template <typename T>
 void StageOf<T>::DeclareShared() {
   const int64_t hidden_count = int64_t{shape_.rows()} * shape_.hidden;
-  const bool has_embedding =
-      absl::c_any_of(chunks_, [](const auto& chunk) { return chunk.second.has_embedding; });
-  for (size_t place = 0; place < input_memory_.size(); ++place) {
-    // The first place is summed over tp, behind an embedding, or it is an activation slot.
-    for (int slot = 0; slot < options_.saved_slots; ++slot) {
-      input_memory_[place].push_back(
-          arena_.Declare<T>("activations/input", place > 0 || has_embedding ? rows_.own_count() : 0,
-                            place > 0 ? ArenaPart::kLocal : ArenaPart::kCollective));
-    }
-  }
   for (int slot = 0; slot < options_.activation_slots; ++slot) {
     activation_memory_.push_back(
         arena_.Declare<T>("activations/between chunks", rows_.own_count(), ArenaPart::kCollective));

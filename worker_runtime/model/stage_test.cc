@@ -12,6 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
@@ -22,7 +23,7 @@ namespace {
 
 constexpr int kBatch = 2;
 constexpr int kSequenceLength = 5;
-constexpr int kMicrobatches = 3;
+constexpr int kMicrobatchesMax = 3;
 
 ModelConfig Small(bool tied) {
   return {.layers = 6,
@@ -42,31 +43,34 @@ class LoneStage {
  private:
   const int place_;
   const bool in_halves_;
+  const int microbatches_;
   const std::vector<UnitSpec> units_;
 
  public:
   Store store;
 
   // Chunk number `place` of `chunks`, each on a rank of its own. `in_halves`: its backward passes.
-  LoneStage(const ModelConfig& config, int chunks, int place, bool in_halves = false)
+  LoneStage(const ModelConfig& config, int chunks, int place, bool in_halves = false,
+            int microbatches = kMicrobatchesMax)
       : place_(place),
         in_halves_(in_halves),
+        microbatches_(microbatches),
         units_(UnitsOf(config, testing::EvenChunk(config, chunks, place), 1, 0)),
         store(units_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength,
-                            .saved_slots = kMicrobatches,
-                            .deferred_slots = in_halves ? kMicrobatches : 0,
-                            .head_slots = kMicrobatches,
-                            .activation_slots = 2 * kMicrobatches,
-                            .gradient_slots = kMicrobatches},
+                            .saved_slots = microbatches,
+                            .deferred_slots = in_halves ? microbatches : 0,
+                            .head_slots = microbatches,
+                            .activation_slots = 2 * microbatches,
+                            .gradient_slots = microbatches},
                            {{place, units_}}, store, *communicators_.tp, *communicators_.cp,
                            *device_, arena_)) {
     REQUIRE_OK(arena_.Build());
     stage_->Bind(&loss_sum_);
-    for (int i = 0; i < kMicrobatches * kBatch * kSequenceLength; ++i) {
+    for (int i = 0; i < microbatches_ * kBatch * kSequenceLength; ++i) {
       inputs_.push_back(i * 5 % config.vocabulary_size);
       targets_.push_back((i * 7 + 1) % config.vocabulary_size);
     }
@@ -77,17 +81,17 @@ class LoneStage {
     const float gradient_scale = 1.0f;
     stage_->SetBatch(
         {.inputs = inputs_.data(), .targets = targets_.data(), .gradient_scale = &gradient_scale});
-    for (int m = 0; m < kMicrobatches; ++m) {
+    for (int m = 0; m < microbatches_; ++m) {
       if (units_.front().kind != UnitKind::kEmbedding) Fill(stage_->activation(m), m);
       CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kForward, m), device_->compute()));
     }
-    for (int m = 0; m < kMicrobatches; ++m) {
+    for (int m = 0; m < microbatches_; ++m) {
       if (units_.back().kind != UnitKind::kHead) Fill(stage_->gradient(m), m + 7);
       CONVENE_RETURN_IF_ERROR(
           stage_->Run(PassOf(in_halves_ ? ComputeKind::kBackwardInput : ComputeKind::kBackward, m),
                       device_->compute()));
     }
-    for (int m = 0; in_halves_ && m < kMicrobatches; ++m) {
+    for (int m = 0; in_halves_ && m < microbatches_; ++m) {
       CONVENE_RETURN_IF_ERROR(
           stage_->Run(PassOf(ComputeKind::kBackwardWeight, m), device_->compute()));
     }
@@ -95,6 +99,7 @@ class LoneStage {
   }
 
   double loss_sum() const { return loss_sum_; }
+  size_t memory_bytes() const { return arena_.total_bytes(); }
 
  private:
   // Every microbatch has slots of its own.
@@ -106,11 +111,11 @@ class LoneStage {
             .deferred = is_half ? microbatch : -1,
             .head = units_.back().kind == UnitKind::kHead ? microbatch : -1,
             .input = units_.front().kind == UnitKind::kEmbedding ? -1 : microbatch,
-            .output = units_.back().kind == UnitKind::kHead ? -1 : kMicrobatches + microbatch,
+            .output = units_.back().kind == UnitKind::kHead ? -1 : microbatches_ + microbatch,
             .gradient = microbatch,
             .is_first = microbatch == 0,
             .is_first_weight = microbatch == 0,
-            .is_last = kind != ComputeKind::kBackwardInput && microbatch == kMicrobatches - 1};
+            .is_last = kind != ComputeKind::kBackwardInput && microbatch == microbatches_ - 1};
   }
   static void Fill(Elements elements, int seed) {
     const absl::Span<float> values = elements.As<float>();
@@ -207,6 +212,51 @@ TEST_CASE("a run's gradients do not depend on what stood in their place") {
     }
     for (LoneStage<>* stage : {&fresh, &spoilt}) REQUIRE_OK(stage->Run());
     CHECK(spoilt.store.gradients == fresh.store.gradients);
+  });
+}
+
+// Its gradients lie idle until their backward pass.
+class Lender : public testing::WholeStore {
+ public:
+  explicit Lender(const std::vector<UnitSpec>& units)
+      : WholeStore(units), lent_(arena_.Declare<float>("gradients", placement.flat_count)) {
+    REQUIRE_OK(arena_.Build());
+    std::fill(lent_.span().begin(), lent_.span().end(), std::numeric_limits<float>::quiet_NaN());
+  }
+
+  ArenaBlock<float> IdleGradients(int unit) const override {
+    const auto [begin, end] = TensorsBefore(placement, unit);
+    return lent_.Slice(begin, end - begin);
+  }
+  WeightGradient Gradient(int unit, int tensor, bool is_first) override {
+    WeightGradient gradient = WholeStore::Gradient(unit, tensor, is_first);
+    gradient.data += At(lent_) - gradients.data();
+    return gradient;
+  }
+  absl::Status GradientsDone(int unit, bool /*is_last*/) override {
+    for (const int tensor : placement.units[unit].tensors) {
+      const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
+      std::copy_n(At(lent_) + begin, count, gradients.begin() + begin);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Arena arena_{"gradients"};
+  const ArenaBlock<float> lent_;
+};
+
+TEST_CASE("activations lie in idle gradients, where there are some, and change none of them") {
+  OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
+    LoneStage<Lender> lent(config, chunks, place, in_halves, /*microbatches=*/1);
+    LoneStage own(config, chunks, place, in_halves, /*microbatches=*/1);
+    for (int step = 0; step < 2; ++step) {
+      REQUIRE_OK(lent.Run());
+      REQUIRE_OK(own.Run());
+      CHECK(lent.loss_sum() == own.loss_sum());
+      CHECK(lent.store.gradients == own.store.gradients);
+    }
+    CHECK((lent.memory_bytes() == own.memory_bytes()) == in_halves);
   });
 }
 

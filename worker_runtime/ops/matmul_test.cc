@@ -105,7 +105,7 @@ TEST_CASE("a product has the same bits for any number of threads") {
   constexpr auto kYes = Transpose::kYes;
   const int threads_before = omp_get_max_threads();
   for (const Shape& shape : std::vector<Shape>{{kNo, kYes, 64, 96, 300},
-                                               {kNo, kYes, 260, 64, 1100},
+                                               {kNo, kYes, 260, 64, 2100},
                                                {kYes, kNo, 256, 48, 1024},
                                                {kNo, kNo, 192, 64, 1100},
                                                {kYes, kNo, 200, 64, 2100},
@@ -138,6 +138,7 @@ TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm
     return cpu::DenseProduct(Transpose::kNo, Transpose::kYes, m, n, k);
   };
   CHECK(cpu::PrefersPrimitive(forward(2048, 384, 1024)));
+  CHECK(cpu::PrefersPrimitive(forward(1024, 768, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(forward(2048, 768, 768)));
   CHECK_FALSE(cpu::PrefersPrimitive(forward(64, 384, 1024)));
   // One column more than the stride that sgemm is slow for, so that sgemm computes the same rows.

@@ -47,8 +47,8 @@ absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* w
 template <typename T>
 void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
                          const WeightGradient& dweight, Stream& stream) {
-  LinearInputGradient(shape, weight, dy, dx, stream);
   LinearWeightGradient(shape, x, dy, dweight, stream);
+  LinearInputGradient(shape, weight, dy, dx, stream);
 }
 
 CONVENE_INSTANTIATE(LinearForward);

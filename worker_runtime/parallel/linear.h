@@ -55,7 +55,7 @@ template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
                                 const ResidualRows& rows, Stream& stream);
 
-// dy is the same on all ranks; dx is overwritten. No communication.
+// dy is the same on all ranks; dx is overwritten, and may be x. No communication.
 template <typename T>
 void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
                          const WeightGradient& dweight, Stream& stream);

@@ -112,6 +112,12 @@ WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
   return {.data = At(gradients_) + place.begin, .adds = !is_first || unit != place.last_unit};
 }
 
+ArenaBlock<float> BucketStore::IdleGradients(int unit) const {
+  if (!options_.one_pass || gradient_shards_.has_value()) return {};
+  const auto [begin, end] = TensorsBefore(placement_, unit);
+  return gradients_.Slice(begin, end - begin);
+}
+
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
   const int bucket = placement_.units[unit].bucket;
   made_ = order_.Mark();
@@ -158,6 +164,7 @@ absl::Status BucketStore::FinishReducing() {
     CONVENE_RETURN_IF_ERROR(groups_.dp_replicate.Check());
     reduced_from_ = gradient_shards_.has_value() ? 1 : shard_.parts.size();
   }
+  ZeroPadding();
   if (gradient_shards_.has_value()) {
     CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
     gradient_shards_->BeginStep();
@@ -165,6 +172,17 @@ absl::Status BucketStore::FinishReducing() {
   CONVENE_RETURN_IF_ERROR(
       copied_slices_.Sum([&](const ShardPart& part) { return GradientsOf(part); }));
   return ShareOverTp();
+}
+
+// The optimizer takes it for gradients, and whoever used idle ones has written there.
+void BucketStore::ZeroPadding() {
+  if (!options_.one_pass || gradient_shards_.has_value()) return;
+  for (size_t bucket = 0; bucket < placement_.buckets.size(); ++bucket) {
+    ForPadding(placement_, static_cast<int>(bucket), [&](const FlatRange& gap) {
+      device_.Zero(At(gradients_) + gap.first, (gap.second - gap.first) * sizeof(float),
+                   device_.compute());
+    });
+  }
 }
 
 const Placement::Tensor* BucketStore::SharedTensor() const {

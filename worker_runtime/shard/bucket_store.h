@@ -66,6 +66,8 @@ class BucketStore final : public UnitStore {
     bool reshards_after_forward = true;  // ParameterShards::Options::reshards
     // False: collectives run in compute() too, so nothing runs beside them.
     bool overlaps = true;
+    // Each unit has one pass a step, so its gradients lie idle until its backward pass.
+    bool one_pass = false;
   };
   struct Groups {
     Collective& dp;            // the ranks that share one copy of the optimizer's state
@@ -83,6 +85,7 @@ class BucketStore final : public UnitStore {
   void Release(int unit) override;
   absl::Status Prefetch(int unit) override;
   WeightGradient Gradient(int unit, int tensor, bool is_first) override;
+  ArenaBlock<float> IdleGradients(int unit) const override;
   absl::Status GradientsDone(int unit, bool is_last) override;
 
   // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
@@ -164,6 +167,7 @@ class BucketStore final : public UnitStore {
   // The tensor that this stage shares with the one at the pipeline's other end; null: none.
   const Placement::Tensor* SharedTensor() const;
   absl::Status SumOverBothEnds();
+  void ZeroPadding();
   absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);

@@ -36,19 +36,11 @@ GradientShards::Slot* GradientShards::Find(int bucket) {
 // Slots are shared, so between the tensors lies what another bucket left there. The optimizer takes
 // it for gradients.
 void GradientShards::ZeroPadding(const Slot& slot) {
-  const ParameterBucket& bucket = placement_.buckets[slot.bucket];
-  int64_t next = bucket.begin;
-  const auto zero_until = [&](int64_t end) {
-    if (next >= end) return;
-    order_.device().Zero(At(slot.memory) + (next - bucket.begin), (end - next) * sizeof(float),
+  float* const flat = At(slot.memory) - placement_.buckets[slot.bucket].begin;
+  ForPadding(placement_, slot.bucket, [&](const FlatRange& gap) {
+    order_.device().Zero(flat + gap.first, (gap.second - gap.first) * sizeof(float),
                          order_.compute());
-  };
-  for (const Placement::Tensor& tensor : placement_.tensors) {
-    if (tensor.bucket != slot.bucket) continue;
-    zero_until(tensor.begin);
-    next = tensor.begin + tensor.count;
-  }
-  zero_until(bucket.end());
+  });
 }
 
 // An empty slot that is large enough, the one that has been so for the longest time; or where all

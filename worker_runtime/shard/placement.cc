@@ -123,6 +123,38 @@ Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_
   return Placer(units, dp, cuts).Place();
 }
 
+void ForPadding(const Placement& placement, int bucket,
+                absl::FunctionRef<void(const FlatRange&)> visit) {
+  int64_t next = placement.buckets[bucket].begin;
+  const auto visit_until = [&](int64_t end) {
+    if (next < end) visit({next, end});
+  };
+  for (const Placement::Tensor& tensor : placement.tensors) {
+    if (tensor.bucket != bucket) continue;
+    visit_until(tensor.begin);
+    next = tensor.begin + tensor.count;
+  }
+  visit_until(placement.buckets[bucket].end());
+}
+
+// A tied table lies before the blocks, and its first gradient is the head's.
+FlatRange TensorsBefore(const Placement& placement, int unit) {
+  const int64_t first = RoundUp(placement.same_on_tp_end, kParameterAlignment);
+  FlatRange range = {first, first};
+  for (const Placement::Tensor& tensor : placement.tensors) {
+    if (tensor.begin < placement.same_on_tp_end) continue;
+    const int64_t end = RoundUp(tensor.begin + tensor.count, kParameterAlignment);
+    if (tensor.last_unit < unit) {
+      range.second = end;
+    } else if (range.first < range.second) {
+      break;
+    } else {
+      range = {end, end};
+    }
+  }
+  return range;
+}
+
 std::vector<int64_t> SlotCounts(const Placement& placement) {
   std::vector<int64_t> slots(std::min<size_t>(placement.buckets.size() - 1, 2));
   for (size_t i = 1; i < placement.buckets.size(); ++i) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/parameters.h"
 
@@ -69,6 +71,18 @@ inline constexpr int64_t kUnitBuckets = 0;
 // ranks, has what is left. With kUnitBuckets it has nothing else, and each unit's other tensors are
 // a bucket of their own; what units share lies in the first one's.
 Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min);
+
+// The first element and the end of a part of the flat buffer.
+using FlatRange = std::pair<int64_t, int64_t>;
+
+// Visits what no tensor has of a bucket, in flat order.
+void ForPadding(const Placement& placement, int bucket,
+                absl::FunctionRef<void(const FlatRange&)> visit);
+
+// Tensors side by side, all of whose gradients come behind the backward pass of `unit`. A unit
+// before has the beginning of the same range, or nothing. Begins at a multiple of
+// kParameterAlignment.
+FlatRange TensorsBefore(const Placement& placement, int unit);
 
 // The elements of two places that hold each whole bucket but bucket 0 in turn: as few as it takes
 // for the work on one bucket beside that on the next. The first has room for the largest one (often

@@ -146,6 +146,52 @@ TEST_CASE("two slots hold any two neighbours of a model, whatever its table's si
   CHECK(slots({}).empty());
 }
 
+TEST_CASE("what no tensor has is padding, and nothing else") {
+  const Placement placement = PlaceUnits(Units({.dp = 7}), 7, kUnitBuckets);
+  std::vector<int> used(placement.flat_count);
+  for (const Placement::Tensor& tensor : placement.tensors) {
+    for (int64_t i = 0; i < tensor.count; ++i) ++used[tensor.begin + i];
+  }
+  for (size_t bucket = 0; bucket < placement.buckets.size(); ++bucket) {
+    ForPadding(placement, static_cast<int>(bucket), [&](const FlatRange& gap) {
+      CHECK(gap.first < gap.second);
+      for (int64_t i = gap.first; i < gap.second; ++i) ++used[i];
+    });
+  }
+  CHECK(std::count(used.begin(), used.end(), 1) == placement.flat_count);
+}
+
+TEST_CASE("the tensors before a unit are those of which no gradient has come yet") {
+  for (const bool tied : {false, true}) {
+    const Placement placement = PlaceUnits(Units({.dp = 3}, tied), 3, 1);
+    const int units = static_cast<int>(placement.units.size());
+    const int64_t whole = TensorsBefore(placement, units - 1).first;
+    for (int unit = 0; unit < units; ++unit) {
+      INFO("unit " << unit << (tied ? ", tied" : ""));
+      const auto [begin, end] = TensorsBefore(placement, unit);
+      int64_t elements = 0;
+      for (const Placement::Tensor& tensor : placement.tensors) {
+        if (tensor.begin + tensor.count <= begin || tensor.begin >= end) continue;
+        CHECK(tensor.begin >= std::max(begin, placement.same_on_tp_end));
+        CHECK(tensor.begin + tensor.count <= end);
+        CHECK(tensor.last_unit < unit);
+        elements += tensor.count;
+      }
+      // All matrices of the blocks before it, and of the embedding unless the head has it too.
+      const int blocks = std::min(std::max(0, unit - 1), units - 2);
+      const int64_t block = placement.tensors[placement.units[1].tensors[kQkv]].count +
+                            placement.tensors[placement.units[1].tensors[kAttentionOut]].count +
+                            placement.tensors[placement.units[1].tensors[kGateUp]].count +
+                            placement.tensors[placement.units[1].tensors[kDown]].count;
+      const int64_t table =
+          placement.tensors[placement.units.front().tensors[kEmbeddingTable]].count;
+      CHECK(elements == blocks * block + (tied || unit == 0 ? 0 : table));
+      if (elements > 0) CHECK(begin == whole);
+      CHECK(begin % kParameterAlignment == 0);
+    }
+  }
+}
+
 TEST_CASE("one bucket is all where there is nothing to reduce, or to gain") {
   CHECK(BucketCountMin({.dp = 1}, {}, 1) == kOneBucket);
   CHECK(BucketCountMin({.pp = 2, .dp = 2}, {.pp = 0}, 1) == 1);

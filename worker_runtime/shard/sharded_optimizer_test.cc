@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -217,6 +219,37 @@ TEST_CASE("the first gradient of a step overwrites, the later ones add, also whe
     }
   }
   CHECK(store.Gradient(0, kEmbeddingTable, true).data == store.Gradient(head, kHead, true).data);
+}
+
+TEST_CASE("what was written into idle gradients between tensors is no gradient") {
+  ModelConfig odd = Tiny();
+  odd.hidden_size = 15;
+  odd.ffn_size = 9;
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const CommunicatorSet set = SoloCommunicators();
+  for (const bool one_pass : {false, true}) {
+    Arena arena{"test"};
+    BucketStore store(PlaceUnits(UnitsOf(odd, testing::WholeModel(odd), 1, 0), 1, 1),
+                      {.one_pass = one_pass},
+                      {.dp = *set.dp,
+                       .dp_gather = *set.dp_gather,
+                       .dp_replicate = *set.dp_replicate,
+                       .tp = *set.tp},
+                      *device, arena, arena);
+    REQUIRE_OK(arena.Build());
+    const int head = static_cast<int>(store.placement().units.size()) - 1;
+    const ArenaBlock<float> idle = store.IdleGradients(head);
+    CHECK((idle.size() > 0) == one_pass);
+    const absl::Span<float> gradients = store.gradients();
+    const float kNan = std::numeric_limits<float>::quiet_NaN();
+    std::fill(idle.span().begin(), idle.span().end(), kNan);
+    for (const Placement::Tensor& tensor : store.placement().tensors) {
+      std::fill_n(gradients.begin() + tensor.begin, tensor.count, 1.0f);
+    }
+    REQUIRE_OK(store.FinishReducing());
+    CHECK(std::accumulate(gradients.begin(), gradients.end(), 0.0) ==
+          static_cast<double>(odd.ParameterCount()));
+  }
 }
 
 TEST_CASE("gradients on the wire take the memory of one bucket") {

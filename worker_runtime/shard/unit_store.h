@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker_runtime/device/arena.h"
 #include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
@@ -31,6 +32,12 @@ class UnitStore {
   // answer depends on the arguments alone: the ops may be captured once and launched in every step.
   // A store that keeps shards gives other places, call it in every pass.
   virtual WeightGradient Gradient(int unit, int tensor, bool is_first) = 0;
+
+  // Gradients of units before `unit`, side by side, that lie idle: compute() uses them neither
+  // between two steps nor in a step before Gradient is called for one of those units. Until then
+  // others may write there. Empty where a store has none; all other answers begin at one place. Any
+  // time.
+  virtual ArenaBlock<float> IdleGradients(int /*unit*/) const { return {}; }
 
   // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its
   // gradients. Errors, which end the step: the collective's.

@@ -15,8 +15,8 @@
 namespace convene::worker {
 namespace {
 
-// Weights are made on the host in pieces of so many elements.
-constexpr int64_t kInitialPiece = int64_t{1} << 22;
+// Weights are made on the host in pieces of so many elements: few, since malloc keeps what it gave.
+constexpr int64_t kInitialPiece = int64_t{1} << 18;
 // A GPU that hangs must not delay the error about it.
 constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
 // While a step runs on a device, stop_wanted is asked once in this time.

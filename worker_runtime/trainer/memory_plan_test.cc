@@ -51,7 +51,7 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
                            .packed_documents = copies,
                            .micro_batch_size = 2,
                            .sequence_length = 16,
-                           .microbatches = 5,
+                           .microbatches = copies ? 1 : 5,
                            .zero_stage = zero_stage,
                            .copies_for_checkpoints = copies,
                            .fresh_weights = false};

@@ -41,6 +41,7 @@ struct Case {
   bool saves = false;
   bool sequence_parallel = false;
   const char* schedule = "1f1b";
+  int microbatches = 2;
   ContextMethod context_method = ContextMethod::kRing;
   int sequence_length = 4;  // a multiple of four
   int head_size = 2;
@@ -95,8 +96,9 @@ class Rank {
                         .sequence_parallel = the_case.sequence_parallel,
                         .sequence_length = the_case.sequence_length,
                         .context_method = the_case.context_method,
-                        .microbatches = 2,
-                        .schedule = *MakeSchedule(the_case.schedule, the_case.layout.pp, 0, 2),
+                        .microbatches = the_case.microbatches,
+                        .schedule = *MakeSchedule(the_case.schedule, the_case.layout.pp, 0,
+                                                  the_case.microbatches),
                         .bucket_count_min = the_case.bucket_count_min,
                         .zero_stage = the_case.zero_stage,
                         .reshard_after_forward = the_case.reshard_after_forward,
@@ -207,6 +209,13 @@ TEST_CASE("sums over copies of shards race with nothing, and every event is need
   CheckEveryEvent({.layout = {.dp = 2, .dp_replicate = 2},
                    .dtype = DType::kBFloat16,
                    .reduce_dtype = DType::kBFloat16});
+}
+
+TEST_CASE("activations in idle gradients race with nothing, and every event is needed") {
+  CheckEveryEvent({.microbatches = 1});
+  CheckEveryEvent({.layout = {.pp = 2, .dp = 2}, .tied = true, .microbatches = 1});
+  CheckEveryEvent({.dtype = DType::kBFloat16, .microbatches = 1, .offload_optimizer = true});
+  CheckEveryEvent({.layout = {.dp = 2, .tp = 2}, .sequence_parallel = true, .microbatches = 1});
 }
 
 TEST_CASE("shards of gradients and parameters race with nothing, and every event is needed") {
