@@ -26,11 +26,15 @@ def _precompiled_header_impl(ctx):
 
     # In the place of NAME.h gcc and clang take NAME.h.gch. Where the flags are not the same gcc reads NAME.h, and clang refuses.
     ctx.actions.write(text, "".join(['#include "%s"\n' % source.path for source in sources]))
+
+    # Clang writes its source's absolute name into its result, and each sandbox has another: it reads standard input. gcc cannot.
+    clang = toolchain.compiler == "clang"
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
         user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
-        source_file = "-",
+        quote_include_directories = depset(["."]),
+        source_file = "-" if clang else text.path,
         output_file = precompiled.path,
     )
     command = [cc_common.get_tool_for_action(feature_configuration = features, action_name = action)]
@@ -39,17 +43,15 @@ def _precompiled_header_impl(ctx):
         action_name = action,
         variables = variables,
     )
-
-    # From standard input: clang would write the sources' absolute names into its result, and each sandbox has others.
     ctx.actions.run_shell(
-        command = "cat %s | \"$@\"" % " ".join([source.path for source in sources]),
+        command = ("cat %s | " % " ".join([source.path for source in sources]) if clang else "") + "\"$@\"",
         arguments = command,
         env = cc_common.get_environment_variables(
             feature_configuration = features,
             action_name = action,
             variables = variables,
         ),
-        inputs = depset(sources, transitive = [toolchain.all_files]),
+        inputs = depset(sources + [text], transitive = [toolchain.all_files]),
         outputs = [precompiled],
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s" % ctx.label,
