@@ -40,9 +40,9 @@ std::string NextStepAfterSignal(int signal) {
 
 std::string WhyKilled(std::optional<int64_t> memory_kills) {
   if (!memory_kills.has_value()) return " (out of memory?)";
-  if (*memory_kills <= 0) return " (not by the kernel for want of memory)";
-  return absl::StrCat(" (out of memory: the kernel counts ", *memory_kills,
-                      *memory_kills == 1 ? " such kill" : " such kills",
+  if (*memory_kills <= 0) return " (not by the kernel's OOM killer)";
+  return absl::StrCat(" (out of memory? The kernel counts ", *memory_kills,
+                      *memory_kills == 1 ? " OOM kill" : " OOM kills",
                       " on this machine since the epoch began)");
 }
 

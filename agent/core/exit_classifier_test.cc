@@ -51,11 +51,11 @@ TEST_CASE("the kernel's count tells a death for want of memory from other kills"
   const auto why = [](std::optional<int64_t> memory_kills) {
     return ClassifyExit({0, SIGKILL, false, memory_kills}, /*in_session=*/false).why;
   };
-  CHECK(why(0) == "killed by SIGKILL (not by the kernel for want of memory)");
+  CHECK(why(0) == "killed by SIGKILL (not by the kernel's OOM killer)");
   CHECK(why(1) ==
-        "killed by SIGKILL (out of memory: the kernel counts 1 such kill on this machine since the "
+        "killed by SIGKILL (out of memory? The kernel counts 1 OOM kill on this machine since the "
         "epoch began)");
-  CHECK_THAT(why(2), Catch::Contains("counts 2 such kills"));
+  CHECK_THAT(why(2), Catch::Contains("counts 2 OOM kills"));
 }
 
 TEST_CASE("only a worker in session means bad usage by 64") {
