@@ -565,7 +565,7 @@ TEST_CASE_METHOD(Fixture,
       "%.1f ms\n",
       absl::ToDoubleMilliseconds(stopped), absl::ToDoubleMilliseconds(Clock::Real().Now() - begin));
   CHECK_THAT(first.Err() + second.Err() + first.Out() + second.Out(),
-             Catch::Contains("killed by SIGKILL (not by the kernel's OOM killer)"));
+             Catch::Contains("killed by SIGKILL ("));
 }
 
 }  // namespace

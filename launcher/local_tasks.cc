@@ -1,5 +1,6 @@
 #include "launcher/local_tasks.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -32,7 +33,7 @@ namespace {
 constexpr absl::Duration kHelloPatience = absl::Seconds(5);
 constexpr size_t kReadableBytes = 64;  // of a name that is too long for a socket's
 // For task 0 to come, after its launcher of another job has: one shell may start both.
-constexpr absl::Duration kBesidePatience = absl::Seconds(1);
+constexpr absl::Duration kBesidePatience = absl::Seconds(5);
 
 struct Place {
   sockaddr_un address = {};
@@ -77,13 +78,22 @@ absl::StatusOr<UniqueFd> ListenAt(const Place& place, int most) {
   return listener;
 }
 
-// Not valid: nobody listens there.
-absl::StatusOr<UniqueFd> ConnectTo(const Place& place) {
-  UniqueFd socket = NewSocket(0);
+struct Contact {
+  bool is_there = false;
+  UniqueFd socket;  // not valid where too many others wait at that place
+};
+
+absl::StatusOr<Contact> ConnectTo(const Place& place) {
+  // Where too many wait, a connect() that blocks would wait without a limit.
+  UniqueFd socket = NewSocket(SOCK_NONBLOCK);
   if (!socket.valid()) return ErrnoStatus(errno, "socket");
-  if (connect(socket.get(), place.get(), place.length) == 0) return socket;
+  if (connect(socket.get(), place.get(), place.length) == 0) {
+    fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) & ~O_NONBLOCK);
+    return Contact{true, std::move(socket)};
+  }
+  if (errno == EAGAIN) return Contact{true, UniqueFd()};
   if (errno != ECONNREFUSED && errno != EINTR) return ErrnoStatus(errno, "connect to task 0");
-  return UniqueFd();
+  return Contact();
 }
 
 // nullopt: not to be known.
@@ -172,7 +182,7 @@ absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(const Loc
   CONVENE_RETURN_IF_ERROR(listener.status());
   // After the job's own socket: a task that finds this one alone belongs to another job. Task 0's
   // launcher of another job may listen here already.
-  auto group_listener = ListenAt(PlaceOfGroup(task), task.count);
+  auto group_listener = ListenAt(PlaceOfGroup(task), SOMAXCONN);
   if (absl::IsAlreadyExists(group_listener.status())) group_listener = UniqueFd();
   CONVENE_RETURN_IF_ERROR(group_listener.status());
   return std::unique_ptr<LocalTaskLeader>(
@@ -204,8 +214,11 @@ void LocalTaskLeader::AcceptPeer() {
 
 void LocalTaskLeader::AcceptBeside() {
   const UniqueFd peer = AcceptOwn(group_listener_.get());
-  char word = 0;
-  if (peer.valid() && recv(peer.get(), &word, sizeof(word), 0) == sizeof(word)) ++beside_;
+  int32_t rank = 0;
+  if (peer.valid() && recv(peer.get(), &rank, sizeof(rank), 0) == sizeof(rank) && rank > 0 &&
+      rank <= others_) {
+    beside_.insert(rank);  // it may come again with its next job
+  }
 }
 
 void LocalTaskLeader::Gather(absl::Duration patience) {
@@ -229,12 +242,13 @@ void LocalTaskLeader::Gather(absl::Duration patience) {
     with_cpus = absl::StrCat(", and runs on the CPUs of all: ", CPU_COUNT(&all), " in place of ",
                              CPU_COUNT(&own));
   }
-  if (beside_ > 0) {
-    spdlog::info("{} of the {} other tasks of this node are jobs of their own", beside_, others_);
+  const int beside = static_cast<int>(beside_.size());
+  if (beside > 0) {
+    spdlog::info("{} of the {} other tasks of this node are jobs of their own", beside, others_);
   }
-  if (beside_ == others_) return;
+  if (beside == others_) return;
   spdlog::info("this task starts the workers for the {} other tasks of this node{}",
-               others_ - beside_, with_cpus);
+               others_ - beside, with_cpus);
 }
 
 void LocalTaskLeader::Dismiss(int exit_code) {
@@ -259,18 +273,21 @@ absl::StatusOr<UniqueFd> FindLocalLeader(const LocalTask& task, absl::Duration p
   const MonotonicTime deadline = clock.Now() + patience;
   MonotonicTime beside_deadline = MonotonicTime::InfiniteFuture();
   Backoff backoff(absl::Milliseconds(5), absl::Milliseconds(200));
-  UniqueFd group;
   for (;;) {
-    CONVENE_ASSIGN_OR_RETURN(UniqueFd leader, ConnectTo(PlaceOfJob(task)));
-    if (leader.valid()) return leader;
-    if (!group.valid()) {
-      CONVENE_ASSIGN_OR_RETURN(group, ConnectTo(PlaceOfGroup(task)));
-      if (group.valid() && IsOwn(group.get())) beside_deadline = clock.Now() + kBesidePatience;
-    }
-    if (clock.Now() >= beside_deadline) {
-      const char word = 0;
-      (void)send(group.get(), &word, sizeof(word), MSG_NOSIGNAL);
-      return absl::NotFoundError("task 0 of this node leads another job");
+    CONVENE_ASSIGN_OR_RETURN(Contact leader, ConnectTo(PlaceOfJob(task)));
+    if (leader.socket.valid()) return std::move(leader.socket);
+    const bool is_over = clock.Now() >= beside_deadline;
+    if (is_over || beside_deadline == MonotonicTime::InfiniteFuture()) {
+      CONVENE_ASSIGN_OR_RETURN(const Contact group, ConnectTo(PlaceOfGroup(task)));
+      if (!group.is_there || (group.socket.valid() && !IsOwn(group.socket.get()))) {
+        beside_deadline = MonotonicTime::InfiniteFuture();
+      } else if (!is_over) {
+        beside_deadline = clock.Now() + kBesidePatience;
+      } else {
+        const int32_t rank = task.rank;
+        (void)send(group.socket.get(), &rank, sizeof(rank), MSG_NOSIGNAL);
+        return absl::NotFoundError("task 0 of this node leads another job");
+      }
     }
     if (clock.Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ class LocalTaskLeader {
   static void OnSignal(int number);
 
   // How many of the others are still to come.
-  int Missing() const { return others_ - static_cast<int>(peers_.size()) - beside_; }
+  int Missing() const { return others_ - static_cast<int>(peers_.size() + beside_.size()); }
   // Takes the next one that has come within `patience`. Returns false where there is none.
   bool Accept(absl::Duration patience);
   void AcceptPeer();
@@ -62,7 +63,7 @@ class LocalTaskLeader {
   const int others_;
   UniqueFd listener_;
   UniqueFd group_listener_;
-  int beside_ = 0;               // tasks that are another job
+  std::set<int> beside_;         // the local ranks of tasks that are another job
   std::vector<UniqueFd> peers_;  // has room for all, so that a signal's handler may read it
   std::atomic<size_t> peer_count_ = 0;
   std::vector<std::string> cpus_;  // of each peer: the bytes of a cpu_set_t

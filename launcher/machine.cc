@@ -66,13 +66,12 @@ bool IsIntel(const std::string& name) {
   return vendor.ok() && absl::StartsWith(*vendor, "0x8086");
 }
 
-// Empty where the parent is outside of this pid namespace.
+}  // namespace
+
 std::string ParentName() {
   const auto name = ReadFile(absl::StrCat("/proc/", getppid(), "/comm"));
   return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";
 }
-
-}  // namespace
 
 Machine InspectMachine(const EnvironmentLookup& environment) {
   Machine machine;

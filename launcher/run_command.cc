@@ -212,7 +212,10 @@ void EndWithMpirun(const std::string& parent) {
   static const absl::flat_hash_set<std::string> kStarters = {
       "mpirun",  "mpirun.openmpi", "mpiexec", "mpiexec.openmpi",
       "orterun", "orted",          "prterun", "prted"};
-  if (kStarters.contains(parent)) prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (!kStarters.contains(parent)) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // It may have died before: then the kernel has nothing to tell any more.
+  if (!kStarters.contains(ParentName())) raise(SIGTERM);
 }
 
 // This command as one of several that a scheduler started on this node.

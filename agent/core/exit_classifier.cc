@@ -12,10 +12,8 @@ namespace {
 std::string NextStepAfterSignal(int signal) {
   switch (signal) {
     case SIGKILL:
-      return "The kernel (out of memory), the scheduler or a person sent SIGKILL: look for \"Out "
-             "of "
-             "memory\" in `dmesg -T`, at the cgroup's memory.events, and at the scheduler's log "
-             "and "
+      return "The kernel, the scheduler or a person sends SIGKILL. To see who did: `dmesg -T` "
+             "(\"Out of memory\"), the cgroup's memory.events, the scheduler's log and its "
              "memory limit.";
     case SIGBUS:
       return "A bus error is often a full /dev/shm or a data file that was truncated under its "

@@ -169,7 +169,7 @@ void Stepper::TellWait() {
     actions_.push_back(Say{absl::StrCat("waiting for a place in job ", s_.rules.hello.job_id,
                                         ": `convene status --endpoint ", s_.rules.endpoint,
                                         "` shows which nodes are there and what is missing")});
-  } else if (!s_.ever_linked) {
+  } else if (!s_.ever_linked && !s_.told_of_rival) {
     actions_.push_back(Say{
         absl::StrCat("the rendezvous at ", s_.rules.endpoint, " does not answer yet; trying for ",
                      absl::FormatDuration(s_.rules.connect_timeout), " in all",

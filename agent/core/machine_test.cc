@@ -414,9 +414,9 @@ TEST_CASE("a failed job is explained in one paragraph") {
       node.result_.explanation ==
       "Job job failed: the restart budget of 3 is spent. The first failure was rank 5 (local "
       "rank 1, pid 4711) on b: "
-      "killed by SIGKILL (out of memory?). The kernel (out of memory), the scheduler or a person "
-      "sent SIGKILL: look for \"Out of memory\" in `dmesg -T`, at the cgroup's memory.events, and "
-      "at the scheduler's log and memory limit. Its last lines:\n"
+      "killed by SIGKILL (out of memory?). The kernel, the scheduler or a person sends SIGKILL. To "
+      "see who did: `dmesg -T` (\"Out of memory\"), the cgroup's memory.events, the scheduler's "
+      "log and its memory limit. Its last lines:\n"
       "  step 41\n  step 42");
 }
 

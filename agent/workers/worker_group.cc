@@ -96,7 +96,8 @@ void WorkerGroup::OnEnded(Member& member) {
   if (auto* const slot = custody_.SessionSlot(member.local_rank)) slot->store(0);
   ExitStatus status = Reap(member.pid);
   if (status.signal == SIGKILL && memory_kills_before_.has_value()) {
-    status.memory_kills = MemoryKills().value_or(0) - *memory_kills_before_;
+    const std::optional<int64_t> now = MemoryKills();
+    if (now.has_value()) status.memory_kills = *now - *memory_kills_before_;
   }
   custody_.ReapOrphans();
   NoteEmptyGroups();

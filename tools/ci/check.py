@@ -204,11 +204,13 @@ class Change(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def change() -> Change:
-    """The change since what landed; where that is not known, the last day's."""
+    """The change since what landed. Where that is not known it may reach everything."""
     tree = changes.Tree(ROOT)
     landed = tree.landed()
-    changed = set(tree.changed_since(landed) if landed else tree.changed_lately())
     rules = targets.read_rules()
+    if not landed:
+        return Change(rules, set(), set(rules))
+    changed = set(tree.changed_since(landed))
     return Change(rules, targets.touched(rules, changed), targets.reached(targets.read_graph(rules), changed))
 
 
@@ -228,7 +230,9 @@ def tests_of_asan(run: Run) -> List[str]:
     return sanitized_tests('asan') if 'asan' in run.chosen else []
 
 
+@functools.lru_cache(maxsize=None)
 def day() -> int:
+    """The day when this run began: all its parts share out the work alike."""
     return int(time.time()) // 86400
 
 

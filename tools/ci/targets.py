@@ -4,7 +4,6 @@ import hashlib
 import os
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from typing import Collection, Dict, Iterable, List, NamedTuple, Set
 
@@ -13,7 +12,7 @@ import changes
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 Graph = Dict[str, Set[str]]
 # Files that decide how everything is built or chosen.
-REACHES_ALL = ['.bazelrc', 'WORKSPACE', 'tools/bazel', 'tools/build_rules', 'tools/ci']
+REACHES_ALL = ['.bazelrc', 'WORKSPACE', 'tools/bazel', 'tools/build_rules', 'tools/ci', 'worker_runtime/device/emulated/translate.py']
 
 
 class Rule(NamedTuple):
@@ -27,10 +26,8 @@ class Rule(NamedTuple):
 
 def read_rules() -> Dict[str, Rule]:
     """All rules of the workspace, as they stand in its BUILD files; no configuration is chosen and no external repository read."""
-    command = ['bazel', 'query', '//...', '--output=xml', '--noimplicit_deps', '--notool_deps', '--noshow_progress']
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f'{" ".join(command)} failed:\n{done.stderr}')
+    command = ['bazel', 'query', '//...:*', '--output=xml', '--noimplicit_deps', '--notool_deps', '--noshow_progress']
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     # Bazel writes XML 1.1, which Python's parser does not know.
     query = ElementTree.fromstring(done.stdout.replace('version="1.1"', 'version="1.0"', 1))
     rules = {}
@@ -40,6 +37,9 @@ def read_rules() -> Dict[str, Rule]:
         inputs = {inputs.get('name') for inputs in element.iter('rule-input')}
         kind = element.get('class')
         rules[element.get('name')] = Rule(element.get('name'), kind, inputs, listed['srcs'] if kind.startswith('cc_') else set(), listed['hdrs'])
+    # A file that a rule makes stands in another rule's lists: it leads back to the rule that makes it.
+    for made in query.iter('generated-file'):
+        rules[made.get('name')] = Rule(made.get('name'), 'generated file', {made.get('generating-rule')}, set(), set())
     return rules
 
 

@@ -12,6 +12,9 @@ RULES = {rule.label: rule for rule in [
     Rule('//a:lib', 'cc_library', {'//a:lib.cc', '//a:lib.h'}, {'//a:lib.cc'}, {'//a:lib.h'}),
     Rule('//b:lib', 'cc_library', {'//b:lib.cc', '//a:lib'}, {'//b:lib.cc'}, set()),
     Rule('//b:lib_test', 'cc_test', {'//b:lib_test.cc', '//b:lib', '//b:golden.txt'}, {'//b:lib_test.cc'}, set()),
+    Rule('//proto:generate', 'genrule', {'//proto:wire.proto'}, set(), set()),
+    Rule('//proto:wire.pb.cc', 'generated file', {'//proto:generate'}, set(), set()),
+    Rule('//proto:wire', 'cc_library', {'//proto:wire.pb.cc'}, {'//proto:wire.pb.cc'}, set()),
     Rule('//c:lone_test', 'cc_test', {'//c:lone_test.cc'}, {'//c:lone_test.cc'}, set()),
 ]}
 GRAPH = {label: rule.inputs for label, rule in RULES.items()}
@@ -32,6 +35,7 @@ class ReachedTest(unittest.TestCase):
         self.assertEqual(rules_reached('b/lib.cc'), ['//b:lib', '//b:lib_test'])
         self.assertEqual(rules_reached('b/golden.txt'), ['//b:lib_test'])
         self.assertEqual(rules_reached('a/README.md'), [])
+        self.assertIn('//proto:wire', rules_reached('proto/wire.proto'))
 
     def test_a_build_file_reaches_its_package_and_what_depends_on_it(self):
         self.assertEqual(rules_reached('a/BUILD.bazel'), ['//a:lib', '//b:lib', '//b:lib_test'])

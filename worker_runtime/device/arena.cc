@@ -139,7 +139,7 @@ std::string Arena::PlanToString() const {
   table.Add("total", total_bytes());
   const size_t collective_bytes = parts_[static_cast<size_t>(ArenaPart::kCollective)].bytes;
   if (collective_bytes > 0) table.Add("* for collectives", collective_bytes);
-  if (in_lent_bytes_ > 0) table.Add("in memory idle meanwhile", in_lent_bytes_);
+  if (in_lent_bytes_ > 0) table.Add("besides, in lent blocks", in_lent_bytes_);
   return table.ToString();
 }
 

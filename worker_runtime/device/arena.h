@@ -112,7 +112,7 @@ class Arena {
   // A table for people: a line for all blocks of one name and part, the largest first, with its
   // size and its share of the total; then one line for all those below a hundredth, and the total.
   // One unit for all, as the total needs it. A star marks blocks for collectives. A last line tells
-  // the bytes of the blocks that lie in lent ones.
+  // the bytes of the blocks that lie in lent ones, which the total does not count.
   std::string PlanToString() const;
 
  private:

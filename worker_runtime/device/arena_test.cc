@@ -166,7 +166,7 @@ TEST_CASE("blocks lie in a lent one from its end on, as long as they fit") {
         "none                              0    0.0%\n"
         "total                           768  100.0%\n"
         "* for collectives               384   50.0%\n"
-        "in memory idle meanwhile        128   16.7%\n");
+        "besides, in lent blocks         128   16.7%\n");
   REQUIRE_OK(arena.Build());
   CHECK(none.span().empty());
   CHECK(first.span().data() == gradients.span().data() + 48);

@@ -28,12 +28,14 @@ std::string WhatHappened(const TrainingSummary& summary) {
 std::string WhatWasSkipped(const TrainingSummary& summary) {
   const int64_t made = summary.step - summary.first_step;
   std::string text = absl::StrCat(summary.skipped_steps, " of ", made,
-                                  " steps changed no weight: ", "their gradient was no number");
+                                  " steps changed no weight: their gradient was no number");
   if (summary.skipped_at_end > 0) {
-    absl::StrAppend(&text, "; among them ",
-                    summary.skipped_at_end == 1 ? std::string("the last one")
-                                                : absl::StrCat("the last ", summary.skipped_at_end),
-                    ". Look at the losses before, and lower --learning-rate");
+    absl::StrAppend(
+        &text, "; among them ",
+        summary.skipped_at_end == 1 ? std::string("the last one")
+                                    : absl::StrCat("the last ", summary.skipped_at_end),
+        ". Look at the losses before: where they rose, lower --learning-rate; else look at "
+        "the data of these steps");
   }
   return text;
 }
@@ -64,7 +66,8 @@ std::string SummaryText(const TrainingSummary& summary) {
   if (summary.loss.has_value()) {
     losses.push_back(absl::StrFormat("%.4f", *summary.loss));
     if (summary.loss_step != summary.step) {
-      absl::StrAppend(&losses.back(), " in step ", summary.loss_step, ", the last with a loss");
+      absl::StrAppend(&losses.back(), " in step ", summary.loss_step,
+                      ", the last whose loss is a number");
     }
   }
   if (summary.validation_loss.has_value()) {

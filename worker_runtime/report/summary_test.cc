@@ -62,8 +62,9 @@ TEST_CASE("a run whose last steps were skipped does not look like one that learn
   summary.skipped_steps = 12;
   summary.skipped_at_end = 9;
   const std::string text = SummaryText(summary);
-  CHECK_THAT(text, Catch::Contains("  loss        2.1046 in step 491, the last with a loss, "
-                                   "validation 2.2031\n"));
+  CHECK_THAT(text,
+             Catch::Contains("  loss        2.1046 in step 491, the last whose loss is a number, "
+                             "validation 2.2031\n"));
   CHECK_THAT(text, Catch::Contains("  skipped     12 of 250 steps changed no weight: their "
                                    "gradient was no number; among them the last 9. Look at"));
 }

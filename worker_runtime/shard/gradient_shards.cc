@@ -36,10 +36,10 @@ GradientShards::Slot* GradientShards::Find(int bucket) {
 // Slots are shared, so between the tensors lies what another bucket left there. The optimizer takes
 // it for gradients.
 void GradientShards::ZeroPadding(const Slot& slot) {
-  float* const flat = At(slot.memory) - placement_.buckets[slot.bucket].begin;
+  const int64_t begin = placement_.buckets[slot.bucket].begin;
   ForPadding(placement_, slot.bucket, [&](const FlatRange& gap) {
-    order_.device().Zero(flat + gap.first, (gap.second - gap.first) * sizeof(float),
-                         order_.compute());
+    order_.device().Zero(At(slot.memory) + (gap.first - begin),
+                         (gap.second - gap.first) * sizeof(float), order_.compute());
   });
 }
 

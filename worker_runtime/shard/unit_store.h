@@ -33,10 +33,10 @@ class UnitStore {
   // A store that keeps shards gives other places, call it in every pass.
   virtual WeightGradient Gradient(int unit, int tensor, bool is_first) = 0;
 
-  // Gradients of units before `unit`, side by side, that lie idle: compute() uses them neither
-  // between two steps nor in a step before Gradient is called for one of those units. Until then
-  // others may write there. Empty where a store has none; all other answers begin at one place. Any
-  // time.
+  // Gradients of units before `unit`, side by side, that lie idle in compute()'s order from the end
+  // of one step's update until Gradient is called for one of those units in the next step. In
+  // between others may write there, in compute(). No other stream may read gradients after
+  // FinishReducing. Empty where a store has none; all other answers begin at one place. Any time.
   virtual ArenaBlock<float> IdleGradients(int /*unit*/) const { return {}; }
 
   // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its

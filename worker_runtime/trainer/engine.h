@@ -89,6 +89,7 @@ class Engine {
   // far as BucketStore has whole ones. With offload_optimizer parameters may still be those of the
   // step before: a bucket changes when a later call needs it. CopyParameters has the new ones.
   ConstElements parameters() const { return parts_.store.parameters(); }
+  // With one microbatch a step: the step's only until the next pass, also a forward one.
   absl::Span<const float> gradients() const { return parts_.store.gradients(); }
   // A copy of all parameters, as placement() says, in host memory: (placement().flat_count) of
   // options.dtype. All ranks of a data-parallel group call it. Errors: the collective's, the

@@ -88,7 +88,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
 }
 
 std::string WhyNoGpu(const TrainOptions& options, const Device& device) {
-  if (device.kind() != DeviceKind::kCpu) return "";
+  // The question opens GPU 0: a training on the CPU must not.
+  if (options.device != DeviceChoice::kAuto || device.kind() != DeviceKind::kCpu) return "";
   return WhyNoGpu(options.device, Device::Cuda(0).status(),
                   /*program_has_cuda=*/linked_gpu_library.make != nullptr,
                   /*machine_has_gpus=*/access("/dev/nvidiactl", F_OK) == 0);

@@ -387,7 +387,8 @@ absl::Status Training::Save(bool is_last) {
 absl::StatusOr<TrainingEnd> Training::Stop() {
   CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
   if (reporter_ == nullptr) return TrainingEnd::kStopped;
-  // A job that is formed anew goes on by itself; else a person has to know how.
+  // A job that is formed anew goes on by itself. Where this node was told to end, a person may have
+  // to start it again, and has to know how.
   if (stop_.reason() == StopReason::kTerminated) {
     reporter_->Summary(step_);
   } else {

@@ -71,7 +71,9 @@ absl::Status CheckTexts(const std::vector<std::string>& files) {
   if (binary == files.end()) return absl::OkStatus();
   const absl::Status no_tokens = OpenTokenSource(*binary).status();
   return absl::InvalidArgumentError(
-      absl::StrCat(no_tokens.message(), ", nor a text: it has zero bytes"));
+      absl::StrCat(no_tokens.message(),
+                   ", nor a text: it holds bytes of value 0. For tokens, look for the file that "
+                   "belongs to it (Megatron's .idx); from a text, `tr -d '\\0'` takes them out"));
 }
 
 // Token files each by itself; neighbouring texts together, where no weights part them.

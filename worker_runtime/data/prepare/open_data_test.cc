@@ -82,7 +82,7 @@ TEST_CASE("tokens that have lost what tells their format are not read as a text"
                  dir.File(name) + ": not a file of tokens");
   }
   CHECK_STATUS(Open(dir, {dir.File("lost.bin")}, &letters), absl::StatusCode::kInvalidArgument,
-               "nor a text: it has zero bytes");
+               "nor a text: it holds bytes of value 0");
   PutSource(dir.File("packed.gz"), Gzip("text"));
   REQUIRE_OK(Open(dir, {dir.File("packed.gz")}, &letters));
 }

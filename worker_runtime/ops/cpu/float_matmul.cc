@@ -43,11 +43,14 @@ bool PrefersPrimitive(const ProductShape& shape) {
     return shape.lda % kBadStride == 0 && shape.n < kNarrow && shape.k >= kShort;
   }
   // 110 against 123 GFLOP/s (n 384, k 384); sgemm is ahead again where n is 768, but for long sums:
-  // 174 against 214 GFLOP/s (two cores of an AMD EPYC, m 1024, n 768, k 2048).
+  // 174 against 214 GFLOP/s (two cores of an AMD EPYC, m 1024, n 768, k 2048). No wider product was
+  // measured.
   constexpr int kNarrow = 512;
+  constexpr int kNarrowOfLong = 768;
   constexpr int kLong = 1024;
   return shape.transpose_b == Transpose::kYes && shape.transpose_a == Transpose::kNo &&
-         (shape.n <= kNarrow || shape.k >= kLong) && shape.k >= kShort && shape.m >= kShort;
+         (shape.n <= kNarrow || (shape.n <= kNarrowOfLong && shape.k >= kLong)) &&
+         shape.k >= kShort && shape.m >= kShort;
 }
 
 void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {

@@ -33,8 +33,9 @@ constexpr ProductShape DenseProduct(Transpose transpose_a, Transpose transpose_b
 
 // c = op(a) op(b), or added to c when beta is 1. In and Out: float and float, BFloat16 and either.
 // Uses the calling thread's OpenMP team; what was made is the thread's own. oneDNN shares out the
-// sum over k, and so changes its rounding, when threads outnumber the blocks of c: never seen up
-// to k = 1536 (1 to 32 threads), seen at 2048.
+// sum over k of a transposed a, and so changes its rounding, when threads outnumber the blocks of
+// c: never seen up to k = 1536 (1 to 32 threads), seen at 2048. Of an a that is not transposed:
+// never seen up to k = 16384 (1 to 64 threads).
 template <typename In, typename Out>
 void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c);
 
