@@ -103,10 +103,16 @@ def cc_binary(**kwargs):
     """Bazel's cc_binary, with the precompiled header `common`."""
     native.cc_binary(**_shared("common", kwargs))
 
+def _header_of_tests():
+    """`tests`, or `common` where .bazelrc optimises tests."""
+    package = native.package_name()
+    optimised = package.startswith("worker_runtime/ops/") or package.startswith("worker_runtime/trainer/")
+    return "common" if optimised else "tests"
+
 def cc_test(**kwargs):
     """Bazel's cc_test, with the precompiled header of tests."""
-    native.cc_test(**_shared("tests", kwargs))
+    native.cc_test(**_shared(_header_of_tests(), kwargs))
 
 def test_library(**kwargs):
     """Bazel's cc_library of a test's sources, with the precompiled header of tests."""
-    native.cc_library(**_shared("tests", kwargs))
+    native.cc_library(**_shared(_header_of_tests(), kwargs))
