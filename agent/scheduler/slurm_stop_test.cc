@@ -107,7 +107,7 @@ TEST_CASE("where QOS preempt each other, the QOS's mode counts, else slurm.conf'
   CHECK_FALSE(cancelled.requeue);
   CHECK_THAT(cancelled.why, Catch::Contains("PreemptMode=CANCEL of QOS cheap(3) says"));
   CHECK(heed("= CANCEL", absl::StrReplaceAll(kQos, {{"CANCEL", "REQUEUE"}})).requeue);
-  for (const std::string none : {"", absl::StrReplaceAll(kQos, {{"CANCEL", "OFF"}}).c_str()}) {
+  for (const std::string& none : {std::string(), absl::StrReplaceAll(kQos, {{"CANCEL", "OFF"}})}) {
     CHECK(heed("= REQUEUE", none).requeue);
     const SlurmVerdict by_config = heed("= CANCEL", none);
     CHECK_FALSE(by_config.requeue);
