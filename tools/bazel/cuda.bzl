@@ -35,6 +35,9 @@ def _nvcc_objects_impl(ctx):
         usage = ctx.actions.declare_file("_objs/%s/%s.ptxas.txt" % (ctx.label.name, src.basename))
         args = ctx.actions.args()
         args.add_all(["-x", "cu", "-c"])
+
+        # nvcc names its temporary files after its process, which has the same number in each sandbox; /tmp is shared by all of them.
+        args.add("--objdir-as-tempdir")
         args.add_all(_NVCC_FLAGS)
         if not ctx.attr.may_spill:
             args.add("-Xptxas=-warn-spills")  # an error, as all warnings are

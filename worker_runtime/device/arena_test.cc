@@ -158,15 +158,15 @@ TEST_CASE("blocks lie in a lent one from its end on, as long as they fit") {
   const auto own = arena.Declare<float>("own", 16);
   CHECK(arena.total_bytes() == 64 + 384 + 256 + 64);
   CHECK(arena.PlanToString() ==
-        "step                          bytes   share\n"
-        "gradients *                     384   50.0%\n"
-        "too large                       256   33.3%\n"
-        "norms                            64    8.3%\n"
-        "own                              64    8.3%\n"
-        "none                              0    0.0%\n"
-        "total                           768  100.0%\n"
-        "* for collectives               384   50.0%\n"
-        "besides, in lent blocks         128   16.7%\n");
+        "step                         bytes   share\n"
+        "gradients *                    384   50.0%\n"
+        "too large                      256   33.3%\n"
+        "norms                           64    8.3%\n"
+        "own                             64    8.3%\n"
+        "none                             0    0.0%\n"
+        "total                          768  100.0%\n"
+        "* for collectives              384   50.0%\n"
+        "besides, in lent blocks        128   16.7%\n");
   REQUIRE_OK(arena.Build());
   CHECK(none.span().empty());
   CHECK(first.span().data() == gradients.span().data() + 48);
