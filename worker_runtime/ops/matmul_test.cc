@@ -4,10 +4,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
 #include "worker_runtime/ops/cpu/float_matmul.h"
+#include "worker_runtime/ops/cpu/primitive_matmul.h"
+#include "worker_runtime/ops/cpu/tiled_matmul.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/matmul.h"
@@ -75,13 +78,13 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
           Compare<float>(
               kForward, [&] { return product(on_stream, c); }, reference);
           if constexpr (std::is_same_v<TestType, BFloat16>) {
-            // The product that this processor does not use must agree too; its bits may depend on
-            // the number of threads.
+            // The product that this processor does not use must agree too, where it has that
+            // product; its bits may depend on the number of threads.
             const auto other = [](Transpose ta, Transpose tb, int rows, int columns, int inner,
                                   auto... operands) {
               omp_set_num_threads(1);
               const auto shape = cpu::DenseProduct(ta, tb, rows, columns, inner);
-              if (cpu::HasBFloat16Products()) {
+              if (cpu::HasBFloat16Products() || cpu::NeedsTiles()) {
                 cpu::WidenedMatMul(shape, operands...);
               } else {
                 cpu::BFloat16MatMul(shape, operands...);
@@ -121,7 +124,7 @@ TEST_CASE("a product has the same bits for any number of threads") {
       MatMul(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a.data(), b.data(), 1,
              c.data(), AnyStream());
       if (expected.empty()) expected = c;
-      CHECK(c == expected);
+      CHECK((c == expected));  // thousands of numbers: not to be printed
     }
   }
   omp_set_num_threads(threads_before);
@@ -160,6 +163,50 @@ TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm
     cpu::FloatMatMul(shape, wide.data(), b.data(), beta, by_sgemm.data());
     CHECK(testing::Distance(by_primitive, As<double>(by_sgemm)) <=
           1e-5 * testing::Distance(std::vector<float>(by_sgemm.size()), As<double>(by_sgemm)));
+  }
+}
+
+TEST_CASE("a product of several tiles equals sgemm's, for every transpose and beta") {
+  const int m = 260;  // 3 tiles of rows, 3 of columns, 2 slices of a copied a
+  const int n = 530;
+  const int k = 600;
+  const auto a = NumbersOf<float>(static_cast<size_t>(m) * k, 1);
+  const auto b = NumbersOf<float>(static_cast<size_t>(n) * k, 2);
+  const int threads_before = omp_get_max_threads();
+  for (const Transpose transpose_a : {Transpose::kNo, Transpose::kYes}) {
+    for (const Transpose transpose_b : {Transpose::kNo, Transpose::kYes}) {
+      for (const float beta : {0.0f, 1.0f}) {
+        CAPTURE(transpose_a, transpose_b, beta);
+        cpu::ProductShape shape = cpu::DenseProduct(transpose_a, transpose_b, m, n, k);
+        shape.ldc = n + 3;
+        const std::vector<float> before = NumbersOf<float>(static_cast<size_t>(m) * shape.ldc, 3);
+        std::vector<float> expected = before;
+        cpu::Sgemm(shape, a.data(), b.data(), beta, expected.data());
+        std::vector<float> first;
+        for (const int threads : {1, 2, 5}) {
+          omp_set_num_threads(threads);
+          std::vector<float> actual = before;
+          cpu::TiledMatMul(shape, a.data(), b.data(), beta, actual.data());
+          CHECK(testing::Distance(actual, As<double>(expected)) <=
+                1e-6 * testing::Distance(std::vector<float>(before.size()), As<double>(expected)));
+          if (first.empty()) first = actual;
+          CHECK((actual == first));  // thousands of numbers: not to be printed
+        }
+        omp_set_num_threads(threads_before);
+      }
+    }
+  }
+}
+
+TEST_CASE("a product without rows or columns touches nothing") {
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  std::vector<float> c = numbers;
+  for (const Transpose transpose : {Transpose::kNo, Transpose::kYes}) {
+    for (const auto& [m, n] : std::vector<std::pair<int, int>>{{0, 3}, {3, 0}}) {
+      cpu::TiledMatMul(cpu::DenseProduct(transpose, Transpose::kNo, m, n, 2), numbers.data(),
+                       numbers.data(), 0, c.data());
+      CHECK(c == numbers);
+    }
   }
 }
 

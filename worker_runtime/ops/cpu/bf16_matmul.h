@@ -11,7 +11,7 @@ namespace convene::worker::cpu {
 // Whether this processor multiplies bf16 itself (AVX512-BF16 or AMX).
 bool HasBFloat16Products();
 
-// oneDNN's bf16 product: right everywhere, fast where HasBFloat16Products(). (Elsewhere it gave 48
+// oneDNN's bf16 product: needs AVX-512, and is fast where HasBFloat16Products(). (It gave 48
 // GFLOP/s on a Cascade Lake where sgemm gave 174.)
 template <typename Out>
 void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,

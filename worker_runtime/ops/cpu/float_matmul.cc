@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <dnnl.hpp>
 
-#include "tools/base/check.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
+#include "worker_runtime/ops/cpu/tiled_matmul.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -54,16 +53,14 @@ bool PrefersPrimitive(const ProductShape& shape) {
 }
 
 void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
-  if (PrefersPrimitive(shape)) {
+  if (NeedsTiles()) {
+    TiledMatMul(shape, a, b, beta, c);
+  } else if (PrefersPrimitive(shape)) {
     SlicedPrimitive(shape, a, b, beta, c);
-    return;
+  } else {
+    const ScopedThreadCount thread_count(shape.m);
+    Sgemm(shape, a, b, beta, c);
   }
-  const ScopedThreadCount thread_count(shape.m);
-  const dnnl_status_t status =
-      dnnl_sgemm(shape.transpose_a == Transpose::kYes ? 'T' : 'N',
-                 shape.transpose_b == Transpose::kYes ? 'T' : 'N', shape.m, shape.n, shape.k, 1.0f,
-                 a, shape.lda, b, shape.ldb, beta, c, shape.ldc);
-  CONVENE_CHECK(status == dnnl_success);
 }
 
 }  // namespace convene::worker::cpu

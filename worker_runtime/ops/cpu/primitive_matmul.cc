@@ -66,6 +66,14 @@ Product MakeProduct(const ProductKey& key) {
 
 }  // namespace
 
+void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
+  const auto letter = [](Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; };
+  const dnnl_status_t status =
+      dnnl_sgemm(letter(shape.transpose_a), letter(shape.transpose_b), shape.m, shape.n, shape.k,
+                 1.0f, a, shape.lda, b, shape.ldb, beta, c, shape.ldc);
+  CONVENE_CHECK(status == dnnl_success);
+}
+
 template <typename In, typename Out>
 void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
   thread_local std::map<ProductKey, Product> products;

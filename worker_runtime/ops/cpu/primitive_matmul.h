@@ -1,4 +1,5 @@
-// oneDNN's matmul primitive: made once for each shape, then only run.
+// oneDNN's two ways to multiply matrices: sgemm, and the matmul primitive, which is made once for
+// each shape and then only run.
 #pragma once
 
 #include "worker_runtime/ops/matmul.h"
@@ -30,6 +31,10 @@ constexpr ProductShape DenseProduct(Transpose transpose_a, Transpose transpose_b
           .ldb = transpose_b == Transpose::kYes ? k : n,
           .ldc = n};
 }
+
+// c = op(a) op(b) + beta c; beta is 0 or 1. Uses the calling thread's OpenMP team, or that thread
+// alone where it is already one of a team.
+void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c);
 
 // c = op(a) op(b), or added to c when beta is 1. In and Out: float and float, BFloat16 and either.
 // Uses the calling thread's OpenMP team; what was made is the thread's own. oneDNN shares out the
