@@ -1,13 +1,10 @@
 #include "launcher/machine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -17,29 +14,12 @@
 #include "absl/strings/strip.h"
 #include "launcher/cluster/detected_job.h"
 #include "launcher/cluster/kubernetes.h"
-#include "tools/base/cgroup_limits.h"
+#include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
 #include "tools/base/logging.h"
 
 namespace convene::launcher {
 namespace {
-
-// By the affinity, which a cpuset narrows.
-int CountUsableCpus() {
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) return CPU_COUNT(&usable);
-  // The machine has more CPUs than a cpu_set_t has bits.
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
-// A container may use every CPU and yet have the time of few of them: a quota of 1.5 keeps two
-// busy.
-int CountCpus() {
-  const int usable = std::max(1, CountUsableCpus());
-  const std::optional<double> quota = ReadCgroupLimits().cpus;
-  return quota.has_value() && *quota < usable ? static_cast<int>(std::ceil(*quota)) : usable;
-}
 
 // How many entries of `directory` are devices that `variable` leaves to this process.
 template <typename IsDevice>
@@ -78,7 +58,7 @@ Machine InspectMachine(const EnvironmentLookup& environment) {
   machine.host_name = HostName();
   machine.full_name = FullNameIn(ReadFile("/etc/hosts").value_or(""), machine.host_name);
   machine.parent = ParentName();
-  machine.cpus = CountCpus();
+  machine.cpus = CountUsableCpus();
   machine.gpus = CountDevices("/dev", IsNvidia, environment, "CUDA_VISIBLE_DEVICES");
   machine.xpus = CountDevices("/sys/class/drm", IsIntel, environment, "ZE_AFFINITY_MASK");
   return machine;

@@ -1,7 +1,10 @@
 #include "tools/base/cgroup_limits.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 
+#include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -21,6 +24,7 @@ class FakeMachine {
     REQUIRE_OK(WriteFileAtomic(whole, text));
   }
   CgroupLimits Read() const { return ReadCgroupLimits(directory_.path()); }
+  int CountCpus() const { return CountUsableCpus(directory_.path()); }
 
  private:
   testing::TempDir directory_;
@@ -80,6 +84,16 @@ TEST_CASE("no limit: no files, words instead of numbers, a malformed membership"
   CHECK_FALSE(machine.Read().memory_bytes.has_value());
   machine.Write("/sys/fs/cgroup/cpu.max", "100000 0\n");
   CHECK_FALSE(machine.Read().cpus.has_value());
+}
+
+TEST_CASE("a quota leaves whole CPUs, at least one and at most those of the affinity") {
+  FakeMachine machine("0::/\n");
+  CHECK(machine.CountCpus() == CountBoundCpus());
+  for (const auto& [quota, cpus] : std::map<std::string, int>{
+           {"20000", 1}, {"100000", 1}, {"150000", 2}, {"99900000000", CountBoundCpus()}}) {
+    machine.Write("/sys/fs/cgroup/cpu.max", quota + " 100000\n");
+    CHECK(machine.CountCpus() == std::min(cpus, CountBoundCpus()));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "worker_runtime/device/device.h"
 
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/cgroup_limits.h"
@@ -33,7 +33,8 @@ int64_t HostMemoryBytes() {
 class CpuDevice final : public Device {
  public:
   CpuDevice()
-      : description_(absl::StrCat("CPU, ", std::thread::hardware_concurrency(), " threads")) {}
+      : description_(absl::StrCat("CPU, ", omp_get_max_threads(),
+                                  omp_get_max_threads() == 1 ? " thread" : " threads")) {}
   // A queue's work may wait for the other queue, so neither goes before both are done.
   ~CpuDevice() override { (void)Synchronize(absl::InfiniteDuration()); }
 

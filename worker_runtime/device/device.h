@@ -64,7 +64,8 @@ class Device {
   static int CudaCount();
 
   virtual DeviceKind kind() const = 0;
-  // "NVIDIA H200, 139.7 GiB, compute capability 9.0, driver 580.95"; "CPU, 2 threads".
+  // "NVIDIA H200, 139.7 GiB, compute capability 9.0, driver 580.95"; "CPU, 2 threads": they share
+  // each op.
   virtual const std::string& description() const = 0;
   // All the memory that there is, in use or not: the GPU's, or the host's, where a container may
   // have less than the machine.

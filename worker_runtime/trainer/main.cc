@@ -3,16 +3,20 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <climits>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/cpu_count.h"
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
 #include "worker_runtime/contract/contract.h"
+#include "worker_runtime/contract/names.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/load_options.h"
 #include "worker_runtime/session/session.h"
@@ -71,10 +75,26 @@ int Main(const std::vector<std::string>& arguments) {
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
 }
 
+// The OpenMP library read its environment when this program was loaded, and counts every CPU of the
+// affinity. In a container whose quota is the time of a few of those CPUs, its threads would wait
+// for each other. So this program is loaded once more, with as many threads as the quota keeps
+// busy. Where that fails it goes on as it is.
+void StartAgainWithThreadsOfQuota(char** argv) {
+  const int cpus = CountUsableCpus();
+  if (std::getenv(contract::kOmpNumThreads) != nullptr || cpus == CountBoundCpus()) return;
+  setenv(contract::kOmpNumThreads, absl::StrCat(cpus).c_str(), /*overwrite=*/1);
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return;
+  path[length] = '\0';
+  execv(path, argv);
+}
+
 }  // namespace
 }  // namespace convene::worker
 
 int main(int argc, char** argv) {
+  convene::worker::StartAgainWithThreadsOfQuota(argv);
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);

@@ -1,6 +1,5 @@
 #include "worker_runtime/data/prepare/prepare.h"
 
-#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -19,8 +18,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/base/cgroup_limits.h"
 #include "tools/base/check.h"
+#include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/compact_output.h"
@@ -48,15 +47,6 @@ constexpr int64_t kPartsOfCutting = 10;
 // One thread that unpacks gzip keeps up with so many that encode.
 constexpr int kEncodersOfReader = 8;
 constexpr int kReadersMax = 8;
-
-int CoresOfThisProcess() {
-  cpu_set_t usable;
-  int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(usable), &usable) == 0) cores = CPU_COUNT(&usable);
-  const std::optional<double> limit = ReadCgroupLimits().cpus;
-  if (limit.has_value()) cores = std::min(cores, static_cast<int>(std::ceil(*limit)));
-  return std::max(cores, 1);
-}
 
 // Texts of any content one behind the other, so that no two lists give the same.
 void AppendText(const std::string& text, std::string* key) {
@@ -154,7 +144,7 @@ absl::StatusOr<std::unique_ptr<RecordEncoder>> NewEncoder(const PrepareOptions& 
 
 PipelineOptions PipelineOf(const PrepareOptions& options) {
   const InputOptions& input = options.input;
-  const int encoders = options.threads > 0 ? options.threads : CoresOfThisProcess();
+  const int encoders = options.threads > 0 ? options.threads : CountUsableCpus();
   return {.readers = std::clamp(encoders / kEncodersOfReader, 1, kReadersMax),
           .encoders = encoders,
           .in_flight_bytes =
