@@ -207,12 +207,6 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
                     .skipped = skips};
 }
 
-absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch,
-                                             const UpdateParameters& update) {
-  CONVENE_RETURN_IF_ERROR(QueueStep(batch, update));
-  return AwaitStep();
-}
-
 absl::StatusOr<std::vector<char>> Engine::CopyParameters() {
   CONVENE_CHECK(!is_in_flight_);
   const int64_t count = placement().flat_count;

@@ -75,9 +75,6 @@ class Engine {
   absl::StatusOr<StepResult> AwaitStep();
   bool is_in_flight() const { return is_in_flight_; }
 
-  // QueueStep and AwaitStep. REQUIRES: no step is in flight.
-  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const UpdateParameters& update);
-
   // The loss of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight;
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);

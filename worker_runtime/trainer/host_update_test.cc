@@ -12,6 +12,7 @@
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -67,7 +68,7 @@ class Trainer {
   }
   StepResult Step(int64_t counted_targets = kSequenceLength) {
     const auto result =
-        engine_->TrainStep(Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
+        TrainStep(*engine_, Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
     REQUIRE_OK(result);
     return *result;
   }

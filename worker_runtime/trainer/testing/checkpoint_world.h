@@ -17,6 +17,7 @@
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
 
@@ -119,9 +120,8 @@ class World {
       }
       for (int64_t step = first_step; step < first_step + steps; ++step) {
         CONVENE_RETURN_IF_ERROR(
-            rank.engine
-                ->TrainStep({inputs.data(), targets.data(), 24},
-                            {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
+            TrainStep(*rank.engine, {inputs.data(), targets.data(), 24},
+                      {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
                 .status());
       }
       return absl::OkStatus();
