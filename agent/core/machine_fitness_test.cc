@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/core/machine.h"
 #include "agent/core/testing/machine_story.h"
 
 namespace convene::agent {

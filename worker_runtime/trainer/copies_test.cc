@@ -15,6 +15,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"

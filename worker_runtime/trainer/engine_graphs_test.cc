@@ -11,6 +11,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/train_step.h"

@@ -15,6 +15,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/train_step.h"

@@ -12,6 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/data/documents.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
