@@ -20,6 +20,7 @@
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -115,7 +116,7 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
     CONVENE_RETURN_IF_ERROR(
         TrainStep(*engine, batch, {.learning_rate = 1e-2, .step = step}).status());
   }
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<char> parameters, engine->CopyParameters());
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<char> parameters, CopyParameters(*engine, device));
   for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp not all ranks have the same part.
     const std::string name =

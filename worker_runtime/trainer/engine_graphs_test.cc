@@ -14,6 +14,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -165,7 +166,7 @@ TEST_CASE("a pass that takes over the host's update is no graph, the passes betw
     for (int step = 1; step <= 2; ++step) {
       REQUIRE_OK(TrainStep(**engine, batch, {.learning_rate = 1e-3, .step = step}));
     }
-    const auto weights = (*engine)->CopyParameters();
+    const auto weights = CopyParameters(**engine, device);
     REQUIRE_OK(weights);
     return *weights;
   };

@@ -13,6 +13,7 @@
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -79,7 +80,7 @@ class Trainer {
     return result->loss;
   }
   std::vector<char> Parameters() {
-    const auto parameters = engine_->CopyParameters();
+    const auto parameters = CopyParameters(*engine_, device_);
     REQUIRE_OK(parameters);
     return *parameters;
   }

@@ -18,6 +18,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
@@ -49,7 +50,7 @@ inline void RequireAllOk(const std::vector<absl::Status>& statuses) {
 }
 
 // Whether an engine's parameters are the weights of `state`.
-inline bool Holds(const Engine& engine, const std::vector<char>& parameters,
+inline bool Holds(Engine& engine, const std::vector<char>& parameters,
                   const std::map<std::string, std::vector<float>>& state) {
   const DType dtype = engine.store().dtype();
   const ConstElements held(parameters.data(), parameters.size() / SizeOf(dtype), dtype);
@@ -201,7 +202,8 @@ class World {
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
     std::vector<char> holds(ranks_.size());
     RequireAllOk(OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(const auto bytes, rank.engine->CopyParameters());
+      CONVENE_ASSIGN_OR_RETURN(const auto bytes,
+                               CopyParameters(*rank.engine, *devices_[rank.world->rank()]));
       holds[rank.world->rank()] = Holds(*rank.engine, bytes, state);
       return absl::OkStatus();
     }));

@@ -13,6 +13,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/data/documents.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
@@ -86,7 +87,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
                            here.engine->ForwardLoss(tokens.Batch(options.packed_documents),
                                                     static_cast<int>(MicrobatchCount(run.cut))));
   here.curve.validation_loss = result.loss / static_cast<double>(tokens.counted);
-  CONVENE_ASSIGN_OR_RETURN(here.parameters, here.engine->CopyParameters());
+  CONVENE_ASSIGN_OR_RETURN(here.parameters, CopyParameters(*here.engine, *here.place.device));
   return absl::OkStatus();
 }
 
