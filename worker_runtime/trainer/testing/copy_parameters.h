@@ -1,4 +1,4 @@
-// What an engine's next pass would compute with.
+// The parameters that an engine's next pass would compute with.
 #pragma once
 
 #include <cstdint>
