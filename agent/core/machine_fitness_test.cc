@@ -4,7 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "agent/core/machine_story.h"
+#include "agent/core/machine.h"
+#include "agent/core/testing/machine_story.h"
 
 namespace convene::agent {
 namespace {

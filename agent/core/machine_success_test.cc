@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "agent/core/machine.h"
-#include "agent/core/machine_story.h"
+#include "agent/core/testing/machine_story.h"
 
 namespace convene::agent {
 namespace {

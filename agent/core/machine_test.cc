@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/machine.h"
-#include "agent/core/machine_story.h"
+#include "agent/core/testing/machine_story.h"
 
 namespace convene::agent {
 namespace {

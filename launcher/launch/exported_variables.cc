@@ -1,7 +1,6 @@
 #include "launcher/launch/exported_variables.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"

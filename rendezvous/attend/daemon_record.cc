@@ -1,7 +1,6 @@
 // Of Daemon: the thread that writes the journal.
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"

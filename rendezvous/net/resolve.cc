@@ -3,7 +3,6 @@
 #include <netdb.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 

@@ -1,5 +1,4 @@
 // Job's functions for a restart of the daemon, and for a process that takes its place again.
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/job.h"

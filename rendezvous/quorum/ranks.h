@@ -10,7 +10,6 @@
 //   with labels      the lowest hole beside a survivor of its label, else the lowest free one
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"

@@ -1,7 +1,5 @@
 #include "rendezvous/wire/wire.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "rendezvous/wire/message_fields.h"
 #include "tools/base/status_macros.h"

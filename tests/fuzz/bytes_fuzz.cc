@@ -55,6 +55,7 @@
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/schedule_csv.h"
 #include "worker_runtime/schedule/testing/play.h"
+#include "worker_runtime/schedule/testing/write_csv.h"
 
 namespace convene {
 namespace {

@@ -16,7 +16,6 @@
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 #include "worker_runtime/tokenizer/sentencepiece/model.h"
 #include "worker_runtime/tokenizer/split_pattern.h"
-#include "worker_runtime/tokenizer/stream_decoder.h"
 #include "worker_runtime/tokenizer/tekken.h"
 #include "worker_runtime/tokenizer/tiktoken.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
@@ -33,8 +32,7 @@ absl::string_view TakePart(absl::string_view* input) {
   return part;
 }
 
-// Ids are within the vocabulary; texts that come out are UTF-8; the stream says what the whole
-// says, in the same number of bytes at least.
+// Ids are within the vocabulary; texts that come out are UTF-8.
 void Use(const absl::StatusOr<std::unique_ptr<Tokenizer>>& tokenizer, absl::string_view text) {
   if (!tokenizer.ok()) {
     CONVENE_CHECK(!tokenizer.status().message().empty());
@@ -46,12 +44,9 @@ void Use(const absl::StatusOr<std::unique_ptr<Tokenizer>>& tokenizer, absl::stri
     encoder->Encode(text, &ids);
     encoder->Encode(text, &again);
     CONVENE_CHECK(ids == again);
-    StreamDecoder stream(**tokenizer, /*show_specials=*/true);
     for (const int32_t id : ids) {
       CONVENE_CHECK(id >= 0 && id < (*tokenizer)->vocabulary_size());
-      CONVENE_CHECK(IsUtf8(stream.Add(id)));
     }
-    CONVENE_CHECK(IsUtf8(stream.Finish()));
     CONVENE_CHECK(IsUtf8((*tokenizer)->Decode(ids, special_text == SpecialText::kAsText)));
   }
 }

@@ -76,6 +76,4 @@ MUTATIONS = [
     Mutation('spaces go with the new line that follows them', f'{TOKENIZER}/scanners.cc',
              'if (lines && after_newline > at) return after_newline;', 'if (lines && after_newline > at) return end;',
              f'//{TOKENIZER}:scanners_test', 'ids'),
-    Mutation('half a character is shown', f'{TOKENIZER}/stream_decoder.cc',
-             'UnfinishedSuffix(pending_bytes_) > 0)', 'UnfinishedSuffix(pending_bytes_) > 4)', f'//{TOKENIZER}:stream_decoder_test', 'ids'),
 ]

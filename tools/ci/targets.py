@@ -22,6 +22,8 @@ class Rule(NamedTuple):
     inputs: Set[str]
     sources: Set[str]
     headers: Set[str]
+    macro: str = ''             # which made it; empty for a rule that stands in a BUILD file as it is
+    always_links: bool = False  # its objects are linked whether somebody names their symbols or not
 
 
 def read_rules() -> Dict[str, Rule]:
@@ -36,7 +38,9 @@ def read_rules() -> Dict[str, Rule]:
                   for name in ('srcs', 'hdrs')}
         inputs = {inputs.get('name') for inputs in element.iter('rule-input')}
         kind = element.get('class')
-        rules[element.get('name')] = Rule(element.get('name'), kind, inputs, listed['srcs'] if kind.startswith('cc_') else set(), listed['hdrs'])
+        said = {part.get('name'): part.get('value') for part in element if part.tag in ('string', 'boolean')}
+        rules[element.get('name')] = Rule(element.get('name'), kind, inputs, listed['srcs'] if kind.startswith('cc_') else set(), listed['hdrs'],
+                                          said.get('generator_function', ''), said.get('alwayslink') == 'true')
     # A file that a rule makes stands in another rule's lists: it leads back to the rule that makes it.
     for made in query.iter('generated-file'):
         rules[made.get('name')] = Rule(made.get('name'), 'generated file', {made.get('generating-rule')}, set(), set())

@@ -1,7 +1,5 @@
 #include "worker_runtime/mesh/mesh.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 
@@ -86,16 +84,6 @@ std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank) {
     if (SharesGroup(layout, axes, own, CoordinateOf(layout, other))) group.push_back(other);
   }
   return group;
-}
-
-std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes) {
-  std::vector<std::vector<int>> groups;
-  for (int rank = 0; rank < layout.world_size(); ++rank) {
-    std::vector<int> group = GroupOf(layout, axes, rank);
-    // Each group is listed once, at its lowest member.
-    if (!group.empty() && group.front() == rank) groups.push_back(std::move(group));
-  }
-  return groups;
 }
 
 }  // namespace convene::worker

@@ -59,7 +59,4 @@ const char* AxesName(Axes axes);
 // The global ranks of `rank`'s group, in ascending order; empty when `rank` is in no such group.
 std::vector<int> GroupOf(const Layout& layout, Axes axes, int rank);
 
-// All groups of these axes, each once, by their lowest ranks.
-std::vector<std::vector<int>> AllGroups(const Layout& layout, Axes axes);
-
 }  // namespace convene::worker

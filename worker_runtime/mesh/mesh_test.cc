@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/mesh/testing/all_groups.h"
 
 namespace convene::worker {
 namespace {

@@ -12,6 +12,7 @@
 #include "worker_runtime/schedule/schedule_csv.h"
 #include "worker_runtime/schedule/simulate.h"
 #include "worker_runtime/schedule/testing/play.h"
+#include "worker_runtime/schedule/testing/write_csv.h"
 
 namespace convene::worker {
 namespace {

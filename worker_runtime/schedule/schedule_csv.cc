@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
@@ -93,17 +92,6 @@ absl::StatusOr<Schedule> ReadCsv(absl::string_view text) {
   }
   CONVENE_RETURN_IF_ERROR(Simulate(schedule).status());
   return schedule;
-}
-
-std::string WriteCsv(const Schedule& schedule) {
-  std::string text;
-  for (const std::vector<Compute>& list : schedule.ranks) {
-    absl::StrAppend(&text, absl::StrJoin(list, ",", [](std::string* out, const Compute& compute) {
-      out->append(ToString(compute));
-    }));
-    text += '\n';
-  }
-  return text;
 }
 
 }  // namespace convene::worker

@@ -7,6 +7,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/schedule/generators.h"
+#include "worker_runtime/schedule/testing/write_csv.h"
 
 namespace convene::worker {
 namespace {

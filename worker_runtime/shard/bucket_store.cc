@@ -304,24 +304,4 @@ void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
   }
 }
 
-absl::Status BucketStore::CopyParameters(Elements host) {
-  CONVENE_RETURN_IF_ERROR(FinishUpdate());
-  AwaitCommunication();
-  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
-  const auto copy = [&](const ConstElements& from, int64_t flat_begin) {
-    device_.Copy(from.data, host.Slice(flat_begin, from.count).data, from.size_bytes(),
-                 device_.compute());
-  };
-  copy(parameters(), 0);
-  for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
-    const ParameterBucket& place = placement_.buckets[bucket];
-    if (!AreSharded(parameter_shards_, place)) continue;
-    CONVENE_ASSIGN_OR_RETURN(const Elements whole,
-                             parameter_shards_->Acquire(static_cast<int>(bucket)));
-    copy(whole, place.begin);
-    parameter_shards_->Release(static_cast<int>(bucket));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace convene::worker

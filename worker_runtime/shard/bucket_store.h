@@ -133,9 +133,6 @@ class BucketStore final : public UnitStore {
   // Copies parameters [flat_begin, flat_begin + values.count) from host memory to wherever this
   // rank keeps any of them. REQUIRES: they are of dtype().
   void SetParameters(int64_t flat_begin, ConstElements values);
-  // Copies all parameters, in flat order, to host memory: (flat_count) of dtype(). All ranks of dp
-  // call it. Errors: the collective's.
-  absl::Status CopyParameters(Elements host);
 
   DType dtype() const { return options_.dtype; }
   // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks

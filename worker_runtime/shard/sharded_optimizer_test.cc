@@ -19,6 +19,7 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"

@@ -63,9 +63,9 @@ class Tokenizer {
   // byte 0 of the byte tokenizer. Absent where the file names none.
   virtual std::optional<int32_t> end_of_document() const = 0;
 
-  // Appends the bytes that one token stands for, without regard to its neighbours: what streaming
-  // and the count of bytes for bits per byte need. Special tokens stand for no bytes. An id that
-  // the tokenizer does not have, negative ones too, stands for no bytes.
+  // Appends the bytes that one token stands for, without regard to its neighbours: what
+  // the count of bytes for bits per byte needs. Special tokens stand for no bytes. An id that the
+  // tokenizer does not have, negative ones too, stands for no bytes.
   virtual void AppendTokenBytes(int32_t id, std::string* bytes) const = 0;
 
   // The text of whole `ids`, as the original decodes it (its rules for leading spaces and broken

@@ -136,17 +136,15 @@ KindTable::KindTable() {
 Utf8Character FirstCharacter(absl::string_view text) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
   const Lead lead = LeadOf(bytes[0]);
-  if (lead.length == 1) return {bytes[0], 1, true, false};
-  if (lead.length == 0) return {0xFFFD, 1, false, false};
-  if (text.size() < 2) return {0xFFFD, 1, false, true};
-  if (bytes[1] < lead.second_min || bytes[1] > lead.second_max) return {0xFFFD, 1, false, false};
+  if (lead.length == 1) return {bytes[0], 1, true};
+  if (lead.length == 0 || text.size() < 2) return {0xFFFD, 1, false};
+  if (bytes[1] < lead.second_min || bytes[1] > lead.second_max) return {0xFFFD, 1, false};
   for (uint8_t i = 2; i < lead.length; ++i) {
-    if (i >= text.size()) return {0xFFFD, i, false, true};
-    if (!IsContinuation(bytes[i])) return {0xFFFD, i, false, false};
+    if (i >= text.size() || !IsContinuation(bytes[i])) return {0xFFFD, i, false};
   }
   const char* at = text.data();
   const char32_t value = NextOfValid(&at, at + lead.length);
-  return {value, lead.length, true, false};
+  return {value, lead.length, true};
 }
 
 size_t SpaceBegin(absl::string_view text, size_t bound, size_t end) {
@@ -183,16 +181,6 @@ size_t ValidUtf8Prefix(absl::string_view text) {
     at += character.length;
   }
   return at;
-}
-
-size_t UnfinishedSuffix(absl::string_view text) {
-  for (size_t length = 1; length <= 3 && length <= text.size(); ++length) {
-    const absl::string_view suffix = text.substr(text.size() - length);
-    if (IsContinuation(static_cast<unsigned char>(suffix[0]))) continue;
-    const Utf8Character character = FirstCharacter(suffix);
-    return character.is_cut_off && character.length == length ? length : 0;
-  }
-  return 0;
 }
 
 void AppendAsUtf8(absl::string_view text, Replacement replacement, std::string* result) {

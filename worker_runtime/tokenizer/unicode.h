@@ -63,8 +63,6 @@ struct Utf8Character {
   char32_t value = 0;  // U+FFFD for an invalid one
   uint8_t length = 0;  // bytes
   bool is_valid = false;
-  // The text ends within the character: more bytes could make it valid.
-  bool is_cut_off = false;
 };
 
 // The first character of `text`. An invalid one is the maximal subpart of a character (Unicode 15,
@@ -135,9 +133,6 @@ size_t SpaceEnd(absl::string_view text, size_t begin);
 size_t ValidUtf8Prefix(absl::string_view text);
 
 inline bool IsUtf8(absl::string_view text) { return ValidUtf8Prefix(text) == text.size(); }
-
-// How many bytes at the end of `text` begin a character that more bytes could finish (0 to 3).
-size_t UnfinishedSuffix(absl::string_view text);
 
 // How many U+FFFD stand for bytes that are no UTF-8.
 enum class Replacement {

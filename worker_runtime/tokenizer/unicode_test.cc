@@ -55,22 +55,10 @@ TEST_CASE("characters of all lengths are read and written alike") {
     const char* at = text.data();
     CHECK(NextOfValid(&at, text.data() + text.size()) == character);
     CHECK(at == text.data() + text.size());
-    CHECK(UnfinishedSuffix(text) == 0);
     for (size_t cut = 1; cut < text.size(); ++cut) {
-      CHECK(UnfinishedSuffix("xy" + text.substr(0, cut)) == cut);
       CHECK(ValidUtf8Prefix("xy" + text.substr(0, cut)) == 2);
     }
   }
-}
-
-TEST_CASE("a suffix that no more bytes can finish is not unfinished") {
-  CHECK(UnfinishedSuffix("") == 0);
-  CHECK(UnfinishedSuffix("a\x80") == 0);
-  CHECK(UnfinishedSuffix("\x80\x80\x80") == 0);
-  CHECK(UnfinishedSuffix("\xC0") == 0);
-  CHECK(UnfinishedSuffix("\xED\xA0") == 0);
-  CHECK(UnfinishedSuffix("\xF4\x90") == 0);
-  CHECK(UnfinishedSuffix("\xF0\x9F\x20") == 0);
 }
 
 TEST_CASE("any bytes come out as UTF-8, and valid ones unchanged") {

@@ -8,7 +8,9 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace {
 std::atomic<int64_t> g_allocations{0};
@@ -57,9 +59,9 @@ TEST_CASE("after the first, a step allocates nothing") {
   const TokenBatch batch{tokens.data(), tokens.data(), static_cast<int64_t>(tokens.size()),
                          packed ? begins.data() : nullptr};
   // The first step may build what stays: oneDNN's kernels, the communicators' scratch.
-  REQUIRE((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1}).ok());
+  REQUIRE(TrainStep(**engine, batch, {.learning_rate = 1e-3, .step = 1}).ok());
   const int64_t before = g_allocations, alive_before = g_alive;
-  const bool ok = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 2}).ok();
+  const bool ok = TrainStep(**engine, batch, {.learning_rate = 1e-3, .step = 2}).ok();
   const int64_t allocations = g_allocations - before;
   CHECK(ok);
   CHECK(g_alive == alive_before);

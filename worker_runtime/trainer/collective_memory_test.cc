@@ -15,6 +15,7 @@
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -87,7 +88,7 @@ absl::Status Run(EngineOptions options, CommunicatorSet& set, WatchedMemory& mem
       int64_t{options.microbatches} * options.micro_batch_size * options.sequence_length;
   const std::vector<int32_t> text(tokens, 65);
   const TokenBatch batch{text.data(), text.data(), tokens};
-  const auto step = (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = 1});
+  const auto step = TrainStep(**engine, batch, {.learning_rate = 1e-3, .step = 1});
   if (!step.ok()) return step.status();
   return (*engine)->ForwardLoss(batch, options.microbatches).status();
 }

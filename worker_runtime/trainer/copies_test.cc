@@ -15,10 +15,13 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -111,9 +114,9 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
     }
     const TokenBatch batch{tokens.data(), tokens.data() + 1, int64_t{kSequenceLength} * layout.dp};
     CONVENE_RETURN_IF_ERROR(
-        engine->TrainStep(batch, {.learning_rate = 1e-2, .step = step}).status());
+        TrainStep(*engine, batch, {.learning_rate = 1e-2, .step = step}).status());
   }
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<char> parameters, engine->CopyParameters());
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<char> parameters, CopyParameters(*engine, device));
   for (const PlacedParameter& slice : engine->placement().parameters) {
     // Of a matrix that is split over tp not all ranks have the same part.
     const std::string name =

@@ -207,22 +207,6 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
                     .skipped = skips};
 }
 
-absl::StatusOr<StepResult> Engine::TrainStep(const TokenBatch& batch,
-                                             const UpdateParameters& update) {
-  CONVENE_RETURN_IF_ERROR(QueueStep(batch, update));
-  return AwaitStep();
-}
-
-absl::StatusOr<std::vector<char>> Engine::CopyParameters() {
-  CONVENE_CHECK(!is_in_flight_);
-  const int64_t count = placement().flat_count;
-  std::vector<char> bytes(count * SizeOf(options_.dtype));
-  CONVENE_RETURN_IF_ERROR(parts_.store.CopyParameters(
-      Elements(bytes.data(), static_cast<size_t>(count), options_.dtype)));
-  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  return bytes;
-}
-
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
   Feed(batch, microbatches, /*is_training=*/false);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<RankPlan> plans,

@@ -75,26 +75,19 @@ class Engine {
   absl::StatusOr<StepResult> AwaitStep();
   bool is_in_flight() const { return is_in_flight_; }
 
-  // QueueStep and AwaitStep. REQUIRES: no step is in flight.
-  absl::StatusOr<StepResult> TrainStep(const TokenBatch& batch, const UpdateParameters& update);
-
   // The loss of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight;
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
   ShardedOptimizer& optimizer() { return parts_.optimizer; }
   const Placement& placement() const { return parts_.store.placement(); }
-  const BucketStore& store() const { return parts_.store; }
+  BucketStore& store() { return parts_.store; }
   // In the device's memory; the host may read them once Device::Synchronize has returned. Whole as
   // far as BucketStore has whole ones. With offload_optimizer parameters may still be those of the
-  // step before: a bucket changes when a later call needs it. CopyParameters has the new ones.
+  // step before: a bucket changes when a later call needs it.
   ConstElements parameters() const { return parts_.store.parameters(); }
   // With one microbatch a step: the step's only until the next pass, also a forward one.
   absl::Span<const float> gradients() const { return parts_.store.gradients(); }
-  // A copy of all parameters, as placement() says, in host memory: (placement().flat_count) of
-  // options.dtype. All ranks of a data-parallel group call it. Errors: the collective's, the
-  // device's. REQUIRES: no step is in flight.
-  absl::StatusOr<std::vector<char>> CopyParameters();
 
  private:
   Engine(const EngineOptions& options, const StepPlans& plans, CommunicatorSet& communicators,

@@ -9,7 +9,9 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -32,7 +34,7 @@ absl::Status Train(int rank, int steps, CommunicatorSet& set) {
   const std::vector<int32_t> tokens(kSequenceLength, 65);
   for (int step = 1; step <= steps; ++step) {
     CONVENE_RETURN_IF_ERROR(
-        engine->TrainStep({tokens.data(), tokens.data(), 10}, {.step = step}).status());
+        TrainStep(*engine, {tokens.data(), tokens.data(), 10}, {.step = step}).status());
   }
   return absl::OkStatus();
 }

@@ -9,8 +9,10 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -88,7 +90,7 @@ Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
         inputs.data(), targets.data(),
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; })};
     const auto result =
-        (*engine)->TrainStep(batch, {.learning_rate = 1e-3, .weight_decay = 0.1, .step = step});
+        TrainStep(**engine, batch, {.learning_rate = 1e-3, .weight_decay = 0.1, .step = step});
     REQUIRE_OK(result);
     trained.losses.push_back(result->loss);
     trained.norms.push_back(result->grad_norm);

@@ -11,8 +11,11 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -74,7 +77,7 @@ class Trainer {
 
   absl::Status TryTrain(int step) {
     CONVENE_RETURN_IF_ERROR(engine_.status());
-    return (*engine_)->TrainStep(batch(), {.learning_rate = 1e-3, .step = step}).status();
+    return TrainStep(**engine_, batch(), {.learning_rate = 1e-3, .step = step}).status();
   }
   void Train(int step) { REQUIRE_OK(TryTrain(step)); }
   void Validate() { REQUIRE_OK((*engine_)->ForwardLoss(batch(), kMicrobatches)); }
@@ -161,9 +164,9 @@ TEST_CASE("a pass that takes over the host's update is no graph, the passes betw
     const std::vector<int32_t> tokens(kThree * kSequenceLength, 65);
     const TokenBatch batch{tokens.data(), tokens.data(), static_cast<int64_t>(tokens.size())};
     for (int step = 1; step <= 2; ++step) {
-      REQUIRE_OK((*engine)->TrainStep(batch, {.learning_rate = 1e-3, .step = step}));
+      REQUIRE_OK(TrainStep(**engine, batch, {.learning_rate = 1e-3, .step = step}));
     }
-    const auto weights = (*engine)->CopyParameters();
+    const auto weights = CopyParameters(**engine, device);
     REQUIRE_OK(weights);
     return *weights;
   };

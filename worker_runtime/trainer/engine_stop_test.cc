@@ -12,9 +12,11 @@
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -60,7 +62,7 @@ class Trainer {
   }
 
   absl::StatusOr<StepResult> Train() {
-    return engine_->TrainStep(batch(), {.learning_rate = 1e-3, .step = ++step_});
+    return TrainStep(*engine_, batch(), {.learning_rate = 1e-3, .step = ++step_});
   }
   absl::StatusOr<ForwardResult> Validate() { return engine_->ForwardLoss(batch(), 1); }
 
@@ -129,8 +131,8 @@ TEST_CASE("one rank's wish to stop is every rank's result, in the same step") {
         while (++step <= 3) {
           CONVENE_ASSIGN_OR_RETURN(
               const StepResult result,
-              engine->TrainStep({tokens.data(), tokens.data(), 2 * kSequenceLength},
-                                {.learning_rate = 1e-3, .step = step}));
+              TrainStep(*engine, {tokens.data(), tokens.data(), 2 * kSequenceLength},
+                        {.learning_rate = 1e-3, .step = step}));
           stops[rank].push_back(result.stop_requested);
         }
         return absl::OkStatus();

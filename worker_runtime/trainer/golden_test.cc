@@ -10,8 +10,10 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/data/documents.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/golden.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -100,7 +102,8 @@ TEST_CASE("every gradient is PyTorch's") {
   for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden);
-    const auto result = trainer.engine().TrainStep(
+    const auto result = TrainStep(
+        trainer.engine(),
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
         {.learning_rate = 0});
     REQUIRE_OK(result.status());
@@ -141,7 +144,7 @@ TEST_CASE("gradients of masked parts of a batch add up to PyTorch's, by their co
       const auto counted = static_cast<double>(batch.counted_targets);
       REQUIRE(counted > 20);
       all_counted += counted;
-      REQUIRE_OK(trainer.engine().TrainStep(batch, {.learning_rate = 0}).status());
+      REQUIRE_OK(TrainStep(trainer.engine(), batch, {.learning_rate = 0}).status());
       for (const PlacedParameter& slice : trainer.engine().placement().parameters) {
         std::vector<double>& sum = sums[slice.name];
         sum.resize(slice.count());
@@ -172,9 +175,8 @@ TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms"
     const std::vector<double> norms = golden.Values<double>("grad_norm");
     REQUIRE(losses.size() == 50);
     for (int step = 0; step < 50; ++step) {
-      const auto result = trainer.engine().TrainStep(
-          trainer.Batch(tokens, targets, step),
-          {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
+      const auto result = TrainStep(trainer.engine(), trainer.Batch(tokens, targets, step),
+                                    {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
       REQUIRE_OK(result.status());
       INFO(name << ", step " << step << ": loss " << result->loss << ", PyTorch " << losses[step]
                 << "; norm " << result->grad_norm << ", PyTorch " << norms[step]);
@@ -191,7 +193,8 @@ TEST_CASE(
   for (const char* name : testing::kGoldenModels) {
     const Golden golden(name);
     Trainer trainer(golden, DType::kBFloat16);
-    const auto result = trainer.engine().TrainStep(
+    const auto result = TrainStep(
+        trainer.engine(),
         trainer.Batch(golden.Values<int32_t>("tokens"), golden.Values<int32_t>("targets"), 0),
         {.learning_rate = 0});
     REQUIRE_OK(result.status());
@@ -220,9 +223,8 @@ TEST_CASE("fifty steps in bf16 stay as close to fp32 as PyTorch's, within a fact
     double ours = 0;
     double theirs = 0;
     for (int step = 0; step < 50; ++step) {
-      const auto result = trainer.engine().TrainStep(
-          trainer.Batch(tokens, targets, step),
-          {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
+      const auto result = TrainStep(trainer.engine(), trainer.Batch(tokens, targets, step),
+                                    {.learning_rate = 2e-3, .weight_decay = 0.1, .step = step + 1});
       REQUIRE_OK(result.status());
       ours += std::pow(result->loss - losses[step], 2);
       theirs += std::pow(bf16_losses[step] - losses[step], 2);

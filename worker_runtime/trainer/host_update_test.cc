@@ -9,9 +9,12 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -67,7 +70,7 @@ class Trainer {
   }
   StepResult Step(int64_t counted_targets = kSequenceLength) {
     const auto result =
-        engine_->TrainStep(Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
+        TrainStep(*engine_, Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
     REQUIRE_OK(result);
     return *result;
   }
@@ -77,7 +80,7 @@ class Trainer {
     return result->loss;
   }
   std::vector<char> Parameters() {
-    const auto parameters = engine_->CopyParameters();
+    const auto parameters = CopyParameters(*engine_, device_);
     REQUIRE_OK(parameters);
     return *parameters;
   }

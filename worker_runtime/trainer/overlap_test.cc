@@ -19,6 +19,7 @@
 #include "worker_runtime/testing/recording_device.h"
 #include "worker_runtime/testing/stream_races.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -123,26 +124,26 @@ class Rank {
     // So that the engine does what it does on a GPU alone.
     device_.set_kind(DeviceKind::kCuda);
     const UpdateParameters adam{.learning_rate = 1e-3};
-    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+    CONVENE_RETURN_IF_ERROR(TrainStep(*engine, batch, adam).status());
     // The weights that the host made in it are copied in the next one.
     if (the_case.offload_optimizer) {
-      CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+      CONVENE_RETURN_IF_ERROR(TrainStep(*engine, batch, adam).status());
     }
     known_from_ = static_cast<int>(device_.calls().size());
     for (int step = 0; step < 2; ++step) {
-      CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+      CONVENE_RETURN_IF_ERROR(TrainStep(*engine, batch, adam).status());
       if (step > 0 || !the_case.has_empty_step) continue;
-      CONVENE_RETURN_IF_ERROR(engine->TrainStep(empty, adam).status());
+      CONVENE_RETURN_IF_ERROR(TrainStep(*engine, empty, adam).status());
     }
     CONVENE_RETURN_IF_ERROR(engine->ForwardLoss(batch, 1).status());
     if (!the_case.saves) return absl::OkStatus();
-    CONVENE_RETURN_IF_ERROR(engine->TrainStep(batch, adam).status());
+    CONVENE_RETURN_IF_ERROR(TrainStep(*engine, batch, adam).status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToWrite().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().PiecesToRead().status());
     CONVENE_RETURN_IF_ERROR(engine->optimizer().FinishRead());
     const std::vector<float> values(engine->placement().flat_count);
     engine->optimizer().SetWeights(0, values);
-    return engine->TrainStep(batch, adam).status();
+    return TrainStep(*engine, batch, adam).status();
   }
 
   const std::vector<StreamCall>& calls() const { return device_.calls(); }

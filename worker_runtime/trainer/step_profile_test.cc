@@ -9,6 +9,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/parallel/linear.h"
 

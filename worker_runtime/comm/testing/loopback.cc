@@ -15,6 +15,7 @@
 #include "worker_runtime/comm/group_collective.h"
 #include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/rank_wires.h"
+#include "worker_runtime/mesh/testing/all_groups.h"
 
 namespace convene::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "tools/base/check.h"
 #include "tools/base/text.h"
-#include "worker_runtime/data/chat/jinja/characters.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {

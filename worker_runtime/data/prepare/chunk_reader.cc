@@ -1,7 +1,6 @@
 #include "worker_runtime/data/prepare/chunk_reader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/ascii.h"

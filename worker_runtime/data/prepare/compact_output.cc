@@ -1,6 +1,5 @@
 #include "worker_runtime/data/prepare/compact_output.h"
 
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "worker_runtime/data/testing/token_files.h"
 
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/data/store/token_source.h"
 
 namespace convene::worker::testing {
 

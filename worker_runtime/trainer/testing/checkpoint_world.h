@@ -15,8 +15,11 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
 
@@ -47,7 +50,7 @@ inline void RequireAllOk(const std::vector<absl::Status>& statuses) {
 }
 
 // Whether an engine's parameters are the weights of `state`.
-inline bool Holds(const Engine& engine, const std::vector<char>& parameters,
+inline bool Holds(Engine& engine, const std::vector<char>& parameters,
                   const std::map<std::string, std::vector<float>>& state) {
   const DType dtype = engine.store().dtype();
   const ConstElements held(parameters.data(), parameters.size() / SizeOf(dtype), dtype);
@@ -119,9 +122,8 @@ class World {
       }
       for (int64_t step = first_step; step < first_step + steps; ++step) {
         CONVENE_RETURN_IF_ERROR(
-            rank.engine
-                ->TrainStep({inputs.data(), targets.data(), 24},
-                            {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
+            TrainStep(*rank.engine, {inputs.data(), targets.data(), 24},
+                      {.learning_rate = 1e-2, .weight_decay = 0.1, .step = step})
                 .status());
       }
       return absl::OkStatus();
@@ -200,7 +202,8 @@ class World {
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
     std::vector<char> holds(ranks_.size());
     RequireAllOk(OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(const auto bytes, rank.engine->CopyParameters());
+      CONVENE_ASSIGN_OR_RETURN(const auto bytes,
+                               CopyParameters(*rank.engine, *devices_[rank.world->rank()]));
       holds[rank.world->rank()] = Holds(*rank.engine, bytes, state);
       return absl::OkStatus();
     }));

@@ -32,6 +32,7 @@
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
@@ -106,9 +107,8 @@ class TrainingWorld {
   absl::Status Train(size_t rank, int steps) {
     const std::vector<int32_t> tokens(kSequenceLength, static_cast<int32_t>(65 + rank));
     for (int step = 1; step <= steps; ++step) {
-      CONVENE_RETURN_IF_ERROR(engines_[rank]
-                                  ->TrainStep({tokens.data(), tokens.data(), 1000},
-                                              {.learning_rate = 1e-4, .step = step})
+      CONVENE_RETURN_IF_ERROR(TrainStep(*engines_[rank], {tokens.data(), tokens.data(), 1000},
+                                        {.learning_rate = 1e-4, .step = step})
                                   .status());
     }
     return devices_[rank]->Synchronize(absl::Minutes(1));

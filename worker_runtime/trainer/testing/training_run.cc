@@ -12,6 +12,9 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/data/documents.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker::testing {
 namespace {
@@ -74,7 +77,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
     UpdateParameters adam = run.adam(step);
     adam.step = updates + 1;
     CONVENE_ASSIGN_OR_RETURN(const StepResult result,
-                             here.engine->TrainStep(tokens.Batch(options.packed_documents), adam));
+                             TrainStep(*here.engine, tokens.Batch(options.packed_documents), adam));
     if (!result.skipped) ++updates;
     here.curve.losses.push_back(result.loss);
     here.curve.grad_norms.push_back(result.grad_norm);
@@ -84,7 +87,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
                            here.engine->ForwardLoss(tokens.Batch(options.packed_documents),
                                                     static_cast<int>(MicrobatchCount(run.cut))));
   here.curve.validation_loss = result.loss / static_cast<double>(tokens.counted);
-  CONVENE_ASSIGN_OR_RETURN(here.parameters, here.engine->CopyParameters());
+  CONVENE_ASSIGN_OR_RETURN(here.parameters, CopyParameters(*here.engine, *here.place.device));
   return absl::OkStatus();
 }
 
