@@ -18,7 +18,6 @@ using testing::CutModel;
 using testing::InfoOf;
 using testing::kModel;
 using testing::RankPieces;
-using testing::ValueAt;
 using testing::WholeBox;
 using testing::WriteCheckpoint;
 using testing::WriteRank;

@@ -19,13 +19,11 @@ namespace convene::worker {
 namespace {
 
 using convene::testing::TempDir;
-using worker::testing::Cached;
 using worker::testing::CacheOf;
 using worker::testing::FilesWith;
 using worker::testing::LetterOptions;
 using worker::testing::Made;
 using worker::testing::Put;
-using worker::testing::TextOf;
 
 TEST_CASE("a part is promised only where the next call can go on from it") {
   TempDir dir;
