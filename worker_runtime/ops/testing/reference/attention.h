@@ -78,11 +78,12 @@ void AttentionForward(const AttentionShape& shape, const int32_t* document_begin
         Real sum = 0;
         for (Real& weight : weights) sum += weight = std::exp(weight - largest);
         log_sum_exp[row.LogSumExp(i)] = largest + std::log(sum);
-        for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
-          Real value = 0;
-          for (size_t j = 0; j < keys.size(); ++j)
-            value += weights[j] / sum * row.Value(keys[j])[d];
-          out[row.Out(i) + d] = value;
+        std::fill_n(out + row.Out(i), shape.head_size, Real{0});
+        for (size_t j = 0; j < keys.size(); ++j) {
+          const Real probability = weights[j] / sum;
+          for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
+            out[row.Out(i) + d] += probability * row.Value(keys[j])[d];
+          }
         }
       }
     }
