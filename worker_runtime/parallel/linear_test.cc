@@ -58,8 +58,8 @@ class WatchedSum : public testing::ForwardingCollective {
 absl::Status Backward(CommunicatorSet& set, bool is_split, bool beside, Outcome& outcome) {
   const std::unique_ptr<Device> device = Device::Cpu();
   SideStream side(*device);
-  set.tp = std::make_unique<WatchedSum>(std::move(set.tp), device->compute(),
-                                        &outcome.left_free_in_sum);
+  set.tp =
+      std::make_unique<WatchedSum>(std::move(set.tp), device->compute(), &outcome.left_free_in_sum);
   const double own = set.tp->rank() + 1;
   const absl::Status status =
       ColumnParallelBackward(kShape, Numbers(kShape.rows * kShape.in, 0.3).data(),
