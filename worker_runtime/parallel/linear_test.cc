@@ -10,6 +10,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/side_stream.h"
