@@ -76,9 +76,10 @@ class CurvesTest(unittest.TestCase):
         self.assertEqual((curve[1].loss, curve[1].epoch, sorted(curve)), (4.5, 2, [1, 2, 3]))
         self.assertTrue(math.isnan(curve[3].loss))
 
-    def test_fp32_passes_up_to_its_tolerance_and_not_beyond(self):
-        self.assertTrue(curves.judge_fp32([loss * (1 + 9e-5) for loss in FALLING], FALLING).good)
-        self.assertFalse(curves.judge_fp32([loss * (1 + 2e-4) for loss in FALLING], FALLING).good)
+    def test_fp32_passes_up_to_its_tolerances_and_not_beyond(self):
+        for early, late, good in ((9e-7, 9e-5, True), (2e-6, 0, False), (0, 2e-4, False)):
+            ours = [loss * (1 + (early if step < curves.FP32_EARLY_STEPS else late)) for step, loss in enumerate(FALLING)]
+            self.assertEqual(curves.judge_fp32(ours, FALLING).good, good, (early, late))
 
     def test_no_number_never_passes(self):
         broken = FALLING[:40] + [math.nan] * 20
