@@ -19,6 +19,7 @@
 #include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/cpu_count.h"
 #include "tools/base/logging.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
@@ -38,18 +39,17 @@ constexpr absl::Duration kPaused = absl::Milliseconds(200);
 constexpr size_t kMostFailureLines = 20;
 
 Rules RulesOf(const AgentOptions& options) {
-  Rules rules;
-  rules.hello = options.hello;
-  rules.endpoint = options.endpoint;
-  rules.store_host = options.store_host;
-  rules.connect_timeout = options.connect_timeout;
-  rules.awaits_node_rank = options.awaits_node_rank;
-  rules.stop_graces = options.stop_graces;
-  rules.has_health_check = !options.health_check.command.empty();
-  if (rules.has_health_check) rules.health_check_timeout = options.health_check.timeout;
-  rules.kill_patience = options.kill_patience;
-  rules.propagate_exit_code = options.propagate_exit_code;
-  return rules;
+  const bool checks = !options.health_check.command.empty();
+  return {.hello = options.hello,
+          .endpoint = options.endpoint,
+          .store_host = options.store_host,
+          .connect_timeout = options.connect_timeout,
+          .awaits_node_rank = options.awaits_node_rank,
+          .stop_graces = options.stop_graces,
+          .has_health_check = checks,
+          .health_check_timeout = checks ? options.health_check.timeout : absl::ZeroDuration(),
+          .kill_patience = options.kill_patience,
+          .propagate_exit_code = options.propagate_exit_code};
 }
 
 std::string Variable(const char* name) {
@@ -322,20 +322,20 @@ void Node::OnHang(WorkerHung hung, bool by_debugger) {
 
 absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action, int local_rank,
                                                      const std::string& progress_path) {
-  WorkerPlace place;
-  place.assignment = action.assignment;
-  place.epoch = action.epoch;
-  place.local_rank = local_rank;
-  place.local_world_size = options_.hello.local_world_size;
-  place.run_id = options_.hello.job_id;
-  place.role = options_.hello.role;
-  place.agent_token = custody_.token();
-  place.terminal = console_.IsTerminal(OutputStream::kStdout);
+  WorkerPlace place = {.assignment = action.assignment,
+                       .epoch = action.epoch,
+                       .local_rank = local_rank,
+                       .local_world_size = options_.hello.local_world_size,
+                       .run_id = options_.hello.job_id,
+                       .role = options_.hello.role,
+                       .progress_path = progress_path,
+                       .shares_agent_store = shares_store_,
+                       .agent_token = custody_.token(),
+                       .virtual_local_rank = options_.virtual_local_rank,
+                       .usable_cpus = CountUsableCpus(),
+                       .terminal = console_.IsTerminal(OutputStream::kStdout)};
   if (sessions_ != nullptr) place.session_path = sessions_->path();
-  place.progress_path = progress_path;
-  place.shares_agent_store = shares_store_;
   if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
-  place.virtual_local_rank = options_.virtual_local_rank;
   std::map<std::string, std::string> environment = environment_;
   if (options_.virtual_local_rank) {
     CONVENE_RETURN_IF_ERROR(LeaveOneDevice(environment, local_rank));

@@ -20,7 +20,8 @@ constexpr int64_t kStaysNeeded = 3;
 // The first steps of an epoch have no automatic limit and teach none: they compile, connect and try
 // algorithms.
 constexpr int64_t kFirstSteps = 3;
-// A worker may invent names of phases; only the first so many of them get limits.
+// A worker may invent names of phases; only the first so many of them get limits, steps and
+// checkpoints always.
 constexpr size_t kPhasesMax = 16;
 constexpr absl::Duration kShortFloor = absl::Seconds(30);
 constexpr absl::Duration kLongFloor = absl::Minutes(15);
@@ -151,7 +152,8 @@ void HangDetector::Update(int local_rank, const WorkerReading& reading, bool aft
 
 void HangDetector::Learn(int local_rank, const std::string& phase, absl::Duration duration) {
   auto& phases = learnt_[local_rank];
-  if (phases.size() >= kPhasesMax && phases.count(phase) == 0) return;
+  const bool is_known = phase == kStep || phase == kCheckpoint || phases.count(phase) > 0;
+  if (phases.size() >= kPhasesMax && !is_known) return;
   Learnt& learnt = phases[phase];
   ++learnt.count;
   learnt.durations.push_back(duration);

@@ -353,12 +353,15 @@ TEST_CASE("progress is the slowest worker's, and its rate sinks while it stands 
   CHECK(story.detector.Progress(story.now)->steps_per_second < 0.03);
 }
 
-TEST_CASE("a worker that invents phases costs no memory without end") {
+TEST_CASE("a worker that invents phases costs no memory without end, and its steps have a limit") {
   Story story;
   for (int i = 0; i < 1000; ++i) {
     story.Tell(0, i % 7, std::to_string(i));
     CHECK(story.Pass(kLook).empty());
   }
+  story.Tell(0, 7);
+  CHECK(story.Steps(30, absl::Seconds(2)).empty());
+  CHECK_FALSE(story.Pass(absl::Minutes(2)).empty());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "agent/workers/environment.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
@@ -11,7 +12,11 @@ namespace convene::agent {
 
 std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> table,
                                            const WorkerPlace& place) {
-  if (place.local_world_size > 1) table.try_emplace(contract::kOmpNumThreads, "1");
+  table.erase(contract::kHostThreads);  // an outer agent's
+  if (place.local_world_size > 1 && table.try_emplace(contract::kOmpNumThreads, "1").second) {
+    table[contract::kHostThreads] =
+        absl::StrCat(std::max(1, place.usable_cpus / place.local_world_size));
+  }
   table.try_emplace(contract::kNcclAsyncErrorHandling, "1");
 
   const rendezvous::Assignment& assignment = place.assignment;

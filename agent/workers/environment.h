@@ -26,11 +26,13 @@ struct WorkerPlace {
   bool shares_agent_store = true;   // false: rank 0's worker serves the store itself
   std::string agent_token;          // "" = none
   bool virtual_local_rank = false;  // LOCAL_RANK is 0
+  int usable_cpus = 1;              // the node's, for all workers together
   bool terminal = false;            // the agent's stdout is one
 };
 
 // `table`, then the worker's place, which nothing overrides. Sorted "NAME=value" strings.
-// OMP_NUM_THREADS becomes 1 when `table` does not set it and the node runs several workers;
+// OMP_NUM_THREADS becomes 1 when `table` does not set it and the node runs several workers: then
+// CONVENE_HOST_THREADS tells each worker's share of the CPUs.
 // TORCH_NCCL_ASYNC_ERROR_HANDLING becomes 1 when `table` does not set it.
 std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> table,
                                            const WorkerPlace& place);

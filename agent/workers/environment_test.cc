@@ -24,6 +24,7 @@ WorkerPlace Place() {
   place.epoch = Epoch(9);
   place.local_rank = 3;
   place.local_world_size = 4;
+  place.usable_cpus = 58;
   place.run_id = "job";
   place.role = "trainer";
   place.session_path = "/run/x/session";
@@ -35,6 +36,7 @@ TEST_CASE("a worker is told its place in torchrun's words and in ours") {
   CHECK(absl::StrJoin(WorkerEnvironment({}, Place()), "\n") ==
         "CONVENE_ATTEMPT=5\n"
         "CONVENE_EPOCH=9\n"
+        "CONVENE_HOST_THREADS=14\n"
         "CONVENE_SESSION=/run/x/session\n"
         "GROUP_RANK=1\n"
         "GROUP_WORLD_SIZE=2\n"
@@ -57,8 +59,9 @@ TEST_CASE("a worker is told its place in torchrun's words and in ours") {
 }
 
 TEST_CASE("the person's settings are kept, the place in the job is not theirs to set") {
-  const char* const own[] = {"PATH=/bin", "RANK=77", "CONVENE_TERMINAL=1", "OMP_NUM_THREADS=6",
-                             nullptr};
+  const char* const own[] = {
+      "PATH=/bin", "RANK=77", "CONVENE_TERMINAL=1", "OMP_NUM_THREADS=6", "CONVENE_HOST_THREADS=9",
+      nullptr};
   const std::vector<std::string> environment = WorkerEnvironment(
       ParseEnvironment(own, {{"PATH", "/opt/bin"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}}),
       Place());
@@ -66,7 +69,8 @@ TEST_CASE("the person's settings are kept, the place in the job is not theirs to
   CHECK_THAT(text, Catch::Contains("PATH=/opt/bin\n") && Catch::Contains("\nRANK=7\n") &&
                        Catch::Contains("OMP_NUM_THREADS=6\n") &&
                        Catch::Contains("TORCH_NCCL_ASYNC_ERROR_HANDLING=0\n") &&
-                       !Catch::Contains("CONVENE_TERMINAL"));
+                       !Catch::Contains("CONVENE_TERMINAL") &&
+                       !Catch::Contains("CONVENE_HOST_THREADS"));
 }
 
 TEST_CASE("the role is the job's, not one inherited from an outer agent") {
@@ -81,7 +85,8 @@ TEST_CASE("a single worker keeps all its threads, a terminal is announced") {
   place.local_world_size = 1;
   place.terminal = true;
   const std::string text = absl::StrJoin(WorkerEnvironment({}, place), "\n");
-  CHECK_THAT(text, !Catch::Contains("OMP_NUM_THREADS") && Catch::Contains("CONVENE_TERMINAL=1\n"));
+  CHECK_THAT(text, !Catch::Contains("OMP_NUM_THREADS") && !Catch::Contains("HOST_THREADS") &&
+                       Catch::Contains("CONVENE_TERMINAL=1\n"));
 }
 
 TEST_CASE("a worker with a virtual local rank still knows its own, and sees its own device") {

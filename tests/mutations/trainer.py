@@ -29,11 +29,14 @@ VOCABULARY = f'{RUNTIME}/parallel/vocabulary.cc'
 PARAMETERS = f'{RUNTIME}/model/parameters.cc'
 LOWER = f'{RUNTIME}/schedule/lower.cc'
 GROUP = f'{RUNTIME}/comm/group_collective.cc'
+ELASTIC = f'{RUNTIME}/options/elastic_layout.cc'
 CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
 COPIES = '//worker_runtime/trainer:copies_test'
+FRESH = '//worker_runtime/trainer:fresh_weights_test'
+DECIDED = '//worker_runtime/options:elastic_layout_test'
 GOLDEN = '//worker_runtime/trainer:golden_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
@@ -275,6 +278,23 @@ MUTATIONS = [
              'ncclSend(input.Slice(peer * count, count).data, count,', 'ncclSend(input.Slice(0, count).data, count,', NCCL_RANKS, 'nccl'),
     Mutation('a merge forgets how much it has merged', f'{RUNTIME}/ops/attention_merge.h',
              'log_sum_exp = larger + std::log(sum);', 'log_sum_exp = larger;', '//worker_runtime/trainer:golden_attention_test', 'cp'),
+    Mutation("every rank makes the first shard's weights", OPTIMIZER,
+             'make(slice, segment.slice_begin + first, absl::MakeSpan(values));', 'make(slice, first, absl::MakeSpan(values));', FRESH, '13'),
+    Mutation('of fresh weights the masters alone are set', OPTIMIZER,
+             'return PublishMasters();\n}\n\nvoid', 'return absl::OkStatus();\n}\n\nvoid', FRESH, '13'),
+    Mutation('an offloaded state is one bucket where no ranks add up', f'{RUNTIME}/trainer/engine_parts.cc',
+             'if (Shards(options, 2)) return kUnitBuckets;',
+             'if (Shards(options, 2)) return kUnitBuckets;\n  if (options.layout.gradient_ranks() == 1) return int64_t{1} << 60;',
+             '//worker_runtime/trainer:host_update_test', 'offload'),
+    Mutation('best lets as few workers train as it can', ELASTIC,
+             '{-1.0 * layout.world_size()}', '{1.0 * layout.world_size()}', DECIDED, 'elastic layout'),
+    Mutation('shards become fewer before their copies do', ELASTIC,
+             'shards = std::min(shards, rows);', 'shards = std::clamp(rows / std::max(copies, 1), 1, shards);', DECIDED, 'elastic layout'),
+    Mutation('best leaves no memory for the rest of the process', ELASTIC,
+             'if (share <= kUsableShare) return layout;', 'if (share <= 1) return layout;', DECIDED, 'elastic layout'),
+    Mutation('a job that has lost workers is refused as before its start', ELASTIC,
+             'if (job_has_begun) return absl::OkStatus();', 'if (job_has_begun && options.dp_size == 0) return absl::OkStatus();', DECIDED,
+             'elastic layout'),
     Mutation('attention is not made again', BLOCK,
              'if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));', '', LAYOUTS, 'recompute'),
 ]

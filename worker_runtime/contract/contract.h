@@ -25,6 +25,7 @@ struct Contract {
   int attempt = 0;
   std::string session_path;   // "" when there is no agent of ours
   std::string progress_path;  // "" when nobody watches
+  int host_threads = 0;       // of Device::host(); 0: as OMP_NUM_THREADS says
   bool terminal = false;      // progress lines may be redrawn in place
 
   // The job ran before this process. torchrun counts its failures alone.

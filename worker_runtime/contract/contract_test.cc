@@ -23,6 +23,7 @@ const std::map<std::string, std::string> kSecondOfFour = {{"RANK", "1"},
                                                           {"MASTER_ADDR", "node0"},
                                                           {"MASTER_PORT", "29500"},
                                                           {"CONVENE_EPOCH", "3"},
+                                                          {"CONVENE_HOST_THREADS", "14"},
                                                           {"TORCHELASTIC_RESTART_COUNT", "2"}};
 
 TEST_CASE("without an environment a process is alone") {
@@ -41,6 +42,7 @@ TEST_CASE("the agent's environment is read whole") {
   CHECK(contract->master_port == 29500);
   CHECK(contract->epoch == Epoch(3));
   CHECK(contract->restart_count == 2);
+  CHECK(contract->host_threads == 14);
 }
 
 TEST_CASE("where LOCAL_RANK is 0 for all, the agent's own word tells the place on the node") {

@@ -34,6 +34,9 @@ inline constexpr char kSession[] = "CONVENE_SESSION";
 inline constexpr char kAgentToken[] = "CONVENE_AGENT_TOKEN";
 // "1" when the agent's stdout is a terminal: workers' progress lines may be redrawn in place.
 inline constexpr char kTerminal[] = "CONVENE_TERMINAL";
+// Where the agent has chosen OMP_NUM_THREADS: the threads for arithmetic of the host alone, beside
+// a GPU or before the first step. They are this worker's share of the node's CPUs.
+inline constexpr char kHostThreads[] = "CONVENE_HOST_THREADS";
 
 // Path of this worker's progress page (progress_page.h): a file of 4096 bytes for it to map.
 inline constexpr char kProgress[] = "CONVENE_PROGRESS";

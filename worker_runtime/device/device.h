@@ -84,8 +84,8 @@ class Device {
   // behind whole buckets of gradients.
   virtual Stream& layer_communication() = 0;
   // The host's own arithmetic beside the device's, over memory of staging(): a CPU's queue on every
-  // device, whose ops have all cores. Of a GPU no other stream can be ordered with it, but by the
-  // host's Wait.
+  // device, whose ops have the process's threads, or as many as SetThreads (host_queue.h) says. Of
+  // a GPU no other stream can be ordered with it, but by the host's Wait.
   virtual Stream& host() = 0;
 
   // `data` in this device's memory.

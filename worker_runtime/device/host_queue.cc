@@ -66,4 +66,8 @@ void HostQueue::Run() {
   }
 }
 
+void SetThreads(const Stream& stream, int threads) {
+  stream.host_queue()->Push([threads] { omp_set_num_threads(threads); });
+}
+
 }  // namespace convene::worker

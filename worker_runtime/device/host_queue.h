@@ -30,7 +30,7 @@ class HostQueue {
   static constexpr size_t kPieceBytes = 320;
 
   // The threads of an OpenMP region in the queue: one, where the cores belong to the arithmetic
-  // beside; or as many as in any other thread.
+  // beside; or as many as in any other thread, until SetThreads.
   enum class Regions { kOfOneThread, kOfAllThreads };
 
   // `thread_name`: see Thread.
@@ -80,6 +80,10 @@ class HostQueue {
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_ ABSL_GUARDED_BY(mutex_);  // started by the first Push
 };
+
+// OpenMP regions that are queued in `stream` from now on have so many threads. REQUIRES: it has a
+// queue, of Regions::kOfAllThreads.
+void SetThreads(const Stream& stream, int threads);
 
 // Work of a CPU's stream: in its queue, or at once. See HostQueue::Push. REQUIRES: stream.kind() is
 // kCpu.

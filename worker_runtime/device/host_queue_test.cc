@@ -57,6 +57,19 @@ TEST_CASE("work runs in order, on one thread that is not the caller's, without a
   CHECK(team == 1);
 }
 
+TEST_CASE(
+    "a queue for regions of all threads takes as many as it is told, and no other thread does") {
+  omp_set_num_threads(2);
+  int team = 0;
+  HostQueue queue("queue", HostQueue::Regions::kOfAllThreads);
+  const Stream stream = Stream::Cpu(queue);
+  SetThreads(stream, 3);
+  RunIn(stream, [&] { team = omp_get_max_threads(); });
+  AwaitAll(stream);
+  CHECK(team == 3);
+  CHECK(omp_get_max_threads() == 2);
+}
+
 TEST_CASE("a wait for the first pieces does not wait for later ones, and ends at its time") {
   Gate gate;
   int done = 0;

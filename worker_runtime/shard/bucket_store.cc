@@ -78,13 +78,13 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
     order_.Await(gathered_.front());
     return weights;
   }
-  // Gathers run in order, so the wait for this one covers those before it.
-  order_.Await(gathered_[place.bucket]);
-  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
+  // Gathers run in order, and the copy behind them, so a wait covers those before it.
   if (std::find(place.tensors.begin(), place.tensors.end(), placement_.on_both_ends) !=
       place.tensors.end()) {
     order_.Await(*copied_);
   }
+  order_.Await(gathered_[place.bucket]);
+  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
   return weights;
 }
 
@@ -280,28 +280,6 @@ absl::Status BucketStore::Changed(size_t bucket, int64_t mark) {
                                                       order_.communication()));
   order_.Record(gathered_[bucket]);
   return absl::OkStatus();
-}
-
-void BucketStore::SetParameters(int64_t flat_begin, ConstElements values) {
-  const int64_t flat_end = flat_begin + static_cast<int64_t>(values.count);
-  const auto copy = [&](int64_t begin, Elements target) {
-    const int64_t first = std::max(begin, flat_begin);
-    const int64_t end = std::min(begin + static_cast<int64_t>(target.count), flat_end);
-    if (first >= end) return;
-    const ConstElements from = values.Slice(first - flat_begin, end - first);
-    device_.Copy(from.data, target.Slice(first - begin, end - first).data, from.size_bytes(),
-                 device_.compute());
-  };
-  // Its error shows again in the next step.
-  FinishUpdate().IgnoreError();
-  AwaitCommunication();
-  copy(0, parameters());
-  for (size_t bucket = 1; bucket < shard_.parts.size(); ++bucket) {
-    const ShardPart& part = shard_.parts[bucket];
-    if (!AreSharded(parameter_shards_, part.bucket)) continue;
-    copy(part.flat_begin, parameter_shards_->Of(part));
-    parameter_shards_->Updated(static_cast<int>(bucket), order_.Mark());
-  }
 }
 
 }  // namespace convene::worker

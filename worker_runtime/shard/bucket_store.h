@@ -56,8 +56,10 @@ class BucketStore final : public UnitStore {
     // Each tensor-parallel rank has the gradients of its own rows for the tensors that all of them
     // hold (ResidualRows): these are summed over tp. Else all ranks have the same gradients.
     bool sums_over_tp = false;
-    // No reduction of a whole bucket begins before FinishReducing (see BucketCountMin: stages but
-    // the first).
+    // No reduction of a whole bucket begins before FinishReducing: on stages but the first, as in
+    // Megatron. Such a stage reduces while the stages before it still run their last backward pass;
+    // collectives beside its own would slow that pass down, and all stages before it wait for the
+    // result.
     bool reduces_at_end = false;
     // Of all buckets but the first this rank keeps its part alone. REQUIRES: a bucket a unit
     // (kUnitBuckets), and sharded gradients where parameters are sharded.
@@ -130,9 +132,6 @@ class BucketStore final : public UnitStore {
                ? gradient_shards_->Of(part)
                : gradients().subspan(part.flat_begin, part.count);
   }
-  // Copies parameters [flat_begin, flat_begin + values.count) from host memory to wherever this
-  // rank keeps any of them. REQUIRES: they are of dtype().
-  void SetParameters(int64_t flat_begin, ConstElements values);
 
   DType dtype() const { return options_.dtype; }
   // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks

@@ -1,6 +1,5 @@
 #include "worker_runtime/shard/placement.h"
 
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -109,8 +108,7 @@ std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& borders, int64_t co
 
 }  // namespace
 
-int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked) {
-  if (layout.gradient_ranks() == 1 || coordinate.pp > 0) return std::numeric_limits<int64_t>::max();
+int64_t BucketCountMin(const Layout& layout, int64_t asked) {
   if (asked > 0) return asked;
   return std::max<int64_t>(40'000'000, int64_t{1'000'000} * layout.gradient_ranks());
 }

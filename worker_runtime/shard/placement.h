@@ -53,15 +53,11 @@ struct Placement {
   int64_t flat_count = 0;  // elements, padding included; divisible by dp * kParameterAlignment
 };
 
-// The fewest elements of a bucket, for a rank at `coordinate`: few enough that most of a large
-// model's reductions run beside its backward pass, enough that a ring of dp ranks has a message
-// worth its latency. It is `asked`, or where that is 0 Megatron-LM's choice
-// (megatron/core/distributed/distributed_data_parallel.py). Where there is nothing to reduce, and
-// on every stage but the first, it is more than any buffer has, so that there is one bucket.
-// (Megatron does the same.) A later stage reduces while the stages before it still run their last
-// backward pass, and has a stage's forward pass longer to gather. Collectives beside its own last
-// backward pass would slow that pass down, and all stages before it wait for the result.
-int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked = 0);
+// The fewest elements of a bucket: few enough that most of a large model's reductions run beside
+// its backward pass, and most of the host's update of an offloaded state beside the next forward
+// pass; enough that a ring of dp ranks has a message worth its latency. It is `asked`, or where
+// that is 0 Megatron-LM's choice (megatron/core/distributed/distributed_data_parallel.py).
+int64_t BucketCountMin(const Layout& layout, int64_t asked = 0);
 
 // The `bucket_count_min` of PlaceUnits that makes a bucket for each unit.
 inline constexpr int64_t kUnitBuckets = 0;

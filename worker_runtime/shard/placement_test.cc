@@ -192,12 +192,10 @@ TEST_CASE("the tensors before a unit are those of which no gradient has come yet
   }
 }
 
-TEST_CASE("one bucket is all where there is nothing to reduce, or to gain") {
-  CHECK(BucketCountMin({.dp = 1}, {}, 1) == kOneBucket);
-  CHECK(BucketCountMin({.pp = 2, .dp = 2}, {.pp = 0}, 1) == 1);
-  CHECK(BucketCountMin({.pp = 2, .dp = 2}, {.pp = 1}, 1) == kOneBucket);
-  CHECK(BucketCountMin({.dp = 8}, {}) == 40'000'000);
-  CHECK(BucketCountMin({.dp = 1024}, {}) == 1'024'000'000);
+TEST_CASE("a bucket has as many elements as asked for, else more where more ranks reduce it") {
+  CHECK(BucketCountMin({.dp = 8}, 1) == 1);
+  CHECK(BucketCountMin({.dp = 8}) == 40'000'000);
+  CHECK(BucketCountMin({.dp = 1024}) == 1'024'000'000);
   CHECK(PlaceUnits(Units({.dp = 2}), 2, 40'000'000).buckets.size() == 1);
 }
 

@@ -12,6 +12,9 @@
 namespace convene::worker {
 namespace {
 
+// Weights are made on the host in pieces of so many elements: few, since malloc keeps what it gave.
+constexpr int64_t kPieceOfWeights = int64_t{1} << 18;
+
 TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
                     const std::string& prefix) {
   return {.name = prefix + slice.name,
@@ -77,23 +80,26 @@ float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
                        : store_.ParametersOf(part).As<float>().data();
 }
 
-void ShardedOptimizer::SetWeights(int64_t flat_begin, absl::Span<const float> values) {
-  Stream& stream = device_.compute();
-  if (store_.dtype() == DType::kFloat32) {
-    store_.SetParameters(flat_begin, values);
-  } else {
-    const std::vector<BFloat16> rounded(values.begin(), values.end());
-    store_.SetParameters(flat_begin, absl::MakeConstSpan(rounded));
+absl::Status ShardedOptimizer::SetWeights(MakeWeights make) {
+  CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  std::vector<float> values;
+  for (const ShardSegment& segment : shard_.segments) {
+    const ParameterSlice& slice = store_.placement().parameters[segment.parameter];
+    const ShardPart& part = shard_.parts[segment.part];
+    float* const master = MasterOf(part) + segment.flat_begin - part.flat_begin;
+    for (int64_t first = 0; first < segment.count; first += kPieceOfWeights) {
+      const int64_t count = std::min(kPieceOfWeights, segment.count - first);
+      if (options_.offloads) {
+        make(slice, segment.slice_begin + first, absl::MakeSpan(master + first, count));
+        continue;
+      }
+      values.resize(count);
+      make(slice, segment.slice_begin + first, absl::MakeSpan(values));
+      device_.Copy(values.data(), master + first, count * sizeof(float), device_.compute());
+    }
   }
-  if (!has_masters()) return;
-  const int64_t flat_end = flat_begin + static_cast<int64_t>(values.size());
-  for (const ShardPart& part : shard_.parts) {
-    const int64_t begin = std::max(flat_begin, part.flat_begin);
-    const int64_t end = std::min(flat_end, part.flat_begin + part.count);
-    if (begin >= end) continue;
-    device_.Copy(values.data() + (begin - flat_begin), MasterOf(part) + (begin - part.flat_begin),
-                 (end - begin) * sizeof(float), stream);
-  }
+  return PublishMasters();
 }
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
@@ -266,9 +272,13 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 
 absl::Status ShardedOptimizer::FinishRead() {
   store_.AwaitCommunication();
+  if (copies()) QueueCopies(CopyTo::kDevice);
+  return PublishMasters();
+}
+
+absl::Status ShardedOptimizer::PublishMasters() {
   Stream host = Stream::Cpu();
   Stream& stream = options_.offloads ? host : device_.compute();
-  if (copies()) QueueCopies(CopyTo::kDevice);
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     if (has_masters()) Round(shard_.parts[i], stream);
     CONVENE_RETURN_IF_ERROR(Publish(i));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -48,9 +49,13 @@ class ShardedOptimizer {
   // Call it once both arenas are built and the store is bound.
   void Bind();
 
-  // Parameters [flat_begin, flat_begin + values.size()) on every rank that has them, from host
-  // memory.
-  void SetWeights(int64_t flat_begin, absl::Span<const float> values);
+  // Fills `values` with elements [first, first + values.size()) of the slice, row-major.
+  using MakeWeights =
+      absl::FunctionRef<void(const ParameterSlice& slice, int64_t first, absl::Span<float> values)>;
+  // The weights of the shard become what `make` gives, which is called for each of them once, piece
+  // by piece; every rank gets all parameters. All ranks of dp call it. Errors: the device's, the
+  // collective's, those of an update that is still to be finished.
+  absl::Status SetWeights(MakeWeights make);
 
   // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
   // parameters this rank owns: the ranks' sums add up to the global norm's square, each parameter
@@ -108,6 +113,8 @@ class ShardedOptimizer {
   void Round(const ShardPart& part, Stream& stream);
   // Arrays of the shard's length that a checkpoint has.
   int64_t arrays() const { return 1 + static_cast<int64_t>(states_.size()); }
+  // Masters become weights, of all parts, and every rank gets them.
+  absl::Status PublishMasters();
   // The part's weights, elsewhere than its parameters, become these.
   absl::Status Publish(size_t part);
   // Publishes what the host has updated, once it has.

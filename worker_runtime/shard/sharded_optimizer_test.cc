@@ -36,6 +36,10 @@ ModelConfig Tiny() {
   return *config;
 }
 
+void MakeOnes(const ParameterSlice& /*slice*/, int64_t /*first*/, absl::Span<float> values) {
+  std::fill(values.begin(), values.end(), 1.0f);
+}
+
 // The store and the optimizer of one rank, and their memory.
 struct Sharded {
   // Buckets of at least `bucket_count_min` elements.
@@ -55,7 +59,7 @@ struct Sharded {
     REQUIRE_OK(arena.Build());
     REQUIRE_OK(staging.Build());
     optimizer.Bind();
-    optimizer.SetWeights(0, std::vector<float>(store.placement().flat_count, 1.0f));
+    REQUIRE_OK(optimizer.SetWeights(MakeOnes));
   }
 
   absl::Span<float> parameters() { return store.parameters().As<float>(); }
@@ -179,9 +183,11 @@ void CheckStepOfTwo(DType reduce_dtype) {
     }
     // Adam's first step moves by the learning rate what has a gradient, whoever updated it.
     const absl::Span<const T> parameters = held.sharded.store.parameters().template As<T>();
-    for (int64_t i = 0; i < placement.flat_count; ++i) {
-      const float expected = i % 7 == 0 ? 1.0f : 0.5f;
-      wrong_parameters += std::abs(static_cast<float>(parameters[i]) - expected) > 1e-2f;
+    for (const Placement::Tensor& tensor : placement.tensors) {
+      for (int64_t i = tensor.begin; i < tensor.begin + tensor.count; ++i) {
+        const float expected = i % 7 == 0 ? 1.0f : 0.5f;
+        wrong_parameters += std::abs(static_cast<float>(parameters[i]) - expected) > 1e-2f;
+      }
     }
   }
   CHECK(wrong_before == 0);
@@ -394,7 +400,7 @@ TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
   REQUIRE_OK(arena.Build());
   REQUIRE_OK(staging.Build());
   optimizer.Bind();
-  optimizer.SetWeights(0, std::vector<float>(store.placement().flat_count, 1.0f));
+  REQUIRE_OK(optimizer.SetWeights(MakeOnes));
   const auto end = absl::MakeCleanup([&] {
     device.GoOn();
     store.FinishUpdate().IgnoreError();

@@ -27,12 +27,13 @@ using testing::World;
 
 TEST_CASE("what one layout saves another restores, bit by bit") {
   const TempDir directory;
-  World saved({.pp = 1, .dp = 2, .tp = 2});
+  World saved(GENERATE(Layout{.dp = 2, .tp = 2}, Layout{.tp = 2, .cp = 3}));
   RequireAllOk(saved.Train(3));
   RequireAllOk(saved.Save(directory.path(), 3));
   const auto state = saved.State();
   REQUIRE(state.count("optimizer.second_moment/model.embed_tokens.weight") == 1);
-  for (const Layout layout : {Layout{2, 1, 2}, Layout{1, 1, 1}, Layout{2, 2, 1}, Layout{1, 3, 1}}) {
+  for (const Layout layout :
+       {Layout{2, 1, 2}, Layout{}, Layout{2, 2, 1}, Layout{1, 3, 1}, Layout{.dp = 2, .cp = 3}}) {
     INFO(layout.ToString());
     World restored(layout, /*seed=*/99);
     CHECK(restored.State() != state);
@@ -310,10 +311,8 @@ TEST_CASE("a checkpoint needs no fresh weights beneath it, and a fresh start get
     CHECK(restored.State() == whole.State());
     CHECK(restored.EveryRankHolds(whole.State()));
     World later({.pp = 1, .dp = 1, .tp = 1}, kSeed, dtype, 1, /*fresh_weights=*/false);
-    RequireAllOk(later.OnEveryRank([](Rank& rank, Stream& /*stream*/) {
-      rank.engine->InitializeWeights();
-      return absl::OkStatus();
-    }));
+    RequireAllOk(later.OnEveryRank(
+        [](Rank& rank, Stream& /*stream*/) { return rank.engine->InitializeWeights(); }));
     CHECK(later.State() == fresh);
     CHECK(later.EveryRankHolds(fresh));
   }

@@ -132,7 +132,8 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
       Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
       Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2},
       Layout{.pp = 2, .dp = 3, .dp_replicate = 3}, Layout{.dp = 3, .tp = 2, .dp_replicate = 3},
-      Layout{.pp = 2, .dp = 4, .tp = 2, .dp_replicate = 2}, Layout{.dp = 3, .tp = 4});
+      Layout{.pp = 2, .dp = 4, .tp = 2, .dp_replicate = 2}, Layout{.dp = 3, .tp = 4},
+      Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{.pp = 2, .dp = 2, .cp = 2});
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   const int zero_stage = GENERATE(1, 2, 3);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : "") << ", ZeRO-" << zero_stage);

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/schedule/generators.h"
@@ -15,8 +17,6 @@
 namespace convene::worker {
 namespace {
 
-// Weights are made on the host in pieces of so many elements: few, since malloc keeps what it gave.
-constexpr int64_t kInitialPiece = int64_t{1} << 18;
 // A GPU that hangs must not delay the error about it.
 constexpr absl::Duration kFarewellPatience = absl::Minutes(1);
 // While a step runs on a device, stop_wanted is asked once in this time.
@@ -70,21 +70,25 @@ absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
   parts_.optimizer.Bind();
   parts_.stage->Bind(&At(parts_.on_device.totals)->loss);
-  if (options_.fresh_weights) InitializeWeights();
+  if (options_.fresh_weights) CONVENE_RETURN_IF_ERROR(InitializeWeights());
   return device_.status();
 }
 
-void Engine::InitializeWeights() {
+absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell) {
   CONVENE_CHECK(!is_in_flight_);
-  std::vector<float> values;
-  for (const PlacedParameter& slice : parts_.store.placement().parameters) {
-    for (int64_t first = 0; first < slice.count(); first += kInitialPiece) {
-      const int64_t count = std::min(kInitialPiece, slice.count() - first);
-      values.resize(count);
-      InitializeParameter(slice, options_.seed, first, count, values.data());
-      parts_.optimizer.SetWeights(slice.flat_offset + first, values);
-    }
-  }
+  int64_t made = 0;
+  return parts_.optimizer.SetWeights(
+      [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
+        Stream& host = device_.host();
+        RunIn(host, [&] {
+          const OpScope scope(host, "InitializeParameter");
+          InitializeParameter(slice, options_.seed, first, static_cast<int64_t>(values.size()),
+                              values.data());
+        });
+        device_.Synchronize(absl::InfiniteDuration()).IgnoreError();  // it stays the device's
+        made += static_cast<int64_t>(values.size());
+        tell(static_cast<double>(made) / static_cast<double>(parts_.store.shard().count));
+      });
 }
 
 void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -57,8 +58,10 @@ class Engine {
   // Waits for queued work before the memory goes; for a GPU's a minute at most.
   ~Engine();
 
-  // The weights that the seed gives. REQUIRES: no step is in flight.
-  void InitializeWeights();
+  // The weights that the seed gives, on every layout the same bits. A rank makes those of its shard
+  // alone, on the threads of device.host(), and `tell` hears how far it is: of 1. All ranks call
+  // it. Errors: as ShardedOptimizer::SetWeights. REQUIRES: no step is in flight.
+  absl::Status InitializeWeights(absl::FunctionRef<void(double done)> tell = [](double) {});
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
   // microbatches. The batch may be reused on return. A gradient that is no number leaves weights

@@ -25,11 +25,10 @@ bool Shards(const EngineOptions& options, int stage) {
          (options.layout.dp_shard() * options.layout.cp > 1 || options.offload_parameters);
 }
 
-int64_t BucketCountOf(const EngineOptions& options, const Coordinate& coordinate,
-                      DeviceKind device) {
+int64_t BucketCountOf(const EngineOptions& options, DeviceKind device) {
   if (Shards(options, 2)) return kUnitBuckets;
   const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
-  return BucketCountMin(options.layout, coordinate,
+  return BucketCountMin(options.layout,
                         is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
 }
 
@@ -49,12 +48,10 @@ UnitsByChunk UnitsOfRank(const EngineOptions& options, const ChunkPlacement& pla
   return units;
 }
 
-Placement PlacementOf(const EngineOptions& options, const UnitsByChunk& chunks,
-                      const Coordinate& coordinate, DeviceKind device) {
+Placement PlacementOf(const EngineOptions& options, const UnitsByChunk& chunks, DeviceKind device) {
   std::vector<UnitSpec> units;
   for (const auto& [chunk, of_chunk] : chunks) absl::c_copy(of_chunk, std::back_inserter(units));
-  return PlaceUnits(units, options.layout.gradient_ranks(),
-                    BucketCountOf(options, coordinate, device));
+  return PlaceUnits(units, options.layout.gradient_ranks(), BucketCountOf(options, device));
 }
 
 int64_t StepTokens(const EngineOptions& options, const ContextCut& cut) {
@@ -120,7 +117,7 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       arena("on the device", device.memory(),
             options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       staging("steps on the host", device.staging()),
-      store(PlacementOf(options, units, coordinate, device.kind()),
+      store(PlacementOf(options, units, device.kind()),
             {.dtype = options.dtype,
              .reduce_dtype = options.reduce_dtype,
              .sums_over_tp = options.sequence_parallel,

@@ -1,5 +1,6 @@
 // The host updates an offloaded state beside what comes next: whatever that is, it finds what an
 // update on the device would have left.
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -52,6 +53,7 @@ class LateHost final : public testing::ForwardingDevice {
 class Trainer {
  public:
   Trainer(DType dtype, bool offloads, bool overlaps) {
+    SetThreads(cpu_->host(), offloads ? 3 : 1);  // no bit depends on it
     auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
                                   .seed = 3,
                                   .dtype = dtype,
@@ -65,8 +67,10 @@ class Trainer {
 
   Engine& engine() { return *engine_; }
   void SetAllWeights(float value) {
-    const std::vector<float> values(engine_->placement().flat_count, value);
-    engine_->optimizer().SetWeights(0, values);
+    REQUIRE_OK(engine_->optimizer().SetWeights(
+        [&](const ParameterSlice&, int64_t, absl::Span<float> values) {
+          std::fill(values.begin(), values.end(), value);
+        }));
   }
   StepResult Step(int64_t counted_targets = kSequenceLength) {
     const auto result =
@@ -135,11 +139,55 @@ TEST_CASE("what follows an update by the host finds the bits of one by the devic
       step(/*counted_targets=*/0);
       CheckSame(offloaded, kept);
       step();
-      offloaded.engine().InitializeWeights();
-      kept.engine().InitializeWeights();
+      REQUIRE_OK(offloaded.engine().InitializeWeights());
+      REQUIRE_OK(kept.engine().InitializeWeights());
       CheckSame(offloaded, kept);
     }
   }
+}
+
+// AdamW, before whose second bucket the host stands until the test lets it go on.
+class LateSecondBucket final : public UpdateRule {
+ public:
+  absl::Span<const char* const> states() const override { return AdamWRule().states(); }
+  Factors FactorsOf(const UpdateParameters& parameters) const override {
+    return AdamWRule().FactorsOf(parameters);
+  }
+  void Update(const Piece& piece, Stream& stream) const override {
+    if (++buckets_ == 2) RunIn(stream, [this] { goes_on_.wait(false); });
+    AdamWRule().Update(piece, stream);
+  }
+  void GoOn() {
+    goes_on_ = true;
+    goes_on_.notify_all();
+  }
+
+ private:
+  mutable int buckets_ = 0;
+  std::atomic<bool> goes_on_ = false;
+};
+
+TEST_CASE("on every stage the first pass after a step waits for its own bucket's update alone") {
+  const Layout layout = GENERATE(Layout{}, Layout{.pp = 2});
+  const std::unique_ptr<Device> device = Device::Cpu();
+  CommunicatorSet set = PlannedCommunicators(layout, layout.pp - 1);
+  LateSecondBucket rule;
+  const auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
+                                      .update_rule = &rule,
+                                      .layout = layout,
+                                      .rank = layout.pp - 1,
+                                      .bucket_count_min = 1,
+                                      .offload_optimizer = true,
+                                      .timeout = absl::Seconds(5)},
+                                     set, *device);
+  REQUIRE_OK(engine);
+  CHECK((*engine)->placement().buckets.size() > 2);
+  ShardedOptimizer& optimizer = (*engine)->optimizer();
+  CHECK_OK(optimizer.CopyGradients());
+  CHECK_OK(optimizer.UpdateOnHost(rule.FactorsOf({}), {1.0f, 0}));
+  CHECK_OK((*engine)->store().Acquire(0));
+  rule.GoOn();
+  CHECK_OK((*engine)->store().FinishUpdate());
 }
 
 TEST_CASE("a skipped step leaves an offloaded state as it was, be it the first or a later one") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -39,7 +40,8 @@ class CountingDevice final : public testing::ForwardingDevice {
 
 TEST_CASE("the engine allocates what the plan says, to the byte") {
   const Layout layout = GENERATE(Layout{}, Layout{.pp = 3, .dp = 2, .tp = 2, .dp_replicate = 2},
-                                 Layout{.dp = 3, .tp = 4}, Layout{.dp = 3, .tp = 16});
+                                 Layout{.dp = 3, .tp = 4}, Layout{.dp = 3, .tp = 16},
+                                 Layout{.dp = 2, .tp = 2, .cp = 2});
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool copies = GENERATE(false, true);
   const int zero_stage = GENERATE(1, 3);
@@ -49,6 +51,7 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
   EngineOptions options = {.model = *model,
                            .layout = layout,
                            .dtype = dtype,
+                           .recompute = zero_stage == 3 ? Recompute::kFull : Recompute::kNone,
                            .packed_documents = copies,
                            .micro_batch_size = 2,
                            .sequence_length = 16,
@@ -120,8 +123,11 @@ TEST_CASE("a process that trains takes as much memory as planned, within 3 %") {
   Train(options, *device);  // now malloc also keeps what it first mapped for one use
   options.model.layers = 6;
   double highest = 0;
-  // Offloaded, it takes more of a CPU: the peak rises each time.
-  for (const bool offloads : {false, true}) {
+  // The peak rises each time: what is offloaded takes more of a CPU.
+  for (const auto& [recompute, offloads] :
+       {std::pair(Recompute::kFull, false), std::pair(Recompute::kNone, false),
+        std::pair(Recompute::kNone, true)}) {
+    options.recompute = recompute;
     options.offload_optimizer = offloads;
     const MemoryPlan plan = PlanMemory(options, *device).front();
     const double planned = static_cast<double>(plan.device_bytes + plan.host_bytes);

@@ -13,11 +13,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "tools/base/cpu_count.h"
 #include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/job_store.h"
@@ -159,6 +161,10 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
                                                          const Contract& contract) {
   absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
+  if (opened.ok() && contract.host_threads > 0) {
+    // A worker that is bound to some of the node's CPUs has no use for more threads.
+    SetThreads((*opened)->host(), std::min(contract.host_threads, CountUsableCpus()));
+  }
   if (contract.world_size == 1) return opened;
   if (!opened.ok() && !absl::IsNotFound(opened.status()) &&
       !absl::IsFailedPrecondition(opened.status())) {

@@ -188,7 +188,12 @@ absl::Status Training::Prepare() {
   CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
                            RestoreCheckpoint(options_, job, engine_->optimizer(),
                                              *communicators_.checkpoint, host_stream_));
-  if (!resumed.has_value()) engine_->InitializeWeights();
+  if (!resumed.has_value()) {
+    // A few phases in all: the agent knows no more than a few apart.
+    CONVENE_RETURN_IF_ERROR(engine_->InitializeWeights([this](double done) {
+      progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
+    }));
+  }
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);

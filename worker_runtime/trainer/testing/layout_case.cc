@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/schedule/generators.h"
 
@@ -21,8 +22,9 @@ namespace {
 using Kind = LayoutAxis::Kind;
 
 constexpr int kRanksMax = 8;
-constexpr const char* kSchedules[] = {"1f1b",  "gpipe", "interleaved",
-                                      "zb-h1", "zb-v",  "dualpipe-v"};
+constexpr const char* kSchedules[] = {"1f1b", "gpipe",      "interleaved", "zb-h1",
+                                      "zb-v", "dualpipe-v", "own.csv"};
+constexpr int kOwnSchedule = 6;
 constexpr Recompute kRecomputes[] = {Recompute::kNone,    Recompute::kSelective,
                                      Recompute::kFull,    {.norms = true},
                                      {.attention = true}, {.swiglu = true, .mlp = true}};
@@ -52,7 +54,23 @@ Recompute RecomputeOf(const LayoutCase& c) {
   return recompute;
 }
 
+int RowsOf(const LayoutCase& c) { return c.dp_replicate * c.dp_shard; }
+
+// The file of a schedule that no name gives: all forward passes, and backward passes that begin
+// with the last micro batch.
+std::string OwnSchedule(const LayoutCase& c) {
+  const int64_t microbatches = MicrobatchCount(EvenCut(c.global_batch, c.micro_batch, RowsOf(c)));
+  std::string text;
+  for (int rank = 0; rank < c.pp; ++rank) {
+    for (int64_t i = 0; i < microbatches; ++i) absl::StrAppend(&text, rank, "F", i, ",");
+    for (int64_t i = microbatches; i-- > 0;) absl::StrAppend(&text, rank, "B", i, ",");
+    text.back() = '\n';
+  }
+  return text;
+}
+
 int ChunksOf(const LayoutCase& c) {
+  if (c.schedule == kOwnSchedule) return c.pp;
   const auto schedule = MakeSchedule(kSchedules[c.schedule], c.pp, c.virtual_stages, 1);
   return schedule.ok() ? static_cast<int>(schedule->placement.size()) : 1;
 }
@@ -64,15 +82,15 @@ const std::vector<LayoutAxis>& LayoutAxes() {
   static const auto* const axes = new std::vector<LayoutAxis>{
       {"pp", &C::pp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 8, 8}},
       {"dp_replicate", &C::dp_replicate, Kind::kRanks, {1, 1, 1, 2, 3, 4}},
-      {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7}},
+      {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7, 7}},
       {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
       {"tp", &C::tp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 6, 8}},
 
       {"schedule",
        &C::schedule,
        Kind::kExecution,
-       {0, 1, 2, 3, 4, 5},
-       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}},
+       {0, 1, 2, 3, 4, 5, kOwnSchedule},
+       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "csv"}},
       {"virtual_stages", &C::virtual_stages, Kind::kExecution, {0, 0, 1, 2, 3}},
       {"uneven_cut", &C::uneven_cut, Kind::kExecution, {0, 1, 2, 3, 4}},
       {"micro_batch", &C::micro_batch, Kind::kExecution, {1, 1, 2, 3}},
@@ -88,7 +106,7 @@ const std::vector<LayoutAxis>& LayoutAxes() {
        {0, 1, 2, 3, 4, 5},
        {"none", "selective", "full", "norms", "attention", "swiglu,mlp"}},
       {"recompute_layers", &C::recompute_layers, Kind::kExecution, {0, 0, 1, 2}},
-      {"zero_stage", &C::zero_stage, Kind::kExecution, {1, 2, 3, 3}},
+      {"zero_stage", &C::zero_stage, Kind::kExecution, {1, 0, 2, 3, 3}},
       {"reshard", &C::reshard, Kind::kExecution, {1, 0}},
       {"offload", &C::offload, Kind::kExecution, {0, 1, 2}, {"none", "optimizer", "all"}},
       {"overlap", &C::overlap, Kind::kExecution, {1, 0}},
@@ -194,12 +212,14 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .cp_size = c.cp,
           .cp_method = static_cast<ContextMethod>(c.cp_method),
           .pp_size = c.pp,
-          .dp_size = c.dp_replicate * c.dp_shard,
+          .dp_size = RowsOf(c),
           .pp_schedule = kSchedules[c.schedule],
+          .pp_schedule_csv = c.schedule == kOwnSchedule ? OwnSchedule(c) : "",
           .pp_virtual_stages = c.virtual_stages,
           .pp_layout = CutText(c.uneven_cut, c.layers, ChunksOf(c)),
-          .dp_shard_size = c.dp_shard,
-          .dp_replicate_size = c.dp_replicate,
+          // Stage 0 shards nothing over data-parallel ranks.
+          .dp_shard_size = c.zero_stage == 0 ? 1 : c.dp_shard,
+          .dp_replicate_size = c.zero_stage == 0 ? RowsOf(c) : c.dp_replicate,
           .zero_stage = c.zero_stage,
           .reshard_after_forward = c.reshard == 1,
           .offload_optimizer = c.offload > 0,

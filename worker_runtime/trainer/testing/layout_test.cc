@@ -132,6 +132,12 @@ void CheckSameTensors(const Curve& curve, const Curve& expected) {
   CHECK(curve.unequal == std::vector<std::string>());
 }
 
+void CheckSameBits(const Curve& curve, const Curve& expected) {
+  CHECK(curve.losses == expected.losses);
+  CHECK(curve.grad_norms == expected.grad_norms);
+  CHECK(curve.parameters == expected.parameters);
+}
+
 std::vector<Layout> LayoutsOf(int world_size) {
   std::vector<Layout> layouts;
   for (int pp = 1; pp <= world_size; pp *= 2) {
@@ -246,9 +252,7 @@ TEST_CASE("what is sharded into host memory trains to the same bits") {
             if (dtype == DType::kFloat32) CheckSameCurve(curve, expected);
             continue;
           }
-          CHECK(curve.losses == expected.losses);
-          CHECK(curve.grad_norms == expected.grad_norms);
-          CHECK(curve.parameters == expected.parameters);
+          CheckSameBits(curve, expected);
         }
       }
     }
@@ -261,9 +265,7 @@ TEST_CASE("backward passes in halves give the bits of whole ones") {
     run.steps = kStepsOfBits;
     const Curve whole = Train(run);
     run.schedule = "zb-h1";
-    const Curve halves = Train(run);
-    CHECK(halves.losses == whole.losses);
-    CHECK(halves.parameters == whole.parameters);
+    CheckSameBits(Train(run), whole);
   }
 }
 
@@ -272,28 +274,43 @@ TEST_CASE("the same run twice is the same bits") {
     Run run{Tiny(), {2, 2, 2}, 8, 2};
     run.zero_stage = zero_stage;
     const Curve first = Train(run);
-    const Curve second = Train(run);
-    CHECK(first.losses == second.losses);
-    CHECK(first.grad_norms == second.grad_norms);
-    CHECK(first.parameters == second.parameters);
+    CheckSameBits(Train(run), first);
   }
+}
+
+void CheckOverlapChangesNoBit(Run run) {
+  INFO(run.layout.ToString() << " over " << testing::ToString(run.transport) << ", ZeRO-"
+                             << run.zero_stage << ", " << ContextMethodName(run.context_method));
+  run.steps = kStepsOfBits;
+  const Curve beside = Train(run);
+  run.overlap_communication = false;
+  CheckSameBits(Train(run), beside);
 }
 
 TEST_CASE("collectives beside the arithmetic change no bit, over every transport") {
   for (const Transport transport : testing::kTransports) {
     for (const Layout& layout : {Layout{.dp = 4}, Layout{.dp = 4, .tp = 2, .dp_replicate = 2},
                                  Layout{.pp = 2, .dp = 2, .tp = 2}}) {
-      INFO(layout.ToString() << " over " << testing::ToString(transport));
       Run run{Tiny(true), layout, 8, 2};
       run.transport = transport;
-      run.steps = kStepsOfBits;
-      const Curve beside = Train(run);
-      run.overlap_communication = false;
-      const Curve alone = Train(run);
-      CHECK(beside.losses == alone.losses);
-      CHECK(beside.grad_norms == alone.grad_norms);
-      CHECK(beside.parameters == alone.parameters);
+      CheckOverlapChangesNoBit(run);
     }
+  }
+}
+
+TEST_CASE("collectives beside the arithmetic change no bit of what is sharded, nor over cp") {
+  for (const int zero_stage : {2, 3}) {
+    for (const Layout& layout : {Layout{.pp = 2, .dp = 2}, Layout{.dp = 2, .cp = 2}}) {
+      Run run{Tiny(true), layout, 8, 2};
+      run.zero_stage = zero_stage;
+      CheckOverlapChangesNoBit(run);
+    }
+  }
+  for (const ContextMethod method :
+       {ContextMethod::kRing, ContextMethod::kAllGather, ContextMethod::kUlysses}) {
+    Run run{Tiny(), {.tp = 2, .cp = 2}, 8, 4};
+    run.context_method = method;
+    CheckOverlapChangesNoBit(run);
   }
 }
 
@@ -375,10 +392,7 @@ TEST_CASE("context parallelism twice is the same bits") {
     Run run{Tiny(), {.dp = 2, .tp = 2, .cp = 2}, 8, 2};
     run.context_method = method;
     const Curve first = Train(run);
-    const Curve second = Train(run);
-    CHECK(first.losses == second.losses);
-    CHECK(first.grad_norms == second.grad_norms);
-    CHECK(first.parameters == second.parameters);
+    CheckSameBits(Train(run), first);
   }
 }
 
