@@ -31,6 +31,12 @@ int NeverComesBack(FileOp op, const std::string& path) {
   return 0;
 }
 
+// Prints `bytes` as lines of a usual length: the cases that use it fill queues, and lines of two
+// bytes would cost seconds under a sanitizer.
+std::string Chatter(int bytes) {
+  return absl::StrCat("yes ", std::string(63, 'y'), " | head -c ", bytes, "; ");
+}
+
 struct Fixture {
   Fixture() {
     options.hello.job_id = "job";
@@ -158,7 +164,7 @@ TEST_CASE_METHOD(Fixture, "a log disk that hangs stops neither the workers nor t
   options.log.tee.others = Streams::kBoth;
   // 4 MB each: more than any queue or pipe holds.
   const MonotonicTime begin = Clock::Real().Now();
-  CHECK(Run("yes | head -c 4000000; echo done $RANK >&2", NeverComesBack) == 0);
+  CHECK(Run(Chatter(4'000'000) + "echo done $RANK >&2", NeverComesBack) == 0);
   CHECK(Clock::Real().Now() - begin < absl::Seconds(15));
   CHECK_THAT(Read("err") + Read("out"), Catch::Contains("[0] done 0\n") &&
                                             Catch::Contains("[1] done 1\n") &&
@@ -170,7 +176,7 @@ TEST_CASE_METHOD(Fixture, "a full log disk stops no worker, and is told once a f
   const auto full = [](FileOp op, const std::string& path) {
     return op == FileOp::kWrite && path.find(".log") != std::string::npos ? ENOSPC : 0;
   };
-  CHECK(Run("yes | head -c 3000000; echo done $RANK >&2", full) == 0);
+  CHECK(Run(Chatter(3'000'000) + "echo done $RANK >&2", full) == 0);
   const std::string err = Read("err") + Read("out");
   CHECK_THAT(err, Catch::Contains("[0] done 0\n") && Catch::Contains("[1] done 1\n"));
   const size_t told = err.find("0/stdout.log: No space left on device");

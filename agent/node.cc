@@ -30,16 +30,6 @@
 namespace convene::agent {
 namespace {
 
-// When the reader of our output takes nothing for so long at the end, the rest is given up.
-constexpr absl::Duration kDrainPatience = absl::Seconds(5);
-// The limit of all work after the result is known. It needs a few milliseconds, but gRPC on a node
-// without memory or threads never comes back.
-constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
-// The time that viewers of the logs get for the last lines.
-constexpr absl::Duration kPublishPatience = absl::Seconds(1);
-// A process that only hosts the rendezvous looks so often whether a job still needs it.
-constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
-constexpr size_t kMostJobsNamed = 4;
 // A command that was continued in the background looks so often whether its worker reads.
 constexpr absl::Duration kBackgroundInterval = absl::Milliseconds(500);
 // A loop that wakes up so late was suspended or frozen. Shorter pauses matter to no lease.
@@ -234,7 +224,12 @@ void Node::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   is_told_to_end_ = true;
-  Take(SignalReceived{SignalOf(info)});
+  const ReceivedSignal signal = SignalOf(info);
+  // The machine has come to its end, but the process may serve other nodes yet.
+  if (result_.has_value()) {
+    is_told_at_once_ |= state_.stop_request.Hear(signal).meaning == StopRequest::Meaning::kAtOnce;
+  }
+  Take(SignalReceived{signal});
   ReleaseHeld();
   slurm_requeue_.OnStop(options_.stop_graces.signal);
 }
@@ -513,75 +508,6 @@ void Node::Do(RunHealthCheck& action) {
 void Node::Do(CancelHealthCheck&) { health_check_.reset(); }
 
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
-
-void Node::BeginWindUp() {
-  wind_up_.emplace(
-      kWindUpPatience, result_->exit_code,
-      absl::StrCat("convene: ", result_->explanation,
-                   "\nconvene: the connection to the rendezvous did not close within ",
-                   absl::FormatDuration(kWindUpPatience), "; ended without waiting for it"));
-}
-
-void Node::WindUp() {
-  if (is_told_to_end_ && result_->exit_code != 0) slurm_requeue_.BeforeLeaving();
-  BeginWindUp();
-  input_.Restore();  // Here too: not every end waits until the workers are gone.
-  if (!console_.Drain(kDrainPatience)) {
-    spdlog::warn("the reader of this command's output takes nothing more: the last lines are lost");
-  }
-  group_.reset();
-  HandOnError();
-  // The last words name the file.
-  const bool keeps_errors =
-      result_->exit_code != 0 && state_.failure.has_value() && !state_.failure->error_file.empty();
-  if (!logs_->Finish(kDrainPatience, keeps_errors)) {
-    spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
-  }
-  if (logs_->has_folders()) result_ = WithLogs(*std::move(result_), logs_->directory());
-  custody_.Close();
-  log_publisher_->Finish(kPublishPatience);
-  log_publisher_.reset();
-  link_->Close();
-  ServeOtherJobs();
-  link_->StopHosting();
-}
-
-// This node's own job counts only once it has begun: else it cannot begin without this node.
-std::vector<std::string> Node::ServedRuns() {
-  std::vector<std::string> runs;
-  for (const std::string& id : link_->ServedJobs()) {
-    if (id != options_.hello.job_id || state_.highest_epoch != Epoch())
-      runs.push_back(absl::StrCat("run \"", id, "\""));
-  }
-  return runs;
-}
-
-// The other jobs' agents know no other rendezvous: without this one their workers would be stopped.
-void Node::ServeOtherJobs() {
-  std::vector<std::string> served = ServedRuns();
-  if (served.empty()) return;
-  const std::string jobs = JoinCapped(served, kMostJobsNamed);
-  if (is_told_to_end_) {
-    Log(absl::StrCat("this process hosts the rendezvous of ", jobs, ", which ends with it"));
-    return;
-  }
-  wind_up_.reset();
-  if (link_->is_hosting()) link_->ServeStore(std::nullopt);  // Not from the store that goes now.
-  store_.reset();  // The next run on this machine may want its port.
-  worker_store_port_.Reset();
-  if (!result_->explanation.empty()) Log(result_->explanation);
-  Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ", jobs,
-                   " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) ends "
-                   "it before that"));
-  while (!is_told_to_end_ && !served.empty()) {
-    loop_.RunOnce(Clock::Real().Now() + kServedInterval);
-    served = ServedRuns();
-  }
-  Log(served.empty() ? "no job needs the rendezvous of this process any more: it ends"
-                     : absl::StrCat("told to end: ", JoinCapped(served, kMostJobsNamed),
-                                    " loses its rendezvous"));
-  BeginWindUp();
-}
 
 void Node::HandOnError() {
   const std::string path = Variable(contract::kErrorFile);

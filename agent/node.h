@@ -96,10 +96,13 @@ class Node {
   void WindUp();
   // Makes the process end within a bound from now on, whatever a library does.
   void BeginWindUp();
-  // The runs that still need the rendezvous of this process.
+  // The runs that this process still serves the rendezvous for, and why it would wait.
   std::vector<std::string> ServedRuns();
-  // Waits for the end of these runs, or for a signal.
+  // Waits for the end of these runs. A signal ends the wait, but for nodes of its own run that stop
+  // their workers: for those it waits as long as a stop may take, or until a person insists.
   void ServeOtherJobs();
+  // Names the runs that lose their rendezvous with this process. False: there are none.
+  bool TellLosers();
   // When the job ends with a failure, hands the first one's error file on to the program that
   // started this agent.
   void HandOnError();
@@ -119,7 +122,8 @@ class Node {
   std::deque<Event> held_;  // TakeEnd's
   MonotonicTime held_until_ = MonotonicTime::InfiniteFuture();
   std::optional<Result> result_;
-  bool is_told_to_end_ = false;  // a signal came
+  bool is_told_to_end_ = false;   // a signal came
+  bool is_told_at_once_ = false;  // and after the result a person's second one
   bool has_told_of_background_ = false;
   // Of the rendezvous, as told last: each try fails in the same words. "": it answers.
   std::string told_loss_;

@@ -54,7 +54,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);
-      place = {"127.0.0.1", opened.server->port()};
+      place = OwnPlace(*opened.server);
     } else if (!absl::IsAlreadyExists(server.status())) {
       opened.stream = server.status();
       return opened;
@@ -70,6 +70,11 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   opened.stream = AgentStream::Open(FormatHostPort(place.host, place.port), options_.incarnation,
                                     hello, handlers, timeout);
   return opened;
+}
+
+HostPort RendezvousLink::OwnPlace(const Server& server) const {
+  const std::string bound = rendezvous::AddressToBind(options_.place.host);
+  return {bound == rendezvous::kAllAddresses ? "127.0.0.1" : bound, server.port()};
 }
 
 void RendezvousLink::Close() {

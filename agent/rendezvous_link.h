@@ -65,8 +65,8 @@ class RendezvousLink {
   bool is_hosting() const { return server_ != nullptr; }
   // Jobs that need the rendezvous of this process; none when it does not host one, or when no other
   // process can know its port.
-  std::vector<std::string> ServedJobs() {
-    return server_ == nullptr || IsForThisNodeOnly() ? std::vector<std::string>()
+  std::vector<rendezvous::ServedJob> ServedJobs() {
+    return server_ == nullptr || IsForThisNodeOnly() ? std::vector<rendezvous::ServedJob>()
                                                      : server_->ServedJobs();
   }
   // The job's store on the port of the rendezvous (Server::ServeStore). REQUIRES: is_hosting().
@@ -89,10 +89,9 @@ class RendezvousLink {
 
   // No other process can know the port, so the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.place.port == 0; }
-  // Our own server is dialled without asking a name service.
-  HostPort Dialled() const {
-    return server_ == nullptr ? options_.place : HostPort{"127.0.0.1", server_->port()};
-  }
+  HostPort Dialled() const { return server_ == nullptr ? options_.place : OwnPlace(*server_); }
+  // Where this process reaches the server that it hosts, without asking a name service.
+  HostPort OwnPlace(const rendezvous::Server& server) const;
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
               bool host_now, HostPort place);
@@ -112,7 +111,7 @@ class RendezvousLink {
   Thread dialer_;
   int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
   bool is_opened_ = false;  // the stream of this generation is in our hands
-  std::deque<Item> early_;  // came before it was
+  std::deque<Item> early_;  // items that came before the stream was in our hands
 
   Mutex mutex_;
   std::deque<std::pair<int64_t, Item>> queue_ ABSL_GUARDED_BY(mutex_);

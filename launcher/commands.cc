@@ -62,8 +62,8 @@ Command LaunchedRow() {
 Command ServeRow() {
   return CommandRow(
       "serve", "serve the rendezvous by itself (also as `convened`)",
-      "The rendezvous daemon of Convene: the agents of a job meet here, and learn who takes "
-      "part in which epoch with which rank. It serves until SIGTERM or SIGINT.",
+      "The rendezvous daemon of Convene: the agents of a job meet here, and learn which nodes "
+      "take part in an epoch, with which ranks. It serves until SIGTERM or SIGINT.",
       ServeCommand);
 }
 

@@ -32,7 +32,7 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_i
     *endpoint = FormatHostPort(place->host, place->port);
     return absl::OkStatus();
   });
-  reader->Option("rdzv-id", job_id, "RUN, by its flag", {.value = "RUN"});
+  reader->Option("rdzv-id", job_id, "the same as RUN", {.value = "RUN"});
 }
 
 void AddFlags(FlagReader* reader, StatusFlags* flags) {

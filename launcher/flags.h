@@ -98,8 +98,8 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_i
 // A flag for ranks, "0,3" or "0-7".
 void AddRanksFlag(FlagReader* reader, const std::string& name, int most, std::set<int>* ranks,
                   const std::string& help);
-// Adds the flags of a run that torchrun has too (their meaning: shared/reference/torchrun.md,
-// section 2.1).
+// Adds the flags of a run that torchrun has too (launcher/README.md says where their meanings
+// differ).
 void AddTorchrunFlags(FlagReader* reader, RunFlags* flags);
 
 }  // namespace convene::launcher

@@ -460,6 +460,9 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   hello.host = flags.local_addr.value_or(machine.host_name);
   hello.topology = TopologyOf(flags, environment, &spec.reasons);
   CONVENE_RETURN_IF_ERROR(CheckNames(hello));
+  if (!flags.master_addr.value_or("").empty()) {
+    CONVENE_RETURN_IF_ERROR(CheckName("--master-addr", *flags.master_addr));
+  }
   hello.admission = flags.admission_delay;
   // Without a master's place the port is the store's alone.
   if (spec.standalone || !spec.is_static || flags.rdzv_endpoint.has_value()) {

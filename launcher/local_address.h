@@ -15,9 +15,9 @@ struct Location {
 };
 
 // One look-up of `host`, tried again with back-off while the name is not known, then local calls
-// only: no packet is sent. "localhost" and numeric
-// addresses need no look-up. A host that is a name of this machine's loopback (Debian's 127.0.1.1)
-// counts as here, with the first other address as our own.
+// only: no packet is sent. "localhost" and numeric addresses need no look-up. A host that is a name
+// of this machine's loopback (Debian's 127.0.1.1) counts as here, with the first other address as
+// our own.
 //
 // `is_pod`: the host is a pod of Kubernetes, whose name comes when it is placed and goes when it
 // moves. The log then tells now and then what is awaited, and a name that never comes is

@@ -11,8 +11,8 @@ namespace convene::launcher {
 //                       convene run                     torchrun
 //   --log-dir alone     every worker's output, as -t 3  only error.json
 //   filters alone       as with -t 3                    without effect
-//   prefix              on every line, "[${rank}] "     on teed lines,
-//   "[${role_name}${local_rank}]:"
+//   prefix              "[${rank}] ", on every line     "[${role_name}${local_rank}]:", on teed
+//                                                       lines
 // InvalidArgument with the flag and the right form.
 absl::StatusOr<agent::LogOptions> MakeLogOptions(const RunFlags& flags);
 

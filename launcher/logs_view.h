@@ -32,7 +32,7 @@ class LogsView {
     std::string prefix_template;  // agent::LogOptions::prefix_template
   };
   struct Chunk {
-    bool is_notice = false;  // for stderr: about the view, not of it
+    bool is_notice = false;  // for stderr: a remark about the view, no worker's line
     std::string text;        // whole lines
   };
 

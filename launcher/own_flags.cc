@@ -43,7 +43,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option(
       "hang-timeout", &flags->hang_timeout,
       "how long a worker that tells its steps may stand still. auto: limits that are not given are "
-      "learnt from the run; off: there are no others (default auto)",
+      "learnt from the run; off: there are no other limits (default auto)",
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
   reader->Option(
       "health-check", &flags->options.health_check.command,

@@ -23,10 +23,10 @@ struct RendezvousConf {
 // The keys that count: all of RendezvousConf, or the keys that this backend of torchrun's reads.
 enum class ConfReader { kConvene, kC10d, kStatic };
 
-// "key=value,...". torchrun's keys that cannot have an effect here are taken whatever their value,
-// with one line for all of them in `reasons`; so is any other key that a backend of torchrun's does
-// not read. For kConvene an unknown key is an error. InvalidArgument for values out of range and
-// for two that contradict each other.
+// "key=value,...". A key of torchrun's that cannot have an effect here is accepted with any value;
+// so is, under the name torchrun, each key that the backend of torchrun's does not read. One line
+// in `reasons` names all of these. For kConvene an unknown key is an error. InvalidArgument for
+// values out of range and for two that contradict each other.
 absl::StatusOr<RendezvousConf> ParseRendezvousConf(const std::string& text, ConfReader reader,
                                                    std::vector<std::string>* reasons);
 

@@ -14,8 +14,8 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
   reader->Switch("standalone", &flags->standalone,
                  "the job is this node alone, without a rendezvous and an address");
   reader->Option("rdzv-endpoint", &flags->rdzv_endpoint,
-                 absl::StrCat("where the nodes meet; the node that owns HOST serves it when nobody "
-                              "else does (default port ",
+                 absl::StrCat("where the nodes meet; the node that owns HOST serves it when no "
+                              "other process does (default port ",
                               kDefaultRendezvousPort, ")"),
                  {.value = "HOST[:PORT]"});
   reader->Option("rdzv-id", &flags->rdzv_id, "the job's name, the same on every node",
@@ -63,7 +63,8 @@ void AddWorkerFlags(FlagReader* reader, RunFlags* flags) {
                                {"socket", NumaBinding::kSocket},
                                {"exclusive", NumaBinding::kExclusive},
                                {"core-complex", NumaBinding::kCoreComplex}},
-                              "CPUs near its device for each worker", {.from_environment = false});
+                              "bind each worker to CPUs near its device",
+                              {.from_environment = false});
   reader->Option("start-method", &flags->start_method, "no effect: workers are always new programs",
                  {.choices = {"spawn", "fork", "forkserver"}});
 }
@@ -87,7 +88,7 @@ void AddFailureFlags(FlagReader* reader, RunFlags* flags) {
 void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Output");
   reader->Option("log-dir", &flags->options.log.directory,
-                 "workers' output and errors in files below this",
+                 "write the workers' output and errors to files below DIR",
                  {.value = "DIR", .is_directory = true});
   reader->Option("redirects", &flags->redirects,
                  "to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:2",
@@ -109,7 +110,7 @@ void AddLogFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("event-log-handler", &flags->event_log_handler,
                  "no effect: this command's log has the events", {.value = "NAME"});
   reader->Option("logs-specs", &flags->logs_specs,
-                 "default; a plug-in of torchrun's is Python and refused",
+                 "only default: plug-ins of torchrun are Python and cannot run here",
                  {.value = "NAME", .from_environment = false});
 }
 

@@ -12,8 +12,8 @@ struct ExitStatus {
   int exit_code = 0;  // valid when signal is 0
   int signal = 0;     // 0: it exited by itself
   bool core_dumped = false;
-  // Kills for want of memory that the kernel counts on this machine since the epoch began; nullopt:
-  // it does not say.
+  // The number of processes on this machine that the kernel has killed for want of memory since the
+  // epoch began; nullopt: the kernel does not say.
   std::optional<int64_t> memory_kills = std::nullopt;
 };
 
@@ -35,8 +35,8 @@ struct ExitVerdict {
 // tools/base/exit_code.h. A foreign program may mean something else by 64.
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
-// Whether a process without a handler for `signal` ends so: by it, or under a shell with 128 +
-// signal.
+// Whether `status` is the usual end of a process that does not handle `signal`: the signal killed
+// the process, or, where a shell ran it, the exit code is 128 + signal.
 bool IsDeathOf(int signal, const ExitStatus& status);
 
 // Whether `status` is a proper answer to `signal`, sent to the worker: death by it, a shell's 128 +

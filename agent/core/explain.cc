@@ -44,7 +44,7 @@ int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
 
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure) {
   if (!failure.has_value() || result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
-  absl::StrAppend(&result.explanation, " Before that failed ", DescribeFailure(*failure));
+  absl::StrAppend(&result.explanation, " An earlier failure: ", DescribeFailure(*failure));
   result.failure = failure;
   return result;
 }

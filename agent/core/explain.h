@@ -18,12 +18,13 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, 
 // A result for another reason than `failure`, which this node saw before: the text tells both.
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
 
-// A result that is no success, with the folder of this node's log files: the line that named it
-// first may be days up.
+// A result that is no success, with the folder of this node's log files added to its text: the log
+// line that first named the folder may be days old.
 Result WithLogs(Result result, const std::string& folder);
 
-// The stream could not be opened, or not again, within `waited`; or the daemon refused this node.
+// The daemon refused this node, or another process took the node's place.
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
+// No stream to the daemon could be opened within `waited`. `ever_linked`: this node had one before.
 Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
                        bool ever_linked);
 

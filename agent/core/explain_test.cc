@@ -65,7 +65,7 @@ TEST_CASE("what ends the run later does not mask the failure that this node saw"
   CHECK(result.exit_code == 143);
   CHECK(result.failure->exit_code == 3);
   CHECK_THAT(result.explanation, Catch::StartsWith("Stopped by SIGTERM") &&
-                                     Catch::Contains("Before that failed rank 5") &&
+                                     Catch::Contains("An earlier failure: rank 5") &&
                                      Catch::Contains("exit code 3"));
   CHECK(WithFailure(ResultOfSignal(SIGTERM), {}).explanation ==
         ResultOfSignal(SIGTERM).explanation);

@@ -8,7 +8,7 @@
 //   in phase "step"                 limits.step        automatic: from the last 128 steps, once 20
 //                                   were seen, and three in this epoch:
 //                                   max(floor, 10 x the median, 3 x the longest)
-//   in phase "checkpoint"           limits.checkpoint  automatic: as the next
+//   in phase "checkpoint"           limits.checkpoint  automatic: as in any other phase
 //   in any other phase              automatic alone: max(10 min, 10 x the longest of the last stays
 //                                   in it), once three were seen
 //
@@ -47,7 +47,7 @@ namespace convene::agent {
 struct WorkerReading {
   int64_t step = 0;
   std::string phase;
-  MonotonicTime changed_at;  // by the worker; used only where it is possible
+  MonotonicTime changed_at;  // as the worker says; a time that cannot be right is moved into bounds
   bool tells_every_phase = false;
   bool dumps_on_signal = false;
 };
@@ -117,7 +117,7 @@ class HangDetector {
   int world_size_ = 0;
   MonotonicTime started_;
   MonotonicTime last_look_;
-  std::map<int, Worker> workers_;                        // those that tell, by local rank
+  std::map<int, Worker> workers_;                        // the workers that tell, by local rank
   std::map<int, std::map<std::string, Learnt>> learnt_;  // by local rank and phase
   std::string news_;
   bool has_had_news_ = false;

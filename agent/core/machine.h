@@ -38,24 +38,30 @@
 // (decide.h says why the daemon does not hold every epoch back for a lease.)
 //
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
-// does not resume it. An Assignment or Stop that was missed follows that Welcome.
+// does not resume it. After a Welcome that resumes it comes the Assignment or Stop that was missed.
 //
 // The fence. The daemon gives this node a lease: the others may go on without it as soon as the
 // daemon has not heard it for so long. So this node's workers are dead by then, even if
-// no word gets through: at most one epoch of a run is alive. By this node's monotonic clock alone:
+// no word gets through: at most one epoch of a run is alive. A node goes by its own monotonic clock
+// alone:
 //
-//   heard_at  a moment that is not after the daemon last heard this node: when it sent the last
-//             Heartbeat that was answered (Heard), or the Hello that was (Welcome), or when it
-//             began to connect and was refused, if it holds its place and was refused each time
-//             since the stream broke (the daemon died with the stream; one that listens later
-//             counts the whole lease from then)
+//   heard_at  the latest moment of which this node knows that the daemon heard it then or later:
+//             when it sent the last Heartbeat that was answered (Heard), or the Hello that was
+//             answered (Welcome). A refused connection counts, too, from the moment when the node
+//             began to connect, if it holds its place and was refused each time since the stream
+//             broke (the daemon died with the stream; one that listens later counts the whole lease
+//             from then)
 //   heard_at + lease - lead   the workers are told to stop (abort), where lead is a second or an
 //             eighth of the lease, whichever is shorter
 //   heard_at + lease          they are killed, not later than the daemon gives the node up
 //
 // With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
 // are stopped. An Assignment that arrives behind the fence starts no worker. Where the daemon runs
-// in this process there is no fence: the daemon sleeps with the node and cannot give it up.
+// in this process there is no fence: the daemon sleeps with the node and cannot give it up. After
+// Close there is one: the daemon counts on this node no more, and the next run under the same id
+// may begin at once. A process that hosts the daemon and is told to end serves on while nodes of
+// its run still stop their workers (agent/node_end.cc), so that their checkpoints have the whole
+// grace.
 //
 // A pause. An agent that did not run (`scontrol suspend`, a stopped container) finds the fence
 // behind it when it wakes up, before it hears of its epoch's fate. The daemon may have gone on
@@ -225,7 +231,8 @@ struct WorkerHung {
   std::string why;
   std::vector<std::string> last_log_lines;  // where it stands
 };
-// Every worker is reaped, its output read to the end, and nothing is left that any of them started.
+// Every worker is reaped and its output read to the end. No process that any of them started is
+// left, but for processes that are left alone (LeftoverOptions) or that hang in the kernel.
 struct WorkersGone {};
 struct SpawnFailed {
   absl::Status status;  // NotFound, PermissionDenied, InvalidArgument: the program; else: this node

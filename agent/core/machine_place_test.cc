@@ -239,6 +239,15 @@ TEST_CASE("a stream that breaks is dialled again at once, but not again and agai
   CHECK(node.After(absl::ZeroDuration()) == "open last_epoch=1 holds=1 never-hosts");
 }
 
+TEST_CASE("after the job's end the next run may begin: the fence shortens the grace") {
+  Node node;
+  node.RunSafely();  // a lease of 8 s
+  CHECK(node.CloseWith(rendezvous::Outcome::kFailed) == "stop abort SIGTERM");
+  node.LoseStream();
+  CHECK(node.After(absl::Milliseconds(7999)).empty());
+  CHECK(node.After(absl::Milliseconds(1)) == "kill");
+}
+
 TEST_CASE("the fence needs no journal") {
   Node node;
   node.Run();  // a lease of 5 min

@@ -36,6 +36,7 @@ void Stepper::OnClose(const Close& close) {
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
+  // The fence stays: the next run under this id may begin at once.
   Result result = ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code);
   if (!close.first_failure.has_value()) result = WithFailure(std::move(result), s_.failure);
   EndWith(std::move(result), close.why);

@@ -71,7 +71,7 @@ class Stepper {
   void Fence();
   // The lease ended while this process did not run: asks the daemon, and lets the workers rest.
   void AskAfterPause();
-  // Workers that rest are over: the daemon has gone on, or cannot be asked.
+  // Ends workers that rest: the daemon has gone on without them, or cannot be asked.
   void EndRest();
   // No worker lives longer than `limit`, whatever grace it was given.
   void DieBy(MonotonicTime limit);
@@ -88,7 +88,7 @@ class Stepper {
   void SayLeave(bool has_workers);
   // A failure of one of this node's workers; the caller says how it failed.
   rendezvous::WorkerFailure FailureOf(int local_rank, int64_t pid) const;
-  // It ends the epoch here.
+  // Tells the daemon, and stops this node's workers: the failure ends the epoch here.
   void ReportFailure(rendezvous::WorkerFailure failure);
   // Every worker of this node ended with 0; their leftovers may go on.
   void Succeed();

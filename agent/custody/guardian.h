@@ -25,8 +25,8 @@ struct GuardianPage {
   // enters itself before its execve (a vfork shares our memory); it is taken out before it is
   // reaped, when its number can become a stranger's.
   std::array<std::atomic<pid_t>, kMostWorkers> sessions = {};
-  // The sessions that were left alone for ever, with all that is in them. 0 = none; what finds no
-  // room is not left alone.
+  // The sessions whose processes are left alone for ever. 0 = none; a session that finds no room
+  // here is not left alone.
   std::array<std::atomic<pid_t>, kMostReleased> released = {};
 
   bool IsReleased(pid_t session) const;
@@ -55,8 +55,9 @@ struct GuardianPage {
 // Lives on the thread of its loop.
 class Guardian {
  public:
-  // It is cheap before the process has grown and has threads. When no process can be started, the
-  // agent goes on without a guardian, and the log says so.
+  // Starts the process. That is cheap before the agent has grown and has threads, so it comes
+  // early. When no process can be started, the agent goes on without a guardian, and the log says
+  // so.
   Guardian(EventLoop& loop, absl::string_view token, absl::string_view cgroup_parent,
            absl::string_view cgroup_prefix);
   ~Guardian();

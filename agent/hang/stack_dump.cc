@@ -111,7 +111,7 @@ std::vector<std::string> KernelView(int global_rank, pid_t pid) {
   if (groups.empty()) return lines;
   lines.push_back(absl::StrCat("rank ", global_rank, " (pid ", pid, "), ", threads->size(),
                                threads->size() == 1 ? " thread" : " threads",
-                               " in the kernel's eyes:"));
+                               ", as the kernel sees them:"));
   for (const auto& [text, count] : groups) {
     if (lines.size() > kGroupsMax) {
       lines.push_back("  ...");

@@ -79,7 +79,7 @@ struct Fixture {
 
 TEST_CASE("the kernel tells a process's threads, their state and where they wait") {
   Sleeper sleeper;
-  CHECK_THAT(sleeper.View(), Contains("rank 3 (pid ") && Contains("1 thread "));
+  CHECK_THAT(sleeper.View(), Contains("rank 3 (pid ") && Contains("1 thread, "));
   kill(sleeper.pid(), SIGSTOP);
   sleeper.AwaitView("T (stopped)");
   CHECK(KernelView(3, 1 << 30).empty());

@@ -103,7 +103,7 @@ void TimerFile::OnLine(const std::string& line) {
   if (!table_.Apply(*request, WallNow(), Clock::Real().Now()) &&
       !std::exchange(has_told_of_excess_, true)) {
     listener_.on_log(absl::StrCat("timers: more than ", TimerTable::kMostTimers,
-                                  " at once; those beyond do not count"));
+                                  " at once; further timers do not count"));
   }
 }
 

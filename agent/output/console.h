@@ -33,9 +33,8 @@ class Console {
   // Queues `bytes` unchanged. Should they end within a row, the next line of another writer begins
   // a new one.
   void Write(OutputStream stream, absl::string_view bytes);
-  // On a terminal: `line` stands in the last row, is redrawn below the lines that follow, and stays
-  // until it is replaced
-  // ("" takes it away). Elsewhere: nothing.
+  // On a terminal `line` stands in the last row, is redrawn below the lines that follow, and stays
+  // until it is replaced ("" takes it away). Where `stream` is no terminal, nothing is done.
   void SetInPlace(OutputStream stream, absl::string_view prefix, absl::string_view line);
   // Writes as much as the readers take now; the loop writes the rest when they are ready again.
   void Flush();

@@ -48,9 +48,9 @@ class RecentLines {
   // No line will follow: readers end when they have the rest.
   void Close();
 
-  // A reader of the last `tail` lines that the filter lets pass (-1: all lines there are; with
-  // `next_line` > 0: from that line on instead), and with `follow` of later lines. Lines that were
-  // asked for by number and are older than the first count as lost.
+  // A reader of lines that the filter lets pass. With `next_line` > 0 it begins at the line of that
+  // number, and lines from there on that are no longer kept count as lost. Else it begins with the
+  // last `tail` lines (-1: with all lines that are kept). With `follow` it also gets later lines.
   std::shared_ptr<Reader> Open(const rendezvous::LogFilter& filter, int tail, bool follow,
                                uint64_t next_line);
   // Waits for news; then `lines`, `lost_lines`, `next_line` and `caught_up` of `batch` are set. The

@@ -24,7 +24,7 @@ class RotatingFile {
 
   struct Options {
     std::string path;
-    int64_t max_bytes = 0;  // 0: no cap. Passed by the rest of a line that was begun before it.
+    int64_t max_bytes = 0;  // 0: no cap. A line that was begun below the cap may end beyond it.
     int max_old_files = 5;
   };
 

@@ -17,7 +17,7 @@ struct StreamPlan {
   bool on_console = true;
   bool has_prefix = true;
   bool in_file = false;
-  bool filtered = false;  // lines are also looked at for the duplicate filters: teed and shown
+  bool filtered = false;  // the duplicate filters look at its lines: it is teed and shown
 };
 
 StreamPlan PlanStream(const LogOptions& options, OutputStream stream, int local_rank);

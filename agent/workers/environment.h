@@ -1,5 +1,5 @@
-// PURE. The environment of a worker: torchrun's (shared/reference/torchrun.md, section 2.3), to the
-// letter, and CONVENE_*.
+// PURE. The environment of a worker: torchrun's variables (PyTorch 2.15, local_elastic_agent.py) to
+// the letter, and CONVENE_*.
 #pragma once
 
 #include <map>

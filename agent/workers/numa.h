@@ -16,10 +16,11 @@ namespace convene::agent {
 // NotFound where it is not installed, InvalidArgument for a description that it does not take.
 absl::StatusOr<std::vector<NumaCpu>> ReadNumaCpus(const std::string& synthetic);
 
-// The NUMA node of each NVIDIA GPU that a program with this environment sees, in its order: by PCI
-// address (as CUDA counts GPUs of one kind), or as CUDA_VISIBLE_DEVICES names them; like CUDA it
-// stops at an entry that names no GPU. `root`: "", or where a test keeps its /proc and /sys. A GPU
-// that the kernel knows no node of stands on node 0.
+// The NUMA node of each NVIDIA GPU that a program with this environment sees, in the order in which
+// the program counts them: by PCI address (as CUDA counts GPUs of one kind), or as
+// CUDA_VISIBLE_DEVICES names them. Like CUDA, it stops at an entry that names no GPU. A GPU whose
+// node the kernel does not know counts as on node 0. `root`: "", or where a test keeps its /proc
+// and /sys.
 std::vector<int> DeviceNodes(const std::string& root,
                              const std::map<std::string, std::string>& environment);
 

@@ -1,5 +1,5 @@
-// PURE. Reads the variables of mpirun and of starters like it (tried with Open MPI 4.1; the others
-// by their manuals: shared/reference/clusters.md, 4).
+// PURE. Reads the variables of mpirun and of starters like it (tried with Open MPI 4.1; the code
+// for the others follows their manuals).
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,8 +11,9 @@ namespace convene::launcher {
 // Asks the variables of Open MPI, of Hydra (MPICH, Intel MPI), of Flux and of Cray's PALS. Fills
 // the fields that are still open. Several processes on one node are LocalTasks of one agent.
 //
-// The nodes meet at mpirun's own machine where Open MPI tells its address: it is the first node's
-// if mpirun runs there, which the process of rank 0 checks. No other starter tells an address.
+// Where Open MPI tells the address of mpirun's own machine, the nodes meet there. That is right
+// only if mpirun runs on the first node; the process of rank 0 checks it. No other starter tells an
+// address.
 //
 // InvalidArgument where a variable is no number, and where the processes do not divide evenly onto
 // nodes.

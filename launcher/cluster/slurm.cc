@@ -180,8 +180,8 @@ absl::Status DetectOutsideOfSteps(const EnvironmentLookup& environment, const Pr
   job->refusal = absl::StrCat(
       is_batch ? "this command is a plain line of a batch script"
                : "this command is in salloc's shell",
-      " (there is no SLURM_STEP_ID), so that it runs once, but the job has ", *nodes,
-      " nodes, and the others would wait for nobody and never be waited for. Write `srun ", group,
+      " (there is no SLURM_STEP_ID), so it runs on one node only, but the job has ", *nodes,
+      " nodes, and nothing would run on the others. Write `srun ", group,
       "--ntasks-per-node=1 convene run ...`: srun starts the command on each node. To use this one "
       "node alone, add --standalone");
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// PURE. The variables that Slurm gives the processes of a job (shared/reference/clusters.md, 1.1).
+// PURE. Reads the variables that Slurm gives the processes of a job (README.md lists them).
 #pragma once
 
 #include "absl/status/status.h"

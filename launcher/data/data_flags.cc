@@ -149,7 +149,8 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
 void AddFlags(FlagReader* reader, ShowFlags* flags) {
   reader->Word("FILE", &flags->file);
   reader->Option("tokenizer", &flags->tokenizer,
-                 "decodes the sample (default: the path that the file names)", {.value = "PATH"});
+                 "the tokenizer that decodes the sample (default: the path that the file names)",
+                 {.value = "PATH"});
   reader->Option("sample", &flags->sample, "the document to show, from 0 (default 0)",
                  {.value = "I", .least = 0});
   reader->Option(
@@ -157,10 +158,11 @@ void AddFlags(FlagReader* reader, ShowFlags* flags) {
       "text: what the file is, and the sample decoded; ids: nothing but ids, with spaces "
       "between (default text)",
       {.value = "FORMAT", .choices = {"text", "ids"}});
-  reader->Option("first", &flags->first,
-                 "so many tokens (default: 256 as text, all as ids); ids begin at the file's first "
-                 "token, unless --sample is given",
-                 {.value = "N", .least = 1});
+  reader->Option(
+      "first", &flags->first,
+      "how many tokens to show (default: 256 as text, all as ids); ids begin at the file's first "
+      "token, unless --sample is given",
+      {.value = "N", .least = 1});
   reader->Check([flags]() -> absl::Status {
     if (!flags->file.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("name a token file: `convene data show a.bin`");

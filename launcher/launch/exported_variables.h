@@ -18,11 +18,12 @@ struct VariableFile {
   std::string text;
 };
 
-// Of `own`, the environment here, those that begin with NCCL_, CUDA_, PYTHON, CONVENE_, MV2_, UCX_
-// or MLFLOW_, but not those which are about this machine or this process (CUDA_VISIBLE_DEVICES,
-// CONVENE_TOPOLOGY, a worker's own). Then the lines NAME=VALUE of `files`, a later one wins. Then
-// `exports`, each NAME (its value here) or NAME=VALUE. InvalidArgument for a name that is none, a
-// line that is not understood (with its number) and an export that is not set here.
+// Three sources; a later one wins. First the variables of `own`, the environment here, whose names
+// begin with NCCL_, CUDA_, PYTHON, CONVENE_, MV2_, UCX_ or MLFLOW_, but for the variables that are
+// about this machine or this process (CUDA_VISIBLE_DEVICES, CONVENE_TOPOLOGY, a worker's own). Then
+// the lines NAME=VALUE of `files`. Then `exports`, each NAME (its value here) or NAME=VALUE.
+// InvalidArgument for a name that is none, a line that is not understood (with its number) and an
+// export that is not set here.
 absl::StatusOr<Variables> ExportedVariables(const Variables& own,
                                             const std::vector<VariableFile>& files,
                                             const std::vector<std::string>& exports);

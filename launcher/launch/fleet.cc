@@ -237,7 +237,7 @@ std::vector<FleetAction> Fleet::Heard(const ReceivedSignal& signal, MonotonicTim
 std::vector<FleetAction> Fleet::OnTime(MonotonicTime now) {
   if (now >= stop_at_) {
     Say(absl::StrCat("fewer hosts are left than the job needs (", options_.nodes_min,
-                     "), and nobody else will come: the others are asked to stop"),
+                     "), and no other host will come: the others are asked to stop"),
         true);
     Stop(Request::kTerminate);
   }

@@ -15,7 +15,7 @@
 // An agent that ends by itself ends the job, or the job goes on without it; only the rendezvous
 // knows. So a launch does not decide for the agents. It stops them in these cases only: a person or
 // a scheduler wants it, a host that the job needs cannot be started, or an agent has failed, fewer
-// than MIN hosts are left, and the others do not end by themselves: nobody else will come.
+// than MIN hosts are left, and the others do not end by themselves: no other host will come.
 #pragma once
 
 #include <optional>

@@ -128,7 +128,7 @@ TEST_CASE("an agent that failed alone takes the others along after a while, wher
   CHECK(story.Count("tell") == 0);
   story.After(absl::Seconds(10));
   CHECK((story.Did("tell 0 T") && story.Did("tell 2 T") && !story.Did("tell 1")));
-  CHECK(story.Did("nobody else will come"));
+  CHECK(story.Did("no other host will come"));
   story.AgentEnded(0, 143).LinkEnded(0, 143).AgentEnded(2, 143).LinkEnded(2, 143);
   CHECK(story.result() == 71);
 }

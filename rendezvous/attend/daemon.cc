@@ -143,7 +143,7 @@ absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   return table_.Views(now, job_id);
 }
 
-std::vector<std::string> Daemon::ServedJobs() {
+std::vector<ServedJob> Daemon::ServedJobs() {
   MutexLock lock(&mutex_);
   return table_.ServedJobs();
 }

@@ -67,9 +67,9 @@ class Daemon final : public LogAgents {
   // thread left; then call Shutdown().
   absl::Status Start();
 
-  // Connections are no longer refused from a moment before this on: the leases of the members that
-  // an earlier daemon left begin now. An agent that was refused counts its lease from there, so
-  // they must not begin earlier.
+  // Call it when the port takes connections, and not before: the leases of the members that an
+  // earlier daemon left begin now. An agent whose connections were refused counts its lease from
+  // its last refusal, so the daemon must not count from an earlier moment.
   void BeginServing();
 
   // A new stream. A stream that does not say Hello within 10 s is ended with DeadlineExceeded.
@@ -83,7 +83,7 @@ class Daemon final : public LogAgents {
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
   // See JobTable.
-  std::vector<std::string> ServedJobs();
+  std::vector<ServedJob> ServedJobs();
 
   absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) override;
   void UnwatchLogs(WatchId watch) override;
@@ -92,8 +92,8 @@ class Daemon final : public LogAgents {
   using OnRunEnded = std::function<void(WatchId, const RunEnded&)>;
   void set_on_run_ended(OnRunEnded on_run_ended) { on_run_ended_ = std::move(on_run_ended); }
 
-  // Ends all streams with Unavailable and joins the threads. Call it once. No node loses its place
-  // in the journal by the end of its stream now.
+  // Ends all streams with Unavailable and joins the threads. Call it once. The end of its stream
+  // costs no node its place in the journal then.
   void Shutdown();
 
  private:

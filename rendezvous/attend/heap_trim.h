@@ -6,9 +6,9 @@
 
 namespace convene::rendezvous {
 
-// Thousands of streams leave tens of MiB of holes that malloc keeps: they go back once many streams
-// have ended and none has for 5 s, since others wait for the heap meanwhile (50 ms after 2,000
-// streams). PURE; not thread-safe.
+// Thousands of streams that end leave tens of MiB of free pages which malloc keeps. These pages go
+// back to the system once many streams have ended and no stream has ended for 5 s. Other threads
+// wait for the heap while they go back (50 ms after 2,000 streams). PURE; not thread-safe.
 class HeapTrim {
  public:
   static constexpr int kManyStreams = 256;

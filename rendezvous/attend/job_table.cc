@@ -184,10 +184,12 @@ void JobTable::Tick(MonotonicTime now, Outbox* outbox) {
   }
 }
 
-std::vector<std::string> JobTable::ServedJobs() const {
-  std::vector<std::string> served;
+std::vector<ServedJob> JobTable::ServedJobs() const {
+  std::vector<ServedJob> served;
   for (const auto& [id, entry] : jobs_) {
-    if (!entry.job.closed() && !entry.job.state().nodes().empty()) served.push_back(id);
+    const JobState& state = entry.job.state();
+    if (entry.job.closed() || state.nodes().empty() || state.epoch() == Epoch()) continue;
+    served.push_back({id, state.phase() == Phase::kStopping && state.running_count() > 0});
   }
   return served;
 }

@@ -20,9 +20,10 @@
 namespace convene::rendezvous {
 
 // A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
-// old ones. Not so an agent that was in an epoch (its Hello has a last_epoch) and comes back to a
-// job that succeeded or failed without it: it is told the outcome, and does not do the work again
-// by itself. The id is also free when no node is in the job and the Hello contradicts it.
+// old ones. One kind of Hello begins none: that of an agent that was in an epoch (it has a
+// last_epoch) and comes back to a job that succeeded or failed without it. This agent is told the
+// outcome, and does not do the work again by itself. The id is also free when no node is in the job
+// and the Hello contradicts it.
 //
 // With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
 // (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
@@ -76,8 +77,10 @@ class JobTable {
   // nullopt when `id` is in no job (any more).
   std::optional<LogSource> LogSourceOf(MemberId id) const;
 
-  // Ids of the jobs that are not over and have a node.
-  std::vector<std::string> ServedJobs() const;
+  // The jobs that are not over, have a node, and have begun an epoch. Nodes that wait for a first
+  // epoch lose nothing with this daemon: they dial until another one serves. It may be the next
+  // command of this very machine that they wait for.
+  std::vector<ServedJob> ServedJobs() const;
   // nullptr when no job of this id is known. Valid until the next call that is not const.
   const Job* Find(const std::string& job_id) const;
 

@@ -1,4 +1,4 @@
-// An agent's stream to the rendezvous daemon: the only code that dials it (with status_client.h).
+// An agent's stream to the rendezvous daemon, by which the agent takes part in its job.
 #pragma once
 
 #include <functional>

@@ -115,9 +115,9 @@ class ClientCall : public grpc::ClientBidiReactor<Out, In> {
   static constexpr absl::Duration kEndPatience = absl::Seconds(5);
 };
 
-// Ends a call. A call without an end stays in memory, rather than be gone when gRPC comes back to
-// it. A call that has ended dies here and not in OnDone: the channel's end joins the thread that
-// OnDone runs on.
+// Ends a call. A call that did not end in time stays in memory, because gRPC may still come back to
+// it. A call that has ended is deleted here and not in OnDone: the channel's end joins the thread
+// that OnDone runs on.
 struct CallEnder {
   template <typename Call>
   void operator()(Call* call) const {

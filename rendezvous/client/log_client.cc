@@ -84,7 +84,7 @@ class GrpcLogClient final : public LogClient {
       case absl::StatusCode::kUnimplemented:
         return absl::FailedPreconditionError(
             absl::StrCat("the rendezvous at ", endpoint_,
-                         " is of an older version, or none: it does not know `convene logs`"));
+                         " is too old for `convene logs`, or is no rendezvous"));
       default:
         return absl::UnavailableError(absl::StrCat("the rendezvous at ", endpoint_, " is gone (",
                                                    std::string(status.message()), ")"));

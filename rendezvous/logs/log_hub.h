@@ -94,7 +94,8 @@ class LogHub {
     bool is_run_over = false;
   };
   using Watches = std::map<WatchId, Watch>;
-  // Calls these when it goes. REQUIRES: it stands before the lock, which is released earlier then.
+  // The calls that are owed; the destructor makes them. REQUIRES: it is declared before the lock,
+  // so that the lock is released by then.
   struct Calls {
     ~Calls();
     std::vector<std::shared_ptr<Viewer>> wake;

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/status/status.h"
+#include "rendezvous/net/listen.h"
 #include "rendezvous/net/resolve.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
@@ -43,6 +44,16 @@ struct TakenPort {
 };
 
 // On a loaded machine the thread that waits may run again only after its deadline.
+TEST_CASE("a port that others are told by a loopback address is bound to that address alone") {
+  for (const char* loopback : {"127.0.0.1", "127.0.1.1", "::1"}) {
+    CHECK(AddressToBind(loopback) == loopback);
+  }
+  CHECK(AddressToBind("localhost") == "127.0.0.1");
+  for (const char* other : {"10.0.0.1", "fe80::1", "node0", "0.0.0.0"}) {
+    CHECK(AddressToBind(other) == kAllAddresses);
+  }
+}
+
 TEST_CASE("an answer that is there counts, although the time is over") {
   const MonotonicTime over = Clock::Real().Now() - absl::Seconds(1);
   const Pipe pipe;

@@ -74,10 +74,13 @@ absl::StatusOr<Listener> Open(const std::string& host, int port, bool listens) {
 
 std::string AddressToBind(const std::string& told_host) {
   if (told_host == "localhost") return "127.0.0.1";
-  in_addr address;
-  const bool is_loopback = inet_pton(AF_INET, told_host.c_str(), &address) == 1 &&
-                           (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
-  return is_loopback ? told_host : "0.0.0.0";
+  in_addr v4;
+  in6_addr v6;
+  const bool is_loopback =
+      (inet_pton(AF_INET, told_host.c_str(), &v4) == 1 &&
+       (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET) ||
+      (inet_pton(AF_INET6, told_host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+  return is_loopback ? told_host : kAllAddresses;
 }
 
 absl::StatusOr<Listener> ListenOn(const std::string& host, int port) {

@@ -16,9 +16,11 @@ struct Listener {
 // The beginning of each message of the statuses below.
 inline constexpr char kCannotListen[] = "cannot listen on ";
 
-// PURE. The address to bind for a port that others are told as `told_host`:port: the loopback when
-// others are told a loopback address, since the port is then for this machine alone; else all
-// addresses.
+inline constexpr char kAllAddresses[] = "0.0.0.0";
+
+// PURE. The address to bind for a port that others are told as `told_host`:port: that address when
+// it is a loopback one, of IPv4 or IPv6, since the port is then for this machine alone; else
+// kAllAddresses.
 std::string AddressToBind(const std::string& told_host);
 
 // Binds `host` and listens; port 0 is any free one. 0.0.0.0 and :: are each all addresses, of IPv6

@@ -3,8 +3,8 @@
 //
 // A node is blamed for
 //   a failure of its workers that cost a restart,
-//   its loss, when that ended an epoch, or when it came and went beside a job that had begun, not
-//   stopping its workers within the join timeout;
+//   its loss, when that ended an epoch, or when it came and went beside a job that had begun,
+//   not stopping its workers within StopTimeout (decide.h);
 // never for the echo of another node's trouble, nor for leaving in order, nor for events that a
 // restarted daemon does not remember. Blamed kMostOffences times within kMemory and kEpochsOfMemory
 // epochs, it is excluded: 30 s, and twice as long each further time, up to 30 min. One exclusion is

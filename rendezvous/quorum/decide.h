@@ -31,7 +31,7 @@
 // Before all of these, of the nodes that are excluded (conduct.h):
 //   its time is over                                             -> admit
 //   forming, and without it nodes_min cannot be reached, or
-//   were not within join_timeout                                 -> admit as many as are missing
+//   nodes_min were not ready within join_timeout                 -> admit as many as are missing
 // otherwise                                                      -> wait
 //
 // Which nodes are expected at the first epoch? As many as the scheduler counts

@@ -22,8 +22,8 @@ struct Outbox {
     MemberId to;
     std::variant<DaemonEvent, absl::Status>
         what;  // a status ends the stream: nothing for `to` follows
-    // The item may leave when so many changes of jobs are on the disk (job_table.h). It never falls
-    // for one stream.
+    // The item may leave when so many changes of jobs are on the disk (job_table.h). From one item
+    // of a stream to the next this number never falls.
     int64_t after_change = 0;
   };
 

@@ -7,7 +7,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// A job that may run on any number of nodes up to `most`; nobody counts on anybody.
+// A job that may run on any number of nodes up to `most`; no scheduler says how many will come.
 Hello Elastic(int most, int spares = 0, absl::Duration admission = absl::ZeroDuration()) {
   Hello hello = Nodes(1, most);
   hello.last_call = absl::ZeroDuration();

@@ -36,7 +36,7 @@ struct JobRecord : JobFacts {
   Hello founder;                      // the job's first Hello: its id and its policy
   std::vector<MemberRecord> members;  // none when closed
   Assignment assignment;              // of `epoch`, without the part that is a node's own
-  MonotonicTime taken_at;             // of the clock that the times in budget and conduct are of
+  MonotonicTime taken_at;             // when it was taken, by the clock of budget and conduct
   // The record's age, by the wall clock, when it is read again: it is taken when something changes,
   // which may be weeks before the daemon ends. Zero in the daemon that took it.
   absl::Duration age;

@@ -9,9 +9,10 @@
 //   any phase --kClose--> [ closed ]      the job's id may then be used again: the table makes a
 //   new JobState above the old epochs
 //
-// A node here is one live stream, or one that is away: after a restart of the daemon (job_record.h)
-// every member runs, or owes a Ready, without a stream until its process resumes its place or its
-// lease, counted from the restart, ends. A node's states:
+// A node here is one live stream, or a node that is away. After a restart of the daemon
+// (job_record.h) every member is away until its process resumes its place, or until its lease ends,
+// counted from the restart. Meanwhile it counts as a member that runs, or that owes a Ready. The
+// states of a node:
 //
 //   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
 //   Stop--> ready
@@ -22,8 +23,8 @@
 // Every message renews the lease. These also change the state:
 // - Ready of a member: only with the current epoch (an older one crossed an Assignment on the
 //   wire); of others: always
-// - WorkerFailure, WorkersSucceeded: only of a member that runs, with the current epoch: a
-//   fenced-off speaker's news is ignored
+// - WorkerFailure, WorkersSucceeded: only of a member that runs, with the current epoch: news of a
+//   node that the daemon has given up is ignored
 // - Heartbeat with an epoch, of a node that never said Ready on this stream: it still runs workers
 //   of an epoch that went on without it, and is told to stop (once)
 // - Leave: always. A Leave that says that workers still run breaks the epoch, as [loss]; the node
@@ -109,7 +110,7 @@ struct Node : Member {
   bool has_workers = false;  // joining: of an epoch that it was in on an earlier stream
   bool is_leaving = false;   // running: its last workers end, it will not say Ready
   bool away = false;         // recorded by an earlier daemon, not yet back
-  MemberId rival;            // contesting: whose node rank it claims; else: who claims this one's
+  MemberId rival;            // contesting: the holder of the rank; else: the node that claims it
 
   bool is_member() const { return seat >= 0; }
 };
@@ -219,11 +220,12 @@ class JobState {
   // (`scontrol suspend` stops daemon, agents and workers together, for hours, while every clock
   // runs on). Nodes speak each third of their lease. So where none was heard for half a lease,
   // nobody is judged: no lease ends and no deadline is looked at, until the next word (Hear), or
-  // until this daemon has lived through `patience` without one. At that word every lease begins
-  // anew (after less than a lease: the silence is left out of it, but for the usual time between
-  // two words), and the waits go on from where they stood. While an agent claims a node's rank, the
-  // leases alone are judged as always. An agent judges its own lease by its own clock, so a late
-  // judgement here makes no two epochs live (agent/core/machine.h).
+  // until this daemon has lived through `patience` without one. At that word the waits go on from
+  // where they stood, and every lease begins anew. (After a silence of less than a lease, each
+  // lease goes on instead: only the usual time between two words counts of the silence. So the
+  // lease of a dead node ends, although the words of the others are late.) While an agent claims a
+  // node's rank, the leases alone are judged as always. An agent judges its own lease by its own
+  // clock, so a late judgement here makes no two epochs live (agent/core/machine.h).
 
   bool AllSilent(MonotonicTime now) const {
     return !nodes_.empty() && now - last_word_ > longest_lease_ / 2;

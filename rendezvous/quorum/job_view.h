@@ -24,6 +24,13 @@ struct NodeView {
   std::optional<WorkerProgress> progress;
 };
 
+// A job that an agent's end may harm, where that agent hosts the daemon.
+struct ServedJob {
+  std::string id;
+  // Its epoch has ended, and some of its nodes still stop their workers.
+  bool is_stopping = false;
+};
+
 struct FailureView {
   Epoch epoch;
   std::string what;  // one line: the failed worker or node, and how it ended

@@ -16,7 +16,7 @@ namespace convene::rendezvous {
 
 using WatchId = StrongInt<struct WatchIdTag, uint64_t>;
 
-// Entries of each list of a request; it is refused with more.
+// A request with more entries than this in one of its lists is refused.
 inline constexpr int kMostFilterEntries = 1024;
 // Bytes of one line; the rest of a longer one is cut off.
 inline constexpr size_t kLongestPublishedLine = 8 * 1024;

@@ -33,7 +33,7 @@ struct Hello {
   absl::Duration last_call = absl::ZeroDuration();  // zero: none was asked for
   absl::Duration lease = absl::Seconds(5);
   Epoch last_epoch;
-  Epoch running_epoch;       // in which it holds its place; 0: none
+  Epoch running_epoch;       // the epoch in which this node holds its place; 0: none
   bool holds_place = false;  // its stream broke: it has kept its workers, or its last Ready's store
   std::string topology;
   int spares = 0;
@@ -44,7 +44,7 @@ struct Hello {
   std::string log_directory;
   MonotonicTime said_at;      // on the agent's clock: compares with its own other streams only
   bool has_workers = false;   // of an epoch that it was in on an earlier stream
-  absl::Duration stop_limit;  // from a Stop to its Ready: the longest; zero: not told
+  absl::Duration stop_limit;  // the longest time from a Stop to this node's Ready; zero: not told
 };
 
 struct Ready {

@@ -16,7 +16,7 @@
 namespace convene::rendezvous {
 
 enum class Protocol {
-  kUndecided,  // these bytes may become several
+  kUndecided,  // these bytes may still begin several protocols
   kGrpc,       // "PRI ", how HTTP/2 begins
   kStore,      // 0x00, the VALIDATE of c10d's TCPStore
   kHttp,       // any other letter: a method

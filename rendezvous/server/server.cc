@@ -175,7 +175,7 @@ class PortServer final : public Server {
   }
 
   int port() const override { return front_->port(); }
-  std::vector<std::string> ServedJobs() override { return daemon_.ServedJobs(); }
+  std::vector<ServedJob> ServedJobs() override { return daemon_.ServedJobs(); }
 
   void ServeStore(std::optional<StoreServer*> store) override {
     MutexLock lock(&store_mutex_);

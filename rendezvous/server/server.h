@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"
 
@@ -24,7 +25,7 @@ class Server {
     std::string host = "0.0.0.0";
     int port = 0;  // 0 = any free one
     Clock* clock = &Clock::Real();
-    bool quiet = false;  // logs at debug only: its host says the same to the same reader
+    bool quiet = false;  // logs at debug only: the process that hosts it says the same
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
@@ -36,8 +37,8 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
-  // Ids of the jobs that are not over and have a node: they need this server.
-  virtual std::vector<std::string> ServedJobs() = 0;
+  // The jobs that need this server: not over, with a node, and with an epoch that has begun.
+  virtual std::vector<ServedJob> ServedJobs() = 0;
 
   // From now on a client that speaks TCPStore on the port is served by `store`, and no longer by
   // the daemon's own store; with nullptr its connection is closed, and PyTorch's client tries

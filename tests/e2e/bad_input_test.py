@@ -345,6 +345,8 @@ class NoTextTest(ConveneTestCase):
                                           "true"), 20, 64)
             self.assertIn(flag, text)
             self.assertIn("printable ASCII", text)
+        self.assertIn("--master-addr", self.finish(self.start(CONVENE, "run", "--nnodes", "1", "--master-addr", os.fsdecode(b"a\xff"),
+                                                              "true"), 20, 64))
 
 
 class FullDiskTest(ConveneTestCase):

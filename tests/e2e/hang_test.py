@@ -51,7 +51,7 @@ while restarts == 0:
         text = wait_until(lambda: "epoch 2" in self.output(trainer) and self.output(trainer), _HANG_S,
                           "the trainer's second epoch")
         self.assertRegex(text, _REPORT)
-        self.assertRegex(text, r"in the kernel's eyes:\n.*T \(stopped\)")
+        self.assertRegex(text, r"as the kernel sees them:\n.*T \(stopped\)")
         # The other rank answers SIGUSR2 with the stacks of its threads.
         self.assertIn("SIGUSR2: the stacks of all threads; the program goes on", text)
         self.assertIn("convene::worker::", text)
@@ -62,7 +62,7 @@ while restarts == 0:
 
         text = self.finish(script, _HANG_S)
         self.assertRegex(text, _REPORT + ", step 59")
-        self.assertIn("in the kernel's eyes", text)
+        self.assertIn("as the kernel sees them", text)
         self.assert_nothing_left()
 
     def test_pages_are_gone_when_the_job_is(self):

@@ -102,11 +102,11 @@ class RendezvousTest(ConveneTestCase):
         with open(self.path("starts"), encoding="utf-8") as lines:
             return [list(map(int, line.split())) for line in lines if line.endswith("\n")]
 
-    def wait_for_workers(self, count, why="workers"):
-        """The starts of the latest epoch once it has `count`."""
+    def wait_for_workers(self, count, why="workers", above=0):
+        """The starts of the latest epoch, once that is an epoch above `above` and has `count` of them."""
         def latest():
-            starts = self.worker_starts()
-            newest = [start for start in starts if start[0] == max(start[0] for start in starts)] if starts else []
+            starts = [start for start in self.worker_starts() if start[0] > above]
+            newest = [start for start in starts if start[0] == max(start[0] for start in starts)]
             return newest if len(newest) == count else None
         return wait_until(latest, 30, why)
 
@@ -167,8 +167,7 @@ class RendezvousTest(ConveneTestCase):
         dies, = [agent for agent in agents if first in self.output(agent)]
         agents.remove(dies)
         dies.kill()
-        after = self.wait_for_workers(2, "workers of the two that are left")
-        self.assertGreater(after[0][0], before[0][0])
+        after = self.wait_for_workers(2, "workers of the two that are left", above=before[0][0])
         self.assertEqual(add_to_store(after[0][3], 6), 6)  # Nothing of the old one.
         self.end_work(*agents)
 
@@ -184,8 +183,7 @@ class RendezvousTest(ConveneTestCase):
         way.reset()
         # The lease is 3 s, the grace of a stop 30 s.
         wait_until(lambda: process_is_gone(stubborn), 8, "the end of a worker that heeds no SIGTERM")
-        after = self.wait_for_workers(2, "an epoch with both")
-        self.assertGreater(after[0][0], before[0][0])
+        self.wait_for_workers(2, "an epoch with both", above=before[0][0])
         self.end_work(*agents)
 
     def test_a_paused_agent_ends_its_old_workers_before_it_takes_part_again(self):
@@ -194,54 +192,13 @@ class RendezvousTest(ConveneTestCase):
         before = self.wait_for_workers(2)
         old = {rank: pid for _, rank, pid, _ in before}
         agents[1].send_signal(signal.SIGSTOP)
-        alone = self.wait_for_workers(1, "an epoch without the paused node")
-        self.assertGreater(alone[0][0], before[0][0])
+        alone = self.wait_for_workers(1, "an epoch without the paused node", above=before[0][0])
         self.assertFalse(process_is_gone(old[1]))  # It knows of nothing yet.
         agents[1].send_signal(signal.SIGCONT)
-        again = self.wait_for_workers(2, "an epoch with both")
-        self.assertGreater(again[0][0], alone[0][0])
+        again = self.wait_for_workers(2, "an epoch with both", above=alone[0][0])
         self.assertTrue(process_is_gone(old[1]))
         self.assertEqual(len({port for _, _, _, port in before + alone + again}), 3)  # A store for each epoch.
         self.end_work(*agents)
-
-    def start_two_runs_on_one_rendezvous(self):
-        """The agent of the run "first", which hosts the rendezvous of both, and the one of "second"; each runs until a file is there."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-        agents = []
-        for run, says in (("first", "hosting the rendezvous"), ("second", "epoch 1: node 0 of 1")):
-            agents.append(self.start(CONVENE, "run", "--nnodes", "1", "--rdzv-endpoint", endpoint, "--rdzv-id", run, "--no-python",
-                                     "sh", "-c", _WORKER, log=run, STARTS=self.path("starts." + run), DONE=self.path("done." + run)))
-            wait_until(lambda: says in self.output(agents[-1]) and os.path.exists(self.path("starts." + run)), 20, f"the run {run}")
-        return agents
-
-    def end_run(self, run):
-        with open(self.path("done." + run), "w", encoding="utf-8"):
-            pass
-
-    def test_an_agent_that_hosts_the_rendezvous_of_another_run_stays_until_that_is_over(self):
-        first, second = self.start_two_runs_on_one_rendezvous()
-        self.end_run("first")
-        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
-        self.assertIsNone(second.poll())
-        self.end_run("second")
-        self.finish(second, 20)
-        self.assertIn("no job needs the rendezvous of this process any more", self.finish(first, 20))
-        with open(self.path("starts.second"), encoding="utf-8") as starts:
-            self.assertEqual(len(starts.readlines()), 1)  # It was never disturbed.
-        self.assert_nothing_left()
-
-    def test_an_agent_that_stays_for_another_run_ends_at_a_signal_with_its_own_code(self):
-        first, second = self.start_two_runs_on_one_rendezvous()
-        self.end_run("first")
-        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
-        first.send_signal(signal.SIGTERM)
-        self.assertIn('run "second" loses its rendezvous', self.finish(first, 20))
-        # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
-        wait_until(lambda: "hosting the rendezvous" in self.output(second), 40, "another host")
-        self.end_run("second")
-        self.finish(second, 40)
-        self.assert_nothing_left()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ MUTATIONS = [
              'constexpr size_t kSharedBytes = 3 * Tiles::kRowsBytes + Tiles::kScoresBytes;',
              'constexpr size_t kSharedBytes = 3 * Tiles::kRowsBytes + Tiles::kScoresBytes - sizeof(typename Tiles::ScoreRow);',
              ATTENTION + 'forward'),
+    Mutation('a tile reads one row past the last', FLASH,
+             'const bool is_there = row < rows && d < head_size;', 'const bool is_there = row <= rows && d < head_size;', ATTENTION + 'address'),
     Mutation('half of the warp in the mask', f'{OPS}/vector.cuh',
              '__shfl_xor_sync(0xffffffffu', '__shfl_xor_sync(0x0000ffffu', KERNELS + 'forward'),
     Mutation('a sum of a quarter of the warp', f'{OPS}/vector.cuh',

@@ -90,7 +90,7 @@ def emulated_test(name, test, kernels = [], args = [], orders = ["forward", "rev
       kernels: of `test`.
       args: for it: which of its cases run.
       orders: fewer where the kernels' own tests run in all three, and the test is long.
-      sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what `kernels` are built with: more arguments for each.
+      sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what `kernels` are built with: for each the arguments in place of `args`.
       size: of each order; the sanitizers take large.
       gpus: how many there are: one for each rank, where ranks are threads of the test.
       tags: of each order.
@@ -102,15 +102,15 @@ def emulated_test(name, test, kernels = [], args = [], orders = ["forward", "rev
             tags = ["manual"],
             deps = [test + "_emulated", _EMULATION + "sanitizers" + suffix] + [label + suffix for label in emulated(kernels)],
         )
-    common = {"args": args, "gpus": gpus}
     for order in orders:
-        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order, size = size, tags = tags, **common)
-    for sanitizer, more_args in sanitizers.items():
+        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order, size = size, tags = tags, args = args, gpus = gpus)
+    for sanitizer, its_args in sanitizers.items():
         _emulated_run_test(
             name = name + "_" + sanitizer,
             program = name + "_program_" + sanitizer,
             order = "random",
             size = "large",
             tags = ["no-sanitizer"],
-            **dict(common, args = args + more_args)
+            args = its_args,
+            gpus = gpus,
         )

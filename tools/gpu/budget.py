@@ -14,6 +14,10 @@ class Budget:
     def left(self) -> float:
         return max(0.0, self._end - self._clock())
 
+    def at_most(self, seconds: float) -> 'Budget':
+        """A budget of its own, of so much of what is left."""
+        return Budget(min(seconds, self.left()), self._clock)
+
     def part(self, fraction: float) -> 'Budget':
         """A budget of its own, of a fraction of what is left."""
         return Budget(self.left() * fraction, self._clock)

@@ -1,7 +1,18 @@
 """Loss curves: reading them, and deciding whether two are the same. No side effects but reading.
 
 How near is near enough:
-- fp32: at each step |loss - oracle| <= 1e-4 of the oracle, which is the same program on the CPU.
+- fp32: |loss - oracle| of the oracle, which is the same program on the CPU, is at most 1e-6 in the first 40 steps and 1e-4 in the later ones.
+  Sums in another order are no fault, and training makes what they change larger, step by step. So both numbers are about 50 times what other
+  orders gave at the shape, text and 200 steps of layouts.py, each against one rank on a CPU with AVX-512 (2026-11-25):
+
+      largest distance          1st step   first 40   all 200
+      tp 2 on the CPU           2.9e-10    2.1e-8     1.4e-6
+      oneDNN held to AVX2       1.2e-10    1.9e-8     0.8e-6
+      dp 2 on the CPU           0          2.0e-8     0.7e-6
+      pp 2 on the CPU           0          0          0
+      our kernels, emulated     4.1e-10    1.3e-8     after 50 steps 2.2e-7, where tp 2 had 2.4e-7
+
+  A GPU's fast exponential may make that ten times as much. TF32, whose roundings are thousands of times coarser, stays far outside.
 - bf16 (the self-calibrating rule): d = root of the mean over steps of ((bf16 - fp32) / fp32)^2, both of one program from the same weights and
   the same data. Ours, against the CPU's fp32, is at most twice the largest of PyTorch's (bf16 weights and activations with fp32 master
   weights, against PyTorch's fp32) over three seeds, at the same shape, batch, schedule and text. No constant of ours decides.
@@ -12,6 +23,8 @@ import json
 import math
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
+FP32_EARLY_STEPS = 40
+FP32_EARLY_TOLERANCE = 1e-6
 FP32_TOLERANCE = 1e-4
 BF16_FACTOR = 2.0
 LEAST_STEPS = 30  # a run cut short by its deadline still counts when it came so far
@@ -85,9 +98,15 @@ def judge_fp32(ours: Sequence[float], oracle: Sequence[float], least: int = LEAS
     if too_little:
         return too_little
     differences = [abs(value) for value in relative(ours, oracle)]
-    worst = math.nan if any(math.isnan(value) for value in differences) else max(differences)
+    early, worst = largest(differences[:FP32_EARLY_STEPS]), largest(differences)
     # Written so that a NaN fails.
-    return Verdict(worst <= FP32_TOLERANCE, f'{len(differences)} steps, at most {worst:.1e} from the CPU (allowed {FP32_TOLERANCE:.0e})', worst)
+    return Verdict(early <= FP32_EARLY_TOLERANCE and worst <= FP32_TOLERANCE,
+                   f'{len(differences)} steps, at most {worst:.1e} from the CPU (allowed {FP32_TOLERANCE:.0e}), '
+                   f'{early:.1e} in the first {FP32_EARLY_STEPS} (allowed {FP32_EARLY_TOLERANCE:.0e})', worst)
+
+
+def largest(values: Sequence[float]) -> float:
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
 
 
 def judge_bf16(ours: Sequence[float], oracle: Sequence[float], torch_distances: Sequence[float], least: int = LEAST_STEPS) -> Verdict:

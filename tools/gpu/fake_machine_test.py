@@ -81,9 +81,11 @@ sys.exit(1)
 '''
 
 PASSES = '#!/bin/sh\necho "All tests passed (9 assertions in 4 test cases)"\n'
+CASES = '#!/bin/sh\ncase "$1" in --list*) echo "a case"; exit 1;; esac\n' + PASSES
 BENCH = '#!/bin/sh\necho \'{"name": "copy", "gb_per_s": 4300.0}\' > "$2"\n'
 BINARIES = [('//tests/gpu:toolchain_test', 'test', 'ops', PASSES), ('//worker_runtime/trainer:engine_gpu_test', 'test', 'ops', PASSES),
-            ('//worker_runtime/ops/cuda:kernels_test', 'test', 'ops', PASSES), ('//worker_runtime/comm/nccl:nccl_gpu_test', 'test', 'layouts', PASSES),
+            ('//worker_runtime/ops/cuda:kernels_test', 'test', 'ops', PASSES), ('//worker_runtime/ops/cuda/attention:attention_test', 'test', 'ops', PASSES),
+            ('//worker_runtime/comm/nccl:nccl_test', 'test', 'layouts', CASES),
             ('//worker_runtime/ops/cuda:kernels_bench', 'bench', '', BENCH)]
 
 
@@ -123,6 +125,8 @@ class FakeMachineTest(unittest.TestCase):
         done = subprocess.run([sys.executable, f'{HERE}/gpu_check.py', *arguments, '--bundle', f'{self.folder}/bundle', '--output', f'{self.folder}/out'],
                               check=False, capture_output=True, text=True, env={**os.environ, **fake, **environment})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        if code == 64:
+            return None, done.stdout
         with open(f'{self.folder}/out/gpu_check.json', encoding='utf-8') as file:
             return json.load(file)['results'], done.stdout
 
@@ -136,12 +140,17 @@ class FakeMachineTest(unittest.TestCase):
             self.assertIn(name, names)
         with open(f'{self.folder}/sanitized', encoding='utf-8') as file:
             sanitized = file.read().splitlines()
-        self.assertEqual(len(sanitized), 4)
+        self.assertEqual(len(sanitized), 4)  # two tests that launch kernels of ours, under two tools
         self.assertTrue(all('--kernel-name kernel_substring=convene' in line and '~[slow]' in line for line in sanitized), sanitized)
-        self.assertIn('kernels_test', sanitized[1])
+        self.assertEqual(['kernels_test' in line for line in sanitized], [True, False, True, False])
+
+    def test_a_name_that_is_none_ends_the_call_before_anything_runs(self):
+        rows, printed = self.check('layouts', '--only', 'graphs', code=64)
+        self.assertEqual((rows, printed), (None, ''))
 
     def test_only_gets_the_whole_time_of_the_call(self):
-        rows, _ = self.check('layouts', '--only', 'graphs', '--seconds', '30', FAKE_START_SECONDS='1')
+        names = [f'CUDA graphs, deterministic bf16, {layout}' for layout in ('one rank', 'dp2', 'pp2')]
+        rows, _ = self.check('layouts', *(part for name in names for part in ('--only', name)), '--seconds', '30', FAKE_START_SECONDS='1')
         self.assertEqual([row['outcome'] for row in rows if row['part'] == 'layouts'], ['passed'] * 3)
 
     def test_a_call_that_is_too_short_skips_and_fails_nothing(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests and benchmarks of Convene on this machine's NVIDIA GPU.
 
-usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only TEXT] [--seconds N] [--gpu N]      (in a checkout)
+usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only NAME] [--seconds N] [--gpu N]      (in a checkout)
        convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
 Needs an NVIDIA driver (580 or later), CUDA 13's libraries (PyTorch's copies will do), and PyTorch for the comparisons with it.
 In a checkout without --bundle it first builds one. A call ends within its time, which is 220 s for ops, 260 s for sanitize, 480 s for layouts, 480 s
@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional
 
 sys.dont_write_bytecode = True
 import layouts  # noqa: E402  (the line above keeps __pycache__ out of the tree)
@@ -44,14 +44,14 @@ class Check(NamedTuple):
     gpu: str
     environment: Dict[str, str]
     torch: Dict[str, Any]
-    only: str
+    only: AbstractSet[str]  # the names of the chosen items; empty: all
     binaries: List[test_binaries.Binary]
     results: Results
 
     def chosen(self, kind: str, *parts: str) -> List[test_binaries.Binary]:
         """The toolchain's test is not among them: it has run already."""
-        return [binary for binary in self.binaries if binary.kind == kind and (not parts or binary.part in parts) and self.only in binary.label
-                and binary.label != test_binaries.TOOLCHAIN_TEST]
+        return [binary for binary in self.binaries if binary.kind == kind and (not parts or binary.part in parts)
+                and (not self.only or binary.label in self.only) and binary.label != test_binaries.TOOLCHAIN_TEST]
 
     def part_of(self, budget: Budget, share: float) -> Budget:
         """The share of a part's time; the items that --only chose get all of it."""
@@ -63,9 +63,13 @@ def first_look(check: Check, budget: Budget) -> bool:
     check.results.log('nvidia-smi', machine.smi_text())
     programs = [f'{check.bundle}/bin/{name}' for name in ('convene', 'convened', 'convene-train')]
     programs += [os.path.join(check.bundle, binary.file) for binary in check.binaries]
-    for library, users in machine.missing_libraries(programs, check.environment).items():
+    libraries = machine.needed_libraries(programs, check.environment)
+    for library, users in libraries.missing.items():
         check.results.failed('machine', library, f'the loader does not find it, and {len(users)} programs need it, the first is {users[0]}: '
                              'is it in CUDA\'s libraries here, or should the bundle bring it?')
+    if libraries.unknown:
+        check.results.skipped('machine', 'ldd', f'it told nothing of {", ".join(libraries.unknown)} within {machine.LDD_SECONDS} s: a missing library shows '
+                              'when they start')
     toolchain = [binary for binary in check.binaries if binary.label == test_binaries.TOOLCHAIN_TEST]
     test_binaries.run_tests('machine', toolchain, check.bundle, check.environment, budget, check.results)
     return not any(row.failed > row.passed for row in check.results.rows if row.name == test_binaries.TOOLCHAIN_TEST)
@@ -86,7 +90,7 @@ def part_layouts(check: Check, budget: Budget) -> None:
 
 def part_sanitize(check: Check, budget: Budget) -> None:
     tool = machine.compute_sanitizer()
-    binaries = check.chosen('test', 'ops')
+    binaries = test_binaries.sanitized(check.chosen('test', 'ops'))
     if tool is None:
         check.results.skipped('sanitize', 'compute-sanitizer', 'it is not installed here: it comes with the CUDA toolkit')
     elif not binaries:
@@ -106,8 +110,29 @@ def part_bench(check: Check, budget: Budget) -> None:
 
 def why_no_binaries(check: Check) -> str:
     if check.binaries:
-        return f'none of the bundle\'s {len(check.binaries)} test binaries fits --only {check.only}'
+        return f'none of the {len(check.binaries)} test binaries of the bundle is one of those chosen for this part'
     return 'the bundle has no GPU tests: make it with tools/deploy/bundle --with-tests, on a machine with the CUDA toolkit'
+
+
+def names_of(part: str, device: str, binaries: List[test_binaries.Binary]) -> List[str]:
+    """The names that --only can choose in a part."""
+    tests = [binary for binary in binaries if binary.kind == 'test' and binary.part == part]
+    if part == 'sanitize':
+        return [binary.label for binary in test_binaries.sanitized(binaries)]
+    if part == 'bench':
+        return [binary.label for binary in binaries if binary.kind == 'bench'] + [case.name for case in training.CASES[device]]
+    return [binary.label for binary in tests] + (layouts.names(device) if part == 'layouts' else [])
+
+
+def chosen_names(wanted: List[str], names: List[str]) -> AbstractSet[str]:
+    """`wanted`: each a name, or the beginning of one name alone. ValueError where one is neither."""
+    chosen = set()
+    for text in wanted:
+        found = [text] if text in names else [name for name in names if name.startswith(text)]
+        if len(found) != 1:
+            raise ValueError(f'--only \'{text}\' {"begins several names" if found else "is no name in these parts"}:\n  ' + '\n  '.join(found or names))
+        chosen.add(found[0])
+    return chosen
 
 
 PARTS: Dict[str, Callable[[Check, Budget], None]] = {'ops': part_ops, 'layouts': part_layouts, 'sanitize': part_sanitize, 'bench': part_bench}
@@ -118,7 +143,8 @@ def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace
     parser.add_argument('parts', nargs='*', metavar='PART', help='ops, layouts, sanitize, bench, or all (the default)')
     parser.add_argument('--bundle', help='a bundle made with --with-tests: the tarball, or the folder it was unpacked to')
     parser.add_argument('--output', default='gpu-check', help='the folder for gpu_check.json and gpu_check.log (default: %(default)s)')
-    parser.add_argument('--only', default='', metavar='TEXT', help='of each part only what has TEXT in its name')
+    parser.add_argument('--only', action='append', default=[], metavar='NAME',
+                        help='only the test, run or bench of this name, or of the only name that begins so; may be given several times')
     parser.add_argument('--seconds', type=float, help='that the whole call may take (default: what its parts need)')
     parser.add_argument('--gpu', default='0', help='which of several (default: %(default)s)')
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu tries this tool itself, without a GPU, on the parts layouts and bench')
@@ -165,10 +191,17 @@ def find_torch(arguments: argparse.Namespace, environment: Dict[str, str], budge
 
 def run_parts(arguments: argparse.Namespace, bundle: str, budget: Budget) -> int:
     environment = machine.environment(bundle, arguments.gpu)
+    binaries = test_binaries.read_manifest(bundle)
+    names = dict.fromkeys(name for part in arguments.parts for name in names_of(part, arguments.device, binaries))
+    try:
+        only = chosen_names(arguments.only, list(names))
+    except ValueError as error:
+        print(f'gpu_check: {error}', file=sys.stderr)
+        return 64
     facts = machine.describe(bundle, arguments.gpu)
     print(f'{facts["gpu"]}, driver {facts["driver"]}, bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
     results = Results(arguments.output, facts)
-    check = Check(bundle, arguments.device, arguments.gpu, environment, {}, arguments.only, test_binaries.read_manifest(bundle), results)
+    check = Check(bundle, arguments.device, arguments.gpu, environment, {}, only, binaries, results)
     parts = arguments.parts if first_look(check, budget) else []
     for name in [] if parts else arguments.parts:
         results.skipped(name, 'all of it', f'{test_binaries.TOOLCHAIN_TEST} failed, and a lent machine\'s time is short: mend that first')

@@ -7,7 +7,7 @@ import signal
 import statistics
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple
 
 import curves
 import machine
@@ -29,11 +29,15 @@ STEPS = 200
 STEPS_OVER_NCCL = 40
 TEXT_BYTES = 1_000_000
 TORCH_SEEDS = (1, 2, 3)
-RESTART_STEPS = 100
+RESTART_STEPS = 50
 CHECKPOINT_EVERY = 10
 KILL_AFTER_STEP = 25
+# So far must a run without the kill have come: the kill's own next steps are then compared with something.
+LEAST_RESTART_STEPS = KILL_AFTER_STEP + CHECKPOINT_EVERY
 POLL_SECONDS = 0.02
+# No step for so long is a hang: 20 steps' time, and what a checkpoint or a busy machine may take besides.
 STALLED_AFTER_STEPS = 20
+STALLED_AFTER_SECONDS = 10
 GRAPH_STEPS = 20
 # No run starts when less time is left.
 LEAST_SECONDS = 15
@@ -64,10 +68,8 @@ class Layout(NamedTuple):
 
 SINGLE = Layout('one rank', 1, 1, 1)
 LAYOUTS = [SINGLE, Layout('dp2', 1, 1, 2), Layout('tp2', 2, 1, 1), Layout('pp2', 1, 2, 1), Layout('dp2 x tp2 x pp2', 2, 2, 2)]
-GRAPHED_LAYOUTS = [layout for layout in LAYOUTS if layout.tp == 1]  # the trainer captures no others
-
-
 ORACLE = 'oracle: fp32 on the CPU'
+DETERMINISTIC = 'deterministic, twice and with a kill -9'
 
 
 class Run(NamedTuple):
@@ -133,8 +135,7 @@ def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> T
     curve = curves.read(metrics_path(run, place))
     failure = ''
     if done.code is None and not has_done_enough(run, place):
-        silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
-        failure = why_stalled(curve, silent_s, limit_s, run.layout.floor_s)
+        failure = why_stalled(curve, silent_seconds(run, place, done), limit_s, run.layout.floor_s)
     elif done.code not in (0, None):
         failure = f'convene run ended with {done.code}: {processes.last_line(done.output)}'
     return Trained(curve, failure, done.seconds, done.output, done.code is None)
@@ -144,12 +145,18 @@ def has_done_enough(run: Run, place: machine.Place) -> bool:
     return run.enough < run.steps and max(curves.read(metrics_path(run, place)), default=0) >= run.enough
 
 
+def silent_seconds(run: Run, place: machine.Place, done: processes.Done) -> float:
+    """From its last step until it was stopped. A step that came while it stopped makes that less than 0."""
+    path = metrics_path(run, place)
+    return done.ended_at - os.path.getmtime(path) if os.path.exists(path) else math.inf
+
+
 def why_stalled(curve: Dict[int, curves.Step], silent_s: float, limit_s: float, floor_s: float) -> str:
     """Empty where steps still came when the run was stopped: it was slow, not hung. Likewise where it had less than its floor to begin with."""
     if not curve:
         return f'no step was finished in {limit_s:.0f} s' if limit_s >= floor_s - FLOOR_SLACK_SECONDS else ''
     usual = statistics.median(step.seconds for step in curve.values())
-    patience = processes.GRACE_SECONDS + STALLED_AFTER_STEPS * usual
+    patience = STALLED_AFTER_SECONDS + STALLED_AFTER_STEPS * usual
     return f'it hung after step {max(curve)}: nothing for {silent_s:.0f} s' if silent_s > patience else ''
 
 
@@ -241,13 +248,20 @@ def check_determinism(place: machine.Place, results: Results, limit_s: float) ->
     reference = train(first, place, budget.left() / 3, results)
     repeated = train(again, place, budget.left() / 2, results)
     judge_same(f'deterministic bf16, {layout.name}, twice', reference, repeated, RESTART_STEPS, '', results)
-    if reference.cut or reference.failure or budget.left() < LEAST_SECONDS:
-        results.skipped('layouts', killed.name, 'no whole run without a kill to compare it with, or no time left: run it again with --only deterministic')
+    # A run that was cut short still has its first steps to compare with.
+    unkilled = max((trained.curve for trained in (reference, repeated) if not trained.failure), key=lambda curve: len(curves.losses(curve)), default={})
+    steps = len(curves.losses(unkilled))
+    if steps < LEAST_RESTART_STEPS:
+        results.skipped('layouts', killed.name, f'the runs without a kill came to step {steps} at most, {LEAST_RESTART_STEPS} are needed to compare with: '
+                        'mend that, or run it again with --only deterministic')
+    elif budget.left() < LEAST_SECONDS:
+        results.skipped('layouts', killed.name, 'no time left in this call: run it again with --only deterministic')
     else:
-        check_kill(killed, place, budget.left(), reference.curve, results)
+        check_kill(killed, place, budget.left(), unkilled, results)
 
 
 def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[int, curves.Step], results: Results) -> None:
+    """Compared as far as the reference goes."""
     deadline = time.monotonic() + limit_s
     killed_at = recovered_after = None
     with processes.Program(train_command(run, place), run_environment(run, place)) as program:
@@ -268,8 +282,7 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
     if done.code is None:
         # Until the kill it had to make steps; from then on it has a start's time to begin again.
         begun = curve if killed_at is None or recovered_after is not None else {}
-        silent_s = time.time() - os.path.getmtime(metrics_path(run, place)) if curve else math.inf
-        stalled = why_stalled(begun, silent_s, limit_s if begun is curve else deadline - killed_at, run.layout.floor_s)
+        stalled = why_stalled(begun, silent_seconds(run, place, done), limit_s if begun is curve else deadline - killed_at, run.layout.floor_s)
         if stalled:
             results.failed('layouts', run.name, f'{stalled}{"" if begun is curve else " after the kill"}')
         else:
@@ -279,7 +292,7 @@ def check_kill(run: Run, place: machine.Place, limit_s: float, reference: Dict[i
         why = 'no rank could be killed' if killed_at is None else 'no step came after the kill' if recovered_after is None else ''
         results.failed('layouts', run.name, f'ended with {done.code}; {why or processes.last_line(done.output)}')
         return
-    verdict = curves.judge_identical(reference, curve, RESTART_STEPS)
+    verdict = curves.judge_identical(reference, curve, len(curves.losses(reference)))
     results.judged('layouts', run.name, verdict.good, f'next step {recovered_after:.2f} s after the kill; against the run without a kill: {verdict.text}',
                    recovery_seconds=recovered_after)
 
@@ -305,6 +318,11 @@ def check_graphs(layout: Layout, place: machine.Place, results: Results, limit_s
     judge_same(name, without, graphed, GRAPH_STEPS, unused, results)
 
 
+def graphed_layouts(device: str) -> List[Layout]:
+    """Without tensor parallelism: the trainer captures no other. There are no graphs on a CPU."""
+    return [layout for layout in LAYOUTS if layout.tp == 1 and device == 'cuda']
+
+
 def graphs_name(layout: Layout) -> str:
     return f'CUDA graphs, deterministic bf16, {layout.name}'
 
@@ -316,28 +334,39 @@ class Item(NamedTuple):
     work: Callable[[float], None]  # with the seconds it may take
 
 
-def plan(place: machine.Place, only: str, results: Results) -> List[Item]:
-    """The items in the order of their worth: runs of one rank come first, because all others rest on them."""
-    compared = Curves(place, results)
-    runs = [Run(f'{precision}, {layout.name}', layout, place.device, precision, enough=STEPS if layout.ranks == 1 else STEPS_OVER_NCCL)
-            for layout in LAYOUTS for precision in ('fp32', 'bf16')]
-    alone, together = ([Item(run.name, run.layout.floor_s, functools.partial(compared.check, run)) for run in runs if (run.layout is SINGLE) == single]
-                       for single in (True, False))
-    deterministic = Item('deterministic, twice and with a kill -9', 3 * RUN_FLOOR_SECONDS, functools.partial(check_determinism, place, results))
-    # There are no graphs on a CPU.
+def runs_of(layouts: List[Layout], device: str) -> List[Run]:
+    return [Run(f'{precision}, {layout.name}', layout, device, precision, enough=STEPS if layout.ranks == 1 else STEPS_OVER_NCCL)
+            for layout in layouts for precision in ('fp32', 'bf16')]
+
+
+def all_items(compared: Curves, place: machine.Place, results: Results) -> List[Item]:
+    """In the order of their worth: runs of one rank come first, because all others rest on them."""
+    alone, together = ([Item(run.name, run.layout.floor_s, functools.partial(compared.check, run)) for run in runs_of(layouts, place.device)]
+                       for layouts in ([SINGLE], LAYOUTS[1:]))
+    deterministic = Item(DETERMINISTIC, 3 * RUN_FLOOR_SECONDS, functools.partial(check_determinism, place, results))
     graphs = [Item(graphs_name(layout), 2 * RUN_FLOOR_SECONDS, functools.partial(check_graphs, layout, place, results))
-              for layout in GRAPHED_LAYOUTS if place.device == 'cuda']
-    chosen = [item for item in [*alone, deterministic, *together, *graphs] if only in item.name]
-    names = {run.name: run for run in runs}
-    measures = []
-    if any(item.name in names for item in chosen):
-        measures.append(Item(ORACLE, RUN_FLOOR_SECONDS, compared.learn_oracle))
-    if place.torch and any(item.name in names and names[item.name].precision == 'bf16' for item in chosen):
+              for layout in graphed_layouts(place.device)]
+    return [*alone, deterministic, *together, *graphs]
+
+
+def plan(place: machine.Place, only: AbstractSet[str], results: Results) -> List[Item]:
+    """`only`: the names of the items; empty: all of them. The measures that they need come first."""
+    compared = Curves(place, results)
+    chosen = [item for item in all_items(compared, place, results) if not only or item.name in only]
+    precisions = {run.precision for run in runs_of(LAYOUTS, place.device) if any(item.name == run.name for item in chosen)}
+    measures = [Item(ORACLE, RUN_FLOOR_SECONDS, compared.learn_oracle)] if precisions else []
+    if place.torch and 'bf16' in precisions:
         measures.append(Item('PyTorch, bf16 against fp32', RUN_FLOOR_SECONDS, compared.learn_distances))
     return measures + chosen
 
 
-def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str, Any], budget: Budget, only: str, results: Results) -> None:
+def names(device: str) -> List[str]:
+    """The names that --only knows."""
+    return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *map(graphs_name, graphed_layouts(device))]
+
+
+def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str, Any], budget: Budget, only: AbstractSet[str],
+          results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
         place = machine.Place(bundle, folder, device, environment, torch)
         with open(f'{folder}/text.txt', 'w', encoding='ascii') as file:

@@ -19,6 +19,10 @@ print(json.dumps({'torch': torch.__version__, 'torch_cuda': torch.version.cuda, 
 '''
 
 
+FIND_CUDA_SECONDS = 60
+LDD_SECONDS = 60  # for all programs together, from a cold disk
+
+
 class Place(NamedTuple):
     """Where runs happen."""
     bundle: str
@@ -79,20 +83,35 @@ def smi_text() -> str:
         return f'nvidia-smi: {error}'
 
 
-def missing_libraries(programs: List[str], variables: Dict[str, str]) -> Dict[str, List[str]]:
-    """Library -> those of `programs` that the loader would not start for want of it. Empty where there is no ldd to ask."""
-    missing: Dict[str, List[str]] = {}
+class Libraries(NamedTuple):
+    missing: Dict[str, List[str]]  # library -> the programs that the loader would not start for want of it
+    unknown: List[str]             # the programs of which ldd did not tell in time
+
+
+def needed_libraries(programs: List[str], variables: Dict[str, str]) -> Libraries:
+    """Both empty where there is no ldd to ask."""
+    found = Libraries({}, [])
+    deadline = time.monotonic() + LDD_SECONDS
     for program in programs if shutil.which('ldd') else []:
-        done = subprocess.run(['ldd', program], env=variables, check=False, capture_output=True, text=True, timeout=30)
+        try:
+            done = subprocess.run(['ldd', program], env=variables, check=False, capture_output=True, text=True,
+                                  timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            found.unknown.append(os.path.basename(program))
+            continue
         for line in done.stdout.splitlines():
             if line.endswith('=> not found'):
-                missing.setdefault(line.split()[0], []).append(os.path.basename(program))
-    return missing
+                found.missing.setdefault(line.split()[0], []).append(os.path.basename(program))
+    return found
 
 
 def environment(bundle: str, gpu: str) -> Dict[str, str]:
     """The environment of all programs that are started here. RuntimeError when CUDA's libraries are not on this machine."""
-    done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True, timeout=60)
+    try:
+        done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True,
+                              timeout=FIND_CUDA_SECONDS)
+    except subprocess.TimeoutExpired as expired:
+        raise RuntimeError(f'find_cuda did not find CUDA\'s libraries in {FIND_CUDA_SECONDS} s') from expired
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
     # In the order of nvidia-smi, which is asked about the same number.

@@ -18,6 +18,7 @@ class Done(NamedTuple):
     code: Optional[int]  # None: it ran past its limit and was stopped
     output: str          # stdout and stderr
     seconds: float
+    ended_at: float = 0.0  # the wall clock when it ended or its limit was up: the time that it then takes to stop is no part of it
 
 
 def environment_of(pid: int) -> Dict[str, str]:
@@ -74,10 +75,10 @@ class Program:
             code: Optional[int] = self._child.returncode
         except subprocess.TimeoutExpired:
             code = None
-        seconds = time.monotonic() - self._started
+        seconds, ended_at = time.monotonic() - self._started, time.time()
         self.stop()
         self._output.seek(0)
-        return Done(code, self._output.read().decode('utf-8', 'replace'), seconds)
+        return Done(code, self._output.read().decode('utf-8', 'replace'), seconds, ended_at)
 
     def stop(self) -> None:
         if self._child.poll() is None:

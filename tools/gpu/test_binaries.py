@@ -17,9 +17,17 @@ import bazel_events  # noqa: E402  (it counts Catch2's cases for tools/check too
 TEST_LIMIT_SECONDS = 120  # a test that takes longer hangs
 # It builds a hundred of cuDNN's graphs, each for up to seconds: it comes last, and may take longer.
 SLOWEST_TEST = '//worker_runtime/ops/cuda/attention:attention_test'
-SLOWEST_LIMIT_SECONDS = 180  # below what its part has in a call, or a test that hangs would never fail
+# It starts jobs of several ranks one after another, and gives each 30 s. Each of its cases is a program run of its own, so that ranks that wait for
+# each other without end cost the case that they belong to, and no other.
+NCCL_TEST = '//worker_runtime/comm/nccl:nccl_test'
+LONG_LIMIT_SECONDS = {SLOWEST_TEST: 180, NCCL_TEST: 180}
+LIST_SECONDS = 30  # to load the libraries, and tell the names of the cases
 SANITIZER_FLOOR_SECONDS = 20
+# The tests that launch kernels of ours on one GPU: the others call libraries alone, or need several GPUs.
+SANITIZED = ('//worker_runtime/ops/cuda:kernels_test', SLOWEST_TEST)
 BENCH_FLOOR_SECONDS = 20
+# It measures every algorithm that cuBLASLt proposes, and loads each of its kernels for that: it comes last, and gets more of the time.
+LONGEST_BENCH = '//worker_runtime/ops/cuda/matmul:libraries_bench'
 LEAST_SECONDS = 3  # with less left nothing is started
 # It runs first on a new machine: it shows whether libraries load, are of the versions that were linked, and open the
 # device.
@@ -55,7 +63,7 @@ def read_manifest(bundle: str) -> List[Binary]:
 
 
 class Sanitized(NamedTuple):
-    outcome: str  # passed, failed, skipped, or measured: there was nothing to look at
+    outcome: str  # passed, failed or skipped
     text: str
 
 
@@ -65,9 +73,6 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
     refused = re.search(r'^=+.*(?:Device not supported|Unable to find injection library|not supported on this).*$', output, re.M)
     if refused:
         return Sanitized('skipped', f'compute-sanitizer cannot work on this machine: {refused.group(0).strip(" =")}')
-    # compute-sanitizer calls it an error that such a program never used CUDA.
-    if 'No test cases matched' in output:
-        return Sanitized('measured', 'every case of it is [slow]: none was run')
     summary = re.findall(r'(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)', output)
     finding = re.search(r'^=+ *((?:Invalid|Race|Program hit|Potential).*)$', output, re.M)
     if code is None and finding:
@@ -81,7 +86,12 @@ def judge_sanitizer(tool: str, code: int, output: str) -> Sanitized:
         where = re.search(r'^=+ *((?:Invalid|Error|Warning|Race|Program hit|Potential).*)$', output, re.M)
         return Sanitized('failed', f'{findings} findings of {tool}; the first: {where.group(1)[:200] if where else "see the log"}')
     # Catch2's code is the number of failed cases: a test may fail under the tool without a finding of it.
-    return Sanitized('passed', f'{tool} found nothing') if code == 0 else Sanitized('failed', f'the test itself failed: {bazel_events.failures(output)[0]}')
+    if code != 0:
+        return Sanitized('failed', f'the test itself failed: {bazel_events.failures(output)[0]}')
+    cases, _, skipped = bazel_events.count_cases(True, output)
+    if not cases:
+        return Sanitized('skipped', f'{tool} had nothing to look at, no case ran: {skipped[0].replace("SKIPPED: ", "")}')
+    return Sanitized('passed', f'{tool} found nothing in {cases} cases')
 
 
 def parse_figures(text: str) -> List[Dict[str, Any]]:
@@ -117,33 +127,58 @@ def beside_goal(key: str, value: Any) -> str:
 
 def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
     for binary in sorted(binaries, key=lambda binary: binary.label == SLOWEST_TEST):
-        usual = SLOWEST_LIMIT_SECONDS if binary.label == SLOWEST_TEST else TEST_LIMIT_SECONDS
-        limit = min(usual, budget.left())
-        if limit < LEAST_SECONDS:
-            results.skipped(part, binary.label, f'no time left in this call: run it again with --only {binary.label}')
-            continue
-        # The time of each case tells where a test that was stopped spent its own.
-        done = processes.run([os.path.join(bundle, binary.file), '--durations', 'yes'], environment, limit)
-        results.log(binary.label, done.output)
-        if done.code is None and limit < usual:
-            results.skipped(part, binary.label, f'stopped after {limit:.0f} s, when the time of this call was up: run it again with --only {binary.label}')
-            continue
-        if done.code is None:
-            results.failed(part, binary.label, f'not done after {limit:.0f} s, and stopped')
-            continue
-        passed, failed, skipped = bazel_events.count_cases(done.code == 0, done.output)
-        text = bazel_events.failures(done.output)[0] if failed else f'{passed} cases in {done.seconds:.1f} s'
-        if skipped:
-            text += f'; {len(skipped)} skipped: {skipped[0].replace("SKIPPED: ", "")}'
-        results.counted(part, binary.label, passed, failed, skipped, text)
+        path = os.path.join(bundle, binary.file)
+        if binary.label == NCCL_TEST:
+            run_cases(part, binary.label, path, environment, budget, results)
+        else:
+            run_test(part, binary.label, binary.label, [path], LONG_LIMIT_SECONDS.get(binary.label, TEST_LIMIT_SECONDS), environment, budget, results)
+
+
+def run_cases(part: str, label: str, path: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
+    """A run for each case, for all of them together the binary's limit."""
+    together = budget.at_most(LONG_LIMIT_SECONDS[label])
+    listed = processes.run([path, '--list-test-names-only'], environment, min(LIST_SECONDS, together.left()))
+    names = [line.strip() for line in listed.output.splitlines() if line.strip()]
+    if not names or listed.code != len(names):  # Catch2 ends with the number of names
+        results.log(label, listed.output)
+        results.failed(part, label, f'its cases are not known, it ended with {listed.code}: {processes.last_line(listed.output)}')
+        return
+    for name in names:
+        run_test(part, label, f'{label}, {name}', [path, re.sub(r'([\\,\[\]"])', r'\\\1', name)], TEST_LIMIT_SECONDS, environment, together, results)
+
+
+def run_test(part: str, label: str, name: str, command: List[str], usual_s: float, environment: Dict[str, str], budget: Budget,
+             results: Results) -> None:
+    """The test `label`, or the case of it that the command chooses."""
+    limit = min(usual_s, budget.left())
+    if limit < LEAST_SECONDS:
+        results.skipped(part, name, f'no time left in this call: run it again with --only {label}')
+        return
+    # The time of each case tells where a test that was stopped spent its own.
+    done = processes.run([*command, '--durations', 'yes'], environment, limit)
+    results.log(name, done.output)
+    if done.code is None and limit < usual_s:
+        results.skipped(part, name, f'stopped after {limit:.0f} s, when its time in this call was up: run it again with --only {label}')
+        return
+    if done.code is None:
+        results.failed(part, name, f'not done after {limit:.0f} s, and stopped')
+        return
+    passed, failed, skipped = bazel_events.count_cases(done.code == 0, done.output)
+    text = bazel_events.failures(done.output)[0] if failed else f'{passed} cases in {done.seconds:.1f} s'
+    if skipped:
+        text += f'; {len(skipped)} skipped: {skipped[0].replace("SKIPPED: ", "")}'
+    results.counted(part, name, passed, failed, skipped, text)
+
+
+def sanitized(binaries: List[Binary]) -> List[Binary]:
+    """In the order of SANITIZED."""
+    return sorted((binary for binary in binaries if binary.label in SANITIZED), key=lambda binary: SANITIZED.index(binary.label))
 
 
 def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
-    """Every binary under the first tool, then every one under the second: memory errors first. The kernels' own tests take longest: they come
-    after the others of their tool, and get what those did not use."""
-    ordered = sorted(binaries, key=lambda binary: '/ops/' in binary.label)
-    runs = [(tool, binary) for tool in SANITIZERS for binary in ordered]
-    for (tool, binary), share in budget.shares(runs, lambda run: 4.0 if '/ops/' in run[1].label else 1.0, lambda run: SANITIZER_FLOOR_SECONDS):
+    """Every binary under the first tool, then every one under the second: memory errors first."""
+    runs = [(tool, binary) for tool in SANITIZERS for binary in binaries]
+    for (tool, binary), share in budget.shares(runs, floor=lambda run: SANITIZER_FLOOR_SECONDS):
         name = f'{tool} {binary.label}'
         if share < LEAST_SECONDS:
             results.skipped('sanitize', name, f'no time left in this call: run it again with --only {binary.label}')
@@ -158,7 +193,8 @@ def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environme
 
 def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
-        for binary, share in budget.shares(binaries, floor=lambda binary: BENCH_FLOOR_SECONDS):
+        ordered = sorted(binaries, key=lambda binary: binary.label == LONGEST_BENCH)
+        for binary, share in budget.shares(ordered, lambda binary: 2.0 if binary.label == LONGEST_BENCH else 1.0, lambda binary: BENCH_FLOOR_SECONDS):
             if share < LEAST_SECONDS:
                 results.skipped('bench', binary.label, f'no time left in this call: run it again with --only {binary.label}')
                 continue
@@ -169,7 +205,8 @@ def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str]
             for record in figures:
                 results.measured('bench', record['name'], figure_text(record), **record)
             if done.code is None:
-                results.skipped('bench', binary.label, f'stopped after {share:.0f} s: what it printed by then is in gpu_check.log')
+                results.skipped('bench', binary.label, f'stopped after {share:.0f} s, when it had {len(figures)} figures: '
+                                f'run it again with --only {binary.label}')
             elif done.code != 0 or not figures:
                 results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {bazel_events.failures(done.output)[0]}')
 

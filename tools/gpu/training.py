@@ -4,7 +4,7 @@ import os
 import re
 import statistics
 import tempfile
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional
 
 import budget as budgets
 import curves
@@ -135,14 +135,22 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
 def run_profiled(case: Case, place: machine.Place, limit_s: float, results: Results) -> None:
     """A run apart from the turns that count, because watching every op costs a little."""
     metrics = f'{place.folder}/metrics.jsonl'
+    name = profile_name(case)
     done = processes.run(train_command(case, place.device, place, metrics, '--profile'), place.environment, limit_s)
-    results.log(f'convene-train --profile, {case.name}', done.output)
+    results.log(name, done.output)
     if os.path.exists(metrics):
         os.remove(metrics)
     shares = profile_shares(done.output)
     if shares:
-        what = ', '.join(f'{name} {share:.1f} %' for name, share in shares.items())
-        results.measured('bench', f'where its step goes, {case.name}', what, shares=shares)
+        results.measured('bench', name, ', '.join(f'{group} {share:.1f} %' for group, share in shares.items()), shares=shares)
+    elif done.code is None:
+        results.skipped('bench', name, f'stopped after {limit_s:.0f} s, and a profile comes at the end: run it again with --only \'{case.name}\'')
+    else:
+        results.failed('bench', name, f'ended with {done.code} and without a profile: {processes.last_line(done.output)}')
+
+
+def profile_name(case: Case) -> str:
+    return f'convene-train --profile, {case.name}'
 
 
 def run_torch(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> Optional[Sample]:
@@ -232,7 +240,9 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
 def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, without: Dict[str, Any], results: Results) -> None:
     """Extra runs, more useful than second turns: they show where a step's time goes, and whether CUDA graphs, which
     are off by default, should be on."""
-    if budget.left() > LEAST_SECONDS:
+    if budget.left() < LEAST_SECONDS:
+        results.skipped('bench', profile_name(case), f'no time left for this case: run it again with --only \'{case.name}\'')
+    else:
         run_profiled(case, place, budget.left() / 2, results)
     if place.device != 'cuda':
         return
@@ -248,13 +258,14 @@ def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Bud
     results.measured('bench', name, f'{ratio:.3f} x the speed without: {summary_text(figures)}', ratio_to_without=ratio, **figures)
 
 
-def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch: Dict[str, Any], budget: budgets.Budget, only: str,
-          results: Results) -> None:
+def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch: Dict[str, Any], budget: budgets.Budget,
+          only: AbstractSet[str], results: Results) -> None:
+    """`only`: the names of the cases; empty: all of them."""
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
         place = machine.Place(bundle, folder, device, environment, torch)
         with open(f'{folder}/text.txt', 'w', encoding='ascii') as file:
             file.write(text.made_up_text(TEXT_BYTES))
-        cases = [case for case in CASES[device] if only in case.name]
+        cases = [case for case in CASES[device] if not only or case.name in only]
         # A larger model takes longer to fill, to compile and to step.
         for case, share in budget.shares(cases, lambda case: 1 + SHAPES[case.model].layers / 24, lambda case: CASE_FLOOR_SECONDS):
             if share < LEAST_SECONDS:

@@ -3,7 +3,7 @@
 
 namespace convene::contract {
 
-// torchrun's environment (shared/reference/torchrun.md, section 2.3).
+// torchrun's environment; README.md of this folder says what convene-train takes from it.
 inline constexpr char kRank[] = "RANK";
 inline constexpr char kLocalRank[] = "LOCAL_RANK";
 inline constexpr char kGroupRank[] = "GROUP_RANK";

@@ -42,8 +42,8 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
                           int micro_batch_size, int sequence_length, bool deterministic,
                           bool packed);
 
-// Tensors that the forward pass leaves for the backward pass: rows * width elements each, and
-// residual_rows * width where the comment names no other width than `hidden` or 1.
+// Tensors that the forward pass leaves for the backward pass. The comment beside a tensor is its
+// width: it has rows * width elements, but residual_rows * width where the width is `hidden` or 1.
 template <typename T>
 struct BlockMemory {
   ArenaBlock<T> norm1;            // hidden

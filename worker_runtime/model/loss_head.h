@@ -1,8 +1,8 @@
-// The last unit: final norm, head, cross-entropy; in chunks of rows, so
-// that the full logits are never held (Hsu et al. 2024, Liger Kernel, section 3.2). Where the loss
-// is to be differentiated, a chunk's logits turn into their gradients and into the head's and the
-// norm's at once, within the forward pass. The backward pass goes through the norm alone, whose
-// gradients come in the input half.
+// The last unit: final norm, head, cross-entropy. It works in chunks of rows, so that the full
+// logits are never held (Hsu et al. 2024, Liger Kernel, section 3.2). Where the loss is to be
+// differentiated, a chunk's logits turn into their gradients and into the head's and the norm's at
+// once, within the forward pass. The backward pass goes through the norm alone, whose gradients
+// come in the input half.
 #pragma once
 
 #include <cstddef>

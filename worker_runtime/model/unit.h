@@ -94,9 +94,10 @@ class Unit {
   virtual ScratchSizes scratch(DeviceKind /*device*/) const { return {}; }
 
   // `flow` is the unit's input, and becomes its output. Without delta, flow.residual is
-  // Pass::input, already filled in. `target`: (rows, hidden), whose own rows a block fills with its
-  // delta (it may be the scratch `hidden`); (own rows, hidden), which the embedding fills with the
-  // residual. Errors: the collective's.
+  // Pass::input, already filled in. `target` is the place for the unit's own output. A block fills
+  // its own rows of `target`, (rows, hidden), with its delta (`target` may be the scratch
+  // `hidden`). The embedding fills `target`, (own rows, hidden), with the residual. Errors: the
+  // collective's.
   virtual absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) = 0;
 
   // gradient: (rows, hidden), of which only the own rows count: of the unit's output on entry, of

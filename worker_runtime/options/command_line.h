@@ -1,6 +1,7 @@
-// convene-train's arguments, by the proto's descriptor: every key is a flag. Not read by
-// tools/base/flag_reader.h: the flags are the fields of a proto, which the YAML file names too, and
-// one flag may take several values (--data a.txt b.txt) or an optional true or false.
+// convene-train's arguments, by the proto's descriptor: every key is a flag. No FlagReader
+// (tools/base/flag_reader.h) reads them: the flags are the fields of a proto, which the YAML file
+// names too, and one flag may take several values (--data a.txt b.txt) or an optional true or
+// false.
 #pragma once
 
 #include <string>

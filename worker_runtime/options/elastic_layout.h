@@ -30,11 +30,12 @@ struct MemoryBound {
   absl::FunctionRef<RankMemory(const Layout&)> planned;
 };
 
-// `keep`: the axes that a replica of the model lies over stay as asked, with as many data-parallel
-// ranks as there is room for, at most dp_size. Shards and copies that were asked for stay whole:
+// `keep`: tp, pp and cp stay as asked, with as many data-parallel ranks as there is room for, at
+// most dp_size. Where shards and copies were asked for, each copy that is left has all its shards:
 // first the copies become fewer, then the shards of the last one. A layout with fewer data-parallel
 // ranks than were asked for is taken only where `job_has_begun`, because a node may be lost then;
-// before that it is a mistake. The order of a file (pp_schedule) may need yet fewer of them.
+// before that it is a mistake. A schedule file (pp_schedule) has a fixed number of micro batches:
+// then fewer data-parallel ranks may be taken than there is room for.
 //
 // `best`: of the legal layouts that `memory` has room for (null: all of them) the one in which the
 // most workers train, at every start; of several the one that is nearest to what was asked for, in

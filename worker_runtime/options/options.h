@@ -36,8 +36,9 @@ enum class DataOrder { kConvene, kMegatron };
 // Messages that are longer than a sample.
 enum class TooLong { kCut, kDrop };
 
-// Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. No defaults
-// stand here.
+// Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. The
+// defaults stand in proto/train_config.proto alone; the values below are only there until
+// LoadOptions has run.
 struct TrainOptions {
   std::string model_name;
   ModelConfig model;  // the named shape with its changes
@@ -125,8 +126,8 @@ struct PipelineChoice {
   Schedule schedule;
   std::vector<int> chunk_layers;
 };
-// InvalidArgument: the errors of MakeSchedule, ReadCsv and CutLayers; a file for other ranks or
-// another number of micro batches.
+// InvalidArgument: the errors of MakeSchedule, ReadCsv and CutLayers; a schedule file for another
+// number of ranks or of micro batches.
 absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout);
 
 // Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:

@@ -4,14 +4,18 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/side_stream.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/testing/forwarding_collective.h"
 
 namespace convene::worker {
 namespace {
@@ -27,14 +31,36 @@ std::vector<float> Numbers(int count, double step) {
 struct Outcome {
   std::vector<float> dx = std::vector<float>(kShape.rows * kShape.in, NAN);
   std::vector<float> dweight = std::vector<float>(kShape.out * kShape.in, NAN);
+  // By the stream that products are queued in: while the sum is called for, and at the end.
+  int left_free_in_sum = -1;
   int left_free = -1;
 
-  friend bool operator==(const Outcome&, const Outcome&) = default;
+  friend bool operator==(const Outcome& left, const Outcome& right) {
+    return left.dx == right.dx && left.dweight == right.dweight;
+  }
+};
+
+// Notes what products leave free when it is called.
+class WatchedSum : public testing::ForwardingCollective {
+ public:
+  WatchedSum(std::unique_ptr<Collective> base, const Stream& products, int* left_free)
+      : ForwardingCollective(std::move(base)), products_(products), left_free_(left_free) {}
+
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    *left_free_ = products_.left_free();
+    return ForwardingCollective::Call(call, stream);
+  }
+
+ private:
+  const Stream& products_;
+  int* const left_free_;
 };
 
 absl::Status Backward(CommunicatorSet& set, bool is_split, bool beside, Outcome& outcome) {
   const std::unique_ptr<Device> device = Device::Cpu();
   SideStream side(*device);
+  set.tp =
+      std::make_unique<WatchedSum>(std::move(set.tp), device->compute(), &outcome.left_free_in_sum);
   const double own = set.tp->rank() + 1;
   const absl::Status status =
       ColumnParallelBackward(kShape, Numbers(kShape.rows * kShape.in, 0.3).data(),
@@ -66,10 +92,13 @@ std::vector<Outcome> OnAllRanks(bool is_split, bool beside) {
 
 TEST_CASE("a sum beside the weight's gradient gives the bits of one before it") {
   const std::vector<Outcome> beside = OnAllRanks(/*is_split=*/false, true);
-  CHECK(beside == OnAllRanks(/*is_split=*/false, false));
+  const std::vector<Outcome> before = OnAllRanks(/*is_split=*/false, false);
+  CHECK(beside == before);
   CHECK(beside[0].dx == beside[1].dx);  // the sum, on both
   CHECK(beside[0].dweight != beside[1].dweight);
+  CHECK(beside[0].left_free_in_sum == kCollectiveMultiprocessors);
   CHECK(beside[0].left_free == 0);  // again
+  CHECK(before[0].left_free_in_sum == 0);
   for (const Outcome& outcome : beside) {
     for (const float value : outcome.dx) CHECK(std::isfinite(value));
     for (const float value : outcome.dweight) CHECK(std::isfinite(value));

@@ -22,10 +22,11 @@ struct StagePass {
   int gradient = -1;  // of this chunk's output on entry, of its input on return
   // The chunk's first pass of a step that goes forward, or that makes input gradients.
   bool is_first = false;
-  // Its first one that makes the gradients which may wait for a weight half.
+  // The chunk's first pass of a step that makes gradients which a schedule with halves leaves to
+  // the weight half.
   bool is_first_weight = false;
-  // Its last pass of a step. It adds to the parameters' gradients, and no later one does: each
-  // input half has its weight half behind it.
+  // The chunk's last pass of a step. It adds to the parameters' gradients, and no later pass does:
+  // each input half has its weight half behind it.
   bool is_last = false;
 };
 

@@ -20,9 +20,9 @@ namespace convene::worker {
 //
 // When a capture fails, one warning says why, and from then on all passes go op by op.
 //
-// REQUIRES: these passes queue nothing but ops of their stream (so tp is 1), with the same
-// addresses and shapes in every step. Another batch, such as one for validation, goes to the stage
-// itself.
+// REQUIRES: the passes of GraphedPasses queue nothing but ops of their stream (so tp and cp are 1,
+// and zero_stage is at most 1), with the same addresses and shapes in every step. Another batch,
+// such as one for validation, goes to the stage itself.
 //
 // Not thread-safe.
 class GraphedStage final : public PipelineStage {

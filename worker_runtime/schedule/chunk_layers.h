@@ -12,8 +12,8 @@ namespace convene::worker {
 // first and the last may have the embedding or the head alone.
 //
 // `layout` gives the counts, separated by commas: "5,6,6,7"; "6*3" stands for "6,6,6". Empty: a cut
-// whose dearest chunk is as cheap as possible; chunks in the middle get what does not divide, as
-// ends have other work.
+// whose chunk with the most work has as little of it as possible; chunks in the middle get what
+// does not divide, because the chunks at the ends have other work too.
 //
 // InvalidArgument, with the automatic cut as the nearest legal value: text of another form, another
 // number of chunks or of layers, or a chunk without any layer; and with the legal numbers, where

@@ -13,7 +13,7 @@ namespace convene::worker {
 enum class ComputeKind {
   kForward,
   kBackward,  // both halves at once
-  // The halves, of which the later one no other rank waits for:
+  // The halves. No other rank waits for the second one.
   kBackwardInput,   // the gradient of the chunk's input
   kBackwardWeight,  // the gradients of its parameters
 };

@@ -1,10 +1,10 @@
 // Parameters and gradients of a rank: gradients are reduced and parameters gathered bucket by
 // bucket, beside the arithmetic. This rank updates a part of each bucket: ZeRO's cut
-// (flat_shard.h). Whole buckets lie in two flat buffers (ZeRO-1); of the others the rank keeps
-// the part alone, of the gradients (ZeRO-2, gradient_shards.h) and of the parameters too (ZeRO-3,
-// parameter_shards.h). With several copies of the optimizer's state (hybrid sharding; one rank a
-// copy is plain data parallelism, DDP) a bucket's part is then summed over the ranks that keep a
-// copy of it, and all of them update it alike.
+// (flat_shard.h). With ZeRO-1 the buckets lie here whole, in two flat buffers. With ZeRO-2 the rank
+// keeps only its part of the gradients of most buckets (gradient_shards.h), with ZeRO-3 also only
+// its part of their parameters (parameter_shards.h). With several copies of the optimizer's state
+// (hybrid sharding; one rank a copy is plain data parallelism, DDP) a bucket's part is then summed
+// over the ranks that keep a copy of it, and all of them update it alike.
 #pragma once
 
 #include <cstdint>
@@ -97,17 +97,17 @@ class BucketStore final : public UnitStore {
   // compute() has updated this rank's part of the bucket. A whole one is gathered beside ops that
   // are queued from now on. Buckets come in order. Errors: the collective's.
   absl::Status Updated(size_t bucket);
-  // The same of an update by the host, which is done: the part becomes `weights`, unless it is
-  // their own place. The copy is queued in communication() where a gather follows it, beside ops
-  // that are queued from now on, else in compute(), before them. Nothing changes them until
-  // compute() has come to the next FinishReducing.
+  // The same where the host has made the update: copies `weights` to this rank's part of the
+  // bucket, unless they are that part already. Where a gather follows, the copy is queued in
+  // communication(), beside ops that are queued from now on; else in compute(), before them. The
+  // caller must not change `weights` until compute() has come to the next FinishReducing.
   absl::Status Load(size_t bucket, ConstElements weights);
 
-  // The host begins to update all buckets, in order, beside what comes now. `publish`, which waits
-  // for a bucket's update and calls Load, is called once for each bucket, in order, as soon as a
+  // The host begins to update all buckets, in order, beside what comes now. `publish` waits for a
+  // bucket's update and calls Load. The store calls it once for each bucket, in order, as soon as a
   // call below or a unit (Acquire) needs the bucket; so every rank gathers at the same place among
-  // its collectives, however long its host takes. Until then Prefetch does nothing. REQUIRES:
-  // FinishUpdate.
+  // its collectives, however long its host takes. Prefetch passes over a bucket that is not yet
+  // published. REQUIRES: FinishUpdate has ended the update before.
   void BeginUpdate(std::function<absl::Status(size_t bucket)> publish);
   // All buckets are published. Errors: `publish`'s; then it may be called again.
   absl::Status FinishUpdate() { return FinishUpdate(shard_.parts.size() - 1); }

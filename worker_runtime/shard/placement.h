@@ -37,8 +37,8 @@ struct Placement {
   };
   struct Unit {
     std::vector<int> tensors;  // into Placement::tensors, in the order of UnitSpec::tensors
-    // The unit's split tensors lie in it, or where it shares them with an earlier unit in that
-    // one's bucket; those that are the same on all tensor-parallel ranks lie in bucket 0.
+    // Where the unit's split tensors lie; a tensor that it shares with an earlier unit lies in that
+    // unit's bucket. Tensors that are the same on all tensor-parallel ranks lie in bucket 0.
     int bucket = 0;
   };
 
@@ -55,32 +55,33 @@ struct Placement {
 
 // The fewest elements of a bucket, for a rank at `coordinate`: few enough that most of a large
 // model's reductions run beside its backward pass, enough that a ring of dp ranks has a message
-// worth its latency. `asked`, or where that is 0 Megatron-LM's choice
-// (megatron/core/distributed/distributed_data_parallel.py). More than there are, which gives one
-// bucket, where there is nothing to reduce, and on every stage but the first, as in Megatron: such
-// a stage reduces while the stages before it still run their last backward pass, and has a stage's
-// forward pass longer to gather. Collectives beside its own last backward pass would slow that pass
-// down, and all stages before it wait for the result.
+// worth its latency. It is `asked`, or where that is 0 Megatron-LM's choice
+// (megatron/core/distributed/distributed_data_parallel.py). Where there is nothing to reduce, and
+// on every stage but the first, it is more than any buffer has, so that there is one bucket.
+// (Megatron does the same.) A later stage reduces while the stages before it still run their last
+// backward pass, and has a stage's forward pass longer to gather. Collectives beside its own last
+// backward pass would slow that pass down, and all stages before it wait for the result.
 int64_t BucketCountMin(const Layout& layout, const Coordinate& coordinate, int64_t asked = 0);
 
-// PlaceUnits' bucket_count_min for a bucket a unit.
+// The `bucket_count_min` of PlaceUnits that makes a bucket for each unit.
 inline constexpr int64_t kUnitBuckets = 0;
 
-// Places the tensors of a stage's units, in the order of the forward pass. Buckets have at least
-// `bucket_count_min` elements, but the first one, with what is the same on all tensor-parallel
-// ranks, has what is left. With kUnitBuckets it has nothing else, and each unit's other tensors are
-// a bucket of their own; what units share lies in the first one's.
+// Places the tensors of a stage's units, in the order of the forward pass. Each bucket has at least
+// `bucket_count_min` elements, but for the first one: it has the tensors that are the same on all
+// tensor-parallel ranks, and the elements that are left. With kUnitBuckets the first bucket has
+// only those tensors, and each unit's other tensors are a bucket of their own; a tensor that
+// several units share lies in the bucket of the first of them.
 Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min);
 
 // The first element and the end of a part of the flat buffer.
 using FlatRange = std::pair<int64_t, int64_t>;
 
-// Visits what no tensor has of a bucket, in flat order.
+// Visits the ranges of a bucket that belong to no tensor, in flat order.
 void ForPadding(const Placement& placement, int bucket,
                 absl::FunctionRef<void(const FlatRange&)> visit);
 
-// Tensors side by side, all of whose gradients come behind the backward pass of `unit`. A unit
-// before has the beginning of the same range, or nothing. Begins at a multiple of
+// The range of tensors, side by side, whose gradients all come after the backward pass of `unit`.
+// For an earlier unit it is the beginning of the same range, or empty. It begins at a multiple of
 // kParameterAlignment.
 FlatRange TensorsBefore(const Placement& placement, int unit);
 

@@ -39,10 +39,10 @@ class ShardedOptimizer {
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
-  // Declares its state in `arena`, which starts it as zeros, and the copy in `staging`, host memory
-  // into and from which the device copies asynchronously; where it is offloaded, all of it in
-  // `staging`. Where the store's parameters are kFloat32, and nothing is offloaded, they are the
-  // master weights.
+  // Declares the optimizer's state in `arena`, which starts it as zeros, and the copy for
+  // checkpoints in `staging`: host memory into and from which the device copies asynchronously.
+  // Where the state is offloaded, all of it is in `staging`. Where the store's parameters are
+  // kFloat32, and nothing is offloaded, they are the master weights.
   ShardedOptimizer(BucketStore& store, const Options& options, Device& device, Arena& arena,
                    Arena& staging);
 
@@ -79,8 +79,8 @@ class ShardedOptimizer {
   // copies_for_checkpoints.
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
 
-  // Pieces of all parameters, which the caller fills: this rank needs them to go on. Then call
-  // FinishRead, or start again. All ranks of dp call it. Errors: as PiecesToWrite.
+  // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
+  // FinishRead, or this function again. All ranks of dp call it. Errors: as PiecesToWrite.
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead();
   // The filled pieces become the state, and every rank gets all parameters.
   // Errors: the collective's.

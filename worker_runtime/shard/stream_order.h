@@ -8,7 +8,7 @@
 
 namespace convene::worker {
 
-// A point in communication() for which compute() may wait. The one that was never recorded lies
+// A point in communication() for which compute() may wait. A point that was never recorded lies
 // before everything.
 class CommunicationPoint {
  public:

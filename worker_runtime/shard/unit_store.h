@@ -27,16 +27,17 @@ class UnitStore {
   virtual absl::Status Prefetch(int /*unit*/) { return absl::OkStatus(); }
 
   // Where the ops of one pass put the gradient of one tensor. `is_first`: it is the step's first
-  // pass that makes this gradient in this unit, which overwrites it unless another unit has the
-  // tensor too and comes before; later passes add to it. Of a store that keeps whole gradients the
-  // answer depends on the arguments alone: the ops may be captured once and launched in every step.
-  // A store that keeps shards gives other places, call it in every pass.
+  // pass that makes this gradient in this unit. The first pass overwrites the place, unless another
+  // unit has the same tensor and came before; later passes add to it. A store that keeps whole
+  // gradients answers by the arguments alone, so the ops may be captured once and launched in every
+  // step. A store that keeps shards gives other places: call it in every pass.
   virtual WeightGradient Gradient(int unit, int tensor, bool is_first) = 0;
 
-  // Gradients of units before `unit`, side by side, that lie idle in compute()'s order from the end
-  // of one step's update until Gradient is called for one of those units in the next step. In
-  // between others may write there, in compute(). No other stream may read gradients after
-  // FinishReducing. Empty where a store has none; all other answers begin at one place. Any time.
+  // The gradients of units before `unit` that lie idle, side by side: from the end of one step's
+  // update until Gradient is called for one of those units in the next step, in compute()'s order.
+  // Until then other code may write there, in compute(). No other stream may read gradients after
+  // FinishReducing. A store without idle gradients answers with an empty block; all other blocks
+  // begin at one place. May be called at any time.
   virtual ArenaBlock<float> IdleGradients(int /*unit*/) const { return {}; }
 
   // A backward pass of the unit is queued; `is_last`: no other one of this step adds to its

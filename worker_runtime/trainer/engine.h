@@ -82,11 +82,12 @@ class Engine {
   ShardedOptimizer& optimizer() { return parts_.optimizer; }
   const Placement& placement() const { return parts_.store.placement(); }
   BucketStore& store() { return parts_.store; }
-  // In the device's memory; the host may read them once Device::Synchronize has returned. Whole as
-  // far as BucketStore has whole ones. With offload_optimizer parameters may still be those of the
-  // step before: a bucket changes when a later call needs it.
+  // The parameters of whole buckets (BucketStore), in the device's memory; the host may read them
+  // once Device::Synchronize has returned. With offload_optimizer they may still be the parameters
+  // of the step before: a bucket changes when a later call needs it.
   ConstElements parameters() const { return parts_.store.parameters(); }
-  // With one microbatch a step: the step's only until the next pass, also a forward one.
+  // With one microbatch a step, these are the step's gradients only until the next pass, also a
+  // forward one: activations may lie in this memory then.
   absl::Span<const float> gradients() const { return parts_.store.gradients(); }
 
  private:

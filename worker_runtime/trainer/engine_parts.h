@@ -79,7 +79,8 @@ struct EngineOptions {
   Memory* collective_memory = nullptr;
 };
 
-// Of Lower. A receive ahead would hold up compute() all the same.
+// Lower's `receives_ahead`. A receive posted ahead of its pass would hold up compute() all the
+// same.
 inline constexpr int kReceivesAhead = 0;
 
 // PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many

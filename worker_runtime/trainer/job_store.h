@@ -32,12 +32,12 @@ absl::Status TellOfData(rendezvous::StoreClient& store, const std::string& key_p
                         const std::string& news);
 
 struct DataWait {
-  // A node may prepare its data for hours, but not come no further for so long.
+  // A node may prepare its data for hours. When nothing new is heard for this long, the wait fails.
   absl::Duration silence_max = absl::Minutes(30);
   absl::Duration look_interval = absl::Seconds(30);
   Clock* clock = &Clock::Real();
-  // Called after a look with the latest of TellOfData ("" without any) and how many ranks have
-  // their data, when one of them is new.
+  // Called after a look, when something has changed: with the number of ranks that have their data,
+  // and with the latest news of TellOfData ("" without any).
   std::function<void(int64_t ready, const std::string& news)> heard;
 };
 // Returns once every rank has called it. DeadlineExceeded: nothing new for silence_max; the store's

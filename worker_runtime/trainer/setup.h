@@ -29,9 +29,9 @@ std::string WhyNoGpu(const TrainOptions& options, const Device& device);
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
                                                          const Contract& contract);
 
-// Tells how far this node has come with its data ("31.4%"): the agent, which watches that each rank
-// comes further, and one rank of each node the ranks that wait in Connect. Both arguments must
-// outlive it.
+// Returns a function that tells how far this node has come with its data ("31.4%"). Each rank tells
+// its agent, which watches that the rank comes further. One rank of each node also tells the ranks
+// that wait in Connect. Both arguments must outlive the function.
 std::function<void(const std::string& done)> TellsOfData(const Contract& contract,
                                                          ProgressWriter& progress);
 
@@ -53,8 +53,9 @@ bool SavesInBackground(const TrainOptions& options);
 // DecideLayout's.
 absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
                                                     const Contract& job, Device& device);
-// PURE. A layout with fewer workers than were asked for is no mistake any more (DecideLayout). Only
-// our agents tell all ranks the same about it: under torchrun it stays a mistake.
+// PURE. Whether the job had an epoch before this one. Then a layout with fewer workers than were
+// asked for is no mistake (DecideLayout), because a node may be lost. Only our agents tell all
+// ranks the same about it; under torchrun it stays a mistake.
 bool JobHasBegun(const Contract& contract);
 
 // PURE. The size of the world that a memory plan is for. DecideLayout refuses an impossible layout

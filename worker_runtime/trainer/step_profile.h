@@ -13,9 +13,9 @@ namespace convene::worker {
 
 // PURE. One line an op, the longest first within its group, groups by their sums; then the gaps:
 // the rest of `seconds` that is in no op (the host, waiting for other streams). `seconds` is the
-// time of `steps` steps. The work beside these ops, of the streams for communication and of the
-// host's, where the optimizer may be, is no part of the sum, and follows it. Ends with a newline.
-// "" when steps is 0.
+// time of `steps` steps. Below the sum stands the work that ran beside these ops: in the streams
+// for communication, and in the host's stream, where the optimizer may be. It is no part of the
+// sum. Ends with a newline. "" when steps is 0.
 //
 //   profile of 20 steps        ms a step   share
 //   products                       10.10   66.0%

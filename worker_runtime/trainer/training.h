@@ -19,11 +19,11 @@ enum class TrainingEnd {
 // writes the metrics. A stop that `stop` asks for is heard from the first step on; a spare passes
 // it on to rank 0.
 //
-// Errors: those of DecideLayout, before anything is connected;
-// FailedPrecondition when some ranks have a GPU and some have none; those of the data, the
-// checkpoint and the engine; Aborted when a peer is gone (the agent starts this worker again);
-// DeadlineExceeded when a collective waited too long; DataLoss when too many steps in a row, or all
-// of them, were skipped because their gradients are no numbers; the file system's when too many
+// Errors: those of DecideLayout, before anything is connected; FailedPrecondition when some ranks
+// have a GPU and some have none; those of the data, the checkpoint and the engine; Aborted when a
+// peer is gone (the agent starts this worker again); DeadlineExceeded when a collective waited too
+// long; DataLoss when too many steps in a row, or too many at the end of the run, were skipped
+// because their gradients are no numbers (SkippedSteps); the file system's when too many
 // checkpoints in a row, or the last one, could not be saved, or metrics were lost for too long.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& contract,
                                         StopToken& stop);

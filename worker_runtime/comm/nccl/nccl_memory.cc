@@ -24,6 +24,17 @@ absl::Status Zero(void* data, size_t bytes) {
   return cuda::CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset");
 }
 
+absl::Status NoBlock(size_t bytes, const absl::Status& from_nccl) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  cudaMemGetInfo(&free_bytes, &total_bytes);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the GPU has no block of ", HumanBytes(static_cast<double>(bytes)),
+                   " for collectives: ", HumanBytes(static_cast<double>(free_bytes)), " of its ",
+                   HumanBytes(static_cast<double>(total_bytes)), " are free; ",
+                   absl::string_view(from_nccl.message())));
+}
+
 }  // namespace
 
 NcclMemory::NcclMemory(std::weak_ptr<NcclSession> session, Collective& host)
@@ -32,29 +43,29 @@ NcclMemory::NcclMemory(std::weak_ptr<NcclSession> session, Collective& host)
 absl::StatusOr<void*> NcclMemory::Allocate(size_t bytes) {
   CONVENE_CHECK(bytes > 0);
   void* data = nullptr;
-  if (ncclMemAlloc(&data, bytes) != ncclSuccess) {
+  const absl::Status from_nccl = Annotate(NcclStatus(ncclMemAlloc(&data, bytes)), "ncclMemAlloc");
+  if (!from_nccl.ok()) {
     (void)cudaGetLastError();  // not the next call's
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the GPU has no block of ", HumanBytes(static_cast<double>(bytes)),
-                     " for NCCL: ", HumanBytes(static_cast<double>(free_bytes)), " of its ",
-                     HumanBytes(static_cast<double>(total_bytes)), " are free"));
+    if (cudaMalloc(&data, bytes) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return NoBlock(bytes, from_nccl);
+    }
+    plain_.insert(data);
   }
   absl::Status status = Zero(data, bytes);
-  if (status.ok()) status = RegisterEverywhere(data, bytes);
+  if (status.ok()) status = RegisterEverywhere(data, bytes, from_nccl);
   if (!status.ok()) {
-    ncclMemFree(data);
+    GiveBack(data);
     return status;
   }
   return data;
 }
 
-absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes) {
+absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes,
+                                            const absl::Status& from_nccl) {
   const std::shared_ptr<NcclSession> session = session_.lock();
   CONVENE_CHECK(session != nullptr);
-  const absl::Status registered = session->RegisterMemory(data, bytes);
+  const absl::Status registered = from_nccl.ok() ? session->RegisterMemory(data, bytes) : from_nccl;
   if (!registered.ok()) {
     // Registration that is turned off needs no warning.
     spdlog::log(absl::IsFailedPrecondition(registered) ? spdlog::level::info : spdlog::level::warn,
@@ -70,7 +81,15 @@ absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes) {
 void NcclMemory::Free(void* data, size_t /*bytes*/) {
   const std::shared_ptr<NcclSession> session = session_.lock();
   if (session != nullptr) session->DeregisterMemory(data);
-  ncclMemFree(data);
+  GiveBack(data);
+}
+
+void NcclMemory::GiveBack(void* data) {
+  if (plain_.erase(data) > 0) {
+    cudaFree(data);
+  } else {
+    ncclMemFree(data);
+  }
 }
 
 }  // namespace convene::worker

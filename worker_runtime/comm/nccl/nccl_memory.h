@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,9 +21,10 @@ class NcclSession;
 // All ranks allocate the same blocks in the same order: NCCL does not define the case that one rank
 // passes a registered buffer and another rank an unregistered one, so each Allocate asks over
 // `host` whether all ranks could register theirs. If one could not, none does: that rank logs one
-// warning with the reason, and the training is right, but slower. NCCL_LOCAL_REGISTER=0 turns
-// registration off, on one node as good as on all; NCCL_CUMEM_ENABLE=0 makes the blocks plain
-// cudaMalloc's.
+// warning with the reason, and the training is right, but slower. A rank that ncclMemAlloc gives no
+// block (no access to the driver's handles in a container, say) takes a plain one from cudaMalloc,
+// and then none is registered either. NCCL_LOCAL_REGISTER=0 turns registration off, on one node as
+// good as on all; NCCL_CUMEM_ENABLE=0 makes the blocks plain cudaMalloc's.
 //
 // NVLink SHARP wants a buffer at one offset of its block on all ranks, as the ranks of a tp or dp
 // group have it. Where offsets differ (embedding, world) NCCL notices that and goes the ordinary
@@ -46,10 +48,13 @@ class NcclMemory final : public Memory {
   void Free(void* data, size_t bytes) override;
 
  private:
-  absl::Status RegisterEverywhere(void* data, size_t bytes);
+  // `from_nccl`: an error where the block is not NCCL's.
+  absl::Status RegisterEverywhere(void* data, size_t bytes, const absl::Status& from_nccl);
+  void GiveBack(void* data);
 
   const std::weak_ptr<NcclSession> session_;
   Collective& host_;
+  std::set<void*> plain_;  // the blocks that are cudaMalloc's
 };
 
 }  // namespace convene::worker

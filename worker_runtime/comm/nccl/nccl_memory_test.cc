@@ -144,6 +144,35 @@ TEST_CASE("what one rank cannot register, none does") {
   CHECK(Count(nccl.Calls(), "free 0") == 2);
 }
 
+TEST_CASE("a rank that NCCL gives no block takes a plain one, and none is registered") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  nccl.SetAllocation(ncclUnhandledCudaError, cudaSuccess);
+  Job job;
+  job.Allocate();
+  const Calls allocated = nccl.Calls();
+  CHECK(Count(allocated, "plain allocate 0") == 1);
+  // Of the rank that NCCL gave one, which is either.
+  CHECK(Count(allocated, "register 1") + Count(allocated, "register 3") == 1);
+  CHECK(Count(allocated, "deregister 1") + Count(allocated, "deregister 3") == 1);
+  job.Free();
+  const Calls freed = nccl.Calls();
+  CHECK(Count(freed, "free 0") == 1);
+  CHECK(Count(freed, "plain free 0") == 1);
+}
+
+TEST_CASE("a GPU without room says so, and what NCCL said") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2});
+  FlightRecorder recorder(16, Clock::Real());
+  const auto session = std::make_shared<NcclSession>(
+      NcclSessionOptions{.operation_timeout = absl::Minutes(1), .recorder = &recorder});
+  NcclMemory memory(session, *sets[0].host);
+  nccl.SetAllocation(ncclUnhandledCudaError, cudaErrorMemoryAllocation);
+  const absl::Status status = memory.Allocate(kBytes).status();
+  CHECK_STATUS(status, absl::StatusCode::kResourceExhausted, "no block of 4");
+  CHECK_THAT(std::string(status.message()), Catch::Contains("ncclMemAlloc: NCCL: "));
+}
+
 TEST_CASE("a rank whose peer is gone gets no block, and no memory is left") {
   PlayedNccl& nccl = PlayedNccl::Reset();
   std::vector<CommunicatorSet> sets =

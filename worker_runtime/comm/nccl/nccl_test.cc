@@ -39,7 +39,9 @@ namespace {
 
 using convene::testing::HasGpuOrSkips;
 
-constexpr absl::Duration kJobPatience = absl::Minutes(3);
+// A job takes seconds. A case whose job hangs ends by itself, and says which job it was, before
+// tools/gpu_check stops the case.
+constexpr absl::Duration kJobPatience = absl::Seconds(30);
 // The variable that gives a rank its orders: "suite 0 1 2 1 /tmp/..." (the test, rank, pp, dp, tp,
 // the store's directory).
 constexpr char kOrders[] = "CONVENE_NCCL_TEST";

@@ -296,7 +296,7 @@ absl::Status ConvertTokens(const TokenSource& source, const std::string& path,
         source.path(), " says which tokens count in the loss, and ",
         options.format == TokenFormat::kMegatron ? "Megatron's" : "llm.c's",
         " format cannot: a training on it would learn all of them. Convert to this program's own "
-        "format or nanotron's, or ask for the loss of what counts"));
+        "format or nanotron's, or give --drop-counted"));
   }
   Conversion tokens(source, options);
   CONVENE_RETURN_IF_ERROR(tokens.FindVocabulary());

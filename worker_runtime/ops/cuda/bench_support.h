@@ -1,20 +1,19 @@
-// For the benchmarks of ops on a GPU: the time of one launch, figures, and the program's frame.
+// For the benchmarks of ops on a GPU: the time of one launch, and the program's frame.
 #pragma once
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/event_chain.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/ops/cuda/figures.h"
 
 namespace convene::worker::cuda {
 
@@ -48,27 +47,6 @@ inline absl::StatusOr<double> MedianMilliseconds(Queue& queue,
   return samples[kSamples / 2] / calls;
 }
 
-// Lines for people as they come; at the end one JSON object a figure.
-class Figures {
- public:
-  // `fields`: ", \"tflops\": 1.5" and so on.
-  void Add(const std::string& name, const std::string& fields) {
-    lines_.push_back(absl::StrCat("{\"name\": \"", name, "\"", fields, "}"));
-  }
-  // To `path`, or to stdout when it is null.
-  absl::Status Write(const char* path) const {
-    std::FILE* const file = path == nullptr ? stdout : std::fopen(path, "w");
-    if (file == nullptr) return absl::UnknownError(absl::StrCat("cannot write ", path));
-    for (const std::string& line : lines_) std::fprintf(file, "%s\n", line.c_str());
-    const bool is_written = std::fflush(file) == 0;
-    if (path != nullptr) std::fclose(file);
-    return is_written ? absl::OkStatus() : absl::UnknownError("cannot write the figures");
-  }
-
- private:
-  std::vector<std::string> lines_;
-};
-
 // The main function of NAME [--json FILE], which `run` makes the figures of.
 inline int BenchMain(int argc, char** argv, const char* name,
                      const std::function<absl::Status(Figures&)>& run) {
@@ -77,10 +55,10 @@ inline int BenchMain(int argc, char** argv, const char* name,
     std::fprintf(stderr, "usage: %s [--json FILE]\n", name);
     return 64;
   }
-  Figures figures;
-  absl::Status status = run(figures);
-  // Also after an error: the figures made before it count.
-  status.Update(figures.Write(has_json ? argv[2] : nullptr));
+  Figures figures(has_json ? argv[2] : nullptr);
+  absl::Status status = figures.status();
+  if (status.ok()) status = run(figures);
+  status.Update(figures.status());
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s: %s\n", name, status.ToString().c_str());
   return 1;

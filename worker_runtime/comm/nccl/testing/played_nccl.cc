@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -34,6 +35,8 @@ PlayedNccl& PlayedNccl::Reset() {
   played.asks_left_.clear();
   played.end_of_init_ = ncclSuccess;
   played.registrations_.clear();
+  played.next_allocation_ = ncclSuccess;
+  played.next_plain_allocation_ = cudaSuccess;
   played.calls_.clear();
   return played;
 }
@@ -62,6 +65,12 @@ void PlayedNccl::SetEndOfInit(ncclResult_t state) {
 void PlayedNccl::SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle) {
   MutexLock lock(&mutex_);
   registrations_[CommunicatorOf(communicator)] = {result, gives_handle};
+}
+
+void PlayedNccl::SetAllocation(ncclResult_t by_nccl, cudaError_t plain) {
+  MutexLock lock(&mutex_);
+  next_allocation_ = by_nccl;
+  next_plain_allocation_ = plain;
 }
 
 std::vector<std::string> PlayedNccl::Calls() {
@@ -117,6 +126,22 @@ ncclResult_t PlayedNccl::Register(ncclComm_t communicator, void* data, void** ha
   registrations_.erase(planned);
   *handle = registration.gives_handle ? data : nullptr;
   return registration.result;
+}
+
+ncclResult_t PlayedNccl::Allocate(void** data, size_t bytes) {
+  MutexLock lock(&mutex_);
+  Write("allocate", nullptr);
+  const ncclResult_t result = std::exchange(next_allocation_, ncclSuccess);
+  if (result == ncclSuccess) *data = malloc(bytes);
+  return result;
+}
+
+cudaError_t PlayedNccl::AllocatePlain(void** data, size_t bytes) {
+  MutexLock lock(&mutex_);
+  Write("plain allocate", nullptr);
+  const cudaError_t result = std::exchange(next_plain_allocation_, cudaSuccess);
+  if (result == cudaSuccess) *data = malloc(bytes);
+  return result;
 }
 
 void PlayedNccl::Group(int step) {
@@ -180,14 +205,25 @@ ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void*) {
   return PlayedNccl::OfProcess().Record("deregister", communicator);
 }
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
-  *data = malloc(bytes);
-  return PlayedNccl::OfProcess().Record("allocate", nullptr);
+  return PlayedNccl::OfProcess().Allocate(data, bytes);
 }
 ncclResult_t ncclMemFree(void* data) {
   free(data);
   return PlayedNccl::OfProcess().Record("free", nullptr);
 }
 
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  return PlayedNccl::OfProcess().AllocatePlain(data, bytes);
+}
+cudaError_t cudaFree(void* data) {
+  free(data);
+  (void)PlayedNccl::OfProcess().Record("plain free", nullptr);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = *total_bytes = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }

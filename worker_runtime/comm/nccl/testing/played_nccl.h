@@ -35,6 +35,8 @@ class PlayedNccl {
   void SetEndOfInit(ncclResult_t state);
   // The result of the communicator's next registration.
   void SetRegistration(uintptr_t communicator, ncclResult_t result, bool gives_handle);
+  // The results of the next ncclMemAlloc and of the next cudaMalloc.
+  void SetAllocation(ncclResult_t by_nccl, cudaError_t plain);
   // "grouped abort 1", in order.
   std::vector<std::string> Calls();
 
@@ -43,6 +45,8 @@ class PlayedNccl {
   ncclResult_t Init(const std::string& deed, ncclComm_t* made);
   ncclResult_t Ask(ncclComm_t communicator, ncclResult_t* state);
   ncclResult_t Register(ncclComm_t communicator, void* data, void** handle);
+  ncclResult_t Allocate(void** data, size_t bytes);
+  cudaError_t AllocatePlain(void** data, size_t bytes);
   void Group(int step);
   void RecordEvent(cudaEvent_t event);
   bool IsPending(cudaEvent_t event);
@@ -66,6 +70,8 @@ class PlayedNccl {
   std::map<ncclComm_t, int> asks_left_ ABSL_GUARDED_BY(mutex_);  // while it is made
   ncclResult_t end_of_init_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
   std::map<ncclComm_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);
+  ncclResult_t next_allocation_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
+  cudaError_t next_plain_allocation_ ABSL_GUARDED_BY(mutex_) = cudaSuccess;
   int group_depth_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
 };

@@ -301,8 +301,8 @@ TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the
   }
 }
 
-TEST_CASE(
-    "our own attention agrees with the reference, in fp32 and bf16, with the same bits twice") {
+TEST_CASE("our own attention agrees with the reference, in fp32 and bf16, with the same bits twice",
+          "[many-barriers]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   queue.queue().plans<AttentionPlans>().ForbidCudnn();

@@ -1,0 +1,121 @@
+// Node's functions for the time after its result is known.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "agent/core/explain.h"
+#include "agent/node.h"
+#include "rendezvous/quorum/job_view.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "tools/base/text.h"
+
+namespace convene::agent {
+namespace {
+
+// When the reader of our output takes nothing for so long at the end, the rest is given up.
+constexpr absl::Duration kDrainPatience = absl::Seconds(5);
+// The limit of all work after the result is known. It needs a few milliseconds, but gRPC on a node
+// without memory or threads never comes back.
+constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
+// The time that viewers of the logs get for the last lines.
+constexpr absl::Duration kPublishPatience = absl::Seconds(1);
+// A process that only hosts the rendezvous looks so often whether a job still needs it.
+constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
+constexpr size_t kMostJobsNamed = 4;
+
+}  // namespace
+
+void Node::BeginWindUp() {
+  wind_up_.emplace(
+      kWindUpPatience, result_->exit_code,
+      absl::StrCat("convene: ", result_->explanation,
+                   "\nconvene: the connection to the rendezvous did not close within ",
+                   absl::FormatDuration(kWindUpPatience), "; ended without waiting for it"));
+}
+
+void Node::WindUp() {
+  if (is_told_to_end_ && result_->exit_code != 0) slurm_requeue_.BeforeLeaving();
+  BeginWindUp();
+  input_.Restore();  // Here too: not every end waits until the workers are gone.
+  if (!console_.Drain(kDrainPatience)) {
+    spdlog::warn("the reader of this command's output takes nothing more: the last lines are lost");
+  }
+  group_.reset();
+  HandOnError();
+  // The last words name the file.
+  const bool keeps_errors =
+      result_->exit_code != 0 && state_.failure.has_value() && !state_.failure->error_file.empty();
+  if (!logs_->Finish(kDrainPatience, keeps_errors)) {
+    spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
+  }
+  if (logs_->has_folders()) result_ = WithLogs(*std::move(result_), logs_->directory());
+  custody_.Close();
+  log_publisher_->Finish(kPublishPatience);
+  log_publisher_.reset();
+  link_->Close();
+  ServeOtherJobs();
+  link_->StopHosting();
+}
+
+// Once this process is told to end, other runs lose their rendezvous. Nodes of its own run were
+// told to end with it (or lost their epoch with its workers), and save: without an answer to their
+// heartbeats they would be killed when their lease ends.
+std::vector<std::string> Node::ServedRuns() {
+  std::vector<std::string> runs;
+  for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
+    const bool counts = !is_told_to_end_ || (job.is_stopping && job.id == options_.hello.job_id);
+    if (counts) runs.push_back(absl::StrCat("run \"", job.id, "\""));
+  }
+  return runs;
+}
+
+// The other nodes' agents know no other rendezvous: without this one their workers would be
+// stopped.
+void Node::ServeOtherJobs() {
+  std::vector<std::string> served = ServedRuns();
+  if (served.empty()) {
+    TellLosers();
+    return;
+  }
+  wind_up_.reset();
+  const absl::Duration limit = StopLimit(state_.rules);
+  MonotonicTime until = MonotonicTime::InfiniteFuture();
+  if (!result_->explanation.empty()) Log(result_->explanation);
+  if (is_told_to_end_) {
+    Log(absl::StrCat("this process hosts the rendezvous, and other nodes of ", served.front(),
+                     " still stop their workers: it stays until they have, at most ",
+                     absl::FormatDuration(limit), ". A second Ctrl-C ends it at once"));
+  } else {
+    if (link_->is_hosting()) link_->ServeStore(std::nullopt);  // Not from the store that goes now.
+    store_.reset();  // The next run on this machine may want its port.
+    worker_store_port_.Reset();
+    Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ",
+                     JoinCapped(served, kMostJobsNamed),
+                     " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) "
+                     "ends it before that"));
+  }
+  for (; !served.empty() && !is_told_at_once_; served = ServedRuns()) {
+    const MonotonicTime now = Clock::Real().Now();
+    if (is_told_to_end_) until = std::min(until, now + limit);
+    if (now >= until) break;
+    loop_.RunOnce(now + kServedInterval);
+  }
+  BeginWindUp();
+  if (!TellLosers()) Log("no job needs the rendezvous of this process any more: it ends");
+}
+
+bool Node::TellLosers() {
+  std::vector<std::string> runs;
+  for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
+    runs.push_back(absl::StrCat("run \"", job.id, "\""));
+  }
+  if (runs.empty()) return false;
+  Log(absl::StrCat("told to end: ", JoinCapped(runs, kMostJobsNamed), " loses its rendezvous"));
+  return true;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,124 @@
+"""An agent that hosts the rendezvous: where it listens, whom it serves, and until when."""
+
+import os
+import signal
+import socket
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until
+
+# The worker writes that it has begun, and works until the file $DONE exists.
+_WORKER = """
+echo "$RANK" >> "$STARTS"
+until [ -e "$DONE" ]; do sleep 0.05; done
+"""
+
+
+def free_endpoint(host="127.0.0.1"):
+    with socket.create_server((host, 0)) as free:
+        return f"{host}:{free.getsockname()[1]}"
+
+
+class HostingTest(ConveneTestCase):
+
+    def start_node(self, node_rank, endpoint, script, log, run="job"):
+        return self.start(CONVENE, "run", "--nnodes", "2", "--node-rank", node_rank, "--rdzv-endpoint", endpoint, "--rdzv-id", run,
+                          "--no-python", "sh", "-c", script, log=log, DIRECTORY=self.path(""))
+
+    def wait_for(self, name):
+        wait_until(lambda: os.path.exists(self.path(name)), 20, name)
+
+    def test_any_loopback_address_is_a_place_to_meet(self):
+        # 127.0.1.1 is what `hostname -i` says on Debian.
+        endpoint = free_endpoint("127.0.1.1")
+        self.finish(self.start(CONVENE, "run", "--nnodes", "1", "--rdzv-endpoint", endpoint, "--no-python", "true"), 20)
+        nodes = [self.start_node(rank, endpoint, "exit 0", f"node{rank}") for rank in (0, 1)]
+        for node in nodes:
+            self.finish(node, 20)
+        self.assert_nothing_left()
+
+    def test_told_to_end_it_serves_until_the_other_nodes_of_its_run_have_saved(self):
+        endpoint = free_endpoint()
+        # Rank 1 saves for longer than the lease of 5 s.
+        script = """
+            trap 'if [ "$RANK" = 1 ]; then sleep 8; touch "$DIRECTORY/saved"; fi; exit 0' TERM
+            touch "$DIRECTORY/started.$RANK"
+            while :; do sleep 0.05; done"""
+        host = self.start_node(0, endpoint, script, "host")
+        wait_until(lambda: "hosting the rendezvous" in self.output(host), 20, "the host")
+        other = self.start_node(1, endpoint, script, "other")
+        for rank in (0, 1):
+            self.wait_for(f"started.{rank}")
+        for agent in (host, other):  # As `scancel` does.
+            agent.send_signal(signal.SIGTERM)
+        wait_until(lambda: "other nodes of run \"job\" still stop their workers" in self.output(host), 20, "the word of the host")
+        self.finish(other, 40, 128 + signal.SIGTERM)
+        self.assertTrue(os.path.exists(self.path("saved")))
+        self.finish(host, 20, 128 + signal.SIGTERM)
+        self.assert_nothing_left()
+
+    def test_it_does_not_stay_for_a_run_that_waits_for_the_next_command_of_its_machine(self):
+        # Both nodes' scripts have two commands. The first one of node 0 ends late, because its worker leaves a process that still works.
+        endpoint = free_endpoint()
+        first = "[ $RANK = 1 ] || { until [ -e $DIRECTORY/joined ]; do sleep 0.05; done & }"
+        nodes = [self.start_node(0, endpoint, first, "host")]
+        wait_until(lambda: "hosting the rendezvous" in self.output(nodes[0]), 20, "the host")
+        nodes.append(self.start_node(1, endpoint, first, "other"))
+        self.finish(nodes[1], 20)
+        self.assertIsNone(nodes[0].poll())
+        early = self.start_node(1, endpoint, "exit 0", "early")
+        wait_until(lambda: "job" in self.status(endpoint) and "forming" in self.status(endpoint), 20, "the second run at the old daemon")
+        with open(self.path("joined"), "w", encoding="utf-8"):
+            pass
+        self.finish(nodes[0], 20)
+        late = self.start_node(0, endpoint, "exit 0", "late")
+        self.finish(late, 30)
+        self.finish(early, 30)
+        self.assert_nothing_left()
+
+    def status(self, endpoint):
+        asked = self.start(CONVENE, "status", "--endpoint", endpoint)
+        asked.wait(20)
+        return self.output(asked)
+
+    def start_two_runs_on_one_rendezvous(self):
+        """The agent of the run "first", which hosts the rendezvous of both, and the one of "second"; each runs until a file is there."""
+        endpoint = free_endpoint()
+        agents = []
+        for run, says in (("first", "hosting the rendezvous"), ("second", "epoch 1: node 0 of 1")):
+            agents.append(self.start(CONVENE, "run", "--nnodes", "1", "--rdzv-endpoint", endpoint, "--rdzv-id", run, "--no-python",
+                                     "sh", "-c", _WORKER, log=run, STARTS=self.path("starts." + run), DONE=self.path("done." + run)))
+            wait_until(lambda: says in self.output(agents[-1]) and os.path.exists(self.path("starts." + run)), 20, f"the run {run}")
+        return agents
+
+    def end_run(self, run):
+        with open(self.path("done." + run), "w", encoding="utf-8"):
+            pass
+
+    def test_an_agent_that_hosts_the_rendezvous_of_another_run_stays_until_that_is_over(self):
+        first, second = self.start_two_runs_on_one_rendezvous()
+        self.end_run("first")
+        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
+        self.assertIsNone(second.poll())
+        self.end_run("second")
+        self.finish(second, 20)
+        self.assertIn("no job needs the rendezvous of this process any more", self.finish(first, 20))
+        with open(self.path("starts.second"), encoding="utf-8") as starts:
+            self.assertEqual(len(starts.readlines()), 1)  # It was never disturbed.
+        self.assert_nothing_left()
+
+    def test_an_agent_that_stays_for_another_run_ends_at_a_signal_with_its_own_code(self):
+        first, second = self.start_two_runs_on_one_rendezvous()
+        self.end_run("first")
+        wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
+        first.send_signal(signal.SIGTERM)
+        self.assertIn('run "second" loses its rendezvous', self.finish(first, 20))
+        # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
+        wait_until(lambda: "hosting the rendezvous" in self.output(second), 40, "another host")
+        self.end_run("second")
+        self.finish(second, 40)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()
