@@ -74,7 +74,7 @@ def stop(metrics: str, checkpoints: str, commands: List[List[str]], send_term: C
     send_term(running)
     outputs = [process.communicate(timeout=LIMIT_S)[0].decode() for process in running]
     seconds = time.monotonic() - told
-    steps = [json.loads(line) for line in lines_of(metrics)]
+    steps = [step for step in map(json.loads, lines_of(metrics)) if 'loss' in step]
     saved = sorted(name for name in os.listdir(checkpoints) if name.startswith('step_'))
     if not saved or int(saved[-1].split('_')[1]) != steps[-1]['step']:
         sys.exit(f'slurm_bench: step {steps[-1]["step"]} was made, but saved are {saved}:\n{outputs[0][-3000:]}')

@@ -157,7 +157,7 @@ class LostDirectoryTest(ConveneTestCase):
 
     def test_a_checkpoint_directory_that_goes_in_mid_run_is_no_usage_error(self):
         job = self.start(CONVENE_TRAIN, *self.train_arguments(steps=1000000))
-        self.wait_for_step(6)
+        self.wait_for_step(11)
         self.point_checkpoints_to("no-directory")
         text = self.finish(job, 20, 1)
         self.assertIn(self.path("checkpoints"), text)
@@ -166,7 +166,7 @@ class LostDirectoryTest(ConveneTestCase):
     def test_a_checkpoint_that_fails_is_said_and_tried_again(self):
         job = self.start(CONVENE_TRAIN, *self.train_arguments(
             steps=1000000, max_failed_checkpoints=1000000))
-        self.wait_for_step(6)
+        self.wait_for_step(11)
         self.point_checkpoints_to("no-directory")
         wait_until(lambda: "(2 of 1000000 failures in a row" in self.output(job), 20, "the warning")
         failed = self.metrics_step()

@@ -17,17 +17,18 @@ class ElasticTest(ConveneTestCase):
                            "the daemon's address in its log")
         return f"127.0.0.1:{match.group(1)}"
 
-    def start_agent(self, endpoint, node_rank, nnodes, workers=2, **changes):
+    def start_agent(self, endpoint, node_rank, nnodes, workers=2, environment=None, **changes):
         return self.start(
             CONVENE, "run", "--nnodes", nnodes, "--nproc-per-node", workers, "--rdzv-endpoint", endpoint,
             "--rdzv-id", "elastic", "--node-rank", node_rank, "--max-restarts", 3,
             find_program(CONVENE_TRAIN), *self.train_arguments(**changes),
-            log=f"agent{node_rank}.log")
+            log=f"agent{node_rank}.log", **(environment or {}))
 
     def metrics(self):
         return read_metrics(self.path("metrics.jsonl"))
 
     def wait_for_world(self, world_size, after_step):
+        """Past two saves that were due (every 5 steps) the first of them is on the disk."""
         wait_until(lambda: any(m["world_size"] == world_size and m["step"] > after_step
                                for m in self.metrics()), 60, f"a step with world size {world_size}")
         return self.metrics()[-1]["step"]
@@ -61,7 +62,7 @@ class ElasticTest(ConveneTestCase):
         endpoint = self.start_daemon()
         stays = self.start_agent(endpoint, 0, "1:2", steps=2000)
         dies = self.start_agent(endpoint, 1, "1:2", steps=2000)
-        step = self.wait_for_world(4, 5)
+        step = self.wait_for_world(4, 10)
         dies.kill()
         step = self.wait_for_world(2, step - 10)
         alone = [m for m in self.metrics() if m["world_size"] == 2]
@@ -78,6 +79,22 @@ class ElasticTest(ConveneTestCase):
             agent.wait(40)
         self.assertEqual(dies.wait(), -signal.SIGKILL)
 
+    def test_a_node_that_comes_while_a_checkpoint_is_written_loses_no_step(self):
+        endpoint = self.start_daemon()
+        values = {"steps": 100000, "checkpoint_every": 20, "workers": 1}
+        stays = self.start_agent(endpoint, 0, "1:2", environment=self.slow_disk("/step_00000020/"), **values)
+        wait_until(lambda: "the checkpoint after step 20 is still being written" in self.output(stays), 60, "a slow save")
+        comes = self.start_agent(endpoint, 1, "1:2", **values)
+        wait_until(lambda: "stopping the workers of epoch 1" in self.output(stays), 20, "the stop")
+        os.remove(self.path("hold"))
+        self.wait_for_world(2, 40)
+        for agent in (stays, comes):
+            agent.send_signal(signal.SIGTERM)
+        for agent in (stays, comes):
+            self.finish(agent, 40, 128 + signal.SIGTERM)
+        metrics = self.metrics()
+        self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
+
     def test_a_node_less_trains_the_same_although_the_batch_no_longer_divides(self):
         values = {"steps": 40, "global_batch_size": 32, "micro_batch_size": 4}
         one_process = self.train_arguments(
@@ -85,7 +102,7 @@ class ElasticTest(ConveneTestCase):
         self.finish(self.start(CONVENE_TRAIN, *one_process), 60)
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "3:4", workers=1, **values) for rank in range(4)]
-        self.wait_for_world(4, 6)
+        self.wait_for_world(4, 10)
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
@@ -107,7 +124,7 @@ class ElasticTest(ConveneTestCase):
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "2:4", workers=1, tp_size=2, pp_size=2,
                                    elastic_layout="best", **values) for rank in range(4)]
-        step = self.wait_for_world(4, 5)
+        step = self.wait_for_world(4, 10)
         agents.pop().kill()
         step = self.wait_for_world(3, step - 10)
         self.wait_for_world(3, step + 10)  # past a checkpoint of three workers
@@ -130,7 +147,7 @@ class ElasticTest(ConveneTestCase):
         values = {"steps": 40, "dp_shard_size": 2, "dp_replicate_size": 2}
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "3:4", workers=1, **values) for rank in range(4)]
-        self.wait_for_world(4, 5)
+        self.wait_for_world(4, 10)
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)

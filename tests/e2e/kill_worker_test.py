@@ -5,28 +5,38 @@ import signal
 import unittest
 
 from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program,
-                                           read_metrics)
+                                           read_metrics, wait_until)
 
 
 class KillWorkerTest(ConveneTestCase):
 
-    def run_job(self, name, kill_rank=None, nproc=4, **changes):
+    def run_job(self, name, kill_rank=None, nproc=4, held_step=None, **changes):
+        """A rank is killed after step 12; or while the checkpoint after `held_step` is being written."""
         metrics = self.path(f"{name}.jsonl")
         job = self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", nproc, "--max-restarts", 3,
             find_program(CONVENE_TRAIN),
             *self.train_arguments(metrics_file=metrics, checkpoint_dir=self.path(name), **changes),
-            log=f"{name}.log")
-        if kill_rank is not None:
+            log=f"{name}.log", **({} if held_step is None else self.slow_disk(f"/step_{held_step:08d}/")))
+        if held_step is not None:
+            # All steps up to the next checkpoint are made meanwhile.
+            wait_until(lambda: f"the checkpoint after step {held_step} is still being written" in self.output(job), 60, "a wait")
+            self.assertEqual(read_metrics(metrics)[-1]["step"], held_step + 5)
+            self.assertFalse(os.path.exists(self.path(f"{name}/step_{held_step:08d}/manifest")))
+        elif kill_rank is not None:
             self.wait_for_step(12, metrics=metrics)
+        if kill_rank is not None:
             os.kill(self.workers()[kill_rank], signal.SIGKILL)
+        if held_step is not None:
+            wait_until(lambda: any(m["epoch"] > 1 for m in read_metrics(metrics)), 60, "the next epoch")
+            os.remove(self.path("hold"))
         text = self.finish(job, 120)
         self.assert_nothing_left()
         return read_metrics(metrics), text
 
-    def check_same_curve_after_kill(self, **changes):
+    def check_same_curve_after_kill(self, held_step=None, **changes):
         whole, _ = self.run_job("whole", **changes)
-        killed, text = self.run_job("killed", kill_rank=1, **changes)
+        killed, text = self.run_job("killed", kill_rank=1, held_step=held_step, **changes)
         self.assertIn("SIGKILL", text)
         self.assertEqual([m["step"] for m in killed], list(range(1, 31)))
         self.assertGreater(killed[-1]["epoch"], whole[-1]["epoch"])
@@ -34,12 +44,17 @@ class KillWorkerTest(ConveneTestCase):
         for one, other in zip(whole, killed):
             self.assertEqual((one["loss"], one["grad_norm"]), (other["loss"], other["grad_norm"]),
                              f"step {one['step']}")
+        return killed
 
     def test_the_curve_is_bitwise_the_same_after_a_kill_with_all_axes(self):
         self.check_same_curve_after_kill(nproc=8, tp_size=2, pp_size=2)
 
     def test_the_curve_is_bitwise_the_same_after_a_kill_with_data_parallel_ranks(self):
         self.check_same_curve_after_kill(nproc=4)
+
+    def test_a_kill_while_a_checkpoint_is_being_written_costs_that_one_alone(self):
+        killed = self.check_same_curve_after_kill(nproc=2, held_step=20)
+        self.assertEqual([m["step"] for m in killed if m["epoch"] > 1][0], 16)
 
     def test_a_checkpoint_goes_on_under_another_layout(self):
         whole, _ = self.run_job("whole", nproc=1, steps=20)

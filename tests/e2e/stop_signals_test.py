@@ -14,7 +14,7 @@ class StopSignalsTest(ConveneTestCase):
 
     def train(self, nproc=2, **changes):
         # A checkpoint only at the stop: nothing else can stand in for it.
-        arguments = self.train_arguments(steps=100000, checkpoint_every=100000, **changes)
+        arguments = self.train_arguments(**{'steps': 100000, 'checkpoint_every': 100000, **changes})
         return ['run', '--standalone', '--nproc-per-node', str(nproc), '--no-python', find_program(CONVENE_TRAIN), *arguments]
 
     def assert_saved_at_the_last_step(self):
@@ -48,6 +48,16 @@ class StopSignalsTest(ConveneTestCase):
         text = self.output(agent)
         self.assertIn(agent.returncode, (128 + signal.SIGTERM, 128 + signal.SIGINT), text[-3000:])
         self.assertNotIn('killing', text)
+        self.assert_saved_at_the_last_step()
+
+    def test_a_stop_beside_a_checkpoint_waits_for_it_and_saves_its_own_step_too(self):
+        agent = self.start(CONVENE, *self.train(checkpoint_every=20), **self.slow_disk('/step_00000020/'))
+        self.wait_for_step(21)
+        agent.send_signal(signal.SIGTERM)
+        wait_until(lambda: 'the checkpoint after step 20 is still being written' in self.output(agent), 20, 'a wait')
+        os.remove(self.path('hold'))
+        self.finish(agent, 60, 128 + signal.SIGTERM)
+        self.assertTrue(os.path.exists(self.path('checkpoints/step_00000020/manifest')))
         self.assert_saved_at_the_last_step()
 
     def test_workers_that_hear_the_scheduler_before_their_agent_does(self):

@@ -45,6 +45,11 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertEqual(len(device_totals(text)), 3)
         self.assertLess(len(text.splitlines()), 100)
 
+    def test_the_memory_plan_has_the_copy_that_is_saved_beside_the_training(self):
+        for value in ("true", "false"):
+            text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(checkpoint_in_background=value), "--print-memory-plan"), 20)
+            self.assertEqual("copy for checkpoints" in text, value == "true", text)
+
     def test_full_recomputation_keeps_less(self):
         totals = []
         for recompute in ["none", "selective", "full"]:

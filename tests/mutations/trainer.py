@@ -34,6 +34,7 @@ CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
+SAVER = '//worker_runtime/trainer:checkpoint_saver_test'
 COPIES = '//worker_runtime/trainer:copies_test'
 FRESH = '//worker_runtime/trainer:fresh_weights_test'
 DECIDED = '//worker_runtime/options:elastic_layout_test'
@@ -263,6 +264,10 @@ MUTATIONS = [
     Mutation('a checkpoint does not wait for the host', OPTIMIZER,
              'CONVENE_RETURN_IF_ERROR(device_.Wait(*updated_.back(), options_.timeout));', '',
              '//worker_runtime/trainer:host_update_test', 'offload'),
+    Mutation('a checkpoint beside the training is that of a later step', OPTIMIZER,
+             '(options_.copies_for_checkpoints && copies_it)', 'false', SAVER, 'checkpoint'),
+    Mutation('a save does not wait for the one in flight', f'{RUNTIME}/trainer/checkpoint_saver.cc',
+             'CONVENE_RETURN_IF_ERROR(Finish(info.step));\n  if (saved_step_', 'if (saved_step_', SAVER, 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',
              'if (options_.offload_optimizer && !skips) {', 'if (options_.offload_optimizer && !is_empty) {',
              '//worker_runtime/trainer:host_update_test', 'offload'),

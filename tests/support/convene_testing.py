@@ -168,6 +168,12 @@ class ConveneTestCase(unittest.TestCase):
                 arguments += ["--" + key.replace("_", "-"), str(value)]
         return arguments
 
+    def slow_disk(self, part):
+        """Environment of a job whose fsyncs of paths with `part` wait until the file `hold` of the test's folder is removed."""
+        with open(self.path("hold"), "w", encoding="ascii"):
+            pass
+        return {"LD_PRELOAD": find_program("tests/e2e/libslow_disk.so"), "SLOW_DISK_PATH": part, "SLOW_DISK_HOLD": self.path("hold")}
+
     def workers(self):
         """RANK -> pid of the trainers running now."""
         ranks = {}

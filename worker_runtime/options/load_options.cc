@@ -176,6 +176,7 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   } rules[] = {
       {"checkpoint_every", said.has_checkpoint_every() && !saves, kNotSaved},
       {"checkpoint_keep", said.has_checkpoint_keep() && !saves, kNotSaved},
+      {"checkpoint_in_background", said.has_checkpoint_in_background() && !saves, kNotSaved},
       {"max_failed_checkpoints", said.has_max_failed_checkpoints() && !saves, kNotSaved},
       {"eod_token", said.has_eod_token() && has_messages,
        "with chat_template documents are told apart by where their messages begin: leave eod_token "
@@ -304,6 +305,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(TakeInt(config, "checkpoint_keep", 2, &options.checkpoint_keep));
+  options.checkpoint_in_background = config.checkpoint_in_background();
   options.max_failed_checkpoints = config.max_failed_checkpoints();
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
   options.accept_new_data = config.accept_new_data();

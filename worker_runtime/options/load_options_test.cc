@@ -223,7 +223,13 @@ TEST_CASE("checkpoint settings without a directory are refused, wherever they st
   REQUIRE_OK(WriteFileAtomic(dir.File("train.yaml"), "checkpoint_keep: 5\n"));
   CHECK_STATUS(Load({"--config", dir.File("train.yaml")}), kInvalid,
                "checkpoint_keep is set, but no checkpoint_dir");
-  CHECK(Options({"--config", dir.File("train.yaml"), "--checkpoint-dir=/c"}).checkpoint_keep == 5);
+  CHECK_STATUS(Load({"--checkpoint-in-background=false"}), kInvalid,
+               "checkpoint_in_background is set, but no checkpoint_dir");
+  const TrainOptions options = Options({"--config", dir.File("train.yaml"), "--checkpoint-dir=/c"});
+  CHECK(options.checkpoint_keep == 5);
+  CHECK(options.checkpoint_in_background);
+  CHECK_FALSE(Options({"--data=a", "--checkpoint-dir=/c", "--checkpoint-in-background=false"})
+                  .checkpoint_in_background);
 }
 
 TEST_CASE("without shards every rank has a copy of the optimizer's state") {

@@ -100,6 +100,7 @@ struct TrainOptions {
   std::string checkpoint_dir;    // "" = no checkpoints
   int64_t checkpoint_every = 0;  // 0 = only the last
   int checkpoint_keep = 0;
+  bool checkpoint_in_background = true;
   int64_t max_failed_checkpoints = 0;  // in a row
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory

@@ -29,6 +29,9 @@ void Visit(Metrics& metrics, Visitor& visit) {
   if constexpr (std::is_same_v<std::remove_const_t<Metrics>, ValidationMetrics>) {
     visit("validation_loss", metrics.validation_loss);
     visit("bits_per_byte", metrics.bits_per_byte);
+  } else if constexpr (std::is_same_v<std::remove_const_t<Metrics>, CheckpointMetrics>) {
+    visit("checkpoint_held_seconds", metrics.checkpoint_held_seconds);
+    visit("checkpoint_seconds", metrics.checkpoint_seconds);
   } else {
     visit("loss", metrics.loss);
     visit("grad_norm", metrics.grad_norm);
@@ -194,6 +197,7 @@ std::string MetricsLine(const MetricsRecord& record) {
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
   if (const auto step = Parse<StepMetrics>(line)) return *step;
   if (const auto validation = Parse<ValidationMetrics>(line)) return *validation;
+  if (const auto checkpoint = Parse<CheckpointMetrics>(line)) return *checkpoint;
   return absl::InvalidArgumentError("not a line of a metrics file");
 }
 

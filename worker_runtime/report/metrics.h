@@ -4,6 +4,7 @@
 //    "step_seconds":0.0994,"epoch":1,"world_size":8,"layout":"dp2 x tp2 x pp2"}          (one line
 //    in the file)
 //   {"step":50,"validation_loss":2.2981,"bits_per_byte":3.3155}
+//   {"step":50,"checkpoint_held_seconds":0.021,"checkpoint_seconds":0.87}
 //
 // Every line is whole JSON and appended by a single write. Numbers keep their exact value; NaN and
 // infinities, which JSON does not have, are null and read back as NaN. Lines are not fsynced: a
@@ -48,12 +49,20 @@ struct ValidationMetrics {
   friend bool operator==(const ValidationMetrics&, const ValidationMetrics&) = default;
 };
 
-using MetricsRecord = std::variant<StepMetrics, ValidationMetrics>;
+// A checkpoint that was saved; the line may follow those of later steps.
+struct CheckpointMetrics {
+  int64_t step = 0;                    // steps that it holds
+  double checkpoint_held_seconds = 0;  // the training stood still for so long
+  double checkpoint_seconds = 0;       // until the checkpoint was on the disk, the former included
+  friend bool operator==(const CheckpointMetrics&, const CheckpointMetrics&) = default;
+};
+
+using MetricsRecord = std::variant<StepMetrics, ValidationMetrics, CheckpointMetrics>;
 
 // One line, with its newline.
 std::string MetricsLine(const MetricsRecord& record);
 
-// A line without its newline. InvalidArgument when it is not exactly one of the two objects.
+// A line without its newline. InvalidArgument when it is not exactly one of these objects.
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line);
 
 // The open file of the one rank that writes it. Not thread-safe.

@@ -53,6 +53,8 @@ TEST_CASE("a line has exactly the agreed keys") {
         "\"layout\":\"dp2 x tp2 x pp2\"}\n");
   CHECK(MetricsLine(ValidationMetrics{.step = 50, .validation_loss = 2.25}) ==
         "{\"step\":50,\"validation_loss\":2.25}\n");
+  CHECK(MetricsLine(CheckpointMetrics{50, 0.25, 0.5}) ==
+        "{\"step\":50,\"checkpoint_held_seconds\":0.25,\"checkpoint_seconds\":0.5}\n");
 }
 
 TEST_CASE("a share of counted targets and bits a byte stand in a line only where there are such") {
@@ -74,6 +76,7 @@ TEST_CASE("a share of counted targets and bits a byte stand in a line only where
   CHECK(read_back(Step(3)));
   CHECK(read_back(validation));
   CHECK(read_back(ValidationMetrics{.step = 50, .validation_loss = 2.25}));
+  CHECK(read_back(CheckpointMetrics{50, 0.25, 0.5}));
 }
 
 TEST_CASE("numbers read back as they were, to the last bit") {

@@ -61,7 +61,8 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_(
           arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
-      copy_(staging.Declare<float>("copy for checkpoints", copies() ? arrays() * shard_.count : 0)),
+      copy_(staging.Declare<float>("copy for checkpoints",
+                                   options.copies_for_checkpoints ? arrays() * shard_.count : 0)),
       host_gradients_(
           staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
       host_weights_(
@@ -197,11 +198,15 @@ absl::Status ShardedOptimizer::PublishUpdated(size_t part) {
   return part + 1 < shard_.parts.size() ? absl::OkStatus() : store_.CopyToOtherEnd();
 }
 
-// Queues all copies at once, without a wait between them.
-void ShardedOptimizer::QueueCopies(CopyTo direction) {
+// Queues all copies at once, without a wait between them. An offloaded state is copied on return.
+void ShardedOptimizer::CopyState(CopyTo direction) {
   const auto copy = [&](float* state, float* copy, int64_t count) {
     if (direction == CopyTo::kDevice) std::swap(state, copy);
-    device_.Copy(state, copy, count * sizeof(float), device_.compute());
+    if (options_.offloads) {
+      std::copy_n(state, count, copy);
+    } else {
+      device_.Copy(state, copy, count * sizeof(float), device_.compute());
+    }
   };
   for (const ShardPart& part : shard_.parts) {
     copy(MasterOf(part), At(copy_) + part.shard_begin, part.count);
@@ -220,9 +225,9 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
     CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
     store_.AwaitCommunication();
   }
-  if (copies()) {
-    if (copies_it) QueueCopies(CopyTo::kHost);
-    CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  if (reads_by_copy() || (options_.copies_for_checkpoints && copies_it)) {
+    if (copies_it) CopyState(CopyTo::kHost);
+    if (!options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
     HostState state = {.master = At(copy_)};
     for (int64_t i = 1; i < arrays(); ++i) state.states.push_back(At(copy_) + i * shard_.count);
     return state;
@@ -272,7 +277,7 @@ absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {
 
 absl::Status ShardedOptimizer::FinishRead() {
   store_.AwaitCommunication();
-  if (copies()) QueueCopies(CopyTo::kDevice);
+  if (reads_by_copy()) CopyState(CopyTo::kDevice);
   return PublishMasters();
 }
 

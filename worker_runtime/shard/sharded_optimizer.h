@@ -27,11 +27,12 @@ class ShardedOptimizer {
  public:
   struct Options {
     const UpdateRule* rule = &AdamWRule();  // borrowed
-    // Checkpoints pass through a copy of the shard in `staging`: of AdamW 12 bytes an element.
-    // Without it a GPU can write and read no checkpoint; a CPU needs no copy.
+    // A checkpoint is written from a copy of the shard in `staging`: of AdamW 12 bytes an element.
+    // Without it a GPU can write and read no checkpoint, unless it offloads; where the state lies
+    // in host memory, the state itself is written, and the next step changes it.
     bool copies_for_checkpoints = false;
     // The state lies in host memory, and the host updates it beside the device: offload (Ren et al.
-    // 2021, ZeRO-Offload, section 4). Checkpoints need no copy then.
+    // 2021, ZeRO-Offload, section 4). Checkpoints are then read into the state itself.
     bool offloads = false;
     // The store's shard of the parameters lies there too.
     bool offloads_parameters = false;
@@ -77,8 +78,10 @@ class ShardedOptimizer {
   absl::Status UpdateOnHost(const UpdateRule::Factors& factors, const StepControl& control);
 
   // This shard for a checkpoint, in host memory: master weights and the rule's state, of owned
-  // parameters only. Waits for what is queued. Valid until the next step. Errors: the device's;
-  // DeadlineExceeded; FailedPrecondition on a GPU without copies_for_checkpoints.
+  // parameters only. Waits for what is queued. Valid until the next step; with
+  // copies_for_checkpoints until the next call of this function or of PiecesToRead, and any thread
+  // may read it. Errors: the device's; DeadlineExceeded; FailedPrecondition on a GPU without
+  // copies_for_checkpoints.
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
 
   // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
@@ -89,7 +92,7 @@ class ShardedOptimizer {
   absl::Status FinishRead();
 
  private:
-  // The state in host memory: the copy, or on a CPU the arena's own.
+  // The state in host memory: the copy, or the state itself.
   struct HostState {
     float* master = nullptr;     // null: the parameters themselves
     std::vector<float*> states;  // of the rule
@@ -98,11 +101,12 @@ class ShardedOptimizer {
   // `copies_it`: the copy becomes the state as it is now; else it is about to be filled.
   absl::StatusOr<HostState> State(bool copies_it);
   enum class CopyTo { kHost, kDevice };
-  void QueueCopies(CopyTo direction);
+  void CopyState(CopyTo direction);
   template <typename Piece>
   std::vector<Piece> Pieces(const HostState& state, bool owned_only) const;
   float* MasterOf(const ShardPart& part) const;
-  bool copies() const { return options_.copies_for_checkpoints && !options_.offloads; }
+  // Reads pass through the copy too.
+  bool reads_by_copy() const { return options_.copies_for_checkpoints && !options_.offloads; }
   bool has_masters() const { return options_.offloads || store_.dtype() != DType::kFloat32; }
   // The gradients of a part, and the place for its new weights, for the update.
   const float* GradientsOf(const ShardPart& part) const;

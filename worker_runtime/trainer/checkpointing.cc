@@ -197,9 +197,9 @@ std::string ShapeText(const ModelConfig& c) {
 }
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
-                                         int keep, ShardedOptimizer& optimizer, Collective& world,
-                                         Stream& stream) {
-  const absl::StatusOr<std::vector<PieceToWrite>> pieces = optimizer.PiecesToWrite();
+                                         int keep,
+                                         const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
+                                         Collective& world, Stream& stream) {
   const absl::Status written =
       pieces.ok() ? WriteShard(directory, info.step, world.rank(), *pieces) : pieces.status();
   CONVENE_ASSIGN_OR_RETURN(

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,13 +22,15 @@ namespace convene::worker {
 // A text form of the shape: checkpoints of another shape are refused.
 std::string ShapeText(const ModelConfig& config);
 
-// Every rank calls it. The verdict is OK when the checkpoint is published. Else it gives the reason
-// (a full disk, say), the job is as sound as before, older checkpoints stay, and the next attempt
-// may succeed. On success all but the newest `keep` are removed (rank 0 logs failures to remove).
-// Errors: the collective's.
+// Every rank calls it. `pieces`: this rank's (ShardedOptimizer::PiecesToWrite), or why it has none.
+// The verdict is OK when the checkpoint is published. Else it gives the reason (a full disk, say),
+// the job is as sound as before, older checkpoints stay, and the next attempt may succeed. On
+// success all but the newest `keep` are removed (rank 0 logs failures to remove). Errors: the
+// collective's.
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
-                                         int keep, ShardedOptimizer& optimizer, Collective& world,
-                                         Stream& stream);
+                                         int keep,
+                                         const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
+                                         Collective& world, Stream& stream);
 
 // The job that saves and resumes.
 struct JobIdentity {

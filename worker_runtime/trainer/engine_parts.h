@@ -65,7 +65,8 @@ struct EngineOptions {
   // are 1, and zero_stage at most 1.
   bool cuda_graphs = false;
   // Host memory for a checkpoint's copy of the shard is planned with all other memory
-  // (ShardedOptimizer::Options). Without it a rank with a GPU neither saves nor resumes.
+  // (ShardedOptimizer::Options). Without it nothing is saved beside the training, and a rank with a
+  // GPU that does not offload neither saves nor resumes.
   bool copies_for_checkpoints = false;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   // False: weights are zeros until a checkpoint or InitializeWeights() fills them in.

@@ -45,6 +45,7 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool copies = GENERATE(false, true);
   const int zero_stage = GENERATE(1, 3);
+  const bool offloads = GENERATE(false, true);
   const auto model = NamedModel("llama-tiny");
   REQUIRE_OK(model);
   const std::unique_ptr<Device> cpu = Device::Cpu();
@@ -57,6 +58,7 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
                            .sequence_length = 16,
                            .microbatches = copies ? 1 : 5,
                            .zero_stage = zero_stage,
+                           .offload_optimizer = offloads,
                            .copies_for_checkpoints = copies,
                            .fresh_weights = false};
   CountingDevice untouched(*cpu);

@@ -132,6 +132,11 @@ void Reporter::Checkpoint(int64_t step, const std::string& path) {
   checkpoint_ = path;
 }
 
+absl::Status Reporter::CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics) {
+  Checkpoint(metrics.step, path);
+  return WriteMetrics(metrics);
+}
+
 void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
                                 const FailuresInARow& failures, absl::Duration pause) {
   const std::string next =

@@ -40,7 +40,10 @@ class Reporter {
                     absl::Duration step_time);
   // `loss`: nats a target that counts; `bits_per_byte`: ValidationMetrics'.
   absl::Status Validation(int64_t step, double loss, std::optional<double> bits_per_byte);
+  // The summary names it: the newest, saved by this run or the one that it resumed from.
   void Checkpoint(int64_t step, const std::string& path);
+  // The same for one that this run saved. Errors: as Step.
+  absl::Status CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics);
   // Reports that no checkpoint was made after `step`. The save is tried again after `pause`, or,
   // where that is zero, when the next one is due.
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,

@@ -45,6 +45,7 @@ TEST_CASE("steps and validations become lines of the metrics file") {
   CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0, .counted_targets = 128}, 2e-3,
                              absl::Milliseconds(250)));
   CHECK_OK((*reporter)->Validation(2, 5.125, 2.5));
+  CHECK_OK((*reporter)->CheckpointSaved("saved", {2, 0.25, 0.5}));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
   REQUIRE(history->steps.size() == 2);
@@ -61,6 +62,7 @@ TEST_CASE("steps and validations become lines of the metrics file") {
   REQUIRE(history->validations.size() == 1);
   CHECK(history->validations[0] ==
         ValidationMetrics{.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5});
+  CHECK(history->checkpoints == std::vector<CheckpointMetrics>{{2, 0.25, 0.5}});
 }
 
 TEST_CASE("the share of counted targets is told, and a step without one has no loss") {

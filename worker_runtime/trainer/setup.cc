@@ -36,9 +36,20 @@ std::vector<MemoryPlan> PlansOf(const TrainOptions& options, const Layout& layou
   return PlanMemory(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device);
 }
 
+// A GPU's state is read and written by way of host memory.
+bool CopiesFromDevice(const TrainOptions& options, DeviceKind device) {
+  return device == DeviceKind::kCuda && !options.offload_optimizer &&
+         (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory);
+}
+
 std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
 }  // namespace
+
+bool SavesInBackground(const TrainOptions& options) {
+  return !options.checkpoint_dir.empty() && options.checkpoint_every > 0 &&
+         options.checkpoint_in_background;
+}
 
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device) {
@@ -67,9 +78,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .offload_parameters = options.offload_parameters,
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
-          .copies_for_checkpoints =
-              device == DeviceKind::kCuda &&
-              (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory),
+          .copies_for_checkpoints = SavesInBackground(options) || CopiesFromDevice(options, device),
           // The collective's own timeout, which names the peer, comes first.
           .timeout = 2 * options.collective_timeout};
 }

@@ -45,6 +45,9 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device);
 
+// PURE. Whether checkpoints are written beside the training: the last one of a run never is.
+bool SavesInBackground(const TrainOptions& options);
+
 // DecideLayout by the memory of the rank that has the least. Every rank of the job calls it, spares
 // too, and all get the same. `device`: this rank's own. Errors: OpenJobStore's, AgreeOnLeast's,
 // DecideLayout's.

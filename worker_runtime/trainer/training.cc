@@ -27,10 +27,10 @@
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/agree.h"
 #include "worker_runtime/trainer/batches.h"
+#include "worker_runtime/trainer/checkpoint_saver.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
-#include "worker_runtime/trainer/failures.h"
 #include "worker_runtime/trainer/job_store.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
@@ -44,10 +44,6 @@ namespace {
 
 // Not profiled: the first steps also build kernels, choose algorithms and open connections.
 constexpr int64_t kUnprofiledSteps = 3;
-// The last checkpoint of a run is tried so often, but no oftener than max_failed_checkpoints says.
-// A node that is to stop has a grace of half a minute or more.
-constexpr int64_t kLastSaveTries = 5;
-constexpr absl::Duration kLastSavePause = absl::Seconds(1);
 
 // The loop over steps and what happens between them.
 class Training {
@@ -72,12 +68,12 @@ class Training {
                           .dp_rank = CoordinateOf(layout, contract.rank).dp,
                           .packed_documents = options.packed_documents,
                           .end_of_document = static_cast<int32_t>(options.eod_token.value_or(0))}),
-        skipped_steps_(options.max_skipped_steps),
-        failed_saves_(options.max_failed_checkpoints) {}
+        skipped_steps_(options.max_skipped_steps) {}
 
   absl::StatusOr<TrainingEnd> Run();
 
  private:
+  absl::StatusOr<TrainingEnd> TrainToEnd();
   absl::Status Prepare();
   absl::Status CheckSameData();
   std::string DataIdentity() const;
@@ -90,8 +86,7 @@ class Training {
   absl::Status Report(const StepResult& result, absl::Duration step_time);
   absl::StatusOr<bool> Validate();
   absl::Status ReportValidation(int64_t samples, double loss, int64_t counted_targets);
-  absl::StatusOr<Agreement> TrySave();
-  absl::Status Save(bool is_last);
+  CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -115,14 +110,13 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
-  FailuresInARow failed_saves_;
-  std::unique_ptr<StepProfile> profile_;  // rank 0 only, when asked for
-  int64_t profile_from_ = 0;              // steps before it also build what later ones reuse
+  std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
+  std::unique_ptr<StepProfile> profile_;    // rank 0 only, when asked for
+  int64_t profile_from_ = 0;                // steps before it also build what later ones reuse
   absl::Duration profiled_time_;
-  int64_t step_ = 0;                 // finished
-  std::optional<TokenBatch> ready_;  // of the step after the one that was queued last
-  MonotonicTime last_time_;          // when the last step ended, or the one under way began
-  int64_t saved_step_ = -1;
+  int64_t step_ = 0;                         // finished
+  std::optional<TokenBatch> ready_;          // of the step after the one that was queued last
+  MonotonicTime last_time_;                  // when the last step ended, or the one under way began
   std::optional<int64_t> validation_bytes_;  // 0: the data does not say; nullopt: not asked yet
 };
 
@@ -175,7 +169,8 @@ absl::Status Training::Prepare() {
   engine_options.collective_memory = collective_memory_;
   engine_options.fresh_weights = false;
   engine_options.stop_wanted = [this] {
-    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted());
+    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted()) ||
+           (saver_ != nullptr && saver_->wants_stop());
   };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
@@ -197,7 +192,6 @@ absl::Status Training::Prepare() {
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);
-    if (resumed->path == StepDirectory(options_.checkpoint_dir, step_)) saved_step_ = step_;
     if (resumed->info.samples_consumed != step_ * options_.global_batch_size) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the checkpoint has consumed ", resumed->info.samples_consumed, " samples in ", step_,
@@ -207,6 +201,15 @@ absl::Status Training::Prepare() {
   }
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
+  const bool is_own =
+      resumed.has_value() && resumed->path == StepDirectory(options_.checkpoint_dir, step_);
+  saver_ = std::make_unique<CheckpointSaver>(
+      CheckpointSaver::Options{.directory = options_.checkpoint_dir,
+                               .keep = options_.checkpoint_keep,
+                               .failures_max = options_.max_failed_checkpoints,
+                               .in_background = SavesInBackground(options_),
+                               .saved_step = is_own ? step_ : -1},
+      *communicators_.checkpoint, progress_, reporter_.get(), clock_);
   if (contract_.rank != 0) return absl::OkStatus();
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
@@ -350,47 +353,20 @@ absl::Status Training::ReportValidation(int64_t samples, double loss, int64_t co
   return reporter_->Validation(step_, loss / static_cast<double>(counted_targets), bits_per_byte);
 }
 
-absl::StatusOr<Agreement> Training::TrySave() {
-  CONVENE_ASSIGN_OR_RETURN(const Agreement saved,
-                           SaveCheckpoint(options_.checkpoint_dir,
-                                          {.step = step_,
-                                           .samples_consumed = step_ * options_.global_batch_size,
-                                           .updates = skipped_steps_.updates(),
-                                           .seed = options_.seed,
-                                           .model = ShapeText(options_.model),
-                                           .data = DataIdentity(),
-                                           .samples = dataset_.SamplesText(),
-                                           .layout = layout_.ToString(),
-                                           .world_size = contract_.world_size},
-                                          options_.checkpoint_keep, engine_->optimizer(),
-                                          *communicators_.checkpoint, host_stream_));
-  if (!saved.verdict.ok()) return saved;
-  saved_step_ = step_;
-  if (reporter_ != nullptr) {
-    reporter_->Checkpoint(step_, StepDirectory(options_.checkpoint_dir, step_));
-  }
-  return saved;
-}
-
-// A save that fails is tried again: when the next one is due, or, where it is the last, at once.
-absl::Status Training::Save(bool is_last) {
-  if (options_.checkpoint_dir.empty() || saved_step_ == step_) return absl::OkStatus();
-  FailuresInARow last_failures(std::min(kLastSaveTries, options_.max_failed_checkpoints));
-  FailuresInARow& failures = is_last ? last_failures : failed_saves_;
-  do {
-    progress_.Tell(step_, contract::kCheckpointPhase);
-    CONVENE_ASSIGN_OR_RETURN(const Agreement saved, TrySave());
-    CONVENE_RETURN_IF_ERROR(failures.Record(saved.verdict));
-    if (saved.verdict.ok()) return absl::OkStatus();
-    const absl::Duration pause = is_last ? kLastSavePause : absl::ZeroDuration();
-    if (reporter_ != nullptr) reporter_->CheckpointFailed(step_, saved.verdict, failures, pause);
-    clock_.SleepFor(pause);
-  } while (is_last);
-  return absl::OkStatus();
+CheckpointInfo Training::Info() const {
+  return {.step = step_,
+          .samples_consumed = step_ * options_.global_batch_size,
+          .updates = skipped_steps_.updates(),
+          .seed = options_.seed,
+          .model = ShapeText(options_.model),
+          .data = DataIdentity(),
+          .samples = dataset_.SamplesText(),
+          .layout = layout_.ToString(),
+          .world_size = contract_.world_size};
 }
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
-  CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
+  CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   if (reporter_ == nullptr) return TrainingEnd::kStopped;
   // A job that is formed anew goes on by itself. Where this node was told to end, a person may have
   // to start it again, and has to know how.
@@ -408,17 +384,25 @@ void Training::WatchOps(bool wanted) {
 }
 
 absl::StatusOr<TrainingEnd> Training::Run() {
+  absl::StatusOr<TrainingEnd> end = TrainToEnd();
+  // After an error a save may be in flight, and the caller is about to close its connections.
+  saver_.reset();
+  return end;
+}
+
+absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(Prepare());
   if (options_.profile && contract_.rank == 0) profile_ = std::make_unique<StepProfile>(device_);
   profile_from_ = std::min(step_ + kUnprofiledSteps, options_.steps - 1);
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
+    CONVENE_RETURN_IF_ERROR(saver_->Poll());
     if (step_ == options_.steps) break;
     if (stop_requested) return Stop();
     if (engine_->is_in_flight()) continue;
     if (IsDue(options_.checkpoint_every, step_)) {
-      CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/false));
+      CONVENE_RETURN_IF_ERROR(saver_->Save(Info(), engine_->optimizer()));
     }
     if (!IsDue(options_.validation_every, step_)) continue;
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
@@ -426,7 +410,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
   }
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
-  CONVENE_RETURN_IF_ERROR(Save(/*is_last=*/true));
+  CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (profile_ != nullptr) {
     reporter_->Say(profile_->Text(step_ - profile_from_, absl::ToDoubleSeconds(profiled_time_)));

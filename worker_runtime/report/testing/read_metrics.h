@@ -16,6 +16,7 @@ namespace convene::worker {
 struct MetricsHistory {
   std::vector<StepMetrics> steps;
   std::vector<ValidationMetrics> validations;
+  std::vector<CheckpointMetrics> checkpoints;
 };
 
 // Errors: ReadFile's and ParseMetricsLine's.
@@ -26,8 +27,10 @@ inline absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path) {
     CONVENE_ASSIGN_OR_RETURN(const MetricsRecord record, ParseMetricsLine(line));
     if (const auto* step = std::get_if<StepMetrics>(&record)) {
       history.steps.push_back(*step);
+    } else if (const auto* validation = std::get_if<ValidationMetrics>(&record)) {
+      history.validations.push_back(*validation);
     } else {
-      history.validations.push_back(std::get<ValidationMetrics>(record));
+      history.checkpoints.push_back(std::get<CheckpointMetrics>(record));
     }
   }
   return history;

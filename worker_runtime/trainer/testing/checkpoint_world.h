@@ -74,7 +74,7 @@ class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
                  int64_t bucket_count_min = 1, bool fresh_weights = true, int zero_stage = 1,
-                 bool offloads = false, const ModelConfig& model = Small())
+                 bool offloads = false, const ModelConfig& model = Small(), bool copies = false)
       : layout_(layout),
         model_(model),
         sets_(LoopbackCommunicators(layout)),
@@ -92,6 +92,7 @@ class World {
                                     .zero_stage = zero_stage,
                                     .offload_optimizer = offloads,
                                     .offload_parameters = offloads && zero_stage == 3,
+                                    .copies_for_checkpoints = copies,
                                     .fresh_weights = fresh_weights},
                                    sets_[rank], *devices_[rank]);
       REQUIRE_OK(engine);
@@ -130,22 +131,27 @@ class World {
     });
   }
 
+  CheckpointInfo Info(int64_t step, const std::string& data = kData,
+                      const std::string& samples = kSamples) const {
+    return {.step = step,
+            .samples_consumed = 2 * step,
+            .updates = step,
+            .seed = kSeed,
+            .model = ShapeText(model_),
+            .data = data,
+            .samples = samples,
+            .layout = layout_.ToString(),
+            .world_size = layout_.world_size()};
+  }
+
   std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2,
                                  const std::string& data = kData,
                                  const std::string& samples = kSamples) {
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(const Agreement saved,
-                               SaveCheckpoint(directory,
-                                              {.step = step,
-                                               .samples_consumed = 2 * step,
-                                               .updates = step,
-                                               .seed = kSeed,
-                                               .model = ShapeText(model_),
-                                               .data = data,
-                                               .samples = samples,
-                                               .layout = layout_.ToString(),
-                                               .world_size = layout_.world_size()},
-                                              keep, rank.engine->optimizer(), *rank.world, stream));
+      CONVENE_ASSIGN_OR_RETURN(
+          const Agreement saved,
+          SaveCheckpoint(directory, Info(step, data, samples), keep,
+                         rank.engine->optimizer().PiecesToWrite(), *rank.world, stream));
       return saved.verdict;
     });
   }

@@ -1,0 +1,123 @@
+#include "worker_runtime/trainer/checkpoint_saver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/contract/progress_page.h"
+#include "worker_runtime/trainer/checkpointing.h"
+
+namespace convene::worker {
+namespace {
+
+// The last checkpoint of a run is tried so often, but no oftener than failures_max says. A node
+// that is to stop has a grace of half a minute or more.
+constexpr int64_t kLastSaveTries = 5;
+constexpr absl::Duration kLastSavePause = absl::Seconds(1);
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const Options& options, Collective& world,
+                                 ProgressWriter& progress, Reporter* reporter, Clock& clock)
+    : options_(options),
+      world_(world),
+      progress_(progress),
+      reporter_(reporter),
+      clock_(clock),
+      saved_step_(options.saved_step),
+      failures_(options.failures_max) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  if (!flight_.has_value()) return;
+  world_.Abort("the training has ended before its checkpoint was saved");
+  thread_.Join();
+}
+
+absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
+  if (options_.directory.empty()) return absl::OkStatus();
+  const MonotonicTime began = clock_.Now();
+  CONVENE_RETURN_IF_ERROR(Finish(info.step));
+  if (saved_step_ == info.step) return absl::OkStatus();
+  Begin(info, optimizer, began, options_.in_background);
+  return thread_.joinable() ? absl::OkStatus() : Finish(info.step);
+}
+
+absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
+  if (options_.directory.empty()) return absl::OkStatus();
+  FailuresInARow failures(std::min(kLastSaveTries, options_.failures_max));
+  CONVENE_RETURN_IF_ERROR(Finish(info.step));
+  while (saved_step_ != info.step) {
+    if (failures.count() > 0) clock_.SleepFor(kLastSavePause);
+    Begin(info, optimizer, clock_.Now(), /*in_background=*/false);
+    CONVENE_RETURN_IF_ERROR(Land(failures, kLastSavePause));
+    CONVENE_RETURN_IF_ERROR(end_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointSaver::Poll() {
+  return flight_.has_value() && has_landed_ ? Land(failures_, absl::ZeroDuration())
+                                            : absl::OkStatus();
+}
+
+// Where the thread cannot be started, the training waits for this save.
+void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer,
+                            MonotonicTime began, bool in_background) {
+  progress_.Tell(info.step, contract::kCheckpointPhase);
+  has_landed_ = false;
+  flight_ = Flight{.info = info, .pieces = optimizer.PiecesToWrite(), .began = began};
+  if (in_background) {
+    flight_->held = clock_.Now() - began;
+    absl::StatusOr<Thread> thread = Thread::Start("checkpoint", [this] { Write(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+      return;
+    }
+  }
+  Write();
+  flight_->held = flight_->took;
+}
+
+void CheckpointSaver::Write() {
+  Stream stream = Stream::Cpu();
+  flight_->result = SaveCheckpoint(options_.directory, flight_->info, options_.keep,
+                                   flight_->pieces, world_, stream);
+  flight_->took = clock_.Now() - flight_->began;
+  has_landed_ = true;
+}
+
+absl::Status CheckpointSaver::Finish(int64_t step) {
+  if (!flight_.has_value()) return end_;
+  progress_.Tell(step, contract::kCheckpointPhase);
+  if (reporter_ != nullptr && !has_landed_) {
+    reporter_->Say(absl::StrCat("the checkpoint after step ", flight_->info.step,
+                                " is still being written: the training waits for it after step ",
+                                step));
+  }
+  CONVENE_RETURN_IF_ERROR(Land(failures_, absl::ZeroDuration()));
+  return end_;
+}
+
+absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration pause) {
+  thread_.Join();
+  const Flight flight = *std::exchange(flight_, std::nullopt);
+  CONVENE_RETURN_IF_ERROR(flight.result.status());
+  const absl::Status& verdict = flight.result->verdict;
+  const int64_t step = flight.info.step;
+  end_ = failures.Record(verdict);
+  if (verdict.ok()) saved_step_ = step;
+  if (reporter_ == nullptr || !end_.ok()) return absl::OkStatus();
+  if (verdict.ok()) {
+    return reporter_->CheckpointSaved(
+        StepDirectory(options_.directory, step),
+        {.step = step,
+         .checkpoint_held_seconds = absl::ToDoubleSeconds(flight.held),
+         .checkpoint_seconds = absl::ToDoubleSeconds(flight.took)});
+  }
+  reporter_->CheckpointFailed(step, verdict, failures, pause);
+  return absl::OkStatus();
+}
+
+}  // namespace convene::worker

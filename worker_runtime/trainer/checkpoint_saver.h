@@ -1,0 +1,95 @@
+// The checkpoints of a run: which of them is written beside the training, what waits for it, and
+// how many failures end the run. Files and agreement are SaveCheckpoint's (checkpointing.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/session/progress_writer.h"
+#include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/trainer/agree.h"
+#include "worker_runtime/trainer/failures.h"
+#include "worker_runtime/trainer/reporter.h"
+
+namespace convene::worker {
+
+// Every rank has one, and calls Save and SaveLast after the same steps. At most one save is in
+// flight. Not thread-safe; a save in flight is the business of the thread "checkpoint", which ends
+// because disks and the collective's deadline end it.
+class CheckpointSaver {
+ public:
+  struct Options {
+    std::string directory;     // "": nothing is saved
+    int keep = 2;              // see SaveCheckpoint
+    int64_t failures_max = 1;  // so many in a row end the run
+    // Save returns when its copy is made. REQUIRES: the optimizer copies for checkpoints.
+    bool in_background = false;
+    int64_t saved_step = -1;  // the step that `directory` already holds
+  };
+
+  // Borrows the references and `reporter`, which is null on all ranks but 0. Until the saver is
+  // gone nobody else uses `world`.
+  CheckpointSaver(const Options& options, Collective& world, ProgressWriter& progress,
+                  Reporter* reporter, Clock& clock);
+  // Gives up a save in flight: aborts `world`, and waits until the disk lets go.
+  ~CheckpointSaver();
+
+  // Between two steps: saves the state as it is now, which `info` describes. Waits for the save in
+  // flight first. A save that fails is reported, and the next one tries again. Errors: the
+  // collective's; the file system's when failures_max saves in a row have failed.
+  absl::Status Save(const CheckpointInfo& info, ShardedOptimizer& optimizer);
+  // The same for a run's last step: on return the checkpoint is on the disk. Where that fails it is
+  // tried again, at most kLastSaveTries times.
+  absl::Status SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer);
+
+  // Reports a save that has ended meanwhile; does not wait. Errors: the collective's, the
+  // reporter's.
+  absl::Status Poll();
+  // Too many saves in a row have failed. Ranks notice at different steps, so each asks all others
+  // to stop (EngineOptions::stop_wanted), and SaveLast gives the error on all of them.
+  bool wants_stop() const { return !end_.ok(); }
+
+ private:
+  struct Flight {
+    CheckpointInfo info;
+    absl::StatusOr<std::vector<PieceToWrite>> pieces;
+    MonotonicTime began;
+    absl::Duration held = {};
+    // Of the one who writes, until has_landed_.
+    absl::StatusOr<Agreement> result{};
+    absl::Duration took = {};
+  };
+
+  void Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer, MonotonicTime began,
+             bool in_background);
+  void Write();
+  // Waits for the save in flight, if there is one.
+  absl::Status Finish(int64_t step);
+  // Waits for it, and counts how it went. `pause` is for the report.
+  absl::Status Land(FailuresInARow& failures, absl::Duration pause);
+
+  const Options options_;
+  Collective& world_;
+  ProgressWriter& progress_;
+  Reporter* const reporter_;
+  Clock& clock_;
+  int64_t saved_step_;
+  FailuresInARow failures_;
+  absl::Status end_;  // not OK: too many failures
+  std::optional<Flight> flight_;
+  std::atomic<bool> has_landed_ = false;
+  Thread thread_;
+};
+
+}  // namespace convene::worker

@@ -1,0 +1,253 @@
+// Saves beside a training of real engines, whose ranks are threads, on a disk that is slow, full or
+// gone when the test says so.
+#include "worker_runtime/trainer/checkpoint_saver.h"
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/mutex.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
+#include "worker_runtime/report/testing/read_metrics.h"
+#include "worker_runtime/trainer/testing/checkpoint_world.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+using testing::kSeed;
+using testing::Rank;
+using testing::RequireAllOk;
+using testing::World;
+
+// Rank 1's calls wait while they are held, and its writes at some paths fail.
+class Disk {
+ public:
+  void Hold(bool is_held) {
+    MutexLock lock(&mutex_);
+    is_held_ = is_held;
+    changed_.SignalAll();
+  }
+  // `parts`: of paths.
+  void FailAt(std::vector<std::string> parts) {
+    MutexLock lock(&mutex_);
+    failing_ = std::move(parts);
+  }
+  // The data files that were opened, and the manifests that were renamed.
+  std::vector<std::string> log() {
+    MutexLock lock(&mutex_);
+    return log_;
+  }
+
+ private:
+  int OnCall(FileOp op, const std::string& path) {
+    MutexLock lock(&mutex_);
+    if ((op == FileOp::kOpen && absl::EndsWith(path, ".bin")) ||
+        (op == FileOp::kRename && absl::EndsWith(path, "/manifest"))) {
+      log_.push_back(path);
+    }
+    if (!absl::StrContains(path, "/rank_00001.")) return 0;
+    while (is_held_) changed_.Wait(&mutex_);
+    const auto is_in_path = [&](const std::string& part) { return absl::StrContains(path, part); };
+    return op == FileOp::kWrite && absl::c_any_of(failing_, is_in_path) ? ENOSPC : 0;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> failing_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
+  const ScopedFileFault fault_{
+      [this](FileOp op, const std::string& path) { return OnCall(op, path); }};
+};
+
+// Two data-parallel ranks and their savers.
+struct Run {
+  explicit Run(int64_t failures_max, bool offloads = false)
+      : world({.dp = 2}, kSeed, DType::kFloat32, 1, true, 1, offloads, testing::Small(),
+              /*copies=*/true) {
+    options.steps = 10;
+    options.metrics_file = directory.File("metrics.jsonl");
+    auto created = Reporter::Create(options, {}, {.dp = 2}, 0, Clock::Real());
+    REQUIRE_OK(created);
+    reporter = *std::move(created);
+    savers.resize(2);
+    RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
+      const int number = rank.world->rank();
+      savers[number] = std::make_unique<CheckpointSaver>(
+          CheckpointSaver::Options{.directory = directory.File("saved"),
+                                   .keep = 5,
+                                   .failures_max = failures_max,
+                                   .in_background = true},
+          *rank.world, *progress, number == 0 ? reporter.get() : nullptr, Clock::Real());
+      return absl::OkStatus();
+    }));
+  }
+  ~Run() { disk.Hold(false); }
+
+  std::vector<absl::Status> Save(int64_t step) {
+    return world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) {
+      return savers[rank.world->rank()]->Save(world.Info(step), rank.engine->optimizer());
+    });
+  }
+  std::vector<absl::Status> SaveLast(int64_t step) {
+    return world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) {
+      return savers[rank.world->rank()]->SaveLast(world.Info(step), rank.engine->optimizer());
+    });
+  }
+  std::string StepPath(int64_t step) const {
+    return directory.File(absl::StrCat("saved/step_0000000", step));
+  }
+  bool IsSaved(int64_t step) const { return CheckpointReader::Open(StepPath(step)).ok(); }
+  // The content of its data files behind their headers, which tell attempts apart.
+  std::vector<std::string> BytesOf(int64_t step) const {
+    std::vector<std::string> bytes;
+    const std::vector<std::string> names = *ListDirectory(StepPath(step));
+    for (const std::string& name : names) {
+      if (!absl::EndsWith(name, ".bin")) continue;
+      bytes.push_back(ReadFile(absl::StrCat(StepPath(step), "/", name))->substr(64));
+    }
+    return bytes;
+  }
+  std::vector<int64_t> ReportedSteps() const {
+    const auto history = ReadMetrics(options.metrics_file);
+    REQUIRE_OK(history);
+    std::vector<int64_t> steps;
+    for (const CheckpointMetrics& saved : history->checkpoints) {
+      CHECK(saved.checkpoint_held_seconds > 0);
+      CHECK(saved.checkpoint_held_seconds <= saved.checkpoint_seconds);
+      steps.push_back(saved.step);
+    }
+    return steps;
+  }
+
+  const TempDir directory;
+  Disk disk;
+  World world;
+  TrainOptions options;
+  const std::unique_ptr<ProgressWriter> progress = *ProgressWriter::Open("", 0, Clock::Real());
+  std::unique_ptr<Reporter> reporter;
+  std::vector<std::unique_ptr<CheckpointSaver>> savers;
+};
+
+TEST_CASE("the training goes on beside a slow disk, which gets the bytes of a save that waits") {
+  const bool offloads = GENERATE(false, true);
+  CAPTURE(offloads);
+  Run run(/*failures_max=*/1, offloads);
+  RequireAllOk(run.world.Train(1));
+  run.disk.Hold(true);
+  RequireAllOk(run.Save(1));
+  RequireAllOk(run.world.Train(2, /*first_step=*/2));
+  for (const auto& saver : run.savers) CHECK_OK(saver->Poll());
+  CHECK_FALSE(run.IsSaved(1));
+  CHECK(run.ReportedSteps().empty());
+  run.disk.Hold(false);
+  RequireAllOk(run.SaveLast(3));
+  CHECK(run.IsSaved(1));
+  CHECK(run.IsSaved(3));
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 3});
+
+  const auto beside = std::pair(run.BytesOf(1), run.BytesOf(3));
+  World waiting({.dp = 2}, kSeed, DType::kFloat32, 1, true, 1, offloads);
+  RequireAllOk(waiting.Train(1));
+  RequireAllOk(waiting.Save(run.directory.File("saved"), 1));
+  RequireAllOk(waiting.Train(2, 2));
+  RequireAllOk(waiting.Save(run.directory.File("saved"), 3));
+  CHECK((std::pair(run.BytesOf(1), run.BytesOf(3)) == beside));
+}
+
+TEST_CASE("a save that comes due waits until the one in flight is on the disk") {
+  Run run(/*failures_max=*/1);
+  run.disk.Hold(true);
+  RequireAllOk(run.Save(1));
+  {
+    Thread disk("disk", [&] { run.disk.Hold(false); });
+    RequireAllOk(run.Save(2));
+    disk.Join();
+  }
+  RequireAllOk(run.SaveLast(2));
+  const std::vector<std::string> log = run.disk.log();
+  // Two data files and a manifest each; the same step is not saved twice.
+  REQUIRE(log.size() == 6);
+  CHECK(log[2] == run.StepPath(1) + "/manifest");
+  CHECK(log[5] == run.StepPath(2) + "/manifest");
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 2});
+}
+
+TEST_CASE("saves that fail beside the training are counted on all ranks until they end the run") {
+  Run run(/*failures_max=*/2);
+  run.disk.FailAt({"step_00000001/", "step_00000003/", "step_00000004/"});
+  for (const int64_t step : {1, 2, 3, 4}) {
+    INFO(step);
+    RequireAllOk(run.Save(step));
+  }
+  for (const auto& saver : run.savers) CHECK_FALSE(saver->wants_stop());
+  for (const std::vector<absl::Status>& statuses : {run.Save(5), run.SaveLast(5)}) {
+    for (const absl::Status& status : statuses) {
+      CHECK_STATUS(status, absl::StatusCode::kResourceExhausted, "(2 failures in a row)");
+    }
+    CHECK_STATUS(statuses[0], absl::StatusCode::kResourceExhausted, "rank 1 could not write");
+  }
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{2});
+  CHECK(*ListDirectory(run.directory.File("saved")) == std::vector<std::string>{"step_00000002"});
+}
+
+TEST_CASE("a rank that sees too many failures asks all to stop, and goes on until they do") {
+  Run run(/*failures_max=*/1);
+  run.disk.FailAt({"step_00000001/"});
+  RequireAllOk(run.Save(1));
+  CheckpointSaver& first = *run.savers[0];
+  const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(30);
+  while (!first.wants_stop() && Clock::Real().Now() < deadline) CHECK_OK(first.Poll());
+  CHECK(first.wants_stop());
+  CHECK_FALSE(run.savers[1]->wants_stop());
+  for (const absl::Status& status : run.SaveLast(2)) {
+    CHECK_STATUS(status, absl::StatusCode::kResourceExhausted, "(1 failure)");
+  }
+}
+
+TEST_CASE("a stop after a save in flight that fails still saves the last step") {
+  Run run(/*failures_max=*/2);
+  run.disk.Hold(true);
+  run.disk.FailAt({"step_00000001/rank_00001.index"});
+  RequireAllOk(run.Save(1));
+  Thread disk("disk", [&] { run.disk.Hold(false); });
+  RequireAllOk(run.SaveLast(2));
+  disk.Join();
+  CHECK(run.IsSaved(2));
+  CHECK_FALSE(run.IsSaved(1));
+}
+
+TEST_CASE("a training that ends without its peers gives up its save in flight") {
+  Run run(/*failures_max=*/1);
+  RequireAllOk(run.SaveLast(1));
+  const MonotonicTime began = Clock::Real().Now();
+  RequireAllOk(run.world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
+    if (rank.world->rank() == 1) return absl::OkStatus();
+    CONVENE_RETURN_IF_ERROR(run.savers[0]->Save(run.world.Info(2), rank.engine->optimizer()));
+    run.savers[0].reset();
+    return absl::OkStatus();
+  }));
+  CHECK(Clock::Real().Now() - began < absl::Seconds(20));  // a collective waits for 30 s
+  CHECK(run.IsSaved(1));
+  CHECK_FALSE(run.IsSaved(2));
+}
+
+TEST_CASE("where no thread can be started, the training waits for the save") {
+  Run run(/*failures_max=*/1);
+  const ScopedThreadFault none("checkpoint");
+  RequireAllOk(run.Save(1));
+  CHECK(run.IsSaved(1));
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1});
+}
+
+}  // namespace
+}  // namespace convene::worker
