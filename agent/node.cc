@@ -223,11 +223,11 @@ void Node::OnNews(RendezvousLink::News&& news) {
 void Node::OnSignal() {
   signalfd_siginfo info;
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
-  is_told_to_end_ = true;
   const ReceivedSignal signal = SignalOf(info);
-  // The machine has come to its end, but the process may serve other nodes yet.
+  told_to_end_at_ = std::min(told_to_end_at_, signal.at);
   if (result_.has_value()) {
-    is_told_at_once_ |= state_.stop_request.Hear(signal).meaning == StopRequest::Meaning::kAtOnce;
+    // The machine has come to its end, but this process may serve other nodes yet.
+    Log(state_.stop_request.Hear(signal).why);
   }
   Take(SignalReceived{signal});
   ReleaseHeld();
@@ -237,7 +237,7 @@ void Node::OnSignal() {
 void Node::TakeEnd(Event event, bool may_be_of_stop) {
   const bool holds = held_until_ != MonotonicTime::InfiniteFuture();
   // Not state_.stop_request: a signal of this very round has yet to reach the machine.
-  if (!holds && (!may_be_of_stop || is_told_to_end_)) return Take(std::move(event));
+  if (!holds && (!may_be_of_stop || IsToldToEnd())) return Take(std::move(event));
   if (!holds) held_until_ = Clock::Real().Now() + options_.echo_patience;
   held_.push_back(std::move(event));
 }

@@ -48,6 +48,7 @@ class Node {
  private:
   void OnNews(RendezvousLink::News&& news);
   void OnSignal();
+  bool IsToldToEnd() const { return told_to_end_at_ != MonotonicTime::InfiniteFuture(); }
   // SIGTSTP (Ctrl-Z, `scontrol suspend`).
   void OnSuspend();
   // Workers and agent rest until somebody continues the agent. `signal` stops it.
@@ -96,11 +97,12 @@ class Node {
   void WindUp();
   // Makes the process end within a bound from now on, whatever a library does.
   void BeginWindUp();
-  // The runs that this process still serves the rendezvous for, and why it would wait.
+  // The runs that this process still serves the rendezvous for.
   std::vector<std::string> ServedRuns();
-  // Waits for the end of these runs. A signal ends the wait, but for nodes of its own run that stop
-  // their workers: for those it waits as long as a stop may take, or until a person insists.
+  // Waits for the end of these runs. After a signal it waits for the workers of its own run alone,
+  // as long as a stop may take, or until a person does not want to wait.
   void ServeOtherJobs();
+  void TellWhyItStays(const std::vector<std::string>& served);
   // Names the runs that lose their rendezvous with this process. False: there are none.
   bool TellLosers();
   // When the job ends with a failure, hands the first one's error file on to the program that
@@ -122,8 +124,7 @@ class Node {
   std::deque<Event> held_;  // TakeEnd's
   MonotonicTime held_until_ = MonotonicTime::InfiniteFuture();
   std::optional<Result> result_;
-  bool is_told_to_end_ = false;   // a signal came
-  bool is_told_at_once_ = false;  // and after the result a person's second one
+  MonotonicTime told_to_end_at_ = MonotonicTime::InfiniteFuture();  // when the first signal came
   bool has_told_of_background_ = false;
   // Of the rendezvous, as told last: each try fails in the same words. "": it answers.
   std::string told_loss_;

@@ -25,6 +25,8 @@ constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
 // A process that only hosts the rendezvous looks so often whether a job still needs it.
 constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
+// After a signal, the time beyond the workers' grace for their end to reach this process.
+constexpr absl::Duration kServedLonger = absl::Seconds(2);
 constexpr size_t kMostJobsNamed = 4;
 
 }  // namespace
@@ -38,7 +40,6 @@ void Node::BeginWindUp() {
 }
 
 void Node::WindUp() {
-  if (is_told_to_end_ && result_->exit_code != 0) slurm_requeue_.BeforeLeaving();
   BeginWindUp();
   input_.Restore();  // Here too: not every end waits until the workers are gone.
   if (!console_.Drain(kDrainPatience)) {
@@ -58,50 +59,63 @@ void Node::WindUp() {
   log_publisher_.reset();
   link_->Close();
   ServeOtherJobs();
+  if (IsToldToEnd() && result_->exit_code != 0) {
+    wind_up_.reset();  // Slurm's answers have deadlines of their own.
+    slurm_requeue_.BeforeLeaving();
+    BeginWindUp();
+  }
   link_->StopHosting();
 }
 
-// Once this process is told to end, other runs lose their rendezvous. Nodes of its own run were
-// told to end with it (or lost their epoch with its workers), and save: without an answer to their
-// heartbeats they would be killed when their lease ends.
+// Once this process is told to end, other runs lose their rendezvous. Nodes of its own epoch were
+// told to end with it, or lost their epoch with its workers, and may be saving: without an answer
+// to their heartbeats their workers would be killed when the lease ends. (A node that saves after a
+// signal tells the daemon nothing before its first worker has ended.)
 std::vector<std::string> Node::ServedRuns() {
   std::vector<std::string> runs;
   for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
-    const bool counts = !is_told_to_end_ || (job.is_stopping && job.id == options_.hello.job_id);
-    if (counts) runs.push_back(absl::StrCat("run \"", job.id, "\""));
+    const bool is_own_epoch =
+        job.id == options_.hello.job_id && job.epoch == state_.highest_epoch && job.has_workers;
+    if (!IsToldToEnd() || is_own_epoch) runs.push_back(absl::StrCat("run \"", job.id, "\""));
   }
   return runs;
+}
+
+void Node::TellWhyItStays(const std::vector<std::string>& served) {
+  if (IsToldToEnd()) {
+    Log(absl::StrCat("this process hosts the rendezvous, and other nodes of ", served.front(),
+                     " still stop their workers: it stays until they have, at most ",
+                     absl::FormatDuration(options_.stop_graces.signal + kServedLonger),
+                     " from the signal on. A second Ctrl-C ends it at once"));
+  } else {
+    Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ",
+                     JoinCapped(served, kMostJobsNamed),
+                     " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) "
+                     "ends it before that"));
+  }
 }
 
 // The other nodes' agents know no other rendezvous: without this one their workers would be
 // stopped.
 void Node::ServeOtherJobs() {
   std::vector<std::string> served = ServedRuns();
-  if (served.empty()) {
+  if (served.empty() || state_.stop_request.at_once()) {
     TellLosers();
     return;
   }
   wind_up_.reset();
-  const absl::Duration limit = StopLimit(state_.rules);
-  MonotonicTime until = MonotonicTime::InfiniteFuture();
   if (!result_->explanation.empty()) Log(result_->explanation);
-  if (is_told_to_end_) {
-    Log(absl::StrCat("this process hosts the rendezvous, and other nodes of ", served.front(),
-                     " still stop their workers: it stays until they have, at most ",
-                     absl::FormatDuration(limit), ". A second Ctrl-C ends it at once"));
-  } else {
+  TellWhyItStays(served);
+  bool is_told = IsToldToEnd();
+  if (!is_told) {
     if (link_->is_hosting()) link_->ServeStore(std::nullopt);  // Not from the store that goes now.
     store_.reset();  // The next run on this machine may want its port.
     worker_store_port_.Reset();
-    Log(absl::StrCat("this node's part is over, but this process hosts the rendezvous, and ",
-                     JoinCapped(served, kMostJobsNamed),
-                     " still needs it: it stays until that is over. A signal (Ctrl-C, SIGTERM) "
-                     "ends it before that"));
   }
-  for (; !served.empty() && !is_told_at_once_; served = ServedRuns()) {
+  for (; !served.empty() && !state_.stop_request.at_once(); served = ServedRuns()) {
+    if (IsToldToEnd() && !std::exchange(is_told, true)) TellWhyItStays(served);
     const MonotonicTime now = Clock::Real().Now();
-    if (is_told_to_end_) until = std::min(until, now + limit);
-    if (now >= until) break;
+    if (now >= told_to_end_at_ + options_.stop_graces.signal + kServedLonger) break;
     loop_.RunOnce(now + kServedInterval);
   }
   BeginWindUp();

@@ -57,11 +57,11 @@
 //
 // With a heartbeat each third of a lease, answers may so take half a lease before healthy workers
 // are stopped. An Assignment that arrives behind the fence starts no worker. Where the daemon runs
-// in this process there is no fence: the daemon sleeps with the node and cannot give it up. After
-// Close there is one: the daemon counts on this node no more, and the next run under the same id
-// may begin at once. A process that hosts the daemon and is told to end serves on while nodes of
-// its run still stop their workers (agent/node_end.cc), so that their checkpoints have the whole
-// grace.
+// in this process there is no fence: the daemon sleeps with the node and cannot give it up.
+// Elsewhere the fence stays after Close: the daemon counts on this node no more, and the next run
+// under the same id may begin at once. A process that hosts the daemon and is told to end serves on
+// while nodes of its run still stop their workers (agent/node_end.cc), so that their checkpoints
+// have the whole grace.
 //
 // A pause. An agent that did not run (`scontrol suspend`, a stopped container) finds the fence
 // behind it when it wakes up, before it hears of its epoch's fate. The daemon may have gone on

@@ -189,7 +189,7 @@ std::vector<ServedJob> JobTable::ServedJobs() const {
   for (const auto& [id, entry] : jobs_) {
     const JobState& state = entry.job.state();
     if (entry.job.closed() || state.nodes().empty() || state.epoch() == Epoch()) continue;
-    served.push_back({id, state.phase() == Phase::kStopping && state.running_count() > 0});
+    served.push_back({id, state.epoch(), state.running_count() > 0});
   }
   return served;
 }

@@ -78,8 +78,9 @@ class JobTable {
   std::optional<LogSource> LogSourceOf(MemberId id) const;
 
   // The jobs that are not over, have a node, and have begun an epoch. Nodes that wait for a first
-  // epoch lose nothing with this daemon: they dial until another one serves. It may be the next
-  // command of this very machine that they wait for.
+  // epoch have no work to lose, and dial again until another daemon serves or their patience ends.
+  // The missing node may be the next command of this very machine, which begins only when this
+  // process has ended.
   std::vector<ServedJob> ServedJobs() const;
   // nullptr when no job of this id is known. Valid until the next call that is not const.
   const Job* Find(const std::string& job_id) const;

@@ -127,7 +127,8 @@ TEST_CASE("a job needs its daemon from its first epoch to its end, while it has 
   table.Receive(At({}), MemberId(1), kIncarnation, Epoch(), Ready{"node0", 1}, &outbox);
   REQUIRE(table.ServedJobs().size() == 1);
   CHECK(table.ServedJobs()[0].id == "job");
-  CHECK_FALSE(table.ServedJobs()[0].is_stopping);
+  CHECK(table.ServedJobs()[0].epoch == Epoch(1));
+  CHECK(table.ServedJobs()[0].has_workers);
   table.Receive(At({}), MemberId(1), kIncarnation, Epoch(1), WorkersSucceeded(), &outbox);
   CHECK(table.Find("job")->closed());
   CHECK(table.ServedJobs().empty());

@@ -43,7 +43,6 @@ struct TakenPort {
   ResolvedAddress address;
 };
 
-// On a loaded machine the thread that waits may run again only after its deadline.
 TEST_CASE("a port that others are told by a loopback address is bound to that address alone") {
   for (const char* loopback : {"127.0.0.1", "127.0.1.1", "::1"}) {
     CHECK(AddressToBind(loopback) == loopback);
@@ -54,6 +53,7 @@ TEST_CASE("a port that others are told by a loopback address is bound to that ad
   }
 }
 
+// On a loaded machine the thread that waits may run again only after its deadline.
 TEST_CASE("an answer that is there counts, although the time is over") {
   const MonotonicTime over = Clock::Real().Now() - absl::Seconds(1);
   const Pipe pipe;

@@ -27,8 +27,8 @@ struct NodeView {
 // A job that an agent's end may harm, where that agent hosts the daemon.
 struct ServedJob {
   std::string id;
-  // Its epoch has ended, and some of its nodes still stop their workers.
-  bool is_stopping = false;
+  Epoch epoch;
+  bool has_workers = false;  // of that epoch
 };
 
 struct FailureView {

@@ -175,7 +175,7 @@ class LostDirectoryTest(ConveneTestCase):
         job.send_signal(signal.SIGTERM)
         text = self.finish(job, 20, 143)
         self.assertIn("no checkpoint after step", text)
-        self.assertIn("The training goes on and tries again at the next; the newest is "
+        self.assertIn("The next save tries again; the newest checkpoint is "
                       + self.path("checkpoints/step_"), text)
 
     def test_the_last_checkpoint_is_tried_again_too(self):

@@ -23,7 +23,7 @@ class HostingTest(ConveneTestCase):
 
     def start_node(self, node_rank, endpoint, script, log, run="job"):
         return self.start(CONVENE, "run", "--nnodes", "2", "--node-rank", node_rank, "--rdzv-endpoint", endpoint, "--rdzv-id", run,
-                          "--no-python", "sh", "-c", script, log=log, DIRECTORY=self.path(""))
+                          "--leftover-grace", 300, "--no-python", "sh", "-c", script, log=log, DIRECTORY=self.path(""))
 
     def wait_for(self, name):
         wait_until(lambda: os.path.exists(self.path(name)), 20, name)
@@ -68,6 +68,7 @@ class HostingTest(ConveneTestCase):
         self.assertIsNone(nodes[0].poll())
         early = self.start_node(1, endpoint, "exit 0", "early")
         wait_until(lambda: "job" in self.status(endpoint) and "forming" in self.status(endpoint), 20, "the second run at the old daemon")
+        self.assertIsNone(nodes[0].poll())
         with open(self.path("joined"), "w", encoding="utf-8"):
             pass
         self.finish(nodes[0], 20)

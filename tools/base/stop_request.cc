@@ -37,6 +37,7 @@ StopRequest::Decision StopRequest::Hear(const ReceivedSignal& signal) {
   const bool is_second_key = is_key && first_key_at_.has_value();
   if (is_key && !is_second_key) first_key_at_ = signal.at;
   if (is_second_key && signal.at - *first_key_at_ >= kClearlyLater) {
+    at_once_ = true;
     return {Meaning::kAtOnce, absl::StrCat(what, " a second time: at once")};
   }
   const bool is_echo = std::exchange(made_, true);

@@ -57,9 +57,12 @@ class StopRequest {
 
   Decision Hear(const ReceivedSignal& signal);
   bool made() const { return made_; }
+  // A person does not want to wait any more.
+  bool at_once() const { return at_once_; }
 
  private:
   bool made_ = false;
+  bool at_once_ = false;
   std::optional<MonotonicTime> first_key_at_;
 };
 

@@ -49,8 +49,8 @@ class NoWire final : public Wire {
   }
   absl::Status PostReceive(int, const MessageTag&, void*) override { return CheckOpen(); }
   absl::Status PostSend(int, const MessageTag&, const void*) override { return CheckOpen(); }
-  absl::Status AwaitReceive(int, Lane, MonotonicTime) override { return CheckOpen(); }
-  absl::Status AwaitSend(int, Lane, MonotonicTime) override { return CheckOpen(); }
+  absl::Status AwaitReceive(int, Lane, const WaitLimit&) override { return CheckOpen(); }
+  absl::Status AwaitSend(int, Lane, const WaitLimit&) override { return CheckOpen(); }
   void Withdraw(const absl::Status& /*hang_up*/) override {}
   void Abort(const absl::Status& why) override {
     MutexLock lock(&mutex_);

@@ -89,21 +89,21 @@ absl::Status GlooWire::PostSend(int peer, const MessageTag& tag, const void* dat
   return absl::OkStatus();
 }
 
-absl::Status GlooWire::AwaitReceive(int peer, Lane lane, MonotonicTime deadline) {
-  return Await(peer, *BuffersOf(peer, lane).receive, /*receive=*/true, deadline);
+absl::Status GlooWire::AwaitReceive(int peer, Lane lane, const WaitLimit& limit) {
+  return Await(peer, *BuffersOf(peer, lane).receive, /*receive=*/true, limit);
 }
 
-absl::Status GlooWire::AwaitSend(int peer, Lane lane, MonotonicTime deadline) {
-  return Await(peer, *BuffersOf(peer, lane).send, /*receive=*/false, deadline);
+absl::Status GlooWire::AwaitSend(int peer, Lane lane, const WaitLimit& limit) {
+  return Await(peer, *BuffersOf(peer, lane).send, /*receive=*/false, limit);
 }
 
-absl::Status GlooWire::Await(int peer, Buffer& buffer, bool receive, MonotonicTime deadline) {
+absl::Status GlooWire::Await(int peer, Buffer& buffer, bool receive, const WaitLimit& limit) {
   {
     MutexLock lock(&mutex_);
     if (!aborted_.ok()) return aborted_;
     (receive ? waiting_receive_ : waiting_send_) = &buffer;
   }
-  mesh_->watch_.Arm(&place_, deadline);
+  mesh_->watch_.Arm(&place_, limit.since, limit.deadline);
   absl::Status status;
   try {
     if (receive) {

@@ -36,8 +36,8 @@ class GlooWire final : public Wire {
   absl::Status CheckOpen() override;
   absl::Status PostReceive(int peer, const MessageTag& tag, void* data) override;
   absl::Status PostSend(int peer, const MessageTag& tag, const void* data) override;
-  absl::Status AwaitReceive(int peer, Lane lane, MonotonicTime deadline) override;
-  absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) override;
+  absl::Status AwaitReceive(int peer, Lane lane, const WaitLimit& limit) override;
+  absl::Status AwaitSend(int peer, Lane lane, const WaitLimit& limit) override;
   void Withdraw(const absl::Status& hang_up) override;
   void Abort(const absl::Status& why) override;
 
@@ -57,7 +57,7 @@ class GlooWire final : public Wire {
   // Gloo's words about a peer; or why this rank hung up, which breaks every connection.
   absl::Status Broken(int peer, const std::exception& error) const;
   std::string NameOf(int peer) const;
-  absl::Status Await(int peer, Buffer& buffer, bool receive, MonotonicTime deadline);
+  absl::Status Await(int peer, Buffer& buffer, bool receive, const WaitLimit& limit);
 
   const std::shared_ptr<GlooMesh> mesh_;
   const std::vector<int> members_;  // global ranks

@@ -132,7 +132,7 @@ absl::Status GroupCollective::Run(const CollectiveCall& call) {
   const char* const operation = CollectiveName(call.kind);
   const uint64_t sequence = ++collectives_started_;
   const uint64_t record = recorder_.Start(name_, operation, sequence, call.input);
-  deadline_ = Clock::Real().Now() + timeout_;
+  limit_ = WaitLimit::From(Clock::Real().Now(), timeout_);
   absl::Status status = Perform(call);
   if (!status.ok()) status = Break(status, operation, sequence, call.input.size_bytes());
   recorder_.Finish(record, status);
@@ -166,13 +166,13 @@ absl::Status GroupCollective::Exchange(absl::FunctionRef<ConstBytes(int)> outgoi
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(incoming(peer).size(), message_bytes_max_); left > 0; --left) {
-      CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, deadline_));
+      CONVENE_RETURN_IF_ERROR(wire_->AwaitReceive(peer, Lane::kCollective, limit_));
     }
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     for (int64_t left = CeilDivide(outgoing(peer).size(), message_bytes_max_); left > 0; --left) {
-      CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, deadline_));
+      CONVENE_RETURN_IF_ERROR(wire_->AwaitSend(peer, Lane::kCollective, limit_));
     }
   }
   return absl::OkStatus();
@@ -346,14 +346,14 @@ absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   const OpenMessage message = std::exchange(open, OpenMessage{});
   --open_message_count_;
   CONVENE_RETURN_IF_ERROR(Check());
-  deadline_ = Clock::Real().Now() + timeout_;
+  limit_ = WaitLimit::From(Clock::Real().Now(), timeout_);
   absl::Status status;
   Messages& messages = peers_[message.peer].of(message.direction);
   // They complete in order: the ones before this one are then known to be complete too.
   while (status.ok() && messages.complete < message.sequence) {
     status = message.direction == Direction::kOut
-                 ? wire_->AwaitSend(message.peer, Lane::kPointToPoint, deadline_)
-                 : wire_->AwaitReceive(message.peer, Lane::kPointToPoint, deadline_);
+                 ? wire_->AwaitSend(message.peer, Lane::kPointToPoint, limit_)
+                 : wire_->AwaitReceive(message.peer, Lane::kPointToPoint, limit_);
     if (status.ok()) ++messages.complete;
   }
   if (!status.ok()) status = Break(status, TextOf(message), message.sequence, message.size_bytes);

@@ -10,6 +10,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Seconds(1);
 // A tick that comes so much too late means that this process did not run.
 constexpr absl::Duration kPaused = absl::Seconds(1);
+// A call that lives through more pauses than this may end early.
+constexpr size_t kPausesKept = 16;
 
 }  // namespace
 
@@ -24,9 +26,12 @@ WaitWatch::~WaitWatch() {
   thread_.Join();
 }
 
-void WaitWatch::Arm(Place* place, MonotonicTime deadline) {
+void WaitWatch::Arm(Place* place, MonotonicTime since, MonotonicTime deadline) {
   MutexLock lock(&mutex_);
-  armed_.push_back({place, deadline, Clock::Real().Now()});
+  for (const Pause& pause : pauses_) {
+    if (since < pause.now) deadline = AfterPause(deadline, since, pause.due, pause.now);
+  }
+  armed_.push_back({place, since, deadline});
   if (deadline < next_look_) {
     next_look_ = deadline;
     changed_.SignalAll();
@@ -47,25 +52,27 @@ void WaitWatch::BridgePause(MonotonicTime due, MonotonicTime now) {
   if (now - due < kPaused) return;
   next_look_ = MonotonicTime::InfiniteFuture();
   for (Armed& armed : armed_) {
-    // A wait that began after the pause has its whole time.
-    if (armed.armed_at <= due) armed.deadline = armed.deadline + (now - due);
+    armed.deadline = AfterPause(armed.deadline, armed.since, due, now);
     next_look_ = std::min(next_look_, armed.deadline);
   }
+  pauses_.push_back({due, now});
+  if (pauses_.size() > kPausesKept) pauses_.pop_front();
 }
 
 void WaitWatch::Run() {
   MutexLock lock(&mutex_);
+  MonotonicTime due = Clock::Real().Now();  // of the next look, at the latest
   while (!stopping_) {
     const MonotonicTime now = Clock::Real().Now();
+    BridgePause(due, now);
     if (now < next_look_) {
-      // A day at most: an infinite duration does not fit into the condition variable's clock.
-      const absl::Duration wait = next_look_ == MonotonicTime::InfiniteFuture()
-                                      ? absl::Hours(24)
-                                      : std::min(next_look_ - now, kTick);
+      // Also while nothing waits: a call may be between two of its waits, and needs to know.
+      const absl::Duration wait = std::min(next_look_ - now, kTick);
+      due = now + wait;
       changed_.WaitFor(&mutex_, wait);
-      BridgePause(now + wait, Clock::Real().Now());
       continue;
     }
+    due = now;
     next_look_ = MonotonicTime::InfiniteFuture();
     for (size_t i = 0; i < armed_.size();) {
       if (armed_[i].deadline <= now) {

@@ -2,6 +2,8 @@
 // that everybody would blame everybody; this one ends a single wait.
 #pragma once
 
+#include <algorithm>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -18,6 +20,14 @@ namespace convene::worker {
 // judged by others: no wait is over because of that time.
 class WaitWatch {
  public:
+  // PURE. The new deadline of a wait that began at `since`, where a look that was due at `due` came
+  // at `now`, so late that this process did not run. The wait gets back all time since `due` of
+  // which it was a part: nobody knows when in that time the process was stopped.
+  static MonotonicTime AfterPause(MonotonicTime deadline, MonotonicTime since, MonotonicTime due,
+                                  MonotonicTime now) {
+    return deadline + (now - std::max(due, since));
+  }
+
   // One waiting place, used by one thread at a time. `wake` is called at most once per Arm, by the
   // watch's thread with the watch's lock held: it must be short and must not call the watch.
   struct Place {
@@ -29,8 +39,9 @@ class WaitWatch {
   WaitWatch(const WaitWatch&) = delete;
   WaitWatch& operator=(const WaitWatch&) = delete;
 
-  // `place` lives until Disarm. REQUIRES: not armed.
-  void Arm(Place* place, MonotonicTime deadline);
+  // `since`: when the call began that waits. It may have waited before, or been stopped before it
+  // waits here. `place` lives until Disarm. REQUIRES: not armed.
+  void Arm(Place* place, MonotonicTime since, MonotonicTime deadline);
   // Returns whether it was woken: then the deadline has passed. After it returned, `wake` does not
   // run any more.
   bool Disarm(Place* place);
@@ -38,17 +49,24 @@ class WaitWatch {
  private:
   struct Armed {
     Place* place;
+    MonotonicTime since;
     MonotonicTime deadline;
-    MonotonicTime armed_at;
   };
 
   void Run();
-  // A look that was due at `due` came at `now`.
+  // As in AfterPause.
+  struct Pause {
+    MonotonicTime due;
+    MonotonicTime now;
+  };
+
+  // A look that was due at `due` comes at `now`.
   void BridgePause(MonotonicTime due, MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   std::vector<Armed> armed_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Pause> pauses_ ABSL_GUARDED_BY(mutex_);  // the latest few
   MonotonicTime next_look_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Thread thread_;  // last: starts when all else stands

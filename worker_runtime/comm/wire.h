@@ -24,6 +24,15 @@ struct MessageTag {
   size_t size_bytes = 0;  // below 4 GiB
 };
 
+// The time that a call has for all its waits together. Time in which this process was stopped does
+// not count where the wire can tell (wait_watch.h).
+struct WaitLimit {
+  static WaitLimit From(MonotonicTime now, absl::Duration timeout) { return {now, now + timeout}; }
+
+  MonotonicTime since;
+  MonotonicTime deadline;
+};
+
 // The wires of one rank in one group.
 //
 // Peers are ranks within the group, never the caller's own. One thread at a time, except Abort and
@@ -50,8 +59,8 @@ class Wire {
 
   // Blocks until one more receive from (send to) `peer` in this lane is complete. They complete in
   // posting order. REQUIRES: one is open.
-  virtual absl::Status AwaitReceive(int peer, Lane lane, MonotonicTime deadline) = 0;
-  virtual absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) = 0;
+  virtual absl::Status AwaitReceive(int peer, Lane lane, const WaitLimit& limit) = 0;
+  virtual absl::Status AwaitSend(int peer, Lane lane, const WaitLimit& limit) = 0;
 
   // Gives up all that was posted: once it has returned, no memory given to Post* is touched again.
   // With a `hang_up` that is not OK, the reason, peers that wait for this rank, now or later, get

@@ -16,6 +16,9 @@ namespace {
 // that is to stop has a grace of half a minute or more.
 constexpr int64_t kLastSaveTries = 5;
 constexpr absl::Duration kLastSavePause = absl::Seconds(1);
+// The agent learns how long a phase may last. A copy of seconds must not teach it the limit of the
+// waits for a disk, so the copy has a phase of its own.
+constexpr char kCopyPhase[] = "checkpoint copy";
 
 }  // namespace
 
@@ -62,10 +65,11 @@ absl::Status CheckpointSaver::Poll() {
                                             : absl::OkStatus();
 }
 
-// Where the thread cannot be started, the training waits for this save.
+// Where the thread cannot be started, the training of this rank waits for the save, and the other
+// ranks wait for it in their next collective, as long as that one's timeout.
 void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer,
                             MonotonicTime began, bool in_background) {
-  progress_.Tell(info.step, contract::kCheckpointPhase);
+  progress_.Tell(info.step, in_background ? kCopyPhase : contract::kCheckpointPhase);
   has_landed_ = false;
   flight_ = Flight{.info = info, .pieces = optimizer.PiecesToWrite(), .began = began};
   if (in_background) {
@@ -76,6 +80,7 @@ void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimi
       return;
     }
   }
+  progress_.Tell(info.step, contract::kCheckpointPhase);
   Write();
   flight_->held = flight_->took;
 }

@@ -25,8 +25,9 @@
 namespace convene::worker {
 
 // Every rank has one, and calls Save and SaveLast after the same steps. At most one save is in
-// flight. Not thread-safe; a save in flight is the business of the thread "checkpoint", which ends
-// because disks and the collective's deadline end it.
+// flight. Not thread-safe; a save in flight is the business of the thread "checkpoint". It ends
+// when the disk has answered and the ranks have agreed, within the collective's deadline. Where a
+// disk never answers, the agent ends the process.
 class CheckpointSaver {
  public:
   struct Options {
@@ -53,6 +54,9 @@ class CheckpointSaver {
   // tried again, at most kLastSaveTries times.
   absl::Status SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer);
 
+  // Waits for the save in flight, if there is one, after `step`, and reports it. Errors: as Save.
+  absl::Status Finish(int64_t step);
+  bool is_in_flight() const { return flight_.has_value(); }
   // Reports a save that has ended meanwhile; does not wait. Errors: the collective's, the
   // reporter's.
   absl::Status Poll();
@@ -74,8 +78,6 @@ class CheckpointSaver {
   void Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer, MonotonicTime began,
              bool in_background);
   void Write();
-  // Waits for the save in flight, if there is one.
-  absl::Status Finish(int64_t step);
   // Waits for it, and counts how it went. `pause` is for the report.
   absl::Status Land(FailuresInARow& failures, absl::Duration pause);
 

@@ -143,7 +143,7 @@ void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
       pause > absl::ZeroDuration()
           ? absl::StrCat("It is the last, so the trainer tries again in ",
                          absl::FormatDuration(pause))
-          : absl::StrCat("The training goes on and tries again at the next; the newest is ",
+          : absl::StrCat("The next save tries again; the newest checkpoint is ",
                          checkpoint_.empty() ? "none yet" : checkpoint_);
   Say(absl::StrCat("no checkpoint after step ", step, " (", failures.count(), " of ",
                    failures.most(), " failures in a row that end the run): ", why.message(), ". ",

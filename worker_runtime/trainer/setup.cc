@@ -48,7 +48,7 @@ std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes));
 
 bool SavesInBackground(const TrainOptions& options) {
   return !options.checkpoint_dir.empty() && options.checkpoint_every > 0 &&
-         options.checkpoint_in_background;
+         options.checkpoint_every < options.steps && options.checkpoint_in_background;
 }
 
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,

@@ -184,7 +184,7 @@ absl::Status Training::Prepare() {
                            RestoreCheckpoint(options_, job, engine_->optimizer(),
                                              *communicators_.checkpoint, host_stream_));
   if (!resumed.has_value()) {
-    // A few phases in all: the agent knows no more than a few apart.
+    // Tenths alone: the agent learns the limits of 16 phases at most.
     CONVENE_RETURN_IF_ERROR(engine_->InitializeWeights([this](double done) {
       progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
     }));
@@ -295,7 +295,11 @@ absl::StatusOr<bool> Training::Advance() {
     CONVENE_RETURN_IF_ERROR(QueueStep());
   }
   CONVENE_RETURN_IF_ERROR(Report(result, step_time));
-  CONVENE_RETURN_IF_ERROR(allowed);
+  if (!allowed.ok()) {
+    // All ranks see the same norms and end here, so the checkpoint in flight can still be kept.
+    CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+    return allowed;
+  }
   if (!engine_->is_in_flight()) CONVENE_RETURN_IF_ERROR(AwaitProfiledUpdate());
   return result.stop_requested;
 }
@@ -386,6 +390,11 @@ void Training::WatchOps(bool wanted) {
 absl::StatusOr<TrainingEnd> Training::Run() {
   absl::StatusOr<TrainingEnd> end = TrainToEnd();
   // After an error a save may be in flight, and the caller is about to close its connections.
+  if (saver_ != nullptr && saver_->is_in_flight()) {
+    spdlog::error("the training ends, and gives up the checkpoint that is being written: {}",
+                  std::string(end.status().message()));
+    progress_.Tell(step_, contract::kCheckpointPhase);  // The disk may take its time.
+  }
   saver_.reset();
   return end;
 }
@@ -408,6 +417,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
     if (stops_validation) return Stop();
   }
+  CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));

@@ -92,7 +92,7 @@ class LoopbackWire final : public Wire {
     return absl::OkStatus();
   }
 
-  absl::Status AwaitReceive(int peer, Lane lane, MonotonicTime deadline) override {
+  absl::Status AwaitReceive(int peer, Lane lane, const WaitLimit& limit) override {
     const Receive receive = TakeOldestReceive(peer, lane);
     MutexLock lock(&board_->mutex);
     auto& messages = board_->RouteOf(peer, rank_).messages;
@@ -107,12 +107,12 @@ class LoopbackWire final : public Wire {
         Copy(message, receive);
         return absl::OkStatus();
       }
-      const absl::Status waited = WaitForChange(peer, deadline, arrives);
+      const absl::Status waited = WaitForChange(peer, limit.deadline, arrives);
       if (!waited.ok()) return waited;
     }
   }
 
-  absl::Status AwaitSend(int peer, Lane lane, MonotonicTime deadline) override {
+  absl::Status AwaitSend(int peer, Lane lane, const WaitLimit& limit) override {
     MutexLock lock(&board_->mutex);
     auto& messages = board_->RouteOf(rank_, peer).messages;
     while (true) {
@@ -126,7 +126,7 @@ class LoopbackWire final : public Wire {
       }
       const absl::Status open = CheckOpenLocked();
       if (!open.ok()) return open;
-      const absl::Status waited = WaitForChange(peer, deadline);
+      const absl::Status waited = WaitForChange(peer, limit.deadline);
       if (!waited.ok()) return waited;
     }
   }
