@@ -1,5 +1,6 @@
 """Starts programs with a deadline and ends everything that they started."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -92,11 +93,13 @@ class Program:
 
 
 def kill_marked() -> None:
-    for pid in marked():
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    """Kills what is left, and waits until it is gone: its GPU memory is free then. After GRACE_SECONDS a process that hangs in the kernel is left."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (left := list(marked())) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def run(command: List[str], environment: Dict[str, str], limit_s: float) -> Done:
