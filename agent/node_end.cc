@@ -25,6 +25,10 @@ constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 constexpr absl::Duration kPublishPatience = absl::Seconds(1);
 // A process that only hosts the rendezvous looks so often whether a job still needs it.
 constexpr absl::Duration kServedInterval = absl::Milliseconds(500);
+// After a signal it looks often, since a stop of all nodes should take no longer than the slowest
+// node's, and says nothing of a wait that is short.
+constexpr absl::Duration kServedIntervalAtEnd = absl::Milliseconds(20);
+constexpr absl::Duration kQuietStay = absl::Seconds(1);
 // After a signal, the time beyond the workers' grace for their end to reach this process.
 constexpr absl::Duration kServedLonger = absl::Seconds(2);
 constexpr size_t kMostJobsNamed = 4;
@@ -104,22 +108,29 @@ void Node::ServeOtherJobs() {
     return;
   }
   wind_up_.reset();
-  if (!result_->explanation.empty()) Log(result_->explanation);
-  TellWhyItStays(served);
-  bool is_told = IsToldToEnd();
-  if (!is_told) {
+  const MonotonicTime began = Clock::Real().Now();
+  bool has_told = !IsToldToEnd();
+  if (has_told) {
     if (link_->is_hosting()) link_->ServeStore(std::nullopt);  // Not from the store that goes now.
     store_.reset();  // The next run on this machine may want its port.
     worker_store_port_.Reset();
+    if (!result_->explanation.empty()) Log(result_->explanation);
+    TellWhyItStays(served);
   }
+  bool has_told_of_end = false;
   for (; !served.empty() && !state_.stop_request.at_once(); served = ServedRuns()) {
-    if (IsToldToEnd() && !std::exchange(is_told, true)) TellWhyItStays(served);
     const MonotonicTime now = Clock::Real().Now();
     if (now >= told_to_end_at_ + options_.stop_graces.signal + kServedLonger) break;
-    loop_.RunOnce(now + kServedInterval);
+    if (IsToldToEnd() && now - began >= kQuietStay && !std::exchange(has_told_of_end, true)) {
+      TellWhyItStays(served);
+      has_told = true;
+    }
+    loop_.RunOnce(now + (IsToldToEnd() ? kServedIntervalAtEnd : kServedInterval));
   }
   BeginWindUp();
-  if (!TellLosers()) Log("no job needs the rendezvous of this process any more: it ends");
+  if (!TellLosers() && has_told) {
+    Log("no job needs the rendezvous of this process any more: it ends");
+  }
 }
 
 bool Node::TellLosers() {
