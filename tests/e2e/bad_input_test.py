@@ -130,6 +130,17 @@ class NotANumberTest(ConveneTestCase):
         self.assertIn("step 3", lines)
         self.assertIn("updates 1", lines)
 
+    def test_a_run_that_fails_so_keeps_the_checkpoint_that_is_being_written(self):
+        job = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--no-python", find_program(CONVENE_TRAIN), *self.train_arguments(
+            learning_rate="1e30", min_learning_rate=0, warmup_steps=0, max_skipped_steps=1, checkpoint_every=1),
+            **self.slow_disk("/step_00000001/"))
+        wait_until(lambda: "the checkpoint after step 1 is still being written" in self.output(job), 30, "the wait for the disk")
+        manifest = self.path("checkpoints/step_00000001/manifest")
+        self.assertFalse(os.path.exists(manifest))
+        os.remove(self.path("hold"))
+        self.assertIn("--max-skipped-steps allows no more", self.finish(job, 30, 1))
+        self.assertTrue(os.path.exists(manifest))
+
     def test_a_run_without_a_single_update_fails(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
             initializer_range="1e30", steps=3)), 30, 1)
