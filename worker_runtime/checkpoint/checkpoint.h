@@ -11,39 +11,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker_runtime/checkpoint/box.h"
+#include "worker_runtime/checkpoint/state_source.h"
 
 namespace convene::worker {
 
 struct Manifest;
-
-struct PieceToWrite {
-  TensorPiece piece;
-  const float* data = nullptr;  // flat_count elements
-};
-struct PieceToRead {
-  TensorPiece piece;
-  float* data = nullptr;  // flat_count elements
-};
-
-// The facts that are the same on all ranks: the manifest holds them.
-struct CheckpointInfo {
-  int64_t step = 0;              // finished optimizer steps
-  int64_t samples_consumed = 0;  // = position in the sample order
-  // Steps that changed the weights (the others were skipped): Adam's bias correction counts these.
-  // In checkpoints of format versions below 3 it is `step`.
-  int64_t updates = 0;
-  int64_t seed = 0;
-  std::string model;  // a text form of the shape; the loader compares it and refuses another
-  // Names the data it was trained on; the loader compares it. "" in checkpoints of format
-  // version 1.
-  std::string data;
-  // How these data were cut into samples; compared like `data`. "" below format version 3.
-  std::string samples;
-  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
-  int world_size = 1;
-  friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
-};
 
 // Step 1, every rank, in any order and at the same time: writes and fsyncs this rank's data file
 // and index. Files that a crashed earlier attempt of this rank left at this step are removed first;
@@ -75,7 +47,7 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
 
 // A published checkpoint that has been opened: its manifest parsed and checked. A cheap value;
 // thread-safe.
-class CheckpointReader {
+class CheckpointReader final : public StateSource {
  public:
   // NotFound when there is no manifest: nothing was published here. DataLoss when the manifest is
   // damaged or no file, `step_directory` is no directory, or a data file is missing or shorter than
@@ -83,14 +55,12 @@ class CheckpointReader {
   // checkpoint. Reads no chunk.
   static absl::StatusOr<CheckpointReader> Open(const std::string& step_directory);
 
-  const CheckpointInfo& info() const;
-  const std::string& path() const { return path_; }
+  const std::string& name() const override { return path_; }
+  const CheckpointInfo& info() const override;
 
-  // Fills every piece, from whatever chunks cover it, checking each chunk's checksum before use;
-  // holds one chunk (at most 16 MiB) at a time. DataLoss names the file, the chunk and both
-  // checksums; FailedPrecondition when a tensor is absent or has another shape; InvalidArgument:
-  // ValidatePiece. After an error the pieces hold garbage.
-  absl::Status Read(const std::vector<PieceToRead>& pieces) const;
+  // Checks each chunk's checksum before use; holds one chunk (at most 16 MiB) at a time. DataLoss
+  // names the file, the chunk and both checksums.
+  absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
 
  private:
   CheckpointReader(std::string path, std::shared_ptr<const Manifest> manifest);

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -215,6 +217,14 @@ TEST_CASE("a manifest that is cut or flipped anywhere is refused") {
   CHECK(!refused(whole));
 }
 
+// Writes a manifest with the checksum that its text asks for.
+void Seal(const std::string& path, std::string text) {
+  text.erase(text.rfind("end "));
+  absl::StrAppend(&text, "end ", absl::Hex(XXH3_64bits(text.data(), text.size()), absl::kZeroPad16),
+                  "\n");
+  REQUIRE_OK(WriteFileAtomic(path, text));
+}
+
 // Turns a manifest of today into one of an earlier version, which had fewer lines.
 void TurnBack(const std::string& path, int version, const std::vector<std::string>& later_lines) {
   std::string text = *ReadFile(path);
@@ -224,10 +234,7 @@ void TurnBack(const std::string& path, int version, const std::vector<std::strin
     text.erase(line, text.find('\n', line + 1) - line);
   }
   text[text.find("manifest ") + 9] = static_cast<char>('0' + version);
-  text.erase(text.rfind("end "));
-  absl::StrAppend(&text, "end ", absl::Hex(XXH3_64bits(text.data(), text.size()), absl::kZeroPad16),
-                  "\n");
-  REQUIRE_OK(WriteFileAtomic(path, text));
+  Seal(path, std::move(text));
 }
 
 TEST_CASE("manifests of earlier versions are read; what they do not say stays open") {
@@ -249,12 +256,21 @@ TEST_CASE("manifests of earlier versions are read; what they do not say stays op
   }
 }
 
+TEST_CASE("an element type that nobody knows is damage, and the line is named") {
+  TempDir dir;
+  REQUIRE_OK(WriteCheckpoint<BFloat16>(dir.path(), 1, 1, Cut(1, 1)));
+  const std::string path = StepPath(dir, 1) + "/manifest";
+  Seal(path, absl::StrReplaceAll(*ReadFile(path), {{"tensor bf16 1 7", "tensor bf17 1 7"}}));
+  CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kDataLoss,
+               "line 15: an element type is neither fp32 nor bf16");
+}
+
 TEST_CASE("a later format says so") {
   TempDir dir;
   REQUIRE_OK(MakeDirectories(StepPath(dir, 1)));
-  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 4\n"));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 5\n"));
   CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kFailedPrecondition,
-               "format version 4; this program reads up to 3");
+               "format version 5; this program reads up to 4");
 }
 
 std::string FirstDataFile(const TempDir& dir, int step) {

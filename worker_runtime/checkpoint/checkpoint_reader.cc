@@ -12,7 +12,6 @@
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/manifest.h"
-#include "worker_runtime/checkpoint/reshard_plan.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 
 namespace convene::worker {
@@ -25,15 +24,17 @@ class ChunkReader {
       : directory_(directory), manifest_(manifest) {}
 
   // The chunk's elements, checked; valid until the next call.
-  absl::StatusOr<const float*> Load(int chunk) {
+  absl::StatusOr<ConstElements> Load(int chunk) {
     const ChunkPlace& place = manifest_.places[chunk];
     const TensorPiece& piece = manifest_.pieces[chunk];
     CONVENE_RETURN_IF_ERROR(GoTo(place.file));
-    if (buffer_.size() < static_cast<size_t>(piece.flat_count)) buffer_.resize(piece.flat_count);
-    const size_t bytes = piece.flat_count * sizeof(float);
+    const size_t bytes = piece.flat_count * SizeOf(place.dtype);
+    if (buffer_.size() < bytes) buffer_.resize(bytes);
     CONVENE_RETURN_IF_ERROR(ReadAt(place.offset_bytes, bytes, buffer_.data()));
     const uint64_t found = XXH3_64bits(buffer_.data(), bytes);
-    if (found == place.checksum) return buffer_.data();
+    if (found == place.checksum) {
+      return ConstElements(buffer_.data(), piece.flat_count, place.dtype);
+    }
     return absl::DataLossError(
         absl::StrCat(path_, ": chunk ", chunk, " (tensor '", piece.name, "', ", bytes, " bytes at ",
                      place.offset_bytes, ") has checksum ", absl::Hex(found, absl::kZeroPad16),
@@ -78,7 +79,7 @@ class ChunkReader {
   int file_ = -1;  // the one that fd_ and path_ are
   std::string path_;
   UniqueFd fd_;
-  std::vector<float> buffer_;
+  std::vector<char> buffer_;
 };
 
 }  // namespace
@@ -95,23 +96,9 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& step_
 const CheckpointInfo& CheckpointReader::info() const { return manifest_->info; }
 
 absl::Status CheckpointReader::Read(const std::vector<PieceToRead>& pieces) const {
-  std::vector<TensorPiece> wanted;
-  for (const PieceToRead& item : pieces) {
-    if (item.piece.flat_count > 0) CONVENE_RETURN_IF_ERROR(ValidatePiece(item.piece));
-    wanted.push_back(item.piece);
-  }
-  absl::StatusOr<std::vector<BoxCopy>> copies = PlanReshard(wanted, manifest_->pieces);
-  if (!copies.ok()) return Annotate(copies.status(), path_);
   ChunkReader chunks(path_, *manifest_);
-  const float* data = nullptr;
-  for (size_t i = 0; i < copies->size(); ++i) {
-    const BoxCopy& copy = (*copies)[i];
-    if (i == 0 || copy.available_index != (*copies)[i - 1].available_index) {
-      CONVENE_ASSIGN_OR_RETURN(data, chunks.Load(copy.available_index));
-    }
-    CopyBox(copy, data, pieces[copy.wanted_index].data);
-  }
-  return absl::OkStatus();
+  return FillPieces(pieces, path_, manifest_->pieces,
+                    [&](int chunk) { return chunks.Load(chunk); });
 }
 
 }  // namespace convene::worker

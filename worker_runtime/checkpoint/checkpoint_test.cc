@@ -1,7 +1,13 @@
 #include "worker_runtime/checkpoint/checkpoint.h"
 
+#include <cstring>
+#include <limits>
 #include <random>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -70,7 +76,7 @@ TEST_CASE("the manifest carries the information to the letter") {
   const auto reader = CheckpointReader::Open(StepPath(dir, 5));
   REQUIRE_OK(reader);
   CHECK(reader->info() == InfoOf(5, ranks.size()));
-  CHECK(reader->path() == StepPath(dir, 5));
+  CHECK(reader->name() == StepPath(dir, 5));
 }
 
 TEST_CASE("ranks write at the same time") {
@@ -97,12 +103,13 @@ TEST_CASE("a piece larger than a chunk is written as several and read in part") 
   std::vector<float> values(3000 * 1500);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const TensorPiece whole = {"large", shape, WholeBox(shape), 0, 3000 * 1500};
-  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{whole, values.data()}}));
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{whole, absl::MakeConstSpan(values)}}));
   REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(5, 1)));
   const auto reader = CheckpointReader::Open(StepPath(dir, 5));
   REQUIRE_OK(reader);
   std::vector<float> column(3000, -1.0f);
-  REQUIRE_OK(reader->Read({{{"large", shape, {{0, 700}, {3000, 1}}, 0, 3000}, column.data()}}));
+  REQUIRE_OK(
+      reader->Read({{{"large", shape, {{0, 700}, {3000, 1}}, 0, 3000}, absl::MakeSpan(column)}}));
   int wrong = 0;
   for (int64_t row = 0; row < 3000; ++row) wrong += column[row] != values[row * 1500 + 700];
   CHECK(wrong == 0);
@@ -113,22 +120,107 @@ TEST_CASE("what the checkpoint lacks is refused by name") {
   REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 0, Cut(2, 1, 6)));
   const auto reader = CheckpointReader::Open(StepPath(dir, 5));
   REQUIRE_OK(reader);
-  float value = 0;
-  CHECK_STATUS(reader->Read({{{"bias", {1}, {{0}, {1}}, 0, 1}, &value}}),
+  float one = 0;
+  const absl::Span<float> value(&one, 1);
+  CHECK_STATUS(reader->Read({{{"bias", {1}, {{0}, {1}}, 0, 1}, value}}),
                absl::StatusCode::kFailedPrecondition, "tensor 'bias' is in no chunk");
-  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {1}}, 0, 1}, &value}}),
+  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {1}}, 0, 1}, value}}),
                absl::StatusCode::kFailedPrecondition, "has shape [4, 3, 5] where it was written");
-  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {2}}, 0, 1}, &value}}),
+  CHECK_STATUS(reader->Read({{{"experts", {1}, {{0}, {2}}, 0, 1}, value}}),
                absl::StatusCode::kInvalidArgument, "is not inside the shape");
-  CHECK_OK(reader->Read({{{"bias", {}, {}, 0, 0}, nullptr}}));
+  CHECK_OK(reader->Read({{{"bias", {}, {}, 0, 0}, {}}}));
+}
+
+TEST_CASE("data of another length or type than a piece can have is refused by name") {
+  TempDir dir;
+  const TensorPiece piece = {"weight", {2}, {{0}, {2}}, 0, 2};
+  const std::vector<float> three(3);
+  CHECK_STATUS(WriteShard(dir.path(), 5, 0, {{piece, absl::MakeConstSpan(three)}}),
+               absl::StatusCode::kInvalidArgument,
+               "tensor 'weight': its data is 3 elements in fp32, not 2 in fp32 or bf16");
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{piece, absl::MakeConstSpan(three).first(2)}}));
+  REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(5, 1)));
+  std::vector<double> two(2);
+  CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 5))->Read({{piece, absl::MakeSpan(two)}}),
+               absl::StatusCode::kInvalidArgument, "2 elements in fp64, not 2 in fp32 or bf16");
+}
+
+// Layouts write values in one type, and other layouts read them in the other.
+template <typename Stored, typename Wanted>
+void CheckConverts() {
+  for (const int tp : {1, 3}) {
+    TempDir dir;
+    REQUIRE_OK(WriteCheckpoint<Stored>(dir.path(), 5, 1, Cut(2, tp, 11)));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader);
+    for (const int dp : {1, 3}) {
+      CHECK_OK((CheckHolds<Stored, Wanted>(*reader, 1, Cut(dp, 2, 12))));
+    }
+  }
+}
+
+TEST_CASE("values are read in the type that is wanted, whichever they were written in") {
+  CheckConverts<float, BFloat16>();
+  CheckConverts<BFloat16, float>();
+  CheckConverts<BFloat16, BFloat16>();
+}
+
+TEST_CASE("fp32 becomes bf16 by rounding to nearest, ties to even; every bf16 is an fp32") {
+  TempDir dir;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0x1.00p0f,  0x1.01p0f, 0x1.010002p0f, 0x1.03p0f,
+                                     -0x1.03p0f, -0.0f,     kInfinity,     0x1.fffp127f};
+  const std::vector<float> rounded = {0x1.00p0f,  0x1.00p0f, 0x1.02p0f, 0x1.04p0f,
+                                      -0x1.04p0f, -0.0f,     kInfinity, kInfinity};
+  const TensorPiece piece = {"weight", {8}, {{0}, {8}}, 0, 8};
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{piece, absl::MakeConstSpan(values)}}));
+  REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(5, 1)));
+  std::vector<BFloat16> narrow(8);
+  REQUIRE_OK(CheckpointReader::Open(StepPath(dir, 5))->Read({{piece, absl::MakeSpan(narrow)}}));
+  REQUIRE_OK(WriteShard(dir.path(), 6, 0, {{piece, absl::MakeConstSpan(narrow)}}));
+  REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(6, 1)));
+  std::vector<float> wide(8, -1.0f);
+  REQUIRE_OK(CheckpointReader::Open(StepPath(dir, 6))->Read({{piece, absl::MakeSpan(wide)}}));
+  CHECK(std::memcmp(wide.data(), rounded.data(), 8 * sizeof(float)) == 0);
+}
+
+// What version a manifest or an index is of, and its lines of tensors.
+std::string VersionAndTensors(const std::string& path) {
+  std::string found;
+  for (const absl::string_view line : absl::StrSplit(*ReadFile(path), '\n')) {
+    if (absl::StartsWith(line, "tensor ")) absl::StrAppend(&found, ", ", line);
+    if (absl::StartsWith(line, "convene-")) absl::StrAppend(&found, line);
+  }
+  return found;
+}
+
+TEST_CASE("element types are written where one is not fp32; all in fp32 is the version before") {
+  TempDir dir;
+  const std::vector<float> wide = {1.0f, 2.0f};
+  const std::vector<BFloat16> narrow = {BFloat16(3.0f), BFloat16(4.0f)};
+  const TensorPiece first = {"weight", {4}, {{0}, {2}}, 0, 2};
+  const TensorPiece second = {"weight", {4}, {{2}, {2}}, 0, 2};
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{first, absl::MakeConstSpan(wide)}}));
+  REQUIRE_OK(WriteShard(dir.path(), 5, 1, {{second, absl::MakeConstSpan(narrow)}}));
+  REQUIRE_OK(PublishCheckpoint(dir.path(), InfoOf(5, 2)));
+  CHECK(VersionAndTensors(StepPath(dir, 5) + "/rank_00000.index") ==
+        "convene-checkpoint-index 3, tensor 1 4 weight");
+  CHECK(VersionAndTensors(StepPath(dir, 5) + "/rank_00001.index") ==
+        "convene-checkpoint-index 4, tensor bf16 1 4 weight");
+  CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest") ==
+        "convene-checkpoint-manifest 4, tensor fp32 1 4 weight, tensor bf16 1 4 weight");
+  std::vector<float> all(4);
+  REQUIRE_OK(CheckpointReader::Open(StepPath(dir, 5))
+                 ->Read({{{"weight", {4}, {{0}, {4}}, 0, 4}, absl::MakeSpan(all)}}));
+  CHECK(all == std::vector<float>{1.0f, 2.0f, 3.0f, 4.0f});
 }
 
 TEST_CASE("a checkpoint that does not tile its tensors is not published") {
   TempDir dir;
   const TensorPiece half = {"weight", {4}, {{0}, {2}}, 0, 2};
   const std::vector<float> values(2);
-  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{half, values.data()}}));
-  REQUIRE_OK(WriteShard(dir.path(), 5, 1, {{half, values.data()}}));
+  REQUIRE_OK(WriteShard(dir.path(), 5, 0, {{half, absl::MakeConstSpan(values)}}));
+  REQUIRE_OK(WriteShard(dir.path(), 5, 1, {{half, absl::MakeConstSpan(values)}}));
   CHECK_STATUS(PublishCheckpoint(dir.path(), InfoOf(5, 1)), absl::StatusCode::kFailedPrecondition,
                "tensor 'weight' has box [2:4] in no chunk");
   CHECK_STATUS(PublishCheckpoint(dir.path(), InfoOf(5, 2)), absl::StatusCode::kFailedPrecondition,

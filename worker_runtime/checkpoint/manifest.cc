@@ -17,11 +17,14 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 3;
+constexpr int kVersion = 4;
 // The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
 // The first version that counts updates and says how the data was cut into samples.
 constexpr int kFirstVersionWithUpdates = 3;
+// The first version that names the tensors' element types. Before it all were fp32, and where all
+// are, the version before it is written: programs that know no other type read it too.
+constexpr int kFirstVersionWithTypes = 4;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -36,7 +39,8 @@ std::string EndLine(absl::string_view text_before) {
 }
 
 // Reads "keyword number number ... rest" lines. Read takes the next words of a line: a number that
-// is not negative, a checksum, a list of as many numbers as it has room for, or the rest as a text.
+// is not negative, a checksum, a list of as many numbers as it has room for, an element type, or
+// the rest as a text.
 class LineReader {
  public:
   explicit LineReader(absl::string_view text) : rest_(text) {}
@@ -73,6 +77,14 @@ class LineReader {
   }
   absl::Status Read(uint64_t* value) {
     return absl::SimpleHexAtoi(Word(), value) ? absl::OkStatus() : Wrong("no checksum");
+  }
+  absl::Status Read(DType* dtype) {
+    const absl::string_view word = Word();
+    for (const DType known : {DType::kFloat32, DType::kBFloat16}) {
+      *dtype = known;
+      if (word == DTypeName(known)) return absl::OkStatus();
+    }
+    return Wrong("an element type is neither fp32 nor bf16");
   }
   absl::Status Read(std::string* text) {
     return absl::CUnescape(line_, text) ? absl::OkStatus() : Wrong("wrong escape in a text");
@@ -134,17 +146,20 @@ absl::Status DecodeFiles(LineReader* reader, std::vector<DataFile>* files) {
 }
 
 struct Tensor {
+  DType dtype = DType::kFloat32;
   std::string name;
   std::vector<int64_t> shape;
 };
 
-absl::Status DecodeTensors(LineReader* reader, std::vector<Tensor>* tensors) {
+absl::Status DecodeTensors(LineReader* reader, int64_t version, std::vector<Tensor>* tensors) {
   int64_t count = 0;
   CONVENE_RETURN_IF_ERROR(reader->Line("tensors", &count));
   for (int64_t i = 0; i < count; ++i) {
     Tensor tensor;
     int64_t axes = 0;
-    CONVENE_RETURN_IF_ERROR(reader->Line("tensor", &axes));
+    CONVENE_RETURN_IF_ERROR(reader->Next("tensor"));
+    if (version >= kFirstVersionWithTypes) CONVENE_RETURN_IF_ERROR(reader->Read(&tensor.dtype));
+    CONVENE_RETURN_IF_ERROR(reader->Read(&axes));
     if (axes < 1 || axes > kMaxTensorAxes) return reader->Wrong("impossible number of axes");
     tensor.shape.resize(axes);
     CONVENE_RETURN_IF_ERROR(reader->Read(&tensor.shape));
@@ -164,6 +179,7 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
   if (tensor >= static_cast<int64_t>(tensors.size())) return reader->Wrong("no such tensor");
   if (file >= static_cast<int64_t>(manifest->files.size())) return reader->Wrong("no such file");
   place.file = static_cast<int>(file);
+  place.dtype = tensors[tensor].dtype;
   piece.name = tensors[tensor].name;
   piece.global_shape = tensors[tensor].shape;
   for (std::vector<int64_t>* list : {&piece.local_box.offset, &piece.local_box.extent}) {
@@ -174,7 +190,7 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
   if (piece.flat_count < 1 || piece.flat_count > kMaxChunkElements) {
     return reader->Wrong(absl::StrCat("a chunk has 1 to ", kMaxChunkElements, " elements"));
   }
-  const int64_t bytes = piece.flat_count * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = piece.flat_count * static_cast<int64_t>(SizeOf(place.dtype));
   const int64_t file_bytes = manifest->files[file].bytes;
   if (place.offset_bytes % kChunkAlignmentBytes != 0 || place.offset_bytes > file_bytes - bytes) {
     return reader->Wrong("the chunk is misaligned or lies outside its file");
@@ -188,7 +204,11 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
-  std::string text = absl::StrCat(FirstWords(kind), kVersion, "\nstep ", info.step,
+  const bool has_types =
+      std::any_of(manifest.places.begin(), manifest.places.end(),
+                  [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
+  const int version = has_types ? kVersion : kFirstVersionWithTypes - 1;
+  std::string text = absl::StrCat(FirstWords(kind), version, "\nstep ", info.step,
                                   "\nsamples_consumed ", info.samples_consumed, "\nupdates ");
   absl::StrAppend(&text, info.updates, "\nseed ", info.seed, "\nworld_size ", info.world_size);
   absl::StrAppend(&text, "\nmodel ", absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data),
@@ -198,15 +218,16 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   for (const DataFile& file : manifest.files) {
     absl::StrAppend(&text, "file ", file.bytes, " ", absl::CEscape(file.name), "\n");
   }
-  // The key holds shape and name: two shapes of one tensor must stay visible to the check that
-  // refuses them.
+  // The key holds type, shape and name: two shapes of one tensor must stay visible to the check
+  // that refuses them.
   std::unordered_map<std::string, size_t> tensor_index;
   std::vector<std::string> tensors;
   std::vector<size_t> tensor_of_chunk;
-  for (const TensorPiece& piece : manifest.pieces) {
-    std::string tensor =
-        absl::StrCat(piece.global_shape.size(), " ", absl::StrJoin(piece.global_shape, " "), " ",
-                     absl::CEscape(piece.name));
+  for (size_t i = 0; i < manifest.pieces.size(); ++i) {
+    const TensorPiece& piece = manifest.pieces[i];
+    std::string tensor = has_types ? absl::StrCat(DTypeName(manifest.places[i].dtype), " ") : "";
+    absl::StrAppend(&tensor, piece.global_shape.size(), " ", absl::StrJoin(piece.global_shape, " "),
+                    " ", absl::CEscape(piece.name));
     const auto [it, is_new] = tensor_index.emplace(tensor, tensors.size());
     tensor_of_chunk.push_back(it->second);
     if (is_new) tensors.push_back(std::move(tensor));
@@ -255,7 +276,7 @@ absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view tex
   if (exact_version < 1 || exact_version > kVersion) return reader.Wrong("unknown version");
   CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest.info));
   CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
-  CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, &tensors));
+  CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, exact_version, &tensors));
   CONVENE_RETURN_IF_ERROR(reader.Line("chunks", &chunk_count));
   for (int64_t i = 0; i < chunk_count; ++i) {
     CONVENE_RETURN_IF_ERROR(DecodeChunk(&reader, tensors, &manifest));

@@ -8,14 +8,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/checkpoint/box.h"
-#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/state_source.h"
+#include "worker_runtime/device/dtype.h"
 
 namespace convene::worker {
 
 // Chunks begin at multiples of this in their file.
 constexpr int64_t kChunkAlignmentBytes = 64;
-// The most elements in a chunk (16 MiB): bounds a reader's memory, and the bytes that it reads
-// beyond its need.
+// The most elements in a chunk (16 MiB in fp32): bounds a reader's memory, and the bytes that it
+// reads beyond its need.
 constexpr int64_t kMaxChunkElements = int64_t{1} << 22;
 
 struct DataFile {
@@ -28,6 +29,7 @@ struct ChunkPlace {
   int file = 0;  // index into Manifest::files
   int64_t offset_bytes = 0;
   uint64_t checksum = 0;  // XXH3-64 of the chunk's bytes
+  DType dtype = DType::kFloat32;
   friend bool operator==(const ChunkPlace&, const ChunkPlace&) = default;
 };
 

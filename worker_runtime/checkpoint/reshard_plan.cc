@@ -128,6 +128,19 @@ BoxCopy MakeCopy(const TensorPiece& source, int source_index, const TensorPiece&
   return copy;
 }
 
+// REQUIRES: as many elements in one as in the other.
+void CopyElements(const ConstElements& source, const Elements& target) {
+  if (source.dtype == target.dtype) {
+    std::memcpy(target.data, source.data, source.size_bytes());
+  } else if (target.dtype == DType::kBFloat16) {
+    BFloat16* to = target.As<BFloat16>().data();
+    for (const float value : source.As<float>()) *to++ = BFloat16(value);
+  } else {
+    float* to = target.As<float>().data();
+    for (const BFloat16 value : source.As<BFloat16>()) *to++ = static_cast<float>(value);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<BoxCopy>> PlanReshard(const std::vector<TensorPiece>& wanted,
@@ -177,20 +190,19 @@ absl::Status CheckTiling(const std::vector<TensorPiece>& pieces) {
   return PlanReshard(whole_tensors, pieces).status();
 }
 
-void CopyBox(const BoxCopy& copy, const float* source, float* target) {
-  source += copy.source_offset;
-  target += copy.target_offset;
+void CopyBox(const BoxCopy& copy, const ConstElements& source, const Elements& target) {
+  int64_t from = copy.source_offset, to = copy.target_offset;
   const int last = copy.axes - 1;
   std::array<int64_t, kMaxTensorAxes> at = {};
   while (true) {
-    std::memcpy(target, source, copy.extent[last] * sizeof(float));
+    CopyElements(source.Slice(from, copy.extent[last]), target.Slice(to, copy.extent[last]));
     int axis = last - 1;
     for (; axis >= 0; --axis) {
-      source += copy.source_stride[axis];
-      target += copy.target_stride[axis];
+      from += copy.source_stride[axis];
+      to += copy.target_stride[axis];
       if (++at[axis] < copy.extent[axis]) break;
-      source -= at[axis] * copy.source_stride[axis];
-      target -= at[axis] * copy.target_stride[axis];
+      from -= at[axis] * copy.source_stride[axis];
+      to -= at[axis] * copy.target_stride[axis];
       at[axis] = 0;
     }
     if (axis < 0) return;

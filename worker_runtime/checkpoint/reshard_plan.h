@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/checkpoint/box.h"
+#include "worker_runtime/device/elements.h"
 
 namespace convene::worker {
 
@@ -40,6 +41,8 @@ absl::StatusOr<std::vector<BoxCopy>> PlanReshard(const std::vector<TensorPiece>&
 absl::Status CheckTiling(const std::vector<TensorPiece>& pieces);
 
 // Does the copy. `source` and `target` are the data of the chunk and of the piece that it names.
-void CopyBox(const BoxCopy& copy, const float* source, float* target);
+// Between fp32 and bf16 it converts: fp32 is rounded to nearest, ties to even. REQUIRES: these
+// types alone.
+void CopyBox(const BoxCopy& copy, const ConstElements& source, const Elements& target);
 
 }  // namespace convene::worker

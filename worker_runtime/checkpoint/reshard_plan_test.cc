@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/checkpoint/box.h"
 #include "worker_runtime/checkpoint/testing/test_layout.h"
@@ -153,7 +154,8 @@ TEST_CASE("any layout's pieces fill any other's") {
     }
     for (const TensorPiece& piece : wanted) targets.emplace_back(piece.flat_count, -1.0f);
     for (const BoxCopy& copy : *plan) {
-      CopyBox(copy, sources[copy.available_index].data(), targets[copy.wanted_index].data());
+      CopyBox(copy, absl::MakeConstSpan(sources[copy.available_index]),
+              absl::MakeSpan(targets[copy.wanted_index]));
     }
     for (size_t i = 0; i < wanted.size(); ++i) {
       std::vector<float> expected;

@@ -24,11 +24,7 @@ absl::Status Validate(int64_t step, int rank, const std::vector<PieceToWrite>& p
     return absl::InvalidArgumentError(absl::StrCat("step ", step, ", rank ", rank));
   }
   for (const PieceToWrite& item : pieces) {
-    if (item.piece.flat_count == 0) continue;
-    CONVENE_RETURN_IF_ERROR(ValidatePiece(item.piece));
-    if (item.data == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor '", item.piece.name, "': no data"));
-    }
+    if (item.piece.flat_count > 0) CONVENE_RETURN_IF_ERROR(ValidatePiece(item.piece, item.data));
   }
   return absl::OkStatus();
 }
@@ -62,7 +58,8 @@ class DataFileWriter {
       TensorPiece chunk = item.piece;
       chunk.flat_begin += done;
       chunk.flat_count = std::min(kMaxChunkElements, item.piece.flat_count - done);
-      CONVENE_RETURN_IF_ERROR(WriteChunk(std::move(chunk), item.data + done));
+      const ConstElements data = item.data.Slice(done, chunk.flat_count);
+      CONVENE_RETURN_IF_ERROR(WriteChunk(std::move(chunk), data));
     }
     return absl::OkStatus();
   }
@@ -73,12 +70,12 @@ class DataFileWriter {
   }
 
  private:
-  absl::Status WriteChunk(TensorPiece chunk, const float* data) {
+  absl::Status WriteChunk(TensorPiece chunk, const ConstElements& data) {
     const std::string padding(-position_bytes_ & (kChunkAlignmentBytes - 1), '\0');
     if (!padding.empty()) CONVENE_RETURN_IF_ERROR(WriteBytes(padding));
-    const absl::string_view bytes(reinterpret_cast<const char*>(data),
-                                  chunk.flat_count * sizeof(float));
-    index_->places.push_back({0, position_bytes_, XXH3_64bits(bytes.data(), bytes.size())});
+    const absl::string_view bytes(static_cast<const char*>(data.data), data.size_bytes());
+    index_->places.push_back(
+        {0, position_bytes_, XXH3_64bits(bytes.data(), bytes.size()), data.dtype});
     index_->pieces.push_back(std::move(chunk));
     return WriteBytes(bytes);
   }

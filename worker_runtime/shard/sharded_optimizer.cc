@@ -255,10 +255,11 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
     float* const master = state.master != nullptr
                               ? state.master + segment.shard_begin
                               : MasterOf(part) + segment.flat_begin - part.flat_begin;
-    pieces.push_back({PieceOf(slice, segment, ""), master});
+    pieces.push_back({PieceOf(slice, segment, ""), absl::MakeSpan(master, segment.count)});
     for (size_t i = 0; i < states_.size(); ++i) {
       const std::string prefix = absl::StrCat("optimizer.", options_.rule->states()[i], "/");
-      pieces.push_back({PieceOf(slice, segment, prefix), state.states[i] + segment.shard_begin});
+      pieces.push_back({PieceOf(slice, segment, prefix),
+                        absl::MakeSpan(state.states[i] + segment.shard_begin, segment.count)});
     }
   }
   return pieces;

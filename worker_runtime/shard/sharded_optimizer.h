@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"

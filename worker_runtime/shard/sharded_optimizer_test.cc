@@ -282,6 +282,13 @@ TEST_CASE("gradients on the wire take the memory of one bucket") {
   CHECK(wire(1) * 8 < wire(int64_t{1} << 40));
 }
 
+void Fill(const std::vector<PieceToRead>& pieces, float value) {
+  for (const PieceToRead& piece : pieces) {
+    const absl::Span<float> data = piece.data.As<float>();
+    std::fill(data.begin(), data.end(), value);
+  }
+}
+
 TEST_CASE(
     "checkpoints pass through a copy that was planned, and change nothing before they are read") {
   OneRank rank({}, {}, {.copies_for_checkpoints = true});
@@ -294,20 +301,21 @@ TEST_CASE(
   REQUIRE_OK(written);
   REQUIRE(written->size() == 3 * rank.placement.parameters.size());
   for (const PieceToWrite& piece : *written) {
-    CHECK(is_copy(piece.data));
+    CHECK(is_copy(piece.data.As<float>().data()));
     // Weights are 1, moments 0.
-    CHECK(piece.data[0] == (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
+    CHECK(piece.data.As<float>()[0] ==
+          (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
   }
   const auto read = rank.optimizer.PiecesToRead();
   REQUIRE_OK(read);
-  for (const PieceToRead& piece : *read) std::fill_n(piece.data, piece.piece.flat_count, 3.0f);
+  Fill(*read, 3.0f);
   const PlacedParameter& last = rank.placement.parameters.back();
   CHECK(parameters[last.flat_offset] == 1.0f);
   REQUIRE_OK(rank.optimizer.FinishRead());
   CHECK(parameters[last.flat_offset] == 3.0f);
   const auto again = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(again);
-  for (const PieceToWrite& piece : *again) CHECK(piece.data[piece.piece.flat_count - 1] == 3.0f);
+  for (const PieceToWrite& piece : *again) CHECK(piece.data.As<float>().back() == 3.0f);
 }
 
 TEST_CASE("an offloaded state lies in host memory, where checkpoints are read and written") {
@@ -325,15 +333,16 @@ TEST_CASE("an offloaded state lies in host memory, where checkpoints are read an
   const auto written = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(written);
   for (const PieceToWrite& piece : *written) {
-    CHECK(piece.data[0] == (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
+    CHECK(piece.data.As<float>()[0] ==
+          (piece.piece.name.find("moment") == std::string::npos ? 1.0f : 0.0f));
   }
   const auto read = rank.optimizer.PiecesToRead();
   REQUIRE_OK(read);
-  for (const PieceToRead& piece : *read) std::fill_n(piece.data, piece.piece.flat_count, 3.0f);
+  Fill(*read, 3.0f);
   const PlacedParameter& last = rank.placement.parameters.back();
   CHECK(parameters[last.flat_offset] == 1.0f);
   // A copy is not what is read into.
-  if (copies) CHECK(written->back().data[0] != 3.0f);
+  if (copies) CHECK(written->back().data.As<float>()[0] != 3.0f);
   REQUIRE_OK(rank.optimizer.FinishRead());
   CHECK(parameters[last.flat_offset] == 3.0f);
 }
@@ -365,7 +374,7 @@ TEST_CASE("another rule brings its own state, and nothing else changes") {
   CHECK(written->size() == 2 * rank.placement.parameters.size());
   for (const PieceToWrite& piece : *written) {
     const bool is_state = absl::StartsWith(piece.piece.name, "optimizer.steps/");
-    CHECK(piece.data[0] == (is_state ? 1.0f : 3.0f));
+    CHECK(piece.data.As<float>()[0] == (is_state ? 1.0f : 3.0f));
   }
 }
 

@@ -94,7 +94,8 @@ class Trainer {
     REQUIRE_OK(pieces);
     std::vector<std::vector<float>> state;
     for (const PieceToWrite& piece : *pieces) {
-      state.emplace_back(piece.data, piece.data + piece.piece.flat_count);
+      const absl::Span<const float> data = piece.data.As<float>();
+      state.emplace_back(data.begin(), data.end());
     }
     return state;
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/testing/test_layout.h"
@@ -22,14 +23,16 @@ inline const bool kTempDirsInMemory =
 
 using RankPieces = std::vector<std::vector<TensorPiece>>;
 
-inline absl::Status WriteRank(const std::string& directory, int64_t step, int rank, int version,
-                              const std::vector<TensorPiece>& pieces) {
-  std::vector<std::vector<float>> values;
+// T: float or BFloat16.
+template <typename T = float>
+absl::Status WriteRank(const std::string& directory, int64_t step, int rank, int version,
+                       const std::vector<TensorPiece>& pieces) {
+  std::vector<std::vector<T>> values;
   std::vector<PieceToWrite> items;
   for (const TensorPiece& piece : pieces) {
     values.emplace_back();
-    for (int64_t p : Positions(piece)) values.back().push_back(ValueAt(piece.name, p, version));
-    items.push_back({piece, values.back().data()});
+    for (int64_t p : Positions(piece)) values.back().push_back(T(ValueAt(piece.name, p, version)));
+    items.push_back({piece, absl::MakeConstSpan(values.back())});
   }
   return WriteShard(directory, step, rank, items);
 }
@@ -47,30 +50,34 @@ inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
 }
 
 // Writes one rank after the other, then the manifest.
-inline absl::Status WriteCheckpoint(const std::string& directory, int64_t step, int version,
-                                    const RankPieces& ranks) {
+template <typename T = float>
+absl::Status WriteCheckpoint(const std::string& directory, int64_t step, int version,
+                             const RankPieces& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     CONVENE_RETURN_IF_ERROR(
-        WriteRank(directory, step, static_cast<int>(rank), version, ranks[rank]));
+        WriteRank<T>(directory, step, static_cast<int>(rank), version, ranks[rank]));
   }
   return PublishCheckpoint(directory, InfoOf(step, ranks.size()));
 }
 
-// OK when every rank reads the values of this version; DataLoss when a value is wrong.
-inline absl::Status CheckHolds(const CheckpointReader& reader, int version,
-                               const RankPieces& ranks) {
+// OK when every rank reads the values of this version, as they are once they were Stored and have
+// become Wanted; DataLoss when a value is wrong.
+template <typename Stored = float, typename Wanted = float>
+absl::Status CheckHolds(const CheckpointReader& reader, int version, const RankPieces& ranks) {
   for (const std::vector<TensorPiece>& pieces : ranks) {
-    std::vector<std::vector<float>> values;
+    std::vector<std::vector<Wanted>> values;
     std::vector<PieceToRead> items;
     for (const TensorPiece& piece : pieces) {
-      values.emplace_back(piece.flat_count, -1.0f);
-      items.push_back({piece, values.back().data()});
+      values.emplace_back(piece.flat_count, Wanted(-1.0f));
+      items.push_back({piece, absl::MakeSpan(values.back())});
     }
     CONVENE_RETURN_IF_ERROR(reader.Read(items));
     for (size_t i = 0; i < pieces.size(); ++i) {
       const std::vector<int64_t> positions = Positions(pieces[i]);
       for (size_t k = 0; k < positions.size(); ++k) {
-        if (values[i][k] != ValueAt(pieces[i].name, positions[k], version)) {
+        const Stored stored(ValueAt(pieces[i].name, positions[k], version));
+        const Wanted wanted(static_cast<float>(stored));
+        if (static_cast<float>(values[i][k]) != static_cast<float>(wanted)) {
           return absl::DataLossError(absl::StrCat(pieces[i].name, " is wrong at ", positions[k]));
         }
       }

@@ -197,7 +197,7 @@ class World {
           const int64_t place = piece.flat_begin + i;
           const int64_t row = piece.local_box.offset[0] + place / piece.local_box.extent[1];
           const int64_t column = piece.local_box.offset[1] + place % piece.local_box.extent[1];
-          tensor[row * columns + column] = item.data[i];
+          tensor[row * columns + column] = item.data.As<float>()[i];
         }
       }
     }

@@ -117,7 +117,7 @@ inline absl::Status SetWeights(const std::map<std::string, std::vector<float>>& 
       const int64_t columns = piece.local_box.extent[1];
       const int64_t row = piece.local_box.offset[0] + place / columns;
       const int64_t column = piece.local_box.offset[1] + place % columns;
-      data[i] = found->second[row * piece.global_shape[1] + column];
+      data.As<float>()[i] = found->second[row * piece.global_shape[1] + column];
     }
   }
   return engine.optimizer().FinishRead();
