@@ -13,6 +13,7 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 
@@ -22,12 +23,12 @@ namespace {
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
 constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
 
-// The source to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
-enum class Source { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
+// What to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
+enum class Origin { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
 
 struct Choice {
   absl::Status status;
-  Source source = Source::kNothing;
+  Origin origin = Origin::kNothing;
   int64_t step = 0;  // of kOwnDirectory
 };
 
@@ -71,7 +72,7 @@ Choice ChooseNewest(const std::string& directory, Refused* refused) {
   for (size_t i = known; i < refused->reasons.size(); ++i) {
     LogRefused(refused->reasons[i]);
   }
-  if (reader.ok()) return {absl::OkStatus(), Source::kOwnDirectory, reader->info().step};
+  if (reader.ok()) return {absl::OkStatus(), Origin::kOwnDirectory, reader->info().step};
   if (!absl::IsNotFound(reader.status())) return {reader.status()};
   if (refused->reasons.empty()) return {};
   return {absl::DataLossError(
@@ -94,7 +95,7 @@ absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_s
 Choice ChooseNamed(const TrainOptions& options) {
   const std::string& path = options.resume_directory;
   const auto reader = CheckpointReader::Open(path);
-  if (reader.ok()) return {absl::OkStatus(), Source::kNamed, reader->info().step};
+  if (reader.ok()) return {absl::OkStatus(), Origin::kNamed, reader->info().step};
   if (!absl::IsNotFound(reader.status())) return {reader.status()};
   const absl::StatusOr<std::vector<std::string>> inside = ListCheckpoints(path);
   return {absl::NotFoundError(absl::StrCat(
@@ -110,7 +111,7 @@ Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart, Refused* r
   const bool saves = !options.checkpoint_dir.empty();
   if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
     Choice own = ChooseNewest(options.checkpoint_dir, refused);
-    if (!own.status.ok() || own.source != Source::kNothing) return own;
+    if (!own.status.ok() || own.origin != Origin::kNothing) return own;
   }
   Choice choice;
   if (options.resume == ResumeMode::kDirectory) choice = ChooseNamed(options);
@@ -125,32 +126,31 @@ std::string DataText(const std::string& data, const std::string& samples) {
 }
 
 // OK with a warning to log, "" without one.
-absl::StatusOr<std::string> CompareData(const std::string& path, const CheckpointInfo& info,
+absl::StatusOr<std::string> CompareData(const std::string& name, const CheckpointInfo& info,
                                         const JobIdentity& job, bool accept_new_data) {
   if (info.data == job.data && info.samples == job.samples) return std::string();
   const std::string here = DataText(job.data, job.samples);
   if (info.data.empty() || (info.data == job.data && info.samples.empty())) {
-    return absl::StrCat(path, " does not say what ", info.data.empty() ? "data" : "samples",
+    return absl::StrCat(name, " does not say what ", info.data.empty() ? "data" : "samples",
                         " it was trained on (an earlier version of this program wrote it); going "
                         "on with ",
                         here);
   }
   const std::string trained_on = DataText(info.data, info.samples);
   if (accept_new_data) {
-    return absl::StrCat(path, " was trained on ", trained_on, "; going on with ", here,
+    return absl::StrCat(name, " was trained on ", trained_on, "; going on with ", here,
                         ", as --accept-new-data says");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      path, " was trained on ", trained_on, "; this run has ", here,
+      name, " was trained on ", trained_on, "; this run has ", here,
       ": the samples would not be the same. Give the data, --sequence-length, "
       "--validation-fraction and --packed-documents that it was trained with, or --accept-new-data "
       "to go on with these"));
 }
 
-absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdentity& job,
-                                    const std::string& path, bool is_speaker,
-                                    ShardedOptimizer& optimizer) {
-  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+// The checkpoint that rank 0 chose.
+absl::StatusOr<std::unique_ptr<StateSource>> OpenChosen(const std::string& path) {
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
   if (absl::IsNotFound(reader.status())) {
     return absl::NotFoundError(
         absl::StrCat(path,
@@ -158,26 +158,30 @@ absl::StatusOr<CheckpointInfo> Load(const TrainOptions& options, const JobIdenti
                      "lie on a file system that all nodes share"));
   }
   if (!reader.ok()) return reader.status();
-  const CheckpointInfo& info = reader->info();
+  return std::make_unique<CheckpointReader>(*std::move(reader));
+}
+
+absl::Status Load(const StateSource& source, const TrainOptions& options, const JobIdentity& job,
+                  bool is_speaker, ShardedOptimizer& optimizer) {
+  const CheckpointInfo& info = source.info();
   if (info.model != ShapeText(options.model)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path, " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
+        source.name(), " holds a model of shape ", info.model, ", not ", ShapeText(options.model),
         "; give the --model it was trained with, or another --checkpoint-dir. (The llama-3.2 "
         "models have scaled positions; --rope-scaling-factor 1 goes on with a checkpoint that was "
         "trained without.)"));
   }
   if (info.seed != options.seed) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " was trained with --seed ", info.seed, ", not ", options.seed,
+        absl::StrCat(source.name(), " was trained with --seed ", info.seed, ", not ", options.seed,
                      ": the sample order would change; give that seed, or --resume none with "
                      "another --checkpoint-dir"));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
-                           CompareData(path, info, job, options.accept_new_data));
+                           CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
-  CONVENE_RETURN_IF_ERROR(reader->Read(pieces));
-  return info;
+  return source.Read(pieces);
 }
 
 }  // namespace
@@ -242,6 +246,18 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
   return lock;
 }
 
+absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
+                                      const TrainOptions& options, const JobIdentity& job,
+                                      ShardedOptimizer& optimizer, Collective& world,
+                                      Stream& stream) {
+  const absl::Status loaded =
+      source.ok() ? Load(**source, options, job, world.rank() == 0, optimizer) : source.status();
+  CONVENE_ASSIGN_OR_RETURN(const Agreement all_loaded,
+                           ReachAgreement(loaded, "load the checkpoint", world, stream));
+  if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());
+  return all_loaded;
+}
+
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,
@@ -251,20 +267,19 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
     Choice choice;
     if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);
     CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
-    double told[] = {static_cast<double>(choice.source), static_cast<double>(choice.step)};
+    double told[] = {static_cast<double>(choice.origin), static_cast<double>(choice.step)};
     CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
-    const Source source = static_cast<Source>(static_cast<int>(told[0]));
+    const Origin origin = static_cast<Origin>(static_cast<int>(told[0]));
     const int64_t step = static_cast<int64_t>(told[1]);
-    if (source == Source::kNothing) return std::nullopt;
-    const bool is_named = source == Source::kNamed;
+    if (origin == Origin::kNothing) return std::nullopt;
+    const bool is_named = origin == Origin::kNamed;
     const std::string path =
         is_named ? options.resume_directory : StepDirectory(options.checkpoint_dir, step);
-    const auto loaded = Load(options, job, path, world.rank() == 0, optimizer);
-    const absl::Status verdict = Agree(loaded.status(), "load the checkpoint", world, stream);
-    if (verdict.ok()) {
-      CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());
-      return Restored{*loaded, path};
-    }
+    const auto source = OpenChosen(path);
+    CONVENE_ASSIGN_OR_RETURN(const Agreement loaded,
+                             RestoreFrom(source, options, job, optimizer, world, stream));
+    const absl::Status& verdict = loaded.verdict;
+    if (verdict.ok()) return Restored{(*source)->info(), path};
     if (is_named || !IsDamage(verdict)) return verdict;
     refused.reasons.push_back(absl::StrCat(path, ": ", verdict.message()));
     refused.below_step = step;

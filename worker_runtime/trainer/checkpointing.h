@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/options/options.h"
@@ -54,16 +55,28 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
                                                                  const JobIdentity& job,
                                                                  Collective& world, Stream& stream);
 
+// Every rank calls it with the same arguments but `source`: where this rank reads the job's state
+// from, or why it cannot. The sources of all ranks hold the same state. The verdict is OK when the
+// optimizer is filled and the parameters are gathered. Else the job can be restored from other
+// sources: StateSource::Read's errors, and FailedPrecondition for a state of another shape or seed,
+// and for one of other data, or of data cut into other samples, unless options.accept_new_data
+// (then rank 0 logs both). A state that does not name its data is loaded with a warning. Errors:
+// the collective's.
+absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
+                                      const TrainOptions& options, const JobIdentity& job,
+                                      ShardedOptimizer& optimizer, Collective& world,
+                                      Stream& stream);
+
 struct Restored {
   CheckpointInfo info;
   std::string path;
 };
 
-// Every rank calls it with the same arguments. Loads the checkpoint that options.resume names and
-// gathers the parameters; nullopt on all ranks when there is nothing to resume from. Rank 0 chooses
-// the checkpoint, and logs each one that it had to refuse. When any rank finds one of the job's own
-// checkpoints damaged, the next older one is tried: every rank checks the chunks that it reads, and
-// no chunk is checked twice. Errors are the same on all ranks.
+// Every rank calls it with the same arguments. RestoreFrom the checkpoint that options.resume
+// names; nullopt on all ranks when there is nothing to resume from. Rank 0 chooses the checkpoint,
+// and logs each one that it had to refuse. When any rank finds one of the job's own checkpoints
+// damaged, the next older one is tried: every rank checks the chunks that it reads, and no chunk is
+// checked twice. Errors are the same on all ranks.
 //
 // A restarted job goes on from its own newest checkpoint; options.resume is for the first start
 // only. A first start with `none` or a directory is refused (FailedPrecondition) where
@@ -71,9 +84,7 @@ struct Restored {
 // job's own.
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
-// there or not whole; FailedPrecondition for one of another shape or seed, and for one of other
-// data, or of data cut into other samples, unless options.accept_new_data (then rank 0 logs both).
-// A checkpoint that does not name its data is loaded with a warning.
+// there or not whole; FailedPrecondition: as RestoreFrom.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           ShardedOptimizer& optimizer,

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace {
 using convene::testing::TempDir;
 using testing::kData;
 using testing::kSeed;
+using testing::MemorySource;
 using testing::Rank;
 using testing::RequireAllOk;
 using testing::ResumeFrom;
@@ -42,6 +44,66 @@ TEST_CASE("what one layout saves another restores, bit by bit") {
     CHECK(steps == std::vector<int64_t>(layout.world_size(), 3));
     CHECK(restored.State() == state);
     CHECK(restored.EveryRankHolds(state));
+  }
+}
+
+// Every rank reads from a source of its own.
+auto From(const MemorySource& source) {
+  return [&](int /*rank*/) { return std::make_unique<MemorySource>(source); };
+}
+
+TEST_CASE("a run goes on from memory as from files, in another layout, bit by bit") {
+  const TempDir directory;
+  World saved({.dp = 2, .tp = 2});
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(directory.path(), 3));
+  const MemorySource memory = saved.HandOver(3);
+  const auto state = saved.State();
+  const TrainOptions options = ResumeFrom(directory.path());
+  for (const Layout layout : {Layout{2, 1, 2}, Layout{}, Layout{.dp = 2, .cp = 3}}) {
+    INFO(layout.ToString());
+    World files(layout, /*seed=*/99), moved(layout, /*seed=*/98);
+    std::vector<int64_t> steps;
+    RequireAllOk(files.Restore(options, &steps));
+    RequireAllOk(moved.RestoreFrom(From(memory), options));
+    CHECK(moved.State() == state);
+    CHECK(moved.EveryRankHolds(state));
+    RequireAllOk(files.Train(2, /*first_step=*/4));
+    RequireAllOk(moved.Train(2, /*first_step=*/4));
+    CHECK(moved.State() == files.State());
+  }
+}
+
+TEST_CASE("a source in bf16 fills fp32 masters, in another layout") {
+  const auto dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  World saved({.dp = 2, .tp = 2});
+  RequireAllOk(saved.Train(3));
+  auto rounded = saved.State();
+  for (auto& [name, values] : rounded) {
+    for (float& value : values) value = static_cast<float>(BFloat16(value));
+  }
+  REQUIRE(rounded != saved.State());
+  World restored({2, 3, 1}, /*seed=*/99, dtype);
+  RequireAllOk(restored.RestoreFrom(From(saved.HandOver(3, DType::kBFloat16)), ResumeFrom("")));
+  CHECK(restored.State() == rounded);
+  CHECK(restored.EveryRankHolds(rounded));
+}
+
+TEST_CASE("where one rank has no source, or one of another state, no rank goes on") {
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  const MemorySource memory = world.HandOver(1);
+  TrainOptions options = ResumeFrom("");
+  const auto lost = [&](int rank) -> absl::StatusOr<std::unique_ptr<StateSource>> {
+    if (rank == 1) return absl::DataLossError("the memory is gone");
+    return std::make_unique<MemorySource>(memory);
+  };
+  for (const absl::Status& status : world.RestoreFrom(lost, options)) {
+    CHECK_STATUS(status, absl::StatusCode::kDataLoss, "the memory is gone");
+  }
+  options.seed = kSeed + 1;
+  for (const absl::Status& status : world.RestoreFrom(From(memory), options)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                 "the memory of a test was trained with --seed 3, not 4");
   }
 }
 

@@ -14,6 +14,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
+#include "worker_runtime/checkpoint/testing/memory_source.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/trainer/checkpointing.h"
@@ -168,6 +169,30 @@ class World {
                             rank.engine->optimizer(), *rank.world, stream));
       (*steps)[rank.world->rank()] = restored.has_value() ? restored->info.step : -1;
       return absl::OkStatus();
+    });
+  }
+
+  // The state as it is now, its weights and moments kept as `dtype`.
+  MemorySource HandOver(int64_t step, DType dtype = DType::kFloat32) {
+    MemorySource source(Info(step));
+    for (const Rank& rank : ranks_) {
+      const auto pieces = rank.engine->optimizer().PiecesToWrite();
+      REQUIRE_OK(pieces);
+      for (const PieceToWrite& item : *pieces) source.Add(item, dtype);
+    }
+    return source;
+  }
+
+  // `source_of` gives a rank its source, or why it has none. The verdicts.
+  std::vector<absl::Status> RestoreFrom(
+      const std::function<absl::StatusOr<std::unique_ptr<StateSource>>(int rank)>& source_of,
+      const TrainOptions& options) {
+    return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(const Agreement restored,
+                               worker::RestoreFrom(source_of(rank.world->rank()), options,
+                                                   {.data = kData, .samples = kSamples},
+                                                   rank.engine->optimizer(), *rank.world, stream));
+      return restored.verdict;
     });
   }
 
