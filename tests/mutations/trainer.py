@@ -31,10 +31,12 @@ LOWER = f'{RUNTIME}/schedule/lower.cc'
 GROUP = f'{RUNTIME}/comm/group_collective.cc'
 ELASTIC = f'{RUNTIME}/options/elastic_layout.cc'
 CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
+CHECKPOINT = f'{RUNTIME}/checkpoint'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
 SAVER = '//worker_runtime/trainer:checkpoint_saver_test'
+SOURCES = '//worker_runtime/checkpoint:checkpoint_test'
 COPIES = '//worker_runtime/trainer:copies_test'
 FRESH = '//worker_runtime/trainer:fresh_weights_test'
 DECIDED = '//worker_runtime/options:elastic_layout_test'
@@ -268,6 +270,13 @@ MUTATIONS = [
              '(options_.copies_for_checkpoints && copies_it)', 'false', SAVER, 'checkpoint'),
     Mutation('a save does not wait for the one in flight', f'{RUNTIME}/trainer/checkpoint_saver.cc',
              'CONVENE_RETURN_IF_ERROR(Finish(info.step));\n  if (saved_step_', 'if (saved_step_', SAVER, 'checkpoint'),
+    Mutation('weights in fp32 are cut to bf16 where they are read', f'{CHECKPOINT}/reshard_plan.cc',
+             '*to++ = BFloat16(value);', '(to++)->bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);', SOURCES, 'checkpoint'),
+    Mutation('a chunk in bf16 is as long as one in fp32', f'{CHECKPOINT}/checkpoint_reader.cc',
+             'piece.flat_count * SizeOf(place.dtype)', 'piece.flat_count * sizeof(float)', SOURCES, 'checkpoint'),
+    Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/trainer/checkpointing.cc',
+             'if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());', '',
+             '//worker_runtime/trainer:checkpointing_test', 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',
              'if (options_.offload_optimizer && !skips) {',
              'if (options_.offload_optimizer && !is_empty) {\n    const StepControl control = {1.0f, 0};',
