@@ -184,7 +184,7 @@ TEST_CASE("fp32 becomes bf16 by rounding to nearest, ties to even; every bf16 is
   CHECK(std::memcmp(wide.data(), rounded.data(), 8 * sizeof(float)) == 0);
 }
 
-// What version a manifest or an index is of, and its lines of tensors.
+// The version of a manifest or an index, and its lines of tensors.
 std::string VersionAndTensors(const std::string& path) {
   std::string found;
   for (const absl::string_view line : absl::StrSplit(*ReadFile(path), '\n')) {

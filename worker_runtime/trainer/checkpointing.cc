@@ -23,7 +23,7 @@ namespace {
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
 constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
 
-// What to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
+// The state to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
 enum class Origin { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
 
 struct Choice {
