@@ -129,8 +129,9 @@ class Collective {
   virtual absl::Status Call(const CollectiveCall& call, Stream& stream) = 0;
 
   // Starts to send `data`, after all work that `stream` holds by now; `data` must stay alive and
-  // unchanged until Wait() of the returned handle has returned. Messages between two ranks of a
-  // group arrive in the order in which they were sent. At most 1024 messages may be unwaited.
+  // unchanged until Wait() of the returned handle has returned. That Wait needs the peer to have
+  // started the receive, and not to have waited for it. Messages between two ranks of a group
+  // arrive in the order in which they were sent. At most 1024 messages may be unwaited.
   virtual absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) = 0;
   // Starts to fill all of `data` from the peer's next message for which no receive has been started
   // yet, after all work that `stream` holds by now; `data` must stay alive until Wait() of the

@@ -57,8 +57,9 @@ class Wire {
   virtual absl::Status PostReceive(int peer, const MessageTag& tag, void* data) = 0;
   virtual absl::Status PostSend(int peer, const MessageTag& tag, const void* data) = 0;
 
-  // Blocks until one more receive from (send to) `peer` in this lane is complete. They complete in
-  // posting order. REQUIRES: one is open.
+  // Blocks until one more receive from (send to) `peer` in this lane is complete: it is once both
+  // ends have been posted and the bytes have moved, whether or not the other end waits. They
+  // complete in posting order. REQUIRES: one is open.
   virtual absl::Status AwaitReceive(int peer, Lane lane, const WaitLimit& limit) = 0;
   virtual absl::Status AwaitSend(int peer, Lane lane, const WaitLimit& limit) = 0;
 

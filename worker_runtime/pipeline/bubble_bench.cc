@@ -1,13 +1,21 @@
 // Measures what a pipeline schedule costs beside its compute: threads as ranks, units that wait in
 // place of a model, so that a machine with few cores shows the schedule and not itself.
 //
-//   bubble_bench [ranks [microbatches a rank]]        8 and 2 when not stated
+//   bubble_bench [ranks [microbatches a rank [milliseconds a message]]]     8, 2 and 0 when not
+//   stated
 //
 // A step's bubble is the share of ranks x time in which a rank computes nothing; beside it stands
-// Simulate's for the same times. The two columns should agree within a tenth.
+// Simulate's for the same times, without messages. Where a message takes no time, the two columns
+// should agree within a tenth. The last two columns show what early receives are for: a step whose
+// receives are posted right before the pass that reads the message, and one pass earlier.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,13 +24,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "tools/base/clock.h"
-#include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/testing/forwarding_collective.h"
 
 namespace convene::worker {
 namespace {
@@ -47,7 +55,12 @@ double UnitsOfTime(ComputeKind kind) {
   std::abort();
 }
 
-// A pass takes its time and computes nothing.
+void WaitUntil(MonotonicTime end) {
+  const absl::Duration left = end - Clock::Real().Now();
+  if (left > absl::ZeroDuration()) Clock::Real().SleepFor(left);
+}
+
+// A pass takes its time, computes nothing, and writes down when it ended.
 class WaitingStage final : public PipelineStage {
  public:
   explicit WaitingStage(const RankPlan& plan)
@@ -56,10 +69,13 @@ class WaitingStage final : public PipelineStage {
 
   absl::Status Run(const StagePass& pass, Stream& /*stream*/) override {
     const MonotonicTime end = Clock::Real().Now() + UnitsOfTime(pass.compute.kind) * kUnit;
-    MutexLock lock(&mutex_);
-    for (absl::Duration left; (left = end - Clock::Real().Now()) > absl::ZeroDuration();) {
-      never_.WaitFor(&mutex_, left);
-    }
+    WaitUntil(end);
+    const bool is_forward = pass.compute.kind == ComputeKind::kForward;
+    const int written = is_forward ? pass.output : pass.gradient;
+    if (written < 0) return absl::OkStatus();
+    const int64_t nanoseconds = absl::ToInt64Nanoseconds(end.since_epoch());
+    std::memcpy((is_forward ? activations_ : gradients_)[written].data(), &nanoseconds,
+                sizeof(nanoseconds));
     return absl::OkStatus();
   }
   Elements activation(int slot) override { return absl::MakeSpan(activations_[slot]); }
@@ -67,8 +83,34 @@ class WaitingStage final : public PipelineStage {
 
  private:
   std::vector<std::vector<float>> activations_, gradients_;
-  Mutex mutex_;
-  CondVar never_;
+};
+
+// Messages that take time from the moment when both ends are ready, as over NCCL.
+class SlowMessages final : public testing::ForwardingCollective {
+ public:
+  SlowMessages(std::unique_ptr<Collective> base, absl::Duration message)
+      : ForwardingCollective(std::move(base)), message_(message) {}
+
+  absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
+    const auto pending = ForwardingCollective::StartRecv(data, peer, stream);
+    if (pending.ok()) receives_[pending->id] = {Clock::Real().Now(), data.data};
+    return pending;
+  }
+  absl::Status Wait(PendingMessage pending, Stream& stream) override {
+    const absl::Status status = ForwardingCollective::Wait(pending, stream);
+    const auto receive = receives_.extract(pending.id);
+    if (!status.ok() || receive.empty()) return status;
+    const auto [posted, data] = receive.mapped();
+    int64_t nanoseconds;
+    std::memcpy(&nanoseconds, data, sizeof(nanoseconds));
+    const auto sent = MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
+    WaitUntil(std::max(posted, sent) + message_);
+    return status;
+  }
+
+ private:
+  const absl::Duration message_;
+  std::map<uint64_t, std::pair<MonotonicTime, const void*>> receives_;
 };
 
 void CheckOk(const absl::Status& status) {
@@ -78,13 +120,14 @@ void CheckOk(const absl::Status& status) {
 }
 
 // Seconds of the median step: from the moment when all ranks begin until the last one is done.
-double MedianStep(const Schedule& schedule) {
+double MedianStep(const Schedule& schedule, int receives_ahead, absl::Duration message) {
   const int count = static_cast<int>(schedule.ranks.size());
-  const auto plans = Lower(schedule, /*receives_ahead=*/0);
+  const auto plans = Lower(schedule, receives_ahead);
   CheckOk(plans.status());
   std::vector<int> ranks(count);
   for (int rank = 0; rank < count; ++rank) ranks[rank] = rank;
-  const auto group = LoopbackWorld(count).Group(ranks, "pp");
+  auto group = LoopbackWorld(count).Group(ranks, "pp");
+  for (auto& rank : group) rank = std::make_unique<SlowMessages>(std::move(rank), message);
   std::vector<double> seconds(kSteps);
   std::vector<Thread> threads;
   for (int rank = 0; rank < count; ++rank) {
@@ -106,18 +149,20 @@ double MedianStep(const Schedule& schedule) {
   return seconds[kSteps / 2];
 }
 
-void Measure(const char* name, int ranks, int microbatches) {
+void Measure(const char* name, int ranks, int microbatches, absl::Duration message) {
   const auto schedule = MakeSchedule(name, ranks, /*virtual_stages=*/0, microbatches);
   CheckOk(schedule.status());
   const auto timeline = Simulate(*schedule, kTimes);
   CheckOk(timeline.status());
   double busy = 0;
   for (const double of_rank : timeline->busy) busy += of_rank;
-  const double step = MedianStep(*schedule);
+  const double late = MedianStep(*schedule, /*receives_ahead=*/0, message);
+  const double step = MedianStep(*schedule, /*receives_ahead=*/1, message);
   const double bubble = 1 - busy * absl::ToDoubleSeconds(kUnit) / (ranks * step);
-  std::printf("%-12s %10.1f %10.1f %9.1f %% %9.1f %% %8.3f\n", name,
-              timeline->makespan * absl::ToDoubleMilliseconds(kUnit), step * 1e3,
-              timeline->bubble_fraction * 100, bubble * 100, bubble / timeline->bubble_fraction);
+  std::printf("%-12s %10.1f %9.1f %% %9.1f %% %8.3f %12.1f %12.1f\n", name,
+              timeline->makespan * absl::ToDoubleMilliseconds(kUnit),
+              timeline->bubble_fraction * 100, bubble * 100, bubble / timeline->bubble_fraction,
+              late * 1e3, step * 1e3);
 }
 
 }  // namespace
@@ -126,19 +171,23 @@ void Measure(const char* name, int ranks, int microbatches) {
 int main(int argc, char** argv) {
   int ranks = 8;
   int rounds = 2;
-  if (argc > 3 || (argc > 1 && !absl::SimpleAtoi(argv[1], &ranks)) ||
-      (argc > 2 && !absl::SimpleAtoi(argv[2], &rounds)) || ranks < 2 ||
-      ranks > convene::worker::kRanksMax || rounds < 1) {
-    std::fprintf(stderr, "usage: bubble_bench [ranks, 2 to %d [microbatches a rank, 1 or more]]\n",
+  double message_ms = 0;
+  if (argc > 4 || (argc > 1 && !absl::SimpleAtoi(argv[1], &ranks)) ||
+      (argc > 2 && !absl::SimpleAtoi(argv[2], &rounds)) ||
+      (argc > 3 && !absl::SimpleAtod(argv[3], &message_ms)) || ranks < 2 ||
+      ranks > convene::worker::kRanksMax || rounds < 1 || !(message_ms >= 0 && message_ms <= 1e3)) {
+    std::fprintf(stderr,
+                 "usage: bubble_bench [ranks, 2 to %d [microbatches a rank, 1 or more "
+                 "[milliseconds a message, 0 to 1000]]]\n",
                  convene::worker::kRanksMax);
     return 64;
   }
-  std::printf("%d ranks, %d microbatches, a forward of %s\n", ranks, ranks * rounds,
-              absl::FormatDuration(convene::worker::kUnit).c_str());
-  std::printf("%-12s %10s %10s %11s %11s %8s\n", "schedule", "paper, ms", "step, ms", "paper",
-              "measured", "ratio");
+  std::printf("%d ranks, %d microbatches, a forward of %s, a message of %g ms\n", ranks,
+              ranks * rounds, absl::FormatDuration(convene::worker::kUnit).c_str(), message_ms);
+  std::printf("%-12s %10s %11s %11s %8s %12s %12s\n", "schedule", "paper, ms", "paper", "measured",
+              "ratio", "late recv, ms", "early, ms");
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
-    convene::worker::Measure(name, ranks, ranks * rounds);
+    convene::worker::Measure(name, ranks, ranks * rounds, absl::Milliseconds(message_ms));
   }
   return 0;
 }

@@ -40,7 +40,7 @@ void ForEverySchedule(Check check) {
 }
 
 std::vector<RankPlan> PlansOf(const Schedule& schedule) {
-  auto plans = Lower(schedule, /*receives_ahead=*/0);
+  auto plans = Lower(schedule);
   REQUIRE_OK(plans);
   return *std::move(plans);
 }

@@ -214,7 +214,7 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
   Feed(batch, microbatches, /*is_training=*/false);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<RankPlan> plans,
-                           Lower(ForwardOnly(placement_, microbatches), kReceivesAhead));
+                           Lower(ForwardOnly(placement_, microbatches)));
   PipelineExecutor executor(*parts_.stage, *communicators_.pp, plans[parts_.coordinate.pp]);
   CONVENE_RETURN_IF_ERROR(executor.Run(device_.compute()));
   CONVENE_RETURN_IF_ERROR(AddUp());

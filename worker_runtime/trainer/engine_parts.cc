@@ -105,8 +105,8 @@ Schedule ScheduleOf(const EngineOptions& options) {
 StepPlans::StepPlans(const EngineOptions& options) {
   const Schedule schedule = ScheduleOf(options);
   placement = schedule.placement;
-  training = *Lower(schedule, kReceivesAhead);
-  validation = *Lower(ForwardOnly(placement, options.microbatches), kReceivesAhead);
+  training = *Lower(schedule);
+  validation = *Lower(ForwardOnly(placement, options.microbatches));
 }
 
 EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,

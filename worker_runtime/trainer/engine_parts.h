@@ -79,10 +79,6 @@ struct EngineOptions {
   Memory* collective_memory = nullptr;
 };
 
-// Lower's `receives_ahead`. A receive posted ahead of its pass would hold up compute() all the
-// same.
-inline constexpr int kReceivesAhead = 0;
-
 // PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many
 // microbatches.
 struct StepPlans {

@@ -88,9 +88,9 @@ class QueueingRank final : public testing::MessagesOnly, public PipelineStage {
 
 // Whether every queue of every rank runs dry. A message's end holds one of its rank's `rooms` from
 // its start on, until the message is over.
-bool AllComeToAnEnd(const Schedule& schedule, Lanes lanes, int rooms) {
+bool AllComeToAnEnd(const Schedule& schedule, Lanes lanes, int rooms, int receives_ahead) {
   const int stages = static_cast<int>(schedule.ranks.size());
-  const auto plans = Lower(schedule, /*receives_ahead=*/0);
+  const auto plans = Lower(schedule, receives_ahead);
   REQUIRE_OK(plans);
   std::vector<std::unique_ptr<QueueingRank>> ranks;
   for (int stage = 0; stage < stages; ++stage) {
@@ -137,9 +137,19 @@ bool AllComeToAnEnd(const Schedule& schedule, Lanes lanes, int rooms) {
 
 constexpr int kRooms = 2 * kNcclLinksMax;
 
+// Where receives are posted right before their passes, and where they are posted earlier.
+void CheckComesToAnEnd(const Schedule& schedule) {
+  for (const int receives_ahead : {0, 1}) {
+    INFO("receives " << receives_ahead << " passes ahead");
+    CHECK(AllComeToAnEnd(schedule, Lanes::kOfPairs, kRooms, receives_ahead));
+  }
+}
+
+// With late receives: messages wait longest.
 bool AllComeToAnEnd(const char* name, int stages, int microbatches, Lanes lanes,
                     int rooms = kRooms) {
-  return AllComeToAnEnd(*MakeSchedule(name, stages, 0, microbatches), lanes, rooms);
+  return AllComeToAnEnd(*MakeSchedule(name, stages, 0, microbatches), lanes, rooms,
+                        /*receives_ahead=*/0);
 }
 
 constexpr const char* kSchedules[] = {"gpipe", "1f1b", "interleaved",
@@ -150,16 +160,15 @@ TEST_CASE("with a lane for each ordered pair of ranks every schedule comes to it
     for (const int microbatches : {1, 2, 3, 4, 7, 8, 9, 16, 17}) {
       for (const char* name : kSchedules) {
         INFO(name << ", " << stages << " stages, " << microbatches << " microbatches");
-        CHECK(AllComeToAnEnd(name, stages, microbatches, Lanes::kOfPairs));
         const Schedule schedule = *MakeSchedule(name, stages, 0, microbatches);
-        CHECK(
-            AllComeToAnEnd(ForwardOnly(schedule.placement, microbatches), Lanes::kOfPairs, kRooms));
+        CheckComesToAnEnd(schedule);
+        CheckComesToAnEnd(ForwardOnly(schedule.placement, microbatches));
       }
     }
   }
   for (const int chunks : {3, 4}) {
     INFO(chunks << " chunks a rank");
-    CHECK(AllComeToAnEnd(*MakeSchedule("interleaved", 4, chunks, 8), Lanes::kOfPairs, kRooms));
+    CheckComesToAnEnd(*MakeSchedule("interleaved", 4, chunks, 8));
   }
 }
 
@@ -168,7 +177,7 @@ TEST_CASE("a schedule whose chunks lie in no order comes to its end") {
   for (const ChunkPlacement& placement :
        {ChunkPlacement{2, 0, 1}, ChunkPlacement{0, 1, 0, 1}, ChunkPlacement{1, 0, 2, 0, 1},
         ChunkPlacement{0, 0, 1, 2, 1, 0}}) {
-    CHECK(AllComeToAnEnd(ForwardOnly(placement, 8), Lanes::kOfPairs, kRooms));
+    CheckComesToAnEnd(ForwardOnly(placement, 8));
   }
 }
 

@@ -292,6 +292,23 @@ absl::Status LargeMessagesCross(RankUnderTest& rank) {
   return ExpectSame(incoming, WholeNumbersOf<float>(peer, kCount), 0, kCount, "a large message");
 }
 
+// Neighbours post their receives and wait for their sends; nobody has waited for a receive yet.
+absl::Status PostedReceivesFreeTheSenders(RankUnderTest& rank) {
+  Collective& group = rank.group;
+  constexpr size_t kCount = 1'500'000;
+  const int peer = group.rank() ^ 1;
+  if (peer >= group.size()) return absl::OkStatus();
+  const Buffer<float> outgoing(rank, WholeNumbersOf<float>(group.rank(), kCount));
+  const Buffer<float> incoming(rank, std::vector<float>(kCount));
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage received,
+                           group.StartRecv(incoming.elements(), peer, rank.stream));
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent,
+                           group.Send(outgoing.elements(), peer, rank.stream));
+  CONVENE_RETURN_IF_ERROR(group.Wait(sent, rank.stream));
+  CONVENE_RETURN_IF_ERROR(group.Wait(received, rank.stream));
+  return ExpectSame(incoming, WholeNumbersOf<float>(peer, kCount), 0, kCount, "a large message");
+}
+
 constexpr SuiteCheck kSuite[] = {
     {"all-reduce of whole numbers is exact", false, AllReduceOfWholeNumbers},
     {"all-reduce gives the bits of the sum in rank order", false, AllReduceInRankOrder},
@@ -302,6 +319,7 @@ constexpr SuiteCheck kSuite[] = {
     {"operations queued one after another run so", false, OperationsFollowEachOther},
     {"messages arrive in the order in which they were sent", true, MessagesKeepTheirOrder},
     {"large messages in both directions do not wait for each other", true, LargeMessagesCross},
+    {"a send is over once its receive has been started", true, PostedReceivesFreeTheSenders},
 };
 
 }  // namespace

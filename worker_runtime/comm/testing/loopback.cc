@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <list>
 #include <utility>
 
@@ -27,17 +26,22 @@ bool SameTag(const MessageTag& a, const MessageTag& b) {
 // The state that the wires of one group share: the messages under way, and which ranks are still
 // there.
 struct Switchboard {
-  struct Message {
+  // One end of a message.
+  template <typename Data>
+  struct End {
     MessageTag tag;
-    const void* data;
-    MonotonicTime arrives;
-    bool taken = false;    // the receiver has it; the sender has not yet looked
-    bool copying = false;  // the receiver reads `data` now, without the lock
+    Data data;
+    MonotonicTime arrives;    // of what is sent
+    bool is_copying = false;  // one of the two ranks copies, without the lock
+    bool is_done = false;     // its owner has not yet looked
   };
-  // The messages from one rank to another. They stay until their sender has seen that they were
-  // taken.
+  using Sent = End<const void*>;
+  using Posted = End<void*>;
+  // The messages from one rank to another. An end stays until its owner has seen that it is done.
+  // Stable addresses: a copy goes on without the lock.
   struct Route {
-    std::list<Message> messages;  // stable addresses: a copy goes on without the lock
+    std::list<Sent> sent;
+    std::list<Posted> posted;
   };
 
   explicit Switchboard(std::vector<int> ranks)
@@ -63,7 +67,7 @@ struct Switchboard {
 class LoopbackWire final : public Wire {
  public:
   LoopbackWire(std::shared_ptr<Switchboard> board, int rank, const LoopbackLink& link)
-      : board_(std::move(board)), rank_(rank), link_(link), receives_(board_->members.size()) {}
+      : board_(std::move(board)), rank_(rank), link_(link) {}
 
   ~LoopbackWire() override { Withdraw(absl::UnavailableError("the wire is destroyed")); }
 
@@ -76,7 +80,9 @@ class LoopbackWire final : public Wire {
   }
 
   absl::Status PostReceive(int peer, const MessageTag& tag, void* data) override {
-    receives_[peer].push_back({.tag = tag, .data = data});
+    MutexLock lock(&board_->mutex);
+    board_->RouteOf(peer, rank_).posted.push_back({.tag = tag, .data = data});
+    board_->changed.SignalAll();
     return absl::OkStatus();
   }
 
@@ -87,60 +93,28 @@ class LoopbackWire final : public Wire {
       sent_ = sent_ + absl::Seconds(static_cast<double>(tag.size_bytes) / link_.bytes_per_second);
     }
     board_->RouteOf(rank_, peer)
-        .messages.push_back({.tag = tag, .data = data, .arrives = sent_ + link_.latency});
+        .sent.push_back({.tag = tag, .data = data, .arrives = sent_ + link_.latency});
     board_->changed.SignalAll();
     return absl::OkStatus();
   }
 
   absl::Status AwaitReceive(int peer, Lane lane, const WaitLimit& limit) override {
-    const Receive receive = TakeOldestReceive(peer, lane);
     MutexLock lock(&board_->mutex);
-    auto& messages = board_->RouteOf(peer, rank_).messages;
-    while (true) {
-      const absl::Status open = CheckOpenLocked();
-      if (!open.ok()) return open;
-      MonotonicTime arrives = MonotonicTime::InfiniteFuture();
-      for (Switchboard::Message& message : messages) {
-        if (message.taken || !SameTag(message.tag, receive.tag)) continue;
-        arrives = message.arrives;
-        if (arrives > Clock::Real().Now()) break;
-        Copy(message, receive);
-        return absl::OkStatus();
-      }
-      const absl::Status waited = WaitForChange(peer, limit.deadline, arrives);
-      if (!waited.ok()) return waited;
-    }
+    Switchboard::Route& route = board_->RouteOf(peer, rank_);
+    return AwaitOldest(route, route.posted, peer, lane, limit);
   }
 
   absl::Status AwaitSend(int peer, Lane lane, const WaitLimit& limit) override {
     MutexLock lock(&board_->mutex);
-    auto& messages = board_->RouteOf(rank_, peer).messages;
-    while (true) {
-      const auto oldest = std::find_if(messages.begin(), messages.end(), [&](const auto& message) {
-        return message.tag.lane == lane;
-      });
-      CONVENE_CHECK(oldest != messages.end());
-      if (oldest->taken) {
-        messages.erase(oldest);
-        return absl::OkStatus();
-      }
-      const absl::Status open = CheckOpenLocked();
-      if (!open.ok()) return open;
-      const absl::Status waited = WaitForChange(peer, limit.deadline);
-      if (!waited.ok()) return waited;
-    }
+    Switchboard::Route& route = board_->RouteOf(rank_, peer);
+    return AwaitOldest(route, route.sent, peer, lane, limit);
   }
 
   void Withdraw(const absl::Status& hang_up) override {
-    for (auto& receives : receives_) receives.clear();
     MutexLock lock(&board_->mutex);
     for (int peer = 0; peer < size(); ++peer) {
-      auto& messages = board_->RouteOf(rank_, peer).messages;
-      while (
-          std::any_of(messages.begin(), messages.end(), [](const auto& m) { return m.copying; })) {
-        board_->changed.Wait(&board_->mutex);
-      }
-      messages.clear();
+      Clear(board_->RouteOf(rank_, peer).sent);
+      Clear(board_->RouteOf(peer, rank_).posted);
     }
     if (!hang_up.ok()) {
       board_->here[rank_] = false;
@@ -155,37 +129,60 @@ class LoopbackWire final : public Wire {
   }
 
  private:
-  struct Receive {
-    MessageTag tag;
-    void* data = nullptr;
-  };
-
   absl::Status CheckOpenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) { return aborted_; }
 
-  Receive TakeOldestReceive(int peer, Lane lane) {
-    auto& receives = receives_[peer];
-    const auto oldest = std::find_if(receives.begin(), receives.end(), [&](const Receive& receive) {
-      return receive.tag.lane == lane;
-    });
-    CONVENE_CHECK(oldest != receives.end());
-    const Receive receive = *oldest;
-    receives.erase(oldest);
-    return receive;
+  // Until the oldest of `ends`, which is one side of the route, is done. Whichever rank waits
+  // copies: no rank has to wait until the other one does.
+  template <typename End>
+  absl::Status AwaitOldest(Switchboard::Route& route, std::list<End>& ends, int peer, Lane lane,
+                           const WaitLimit& limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
+    const auto oldest = std::find_if(ends.begin(), ends.end(),
+                                     [&](const End& end) { return end.tag.lane == lane; });
+    CONVENE_CHECK(oldest != ends.end());
+    while (true) {
+      if (!oldest->is_done) {
+        const absl::Status open = CheckOpenLocked();
+        if (!open.ok()) return open;
+      }
+      const MonotonicTime arrives =
+          oldest->is_copying ? MonotonicTime::InfiniteFuture() : MoveMessage(route, oldest->tag);
+      if (oldest->is_done) {
+        ends.erase(oldest);
+        return absl::OkStatus();
+      }
+      const absl::Status waited = WaitForChange(peer, limit.deadline, arrives);
+      if (!waited.ok()) return waited;
+    }
   }
 
-  // Without the lock, so that other pairs copy at the same time; `copying` keeps the sender from
-  // leaving.
-  void Copy(Switchboard::Message& message, const Receive& receive)
+  // Copies the message if it has arrived and its receive is posted; else says when it arrives. It
+  // copies without the lock, so that other pairs copy at the same time.
+  MonotonicTime MoveMessage(Switchboard::Route& route, const MessageTag& tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
-    message.copying = true;
-    board_->mutex.Unlock();
-    if (receive.tag.size_bytes > 0) {
-      std::memcpy(receive.data, message.data, receive.tag.size_bytes);
+    const auto is_it = [&](const auto& end) { return !end.is_done && SameTag(end.tag, tag); };
+    const auto sent = std::find_if(route.sent.begin(), route.sent.end(), is_it);
+    const auto posted = std::find_if(route.posted.begin(), route.posted.end(), is_it);
+    if (sent == route.sent.end() || posted == route.posted.end() || sent->is_copying) {
+      return MonotonicTime::InfiniteFuture();
     }
+    if (sent->arrives > Clock::Real().Now()) return sent->arrives;
+    sent->is_copying = posted->is_copying = true;
+    board_->mutex.Unlock();
+    if (tag.size_bytes > 0) std::memcpy(posted->data, sent->data, tag.size_bytes);
     board_->mutex.Lock();
-    message.copying = false;
-    message.taken = true;
+    sent->is_copying = posted->is_copying = false;
+    sent->is_done = posted->is_done = true;
     board_->changed.SignalAll();
+    return MonotonicTime::InfiniteFuture();
+  }
+
+  // Waits until nobody copies from or to any of them.
+  template <typename End>
+  void Clear(std::list<End>& ends) ABSL_EXCLUSIVE_LOCKS_REQUIRED(board_->mutex) {
+    while (std::any_of(ends.begin(), ends.end(), [](const End& end) { return end.is_copying; })) {
+      board_->changed.Wait(&board_->mutex);
+    }
+    ends.clear();
   }
 
   // `arrives`: when a message that is under way does.
@@ -208,7 +205,6 @@ class LoopbackWire final : public Wire {
   const int rank_;
   const LoopbackLink link_;
   MonotonicTime sent_;  // when the link is free again; this wire's thread only
-  std::vector<std::deque<Receive>> receives_;  // per peer, oldest first; this wire's thread only
   absl::Status aborted_ ABSL_GUARDED_BY(board_->mutex);
 };
 
