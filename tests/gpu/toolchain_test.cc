@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/gpu/toolchain_kernel.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 
 namespace convene::testing {
 namespace {

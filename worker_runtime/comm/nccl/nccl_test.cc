@@ -27,8 +27,7 @@
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
 #include "worker_runtime/comm/testing/collective_suite.h"
 #include "worker_runtime/comm/testing/directory_store.h"
-#include "worker_runtime/device/cuda/cuda_device.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 
@@ -228,7 +227,7 @@ void GoOn(const RankOrders& orders, Device& device, bool dies) {
 
 TEST_CASE("one rank of a job", "[.rank]") {
   const RankOrders orders = OrdersOfThisRank();
-  auto device = cuda::MakeCudaDevice(0);
+  auto device = Device::Cuda(0);
   REQUIRE_OK(device);
   if (orders.deed == "suite") RunSuite(orders, **device);
   if (orders.deed == "lose") LoseOne(orders, **device);

@@ -1,5 +1,4 @@
-#include "worker_runtime/device/cuda/cuda_device.h"
-
+// One GPU as a Device (../device.h).
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -19,6 +18,7 @@
 #include "worker_runtime/device/cuda/graph.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/wait.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_profile.h"
 #include "worker_runtime/device/host_queue.h"
 
@@ -319,13 +319,8 @@ int CudaDeviceCount() {
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
 }
 
-[[maybe_unused]] const bool is_linked = [] {
-  linked_gpu_library = {.make = MakeCudaDevice, .count = CudaDeviceCount};
-  return true;
-}();
-
-}  // namespace
-
+// Device::Cuda. Makes the GPU the calling thread's current device; another thread that queues ops
+// calls cudaSetDevice first (the device's own functions do it themselves).
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   int supported_cuda = 0;  // stays 0 without a driver
   CONVENE_RETURN_IF_ERROR(
@@ -345,4 +340,10 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   return device;
 }
 
+[[maybe_unused]] const bool is_linked = [] {
+  linked_gpu_library = {.make = MakeCudaDevice, .count = CudaDeviceCount};
+  return true;
+}();
+
+}  // namespace
 }  // namespace convene::worker::cuda

@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/device/cuda/cuda_device.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 
 namespace convene::worker::cuda {
@@ -26,7 +26,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr size_t kBytes = 1 << 20;
 
 std::unique_ptr<Device> FirstGpu() {
-  absl::StatusOr<std::unique_ptr<Device>> device = MakeCudaDevice(0);
+  absl::StatusOr<std::unique_ptr<Device>> device = Device::Cuda(0);
   REQUIRE_OK(device);
   return *std::move(device);
 }
@@ -57,7 +57,7 @@ class Gate {
 };
 
 TEST_CASE("a GPU that is not there is NotFound") {
-  const absl::StatusOr<std::unique_ptr<Device>> device = MakeCudaDevice(4711);
+  const absl::StatusOr<std::unique_ptr<Device>> device = Device::Cuda(4711);
   CHECK_STATUS(device, absl::StatusCode::kNotFound, "GPU");
 }
 

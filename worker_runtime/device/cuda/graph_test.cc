@@ -7,9 +7,9 @@
 
 #include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/device/cuda/cuda_device.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
+#include "worker_runtime/device/device.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -23,7 +23,7 @@ constexpr size_t kBytes = 4096;
 class Fixture {
  public:
   Fixture() {
-    absl::StatusOr<std::unique_ptr<Device>> device = MakeCudaDevice(0);
+    absl::StatusOr<std::unique_ptr<Device>> device = Device::Cuda(0);
     REQUIRE_OK(device);
     device_ = *std::move(device);
     const absl::StatusOr<void*> block = device_->memory().Allocate(kBytes);

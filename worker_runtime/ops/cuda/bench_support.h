@@ -13,7 +13,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/event_chain.h"
 #include "worker_runtime/device/cuda/queue.h"
-#include "worker_runtime/ops/cuda/figures.h"
+#include "worker_runtime/ops/cuda/testing/figures.h"
 
 namespace convene::worker::cuda {
 

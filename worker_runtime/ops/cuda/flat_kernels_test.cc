@@ -7,10 +7,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/kernel_testing.h"
+#include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/adamw.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/cuda/launch_geometry.h"
+#include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/kernel_testing.h"
+#include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/attention_parts.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 

@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/device/cuda/cuda_testing.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/cuda/testing/cuda_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
 #include "worker_runtime/ops/cuda/attention/attention_split.h"
 #include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/kernel_testing.h"
+#include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/attention.h"
 

@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <vector>
 
-#include "worker_runtime/device/cuda/cuda_testing.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
+#include "worker_runtime/device/cuda/testing/cuda_testing.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
-#include "worker_runtime/ops/cuda/kernel_testing.h"
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
+#include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/matmul.h"
 

@@ -1,4 +1,4 @@
-// A queue for tests of ops on a GPU; their arrays are in ops/cuda/kernel_testing.h.
+// A queue for tests of ops on a GPU; their arrays are in ops/cuda/testing/kernel_testing.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/cuda/first_error.h"
-#include "worker_runtime/device/cuda/gpu_testing.h"
 #include "worker_runtime/device/cuda/queue.h"
+#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/cuda/wait.h"
 #include "worker_runtime/device/stream.h"
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/ops/cuda/figures.h"
+#include "worker_runtime/ops/cuda/testing/figures.h"
 
 #include <catch2/catch.hpp>
 #include <string>
