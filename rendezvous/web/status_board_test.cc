@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "tools/base/testing/manual_clock.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::rendezvous {

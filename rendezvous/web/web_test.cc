@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/messages.h"
-#include "tools/base/clock.h"
+#include "tools/base/testing/manual_clock.h"
 
 namespace convene::rendezvous {
 namespace {

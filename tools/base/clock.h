@@ -3,9 +3,7 @@
 
 #include <compare>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "tools/base/mutex.h"
 
 namespace convene {
 
@@ -28,15 +26,7 @@ class MonotonicTime {
   friend absl::Duration operator-(MonotonicTime a, MonotonicTime b) {
     return a.since_epoch_ - b.since_epoch_;
   }
-  friend bool operator==(MonotonicTime a, MonotonicTime b) {
-    return a.since_epoch_ == b.since_epoch_;
-  }
-  friend bool operator<(MonotonicTime a, MonotonicTime b) {
-    return a.since_epoch_ < b.since_epoch_;
-  }
-  friend bool operator>(MonotonicTime a, MonotonicTime b) { return b < a; }
-  friend bool operator<=(MonotonicTime a, MonotonicTime b) { return !(b < a); }
-  friend bool operator>=(MonotonicTime a, MonotonicTime b) { return !(a < b); }
+  friend std::strong_ordering operator<=>(MonotonicTime, MonotonicTime) = default;
 
  private:
   explicit MonotonicTime(absl::Duration since_epoch) : since_epoch_(since_epoch) {}
@@ -53,24 +43,6 @@ class Clock {
   virtual void SleepFor(absl::Duration duration) = 0;
   // CLOCK_MONOTONIC; lives for the whole process.
   static Clock& Real();
-};
-
-// A clock that moves only when told to.
-class ManualClock : public Clock {
- public:
-  MonotonicTime Now() override {
-    MutexLock lock(&mutex_);
-    return now_;
-  }
-  void SleepFor(absl::Duration duration) override { Advance(duration); }
-  void Advance(absl::Duration duration) {
-    MutexLock lock(&mutex_);
-    now_ = now_ + duration;
-  }
-
- private:
-  Mutex mutex_;
-  MonotonicTime now_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Wall-clock time, for log lines and file names only: never for a decision.

@@ -140,11 +140,6 @@ class Collective {
   // Work queued in `stream` from now on may overwrite the data that was sent, or read the data that
   // was received. (On the CPU: once Wait returns.)
   virtual absl::Status Wait(PendingMessage pending, Stream& stream) = 0;
-  // StartRecv and Wait: it counts among the messages meanwhile.
-  absl::Status Recv(Elements data, int peer, Stream& stream) {
-    const absl::StatusOr<PendingMessage> pending = StartRecv(data, peer, stream);
-    return pending.ok() ? Wait(*pending, stream) : pending.status();
-  }
 
   // The first error known by now of any call made or queued here. Any thread.
   virtual absl::Status Check() = 0;

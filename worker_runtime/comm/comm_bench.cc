@@ -25,12 +25,15 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/comm/testing/directory_store.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/mesh/mesh.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::Recv;
 
 constexpr int kRanksMax = 64;
 constexpr size_t kLargestBytes = 16 << 20;
@@ -64,10 +67,10 @@ absl::Status PingPong(Collective& world, Stream& stream, absl::Span<float> data)
   const bool pings = world.rank() % 2 == 0;
   const int peer = pings ? world.rank() + 1 : world.rank() - 1;
   if (peer >= world.size()) return absl::OkStatus();
-  if (!pings) CONVENE_RETURN_IF_ERROR(world.Recv(data, peer, stream));
+  if (!pings) CONVENE_RETURN_IF_ERROR(Recv(world, data, peer, stream));
   CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent, world.Send(data, peer, stream));
   CONVENE_RETURN_IF_ERROR(world.Wait(sent, stream));
-  return pings ? world.Recv(data, peer, stream) : absl::OkStatus();
+  return pings ? Recv(world, data, peer, stream) : absl::OkStatus();
 }
 
 void RunRank(int rank, int ranks, const std::string& directory) {

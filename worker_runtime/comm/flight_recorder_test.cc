@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "tools/base/clock.h"
+#include "tools/base/testing/manual_clock.h"
 #include "worker_runtime/device/elements.h"
 
 namespace convene::worker {

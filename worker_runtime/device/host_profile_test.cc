@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "tools/base/clock.h"
+#include "tools/base/testing/manual_clock.h"
 
 namespace convene::worker {
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tools/base/files.h"
+#include "tools/base/testing/manual_clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 

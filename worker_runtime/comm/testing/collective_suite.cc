@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/comm/testing/collective_testing.h"
 #include "worker_runtime/device/elements.h"
 
 namespace convene::worker::testing {
@@ -269,7 +270,7 @@ absl::Status MessagesKeepTheirOrder(RankUnderTest& rank) {
   // A collective may run while messages are open.
   CONVENE_RETURN_IF_ERROR(group.Barrier(rank.stream));
   for (int i = 0; i < kMessages; ++i) {
-    CONVENE_RETURN_IF_ERROR(group.Recv(incoming.elements().Slice(i, 1), previous, rank.stream));
+    CONVENE_RETURN_IF_ERROR(Recv(group, incoming.elements().Slice(i, 1), previous, rank.stream));
   }
   for (const PendingMessage& send : pending) {
     CONVENE_RETURN_IF_ERROR(group.Wait(send, rank.stream));
@@ -287,7 +288,7 @@ absl::Status LargeMessagesCross(RankUnderTest& rank) {
   const Buffer<float> incoming(rank, std::vector<float>(kCount));
   CONVENE_ASSIGN_OR_RETURN(const PendingMessage sent,
                            group.Send(outgoing.elements(), peer, rank.stream));
-  CONVENE_RETURN_IF_ERROR(group.Recv(incoming.elements(), peer, rank.stream));
+  CONVENE_RETURN_IF_ERROR(Recv(group, incoming.elements(), peer, rank.stream));
   CONVENE_RETURN_IF_ERROR(group.Wait(sent, rank.stream));
   return ExpectSame(incoming, WholeNumbersOf<float>(peer, kCount), 0, kCount, "a large message");
 }

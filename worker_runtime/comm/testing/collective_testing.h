@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
@@ -26,6 +28,12 @@ inline void OnEveryRank(Group& group, const std::function<void(Collective&, Stre
     });
   }
   for (Thread& thread : threads) thread.Join();
+}
+
+// StartRecv and Wait.
+inline absl::Status Recv(Collective& group, Elements data, int peer, Stream& stream) {
+  const absl::StatusOr<PendingMessage> pending = group.StartRecv(data, peer, stream);
+  return pending.ok() ? group.Wait(*pending, stream) : pending.status();
 }
 
 }  // namespace convene::worker::testing

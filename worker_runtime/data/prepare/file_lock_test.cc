@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/logging.h"
+#include "tools/base/testing/manual_clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 

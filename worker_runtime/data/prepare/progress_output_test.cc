@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tools/base/testing/manual_clock.h"
+
 namespace convene::worker {
 namespace {
 
