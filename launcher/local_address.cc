@@ -24,7 +24,6 @@ namespace {
 
 using rendezvous::ResolvedAddress;
 
-constexpr int kAnyPort = 9;  // connecting a datagram socket sends nothing
 constexpr absl::Duration kLongestLookup = absl::Seconds(10);
 constexpr absl::Duration kTellInterval = absl::Seconds(30);
 
@@ -72,8 +71,7 @@ absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string&
   for (;;) {
     // A name service that does not answer is asked again: it may be a pod that starts, too.
     const absl::Duration left = deadline - clock.Now();
-    auto addresses =
-        rendezvous::ResolveHost(host, kAnyPort, is_pod ? std::min(left, kLongestLookup) : left);
+    auto addresses = rendezvous::ResolveHost(host, is_pod ? std::min(left, kLongestLookup) : left);
     const MonotonicTime now = clock.Now();
     const absl::Duration pause = backoff.Next(RandomFraction());
     if (addresses.ok()) return addresses;
@@ -94,7 +92,7 @@ absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string&
 
 absl::Status CheckLoopback() {
   CONVENE_ASSIGN_OR_RETURN(const auto loopback,
-                           rendezvous::ResolveHost("127.0.0.1", kAnyPort, absl::ZeroDuration()));
+                           rendezvous::ResolveHost("127.0.0.1", absl::ZeroDuration()));
   const absl::Status reached =
       SourceTowards(loopback.front().get(), loopback.front().length).status();
   if (reached.ok()) return absl::OkStatus();

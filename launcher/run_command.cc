@@ -121,8 +121,7 @@ absl::Status ResolveSlurmHost(JobSpec* spec) {
 
 // Not an error: another node's name service may know it.
 void CheckLocalAddr(const std::string& address) {
-  constexpr int kAnyPort = 9;  // nothing is sent
-  const auto resolved = rendezvous::ResolveHost(address, kAnyPort, kLocalAddrPatience);
+  const auto resolved = rendezvous::ResolveHost(address, kLocalAddrPatience);
   if (resolved.ok()) return;
   spdlog::warn(
       "--local-addr {}: {}. Workers here and on the other nodes look for the job's store under "

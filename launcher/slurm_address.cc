@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "agent/custody/bounded_command.h"
 #include "agent/custody/program.h"
+#include "agent/workers/environment.h"
 #include "rendezvous/net/resolve.h"
 #include "tools/base/clock.h"
 #include "tools/base/environment.h"
@@ -25,10 +26,9 @@ namespace {
 constexpr absl::Duration kLookUpTimeout = absl::Seconds(5);
 constexpr absl::Duration kScontrolTimeout = absl::Seconds(8);
 constexpr size_t kBytesKept = 16384;
-constexpr int kAnyPort = 9;
 
 bool Resolves(const std::string& host) {
-  return rendezvous::ResolveHost(host, kAnyPort, kLookUpTimeout).ok();
+  return rendezvous::ResolveHost(host, kLookUpTimeout).ok();
 }
 
 // The line that scontrol prints about the node.
@@ -37,9 +37,7 @@ absl::StatusOr<std::string> AskScontrol(const std::string& node) {
   agent::BoundedCommand::Request request;
   CONVENE_ASSIGN_OR_RETURN(request.spawn.program, agent::FindProgram("scontrol", path));
   request.spawn.arguments = {"scontrol", "-o", "show", "node", node};
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    request.spawn.environment.emplace_back(*variable);
-  }
+  request.spawn.environment = agent::EnvironmentStrings(agent::ParseEnvironment(environ));
   request.timeout = kScontrolTimeout;
   request.first_bytes = kBytesKept;
   EventLoop loop;

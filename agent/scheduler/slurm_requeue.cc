@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/custody/program.h"
+#include "agent/workers/environment.h"
 #include "tools/base/clock.h"
 #include "tools/base/text.h"
 
@@ -72,9 +73,7 @@ bool SlurmRequeue::Run(const std::vector<std::string>& arguments, OnAnswer on_an
   request.spawn.program = *program;
   request.spawn.arguments = {"scontrol"};
   for (const std::string& argument : arguments) request.spawn.arguments.push_back(argument);
-  for (const auto& [name, value] : environment_) {
-    request.spawn.environment.push_back(absl::StrCat(name, "=", value));
-  }
+  request.spawn.environment = EnvironmentStrings(environment_);
   request.timeout = kPatience;
   request.first_bytes = kBytesKept;
   auto command = BoundedCommand::Start(

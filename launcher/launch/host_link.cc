@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agent/custody/spawn.h"
+#include "agent/workers/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 
@@ -25,12 +26,6 @@ absl::StatusOr<Pipe> MakePipe(bool we_write) {
   Pipe pipe{UniqueFd(ends[we_write ? 1 : 0]), UniqueFd(ends[we_write ? 0 : 1])};
   fcntl(pipe.ours.get(), F_SETFL, O_NONBLOCK | (we_write ? O_WRONLY : O_RDONLY));
   return pipe;
-}
-
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> strings;
-  for (char** entry = environ; *entry != nullptr; ++entry) strings.emplace_back(*entry);
-  return strings;
 }
 
 }  // namespace
@@ -51,7 +46,7 @@ absl::StatusOr<std::unique_ptr<HostLink>> HostLink::Start(EventLoop& loop,
   agent::SpawnRequest request;
   request.program = program;
   request.arguments = words;
-  request.environment = OwnEnvironment();
+  request.environment = agent::EnvironmentStrings(agent::ParseEnvironment(environ));
   request.stdin_fd = in.theirs.get();
   request.stdout_fd = out.theirs.get();
   request.stderr_fd = err.theirs.get();

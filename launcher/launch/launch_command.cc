@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "agent/custody/program.h"
 #include "agent/output/console.h"
+#include "agent/workers/environment.h"
 #include "launcher/launch/fleet.h"
 #include "launcher/launch/host_link.h"
 #include "launcher/launch/plan.h"
@@ -44,16 +45,6 @@ constexpr int64_t kFilesPerHost = 4;
 constexpr size_t kMostLastLines = 10;
 // When the reader of our output takes nothing for so long at the end, the rest is given up.
 constexpr absl::Duration kDrainPatience = absl::Seconds(5);
-
-Variables OwnVariables() {
-  Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
 
 absl::StatusOr<std::vector<LaunchHost>> ReadHostfile(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
@@ -96,9 +87,9 @@ absl::StatusOr<LaunchPlan> ReadPlan(const LaunchFlags& flags) {
   surroundings.own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   surroundings.random_id = absl::StrFormat("%016x", RandomU64());
   surroundings.random_port = kFirstPort + static_cast<int>(RandomFraction() * kPorts);
-  CONVENE_ASSIGN_OR_RETURN(
-      surroundings.variables,
-      ExportedVariables(OwnVariables(), ReadVariableFiles(environment), flags.exports));
+  CONVENE_ASSIGN_OR_RETURN(surroundings.variables,
+                           ExportedVariables(agent::ParseEnvironment(environ),
+                                             ReadVariableFiles(environment), flags.exports));
   return MakeLaunchPlan(flags, hosts, surroundings);
 }
 

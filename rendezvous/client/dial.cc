@@ -33,7 +33,7 @@ constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
-                           ResolveHost(target.host, target.port, deadline - Clock::Real().Now()));
+                           ResolveHost(target.host, deadline - Clock::Real().Now(), target.port));
   absl::StatusOr<UniqueFd> last;
   bool all_refused = !addresses.empty();
   for (const ResolvedAddress& address : addresses) {

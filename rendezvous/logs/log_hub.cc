@@ -11,18 +11,6 @@ namespace {
 
 absl::Status Stopping() { return absl::UnavailableError("the rendezvous daemon is stopping"); }
 
-pb::LogNews NewsOf(const LogStart& start) {
-  pb::LogNews news;
-  news.mutable_start();
-  for (const LogNode& node : start.nodes) {
-    pb::LogNode* packed = news.mutable_start()->add_nodes();
-    packed->set_agent_id(node.agent.value());
-    packed->set_host(node.host);
-    packed->set_publishes_logs(node.publishes_logs);
-  }
-  return news;
-}
-
 }  // namespace
 
 absl::Status LogHub::CheckRoom(const std::string& job_id) const {
@@ -61,7 +49,7 @@ absl::StatusOr<WatchId> LogHub::Open(std::shared_ptr<Viewer> viewer, const LogRe
     const auto watch = watches_.find(id);
     if (start.ok()) {
       // The first agents may have published already.
-      pb::LogNews news = NewsOf(*start);
+      pb::LogNews news = ToWire(LogNews(*start));
       watch->second.queued_bytes += news.ByteSizeLong();
       watch->second.queue.push_front(std::move(news));
       return id;
@@ -144,9 +132,7 @@ void LogHub::Leave(WatchId id, AgentId agent, const std::shared_ptr<Publisher>& 
   if (watch.publishers.erase(publisher) == 0) return;
   watch.waiting.erase(std::remove(watch.waiting.begin(), watch.waiting.end(), publisher),
                       watch.waiting.end());
-  pb::LogNews news;
-  news.mutable_gone()->set_agent_id(agent.value());
-  Push(std::move(news), &watch, &calls);
+  Push(ToWire(LogNews(LogsGone{agent})), &watch, &calls);
 }
 
 void LogHub::EndRun(WatchId id, const RunEnded& ended) {
@@ -155,10 +141,7 @@ void LogHub::EndRun(WatchId id, const RunEnded& ended) {
   const auto found = watches_.find(id);
   if (found == watches_.end()) return;
   found->second.is_run_over = true;
-  pb::LogNews news;
-  news.mutable_ended()->set_phase(ended.phase);
-  news.mutable_ended()->set_why(ended.why);
-  Push(std::move(news), &found->second, &calls);
+  Push(ToWire(LogNews(ended)), &found->second, &calls);
 }
 
 void LogHub::Shutdown() {

@@ -55,13 +55,13 @@ absl::StatusOr<Listener> Bind(const ResolvedAddress& address, bool both_families
 }
 
 absl::StatusOr<Listener> Open(const std::string& host, int port, bool listens) {
-  const auto addresses = ResolveHost(host, port, kResolvePatience);
+  const auto addresses = ResolveHost(host, kResolvePatience, port);
   CONVENE_RETURN_IF_ERROR(Annotate(addresses.status(), absl::StrCat(kCannotListen, host)));
   const ResolvedAddress& address = addresses->front();
   const std::string text = AddressText(address.get());
   const std::string what = absl::StrCat(kCannotListen, FormatHostPort(text, port));
   if (text != "0.0.0.0" && text != "::") return Bind(address, false, listens, what);
-  CONVENE_ASSIGN_OR_RETURN(const auto any, ResolveHost("::", port, kResolvePatience));
+  CONVENE_ASSIGN_OR_RETURN(const auto any, ResolveHost("::", kResolvePatience, port));
   absl::StatusOr<Listener> both = Bind(any.front(), true, listens, what);
   // A machine without IPv6 has no such sockets, or no such address.
   const bool has_no_ipv6 =

@@ -64,8 +64,8 @@ int WaitFor(const gaicb* request, absl::Duration timeout) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host, int port,
-                                                         absl::Duration timeout) {
+absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host,
+                                                         absl::Duration timeout, int port) {
   auto lookup = std::make_unique<Lookup>();
   lookup->host = host;
   lookup->service = absl::StrCat(port);

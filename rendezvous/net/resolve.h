@@ -19,11 +19,11 @@ struct ResolvedAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// The stream addresses of `host` with `port`, in the order to try them; never empty. A numeric
-// address is answered without a look-up. InvalidArgument when the host does not exist, Unavailable
-// when the name service has no answer now, DeadlineExceeded when it had none within `timeout`; the
-// text names the host.
-absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host, int port,
-                                                         absl::Duration timeout);
+// The stream addresses of `host` with `port` (any, where nothing is sent), in the order to try
+// them; never empty. A numeric address is answered without a look-up. InvalidArgument when the host
+// does not exist, Unavailable when the name service has no answer now, DeadlineExceeded when it had
+// none within `timeout`; the text names the host.
+absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host,
+                                                         absl::Duration timeout, int port = 9);
 
 }  // namespace convene::rendezvous

@@ -76,7 +76,7 @@ absl::Status ShakeHands(int fd, MonotonicTime deadline) {
 
 absl::StatusOr<UniqueFd> ConnectOnce(const std::string& host, int port, MonotonicTime deadline) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
-                           ResolveHost(host, port, deadline - Clock::Real().Now()));
+                           ResolveHost(host, deadline - Clock::Real().Now(), port));
   absl::Status last;
   for (const ResolvedAddress& address : addresses) {
     const MonotonicTime attempt_deadline = std::min(deadline, Clock::Real().Now() + kAttemptMax);
@@ -220,6 +220,14 @@ absl::StatusOr<std::unique_ptr<StoreClient>> StoreClient::Connect(const std::str
     }
     clock.SleepFor(pause);
   }
+}
+
+absl::Status WaitForAll(StoreClient& store, const std::string& key, int world_size,
+                        absl::Duration timeout, const char* what) {
+  const std::string all_key = absl::StrCat(key, "/all");
+  CONVENE_ASSIGN_OR_RETURN(const int64_t come, store.Add(key, 1));
+  if (come == world_size) return store.Set(all_key, "1");
+  return Annotate(store.Get(all_key, timeout).status(), what);
 }
 
 }  // namespace convene::rendezvous

@@ -36,4 +36,10 @@ class StoreClient {
   virtual absl::Status Wait(const std::vector<std::string>& keys, absl::Duration timeout) = 0;
 };
 
+// Returns once all `world_size` ranks have called it with this key, which counts them; then the key
+// `key` + "/all" is there. DeadlineExceeded, beginning with `what`, when a rank did not within
+// `timeout`; the store's errors.
+absl::Status WaitForAll(StoreClient& store, const std::string& key, int world_size,
+                        absl::Duration timeout, const char* what);
+
 }  // namespace convene::rendezvous

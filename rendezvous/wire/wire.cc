@@ -267,6 +267,12 @@ pb::LogBatch ToWire(const LogBatch& batch) {
   return wire;
 }
 
+pb::LogNews ToWire(const LogNews& news) {
+  pb::LogNews wire;
+  CopyFields(news, wire);
+  return wire;
+}
+
 absl::StatusOr<LogNews> FromWire(const pb::LogNews& wire) {
   if (wire.body_case() == pb::LogNews::BODY_NOT_SET) {
     return absl::InvalidArgumentError(

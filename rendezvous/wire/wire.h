@@ -4,7 +4,6 @@
 
 #include <variant>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/quorum/job_view.h"
@@ -43,6 +42,7 @@ absl::StatusOr<LogRequest> FromWire(const pb::WatchLogsRequest& wire);
 using LogNews = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
 
 pb::LogBatch ToWire(const LogBatch& batch);
+pb::LogNews ToWire(const LogNews& news);
 // InvalidArgument for a message without a body: a daemon of another version.
 absl::StatusOr<LogNews> FromWire(const pb::LogNews& wire);
 

@@ -21,10 +21,8 @@ namespace {
 
 absl::StatusOr<std::string> ListenHost(const BootstrapOptions& options) {
   if (!options.listen_host.empty()) return options.listen_host;
-  constexpr int kAnyPort = 9;  // nothing is sent
-  CONVENE_ASSIGN_OR_RETURN(
-      const auto addresses,
-      rendezvous::ResolveHost(options.store_host, kAnyPort, options.connect_timeout));
+  CONVENE_ASSIGN_OR_RETURN(const auto addresses,
+                           rendezvous::ResolveHost(options.store_host, options.connect_timeout));
   for (const rendezvous::ResolvedAddress& address : addresses) {
     absl::StatusOr<std::string> own = SourceTowards(address.get(), address.length);
     if (own.ok()) return own;

@@ -55,14 +55,6 @@ std::string KeyPrefix(const Contract& contract) {
                       contract.restart_count);
 }
 
-absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, int world_size,
-                        absl::Duration timeout, const char* what) {
-  const std::string all_key = absl::StrCat(key, "/all");
-  CONVENE_ASSIGN_OR_RETURN(const int64_t come, store.Add(key, 1));
-  if (come == world_size) return store.Set(all_key, "1");
-  return Annotate(store.Get(all_key, timeout).status(), what);
-}
-
 absl::Status TellOfData(rendezvous::StoreClient& store, const std::string& key_prefix,
                         const std::string& news) {
   return store.Set(NewsKey(key_prefix), news);
@@ -72,8 +64,8 @@ absl::Status WaitForData(rendezvous::StoreClient& store, const std::string& key_
                          int world_size, const DataWait& wait) {
   const std::string key = DataKey(key_prefix);
   MonotonicTime last_news = wait.clock->Now();
-  absl::Status all =
-      WaitForAll(store, key, world_size, wait.look_interval, "waiting for the data of all ranks");
+  absl::Status all = rendezvous::WaitForAll(store, key, world_size, wait.look_interval,
+                                            "waiting for the data of all ranks");
   std::pair<int64_t, std::string> heard;
   while (absl::IsDeadlineExceeded(all)) {
     CONVENE_ASSIGN_OR_RETURN(const int64_t ready, store.Add(key, 0));
@@ -105,8 +97,9 @@ absl::Status AgreeOnDevices(rendezvous::StoreClient& store, const std::string& k
     CONVENE_ASSIGN_OR_RETURN(const int64_t number, store.Add(without_key, 1));
     CONVENE_RETURN_IF_ERROR(store.Set(absl::StrCat(without_key, "/", number), host_name));
   }
-  CONVENE_RETURN_IF_ERROR(WaitForAll(store, absl::StrCat(key_prefix, "/devices/told"), world_size,
-                                     timeout, "waiting for the devices of all ranks"));
+  CONVENE_RETURN_IF_ERROR(rendezvous::WaitForAll(store, absl::StrCat(key_prefix, "/devices/told"),
+                                                 world_size, timeout,
+                                                 "waiting for the devices of all ranks"));
   CONVENE_ASSIGN_OR_RETURN(const int64_t without, store.Add(without_key, 0));
   if (without == 0 || without == world_size) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(const std::string hosts, HostsOf(store, without_key, without, timeout));

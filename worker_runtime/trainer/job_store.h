@@ -22,11 +22,6 @@ absl::StatusOr<std::unique_ptr<rendezvous::StoreClient>> OpenJobStore(const Cont
 // The beginning of every key of this attempt.
 std::string KeyPrefix(const Contract& contract);
 
-// Returns once every rank has called it with this key. DeadlineExceeded, beginning with `what`,
-// when a rank did not within `timeout`; the store's errors.
-absl::Status WaitForAll(rendezvous::StoreClient& store, const std::string& key, int world_size,
-                        absl::Duration timeout, const char* what);
-
 // Tells the ranks in WaitForData how far this node has come with its data, as in "31.4% on node-7".
 absl::Status TellOfData(rendezvous::StoreClient& store, const std::string& key_prefix,
                         const std::string& news);

@@ -142,7 +142,7 @@ void Await(const Client& client, size_t size) {
 
 // Connects all; each is validated, and its key is there.
 std::vector<Client> Connect(const Options& options) {
-  const auto addresses = ResolveHost("127.0.0.1", options.port, kPatience);
+  const auto addresses = ResolveHost("127.0.0.1", kPatience, options.port);
   if (!addresses.ok()) Fail(addresses.status().ToString());
   std::vector<Client> clients(static_cast<size_t>(options.clients));
   for (size_t i = 0; i < clients.size(); ++i) {

@@ -166,15 +166,9 @@ absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::st
   const std::string count_key = absl::StrCat(key_prefix, "/nccl/gpus/", host_name);
   CONVENE_ASSIGN_OR_RETURN(const int64_t users, store.Add(absl::StrCat(count_key, "/", bus_id), 1));
   if (users == 1) CONVENE_RETURN_IF_ERROR(store.Add(count_key, 1).status());
-  const std::string all_key = absl::StrCat(key_prefix, "/nccl/all-gpus-counted");
-  CONVENE_ASSIGN_OR_RETURN(const int64_t counted,
-                           store.Add(absl::StrCat(key_prefix, "/nccl/gpus-counted"), 1));
-  if (counted == world_size) {
-    CONVENE_RETURN_IF_ERROR(store.Set(all_key, "1"));
-  } else {
-    CONVENE_RETURN_IF_ERROR(
-        Annotate(store.Get(all_key, timeout).status(), "waiting for the GPUs of all ranks"));
-  }
+  CONVENE_RETURN_IF_ERROR(
+      rendezvous::WaitForAll(store, absl::StrCat(key_prefix, "/nccl/gpus-counted"), world_size,
+                             timeout, "waiting for the GPUs of all ranks"));
   CONVENE_ASSIGN_OR_RETURN(const int64_t gpus, store.Add(count_key, 0));
   return static_cast<int>(gpus);
 }
