@@ -1,25 +1,15 @@
 #include "agent/custody/program.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/files.h"
 
 namespace convene::agent {
 namespace {
-
-bool IsFile(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
-
-bool IsDirectory(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 bool IsExecutable(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
 

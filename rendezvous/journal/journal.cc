@@ -53,12 +53,8 @@ absl::StatusOr<size_t> CheckFileHeader(absl::string_view content, const std::str
 }
 
 // Only the file's owner may read it: an agent's incarnation is a secret (quorum/agent_id.h).
-absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
-  if (const int error = FileFault(FileOp::kOpen, path)) {
-    return ErrnoStatus(error, absl::StrCat("open ", path));
-  }
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
+absl::StatusOr<UniqueFd> OpenPrivately(const std::string& path, int flags) {
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, flags, 0600));
   // A journal of an earlier version may be readable for others.
   if (fchmod(fd.get(), 0600) != 0) return ErrnoStatus(errno, absl::StrCat("fchmod ", path));
   return fd;
@@ -92,7 +88,7 @@ absl::Status CheckIsFile(const std::string& path) {
 absl::Status Journal::Lock() {
   const std::string path = options_.directory + "/lock";
   CONVENE_RETURN_IF_ERROR(CheckIsFile(path));
-  CONVENE_ASSIGN_OR_RETURN(lock_, OpenFile(path, O_RDWR | O_CREAT));
+  CONVENE_ASSIGN_OR_RETURN(lock_, OpenPrivately(path, O_RDWR | O_CREAT));
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("flock ", path));
     const absl::StatusOr<std::string> holder = ReadFile(path);
@@ -154,7 +150,7 @@ absl::StatusOr<int64_t> Journal::Load() {
     offset += kFrameHeaderBytes + entry->size();
   }
   size_bytes_ = static_cast<int64_t>(offset);
-  CONVENE_ASSIGN_OR_RETURN(file_, OpenFile(path(), O_WRONLY));
+  CONVENE_ASSIGN_OR_RETURN(file_, OpenPrivately(path(), O_WRONLY));
   const int64_t cut_bytes = static_cast<int64_t>(content->size()) - size_bytes_;
   if (cut_bytes > 0) {
     if (ftruncate(file_.get(), size_bytes_) != 0) {
@@ -215,7 +211,7 @@ void Journal::Empty() {
 
 absl::Status Journal::Rewrite() {
   const std::string fresh_path = path() + ".new";
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenFile(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenPrivately(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
   CONVENE_RETURN_IF_ERROR(WriteAll(fresh.get(), FileHeader(), fresh_path));
   int64_t size_bytes = static_cast<int64_t>(FileHeader().size());
   // Each job has its own frame: nothing reads the file before it is whole.

@@ -46,11 +46,11 @@ int FileFault(FileOp op, const std::string& path) {
   return hook == nullptr ? 0 : (*hook)(op, path);
 }
 
-absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) {
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode) {
   if (const int error = FileFault(FileOp::kOpen, path)) {
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
-  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, mode));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("open ", path));
   return fd;
 }
@@ -122,6 +122,16 @@ absl::Status MakeDirectories(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return FromErrorCode(error, absl::StrCat("create directory ", path));
   return absl::OkStatus();
+}
+
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
 }
 
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& directory) {

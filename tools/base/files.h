@@ -5,7 +5,8 @@
 // in the text.
 #pragma once
 
-#include <cstdint>
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,8 +18,8 @@
 
 namespace convene {
 
-// open(2) with `flags` and O_CLOEXEC; a new file has mode 0644.
-absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags);
+// open(2) with `flags` and O_CLOEXEC; `mode` is a new file's.
+absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags, mode_t mode = 0644);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
@@ -40,6 +41,10 @@ absl::Status RenameFile(const std::string& from, const std::string& to);
 
 // Creates `path` and its parents (mode 0755); a directory that exists is fine.
 absl::Status MakeDirectories(const std::string& path);
+
+// Whether `path` is one, symbolic links followed; false where that cannot be found out.
+bool IsFile(const std::string& path);
+bool IsDirectory(const std::string& path);
 
 // Names (not paths) in `directory`, sorted; "." and ".." left out.
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& directory);

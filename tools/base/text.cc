@@ -1,7 +1,6 @@
 #include "tools/base/text.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -27,27 +26,25 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-// The length of the UTF-8 character that `text` begins with; 0 when it begins with none. RFC 3629,
-// section 4.
-size_t CharacterLength(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xC2 && first < 0xE0   ? 2
-                        : first >= 0xE0 && first < 0xF0 ? 3
-                        : first >= 0xF0 && first < 0xF5 ? 4
-                                                        : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
+// The promise of a lead byte: its character's length, and the range of the second byte, which alone
+// keeps out overlong forms, surrogates and numbers above U+10FFFF (Unicode 15, table 3-7).
+struct Lead {
+  uint8_t length = 0;  // 0: not a lead byte
+  unsigned char second_min = 0x80, second_max = 0xBF;
+};
+
+Lead LeadOf(unsigned char byte) {
+  if (byte < 0x80) return {1};
+  if (byte < 0xC2 || byte > 0xF4) return {0};
+  if (byte < 0xE0) return {2};
+  if (byte < 0xF0) {
+    if (byte == 0xE0) return {3, 0xA0, 0xBF};
+    if (byte == 0xED) return {3, 0x80, 0x9F};
+    return {3};
   }
-  // Not the shortest form, a surrogate, or above U+10FFFF.
-  const uint8_t second = byte(1);
-  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
-      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
-    return 0;
-  }
-  return length;
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  if (byte == 0xF4) return {4, 0x80, 0x8F};
+  return {4};
 }
 
 }  // namespace
@@ -72,13 +69,25 @@ std::string JoinCapped(const std::vector<std::string>& items, size_t limit) {
                       items.size() - limit, " more");
 }
 
+Utf8Character FirstCharacter(absl::string_view text) {
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+  const Lead lead = LeadOf(bytes[0]);
+  if (lead.length == 1) return {1, true};
+  if (lead.length == 0 || text.size() < 2) return {1, false};
+  if (bytes[1] < lead.second_min || bytes[1] > lead.second_max) return {1, false};
+  for (uint8_t i = 2; i < lead.length; ++i) {
+    if (i >= text.size() || (bytes[i] & 0xC0) != 0x80) return {i, false};
+  }
+  return {lead.length, true};
+}
+
 std::string Utf8(absl::string_view text, size_t longest) {
   std::string kept;
   while (!text.empty()) {
-    const size_t length = CharacterLength(text);
-    const size_t used = length == 0 ? 1 : length;
+    const Utf8Character first = FirstCharacter(text);
+    const size_t used = first.is_valid ? first.length : 1;
     if (kept.size() + used > longest) break;
-    kept.append(length == 0 ? "?" : text.data(), used);
+    kept.append(first.is_valid ? text.data() : "?", used);
     text.remove_prefix(used);
   }
   return kept;

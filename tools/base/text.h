@@ -1,6 +1,7 @@
-// Small text decisions that error messages share.
+// Small text decisions that many rooms share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,17 @@ std::string ClosestMatch(absl::string_view word, const std::vector<std::string>&
 
 // "a, b, c" of at most `limit` items, then " and N more".
 std::string JoinCapped(const std::vector<std::string>& items, size_t limit);
+
+// A character at the beginning of a text, or bytes that are none.
+struct Utf8Character {
+  uint8_t length = 0;  // bytes
+  bool is_valid = false;
+};
+
+// The first character of `text`. An invalid one is the maximal subpart of a character (Unicode 15,
+// section 3.9, table 3-8), which is what Rust's from_utf8_lossy and Python's "replace" make one
+// U+FFFD of. REQUIRES: not empty.
+Utf8Character FirstCharacter(absl::string_view text);
 
 // At most `longest` bytes of `text`, cut between two characters; each byte that is not UTF-8
 // becomes '?'. For text from outside that goes to a terminal or into a protobuf string: a message

@@ -1,5 +1,4 @@
 // The work that one rank does for all: publish, discard, list and remove.
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -37,11 +36,6 @@ absl::Status AppendShard(const std::string& step_directory, int rank, Manifest* 
     manifest->places.back().file = rank;
   }
   return absl::OkStatus();
-}
-
-bool IsDirectory(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 absl::Status RemoveCheckpoint(const std::string& step_directory) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 
+#include "tools/base/text.h"
+
 namespace convene::worker {
 namespace {
 
@@ -52,29 +54,6 @@ uint8_t KindOf(char32_t character) {
 
 bool IsBetween(char32_t code, char32_t first, char32_t last) {
   return first <= code && code <= last;
-}
-
-bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
-
-// The promise of a lead byte: its character's length, and the range of the second byte, which alone
-// keeps out overlong forms, surrogates and numbers above U+10FFFF (Unicode 15, table 3-7).
-struct Lead {
-  uint8_t length = 0;  // 0: not a lead byte
-  unsigned char second_min = 0x80, second_max = 0xBF;
-};
-
-Lead LeadOf(unsigned char byte) {
-  if (byte < 0x80) return {1};
-  if (byte < 0xC2 || byte > 0xF4) return {0};
-  if (byte < 0xE0) return {2};
-  if (byte < 0xF0) {
-    if (byte == 0xE0) return {3, 0xA0, 0xBF};
-    if (byte == 0xED) return {3, 0x80, 0x9F};
-    return {3};
-  }
-  if (byte == 0xF0) return {4, 0x90, 0xBF};
-  if (byte == 0xF4) return {4, 0x80, 0x8F};
-  return {4};
 }
 
 }  // namespace
@@ -131,20 +110,6 @@ KindTable::KindTable() {
     }
     block_of_.push_back(offset_of(block));
   }
-}
-
-Utf8Character FirstCharacter(absl::string_view text) {
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
-  const Lead lead = LeadOf(bytes[0]);
-  if (lead.length == 1) return {bytes[0], 1, true};
-  if (lead.length == 0 || text.size() < 2) return {0xFFFD, 1, false};
-  if (bytes[1] < lead.second_min || bytes[1] > lead.second_max) return {0xFFFD, 1, false};
-  for (uint8_t i = 2; i < lead.length; ++i) {
-    if (i >= text.size() || !IsContinuation(bytes[i])) return {0xFFFD, i, false};
-  }
-  const char* at = text.data();
-  const char32_t value = NextOfValid(&at, at + lead.length);
-  return {value, lead.length, true};
 }
 
 size_t SpaceBegin(absl::string_view text, size_t bound, size_t end) {

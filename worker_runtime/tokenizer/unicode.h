@@ -58,18 +58,6 @@ inline bool IsAscii(absl::string_view text) {
   return all < 0x80;
 }
 
-// A character at the beginning of a text, or bytes that are none.
-struct Utf8Character {
-  char32_t value = 0;  // U+FFFD for an invalid one
-  uint8_t length = 0;  // bytes
-  bool is_valid = false;
-};
-
-// The first character of `text`. An invalid one is the maximal subpart of a character (Unicode 15,
-// section 3.9, table 3-8), which is what Rust's from_utf8_lossy and Python's "replace" make one
-// U+FFFD of. REQUIRES: not empty.
-Utf8Character FirstCharacter(absl::string_view text);
-
 // For text that is UTF-8: the bytes of the character that begins with `lead`.
 inline size_t CharacterLength(char lead) {
   const auto byte = static_cast<unsigned char>(lead);

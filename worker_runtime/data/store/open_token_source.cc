@@ -17,11 +17,6 @@ namespace {
 
 constexpr size_t kMagicBytesMax = 9;
 
-bool IsFile(const std::string& path) {
-  struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
-
 // The first bytes; empty where they cannot be read, or the path is no file (a pipe would block).
 std::string Begin(const std::string& path) {
   if (!IsFile(path)) return "";

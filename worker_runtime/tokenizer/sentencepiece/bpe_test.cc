@@ -8,6 +8,7 @@
 
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
