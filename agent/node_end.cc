@@ -1,5 +1,4 @@
 // Node's functions for the time after its result is known.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

@@ -6,7 +6,6 @@
 #include "absl/strings/str_split.h"
 #include "agent/options.h"
 #include "launcher/flags.h"
-#include "tools/base/status_macros.h"
 
 namespace convene::launcher {
 namespace {

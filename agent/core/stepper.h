@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "agent/core/explain.h"
 #include "agent/core/machine.h"
 

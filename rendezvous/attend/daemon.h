@@ -21,13 +21,11 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "rendezvous/attend/daemon_counters.h"
 #include "rendezvous/attend/heap_trim.h"
 #include "rendezvous/attend/job_table.h"

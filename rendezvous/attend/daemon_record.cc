@@ -1,8 +1,6 @@
 // Of Daemon: the thread that writes the journal.
-#include <algorithm>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"
 #include "spdlog/spdlog.h"
 

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/logs/log_hub.h"
 #include "tools/base/mutex.h"

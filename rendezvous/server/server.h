@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"

@@ -4,7 +4,6 @@
 // locked code as a race.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 

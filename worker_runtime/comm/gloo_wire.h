@@ -10,8 +10,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "worker_runtime/comm/gloo_mesh.h"
 #include "worker_runtime/comm/wait_watch.h"

@@ -3,8 +3,6 @@
 // microbatch's gradient to the earlier ones.
 #pragma once
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/side_stream.h"
@@ -26,8 +24,6 @@ struct LinearShape {
 struct WeightGradient {
   float* data = nullptr;  // null: this pass makes none
   bool adds = true;       // to `data`; else overwrites it, and never reads it
-
-  WeightGradient At(int64_t offset) const { return {data + offset, adds}; }
 };
 
 // The products alone: y (rows, out) = x (rows, in) W^T; dx (rows, in) = dy W, overwritten; dweight

@@ -2,13 +2,11 @@
 // worker_runtime/checkpoint.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/state_source.h"

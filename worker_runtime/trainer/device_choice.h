@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
 

@@ -1,7 +1,6 @@
 // One worker's training run, from options to the last checkpoint.
 #pragma once
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/options/options.h"

@@ -1,6 +1,5 @@
 #include "worker_runtime/data/chat/special_texts.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"

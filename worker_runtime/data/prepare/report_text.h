@@ -1,7 +1,6 @@
 // PURE. The words for a person at the end of a token file's making.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/time/time.h"

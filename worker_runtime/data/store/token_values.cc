@@ -1,7 +1,6 @@
 #include "worker_runtime/data/store/token_values.h"
 
 #include <cstring>
-#include <utility>
 
 namespace convene::worker {
 namespace {

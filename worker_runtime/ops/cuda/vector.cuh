@@ -5,7 +5,6 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <cstdint>
 #include <cstring>
 
 #include "worker_runtime/device/dtype.h"
