@@ -64,8 +64,8 @@ void UseTiktoken(absl::string_view input) {
     return lines;
   }();
   LooksLikeTiktoken(more);
-  Use(ReadTiktoken(*bytes + std::string(more), "f", config), input);
-  Use(ReadTiktoken(more, "f", config), input);
+  Use(ReadTiktoken(*bytes + std::string(more), config), input);
+  Use(ReadTiktoken(more, config), input);
 }
 
 // A tekken.json, in which "@" stands for the entries of the 256 bytes; 0xFF; a text.
@@ -81,13 +81,13 @@ void UseTekken(absl::string_view input) {
   }();
   const std::string file = absl::StrReplaceAll(TakePart(&input), {{"\"@\"", *bytes}});
   LooksLikeTekken(file);
-  Use(ReadTekken(file, "f"), input);
+  Use(ReadTekken(file), input);
 }
 
 void UseTokenizerJson(absl::string_view input) {
   const std::string config(TakePart(&input));
   const absl::string_view file = TakePart(&input);
-  Use(ReadTokenizerJson(file, "f", config), input);
+  Use(ReadTokenizerJson(file, config), input);
 }
 
 // The text's length, the text, the model.
@@ -97,7 +97,7 @@ void UseSentencePiece(absl::string_view input) {
   const absl::string_view text = input.substr(1, size);
   const absl::string_view file = input.substr(1 + text.size());
   LooksLikeSentencePiece(file);
-  Use(ReadSentencePiece(file, "f"), text);
+  Use(ReadSentencePiece(file), text);
 }
 
 // A pattern, 0xFF, a text: the matches are in order, within the text, and none is empty.

@@ -24,14 +24,14 @@ class ByteBpeTokenizer : public Tokenizer {
  public:
   ByteBpeTokenizer(ByteBpeParts parts, std::unique_ptr<ByteBpe> bpe,
                    std::unique_ptr<SplitPattern> pattern)
-      : kind_(std::move(parts.kind)),
-        bpe_(std::move(bpe)),
+      : bpe_(std::move(bpe)),
         pattern_(std::move(pattern)),
         special_tokens_(std::move(parts.special_tokens)),
-        prefix_(std::move(parts.prefix)),
-        suffix_(std::move(parts.suffix)),
-        end_of_document_(parts.end_of_document),
         normalizer_(parts.is_normalized_to_nfc ? MakeUnicodeForm(UnicodeForm::kNfc) : nullptr) {
+    kind_ = std::move(parts.kind);
+    prefix_ = std::move(parts.prefix);
+    suffix_ = std::move(parts.suffix);
+    end_of_document_ = parts.end_of_document;
     const std::vector<std::string>& tokens = bpe_->tokens();
     for (size_t id = 0; id < tokens.size(); ++id) {
       if (!tokens[id].empty()) vocabulary_size_ = static_cast<int>(id) + 1;
@@ -42,9 +42,6 @@ class ByteBpeTokenizer : public Tokenizer {
     SetFingerprint(parts.pattern);
   }
 
-  std::string kind() const override { return kind_; }
-  uint64_t fingerprint() const override { return fingerprint_; }
-  int vocabulary_size() const override { return vocabulary_size_; }
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override;
 
   std::optional<int32_t> SpecialId(absl::string_view text) const override {
@@ -53,10 +50,6 @@ class ByteBpeTokenizer : public Tokenizer {
   std::string SpecialTextOf(int32_t id) const override {
     return std::string(special_tokens_.TextOf(id));
   }
-  absl::Span<const int32_t> prefix() const override { return prefix_; }
-  absl::Span<const int32_t> suffix() const override { return suffix_; }
-  std::optional<int32_t> end_of_document() const override { return end_of_document_; }
-
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     const std::vector<std::string>& tokens = bpe_->tokens();
     if (id >= 0 && static_cast<size_t>(id) < tokens.size()) bytes->append(tokens[id]);
@@ -100,15 +93,10 @@ class ByteBpeTokenizer : public Tokenizer {
   }
 
   // Constant after construction.
-  std::string kind_;
   std::unique_ptr<ByteBpe> bpe_;
   std::unique_ptr<SplitPattern> pattern_;
   SpecialTokens special_tokens_;
-  std::vector<int32_t> prefix_, suffix_;
-  std::optional<int32_t> end_of_document_;
   std::unique_ptr<NormalizerStep> normalizer_;  // null: none
-  int vocabulary_size_ = 0;
-  uint64_t fingerprint_ = 0;
 };
 
 class ByteBpeEncoder : public Encoder {

@@ -25,21 +25,19 @@ class ByteEncoder : public Encoder {
 
 class ByteTokenizer : public Tokenizer {
  public:
-  std::string kind() const override { return "byte"; }
-  uint64_t fingerprint() const override {
+  ByteTokenizer() {
+    kind_ = "byte";
     Fingerprint fingerprint;
-    fingerprint.Add("byte");
-    return fingerprint.value();
+    fingerprint.Add(kind_);
+    fingerprint_ = fingerprint.value();
+    vocabulary_size_ = kBytes;
+    end_of_document_ = 0;
   }
-  int vocabulary_size() const override { return kBytes; }
   std::unique_ptr<Encoder> NewEncoder(SpecialText) const override {
     return std::make_unique<ByteEncoder>();
   }
   std::optional<int32_t> SpecialId(absl::string_view) const override { return std::nullopt; }
   std::string SpecialTextOf(int32_t) const override { return ""; }
-  absl::Span<const int32_t> prefix() const override { return {}; }
-  absl::Span<const int32_t> suffix() const override { return {}; }
-  std::optional<int32_t> end_of_document() const override { return 0; }
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     if (id >= 0 && id < kBytes) bytes->push_back(static_cast<char>(id));
   }

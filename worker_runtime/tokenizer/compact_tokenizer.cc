@@ -52,6 +52,10 @@ class CompactTokenizer : public Tokenizer {
     for (size_t i = 0; i < original_ids_.size(); ++i) {
       compact_ids_[original_ids_[i]] = static_cast<int32_t>(i);
     }
+    kind_ = whole_->kind();
+    fingerprint_ = CompactFingerprint(whole_->fingerprint(), original_ids_);
+    vocabulary_size_ = static_cast<int>(original_ids_.size());
+    end_of_document_ = CompactId(whole_->end_of_document());
     for (const int32_t id : whole_->prefix()) prefix_.push_back(compact_ids_[id]);
     for (const int32_t id : whole_->suffix()) suffix_.push_back(compact_ids_[id]);
     for (size_t byte = 0; byte < byte_ids.size(); ++byte) {
@@ -59,11 +63,6 @@ class CompactTokenizer : public Tokenizer {
     }
   }
 
-  std::string kind() const override { return whole_->kind(); }
-  uint64_t fingerprint() const override {
-    return CompactFingerprint(whole_->fingerprint(), original_ids_);
-  }
-  int vocabulary_size() const override { return static_cast<int>(original_ids_.size()); }
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override;
 
   std::optional<int32_t> SpecialId(absl::string_view text) const override {
@@ -73,11 +72,6 @@ class CompactTokenizer : public Tokenizer {
     return whole_->SpecialTextOf(OriginalId(id));
   }
   std::string AddedTextOf(int32_t id) const override { return whole_->AddedTextOf(OriginalId(id)); }
-  absl::Span<const int32_t> prefix() const override { return prefix_; }
-  absl::Span<const int32_t> suffix() const override { return suffix_; }
-  std::optional<int32_t> end_of_document() const override {
-    return CompactId(whole_->end_of_document());
-  }
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     whole_->AppendTokenBytes(OriginalId(id), bytes);
   }
@@ -112,7 +106,6 @@ class CompactTokenizer : public Tokenizer {
   std::unique_ptr<Tokenizer> whole_;
   std::vector<int32_t> original_ids_;
   std::vector<int32_t> compact_ids_;  // by original id
-  std::vector<int32_t> prefix_, suffix_;
   ByteIds byte_ids_;
 };
 

@@ -28,11 +28,6 @@ constexpr uintmax_t kLargestFile = uintmax_t{256} << 20;
 
 constexpr const char* kFileNames[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
 
-bool IsFile(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(path, error);
-}
-
 // The tokenizer of a model folder.
 absl::StatusOr<std::string> FindInFolder(const std::string& folder) {
   for (const char* const name : kFileNames) {
@@ -58,14 +53,21 @@ absl::StatusOr<std::string> FindInFolder(const std::string& folder) {
 // The kind comes from the content: other programs call files of three kinds tokenizer.model.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& content,
                                                          const std::string& path) {
+  using Result = absl::StatusOr<std::unique_ptr<Tokenizer>>;
+  const auto named = [&path](Result read, absl::string_view kind = "") -> Result {
+    if (read.ok()) return read;
+    return Annotate(read.status(), absl::StrCat(path, kind));
+  };
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
   const absl::string_view start = absl::string_view(content).substr(0, 1024);
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(start), "{")) {
-    return LooksLikeTekken(content) ? ReadTekken(content, path)
-                                    : ReadTokenizerJson(content, path, config);
+    return LooksLikeTekken(content) ? named(ReadTekken(content), ", a tekken.json")
+                                    : named(ReadTokenizerJson(content, config));
   }
-  if (LooksLikeTiktoken(content)) return ReadTiktoken(content, path, config);
-  if (LooksLikeSentencePiece(content)) return ReadSentencePiece(content, path, config);
+  if (LooksLikeTiktoken(content)) {
+    return named(ReadTiktoken(content, config), ", a file of tiktoken's kind");
+  }
+  if (LooksLikeSentencePiece(content)) return named(ReadSentencePiece(content, config));
   return absl::InvalidArgumentError(
       absl::StrCat(path,
                    " is no tokenizer: its content is neither a tokenizer.json, a tekken.json, "
@@ -76,11 +78,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& cont
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
   if (path.empty() || path == "byte") return MakeByteTokenizer();
-  std::error_code error;
   std::string file = path;
-  if (std::filesystem::is_directory(path, error)) {
+  if (IsDirectory(path)) {
     CONVENE_ASSIGN_OR_RETURN(file, FindInFolder(path));
   }
+  std::error_code error;
   const uintmax_t size = std::filesystem::file_size(file, error);
   if (error == std::errc::no_such_file_or_directory) {
     return absl::NotFoundError(absl::StrCat(

@@ -121,5 +121,22 @@ TEST_CASE("what is no tokenizer is refused with its path") {
   }
 }
 
+TEST_CASE("a damaged file is refused with its path and its kind") {
+  const TempDir folder;
+  Write(folder, "tokenizer_config.json", kConfig);
+  const std::string path = folder.File("file");
+  const auto is_refused = [&](const std::string& content, const std::string& why) {
+    Write(folder, "file", content);
+    CHECK_STATUS(LoadTokenizer(path), absl::StatusCode::kInvalidArgument, path + why);
+  };
+  is_refused(testing::TiktokenFile(testing::TokensOf({})) + "YWI= x\n",
+             ", a file of tiktoken's kind: line 257");
+  is_refused(testing::TekkenFile(testing::TokensOf({}), 20, "null").substr(0, 500),
+             ", a tekken.json: ");
+  is_refused("{}", ": ");
+  constexpr size_t kUnknownPieceBytes = 16;
+  is_refused(SentencePieceFile().substr(kUnknownPieceBytes), ": has 0 pieces of type UNKNOWN");
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -77,7 +77,16 @@ absl::StatusOr<std::vector<SpecialTokens::Token>> ReadSpecialTokens(const JsonNo
   return tokens;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view json) {
+}  // namespace
+
+bool LooksLikeTekken(absl::string_view json) {
+  // "config" or the first tokens stand at the beginning. No tokenizer.json has such names.
+  const absl::string_view start = json.substr(0, 4096);
+  return start.find("\"default_num_special_tokens\"") != absl::string_view::npos ||
+         start.find("\"token_bytes\"") != absl::string_view::npos;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTekken(absl::string_view json) {
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Parse(json));
   const JsonNode file = document.root();
   CONVENE_ASSIGN_OR_RETURN(const JsonNode config, file.Get("config"));
@@ -101,22 +110,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view json) {
     if (token.text == "</s>") parts.end_of_document = token.id;
   }
   return MakeByteBpeTokenizer(std::move(parts));
-}
-
-}  // namespace
-
-bool LooksLikeTekken(absl::string_view json) {
-  // "config" or the first tokens stand at the beginning. No tokenizer.json has such names.
-  const absl::string_view start = json.substr(0, 4096);
-  return start.find("\"default_num_special_tokens\"") != absl::string_view::npos ||
-         start.find("\"token_bytes\"") != absl::string_view::npos;
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTekken(absl::string_view json,
-                                                      const std::string& path) {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Read(json);
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat(path, ", a tekken.json"));
-  return tokenizer;
 }
 
 }  // namespace convene::worker

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,11 +14,10 @@ bool LooksLikeTekken(absl::string_view json);
 
 // Ids as in mistral-common: special tokens first (those that the file names, filled up with
 // <SPECIAL_n>), then tokens by rank, of which only as many count as default_vocab_size leaves room
-// for. "<s>" is the prefix, "</s>" ends a document. `path` is for messages.
+// for. "<s>" is the prefix, "</s>" ends a document.
 //
 // InvalidArgument: no JSON, or damaged. Unimplemented: a version that mistral-common 1.13 does not
 // know.
-absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTekken(absl::string_view json,
-                                                      const std::string& path);
+absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTekken(absl::string_view json);
 
 }  // namespace convene::worker

@@ -114,8 +114,16 @@ absl::Status NoPattern(size_t tokens, uint64_t digest) {
       "tokenizer_config.json beside it, or use the model's tokenizer.json"));
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view content,
-                                                const std::string& config_json) {
+}  // namespace
+
+bool LooksLikeTiktoken(absl::string_view content) {
+  // Longer than the first line of any real file.
+  absl::string_view start = content.substr(0, 4096);
+  return ParseLine(TakeLine(&start)).has_value();
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTiktoken(absl::string_view content,
+                                                        const std::string& config_json) {
   CONVENE_ASSIGN_OR_RETURN(std::vector<std::string> tokens, ParseTokens(content));
   CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
   const uint64_t digest = TokensDigest(tokens);
@@ -142,24 +150,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Read(absl::string_view content,
   parts.is_normalized_to_nfc = base.is_normalized_to_nfc;
   parts.tokens = std::move(tokens);
   return MakeByteBpeTokenizer(std::move(parts));
-}
-
-}  // namespace
-
-bool LooksLikeTiktoken(absl::string_view content) {
-  // Longer than the first line of any real file.
-  absl::string_view start = content.substr(0, 4096);
-  return ParseLine(TakeLine(&start)).has_value();
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTiktoken(absl::string_view content,
-                                                        const std::string& path,
-                                                        const std::string& config_json) {
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Read(content, config_json);
-  if (!tokenizer.ok()) {
-    return Annotate(tokenizer.status(), absl::StrCat(path, ", a file of tiktoken's kind"));
-  }
-  return tokenizer;
 }
 
 }  // namespace convene::worker

@@ -13,7 +13,7 @@ namespace convene::worker {
 // Whether a file begins as tiktoken's do: the base64 of a token, a space, a rank.
 bool LooksLikeTiktoken(absl::string_view content);
 
-// `content`: lines "base64(bytes) SP rank". `path` is for messages. `config_json` is the
+// `content`: lines "base64(bytes) SP rank". `config_json` is the
 // tokenizer_config.json beside it, or empty.
 //
 // The file has only the tokens. Its split pattern and special tokens come from
@@ -26,7 +26,6 @@ bool LooksLikeTiktoken(absl::string_view content);
 //
 // InvalidArgument: damaged, or an unknown vocabulary without a pattern.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTiktoken(absl::string_view content,
-                                                        const std::string& path,
                                                         const std::string& config_json);
 
 }  // namespace convene::worker

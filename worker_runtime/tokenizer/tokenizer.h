@@ -38,11 +38,11 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // For people: "byte", "tiktoken", "tekken", "tokenizer.json (BPE)", "SentencePiece (unigram)".
-  virtual std::string kind() const = 0;
+  const std::string& kind() const { return kind_; }
   // XXH3-64 of all that decides about ids: equal fingerprints give equal ids for every text.
-  virtual uint64_t fingerprint() const = 0;
+  uint64_t fingerprint() const { return fingerprint_; }
   // One more than the largest id, special tokens included.
-  virtual int vocabulary_size() const = 0;
+  int vocabulary_size() const { return vocabulary_size_; }
 
   virtual std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const = 0;
 
@@ -57,11 +57,11 @@ class Tokenizer {
 
   // The ids that the original puts before and after a document when it is to add special tokens
   // (BOS by TemplateProcessing or add_bos_token, EOS). Often empty.
-  virtual absl::Span<const int32_t> prefix() const = 0;
-  virtual absl::Span<const int32_t> suffix() const = 0;
+  absl::Span<const int32_t> prefix() const { return prefix_; }
+  absl::Span<const int32_t> suffix() const { return suffix_; }
   // The token that ends a document in training data: "<|end_of_text|>", "</s>", "<|endoftext|>";
   // byte 0 of the byte tokenizer. Absent where the file names none.
-  virtual std::optional<int32_t> end_of_document() const = 0;
+  std::optional<int32_t> end_of_document() const { return end_of_document_; }
 
   // Appends the bytes that one token stands for, without regard to its neighbours: what
   // the count of bytes for bits per byte needs. Special tokens stand for no bytes. An id that the
@@ -71,6 +71,14 @@ class Tokenizer {
   // The text of whole `ids`, as the original decodes it (its rules for leading spaces and broken
   // UTF-8). Special tokens are left out, or stand as their text with `show_specials`.
   virtual std::string Decode(absl::Span<const int32_t> ids, bool show_specials) const = 0;
+
+ protected:
+  // Constant once the tokenizer is made.
+  std::string kind_;
+  uint64_t fingerprint_ = 0;
+  int vocabulary_size_ = 0;
+  std::vector<int32_t> prefix_, suffix_;
+  std::optional<int32_t> end_of_document_;
 };
 
 }  // namespace convene::worker

@@ -93,7 +93,7 @@ TEST_CASE("small tokenizers of all kinds of parts give the original's ids and te
   for (const Value& golden_case : golden["cases"].GetArray()) {
     const std::string file = FileOf(golden_case, golden["models"]);
     INFO(file);
-    const auto tokenizer = ReadTokenizerJson(file, "golden.json", "");
+    const auto tokenizer = ReadTokenizerJson(file, "");
     INFO(tokenizer.status().ToString());
     CHECK(tokenizer.ok());
     if (tokenizer.ok()) CheckCase(golden_case, **tokenizer, golden["texts"]);

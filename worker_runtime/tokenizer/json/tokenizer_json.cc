@@ -81,20 +81,20 @@ class JsonEncoder : public Encoder {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  JsonTokenizer(Parts parts, uint64_t fingerprint)
-      : parts_(std::move(parts)), fingerprint_(fingerprint) {
-    byte_ends_.reserve(static_cast<size_t>(vocabulary_size()));
-    for (int32_t id = 0; id < vocabulary_size(); ++id) {
+  JsonTokenizer(Parts parts, uint64_t fingerprint) : parts_(std::move(parts)) {
+    kind_ = absl::StrCat("tokenizer.json (", parts_.model->type(), ")");
+    fingerprint_ = fingerprint;
+    vocabulary_size_ = VocabularySize(parts_);
+    prefix_ = parts_.frame.prefix;
+    suffix_ = parts_.frame.suffix;
+    end_of_document_ = parts_.end_of_document;
+    byte_ends_.reserve(static_cast<size_t>(vocabulary_size_));
+    for (int32_t id = 0; id < vocabulary_size_; ++id) {
       if (SpecialTextOf(id).empty()) bytes_ += parts_.decoder.Bytes(TokenText(id));
       byte_ends_.push_back(bytes_.size());
     }
   }
 
-  std::string kind() const override {
-    return absl::StrCat("tokenizer.json (", parts_.model->type(), ")");
-  }
-  uint64_t fingerprint() const override { return fingerprint_; }
-  int vocabulary_size() const override { return VocabularySize(parts_); }
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override {
     return std::make_unique<JsonEncoder>(&parts_, special_text);
   }
@@ -110,10 +110,6 @@ class JsonTokenizer : public Tokenizer {
     const AddedToken* const token = parts_.added.Find(id);
     return token != nullptr ? token->content : "";
   }
-  absl::Span<const int32_t> prefix() const override { return parts_.frame.prefix; }
-  absl::Span<const int32_t> suffix() const override { return parts_.frame.suffix; }
-  std::optional<int32_t> end_of_document() const override { return parts_.end_of_document; }
-
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     if (id < 0 || static_cast<size_t>(id) >= byte_ends_.size()) return;
     const size_t begin = id == 0 ? 0 : byte_ends_[id - 1];
@@ -141,7 +137,6 @@ class JsonTokenizer : public Tokenizer {
   }
 
   const Parts parts_;
-  const uint64_t fingerprint_;
   // The bytes of all tokens, one behind the other, and where each ends.
   std::string bytes_;
   std::vector<size_t> byte_ends_;
@@ -203,16 +198,12 @@ uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view json_text,
-                                                             const std::string& path,
                                                              const std::string& config_json) {
-  const absl::StatusOr<JsonDocument> document = JsonDocument::Parse(json_text);
-  if (!document.ok()) return Annotate(document.status(), path);
-  absl::StatusOr<Parts> parts = ReadParts(document->root());
-  if (!parts.ok()) return Annotate(parts.status(), path);
-  const absl::Status configured = ReadConfig(config_json, &*parts);
-  if (!configured.ok()) return Annotate(configured, path);
-  const uint64_t fingerprint = FingerprintOf(json_text, *parts);
-  return std::make_unique<JsonTokenizer>(*std::move(parts), fingerprint);
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Parse(json_text));
+  CONVENE_ASSIGN_OR_RETURN(Parts parts, ReadParts(document.root()));
+  CONVENE_RETURN_IF_ERROR(ReadConfig(config_json, &parts));
+  const uint64_t fingerprint = FingerprintOf(json_text, parts);
+  return std::make_unique<JsonTokenizer>(std::move(parts), fingerprint);
 }
 
 }  // namespace convene::worker

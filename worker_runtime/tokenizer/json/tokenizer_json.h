@@ -11,7 +11,7 @@
 namespace convene::worker {
 
 // Reads the text of a tokenizer.json (huggingface/tokenizers, version "1.0"); the ids are those of
-// their version 0.23. `path` stands in errors. `config_json`: the text of the tokenizer_config.json
+// their version 0.23. `config_json`: the text of the tokenizer_config.json
 // beside it, or empty; it names bos and eos and says whether they are added.
 //
 // InvalidArgument: no JSON, or not a tokenizer. Unimplemented: a feature that we lack, by the name
@@ -21,7 +21,6 @@ namespace convene::worker {
 // special added tokens are text, as with their encode_special_tokens; other added tokens are cut
 // out all the same. Bytes that are no UTF-8 count as one U+FFFD per maximal subpart.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view json_text,
-                                                             const std::string& path,
                                                              const std::string& config_json);
 
 }  // namespace convene::worker

@@ -130,7 +130,7 @@ TEST_CASE("Cut and remembered words give what merging the whole text gives, in t
         std::string("worker_runtime/tokenizer/sentencepiece/golden/") + name + ".model";
     const auto bytes = ReadFile(path);
     REQUIRE_OK(bytes);
-    const auto model = ParseModelFile(*bytes, path);
+    const auto model = ParseModelFile(*bytes);
     REQUIRE_OK(model);
     CompareWithPlain(*model, 1, 80);
   }

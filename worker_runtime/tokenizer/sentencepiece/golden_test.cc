@@ -35,7 +35,7 @@ void CheckModel(const std::string& folder, const std::string& name) {
   const auto proto = ReadFile(folder + "/" + name + ".model");
   REQUIRE_OK(proto);
   CHECK(LooksLikeSentencePiece(proto->substr(0, 16)));
-  const auto tokenizer = ReadSentencePiece(*proto, name);
+  const auto tokenizer = ReadSentencePiece(*proto);
   REQUIRE_OK(tokenizer);
   const auto golden = ReadFile(folder + "/" + name + ".golden");
   REQUIRE_OK(golden);

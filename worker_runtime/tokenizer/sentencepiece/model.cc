@@ -60,11 +60,13 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(ModelFile model, uint64_t fingerprint)
       : model_(std::move(model)),
-        fingerprint_(fingerprint),
         user_symbols_(TrieOf(
             model_, [](const ModelPiece& piece) { return piece.type == PieceType::kUserDefined; })),
         specials_(TrieOf(model_, IsSpecial)),
         unknown_(model_) {
+    kind_ = model_.type == ModelType::kBpe ? "SentencePiece (BPE)" : "SentencePiece (unigram)";
+    fingerprint_ = fingerprint;
+    vocabulary_size_ = static_cast<int>(model_.pieces.size());
     for (size_t i = 0; i < model_.pieces.size(); ++i) {
       const ModelPiece& piece = model_.pieces[i];
       if (piece.type != PieceType::kControl) continue;
@@ -131,12 +133,6 @@ class SentencePieceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
-  std::string kind() const override {
-    return bpe_ != nullptr ? "SentencePiece (BPE)" : "SentencePiece (unigram)";
-  }
-  uint64_t fingerprint() const override { return fingerprint_; }
-  int vocabulary_size() const override { return static_cast<int>(model_.pieces.size()); }
-
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override {
     return std::make_unique<SentencePieceEncoder>(*this, special_text);
   }
@@ -156,10 +152,6 @@ class SentencePieceTokenizer : public Tokenizer {
     return is_user_defined ? model_.pieces[id].text : SpecialTextOf(id);
   }
 
-  absl::Span<const int32_t> prefix() const override { return prefix_; }
-  absl::Span<const int32_t> suffix() const override { return suffix_; }
-  std::optional<int32_t> end_of_document() const override { return end_of_document_; }
-
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     decoder_->AppendTokenBytes(id, bytes);
   }
@@ -171,7 +163,6 @@ class SentencePieceTokenizer : public Tokenizer {
   friend class SentencePieceEncoder;
 
   const ModelFile model_;
-  uint64_t fingerprint_;
   const ByteTrie user_symbols_;
   const ByteTrie specials_;
   const UnknownText unknown_;
@@ -179,8 +170,6 @@ class SentencePieceTokenizer : public Tokenizer {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<BpeModel> bpe_;  // or unigram_
   std::unique_ptr<UnigramLattice> unigram_;
-  std::vector<int32_t> prefix_, suffix_;
-  std::optional<int32_t> end_of_document_;
 };
 
 void SentencePieceEncoder::Encode(absl::string_view text, std::vector<int32_t>* ids) {
@@ -232,15 +221,13 @@ bool LooksLikeSentencePiece(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadSentencePiece(absl::string_view proto_bytes,
-                                                             const std::string& path,
                                                              const std::string& config_json) {
-  CONVENE_ASSIGN_OR_RETURN(ModelFile model, ParseModelFile(proto_bytes, path));
+  CONVENE_ASSIGN_OR_RETURN(ModelFile model, ParseModelFile(proto_bytes));
   auto tokenizer =
       std::make_unique<SentencePieceTokenizer>(std::move(model), FingerprintOf(proto_bytes));
-  const absl::StatusOr<VocabularyConfig> config = ReadVocabularyConfig(config_json);
-  if (!config.ok()) return Annotate(config.status(), path);
-  CONVENE_RETURN_IF_ERROR(Annotate(tokenizer->Configure(*config), path));
-  CONVENE_RETURN_IF_ERROR(Annotate(tokenizer->Build(), path));
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
+  CONVENE_RETURN_IF_ERROR(tokenizer->Configure(config));
+  CONVENE_RETURN_IF_ERROR(tokenizer->Build());
   return tokenizer;
 }
 

@@ -15,13 +15,13 @@ namespace convene::worker {
 bool LooksLikeSentencePiece(absl::string_view bytes);
 
 // A tokenizer that gives the ids of google/sentencepiece 0.2.3 for the model whose file holds
-// `proto_bytes` (a serialized ModelProto); keeps nothing of them. `path` is for error texts.
+// `proto_bytes` (a serialized ModelProto); keeps nothing of them.
 // `config_json`: the tokenizer_config.json beside it, or empty; its add_bos_token and add_eos_token
 // count.
 //
 // InvalidArgument: not such a model, damaged, or one that SentencePiece refuses (see
 // ParseModelFile), or a token is to be added that is no control piece. Unimplemented: a model of
-// words or characters; a config with tokens that the model does not have. All with `path`.
+// words or characters; a config with tokens that the model does not have.
 //
 // kind(): "SentencePiece (BPE)" or "SentencePiece (unigram)".
 // Special tokens: the CONTROL pieces ("<s>", "[INST]") and the unknown piece. SentencePiece never
@@ -33,7 +33,6 @@ bool LooksLikeSentencePiece(absl::string_view bytes);
 // add_eos_token true the end-of-text piece. end_of_document(): that piece.
 // Decode(): as SentencePieceProcessor::Decode; the unknown piece is its surface, " ⁇ ".
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadSentencePiece(absl::string_view proto_bytes,
-                                                             const std::string& path,
                                                              const std::string& config_json = "");
 
 }  // namespace convene::worker

@@ -236,11 +236,10 @@ absl::Status CheckPieces(const ModelFile& model) {
 
 }  // namespace
 
-absl::StatusOr<ModelFile> ParseModelFile(absl::string_view bytes, const std::string& path) {
+absl::StatusOr<ModelFile> ParseModelFile(absl::string_view bytes) {
   ModelFile model;
-  absl::Status status = ParseModel(bytes, &model);
-  if (status.ok()) status = CheckPieces(model);
-  if (!status.ok()) return Annotate(status, path);
+  CONVENE_RETURN_IF_ERROR(ParseModel(bytes, &model));
+  CONVENE_RETURN_IF_ERROR(CheckPieces(model));
   return model;
 }
 

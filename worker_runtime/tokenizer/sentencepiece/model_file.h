@@ -52,8 +52,8 @@ struct ModelFile {
 };
 
 // PURE. InvalidArgument: not a ModelProto, damaged, or pieces that SentencePiece itself refuses
-// (which, and why). Unimplemented: a model of words or characters. All with `path`.
-absl::StatusOr<ModelFile> ParseModelFile(absl::string_view bytes, const std::string& path);
+// (which, and why). Unimplemented: a model of words or characters.
+absl::StatusOr<ModelFile> ParseModelFile(absl::string_view bytes);
 
 // The byte of a piece such as "<0x0A>".
 std::optional<uint8_t> ByteOfPiece(absl::string_view text);

@@ -23,7 +23,7 @@ std::string ModelBytes(const std::string& name) {
 }
 
 std::unique_ptr<Tokenizer> Read(const std::string& name) {
-  auto tokenizer = ReadSentencePiece(ModelBytes(name), name);
+  auto tokenizer = ReadSentencePiece(ModelBytes(name));
   REQUIRE_OK(tokenizer);
   return *std::move(tokenizer);
 }
@@ -48,23 +48,22 @@ std::string Piece(absl::string_view text, char type) {
 TEST_CASE("The config says what stands around a text, and may not add tokens") {
   const std::string bytes = ModelBytes("bpe_bytes");
   const auto plain = Read("bpe_bytes");
-  const auto none = ReadSentencePiece(bytes, "a.model", R"({"add_bos_token": false})");
+  const auto none = ReadSentencePiece(bytes, R"({"add_bos_token": false})");
   REQUIRE_OK(none);
   CHECK((*none)->prefix().empty());
   CHECK((*none)->fingerprint() != plain->fingerprint());
   const auto both = ReadSentencePiece(
-      bytes, "a.model",
+      bytes,
       R"({"add_bos_token": true, "add_eos_token": true, "added_tokens_decoder": {"1": "<s>"}})");
   REQUIRE_OK(both);
   CHECK((*both)->prefix() == absl::Span<const int32_t>({1}));
   CHECK((*both)->suffix() == absl::Span<const int32_t>({2}));
   CHECK((*both)->fingerprint() != plain->fingerprint());
-  CHECK_STATUS(ReadSentencePiece(bytes, "a.model",
-                                 R"({"added_tokens_decoder": {"900": {"content": "<|im_end|>"}}})"),
-               absl::StatusCode::kUnimplemented, "use the model's tokenizer.json");
   CHECK_STATUS(
-      ReadSentencePiece(Piece("<unk>", 2) + Piece("a", 1), "a.model", R"({"add_eos_token": true})"),
-      kInvalid, "no control piece");
+      ReadSentencePiece(bytes, R"({"added_tokens_decoder": {"900": {"content": "<|im_end|>"}}})"),
+      absl::StatusCode::kUnimplemented, "use the model's tokenizer.json");
+  CHECK_STATUS(ReadSentencePiece(Piece("<unk>", 2) + Piece("a", 1), R"({"add_eos_token": true})"),
+               kInvalid, "no control piece");
 }
 
 TEST_CASE("Names, special tokens and what surrounds a text") {
@@ -124,30 +123,27 @@ TEST_CASE("An unknown run at the end of one text does not swallow that of the ne
   CHECK(ids.size() == 2 * once.size());
 }
 
-TEST_CASE("What is no model is refused, with the path, the piece and the reason") {
-  CHECK_STATUS(ReadSentencePiece("", "a.model"), kInvalid, "a.model: is not a SentencePiece model");
-  CHECK_STATUS(ReadSentencePiece(Piece("a", 1), "a.model"), kInvalid,
-               "a.model: has 0 pieces of type UNKNOWN");
-  CHECK_STATUS(ReadSentencePiece("IQ== 0\nIg== 1\n", "a.model"), kInvalid,
-               "a.model: is not a SentencePiece model");
+TEST_CASE("What is no model is refused, with the piece and the reason") {
+  CHECK_STATUS(ReadSentencePiece(""), kInvalid, "is not a SentencePiece model");
+  CHECK_STATUS(ReadSentencePiece(Piece("a", 1)), kInvalid, "has 0 pieces of type UNKNOWN");
+  CHECK_STATUS(ReadSentencePiece("IQ== 0\nIg== 1\n"), kInvalid, "is not a SentencePiece model");
   const std::string unknown = Piece("<unk>", 2);
-  CHECK_OK(ReadSentencePiece(unknown + Piece("a", 1), "a.model"));
-  CHECK_STATUS(ReadSentencePiece(unknown + Piece("a", 9), "a.model"), kInvalid,
-               "a.model: piece 1: has the unknown type 9");
-  CHECK_STATUS(ReadSentencePiece(unknown + Piece("", 1), "a.model"), kInvalid, "is empty");
-  CHECK_STATUS(ReadSentencePiece(unknown + unknown, "a.model"), kInvalid,
+  CHECK_OK(ReadSentencePiece(unknown + Piece("a", 1)));
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("a", 9)), kInvalid,
+               "piece 1: has the unknown type 9");
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("", 1)), kInvalid, "is empty");
+  CHECK_STATUS(ReadSentencePiece(unknown + unknown), kInvalid,
                "piece 1 (\"<unk>\"): stands in the file twice");
-  CHECK_STATUS(ReadSentencePiece(unknown + Piece("\xff", 1), "a.model"), kInvalid,
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("\xff", 1)), kInvalid,
                "piece 1 (\"?\"): has a NUL or is not UTF-8");
-  CHECK_STATUS(ReadSentencePiece(unknown + Piece("<0x41>", 6), "a.model"), kInvalid,
+  CHECK_STATUS(ReadSentencePiece(unknown + Piece("<0x41>", 6)), kInvalid,
                "does not fall back to bytes");
   const std::string falls_back = Field(2, std::string("\x98\x02\x01", 3));  // field 35 = true
-  CHECK_STATUS(ReadSentencePiece(unknown + falls_back, "a.model"), kInvalid,
-               "has pieces for 0 of the 256");
-  CHECK_STATUS(ReadSentencePiece(unknown + Field(2, Number(3, 4)), "a.model"),
+  CHECK_STATUS(ReadSentencePiece(unknown + falls_back), kInvalid, "has pieces for 0 of the 256");
+  CHECK_STATUS(ReadSentencePiece(unknown + Field(2, Number(3, 4))),
                absl::StatusCode::kUnimplemented, "model_type 4 (characters)");
-  CHECK_STATUS(ReadSentencePiece(unknown + Field(3, Field(2, "\x80")), "a.model"), kInvalid,
-               "a.model: the normalizer's precompiled_charsmap is cut short");
+  CHECK_STATUS(ReadSentencePiece(unknown + Field(3, Field(2, "\x80"))), kInvalid,
+               "the normalizer's precompiled_charsmap is cut short");
 }
 
 TEST_CASE("A file is recognised by its first bytes") {
@@ -172,7 +168,7 @@ TEST_CASE("A model cut short or with flipped bits is refused or works, and never
         damaged[random() % whole.size()] ^= static_cast<char>(1 << random() % 8);
       }
     }
-    const auto tokenizer = ReadSentencePiece(damaged, "damaged");
+    const auto tokenizer = ReadSentencePiece(damaged);
     refused += !tokenizer.ok();
     if (!tokenizer.ok()) continue;
     const auto ids = Encode(**tokenizer, "the ﬁ A\xCC\x88 \xFF<sep>> 中 foobar");
@@ -184,7 +180,7 @@ TEST_CASE("A model cut short or with flipped bits is refused or works, and never
 }
 
 TEST_CASE("A character map finds the longest and the shortest rule") {
-  const auto model = ParseModelFile(ModelBytes("unigram_rules"), "unigram_rules");
+  const auto model = ParseModelFile(ModelBytes("unigram_rules"));
   REQUIRE_OK(model);
   const auto map = Charsmap::Read(model->normalizer.precompiled_charsmap);
   REQUIRE_OK(map);

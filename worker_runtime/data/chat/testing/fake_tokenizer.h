@@ -30,14 +30,13 @@ struct FakeTokenizerOptions {
 class FakeTokenizer : public Tokenizer {
  public:
   explicit FakeTokenizer(FakeTokenizerOptions options) : options_(std::move(options)) {
+    kind_ = "fake";
+    fingerprint_ = 1;
+    vocabulary_size_ = static_cast<int>(256 + options_.words.size() + options_.specials.size());
+    end_of_document_ = SpecialId(options_.end_of_document);
     if (!options_.before_document.empty()) prefix_ = {*SpecialId(options_.before_document)};
   }
 
-  std::string kind() const override { return "fake"; }
-  uint64_t fingerprint() const override { return 1; }
-  int vocabulary_size() const override {
-    return static_cast<int>(256 + options_.words.size() + options_.specials.size());
-  }
   std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const override {
     return std::make_unique<FakeEncoder>(*this, special_text);
   }
@@ -54,11 +53,6 @@ class FakeTokenizer : public Tokenizer {
     if (id < 256 || id >= first_special()) return SpecialTextOf(id);
     const std::string& word = options_.words[id - 256];
     return absl::c_linear_search(options_.added, word) ? word : "";
-  }
-  absl::Span<const int32_t> prefix() const override { return prefix_; }
-  absl::Span<const int32_t> suffix() const override { return {}; }
-  std::optional<int32_t> end_of_document() const override {
-    return SpecialId(options_.end_of_document);
   }
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     if (id < 256) {
@@ -133,7 +127,6 @@ class FakeTokenizer : public Tokenizer {
   int first_special() const { return static_cast<int>(256 + options_.words.size()); }
 
   const FakeTokenizerOptions options_;
-  std::vector<int32_t> prefix_;
 };
 
 }  // namespace convene::worker

@@ -14,22 +14,20 @@ class LetterTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kEnd = 256;
 
-  explicit LetterTokenizer(bool has_end = true) : has_end_(has_end) {}
+  explicit LetterTokenizer(bool has_end = true) {
+    kind_ = "letters";
+    fingerprint_ = has_end ? 71 : 72;
+    vocabulary_size_ = 259;
+    prefix_ = {257};
+    suffix_ = {258};
+    if (has_end) end_of_document_ = kEnd;
+  }
 
-  std::string kind() const override { return "letters"; }
-  uint64_t fingerprint() const override { return has_end_ ? 71 : 72; }
-  int vocabulary_size() const override { return 259; }
   std::unique_ptr<Encoder> NewEncoder(SpecialText) const override {
     return std::make_unique<Letters>();
   }
   std::optional<int32_t> SpecialId(absl::string_view) const override { return std::nullopt; }
   std::string SpecialTextOf(int32_t) const override { return ""; }
-  absl::Span<const int32_t> prefix() const override { return kPrefix; }
-  absl::Span<const int32_t> suffix() const override { return kSuffix; }
-  std::optional<int32_t> end_of_document() const override {
-    if (!has_end_) return std::nullopt;
-    return kEnd;
-  }
   void AppendTokenBytes(int32_t id, std::string* bytes) const override {
     if (id >= 0 && id < 256) bytes->push_back(static_cast<char>(id));
   }
@@ -49,10 +47,6 @@ class LetterTokenizer final : public Tokenizer {
       for (const char letter : text) ids->push_back(static_cast<uint8_t>(letter));
     }
   };
-  static constexpr int32_t kPrefix[] = {257};
-  static constexpr int32_t kSuffix[] = {258};
-
-  const bool has_end_;
 };
 
 }  // namespace convene::worker
