@@ -78,7 +78,6 @@ std::vector<int64_t> WeightsOfShares(absl::Span<const double> shares) {
 
 absl::StatusOr<std::vector<WeightedPath>> ParseBlend(absl::string_view text) {
   std::vector<WeightedPath> paths;
-  size_t with_weight = 0;
   size_t begin = 0;
   int depth = 0;
   for (size_t i = 0; i <= text.size(); ++i) {
@@ -97,7 +96,6 @@ absl::StatusOr<std::vector<WeightedPath>> ParseBlend(absl::string_view text) {
             absl::StrCat("data: the share in '", Utf8(item, 200), "' must be a number above 0"));
       }
       path = {std::string(item.substr(0, colon)), weight};
-      ++with_weight;
     }
     if (path.path.empty()) {
       return absl::InvalidArgumentError(
@@ -108,11 +106,6 @@ absl::StatusOr<std::vector<WeightedPath>> ParseBlend(absl::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat("data: more than ", kBlendSourcesMax, " sources"));
     }
-  }
-  if (with_weight != 0 && with_weight != paths.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", with_weight, " of ", paths.size(), " sources have a share in '",
-                     Utf8(text, 200), "': give all of them one (a.bin:0.7,b.bin:0.3), or none"));
   }
   return paths;
 }

@@ -58,7 +58,7 @@ struct WeightedPath {
 };
 // "a.bin:0.7,b-*.jsonl:0.3": paths or patterns with their shares; a comma within braces is the
 // pattern's own. A colon that no number follows belongs to the path. InvalidArgument: an empty
-// path, a share that is not above 0, some with shares and some without, more than 65536.
+// path, a share that is not above 0, more than 65536 paths.
 absl::StatusOr<std::vector<WeightedPath>> ParseBlend(absl::string_view text);
 
 }  // namespace convene::worker

@@ -105,21 +105,6 @@ absl::Status CheckOptions(const DatasetOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("data: ", options.sources.size(), " sources; at most ", kBlendSourcesMax));
   }
-  const size_t with_weight =
-      std::count_if(options.sources.begin(), options.sources.end(),
-                    [](const DatasetSource& source) { return source.weight.has_value(); });
-  if (with_weight != 0 && with_weight != options.sources.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", with_weight, " of ", options.sources.size(),
-                     " sources have a share: give all of them one, or none"));
-  }
-  for (const DatasetSource& source : options.sources) {
-    if (source.weight.has_value() && !(*source.weight > 0.0 && *source.weight < 1e300)) {
-      return absl::InvalidArgumentError(absl::StrCat("data: the share of ", source.tokens->path(),
-                                                     " is ", *source.weight,
-                                                     "; it must be above 0"));
-    }
-  }
   if (options.order != SampleOrder::kMegatron) return absl::OkStatus();
   if (options.sources.size() > 1 || options.packing.has_value()) {
     return absl::InvalidArgumentError(
@@ -171,6 +156,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
   for (const DatasetSource& source : options.sources) {
     if (source.weight.has_value()) shares.push_back(*source.weight);
   }
+  CONVENE_CHECK(shares.empty() || shares.size() == options.sources.size());
   parts->weights = shares.empty() ? training_counts : WeightsOfShares(shares);
   parts->training = std::make_unique<Blend>(parts->weights);
   if (options.validation_fraction > 0.0) {
@@ -326,17 +312,7 @@ absl::Status Dataset::Fill(absl::Span<const Place> places, int32_t* inputs,
   return absl::OkStatus();
 }
 
-absl::Status Dataset::FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions,
-                                     int32_t* inputs, int32_t* targets) const {
-  return Fill(TrainingPlaces(seed, positions), inputs, targets);
-}
-
-absl::Status Dataset::FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
-                                     int32_t* targets) const {
-  return Fill(ValidationPlaces(indices), inputs, targets);
-}
-
-void Dataset::FillBegins(absl::Span<const Place> places, int32_t* begin) const {
+void Dataset::FillDocuments(absl::Span<const Place> places, int32_t* begin) const {
   CONVENE_CHECK(has_documents());
   std::vector<TokenRange> ranges;
   for (const Place& place : places) {
@@ -352,15 +328,6 @@ void Dataset::FillBegins(absl::Span<const Place> places, int32_t* begin) const {
   }
 }
 
-void Dataset::FillDocuments(int64_t seed, absl::Span<const int64_t> positions,
-                            int32_t* begin) const {
-  FillBegins(TrainingPlaces(seed, positions), begin);
-}
-
-void Dataset::FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const {
-  FillBegins(ValidationPlaces(indices), begin);
-}
-
 std::vector<TokenRange> Dataset::TargetsOf(const Place& place) const {
   std::vector<TokenRange> ranges;
   const Rows& rows = parts_->RowsOf(place);
@@ -369,7 +336,7 @@ std::vector<TokenRange> Dataset::TargetsOf(const Place& place) const {
   return ranges;
 }
 
-int64_t Dataset::Counted(absl::Span<const Place> places) const {
+int64_t Dataset::CountedTargets(absl::Span<const Place> places) const {
   const bool all_count = !has_counted();
   int64_t counted = 0;
   for (const Place& place : places) {
@@ -383,14 +350,6 @@ int64_t Dataset::Counted(absl::Span<const Place> places) const {
     }
   }
   return counted;
-}
-
-int64_t Dataset::CountedTargets(int64_t seed, absl::Span<const int64_t> positions) const {
-  return Counted(TrainingPlaces(seed, positions));
-}
-
-int64_t Dataset::CountedValidationTargets(absl::Span<const int64_t> indices) const {
-  return Counted(ValidationPlaces(indices));
 }
 
 std::optional<int64_t> Dataset::ValidationTargetBytes(absl::Span<const int64_t> indices) const {

@@ -28,8 +28,9 @@ enum class SampleOrder {
 
 struct DatasetSource {
   std::shared_ptr<const TokenSource> tokens;
-  // The share of the samples that come from it, in any unit. Either all sources have one or none
-  // has; without, each source's share is its number of samples, and all come round together.
+  // The share of the samples that come from it, in any unit; above 0. Either all sources have one
+  // or none has; without, each source's share is its number of samples, and all come round
+  // together.
   std::optional<double> weight;
 };
 
@@ -46,7 +47,7 @@ struct DatasetOptions {
   // The model's; a row with an id outside it is refused. 0: every id that a file may have is taken.
   int vocabulary_size = 0;
   // For SampleOrder::kMegatron alone, which builds its order when the data is opened: the seed that
-  // FillMicrobatch will be given, and how many samples the whole run takes, from its first step on:
+  // TrainingPlaces will be given, and how many samples the whole run takes, from its first step on:
   // steps times the global batch. They decide how many epochs are shuffled together.
   int64_t seed = 0;
   int64_t run_samples = 0;
@@ -63,11 +64,10 @@ struct DatasetOptions {
 // Read-only and thread-safe; copies are cheap.
 class Dataset {
  public:
-  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1), weights that are not all there
-  // or not above 0, too few tokens in a source for one training sample (and one validation sample),
-  // a source with ids for more than `vocabulary_size`, Megatron's order with several sources,
-  // packing or a bad seed, packing of a source that does not know its documents. The text names the
-  // source.
+  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1), too few tokens in a source for
+  // one training sample (and one validation sample), a source with ids for more than
+  // `vocabulary_size`, Megatron's order with several sources, packing or a bad seed, packing of a
+  // source that does not know its documents. The text names the source.
   static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
 
   int sequence_length() const;
@@ -96,24 +96,27 @@ class Dataset {
   // Present with packing: what became of the documents of all sources, training and held out.
   std::optional<PackingCounts> packing_counts() const;
 
-  // `inputs` and `targets` are (positions.size(), T). InvalidArgument: a row has an id outside the
-  // vocabulary; the text names file, token and id.
-  absl::Status FillMicrobatch(int64_t seed, absl::Span<const int64_t> positions, int32_t* inputs,
-                              int32_t* targets) const;
+  // Where a sample's row stands, for the calls below.
+  struct Place {
+    int source = 0;
+    int64_t row = kNoSample;
+  };
+  std::vector<Place> TrainingPlaces(int64_t seed, absl::Span<const int64_t> positions) const;
   // REQUIRES: each index is kNoSample or in [0, validation_samples()).
-  absl::Status FillValidation(absl::Span<const int64_t> indices, int32_t* inputs,
-                              int32_t* targets) const;
+  std::vector<Place> ValidationPlaces(absl::Span<const int64_t> indices) const;
+
+  // `inputs` and `targets` are (places.size(), T). InvalidArgument: a row has an id outside the
+  // vocabulary; the text names file, token and id.
+  absl::Status Fill(absl::Span<const Place> places, int32_t* inputs, int32_t* targets) const;
 
   // For each input of the rows the position in its row at which its document begins, as
-  // FindDocuments gives them; (positions.size(), T). Padding is a document of its own. REQUIRES:
+  // FindDocuments gives them; (places.size(), T). Padding is a document of its own. REQUIRES:
   // has_documents().
-  void FillDocuments(int64_t seed, absl::Span<const int64_t> positions, int32_t* begin) const;
-  void FillValidationDocuments(absl::Span<const int64_t> indices, int32_t* begin) const;
+  void FillDocuments(absl::Span<const Place> places, int32_t* begin) const;
 
   // How many targets of these rows are not -1: what the loss of a global batch is divided by. Reads
   // no tokens, and nothing at all where all count.
-  int64_t CountedTargets(int64_t seed, absl::Span<const int64_t> positions) const;
-  int64_t CountedValidationTargets(absl::Span<const int64_t> indices) const;
+  int64_t CountedTargets(absl::Span<const Place> places) const;
 
   // Bytes of text that the targets which count stand for: what a loss in bits per byte is divided
   // by. Absent when a source does not say.
@@ -121,18 +124,9 @@ class Dataset {
 
  private:
   struct Parts;
-  struct Place {
-    int source = 0;
-    int64_t row = kNoSample;
-  };
   explicit Dataset(std::shared_ptr<const Parts> parts);
-  std::vector<Place> TrainingPlaces(int64_t seed, absl::Span<const int64_t> positions) const;
-  std::vector<Place> ValidationPlaces(absl::Span<const int64_t> indices) const;
   absl::Status FillRow(const Place& place, int32_t* inputs, int32_t* targets) const;
-  absl::Status Fill(absl::Span<const Place> places, int32_t* inputs, int32_t* targets) const;
-  void FillBegins(absl::Span<const Place> places, int32_t* begin) const;
   std::vector<TokenRange> TargetsOf(const Place& place) const;
-  int64_t Counted(absl::Span<const Place> places) const;
 
   std::shared_ptr<const Parts> parts_;
 };

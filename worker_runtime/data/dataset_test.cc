@@ -49,7 +49,8 @@ Filled Training(const Dataset& data, int64_t seed, const Positions& positions) {
   Filled filled;
   filled.inputs.resize(positions.size() * data.sequence_length(), 99);
   filled.targets = filled.inputs;
-  REQUIRE_OK(data.FillMicrobatch(seed, positions, filled.inputs.data(), filled.targets.data()));
+  REQUIRE_OK(
+      data.Fill(data.TrainingPlaces(seed, positions), filled.inputs.data(), filled.targets.data()));
   return filled;
 }
 
@@ -57,7 +58,8 @@ Filled Validation(const Dataset& data, const Positions& indices) {
   Filled filled;
   filled.inputs.resize(indices.size() * data.sequence_length(), 99);
   filled.targets = filled.inputs;
-  REQUIRE_OK(data.FillValidation(indices, filled.inputs.data(), filled.targets.data()));
+  REQUIRE_OK(
+      data.Fill(data.ValidationPlaces(indices), filled.inputs.data(), filled.targets.data()));
   return filled;
 }
 
@@ -82,7 +84,7 @@ TEST_CASE("a training row is its sample, its targets the tokens one later") {
   }
   CHECK(Tokens(filled.inputs.begin() + 8, filled.inputs.end()) == Tokens(4, 0));
   CHECK(Tokens(filled.targets.begin() + 8, filled.targets.end()) == Tokens(4, -1));
-  CHECK(data->CountedTargets(7, positions) == 8);
+  CHECK(data->CountedTargets(data->TrainingPlaces(7, positions)) == 8);
   CHECK_FALSE(data->has_counted());
 }
 
@@ -175,11 +177,12 @@ TEST_CASE("a target whose token does not count is -1, and the rest are counted")
   };
   for (int64_t position = 0; position < 10; position += 2) {
     const Positions positions = {position, position + 1};
-    check(Training(*data, 3, positions), data->CountedTargets(3, positions), std::nullopt);
+    check(Training(*data, 3, positions), data->CountedTargets(data->TrainingPlaces(3, positions)),
+          std::nullopt);
   }
   const Positions all = {0, 1, 2};
   REQUIRE(data->validation_samples() == 3);
-  check(Validation(*data, all), data->CountedValidationTargets(all),
+  check(Validation(*data, all), data->CountedTargets(data->ValidationPlaces(all)),
         data->ValidationTargetBytes(all));
 }
 
@@ -254,16 +257,6 @@ TEST_CASE("without shares all sources come round together, in orders of their ow
   CHECK_THAT(data->Identity(), Catch::Contains(" + ") && Catch::Contains("share 0.5"));
 }
 
-TEST_CASE("shares that are half given or not above 0 are refused") {
-  const TempDir dir;
-  DatasetOptions options = Options({Counting(dir, 81, "a"), Counting(dir, 81, "b")}, 4);
-  options.sources[0].weight = 0.5;
-  CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument,
-               "1 of 2 sources have a share");
-  options.sources[1].weight = 0.0;
-  CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument, "must be above 0");
-}
-
 TEST_CASE("the tokenizer is that of the first source that says") {
   const TempDir dir;
   TokenFileInfo info;
@@ -295,7 +288,7 @@ TEST_CASE("ids outside the model's vocabulary are refused, told or found") {
   absl::Status status;
   Tokens inputs(4), targets(4);
   for (int64_t position = 0; position < 10; ++position) {
-    status.Update(data->FillMicrobatch(1, Positions{position}, inputs.data(), targets.data()));
+    status.Update(data->Fill(data->TrainingPlaces(1, {position}), inputs.data(), targets.data()));
   }
   CHECK_STATUS(status, absl::StatusCode::kInvalidArgument, "x.ds: a sample has the token 40");
 }
@@ -343,13 +336,15 @@ TEST_CASE("packed rows hold whole documents, and no target reaches into another 
       };
       Tokens begin(32);
       for (int64_t position = 0; position < data->training_samples(); ++position) {
-        data->FillDocuments(9, Positions{position}, begin.data());
-        look(Training(*data, 9, {position}), begin, data->CountedTargets(9, Positions{position}));
+        const auto places = data->TrainingPlaces(9, {position});
+        data->FillDocuments(places, begin.data());
+        look(Training(*data, 9, {position}), begin, data->CountedTargets(places));
       }
       for (const int32_t document : seen) CHECK(document < 160);
       for (int64_t index = 0; index < data->validation_samples(); ++index) {
-        data->FillValidationDocuments(Positions{index}, begin.data());
-        look(Validation(*data, {index}), begin, data->CountedValidationTargets(Positions{index}));
+        const auto places = data->ValidationPlaces({index});
+        data->FillDocuments(places, begin.data());
+        look(Validation(*data, {index}), begin, data->CountedTargets(places));
       }
       std::multiset<int32_t> expected;
       for (int i = 0; i < 200; ++i) {
@@ -377,11 +372,11 @@ TEST_CASE("rows of padding are one document") {
   const Positions positions = {0, kNoSample};
   const Filled filled = Training(*data, 1, positions);
   Tokens begin(16, 99);
-  data->FillDocuments(1, positions, begin.data());
+  data->FillDocuments(data->TrainingPlaces(1, positions), begin.data());
   CHECK(filled.inputs == Tokens{1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   CHECK(filled.targets == Tokens{2, 3, -1, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
   CHECK(begin == Tokens{0, 0, 0, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0});
-  CHECK(data->CountedTargets(1, positions) == 3);
+  CHECK(data->CountedTargets(data->TrainingPlaces(1, positions)) == 3);
   CHECK_THAT(data->SamplesText(),
              Catch::StartsWith("1 training rows of 8 tokens, packed with 2 documents with hash "));
 }

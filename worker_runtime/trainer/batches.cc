@@ -37,12 +37,15 @@ void BatchLoader::CutPositions(int64_t first, int64_t end) {
   }
 }
 
-void BatchLoader::FillDocuments(bool is_training) {
+absl::Status BatchLoader::Fill(absl::Span<const Dataset::Place> places) {
+  CONVENE_RETURN_IF_ERROR(dataset_.Fill(places, inputs_.data(), targets_.data()));
+  if (options_.packed_documents) FillDocuments(places);
+  return absl::OkStatus();
+}
+
+void BatchLoader::FillDocuments(absl::Span<const Dataset::Place> places) {
   int32_t* begin = document_begin_.data();
-  if (dataset_.has_documents()) {
-    return is_training ? dataset_.FillDocuments(options_.seed, positions_, begin)
-                       : dataset_.FillValidationDocuments(positions_, begin);
-  }
+  if (dataset_.has_documents()) return dataset_.FillDocuments(places, begin);
   const int length = dataset_.sequence_length();
   const int32_t* tokens = inputs_.data();
   for (const int64_t position : positions_) {
@@ -64,18 +67,18 @@ TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
 absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
   const int64_t end = first_sample + options_.cut.global_batch_size;
   CutPositions(first_sample, end);
-  CONVENE_RETURN_IF_ERROR(
-      dataset_.FillMicrobatch(options_.seed, positions_, inputs_.data(), targets_.data()));
-  if (options_.packed_documents) FillDocuments(/*is_training=*/true);
-  return Batch(dataset_.CountedTargets(options_.seed, Range(first_sample, end)));
+  const auto places = [this](absl::Span<const int64_t> positions) {
+    return dataset_.TrainingPlaces(options_.seed, positions);
+  };
+  CONVENE_RETURN_IF_ERROR(Fill(places(positions_)));
+  return Batch(dataset_.CountedTargets(places(Range(first_sample, end))));
 }
 
 absl::StatusOr<TokenBatch> BatchLoader::Validation(int64_t first, int64_t end) {
   end = std::min(end, first + options_.cut.global_batch_size);
   CutPositions(first, end);
-  CONVENE_RETURN_IF_ERROR(dataset_.FillValidation(positions_, inputs_.data(), targets_.data()));
-  if (options_.packed_documents) FillDocuments(/*is_training=*/false);
-  return Batch(dataset_.CountedValidationTargets(Range(first, end)));
+  CONVENE_RETURN_IF_ERROR(Fill(dataset_.ValidationPlaces(positions_)));
+  return Batch(dataset_.CountedTargets(dataset_.ValidationPlaces(Range(first, end))));
 }
 
 std::optional<int64_t> BatchLoader::ValidationTargetBytes(int64_t samples) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -13,7 +14,7 @@
 namespace convene::worker {
 
 // Not thread-safe. The returned batches point into this object and last until its next call.
-// Errors: Dataset::FillMicrobatch's.
+// Errors: Dataset::Fill's.
 class BatchLoader {
  public:
   struct Options {
@@ -45,7 +46,8 @@ class BatchLoader {
  private:
   // This rank's positions of the step that begins at `first`, those at and after `end` as padding.
   void CutPositions(int64_t first, int64_t end);
-  void FillDocuments(bool is_training);
+  absl::Status Fill(absl::Span<const Dataset::Place> places);
+  void FillDocuments(absl::Span<const Dataset::Place> places);
   TokenBatch Batch(int64_t counted_targets) const;
 
   const Dataset& dataset_;

@@ -37,7 +37,7 @@ absl::StatusOr<Dataset> OpenFor(TrainOptions& options) {
 
 std::vector<int32_t> Inputs(const Dataset& dataset, int64_t position) {
   std::vector<int32_t> inputs(kSequenceLength), targets(kSequenceLength);
-  REQUIRE_OK(dataset.FillMicrobatch(1, {position}, inputs.data(), targets.data()));
+  REQUIRE_OK(dataset.Fill(dataset.TrainingPlaces(1, {position}), inputs.data(), targets.data()));
   return inputs;
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("several files are mixed by their weights, or else by their size") {
   CHECK(share_of_few({many, few}) == Approx(0.2).margin(0.05));
   CHECK(share_of_few({many + ":0.5," + few + ":0.5"}) == Approx(0.5).margin(0.05));
   TrainOptions options = Options(directory, {"--data", many + ":0.5", few});
-  CHECK_STATUS(OpenFor(options), kInvalid, "weight");
+  CHECK_STATUS(OpenFor(options), kInvalid, "1 of 2 sources have a share");
 }
 
 TEST_CASE("packed documents need a token that ends one, within the data") {
@@ -207,7 +207,7 @@ TEST_CASE("messages are packed whole, and their answers count") {
   CHECK(dataset.packing_counts()->cut == 1);
   CHECK(dataset.packing_counts()->dropped == 0);
   std::vector<int32_t> inputs(kSequenceLength), targets(kSequenceLength);
-  REQUIRE_OK(dataset.FillMicrobatch(1, {0}, inputs.data(), targets.data()));
+  REQUIRE_OK(dataset.Fill(dataset.TrainingPlaces(1, {0}), inputs.data(), targets.data()));
   int64_t counted = 0;
   for (int i = 0; i < kSequenceLength; ++i) {
     if (targets[i] < 0) continue;
@@ -215,9 +215,10 @@ TEST_CASE("messages are packed whole, and their answers count") {
     CHECK(targets[i] == 'a');
   }
   CHECK(counted > 0);
-  CHECK(dataset.CountedTargets(1, {0}) == counted);
+  CHECK(dataset.CountedTargets(dataset.TrainingPlaces(1, {0})) == counted);
   CHECK(open({"--too-long", "drop"}).packing_counts()->dropped == 1);
-  CHECK(open({"--train-on", "all"}).CountedTargets(1, {0}) > counted);
+  const Dataset of_all = open({"--train-on", "all"});
+  CHECK(of_all.CountedTargets(of_all.TrainingPlaces(1, {0})) > counted);
   CHECK_FALSE(open({"--packed-documents=false"}).packing_counts().has_value());
 }
 

@@ -66,24 +66,6 @@ TokenFileInfo CompactInfo(TokenFileInfo info, const std::vector<int32_t>& compac
   return info;
 }
 
-absl::Status WriteWith(const std::vector<int32_t>& compact_ids, const TokenSource& whole,
-                       TokenFileWriter* writer, TokensRead tell) {
-  int64_t begin = 0;
-  for (int64_t document = 0; document < whole.document_count(); ++document) {
-    const int64_t end = whole.document_end(document);
-    CONVENE_RETURN_IF_ERROR(ForEachBlock(
-        whole, begin, end,
-        [&](int64_t first, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
-          for (int32_t& id : ids) id = compact_ids[id];
-          tell(first + static_cast<int64_t>(ids.size()));
-          return writer->Append(ids, counted);
-        }));
-    CONVENE_RETURN_IF_ERROR(writer->EndDocument());
-    begin = end;
-  }
-  return writer->Finish();
-}
-
 }  // namespace
 
 absl::Status WriteCompact(const TokenSource& whole, const Tokenizer& tokenizer, TokenFileInfo info,
@@ -97,12 +79,11 @@ absl::Status WriteCompact(const TokenSource& whole, const Tokenizer& tokenizer, 
   CONVENE_ASSIGN_OR_RETURN(const std::vector<int32_t> compact_ids,
                            CompactIds(whole, tokenizer, tell));
   before = tokens;
-  absl::StatusOr<TokenFileWriter> writer =
-      TokenFileWriter::Create(path, CompactInfo(std::move(info), compact_ids));
-  const absl::Status status =
-      writer.ok() ? WriteWith(compact_ids, whole, &*writer, tell) : writer.status();
-  if (!status.ok()) TokenFileWriter::Discard(path);
-  return status;
+  return WriteDocuments(whole, CompactInfo(std::move(info), compact_ids), path,
+                        [&](int64_t first, absl::Span<int32_t> ids) {
+                          for (int32_t& id : ids) id = compact_ids[id];
+                          tell(first + static_cast<int64_t>(ids.size()));
+                        });
 }
 
 }  // namespace convene::worker

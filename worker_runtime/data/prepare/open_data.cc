@@ -145,8 +145,9 @@ absl::StatusOr<std::vector<WeightedPath>> ParseDataPaths(const std::vector<std::
   const auto weighted = std::count_if(
       paths.begin(), paths.end(), [](const WeightedPath& path) { return path.weight.has_value(); });
   if (weighted > 0 && weighted < static_cast<std::ptrdiff_t>(paths.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("data: ", weighted, " of ", paths.size(),
-                                                   " paths have a weight; give all one, or none"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", weighted, " of ", paths.size(),
+                     " sources have a share: give all of them one (a.bin:0.7,b.bin:0.3), or none"));
   }
   return paths;
 }

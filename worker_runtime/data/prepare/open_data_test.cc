@@ -51,7 +51,9 @@ TEST_CASE("paths have their weights, and a file's name may look like one with a 
   CHECK_FALSE((*paths)[0].weight.has_value());
   CHECK((*ParseDataPaths({"a:0.25", "b:3"}))[1].weight == 3);
   CHECK_STATUS(ParseDataPaths({"a:0.25", "b"}), absl::StatusCode::kInvalidArgument,
-               "1 of 2 paths have a weight");
+               "1 of 2 sources have a share");
+  CHECK_STATUS(ParseDataPaths({"a,b:0.5,c"}), absl::StatusCode::kInvalidArgument,
+               "1 of 3 sources have a share");
   CHECK_STATUS(ParseDataPaths({}), absl::StatusCode::kInvalidArgument, "no file");
 }
 

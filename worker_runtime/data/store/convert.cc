@@ -45,11 +45,12 @@ class Conversion {
   // REQUIRES: FindVocabulary was OK.
   TokenFileInfo Info() const;
 
-  // Calls `use` with the tokens of [begin, end), some at a time.
-  absl::Status ForEach(int64_t begin, int64_t end,
-                       absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
+  // Calls `use` with all tokens, some at a time.
+  absl::Status ForEach(absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
                                                       absl::Span<const uint8_t> counted)>
                            use);
+  // The next tokens, as they stand in the source, become those that are written.
+  void Take(absl::Span<int32_t> ids);
 
  private:
   void Expand(absl::Span<int32_t> ids) const;
@@ -61,19 +62,20 @@ class Conversion {
   int64_t done_ = 0;
 };
 
-absl::Status Conversion::ForEach(int64_t begin, int64_t end,
-                                 absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
+absl::Status Conversion::ForEach(absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
                                                                 absl::Span<const uint8_t> counted)>
                                      use) {
-  return ForEachBlock(
-      source_, begin, end,
-      [&](int64_t, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) -> absl::Status {
-        if (compact_.has_value()) Expand(ids);
-        CONVENE_RETURN_IF_ERROR(use(ids, counted));
-        done_ += static_cast<int64_t>(ids.size());
-        if (options_.progress) options_.progress(done_, 2 * source_.token_count());
-        return absl::OkStatus();
-      });
+  return ForEachBlock(source_, 0, source_.token_count(),
+                      [&](int64_t, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
+                        Take(ids);
+                        return use(ids, counted);
+                      });
+}
+
+void Conversion::Take(absl::Span<int32_t> ids) {
+  if (compact_.has_value()) Expand(ids);
+  done_ += static_cast<int64_t>(ids.size());
+  if (options_.progress) options_.progress(done_, 2 * source_.token_count());
 }
 
 void Conversion::Expand(absl::Span<int32_t> ids) const {
@@ -87,14 +89,13 @@ absl::Status Conversion::FindVocabulary() {
   int32_t largest = 0;
   bool has_bad = false;
   CONVENE_RETURN_IF_ERROR(
-      ForEach(0, source_.token_count(),
-              [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> /*counted*/) {
-                for (const int32_t id : ids) {
-                  largest = std::max(largest, id);
-                  has_bad = has_bad || id < 0;
-                }
-                return absl::OkStatus();
-              }));
+      ForEach([&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> /*counted*/) {
+        for (const int32_t id : ids) {
+          largest = std::max(largest, id);
+          has_bad = has_bad || id < 0;
+        }
+        return absl::OkStatus();
+      }));
   if (has_bad || largest == kInt32Max) {
     return absl::InvalidArgumentError(
         absl::StrCat(source_.path(), " has values that are no ids: negative, or above 2147483646"));
@@ -130,33 +131,16 @@ TokenFileInfo Conversion::Info() const {
 absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
   OutputFiles files;
   const std::string temporary = files.Reserve(path);
-  const auto write = [&]() -> absl::Status {
-    CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer,
-                             TokenFileWriter::Create(temporary, tokens->Info()));
-    for (int64_t document = 0; document < source.document_count(); ++document) {
-      CONVENE_RETURN_IF_ERROR(
-          tokens->ForEach(source.document_begin(document), source.document_end(document),
-                          [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> counted) {
-                            return writer.Append(ids, counted);
-                          }));
-      CONVENE_RETURN_IF_ERROR(writer.EndDocument());
-    }
-    return writer.Finish();
-  };
-  absl::Status status = write();
-  if (!status.ok()) {
-    TokenFileWriter::Discard(temporary);
-    return status;
-  }
+  CONVENE_RETURN_IF_ERROR(
+      WriteDocuments(source, tokens->Info(), temporary,
+                     [&](int64_t, absl::Span<int32_t> ids) { tokens->Take(ids); }));
   return files.Commit();
 }
 
-// Appends all tokens of `source` as values of `type`.
-absl::Status AppendAll(const TokenSource& source, TokenType type, Conversion* tokens,
-                       OutputFile* file, OutputFile* loss) {
+// Appends all tokens as values of `type`.
+absl::Status AppendAll(TokenType type, Conversion* tokens, OutputFile* file, OutputFile* loss) {
   std::string bytes;
   return tokens->ForEach(
-      0, source.token_count(),
       [&](absl::Span<const int32_t> ids, absl::Span<const uint8_t> counted) -> absl::Status {
         bytes.clear();
         AppendTokens(type, ids, &bytes);
@@ -203,7 +187,7 @@ absl::Status WriteMegatron(const TokenSource& source, const std::string& path, C
   CONVENE_ASSIGN_OR_RETURN(OutputFile* const data, files.Create(paths.tokens));
   CONVENE_ASSIGN_OR_RETURN(OutputFile* const index, files.Create(paths.index));
   CONVENE_RETURN_IF_ERROR(WriteMegatronIndex(source, type, index));
-  CONVENE_RETURN_IF_ERROR(AppendAll(source, type, tokens, data, nullptr));
+  CONVENE_RETURN_IF_ERROR(AppendAll(type, tokens, data, nullptr));
   return files.Commit();
 }
 
@@ -224,7 +208,7 @@ absl::Status WriteLlmc(const TokenSource& source, const std::string& path, Conve
   CONVENE_RETURN_IF_ERROR(
       file->Append({reinterpret_cast<const char*>(header.data()), kLlmcHeaderBytes}));
   CONVENE_RETURN_IF_ERROR(
-      AppendAll(source, is_wide ? TokenType::kU32 : TokenType::kU16, tokens, file, nullptr));
+      AppendAll(is_wide ? TokenType::kU32 : TokenType::kU16, tokens, file, nullptr));
   return files.Commit();
 }
 
@@ -251,7 +235,7 @@ absl::Status WriteNanotron(const TokenSource& source, const std::string& path, C
   if (name.empty() || name.find('\n') != std::string::npos) name = "Unknown Tokenizer";
   CONVENE_RETURN_IF_ERROR(metadata->Append(absl::StrCat(
       name, "|", TokenBytes(type), "\n", source.token_count(), "\n", source.token_count(), " T")));
-  CONVENE_RETURN_IF_ERROR(AppendAll(source, type, tokens, data, loss));
+  CONVENE_RETURN_IF_ERROR(AppendAll(type, tokens, data, loss));
   return files.Commit();
 }
 

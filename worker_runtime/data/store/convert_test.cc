@@ -234,7 +234,6 @@ TEST_CASE("a file is described and its bytes are checked") {
   CHECK(description.shortest_document == 1);
   CHECK(description.vocabulary_size == 10);
   CHECK(description.has_counted);
-  CHECK(description.has_token_bytes);
   CHECK(description.file_bytes == static_cast<int64_t>(ReadFile(dir.File("t"))->size()));
   const DocumentSample sample = SampleOf(*source, 0, 2);
   CHECK(sample.document_tokens == 3);

@@ -30,22 +30,6 @@ absl::Status Look(const TokenSource& source, int64_t first, absl::Span<const int
   return absl::OkStatus();
 }
 
-absl::Status CheckDocuments(const TokenSource& source) {
-  int64_t last = 0;
-  for (int64_t document = 0; document < source.document_count(); ++document) {
-    const int64_t end = source.document_end(document);
-    if (end < last || end > source.token_count()) {
-      return absl::DataLossError(absl::StrCat(source.path(), ": document ", document,
-                                              " ends at token ", end, ", the one before at ", last,
-                                              ", of ", source.token_count()));
-    }
-    last = end;
-  }
-  if (last == source.token_count()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(source.path(), ": the documents end at token ", last,
-                                          " of ", source.token_count()));
-}
-
 }  // namespace
 
 TokenDescription Describe(const TokenSource& source) {
@@ -57,7 +41,6 @@ TokenDescription Describe(const TokenSource& source) {
   if (source.vocabulary_size() > 0) description.vocabulary_size = source.vocabulary_size();
   description.tokenizer = source.tokenizer();
   description.has_counted = source.has_counted();
-  description.has_token_bytes = !source.token_bytes().empty();
   if (!source.knows_documents()) return description;
   description.documents = source.document_count();
   int64_t begin = 0;
@@ -88,7 +71,7 @@ DocumentSample SampleOf(const TokenSource& source, int64_t document, int64_t tok
 
 absl::StatusOr<VerifyReport> VerifyTokens(
     const TokenSource& source, const std::function<void(int64_t done, int64_t total)>& progress) {
-  CONVENE_RETURN_IF_ERROR(CheckDocuments(source));
+  CONVENE_RETURN_IF_ERROR(Annotate(CheckDocumentEnds(source), source.path()));
   VerifyReport report;
   report.tokens = source.token_count();
   report.documents = source.document_count();

@@ -23,7 +23,6 @@ struct TokenDescription {
   std::optional<int> vocabulary_size;
   TokenizerIdentity tokenizer;
   bool has_counted = false;
-  bool has_token_bytes = false;
 };
 // Reads the ends of the documents, no tokens.
 TokenDescription Describe(const TokenSource& source);

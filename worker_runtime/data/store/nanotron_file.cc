@@ -9,6 +9,7 @@
 #include "tools/base/text.h"
 #include "worker_runtime/data/store/foreign_file.h"
 #include "worker_runtime/data/store/foreign_formats.h"
+#include "worker_runtime/data/store/token_blocks.h"
 
 namespace convene::worker {
 namespace {
@@ -75,7 +76,6 @@ class NanotronFile final : public ForeignFile {
 
  private:
   absl::Status DecideWidth(std::optional<int> said);
-  absl::Status CheckDocuments() const;
   uint64_t IndexAt(int64_t document) const;
 
   std::optional<MappedFile> index_;
@@ -104,7 +104,8 @@ absl::Status NanotronFile::ReadAll() {
     return absl::DataLossError(absl::StrCat(loss_->path(), " has ", loss_->size(), " bytes for ",
                                             token_count_, " tokens: one was not copied whole"));
   }
-  return CheckDocuments();
+  if (!index_.has_value()) return absl::OkStatus();
+  return Annotate(CheckDocumentEnds(*this), index_->path());
 }
 
 // The index's last end is the number of tokens, and so the width can be found without metadata.
@@ -139,23 +140,6 @@ absl::Status NanotronFile::DecideWidth(std::optional<int> said) {
   type_ = *width == 2 ? TokenType::kU16 : TokenType::kU32;
   token_count_ = tokens_.size() / *width;
   return absl::OkStatus();
-}
-
-absl::Status NanotronFile::CheckDocuments() const {
-  if (!index_.has_value()) return absl::OkStatus();
-  uint64_t last = 0;
-  for (int64_t document = 0; document < document_count(); ++document) {
-    const uint64_t end = IndexAt(document);
-    if (end < last || end > static_cast<uint64_t>(token_count_)) {
-      return absl::DataLossError(absl::StrCat(index_->path(), ": document ", document,
-                                              " ends at token ", end, ", the one before at ", last,
-                                              " of ", token_count_));
-    }
-    last = end;
-  }
-  if (last == static_cast<uint64_t>(token_count_)) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(index_->path(), " ends at token ", last, "; ", path(), " has ", token_count_));
 }
 
 uint64_t NanotronFile::IndexAt(int64_t document) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
@@ -24,6 +25,22 @@ absl::Status ForEachBlock(const TokenSource& source, int64_t begin, int64_t end,
                                 absl::MakeConstSpan(counted).subspan(0, count)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckDocumentEnds(const TokenSource& source) {
+  int64_t last = 0;
+  for (int64_t document = 0; document < source.document_count(); ++document) {
+    const int64_t end = source.document_end(document);
+    if (end < last || end > source.token_count()) {
+      return absl::DataLossError(absl::StrCat("document ", document, " ends at token ", end,
+                                              ", the one before at ", last, ", of ",
+                                              source.token_count()));
+    }
+    last = end;
+  }
+  if (last == source.token_count()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the documents end at token ", last, " of ", source.token_count()));
 }
 
 }  // namespace convene::worker

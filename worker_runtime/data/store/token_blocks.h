@@ -1,4 +1,5 @@
-// Reads tokens a block at a time, so that a file of any size takes little memory.
+// Goes through a source: its tokens a block at a time, so that a file of any size takes little
+// memory, and the ends of its documents.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +18,9 @@ using UseTokens = absl::FunctionRef<absl::Status(int64_t first, absl::Span<int32
 
 // Calls `use` with the tokens of [begin, end) in order. Ends with its first error.
 absl::Status ForEachBlock(const TokenSource& source, int64_t begin, int64_t end, UseTokens use);
+
+// DataLoss, without the path: a document ends before it begins, or the last one not where the
+// tokens end.
+absl::Status CheckDocumentEnds(const TokenSource& source);
 
 }  // namespace convene::worker

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/data/store/token_identity.h"
 #include "worker_runtime/data/store/token_values.h"
 
@@ -65,24 +66,10 @@ absl::Status TokenFile::ReadAll() {
         "has a compact vocabulary of ", tokenizer_.compact->original_ids.size(),
         " ids and another one of ", header_.vocabulary_size, ", which should be equal"));
   }
-  return CheckDocuments();
-}
-
-absl::Status TokenFile::CheckDocuments() const {
   CONVENE_RETURN_IF_ERROR(Compare(file_, PartsOf(header_).documents,
                                   header_.document_count * static_cast<int64_t>(sizeof(int64_t)),
                                   header_.document_hash, "documents' ends"));
-  int64_t last = 0;
-  for (int64_t document = 0; document < header_.document_count; ++document) {
-    const int64_t end = document_end(document);
-    if (end < last) {
-      return absl::DataLossError(absl::StrCat("document ", document, " ends before it begins"));
-    }
-    last = end;
-  }
-  if (last == header_.token_count) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("the documents end at token ", last, " of ", header_.token_count));
+  return CheckDocumentEnds(*this);
 }
 
 uint64_t TokenFile::content_hash() const {

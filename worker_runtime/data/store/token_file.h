@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -66,7 +67,6 @@ class TokenFile final : public TokenSource {
  private:
   explicit TokenFile(MappedFile file) : file_(std::move(file)) {}
   absl::Status ReadAll();
-  absl::Status CheckDocuments() const;
 
   MappedFile file_;
   TokenFileHeader header_ = {};
@@ -136,5 +136,11 @@ class TokenFileWriter {
   uint8_t open_bits_ = 0;
   std::unique_ptr<XXH3_state_s, FreeHash> hash_;  // of the tokens that left the buffer
 };
+
+// Writes the documents of `source` as a token file. `change` may set other ids in the place of the
+// tokens from `first` on, before they are written. After an error nothing is left under the name.
+absl::Status WriteDocuments(const TokenSource& source, const TokenFileInfo& info,
+                            const std::string& path,
+                            absl::FunctionRef<void(int64_t first, absl::Span<int32_t> ids)> change);
 
 }  // namespace convene::worker

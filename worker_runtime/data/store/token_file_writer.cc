@@ -15,6 +15,7 @@
 #include "tools/base/check.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/token_blocks.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/data/store/token_identity.h"
 #include "worker_runtime/data/store/token_values.h"
@@ -340,6 +341,27 @@ absl::Status TokenFileWriter::Finish() {
   unlink(DocumentsPath(path_).c_str());
   unlink(CountedPath(path_).c_str());
   return absl::OkStatus();
+}
+
+absl::Status WriteDocuments(
+    const TokenSource& source, const TokenFileInfo& info, const std::string& path,
+    absl::FunctionRef<void(int64_t first, absl::Span<int32_t> ids)> change) {
+  const auto write = [&]() -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(TokenFileWriter writer, TokenFileWriter::Create(path, info));
+    for (int64_t document = 0; document < source.document_count(); ++document) {
+      CONVENE_RETURN_IF_ERROR(ForEachBlock(
+          source, source.document_begin(document), source.document_end(document),
+          [&](int64_t first, absl::Span<int32_t> ids, absl::Span<const uint8_t> counted) {
+            change(first, ids);
+            return writer.Append(ids, counted);
+          }));
+      CONVENE_RETURN_IF_ERROR(writer.EndDocument());
+    }
+    return writer.Finish();
+  };
+  const absl::Status status = write();
+  if (!status.ok()) TokenFileWriter::Discard(path);
+  return status;
 }
 
 }  // namespace convene::worker
