@@ -2,15 +2,7 @@
 // main(). In any other program all are null; there nobody can have made a GPU's stream.
 #pragma once
 
-#include "worker_runtime/ops/adamw.h"
-#include "worker_runtime/ops/attention.h"
-#include "worker_runtime/ops/cross_entropy.h"
-#include "worker_runtime/ops/elementwise.h"
-#include "worker_runtime/ops/embedding.h"
-#include "worker_runtime/ops/matmul.h"
-#include "worker_runtime/ops/rms_norm.h"
-#include "worker_runtime/ops/rope.h"
-#include "worker_runtime/ops/swiglu.h"
+#include "worker_runtime/ops/ops.h"
 
 namespace convene::worker::gpu_ops {
 

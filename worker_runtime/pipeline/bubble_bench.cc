@@ -30,6 +30,7 @@
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/schedule/testing/cost.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 
 namespace convene::worker {
@@ -154,15 +155,15 @@ void Measure(const char* name, int ranks, int microbatches, absl::Duration messa
   CheckOk(schedule.status());
   const auto timeline = Simulate(*schedule, kTimes);
   CheckOk(timeline.status());
+  const Cost cost = CostOf(*schedule, *timeline, kTimes);
   double busy = 0;
-  for (const double of_rank : timeline->busy) busy += of_rank;
+  for (const double of_rank : cost.busy) busy += of_rank;
   const double late = MedianStep(*schedule, /*receives_ahead=*/0, message);
   const double step = MedianStep(*schedule, /*receives_ahead=*/1, message);
   const double bubble = 1 - busy * absl::ToDoubleSeconds(kUnit) / (ranks * step);
   std::printf("%-12s %10.1f %9.1f %% %9.1f %% %8.3f %12.1f %12.1f\n", name,
-              timeline->makespan * absl::ToDoubleMilliseconds(kUnit),
-              timeline->bubble_fraction * 100, bubble * 100, bubble / timeline->bubble_fraction,
-              late * 1e3, step * 1e3);
+              cost.makespan * absl::ToDoubleMilliseconds(kUnit), cost.bubble_fraction * 100,
+              bubble * 100, bubble / cost.bubble_fraction, late * 1e3, step * 1e3);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace convene::worker {
 
 // p ranks, v chunks a rank, m microbatches; F, B, I and W: ComputeTimes of one chunk. The bubble is
-// what a step takes beyond the work of one rank; the memory is the largest saved_peak of a rank.
+// what a step takes beyond the work of one rank; the memory is the largest Cost::saved_peak
+// (testing/cost.h) of a rank.
 //
 // | name        | v | bubble                                   | memory           | source     |
 // | gpipe       | 1 | (p-1)(F+B)                               | m                | [1]        |

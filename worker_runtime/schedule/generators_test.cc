@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/schedule/testing/cost.h"
 
 namespace convene::worker {
 namespace {
@@ -26,15 +27,17 @@ Schedule Make(absl::string_view name, int ranks, int virtual_stages, int microba
   return *schedule;
 }
 
-Timeline Run(const Schedule& schedule, const ComputeTimes& times) {
+struct Played : Timeline, Cost {};
+
+Played Run(const Schedule& schedule, const ComputeTimes& times) {
   const absl::StatusOr<Timeline> timeline = Simulate(schedule, times);
   REQUIRE_OK(timeline);
-  return *timeline;
+  return {*timeline, CostOf(schedule, *timeline, times)};
 }
 
 // The makespan beyond the work of a rank. Every rank has the same work.
 double Lost(const Schedule& schedule, const ComputeTimes& times) {
-  const Timeline timeline = Run(schedule, times);
+  const Played timeline = Run(schedule, times);
   for (const double busy : timeline.busy) REQUIRE(busy == Approx(timeline.busy[0]));
   REQUIRE(timeline.bubble_fraction ==
           Approx(1 - timeline.busy[0] / timeline.makespan).margin(1e-12));
@@ -136,7 +139,7 @@ TEST_CASE("zb-h1 loses (p - 1)(F + I - W) and has the memory of 1f1b's first ran
 TEST_CASE("no rank of zb-v waits between its first and its last pass when F, I and W are equal") {
   ForEveryShape([](int ranks, int microbatches) {
     const Schedule schedule = Make("zb-v", ranks, 0, microbatches);
-    const Timeline timeline = Run(schedule, Times(1, 1, 1));
+    const Played timeline = Run(schedule, Times(1, 1, 1));
     for (int rank = 0; rank < ranks; ++rank) {
       REQUIRE(timeline.saved_peak[rank] <= 2 * ranks);
       if (microbatches < 2 * ranks - 1) continue;
@@ -162,7 +165,7 @@ TEST_CASE("dualpipe-v loses at most (p - 1)(F + 2B - 3W), and with equal times h
 TEST_CASE("every chunk takes its microbatches in ascending order, in each kind of pass") {
   ForEveryShape([](int ranks, int microbatches) {
     for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
-      const Timeline timeline = Run(Make(name, ranks, 0, microbatches), {});
+      const Played timeline = Run(Make(name, ranks, 0, microbatches), {});
       for (const std::vector<Passes>& chunk : timeline.passes) {
         for (int microbatch = 1; microbatch < microbatches; ++microbatch) {
           REQUIRE(chunk[microbatch].forward > chunk[microbatch - 1].forward);
@@ -187,7 +190,7 @@ TEST_CASE("validation goes forward on every placement, and saves nothing") {
   ForEveryShape([](int ranks, int microbatches) {
     for (const char* name : {"1f1b", "interleaved", "zb-v"}) {
       const ChunkPlacement placement = Make(name, ranks, 0, 1).placement;
-      const Timeline timeline = Run(ForwardOnly(placement, microbatches), {});
+      const Played timeline = Run(ForwardOnly(placement, microbatches), {});
       REQUIRE(timeline.saved_peak == std::vector<int>(ranks, 1));
       // Nothing is lost but the way through the ranks, there and (with two chunks) back.
       REQUIRE(timeline.makespan - timeline.busy[0] <= 2.0 * ranks - 1);

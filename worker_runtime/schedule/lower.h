@@ -36,8 +36,7 @@ struct Slots {
 struct RankPlan {
   std::vector<Instruction> instructions;
   // The tensors that a forward saves for the backward pass: until kBackward or kBackwardWeight has
-  // run (in a schedule without them for the forward alone). The count is the least possible:
-  // Simulate's saved_peak.
+  // run (in a schedule without them for the forward alone). The count is the least possible.
   Slots saved;
   // The tensors that kBackwardInput saves for kBackwardWeight. The count is the least possible.
   Slots deferred;

@@ -11,6 +11,7 @@
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/schedule_csv.h"
 #include "worker_runtime/schedule/simulate.h"
+#include "worker_runtime/schedule/testing/cost.h"
 #include "worker_runtime/schedule/testing/play.h"
 #include "worker_runtime/schedule/testing/write_csv.h"
 
@@ -184,7 +185,7 @@ TEST_CASE(
 TEST_CASE("no plan deadlocks, loses data, or saves more than the simulator counts") {
   ForEverySchedule(8, [&](const Schedule& schedule) {
     const std::vector<RankPlan> plans = Plans(schedule);
-    const std::vector<int> peak = Simulate(schedule)->saved_peak;
+    const std::vector<int> peak = CostOf(schedule, *Simulate(schedule)).saved_peak;
     for (size_t rank = 0; rank < plans.size(); ++rank) {
       REQUIRE(plans[rank].saved.count == peak[rank]);
     }
@@ -211,7 +212,7 @@ TEST_CASE("random schedules survive the CSV file and are played to their end") {
     REQUIRE(read->placement == schedule.placement);
     REQUIRE(read->microbatches == schedule.microbatches);
     const std::vector<RankPlan> plans = Plans(schedule, round % 4);
-    const std::vector<int> peak = Simulate(schedule)->saved_peak;
+    const std::vector<int> peak = CostOf(schedule, *Simulate(schedule)).saved_peak;
     for (size_t rank = 0; rank < plans.size(); ++rank) {
       REQUIRE(plans[rank].saved.count == peak[rank]);
     }

@@ -1,7 +1,6 @@
 #include "worker_runtime/schedule/simulate.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +8,6 @@
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
-namespace {
 
 double TimeOf(ComputeKind kind, const ComputeTimes& times) {
   switch (kind) {
@@ -25,18 +23,14 @@ double TimeOf(ComputeKind kind, const ComputeTimes& times) {
   CONVENE_CHECK(false);
 }
 
+namespace {
+
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const ComputeTimes& times)
-      : schedule_(schedule),
-        times_(times),
-        ranks_(schedule.ranks.size()),
-        clock_(ranks_, 0),
-        saved_(ranks_, 0) {
+      : schedule_(schedule), times_(times), ranks_(schedule.ranks.size()), clock_(ranks_, 0) {
     timeline_.passes.assign(schedule.placement.size(), std::vector<Passes>(schedule.microbatches));
     timeline_.start.resize(ranks_);
-    timeline_.busy.resize(ranks_);
-    timeline_.saved_peak.resize(ranks_);
   }
 
   absl::StatusOr<Timeline> Run() {
@@ -54,9 +48,6 @@ class Simulator {
       }
     }
     CONVENE_RETURN_IF_ERROR(CheckFinished());
-    timeline_.makespan = *std::max_element(clock_.begin(), clock_.end());
-    const double busy = std::accumulate(timeline_.busy.begin(), timeline_.busy.end(), 0.0);
-    timeline_.bubble_fraction = 1 - busy / (timeline_.makespan * static_cast<double>(ranks_));
     return std::move(timeline_);
   }
 
@@ -124,16 +115,8 @@ class Simulator {
     const Compute& compute = schedule_.ranks[rank][position];
     const std::optional<double> input = InputTime(compute);
     if (!input.has_value()) return false;
-    const double time = TimeOf(compute.kind, times_);
     timeline_.start[rank].push_back(std::max(clock_[rank], *input));
-    timeline_.busy[rank] += time;
-    clock_[rank] = timeline_.start[rank].back() + time;
-    const bool is_forward = compute.kind == ComputeKind::kForward;
-    if (is_forward) {
-      timeline_.saved_peak[rank] = std::max(timeline_.saved_peak[rank], ++saved_[rank]);
-    }
-    const bool ends = !is_forward && compute.kind != ComputeKind::kBackwardInput;
-    if (ends || !trains_) --saved_[rank];
+    clock_[rank] = timeline_.start[rank].back() + TimeOf(compute.kind, times_);
     return true;
   }
 
@@ -168,7 +151,6 @@ class Simulator {
   const size_t ranks_;
   bool trains_ = false;        // something goes backward
   std::vector<double> clock_;  // [rank]
-  std::vector<int> saved_;     // [rank]: see saved_peak
   Timeline timeline_;          // `start` grows as the ranks go on
 };
 

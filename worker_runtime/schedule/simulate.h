@@ -1,4 +1,4 @@
-// PURE. Runs a schedule on paper: whether it can be done, and how long it takes.
+// PURE. Runs a schedule on paper: whether it can be done, and when each compute starts.
 #pragma once
 
 #include <vector>
@@ -17,6 +17,8 @@ struct ComputeTimes {
   double message = 0;  // between two ranks, from the end of one compute to the start of the next
 };
 
+double TimeOf(ComputeKind kind, const ComputeTimes& times);
+
 // Where the passes of one chunk and microbatch stand in the list of the chunk's rank; -1: nowhere.
 struct Passes {
   int forward = -1;
@@ -30,12 +32,6 @@ struct Passes {
 struct Timeline {
   std::vector<std::vector<Passes>> passes;  // [chunk][microbatch]
   std::vector<std::vector<double>> start;   // [rank][position in the rank's list]
-  double makespan = 0;
-  std::vector<double> busy;    // per rank: the sum of its computes' times
-  double bubble_fraction = 0;  // share of ranks x makespan in which a rank computes nothing
-  // Per rank: the most microbatches at one time that have gone forward through a chunk and whose
-  // backward pass through it has not ended, summed over its chunks. 1 where nothing goes backward.
-  std::vector<int> saved_peak;
 };
 
 // Every rank starts at time 0 and computes its list in order, each as soon as its input is there.
