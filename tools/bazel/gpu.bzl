@@ -56,6 +56,18 @@ def gpu_test(name, srcs, deps = [], gpu_deps = [], kernels = [], size = "small",
     convene_test(name = name, size = size, tags = ["cuda"], deps = deps + all_gpu_deps + kernels, **flags)
     convene_test_cases(name = name + "_emulated", deps = deps + emulated(all_gpu_deps), **flags)
 
+def device_test(name, srcs, deps, **kwargs):
+    """A convene_test on CPUs, and its cases alone, NAME_cases, for a program whose ranks have GPUs (//worker_runtime/testing:gpu_places).
+
+    Args:
+      name: ends in _test.
+      srcs: the test's sources, compiled once for both.
+      deps: what it tests.
+      **kwargs: of the convene_test.
+    """
+    convene_test_cases(name = name + "_cases", srcs = srcs, deps = deps)
+    convene_test(name = name, srcs = [], deps = [name + "_cases"], **kwargs)
+
 def _emulated_run_test_impl(ctx):
     executable = ctx.actions.declare_file(ctx.label.name)
     built = ctx.attr.program[DefaultInfo]
