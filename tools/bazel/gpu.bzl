@@ -65,7 +65,7 @@ def device_test(name, srcs, deps, **kwargs):
       deps: what it tests.
       **kwargs: of the convene_test.
     """
-    convene_test_cases(name = name + "_cases", srcs = srcs, deps = deps)
+    convene_test_cases(name = name + "_cases", srcs = srcs, visibility = ["//worker_runtime/trainer/testing:__pkg__"], deps = deps)
     convene_test(name = name, srcs = [], deps = [name + "_cases"], **kwargs)
 
 def _emulated_run_test_impl(ctx):

@@ -19,6 +19,13 @@ absl::Duration TimeoutOf(const PlaceOptions& options) {
   return options.transport == Transport::kNccl ? absl::Minutes(5) : absl::Seconds(30);
 }
 
+std::vector<std::pair<int, int>> Circle(int size) {
+  std::vector<std::pair<int, int>> links;
+  for (int place = 1; place < size; ++place) links.emplace_back(place - 1, place);
+  if (size > 2) links.emplace_back(0, size - 1);
+  return links;
+}
+
 }  // namespace
 
 bool OnGpus() { return linked_gpu_places.make != nullptr; }
@@ -46,6 +53,7 @@ absl::StatusOr<std::unique_ptr<Places>> Places::Make(const Layout& layout,
                                                      const PlaceOptions& given) {
   PlaceOptions options = given;
   options.timeout = TimeoutOf(given);
+  if (given.pp_links.empty()) options.pp_links = Circle(layout.pp);
   const bool on_gpus = options.transport == Transport::kNccl;
   std::unique_ptr<Places> places(new Places(layout.world_size(), on_gpus));
   if (!on_gpus) {

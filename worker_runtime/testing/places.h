@@ -46,7 +46,7 @@ struct PlaceOptions {
   // Of each call of a collective. Zero: half a minute; on GPUs five, for on emulated GPUs a whole
   // step of all ranks runs while one rank waits for one operation.
   absl::Duration timeout;
-  // BootstrapOptions::pp_links.
+  // BootstrapOptions::pp_links. Empty: each place of a pp group and the next one, in a circle.
   std::vector<std::pair<int, int>> pp_links;
 };
 
