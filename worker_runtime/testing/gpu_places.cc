@@ -16,7 +16,6 @@ absl::StatusOr<Place> MakeGpuPlace(const Layout& layout, int rank, rendezvous::S
   Place place;
   CONVENE_ASSIGN_OR_RETURN(place.device, Device::Cuda(rank));
   NcclBootstrapOptions bootstrap;
-  bootstrap.base.connect_timeout = options.timeout;
   bootstrap.base.operation_timeout = options.timeout;
   bootstrap.base.pp_links = options.pp_links;
   CONVENE_ASSIGN_OR_RETURN(place.communicators,
