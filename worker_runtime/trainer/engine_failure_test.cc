@@ -10,6 +10,7 @@
 #include "worker_runtime/comm/testing/test_worlds.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/small_model.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -23,13 +24,7 @@ constexpr int kSequenceLength = 8;
 // Trains until the rank has done its steps; the engine is gone on return.
 absl::Status Train(int rank, int steps, testing::Place& place) {
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                           Engine::Create({.model = {.layers = 4,
-                                                     .hidden_size = 16,
-                                                     .ffn_size = 24,
-                                                     .heads = 4,
-                                                     .kv_heads = 2,
-                                                     .head_size = 4,
-                                                     .vocabulary_size = 66},
+                           Engine::Create({.model = testing::SmallModel(),
                                            .layout = kLayout,
                                            .rank = rank,
                                            .sequence_length = kSequenceLength,

@@ -15,6 +15,7 @@
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/small_model.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -51,7 +52,7 @@ class LateDevice final : public testing::ForwardingDevice {
 class Trainer {
  public:
   explicit Trainer(absl::Duration timeout = absl::Minutes(1)) {
-    auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
+    auto engine = Engine::Create({.model = testing::SmallModel(),
                                   .sequence_length = kSequenceLength,
                                   .timeout = timeout,
                                   .stop_wanted = [this] { return stop_wanted; }},
@@ -117,7 +118,7 @@ TEST_CASE("one rank's wish to stop is every rank's result, in the same step") {
     testing::Place& place = (**places)[rank];
     int step = 0;
     CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                             Engine::Create({.model = *NamedModel("llama-tiny"),
+                             Engine::Create({.model = testing::SmallModel(),
                                              .layout = layout,
                                              .rank = rank,
                                              .sequence_length = kSequenceLength,

@@ -16,22 +16,13 @@
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/copy_parameters.h"
+#include "worker_runtime/trainer/testing/small_model.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr int kSequenceLength = 16;
-
-ModelConfig Small() {
-  return {.layers = 4,
-          .hidden_size = 16,
-          .ffn_size = 24,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_size = 4,
-          .vocabulary_size = 66};
-}
 
 // An update by the host does not begin until somebody waits.
 class LateHost final : public testing::ForwardingDevice {
@@ -65,7 +56,7 @@ class Trainer {
  public:
   Trainer(DType dtype, bool offloads, bool overlaps) {
     SetThreads(plain_->host(), offloads ? 3 : 1);  // no bit depends on it
-    auto engine = Engine::Create({.model = Small(),
+    auto engine = Engine::Create({.model = testing::SmallModel(),
                                   .seed = 3,
                                   .dtype = dtype,
                                   .overlap_communication = overlaps,
@@ -186,7 +177,7 @@ TEST_CASE("on every stage the first pass after a step waits for its own bucket's
   const std::unique_ptr<Device> device = testing::MakeTestDevice();
   CommunicatorSet set = PlannedCommunicators(layout, layout.pp - 1);
   LateSecondBucket rule;
-  const auto engine = Engine::Create({.model = Small(),
+  const auto engine = Engine::Create({.model = testing::SmallModel(),
                                       .update_rule = &rule,
                                       .layout = layout,
                                       .rank = layout.pp - 1,
