@@ -204,7 +204,8 @@ void OnEveryStage(Check check) {
   }
 }
 
-TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final") {
+TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final",
+          "[any-order]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Skeptic> told(config, chunks, place, in_halves);
@@ -221,7 +222,7 @@ TEST_CASE("a unit reads the weights that it acquired, and gradients said to be f
   });
 }
 
-TEST_CASE("a run's gradients do not depend on what stood in their place") {
+TEST_CASE("a run's gradients do not depend on what stood in their place", "[any-order]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage fresh(config, chunks, place, in_halves);
@@ -270,7 +271,8 @@ class Lender : public testing::WholeStore {
   const ArenaBlock<float> lent_;
 };
 
-TEST_CASE("activations lie in idle gradients, where there are some, and change none of them") {
+TEST_CASE("activations lie in idle gradients, where there are some, and change none of them",
+          "[any-order]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Lender> lent(config, chunks, place, in_halves, /*microbatches=*/1);
@@ -285,7 +287,7 @@ TEST_CASE("activations lie in idle gradients, where there are some, and change n
   });
 }
 
-TEST_CASE("what the store refuses ends the pass") {
+TEST_CASE("what the store refuses ends the pass", "[any-order]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   class Refusal : public testing::WholeStore {
    public:

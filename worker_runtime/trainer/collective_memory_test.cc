@@ -105,7 +105,7 @@ absl::Status Run(EngineOptions options, testing::Place& place, Given& given) {
   return validation.status();
 }
 
-TEST_CASE("collectives are given nothing but the memory that is there for them") {
+TEST_CASE("collectives are given nothing but the memory that is there for them", "[any-order]") {
   const Layout layout = GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2},
                                  Layout{.pp = 3, .dp = 1, .tp = 1}, Layout{.tp = 2, .cp = 2});
   const ContextMethod method =
@@ -115,6 +115,8 @@ TEST_CASE("collectives are given nothing but the memory that is there for them")
   const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
   const char* const schedule = GENERATE("1f1b", "zb-h1");
   INFO(layout.ToString());
+  // On GPUs each value with one of the other's.
+  if (testing::OnGpus() && (recompute == Recompute::kFull) == (schedule[0] == 'z')) return;
   if (!testing::HasPlacesOrSkips(layout.world_size())) return;
   const ModelConfig model = {.layers = 6,
                              .hidden_size = 16,

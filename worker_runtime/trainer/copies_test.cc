@@ -130,7 +130,8 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
   return absl::OkStatus();
 }
 
-TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders") {
+TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders",
+          "[any-order]") {
   const Layout layout = GENERATE(
       Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
       Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2},
@@ -140,7 +141,7 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   const int zero_stage = GENERATE(1, 2, 3);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : "") << ", ZeRO-" << zero_stage);
-  if (testing::OnGpus() && layout.world_size() > 6) return;
+  if (testing::OnGpus() && (layout.world_size() > 6 || zero_stage == 2)) return;
   if (!testing::HasPlacesOrSkips(layout.world_size())) return;
   const auto places = testing::Places::Make(layout);
   REQUIRE_OK(places);

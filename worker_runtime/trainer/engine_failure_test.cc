@@ -62,7 +62,7 @@ TEST_CASE("a peer that dies between two steps is named by the next one") {
   }
 }
 
-TEST_CASE("a peer that is silent is named by the reduction that waited for it") {
+TEST_CASE("a peer that is silent is named by the reduction that waited for it", "[any-order]") {
   if (!testing::HasPlacesOrSkips(kLayout.world_size())) return;
   for (const Transport transport : testing::TestedTransports()) {
     INFO(ToString(transport));
@@ -75,7 +75,7 @@ TEST_CASE("a peer that is silent is named by the reduction that waited for it") 
   }
 }
 
-TEST_CASE("a peer that is done and gone is no error, whoever is first") {
+TEST_CASE("a peer that is done and gone is no error, whoever is first", "[any-order]") {
   if (!testing::HasPlacesOrSkips(kLayout.world_size())) return;
   for (const Transport transport : testing::TestedTransports()) {
     for (int turn = 0; turn < 10; ++turn) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/layout_run.h"
@@ -22,10 +23,11 @@ constexpr int64_t kBatch = 6;
 constexpr const char* kLayouts[] = {
     "",
     "dp_shard=3 micro_batch=2",
-    "dp_shard=2 zero_stage=2 bucket=1",
     "dp_shard=2 zero_stage=3 bucket=1 overlap=0",
-    "dp_shard=2 zero_stage=3 offload=all",
     "tp=2 cp=2 sequence_parallel=on",
+    // With something beside the arithmetic: these on GPUs too.
+    "dp_shard=2 zero_stage=2 bucket=1",
+    "dp_shard=2 zero_stage=3 offload=all",
     "pp=2 schedule=zb-h1",
     "pp=2 dp_replicate=2 schedule=interleaved virtual_stages=2 offload=optimizer",
 };
@@ -64,7 +66,7 @@ TrainingRun Masked(TrainingRun run, Counts counts) {
 // AdamW would move weights by their decay and by the moments, had it only a gradient of 0.
 TEST_CASE("a step of which no target counts is as if it had not been, to the bit") {
   if (!testing::HasPlacesOrSkips(4)) return;
-  for (const char* const layout : kLayouts) {
+  for (const char* const layout : absl::MakeSpan(kLayouts).subspan(testing::OnGpus() ? 4 : 0)) {
     INFO(layout);
     TrainingRun with = RunOf(layout);
     TrainingRun without = with;
