@@ -2,6 +2,7 @@
 // gathered.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -69,12 +70,12 @@ struct TwinStore {
     CHECK(gradient.adds == adds);
     return gradient.data;
   }
-  // All of a block's split gradients become `value`.
+  // All of a block's split gradients become `value`, in compute().
   void Fill(int unit, float value) {
     const Placement::Unit& place = store.placement().units[unit];
     for (const int tensor : {kQkv, kAttentionOut, kGateUp, kDown}) {
       const int64_t count = store.placement().tensors[place.tensors[tensor]].count;
-      testing::Put(std::vector<float>(count, value), Gradient(unit, tensor, false), *device);
+      Copy(count, Values(value), Gradient(unit, tensor, false), device->compute());
     }
   }
   absl::Status Done(int unit, bool is_last) { return store.GradientsDone(unit, is_last); }
@@ -86,11 +87,24 @@ struct TwinStore {
     return std::all_of(sum.begin(), sum.end(), [=](float x) { return x == value; });
   }
 
+  // As many times `value` as any tensor has elements.
+  const float* Values(float value) {
+    std::unique_ptr<testing::DeviceArray<float>>& values = values_[value];
+    if (values == nullptr) {
+      const std::vector<float> host(store.placement().flat_count, value);
+      values = std::make_unique<testing::DeviceArray<float>>(host, *device);
+    }
+    return values->data();
+  }
+
   const CommunicatorSet solo = SoloCommunicators();
   const std::unique_ptr<Device> device = testing::MakeTestDevice();
   Twin reduce, gather;
   Arena arena{"test", device->memory()};
   BucketStore store;
+
+ private:
+  std::map<float, std::unique_ptr<testing::DeviceArray<float>>> values_;
 };
 
 TEST_CASE("gradients are made anew in each pass, and add up in the shard over passes and ranks") {
@@ -154,8 +168,9 @@ int GathersOfPasses(TwinStore& twin) {
       const Placement::Tensor& tensor = twin.store.placement().tensors[place.tensors[i]];
       if (tensor.bucket == 0) continue;
       const absl::Span<const float> data(static_cast<const float*>((*weights)[i]), tensor.count);
-      CHECK(testing::Fetch(data, *twin.device) ==
-            std::vector<float>(tensor.count, static_cast<float>(unit)));
+      const std::vector<float> values = testing::Fetch(data, *twin.device);
+      const float expected = static_cast<float>(unit);
+      CHECK(std::all_of(values.begin(), values.end(), [=](float x) { return x == expected; }));
     }
     twin.store.Release(unit);
   };
@@ -173,8 +188,8 @@ TEST_CASE("parameters are gathered for each pass, or once after an update") {
     for (int step = 0; step < 2; ++step) {
       for (int unit = 0; unit < units; ++unit) {
         const ShardPart& part = shard.parts[twin.store.placement().units[unit].bucket];
-        testing::Put(std::vector<float>(part.count, static_cast<float>(unit)),
-                     twin.store.ParametersOf(part).As<float>().data(), *twin.device);
+        Copy(part.count, twin.Values(static_cast<float>(unit)),
+             twin.store.ParametersOf(part).As<float>().data(), twin.device->compute());
         REQUIRE_OK(twin.store.Updated(unit + 1));
       }
       // The head's, and one more, lie in the slots when the backward pass begins.
