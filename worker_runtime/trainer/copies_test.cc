@@ -26,6 +26,7 @@ namespace convene::worker {
 namespace {
 
 constexpr int kSequenceLength = 8;
+constexpr int kSteps = 20;
 constexpr int kVocabulary = 16;
 
 // Adds up in rank order, but begins with a rank of its own choice.
@@ -76,8 +77,6 @@ class PlayedGpu final : public testing::ForwardingDevice {
   DeviceKind kind_;
 };
 
-int Steps() { return testing::OnGpus() ? 3 : 20; }
-
 using Weights = std::map<std::string, std::vector<float>>;
 
 // The weights of one rank after some steps, by name.
@@ -110,7 +109,7 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
                                            .collective_memory = place.collective_memory.get()},
                                           set, device));
   device.set_kind(DeviceKind::kCuda);
-  for (int step = 1; step <= Steps(); ++step) {
+  for (int step = 1; step <= kSteps; ++step) {
     std::vector<int32_t> tokens;
     for (int i = 0; i <= kSequenceLength; ++i) {
       tokens.push_back((i * i + 5 * coordinate.dp + 3 * step) % kVocabulary);
@@ -141,7 +140,7 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   const int zero_stage = GENERATE(1, 2, 3);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : "") << ", ZeRO-" << zero_stage);
-  if (testing::OnGpus() && (layout.world_size() > 6 || zero_stage == 2)) return;
+  if (testing::OnGpus() && (layout.world_size() > 6 || zero_stage > 1)) return;
   if (!testing::HasPlacesOrSkips(layout.world_size())) return;
   const auto places = testing::Places::Make(layout);
   REQUIRE_OK(places);
