@@ -69,22 +69,21 @@ TEST_CASE("a peer that is silent is named by the reduction that waited for it", 
     const bool is_nccl = transport == Transport::kNccl;
     const absl::Status end = LeftAlone(transport, absl::Seconds(is_nccl ? 5 : 2), /*closes=*/false);
     CHECK_STATUS(end, absl::StatusCode::kDeadlineExceeded, "dp reduce_scatter #");
-    // NCCL's watchdog asks the store, which has heard nothing of a rank that has not failed.
+    // These ranks have no store in which NCCL's watchdog could look for the peer's word.
     CHECK_STATUS(end, absl::StatusCode::kDeadlineExceeded,
                  is_nccl ? "did not complete within 5s" : "rank 1 (global rank 1)");
   }
 }
 
-TEST_CASE("a peer that is done and gone is no error, whoever is first", "[any-order]") {
-  if (!testing::HasPlacesOrSkips(kLayout.world_size())) return;
-  for (const Transport transport : testing::TestedTransports()) {
+TEST_CASE("a peer that is done and gone is no error, whoever is first") {
+  if (testing::OnGpus()) return;  // there a rank hears nothing of a peer that is gone
+  for (const Transport transport : testing::kTransports) {
     for (int turn = 0; turn < 10; ++turn) {
       const auto places = testing::Places::Make(kLayout, {.transport = transport});
       REQUIRE_OK(places);
       const std::vector<absl::Status> ends = (*places)->OnEveryRank([&](int rank) {
         testing::Place& place = (**places)[rank];
         const absl::Status end = Train(rank, 2, place);
-        place.collective_memory = nullptr;
         place.communicators = CommunicatorSet();
         return end;
       });
