@@ -8,6 +8,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/memory_store.h"
+#include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker::testing {
 namespace {
@@ -43,6 +44,7 @@ absl::Span<const Transport> TestedTransports() {
 }
 
 std::unique_ptr<Device> MakeTestDevice() {
+  SetDeterministicMatMul(true);
   if (!OnGpus()) return Device::Cpu();
   auto device = Device::Cuda(0);
   CONVENE_CHECK(device.ok());
@@ -51,6 +53,7 @@ std::unique_ptr<Device> MakeTestDevice() {
 
 absl::StatusOr<std::unique_ptr<Places>> Places::Make(const Layout& layout,
                                                      const PlaceOptions& given) {
+  SetDeterministicMatMul(true);
   PlaceOptions options = given;
   options.timeout = TimeoutOf(given);
   if (given.pp_links.empty()) options.pp_links = Circle(layout.pp);

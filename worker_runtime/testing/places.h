@@ -31,7 +31,9 @@ bool HasPlacesOrSkips(int ranks);
 // Over which a test of every transport goes: loopback and Gloo, or NCCL.
 absl::Span<const Transport> TestedTransports();
 
-// Of a test with one rank and no communicators. REQUIRES: HasPlacesOrSkips(1).
+// Of a test with one rank and no communicators. From here on products give the same bits in every
+// run (SetDeterministicMatMul), until an engine is made, which says so itself. REQUIRES:
+// HasPlacesOrSkips(1).
 std::unique_ptr<Device> MakeTestDevice();
 
 // A rank's processor and connections. A later member ends before the earlier ones.
@@ -50,7 +52,7 @@ struct PlaceOptions {
   std::vector<std::pair<int, int>> pp_links;
 };
 
-// The places of all ranks of a layout.
+// The places of all ranks of a layout. Products give the same bits as with MakeTestDevice.
 class Places {
  public:
   // Errors: the devices', the bootstrap's. REQUIRES: with Transport::kNccl

@@ -166,6 +166,7 @@ TEST_CASE("a pass that takes over the host's update is no graph, the passes betw
   const auto train = [steps](Device& device, bool cuda_graphs) {
     CommunicatorSet set = SoloCommunicators();
     const auto engine = Engine::Create({.model = testing::SmallModel(),
+                                        .deterministic = true,
                                         .sequence_length = kSequenceLength,
                                         .microbatches = kThree,
                                         .offload_optimizer = true,

@@ -59,6 +59,7 @@ class Trainer {
     auto engine = Engine::Create({.model = testing::SmallModel(),
                                   .seed = 3,
                                   .dtype = dtype,
+                                  .deterministic = true,
                                   .overlap_communication = overlaps,
                                   .sequence_length = kSequenceLength,
                                   .offload_optimizer = offloads},

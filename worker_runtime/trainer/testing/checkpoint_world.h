@@ -86,6 +86,7 @@ class World {
                           .rank = rank,
                           .seed = seed,
                           .dtype = dtype,
+                          .deterministic = true,
                           .micro_batch_size = 2,
                           .sequence_length = kSequenceLength,
                           .bucket_count_min = bucket_count_min,

@@ -65,6 +65,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Place& place, Rank& her
   EngineOptions options = run.engine;
   options.rank = rank;
   options.collective_memory = place.collective_memory.get();
+  options.deterministic = true;
   const int dp_rank = CoordinateOf(options.layout, rank).dp;
   CONVENE_ASSIGN_OR_RETURN(here.engine,
                            Engine::Create(options, place.communicators, *place.device));
