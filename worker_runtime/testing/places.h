@@ -25,7 +25,8 @@ namespace convene::worker::testing {
 bool OnGpus();
 
 // Whether there is a GPU for each of so many ranks, or none is needed. Else prints the line
-// `SKIPPED: ...`, by which tools/check counts the test case as skipped; the case then returns.
+// `SKIPPED: ...`, by which tools/check counts the test case as skipped; the case then returns. Of a
+// case's own thread.
 bool HasPlacesOrSkips(int ranks);
 
 // Over which a test of every transport goes: loopback and Gloo, or NCCL.
