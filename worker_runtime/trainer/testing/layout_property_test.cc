@@ -8,7 +8,7 @@
 // whole loss (model/gradient_test) and by documents apart (model/documents_test); a wrong count of
 // tokens or a wrong order of samples, by masked_loss_test, trainer/batches_test and
 // data/sample_order_test; a missing
-// event, which no CPU run shows, by overlap_test.
+// event, which no CPU run shows, by overlap_test, and on GPUs by layout_bits_test.
 #include <catch2/catch.hpp>
 
 #include "tools/base/testing/status_testing.h"
