@@ -6,6 +6,7 @@ FP32_DELTA is two units. In bf16 a unit in the last place of an activation is 2^
 moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
 """
 
+import shutil
 import unittest
 
 from tests.support.convene_testing import CONVENE_TRAIN, ConveneTestCase, read_metrics
@@ -18,8 +19,8 @@ BF16_DELTA = 2e-3
 
 class EmulatedGpuTest(ConveneTestCase):
 
-    def train(self, program, name, order="forward", **changes):
-        """(loss, norm of the gradient) of each step."""
+    def train(self, program, name, order="forward", first_step=1, **changes):
+        """(loss, norm of the gradient) of each step from `first_step` on, which must be the first of this run."""
         metrics = self.path(f"{name}.jsonl")
         # Two blocks of the smallest model; rows of 40 tokens, which do not fill two tiles of attention; three microbatches, so that both
         # gradient buffers meet the one activation slot in turns.
@@ -29,7 +30,7 @@ class EmulatedGpuTest(ConveneTestCase):
         output = self.finish(self.start(program, *self.train_arguments(**arguments), CONVENE_EMULATED_ORDER=order), 120)
         self.assertEqual("CUDA graphs  on" in output, "cuda_graphs" in changes, output)
         steps = [(line["loss"], line["grad_norm"]) for line in read_metrics(metrics)]
-        self.assertEqual(len(steps), STEPS)
+        self.assertEqual(len(steps), STEPS + 1 - first_step)
         return steps
 
     def assert_close(self, one, other, delta):
@@ -55,6 +56,17 @@ class EmulatedGpuTest(ConveneTestCase):
                     offloaded = self.train(EMULATED_TRAIN, f"{offload}-{order}", order=order, device="cuda", precision="fp32",
                                            zero_stage=stage, offload=offload)
                     self.assert_close(on_gpu, offloaded, FP32_DELTA)
+
+    def test_a_gpu_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(self):
+        for name, changes in (("kept", {}), ("offloaded", {"zero_stage": 1, "offload": "optimizer"})):
+            with self.subTest(name):
+                saved = self.path(f"saved-{name}")
+                common = {"device": "cuda", "precision": "bf16", "checkpoint_dir": saved, "checkpoint_every": 2, "checkpoint_keep": STEPS, **changes}
+                whole = self.train(EMULATED_TRAIN, name, order="random", **common)
+                for step in range(3, STEPS + 1):
+                    shutil.rmtree(f"{saved}/step_{step:08}", ignore_errors=True)
+                resumed = self.train(EMULATED_TRAIN, f"{name}-resumed", order="forward", first_step=3, **common)
+                self.assertEqual(resumed, whole[2:])
 
     def test_in_bf16_a_gpu_learns_what_a_cpu_learns(self):
         # Documents of about twenty bytes, which do not see each other.

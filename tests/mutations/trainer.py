@@ -46,7 +46,7 @@ COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
 NCCL_SESSION = f'{RUNTIME}/comm/nccl/session.cc'
 NCCL_RANKS = '//worker_runtime/comm/nccl:nccl_emulated_test_forward'
-GPU_LAYOUTS = ' '.join(f'//worker_runtime/trainer/testing:gpu_layout_emulated_test_{order}' for order in ('forward', 'random'))
+ON_GPUS = '//worker_runtime/trainer/testing:on_gpus_emulated_test_random'
 
 MUTATIONS = [
     Mutation("the gradients of split rows' norms are not summed over tp", STORE,
@@ -160,7 +160,7 @@ MUTATIONS = [
              'groups_.embedding->AllReduce(of_this_end, ReduceOp::kSum,', 'groups_.embedding->AllReduce(of_this_end, ReduceOp::kMax,', LAYOUTS, '23'),
     Mutation('with split rows the two norms of a block that is made again share one output', f'{RUNTIME}/model/block.cc',
              'const bool shares_norms = rows.is_split() && pass.deferred < 0;', 'const bool shares_norms = false;',
-             '//worker_runtime/trainer/testing:layout_test', 'sequence parallel'),
+             '//worker_runtime/trainer/testing:layout_bits_test', 'sequence parallel'),
     Mutation('a token that does not count teaches', f'{RUNTIME}/ops/cpu/cross_entropy.cc',
              'if (target < 0) {', 'if (target < -1) {', LAYOUTS, '1'),
     Mutation("a message's slot is free once its reader has begun", LOWER,
@@ -283,9 +283,16 @@ MUTATIONS = [
              '//worker_runtime/trainer:host_update_test', 'offload'),
     Mutation('a message leaves before the arithmetic that makes it', NCCL_GROUP,
              'return Cuda(cudaStreamWaitEvent(lane.stream, ordering_, 0), "message");',
-             'return Cuda(lane.stream != nullptr ? cudaSuccess : cudaErrorInvalidValue, "message");', GPU_LAYOUTS, '18'),
+             'return Cuda(lane.stream != nullptr ? cudaSuccess : cudaErrorInvalidValue, "message");', ON_GPUS, '18'),
     Mutation('arithmetic does not wait for a message', NCCL_GROUP,
-             'return Cuda(cudaStreamWaitEvent(stream.queue().stream(), open.over, 0), "message");', 'return absl::OkStatus();', GPU_LAYOUTS, '18'),
+             'return Cuda(cudaStreamWaitEvent(stream.queue().stream(), open.over, 0), "message");', 'return absl::OkStatus();', ON_GPUS, '18'),
+    Mutation("a timeout over NCCL names the operation of the first group", NCCL_SESSION,
+             'if (first == nullptr || open.queued < first->open.front().queued) first = &order;', 'if (first == nullptr) first = &order;', ON_GPUS, '7'),
+    Mutation("a GPU's state is saved before it has been copied", OPTIMIZER,
+             'if (!options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));\n    HostState state', 'HostState state',
+             '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward', 'checkpoint'),
+    Mutation("a GPU's thread does not wait for the host's update", f'{RUNTIME}/device/cuda/cuda_device.cc',
+             'if (point.queue->Await(point.count, timeout)) return status();', 'return status();', ON_GPUS, 'offload'),
     Mutation('a call of NCCL does not wait until it is queued', NCCL_SESSION,
              'CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));',
              'if (Clock::Real().Now() > deadline) CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));', NCCL_RANKS, '18'),

@@ -56,6 +56,18 @@ def gpu_test(name, srcs, deps = [], gpu_deps = [], kernels = [], size = "small",
     convene_test(name = name, size = size, tags = ["cuda"], deps = deps + all_gpu_deps + kernels, **flags)
     convene_test_cases(name = name + "_emulated", deps = deps + emulated(all_gpu_deps), **flags)
 
+def device_test(name, srcs, deps, **kwargs):
+    """A convene_test on CPUs, and its cases alone, NAME_cases, for a program whose ranks have GPUs (//worker_runtime/testing:gpu_places).
+
+    Args:
+      name: ends in _test.
+      srcs: the test's sources, compiled once for both.
+      deps: what it tests.
+      **kwargs: of the convene_test.
+    """
+    convene_test_cases(name = name + "_cases", srcs = srcs, visibility = ["//worker_runtime/trainer/testing:__pkg__"], deps = deps)
+    convene_test(name = name, srcs = [], deps = [name + "_cases"], **kwargs)
+
 def _emulated_run_test_impl(ctx):
     executable = ctx.actions.declare_file(ctx.label.name)
     built = ctx.attr.program[DefaultInfo]
@@ -81,7 +93,9 @@ _emulated_run_test = rule(
     test = True,
 )
 
-def emulated_test(name, test, kernels = [], args = [], orders = ["forward", "reverse", "random"], sanitizers = {}, size = "medium", gpus = 1, tags = []):
+_ORDERS = ["forward", "reverse", "random"]
+
+def emulated_test(name, test, kernels = [], args = [], orders = _ORDERS, sanitizers = {}, size = "medium", gpus = 1, tags = []):
     """Tests NAME_ORDER of each order of the threads, and NAME_SANITIZER of each sanitizer, in random order.
 
     Args:
@@ -89,7 +103,7 @@ def emulated_test(name, test, kernels = [], args = [], orders = ["forward", "rev
       test: a gpu_test.
       kernels: of `test`.
       args: for it: which of its cases run.
-      orders: fewer where the kernels' own tests run in all three, and the test is long.
+      orders: fewer where the kernels' own tests run in all three, and the test is long. A dict: for each order the arguments in place of `args`.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what `kernels` are built with: for each the arguments in place of `args`.
       size: of each order; the sanitizers take large.
       gpus: how many there are: one for each rank, where ranks are threads of the test.
@@ -103,7 +117,8 @@ def emulated_test(name, test, kernels = [], args = [], orders = ["forward", "rev
             deps = [test + "_emulated", _EMULATION + "sanitizers" + suffix] + [label + suffix for label in emulated(kernels)],
         )
     for order in orders:
-        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order, size = size, tags = tags, args = args, gpus = gpus)
+        its_args = orders[order] if type(orders) == "dict" else args
+        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order, size = size, tags = tags, args = its_args, gpus = gpus)
     for sanitizer, its_args in sanitizers.items():
         _emulated_run_test(
             name = name + "_" + sanitizer,

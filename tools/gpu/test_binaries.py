@@ -23,7 +23,7 @@ NCCL_TEST = '//worker_runtime/comm/nccl:nccl_test'
 LONG_LIMIT_SECONDS = {SLOWEST_TEST: 180, NCCL_TEST: 180}
 LIST_SECONDS = 30  # to load the libraries, and tell the names of the cases
 SANITIZER_FLOOR_SECONDS = 20
-# The tests that launch kernels of ours on one GPU: the others call libraries alone, or need several GPUs.
+# The tests of single kernels of ours: the others call libraries alone, train with the same kernels, or need several GPUs.
 SANITIZED = ('//worker_runtime/ops/cuda:kernels_test', SLOWEST_TEST)
 BENCH_FLOOR_SECONDS = 20
 # It measures every algorithm that cuBLASLt proposes, and loads each of its kernels for that: it comes last, and gets more of the time.

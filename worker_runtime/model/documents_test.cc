@@ -34,9 +34,9 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                               .vocabulary_size = kVocabulary,
                               .initializer_range = 0.3};
   const std::vector<UnitSpec> units = UnitsOf(config, testing::WholeModel(config), 1, 0);
-  testing::WholeStore store(units);
-  const CommunicatorSet communicators = SoloCommunicators();
   const std::unique_ptr<Device> device = Device::Cpu();
+  testing::WholeStore store(units, *device);
+  const CommunicatorSet communicators = SoloCommunicators();
   Arena arena("test");
   const std::unique_ptr<Stage> stage =
       Stage::Make({.config = config,
@@ -75,7 +75,7 @@ Losses LossesOf(const std::vector<int32_t>& tokens, const std::vector<int32_t>& 
                    .documents = given});
   REQUIRE_OK(stage->Run(forward, device->compute()));
   REQUIRE_OK(stage->Run(backward, device->compute()));
-  result.gradients = store.gradients;
+  result.gradients = store.gradients.Fetch();
   return result;
 }
 

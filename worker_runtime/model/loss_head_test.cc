@@ -3,14 +3,20 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::DeviceArray;
 
 constexpr int kRows = 75;
 constexpr int kHidden = 24;
@@ -33,52 +39,54 @@ std::vector<float> Numbers(size_t count, double step) {
 
 struct Outcome {
   double loss = 0;
-  std::vector<float> gradient = std::vector<float>(kRows * kHidden);
-  // The gradient is overwritten: its old content must not show.
-  std::vector<float> norm_gradient = std::vector<float>(kHidden, NAN);
-  std::vector<float> head_gradient = std::vector<float>(kVocabulary * kHidden, NAN);
+  std::vector<float> gradient, norm_gradient, head_gradient;
 };
 
 // Two tensors, a norm and a head, and where their gradients go.
 class HeadStore final : public UnitStore {
  public:
-  explicit HeadStore(Outcome& outcome) : outcome_(outcome) {}
+  explicit HeadStore(Device& device)
+      : norm_gradient(std::vector<float>(kHidden, NAN), device),
+        head_gradient(std::vector<float>(kVocabulary * kHidden, NAN), device),
+        norm_(Numbers(kHidden, 0.7), device),
+        head_(Numbers(kVocabulary * kHidden, 0.37), device) {}
 
   absl::StatusOr<absl::Span<const void* const>> Acquire(int /*unit*/) override { return weights_; }
   WeightGradient Gradient(int /*unit*/, int tensor, bool is_first) override {
-    std::vector<float>& gradient =
-        tensor == kHead ? outcome_.head_gradient : outcome_.norm_gradient;
-    return {.data = gradient.data(), .adds = !is_first};
+    return {.data = (tensor == kHead ? head_gradient : norm_gradient).data(), .adds = !is_first};
   }
   absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
 
+  // They are overwritten: their old content must not show.
+  const DeviceArray<float> norm_gradient, head_gradient;
+
  private:
-  Outcome& outcome_;
-  const std::vector<float> norm_ = Numbers(kHidden, 0.7);
-  const std::vector<float> head_ = Numbers(kVocabulary * kHidden, 0.37);
+  const DeviceArray<float> norm_, head_;
   const std::vector<const void*> weights_ = {norm_.data(), head_.data()};
 };
 
 Outcome Run(size_t logits_bytes) {
+  const std::unique_ptr<Device> device = testing::MakeTestDevice();
   const CommunicatorSet communicators = SoloCommunicators();
-  Arena arena("test");
+  Arena arena("test", device->memory());
   LossHead<float> head({.rows = kRows,
                         .residual_rows = kRows,
                         .hidden = kHidden,
                         .vocabulary = {0, kVocabulary},
                         .norm_epsilon = 1e-5f,
                         .logits_bytes = logits_bytes},
-                       /*slots=*/1, DeviceKind::kCpu, arena);
+                       /*slots=*/1, device->kind(), arena);
   REQUIRE_OK(arena.Build());
-  const std::vector<float> residual = Numbers(kRows * kHidden, 0.11);
-  const std::vector<float> delta = Numbers(kRows * kHidden, 0.23);
-  std::vector<int32_t> targets;
-  for (int row = 0; row < kRows; ++row) targets.push_back(row % 9 == 4 ? -1 : row * 7 % 50);
-  Outcome outcome;
-  HeadStore store(outcome);
-  std::vector<float> sum(kRows * kHidden);
-  const float scale = 0.02f;
-  Stream stream = Stream::Cpu();
+  const DeviceArray<float> residual(Numbers(kRows * kHidden, 0.11), *device);
+  const DeviceArray<float> delta(Numbers(kRows * kHidden, 0.23), *device);
+  std::vector<int32_t> target_of_row;
+  for (int row = 0; row < kRows; ++row) target_of_row.push_back(row % 9 == 4 ? -1 : row * 7 % 50);
+  const DeviceArray<int32_t> targets(target_of_row, *device);
+  HeadStore store(*device);
+  const DeviceArray<float> sum(std::vector<float>(kRows * kHidden), *device);
+  const DeviceArray<float> gradient(std::vector<float>(kRows * kHidden), *device);
+  const DeviceArray<float> scale({0.02f}, *device);
+  const DeviceArray<double> loss({0.0}, *device);
   const ResidualRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
   const UnitSurroundings<float> around = {.rows = &rows};
   const auto weights = store.Acquire(0);
@@ -94,15 +102,16 @@ Outcome Run(size_t logits_bytes) {
                             .input = sum.data(),
                             .inputs = nullptr,
                             .targets = targets.data(),
-                            .gradient_scale = &scale,
-                            .loss_sum = &outcome.loss,
+                            .gradient_scale = scale.data(),
+                            .loss_sum = loss.data(),
                             .documents = {},
-                            .stream = stream,
+                            .stream = device->compute(),
                             .weights = *weights};
   Flow<float> flow = {.residual = residual.data(), .delta = delta.data()};
   REQUIRE_OK(head.Forward(pass, nullptr, flow));
-  REQUIRE_OK(head.Backward(pass, outcome.gradient.data()));
-  return outcome;
+  REQUIRE_OK(head.Backward(pass, gradient.data()));
+  return {loss.Fetch()[0], gradient.Fetch(), store.norm_gradient.Fetch(),
+          store.head_gradient.Fetch()};
 }
 
 void CheckClose(const std::vector<float>& actual, const std::vector<float>& expected) {
@@ -117,6 +126,7 @@ void CheckClose(const std::vector<float>& actual, const std::vector<float>& expe
 }
 
 TEST_CASE("many chunks give the loss and the gradients of one") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   const Outcome whole = Run(size_t{1} << 20);
   const Outcome chunked = Run(kVocabulary * sizeof(float) * 32);  // 32, 32 and 11 rows
   CHECK(whole.loss > 0);

@@ -17,9 +17,14 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/model/testing/whole_store.h"
+#include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::DeviceArray;
 
 constexpr int kBatch = 2;
 constexpr int kSequenceLength = 5;
@@ -41,6 +46,7 @@ ModelConfig Small(bool tied) {
 template <typename Store = testing::WholeStore>
 class LoneStage {
  private:
+  const std::unique_ptr<Device> device_ = testing::MakeTestDevice();
   const int place_;
   const bool in_halves_;
   const int microbatches_;
@@ -56,7 +62,7 @@ class LoneStage {
         in_halves_(in_halves),
         microbatches_(microbatches),
         units_(UnitsOf(config, testing::EvenChunk(config, chunks, place), 1, 0)),
-        store(units_),
+        store(units_, *device_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
                             .micro_batch_size = kBatch,
@@ -67,20 +73,18 @@ class LoneStage {
                             .activation_slots = 2 * microbatches,
                             .gradient_slots = microbatches},
                            {{place, units_}}, store, *communicators_.tp, *communicators_.cp,
-                           *device_, arena_)) {
+                           *device_, arena_)),
+        inputs_(Numbers(5, 0, config), *device_),
+        targets_(Numbers(7, 1, config), *device_) {
     REQUIRE_OK(arena_.Build());
-    stage_->Bind(&loss_sum_);
-    for (int i = 0; i < microbatches_ * kBatch * kSequenceLength; ++i) {
-      inputs_.push_back(i * 5 % config.vocabulary_size);
-      targets_.push_back((i * 7 + 1) % config.vocabulary_size);
-    }
+    stage_->Bind(loss_sum_.data());
   }
 
   // Forward passes of all microbatches, then their backward passes.
   absl::Status Run() {
-    const float gradient_scale = 1.0f;
-    stage_->SetBatch(
-        {.inputs = inputs_.data(), .targets = targets_.data(), .gradient_scale = &gradient_scale});
+    stage_->SetBatch({.inputs = inputs_.data(),
+                      .targets = targets_.data(),
+                      .gradient_scale = gradient_scale_.data()});
     for (int m = 0; m < microbatches_; ++m) {
       if (units_.front().kind != UnitKind::kEmbedding) Fill(stage_->activation(m), m);
       CONVENE_RETURN_IF_ERROR(stage_->Run(PassOf(ComputeKind::kForward, m), device_->compute()));
@@ -98,7 +102,7 @@ class LoneStage {
     return absl::OkStatus();
   }
 
-  double loss_sum() const { return loss_sum_; }
+  double loss_sum() const { return loss_sum_.Fetch()[0]; }
   size_t memory_bytes() const { return arena_.total_bytes(); }
 
  private:
@@ -117,19 +121,27 @@ class LoneStage {
             .is_first_weight = microbatch == 0,
             .is_last = kind != ComputeKind::kBackwardInput && microbatch == microbatches_ - 1};
   }
-  static void Fill(Elements elements, int seed) {
-    const absl::Span<float> values = elements.As<float>();
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(std::sin(static_cast<double>(i + 1) * (seed + 1)));
+  std::vector<int32_t> Numbers(int factor, int summand, const ModelConfig& config) const {
+    std::vector<int32_t> numbers;
+    for (int i = 0; i < microbatches_ * kBatch * kSequenceLength; ++i) {
+      numbers.push_back((i * factor + summand) % config.vocabulary_size);
     }
+    return numbers;
+  }
+  void Fill(Elements elements, int seed) {
+    std::vector<float> values;
+    for (size_t i = 0; i < elements.count; ++i) {
+      values.push_back(static_cast<float>(std::sin(static_cast<double>(i + 1) * (seed + 1))));
+    }
+    testing::Put(values, elements.As<float>().data(), *device_);
   }
 
   CommunicatorSet communicators_;
-  Arena arena_{"test"};
-  std::unique_ptr<Device> device_ = Device::Cpu();
-  std::unique_ptr<Stage> stage_;
-  double loss_sum_ = 0;
-  std::vector<int32_t> inputs_, targets_;
+  Arena arena_{"test", device_->memory()};
+  const std::unique_ptr<Stage> stage_;
+  const DeviceArray<double> loss_sum_{{0.0}, *device_};
+  const DeviceArray<float> gradient_scale_{{1.0f}, *device_};
+  const DeviceArray<int32_t> inputs_, targets_;
 };
 
 // Gives weights when they are asked for and not before, for one unit at a time; keeps gradients as
@@ -139,8 +151,10 @@ class Skeptic : public testing::WholeStore {
   std::vector<float> final_gradients;
   size_t units_done = 0;
 
-  explicit Skeptic(const std::vector<UnitSpec>& units)
-      : WholeStore(units), final_gradients(gradients.size()), weights_(parameters) {
+  Skeptic(const std::vector<UnitSpec>& units, Device& its_device)
+      : WholeStore(units, its_device),
+        final_gradients(gradients.span().size()),
+        weights_(parameters.Fetch()) {
     Hide();
   }
 
@@ -148,7 +162,8 @@ class Skeptic : public testing::WholeStore {
     Hide();
     for (const int tensor : placement.units[unit].tensors) {
       const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
-      std::copy_n(weights_.begin() + begin, count, parameters.begin() + begin);
+      const auto first = weights_.begin() + begin;
+      testing::Put(std::vector<float>(first, first + count), parameters.data() + begin, device);
     }
     return WholeStore::Acquire(unit);
   }
@@ -157,7 +172,8 @@ class Skeptic : public testing::WholeStore {
     if (!is_last) return absl::OkStatus();
     for (const int tensor : placement.units[unit].tensors) {
       const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
-      std::copy_n(gradients.begin() + begin, count, final_gradients.begin() + begin);
+      const auto now = testing::Fetch(gradients.span().subspan(begin, count), device);
+      std::copy(now.begin(), now.end(), final_gradients.begin() + begin);
     }
     ++units_done;
     return absl::OkStatus();
@@ -165,7 +181,8 @@ class Skeptic : public testing::WholeStore {
 
  private:
   void Hide() {
-    std::fill(parameters.begin(), parameters.end(), std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> nans(weights_.size(), std::numeric_limits<float>::quiet_NaN());
+    testing::Put(nans, parameters.data(), device);
   }
 
   const std::vector<float> weights_;
@@ -176,6 +193,7 @@ void OnEveryStage(Check check) {
   for (const bool in_halves : {false, true}) {
     for (const bool tied : {false, true}) {
       for (const int pp : {1, 2, 3}) {
+        if (testing::OnGpus() && pp != 2) continue;  // every unit, and both ends of a stage
         for (int place = 0; place < pp; ++place) {
           INFO("stage " << place << " of " << pp << (tied ? ", tied" : "")
                         << (in_halves ? ", in halves" : ""));
@@ -186,42 +204,49 @@ void OnEveryStage(Check check) {
   }
 }
 
-TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final") {
+TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final",
+          "[any-order]") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Skeptic> told(config, chunks, place, in_halves);
     LoneStage untold(config, chunks, place);
     REQUIRE_OK(told.Run());
     REQUIRE_OK(untold.Run());
     CHECK(told.loss_sum() == untold.loss_sum());
-    CHECK(told.store.gradients == untold.store.gradients);
-    CHECK(told.store.final_gradients == told.store.gradients);
+    const std::vector<float> gradients = told.store.gradients.Fetch();
+    CHECK(gradients == untold.store.gradients.Fetch());
+    CHECK(told.store.final_gradients == gradients);
     CHECK(told.store.units_done == told.store.placement.units.size());
-    CHECK(std::count(told.store.gradients.begin(), told.store.gradients.end(), 0.0f) <
-          static_cast<ptrdiff_t>(told.store.gradients.size()) / 2);
+    CHECK(std::count(gradients.begin(), gradients.end(), 0.0f) <
+          static_cast<ptrdiff_t>(gradients.size()) / 2);
   });
 }
 
-TEST_CASE("a run's gradients do not depend on what stood in their place") {
+TEST_CASE("a run's gradients do not depend on what stood in their place", "[any-order]") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage fresh(config, chunks, place, in_halves);
     LoneStage spoilt(config, chunks, place, in_halves);
     // Earlier steps and their reductions may have left anything in a tensor.
     for (const auto [begin, count, bucket, last_unit] : spoilt.store.placement.tensors) {
-      std::fill_n(spoilt.store.gradients.begin() + begin, count,
-                  std::numeric_limits<float>::quiet_NaN());
+      const std::vector<float> nans(count, std::numeric_limits<float>::quiet_NaN());
+      testing::Put(nans, spoilt.store.gradients.data() + begin, spoilt.store.device);
     }
     for (LoneStage<>* stage : {&fresh, &spoilt}) REQUIRE_OK(stage->Run());
-    CHECK(spoilt.store.gradients == fresh.store.gradients);
+    CHECK(spoilt.store.gradients.Fetch() == fresh.store.gradients.Fetch());
   });
 }
 
 // Its gradients lie idle until their backward pass.
 class Lender : public testing::WholeStore {
  public:
-  explicit Lender(const std::vector<UnitSpec>& units)
-      : WholeStore(units), lent_(arena_.Declare<float>("gradients", placement.flat_count)) {
+  Lender(const std::vector<UnitSpec>& units, Device& its_device)
+      : WholeStore(units, its_device),
+        arena_("gradients", device.memory()),
+        lent_(arena_.Declare<float>("gradients", placement.flat_count)) {
     REQUIRE_OK(arena_.Build());
-    std::fill(lent_.span().begin(), lent_.span().end(), std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> nans(lent_.size(), std::numeric_limits<float>::quiet_NaN());
+    testing::Put(nans, At(lent_), device);
   }
 
   ArenaBlock<float> IdleGradients(int unit) const override {
@@ -236,17 +261,19 @@ class Lender : public testing::WholeStore {
   absl::Status GradientsDone(int unit, bool /*is_last*/) override {
     for (const int tensor : placement.units[unit].tensors) {
       const auto [begin, count, bucket, last_unit] = placement.tensors[tensor];
-      std::copy_n(At(lent_) + begin, count, gradients.begin() + begin);
+      Copy(count, At(lent_) + begin, gradients.data() + begin, device.compute());
     }
     return absl::OkStatus();
   }
 
  private:
-  Arena arena_{"gradients"};
+  Arena arena_;
   const ArenaBlock<float> lent_;
 };
 
-TEST_CASE("activations lie in idle gradients, where there are some, and change none of them") {
+TEST_CASE("activations lie in idle gradients, where there are some, and change none of them",
+          "[any-order]") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Lender> lent(config, chunks, place, in_halves, /*microbatches=*/1);
     LoneStage own(config, chunks, place, in_halves, /*microbatches=*/1);
@@ -254,13 +281,14 @@ TEST_CASE("activations lie in idle gradients, where there are some, and change n
       REQUIRE_OK(lent.Run());
       REQUIRE_OK(own.Run());
       CHECK(lent.loss_sum() == own.loss_sum());
-      CHECK(lent.store.gradients == own.store.gradients);
+      CHECK(lent.store.gradients.Fetch() == own.store.gradients.Fetch());
     }
     CHECK((lent.memory_bytes() == own.memory_bytes()) == in_halves);
   });
 }
 
-TEST_CASE("what the store refuses ends the pass") {
+TEST_CASE("what the store refuses ends the pass", "[any-order]") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   class Refusal : public testing::WholeStore {
    public:
     using WholeStore::WholeStore;

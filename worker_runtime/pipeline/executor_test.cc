@@ -8,33 +8,38 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
-#include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/messages_only.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
 
+using testing::DeviceArray;
+
 constexpr int kElements = 3;
+
+float FirstInput(int microbatch, int i) {
+  return static_cast<float>(1000 * (microbatch + 1) + 100 * i);
+}
 
 constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
 
-// Every schedule of up to 4 ranks and 7 microbatches, and its plans.
+// Every schedule of so many ranks and up to 7 microbatches, and its plans.
 template <typename Check>
-void ForEverySchedule(Check check) {
+void ForEverySchedule(int ranks, Check check) {
   for (const char* name : kNames) {
-    for (int ranks = 1; ranks <= 4; ++ranks) {
-      for (int microbatches = 1; microbatches <= 7; ++microbatches) {
-        INFO(name << ", " << ranks << " ranks, " << microbatches << " microbatches");
-        const auto schedule = MakeSchedule(name, ranks, 0, microbatches);
-        REQUIRE_OK(schedule);
-        check(*schedule);
-      }
+    for (int microbatches = 1; microbatches <= 7; ++microbatches) {
+      INFO(name << ", " << ranks << " ranks, " << microbatches << " microbatches");
+      const auto schedule = MakeSchedule(name, ranks, 0, microbatches);
+      REQUIRE_OK(schedule);
+      check(*schedule);
     }
   }
 }
@@ -45,70 +50,135 @@ std::vector<RankPlan> PlansOf(const Schedule& schedule) {
   return *std::move(plans);
 }
 
-using Buffers = std::vector<std::vector<float>>;
+// So many slots in the device's memory, of zeros.
+class Slots {
+ public:
+  Slots(int64_t count, Device& device)
+      : values_(std::vector<float>((count + 1) * kElements), device) {}
+  float* operator[](int64_t slot) const { return values_.data() + slot * kElements; }
+  std::vector<float> Fetch() const { return values_.Fetch(); }
+
+ private:
+  const DeviceArray<float> values_;
+};
 
 // Arithmetic in place of a model: every number tells which microbatch it belongs to and which
-// chunks it has passed, so that one slot too early or too late is seen.
+// chunks it has passed, so that one slot too early or too late is seen. All of it is queued.
 class CountingStage : public PipelineStage {
  public:
-  CountingStage(const Schedule& schedule, const RankPlan& plan)
+  CountingStage(const Schedule& schedule, const RankPlan& plan, Device& device, int steps = 1)
       : last_chunk_(static_cast<int>(schedule.placement.size()) - 1),
-        saved_(plan.saved.count, std::vector<float>(kElements)),
-        deferred_(plan.deferred.count, std::vector<float>(kElements)),
-        activations_(plan.activations.count, std::vector<float>(kElements)),
-        gradients_(plan.gradients.count, std::vector<float>(kElements)) {}
+        ones_(std::vector<float>(kElements, 1.0f), device),
+        first_inputs_(FirstInputs(schedule.microbatches), device),
+        saved_(plan.saved.count, device),
+        deferred_(plan.deferred.count, device),
+        activations_(plan.activations.count, device),
+        gradients_(plan.gradients.count, device),
+        seen_(int64_t{3} * steps * static_cast<int64_t>(plan.instructions.size()), device) {}
 
-  absl::Status Run(const StagePass& pass, Stream& /*stream*/) override {
+  absl::Status Run(const StagePass& pass, Stream& stream) override {
     const auto [kind, chunk, microbatch] = pass.compute;
     if (microbatch == fails_at) return absl::ResourceExhaustedError("no memory");
-    for (int i = 0; i < kElements; ++i) {
-      switch (kind) {
-        case ComputeKind::kForward: {
-          const float x = pass.input < 0 ? static_cast<float>(1000 * (microbatch + 1) + 100 * i)
-                                         : activations_[pass.input][i];
-          saved_[pass.saved][i] = x;
-          if (pass.output >= 0) activations_[pass.output][i] = x + 1;
-          break;
+    const std::pair<int, int> place = {chunk, microbatch};
+    float* const saved = saved_[pass.saved];
+    switch (kind) {
+      case ComputeKind::kForward:
+        Copy(kElements, pass.input < 0 ? first_input(microbatch) : activations_[pass.input], saved,
+             stream);
+        if (pass.output < 0) break;
+        Copy(kElements, saved, activations_[pass.output], stream);
+        AddInPlace(kElements, ones_.data(), activations_[pass.output], stream);
+        break;
+      case ComputeKind::kBackward:
+      case ComputeKind::kBackwardInput: {
+        // The saved tensor takes part, as in a model, and so does the input.
+        float* const gradient = gradients_[pass.gradient];
+        if (chunk == last_chunk_) {
+          Copy(kElements, saved, gradient, stream);
+        } else {
+          AddInPlace(kElements, saved, gradient, stream);
         }
-        case ComputeKind::kBackward:
-        case ComputeKind::kBackwardInput: {
-          // The saved tensor takes part, as in a model, and so does the input.
-          float& gradient = gradients_[pass.gradient][i];
-          if (chunk == last_chunk_) gradient = 0;
-          gradient += saved_[pass.saved][i];
-          if (pass.input >= 0) CHECK(activations_[pass.input][i] == saved_[pass.saved][i]);
-          if (kind == ComputeKind::kBackwardInput) deferred_[pass.deferred][i] = gradient;
-          finished[{chunk, microbatch}].push_back(gradient);
-          break;
+        if (pass.input >= 0) {
+          inputs_.emplace_back(See(activations_[pass.input], stream), See(saved, stream));
         }
-        case ComputeKind::kBackwardWeight:
-          weights[{chunk, microbatch}].push_back(deferred_[pass.deferred][i] +
-                                                 saved_[pass.saved][i]);
-          break;
+        if (kind == ComputeKind::kBackwardInput) {
+          Copy(kElements, gradient, deferred_[pass.deferred], stream);
+        }
+        finished_[place].push_back(See(gradient, stream));
+        break;
+      }
+      case ComputeKind::kBackwardWeight: {
+        float* const both = See(deferred_[pass.deferred], stream);
+        AddInPlace(kElements, saved, both, stream);
+        weights_[place].push_back(both);
+        break;
       }
     }
-    if (pass.is_first) ++firsts[chunk];
-    if (pass.is_first_weight) {
-      CHECK(first_weights[chunk] == lasts[chunk]);
-      CHECK(kind != ComputeKind::kBackwardInput);
-      ++first_weights[chunk];
-    }
-    if (kind == ComputeKind::kBackwardWeight) CHECK_FALSE(pass.is_first);
-    CHECK((pass.head >= 0) == (chunk == last_chunk_));
-    if (pass.is_last) ++lasts[chunk];
+    Count(pass);
     return absl::OkStatus();
   }
-  Elements activation(int slot) override { return absl::MakeSpan(activations_[slot]); }
-  Elements gradient(int slot) override { return absl::MakeSpan(gradients_[slot]); }
+  Elements activation(int slot) override { return {activations_[slot], kElements, kFloat}; }
+  Elements gradient(int slot) override { return {gradients_[slot], kElements, kFloat}; }
+
+  // Once all is done: takes what was seen to the host.
+  void Finish() {
+    const std::vector<float> seen = seen_.Fetch();
+    const auto at = [&](const float* place) {
+      const auto first = seen.begin() + (place - seen_[0]);
+      return std::vector<float>(first, first + kElements);
+    };
+    for (const auto& [input, saved] : inputs_) is_wrong |= at(input) != at(saved);
+    for (const auto& [from, to] : {std::pair(&finished_, &finished), {&weights_, &weights}}) {
+      for (const auto& [place, all] : *from) {
+        for (const float* one : all) (*to)[place].push_back(at(one));
+      }
+    }
+  }
 
   int fails_at = -1;
+  bool is_wrong = false;  // what a pass was told, or an input at its backward pass
   // By chunk and microbatch, of every step.
-  std::map<std::pair<int, int>, std::vector<float>> finished, weights;
+  std::map<std::pair<int, int>, std::vector<std::vector<float>>> finished, weights;
   std::map<int, int> firsts, first_weights, lasts;  // by chunk
 
  private:
+  static constexpr DType kFloat = DType::kFloat32;
+
+  static std::vector<float> FirstInputs(int microbatches) {
+    std::vector<float> inputs;
+    for (int m = 0; m < microbatches; ++m) {
+      for (int i = 0; i < kElements; ++i) inputs.push_back(FirstInput(m, i));
+    }
+    return inputs;
+  }
+  float* first_input(int microbatch) const {
+    return first_inputs_.data() + int64_t{microbatch} * kElements;
+  }
+  // Keeps what stands in a slot now.
+  float* See(const float* slot, Stream& stream) {
+    float* const place = seen_[seen_count_++];
+    Copy(kElements, slot, place, stream);
+    return place;
+  }
+  void Count(const StagePass& pass) {
+    const auto [kind, chunk, microbatch] = pass.compute;
+    if (pass.is_first) ++firsts[chunk];
+    if (pass.is_first_weight) {
+      is_wrong |= first_weights[chunk] != lasts[chunk] || kind == ComputeKind::kBackwardInput;
+      ++first_weights[chunk];
+    }
+    is_wrong |= kind == ComputeKind::kBackwardWeight && pass.is_first;
+    is_wrong |= (pass.head >= 0) != (chunk == last_chunk_);
+    if (pass.is_last) ++lasts[chunk];
+  }
+
   const int last_chunk_;
-  Buffers saved_, deferred_, activations_, gradients_;
+  const DeviceArray<float> ones_, first_inputs_;
+  const Slots saved_, deferred_, activations_, gradients_, seen_;
+  int64_t seen_count_ = 0;
+  // Places in seen_.
+  std::vector<std::pair<const float*, const float*>> inputs_;
+  std::map<std::pair<int, int>, std::vector<const float*>> finished_, weights_;
 };
 
 struct Result {
@@ -117,38 +187,44 @@ struct Result {
 };
 
 // Runs `steps` steps over one executor a rank; the rank `failing` fails in microbatch 1.
-Result RunPipeline(const Schedule& schedule, int steps, int failing = -1) {
-  const int count = static_cast<int>(schedule.ranks.size());
+Result RunPipeline(const Schedule& schedule, int steps, testing::Places& places, int failing = -1) {
   const std::vector<RankPlan> plans = PlansOf(schedule);
   Result result;
-  std::vector<int> ranks;
-  for (int rank = 0; rank < count; ++rank) {
-    ranks.push_back(rank);
-    result.stages.push_back(std::make_unique<CountingStage>(schedule, plans[rank]));
-  }
-  if (failing >= 0) result.stages[failing]->fails_at = 1;
-  result.statuses.resize(count);
-  auto group = LoopbackWorld(count).Group(ranks, "pp");
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < count; ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-      Stream stream = Stream::Cpu();
-      PipelineExecutor executor(*result.stages[rank], *group[rank], plans[rank]);
-      absl::Status& status = result.statuses[rank];
-      for (int step = 0; step < steps && status.ok(); ++step) status = executor.Run(stream);
-      // The rank acts as a process that ends: its peers see the connection close.
-      if (!status.ok()) group[rank].reset();
-    });
-  }
-  for (Thread& thread : threads) thread.Join();
+  result.stages.resize(places.size());
+  result.statuses = places.OnEveryRank([&](int rank) {
+    auto& [device, communicators, memory] = places[rank];
+    result.stages[rank] = std::make_unique<CountingStage>(schedule, plans[rank], *device, steps);
+    CountingStage& stage = *result.stages[rank];
+    if (rank == failing) stage.fails_at = 1;
+    PipelineExecutor executor(stage, *communicators.pp, plans[rank]);
+    absl::Status status;
+    for (int step = 0; step < steps && status.ok(); ++step) {
+      status = executor.Run(device->compute());
+    }
+    status.Update(device->Synchronize(absl::Minutes(1)));
+    // The rank acts as a process that ends: its peers see the connection close.
+    if (!status.ok()) communicators = CommunicatorSet();
+    stage.Finish();
+    return status;
+  });
   return result;
 }
 
+std::unique_ptr<testing::Places> PlacesOf(int ranks) {
+  auto places = testing::Places::Make({.pp = ranks});
+  REQUIRE_OK(places);
+  return *std::move(places);
+}
+
 TEST_CASE("every microbatch comes through every chunk and back, whatever the slots") {
-  ForEverySchedule([](const Schedule& schedule) {
+  const int ranks = GENERATE(1, 2, 3, 4);
+  if (!testing::HasPlacesOrSkips(ranks)) return;
+  const std::unique_ptr<testing::Places> places = PlacesOf(ranks);
+  ForEverySchedule(ranks, [&](const Schedule& schedule) {
     constexpr int kSteps = 2;
-    const Result result = RunPipeline(schedule, kSteps);
+    const Result result = RunPipeline(schedule, kSteps, *places);
     for (const absl::Status& status : result.statuses) REQUIRE_OK(status);
+    for (const auto& stage : result.stages) CHECK_FALSE(stage->is_wrong);
     const int chunks = static_cast<int>(schedule.placement.size());
     for (int chunk = 0; chunk < chunks; ++chunk) {
       CountingStage& stage = *result.stages[schedule.placement[chunk]];
@@ -156,17 +232,18 @@ TEST_CASE("every microbatch comes through every chunk and back, whatever the slo
       CHECK(stage.first_weights[chunk] == kSteps);
       CHECK(stage.lasts[chunk] == kSteps);
       for (int m = 0; m < schedule.microbatches; ++m) {
-        const std::vector<float>& finished = stage.finished[{chunk, m}];
-        REQUIRE(finished.size() == kSteps * kElements);
-        for (size_t i = 0; i < finished.size(); ++i) {
-          const auto input = [&](int of_chunk) {
-            return static_cast<float>(1000 * (m + 1) + 100 * (i % kElements) + of_chunk);
-          };
-          float expected = 0;
-          for (int c = chunk; c < chunks; ++c) expected += input(c);
-          CHECK(finished[i] == expected);
-          const std::vector<float>& weights = stage.weights[{chunk, m}];
-          if (!weights.empty()) CHECK(weights[i] == expected + input(chunk));
+        const auto input = [&](int of_chunk, int i) {
+          return FirstInput(m, i) + static_cast<float>(of_chunk);
+        };
+        std::vector<float> expected(kElements), of_weights(kElements);
+        for (int i = 0; i < kElements; ++i) {
+          for (int c = chunk; c < chunks; ++c) expected[i] += input(c, i);
+          of_weights[i] = expected[i] + input(chunk, i);
+        }
+        CHECK(stage.finished[{chunk, m}] == std::vector<std::vector<float>>(kSteps, expected));
+        const auto& weights = stage.weights[{chunk, m}];
+        if (!weights.empty()) {
+          CHECK(weights == std::vector<std::vector<float>>(kSteps, of_weights));
         }
       }
     }
@@ -174,14 +251,18 @@ TEST_CASE("every microbatch comes through every chunk and back, whatever the slo
 }
 
 TEST_CASE("a stage that fails ends the run with its own error, its neighbours with a broken peer") {
-  const Result result = RunPipeline(*MakeSchedule("1f1b", 3, 0, 4), /*steps=*/1, /*failing=*/1);
+  if (testing::OnGpus()) return;  // engine_failure_test has what NCCL says
+  const Result result =
+      RunPipeline(*MakeSchedule("1f1b", 3, 0, 4), /*steps=*/1, *PlacesOf(3), /*failing=*/1);
   CHECK_STATUS(result.statuses[1], absl::StatusCode::kResourceExhausted, "no memory");
   CHECK_STATUS(result.statuses[0], absl::StatusCode::kUnavailable, "rank 1");
   CHECK_STATUS(result.statuses[2], absl::StatusCode::kUnavailable, "rank 1");
 }
 
 TEST_CASE("forward only sends nothing back") {
-  const Result result = RunPipeline(ForwardOnly({0, 1, 1, 0}, 5), /*steps=*/1);
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const std::unique_ptr<testing::Places> places = PlacesOf(2);
+  const Result result = RunPipeline(ForwardOnly({0, 1, 1, 0}, 5), /*steps=*/1, *places);
   for (const absl::Status& status : result.statuses) REQUIRE_OK(status);
   for (const auto& stage : result.stages) CHECK(stage->finished.empty());
 }
@@ -240,9 +321,10 @@ class CarefulStage final : public PipelineStage {
 void CheckSends(const Schedule& schedule) {
   const std::vector<RankPlan> plans = PlansOf(schedule);
   const int ranks = static_cast<int>(plans.size());
+  const std::unique_ptr<Device> device = Device::Cpu();
   for (int rank = 0; rank < ranks; ++rank) {
     INFO("rank " << rank);
-    CountingStage buffers(schedule, plans[rank]);
+    CountingStage buffers(schedule, plans[rank], *device);
     UnhurriedCollective pp(rank, ranks);
     CarefulStage careful(buffers, pp);
     PipelineExecutor executor(careful, pp, plans[rank]);
@@ -258,7 +340,7 @@ void CheckSends(const Schedule& schedule) {
 }
 
 TEST_CASE("no slot is written before its last send has left it") {
-  ForEverySchedule([](const Schedule& schedule) {
+  ForEverySchedule(GENERATE(1, 2, 3, 4), [](const Schedule& schedule) {
     CheckSends(schedule);
     CheckSends(ForwardOnly(schedule.placement, schedule.microbatches));
   });

@@ -1,17 +1,15 @@
 #include "worker_runtime/shard/copied_slices.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
-#include "worker_runtime/comm/testing/loopback.h"
-#include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
@@ -40,10 +38,12 @@ TEST_CASE("copies get their sum, and nothing else changes") {
   auto config = NamedModel("llama-tiny");
   REQUIRE_OK(config);
   config->kv_heads = kv_heads;
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators({.tp = kTp});
+  const Layout layout = {.tp = kTp};
+  if (!testing::HasPlacesOrSkips(kTp)) return;
+  const auto places = testing::Places::Make(layout);
+  REQUIRE_OK(places);
   std::vector<Placement> placements;
   std::vector<std::vector<float>> gradients(kTp);
-  std::vector<absl::Status> statuses(kTp);
   for (int rank = 0; rank < kTp; ++rank) {
     placements.push_back(PlaceUnits(UnitsOf(*config, testing::WholeModel(*config), kTp, rank), kDp,
                                     /*bucket_count_min=*/60'000));
@@ -52,23 +52,18 @@ TEST_CASE("copies get their sum, and nothing else changes") {
     }
   }
   const auto sum = [&](int rank) -> absl::Status {
-    const std::unique_ptr<Device> device = Device::Cpu();
-    Arena arena{"test"};
+    auto& [device, communicators, collective_memory] = (**places)[rank];
+    Arena arena("test", device->memory());
     const FlatShard shard = MakeFlatShard(placements[rank], kDp, dp_rank);
-    CopiedSlices slices(placements[rank], shard, *sets[rank].tp, *device, arena);
-    const absl::Status built = arena.Build();
-    if (!built.ok()) return built;
-    return slices.Sum([&](const ShardPart& part) {
-      return absl::MakeSpan(gradients[rank]).subspan(part.flat_begin, part.count);
-    });
+    CopiedSlices slices(placements[rank], shard, *communicators.tp, *device, arena);
+    CONVENE_RETURN_IF_ERROR(arena.Build());
+    const testing::DeviceArray<float> all(gradients[rank], *device);
+    CONVENE_RETURN_IF_ERROR(slices.Sum(
+        [&](const ShardPart& part) { return all.span().subspan(part.flat_begin, part.count); }));
+    gradients[rank] = all.Fetch();
+    return device->status();
   };
-  {
-    std::vector<Thread> threads;
-    for (int rank = 0; rank < kTp; ++rank) {
-      threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] { statuses[rank] = sum(rank); });
-    }
-    for (Thread& thread : threads) thread.Join();
-  }
+  const std::vector<absl::Status> statuses = (*places)->OnEveryRank(sum);
   int64_t summed = 0;
   int64_t wrong = 0;
   for (int rank = 0; rank < kTp; ++rank) {

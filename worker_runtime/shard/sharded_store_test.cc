@@ -2,18 +2,22 @@
 // gathered.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/testing/device_array.h"
 #include "worker_runtime/testing/forwarding_collective.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
@@ -31,14 +35,11 @@ class Twin final : public testing::ForwardingCollective {
       return ForwardingCollective::Call(call, stream);
     }
     ++calls;
-    AwaitAll(stream);
-    const absl::Span<float> values = call.output.As<float>();
-    const size_t half = values.size() / 2;
-    if (reduces) {
-      for (float& value : values.subspan(half)) value *= 2;
-    } else {
-      std::copy_n(values.data() + half, half, values.data());
-    }
+    float* const others = call.output.As<float>().data();
+    const int64_t half = static_cast<int64_t>(call.output.count) / 2;
+    float* const own = others + half;
+    Copy(half, own, others, stream);
+    if (reduces) AddInPlace(half, others, own, stream);
     return absl::OkStatus();
   }
 
@@ -69,30 +70,45 @@ struct TwinStore {
     CHECK(gradient.adds == adds);
     return gradient.data;
   }
-  // All of a block's split gradients become `value`.
+  // All of a block's split gradients become `value`, in compute().
   void Fill(int unit, float value) {
     const Placement::Unit& place = store.placement().units[unit];
     for (const int tensor : {kQkv, kAttentionOut, kGateUp, kDown}) {
-      std::fill_n(Gradient(unit, tensor, false),
-                  store.placement().tensors[place.tensors[tensor]].count, value);
+      const int64_t count = store.placement().tensors[place.tensors[tensor]].count;
+      Copy(count, Values(value), Gradient(unit, tensor, false), device->compute());
     }
   }
   absl::Status Done(int unit, bool is_last) { return store.GradientsDone(unit, is_last); }
   // Whether all gradients of this rank's part of a unit are `value`.
   bool HasSum(int unit, float value) {
     const int bucket = store.placement().units[unit].bucket;
-    const absl::Span<float> sum = store.GradientsOf(store.shard().parts[bucket]);
+    const std::vector<float> sum =
+        testing::Fetch(store.GradientsOf(store.shard().parts[bucket]), *device);
     return std::all_of(sum.begin(), sum.end(), [=](float x) { return x == value; });
   }
 
+  // As many times `value` as any tensor has elements.
+  const float* Values(float value) {
+    std::unique_ptr<testing::DeviceArray<float>>& values = values_[value];
+    if (values == nullptr) {
+      const std::vector<float> host(store.placement().flat_count, value);
+      values = std::make_unique<testing::DeviceArray<float>>(host, *device);
+    }
+    return values->data();
+  }
+
   const CommunicatorSet solo = SoloCommunicators();
-  const std::unique_ptr<Device> device = Device::Cpu();
+  const std::unique_ptr<Device> device = testing::MakeTestDevice();
   Twin reduce, gather;
-  Arena arena{"test"};
+  Arena arena{"test", device->memory()};
   BucketStore store;
+
+ private:
+  std::map<float, std::unique_ptr<testing::DeviceArray<float>>> values_;
 };
 
 TEST_CASE("gradients are made anew in each pass, and add up in the shard over passes and ranks") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   TwinStore twin;
   for (int step = 0; step < 2; ++step) {
     for (const float value : {1.0f, 2.0f, 4.0f}) {
@@ -109,6 +125,7 @@ TEST_CASE("gradients are made anew in each pass, and add up in the shard over pa
 }
 
 TEST_CASE("gradients of several forward passes add up until their backward pass") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   TwinStore twin;
   const int head = static_cast<int>(twin.store.placement().units.size()) - 1;
   const float* const first = twin.Gradient(head, kHead, false);
@@ -122,6 +139,7 @@ TEST_CASE("gradients of several forward passes add up until their backward pass"
 }
 
 TEST_CASE("where all slots hold gradients the oldest are summed as far as they are") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   TwinStore twin;
   twin.Fill(1, 1.0f);
   twin.Fill(2, 1.0f);
@@ -149,9 +167,10 @@ int GathersOfPasses(TwinStore& twin) {
     for (size_t i = 0; i < weights->size(); ++i) {
       const Placement::Tensor& tensor = twin.store.placement().tensors[place.tensors[i]];
       if (tensor.bucket == 0) continue;
-      const auto* const data = static_cast<const float*>((*weights)[i]);
+      const absl::Span<const float> data(static_cast<const float*>((*weights)[i]), tensor.count);
+      const std::vector<float> values = testing::Fetch(data, *twin.device);
       const float expected = static_cast<float>(unit);
-      CHECK(std::all_of(data, data + tensor.count, [=](float x) { return x == expected; }));
+      CHECK(std::all_of(values.begin(), values.end(), [=](float x) { return x == expected; }));
     }
     twin.store.Release(unit);
   };
@@ -161,6 +180,7 @@ int GathersOfPasses(TwinStore& twin) {
 }
 
 TEST_CASE("parameters are gathered for each pass, or once after an update") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   for (const bool reshards : {true, false}) {
     TwinStore twin(reshards);
     const FlatShard& shard = twin.store.shard();
@@ -168,8 +188,8 @@ TEST_CASE("parameters are gathered for each pass, or once after an update") {
     for (int step = 0; step < 2; ++step) {
       for (int unit = 0; unit < units; ++unit) {
         const ShardPart& part = shard.parts[twin.store.placement().units[unit].bucket];
-        const absl::Span<float> own = twin.store.ParametersOf(part).As<float>();
-        std::fill(own.begin(), own.end(), static_cast<float>(unit));
+        Copy(part.count, twin.Values(static_cast<float>(unit)),
+             twin.store.ParametersOf(part).As<float>().data(), twin.device->compute());
         REQUIRE_OK(twin.store.Updated(unit + 1));
       }
       // The head's, and one more, lie in the slots when the backward pass begins.
@@ -181,10 +201,11 @@ TEST_CASE("parameters are gathered for each pass, or once after an update") {
 }
 
 TEST_CASE("over 8 ranks a rank's memory is a tenth above the formula's at most") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   const auto model = NamedModel("llama-3-70b");
   REQUIRE_OK(model);
   const CommunicatorSet set = PlannedCommunicators({.dp = 8}, 0);
-  const std::unique_ptr<Device> device = Device::Cpu();
+  const std::unique_ptr<Device> device = testing::MakeTestDevice();
   Arena arena{"test"};
   BucketStore store(
       PlaceUnits(UnitsOf(*model, testing::WholeModel(*model), 1, 0), 8, kUnitBuckets),

@@ -17,6 +17,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/report/testing/read_metrics.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
 
 namespace convene::worker {
@@ -139,6 +140,7 @@ struct Run {
 };
 
 TEST_CASE("the training goes on beside a slow disk, which gets the bytes of a save that waits") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   const bool offloads = GENERATE(false, true);
   CAPTURE(offloads);
   Run run(/*failures_max=*/1, offloads);
@@ -165,6 +167,7 @@ TEST_CASE("the training goes on beside a slow disk, which gets the bytes of a sa
 }
 
 TEST_CASE("a save that comes due waits until the one in flight is on the disk") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
   run.disk.Hold(true);
   RequireAllOk(run.Save(1));
@@ -183,6 +186,7 @@ TEST_CASE("a save that comes due waits until the one in flight is on the disk") 
 }
 
 TEST_CASE("saves that fail beside the training are counted on all ranks until they end the run") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/2);
   run.disk.FailAt({"step_00000001/", "step_00000003/", "step_00000004/"});
   for (const int64_t step : {1, 2, 3, 4}) {
@@ -201,6 +205,7 @@ TEST_CASE("saves that fail beside the training are counted on all ranks until th
 }
 
 TEST_CASE("a rank that sees too many failures asks all to stop, and goes on until they do") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
   run.disk.FailAt({"step_00000001/"});
   RequireAllOk(run.Save(1));
@@ -215,6 +220,7 @@ TEST_CASE("a rank that sees too many failures asks all to stop, and goes on unti
 }
 
 TEST_CASE("a stop after a save in flight that fails still saves the last step") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/2);
   run.disk.Hold(true);
   run.disk.FailAt({"step_00000001/rank_00001.index"});
@@ -227,6 +233,7 @@ TEST_CASE("a stop after a save in flight that fails still saves the last step") 
 }
 
 TEST_CASE("a training that ends without its peers gives up its save in flight") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
   RequireAllOk(run.SaveLast(1));
   const MonotonicTime began = Clock::Real().Now();
@@ -242,6 +249,7 @@ TEST_CASE("a training that ends without its peers gives up its save in flight") 
 }
 
 TEST_CASE("where no thread can be started, the training waits for the save") {
+  if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
   const ScopedThreadFault none("checkpoint");
   RequireAllOk(run.Save(1));

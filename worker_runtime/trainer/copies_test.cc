@@ -1,5 +1,5 @@
 // Ranks that hold copies of one parameter keep the same bits in them, whatever order the group of
-// each adds up in. Ranks are threads; their data-parallel groups play NCCL's rings.
+// each adds up in. On CPUs their data-parallel groups play NCCL's rings.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -12,13 +12,12 @@
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
@@ -70,25 +69,27 @@ class Ring final : public testing::ForwardingCollective {
 // A CPU that the engine takes for a GPU.
 class PlayedGpu final : public testing::ForwardingDevice {
  public:
-  using ForwardingDevice::ForwardingDevice;
+  explicit PlayedGpu(Device& device) : ForwardingDevice(device), kind_(device.kind()) {}
   DeviceKind kind() const override { return kind_; }
   void set_kind(DeviceKind kind) { kind_ = kind; }
 
  private:
-  DeviceKind kind_ = DeviceKind::kCpu;
+  DeviceKind kind_;
 };
 
 using Weights = std::map<std::string, std::vector<float>>;
 
 // The weights of one rank after some steps, by name.
 absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage, int rank,
-                   CommunicatorSet& set, Weights& weights) {
+                   testing::Place& place, Weights& weights) {
   const Coordinate coordinate = CoordinateOf(layout, rank);
-  for (auto place : {&CommunicatorSet::dp, &CommunicatorSet::dp_replicate}) {
-    set.*place = std::make_unique<Ring>(std::move(set.*place), coordinate.tp + coordinate.pp);
+  CommunicatorSet& set = place.communicators;
+  PlayedGpu device(*place.device);
+  if (!testing::OnGpus()) {
+    for (auto group : {&CommunicatorSet::dp, &CommunicatorSet::dp_replicate}) {
+      set.*group = std::make_unique<Ring>(std::move(set.*group), coordinate.tp + coordinate.pp);
+    }
   }
-  const std::unique_ptr<Device> cpu = Device::Cpu();
-  PlayedGpu device(*cpu);
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                            Engine::Create({.model = {.layers = 2,
                                                      .hidden_size = 32,
@@ -101,10 +102,12 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
                                                      .initializer_range = 0.3},
                                            .layout = layout,
                                            .rank = rank,
+                                           .deterministic = true,
                                            .sequence_parallel = sequence_parallel,
                                            .sequence_length = kSequenceLength,
                                            .bucket_count_min = 1,
-                                           .zero_stage = zero_stage},
+                                           .zero_stage = zero_stage,
+                                           .collective_memory = place.collective_memory.get()},
                                           set, device));
   device.set_kind(DeviceKind::kCuda);
   for (int step = 1; step <= kSteps; ++step) {
@@ -127,7 +130,8 @@ absl::Status Train(const Layout& layout, bool sequence_parallel, int zero_stage,
   return absl::OkStatus();
 }
 
-TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders") {
+TEST_CASE("copies of a parameter keep the same bits over groups that add up in different orders",
+          "[any-order]") {
   const Layout layout = GENERATE(
       Layout{.pp = 1, .dp = 3, .tp = 2}, Layout{.pp = 2, .dp = 3, .tp = 1},
       Layout{.pp = 2, .dp = 4, .tp = 2}, Layout{.dp = 6, .tp = 2, .dp_replicate = 2},
@@ -137,19 +141,16 @@ TEST_CASE("copies of a parameter keep the same bits over groups that add up in d
   const bool sequence_parallel = layout.tp > 1 && GENERATE(false, true);
   const int zero_stage = GENERATE(1, 2, 3);
   INFO(layout.ToString() << (sequence_parallel ? ", rows split" : "") << ", ZeRO-" << zero_stage);
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
-  std::vector<Weights> weights(sets.size());
-  std::vector<absl::Status> ends(sets.size());
-  {
-    std::vector<Thread> ranks;
-    for (int rank = 0; rank < layout.world_size(); ++rank) {
-      ranks.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-        ends[rank] = Train(layout, sequence_parallel, zero_stage, rank, sets[rank], weights[rank]);
-      });
-    }
-    for (Thread& rank : ranks) rank.Join();
+  if (testing::OnGpus() && (layout.world_size() > 6 || zero_stage > 1)) return;
+  if (!testing::HasPlacesOrSkips(layout.world_size())) return;
+  const auto places = testing::Places::Make(layout);
+  REQUIRE_OK(places);
+  std::vector<Weights> weights(layout.world_size());
+  for (const absl::Status& end : (*places)->OnEveryRank([&](int rank) {
+         return Train(layout, sequence_parallel, zero_stage, rank, (**places)[rank], weights[rank]);
+       })) {
+    REQUIRE_OK(end);
   }
-  for (const absl::Status& end : ends) REQUIRE_OK(end);
   Weights first_copies;
   int copies = 0;
   for (const Weights& of_rank : weights) {

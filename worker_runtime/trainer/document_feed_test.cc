@@ -4,9 +4,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
@@ -39,50 +42,63 @@ class Fed {
 
   DocumentFeed& feed() { return feed_; }
 
+  std::vector<int32_t> BeginsOf(const Documents& documents) {
+    return Fetch(documents.begin, kRows * kSequenceLength);
+  }
+  std::vector<int32_t> LengthsOf(const Documents& documents) {
+    return Fetch(documents.lengths, documents.count);
+  }
+  std::vector<int64_t> OffsetsOf(const Documents& documents) {
+    return Fetch(documents.log_sum_exp_offsets, documents.count + 1);
+  }
+
  private:
-  const std::unique_ptr<Device> device_ = Device::Cpu();
-  Arena arena_{"device"};
-  Arena staging_{"host"};
+  template <typename T>
+  std::vector<T> Fetch(const T* data, int count) {
+    return testing::Fetch(absl::Span<const T>(data, count), *device_);
+  }
+
+  const std::unique_ptr<Device> device_ = testing::MakeTestDevice();
+  Arena arena_{"device", device_->memory()};
+  Arena staging_{"host", device_->staging()};
   DocumentFeed feed_;
 };
 
-std::vector<int32_t> BeginsOf(const Documents& documents) {
-  return {documents.begin, documents.begin + kRows * kSequenceLength};
-}
-std::vector<int32_t> LengthsOf(const Documents& documents) {
-  return {documents.lengths, documents.lengths + documents.count};
-}
-
 TEST_CASE("each microbatch gets where its own documents begin") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   Fed fed(/*packed=*/true, /*needs_table=*/false);
   const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches);
   REQUIRE(documents != nullptr);
   for (int m = 0; m < kMicrobatches; ++m) {
     const auto first = kBegins.begin() + static_cast<ptrdiff_t>(m) * kRows * kSequenceLength;
-    CHECK(BeginsOf(documents[m]) == std::vector<int32_t>(first, first + kRows * kSequenceLength));
+    CHECK(fed.BeginsOf(documents[m]) ==
+          std::vector<int32_t>(first, first + kRows * kSequenceLength));
     CHECK(documents[m].count == 0);
     CHECK(documents[m].lengths == nullptr);
   }
 }
 
 TEST_CASE("lists of different lengths stand one behind the other") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   Fed fed(/*packed=*/true, /*needs_table=*/true);
   // The step before had longer lists.
   std::vector<int32_t> each_alone;
   for (size_t i = 0; i < kBegins.size(); ++i) each_alone.push_back(i % kSequenceLength);
-  fed.feed().Feed(each_alone.data(), kMicrobatches);
+  CHECK(fed.LengthsOf(fed.feed().Feed(each_alone.data(), kMicrobatches)[2]) ==
+        std::vector<int32_t>(8, 1));
   const Documents* documents = fed.feed().Feed(kBegins.data(), kMicrobatches);
-  CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
-  CHECK(LengthsOf(documents[1]) == std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1});
-  CHECK(LengthsOf(documents[2]) == std::vector<int32_t>{3, 1, 4, 0});
-  CHECK(documents[2].log_sum_exp_offsets[1] == 3 * 2);
-  CHECK(documents[2].log_sum_exp_offsets[4] == 8 * 2);
+  CHECK(fed.LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
+  CHECK(fed.LengthsOf(documents[1]) == std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(fed.LengthsOf(documents[2]) == std::vector<int32_t>{3, 1, 4, 0});
+  CHECK(fed.OffsetsOf(documents[2])[1] == 3 * 2);
+  CHECK(fed.OffsetsOf(documents[2])[4] == 8 * 2);
 }
 
 TEST_CASE("a validation may have fewer microbatches") {
+  if (!testing::HasPlacesOrSkips(1)) return;
   Fed fed(/*packed=*/true, /*needs_table=*/true);
   const Documents* documents = fed.feed().Feed(kBegins.data(), 1);
-  CHECK(LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
+  CHECK(fed.LengthsOf(documents[0]) == std::vector<int32_t>{2, 2, 4, 0});
 }
 
 TEST_CASE("rows that are not packed take no memory and say nothing") {

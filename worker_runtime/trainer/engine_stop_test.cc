@@ -9,13 +9,13 @@
 
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/testing/forwarding_device.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/testing/small_model.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
@@ -52,7 +52,7 @@ class LateDevice final : public testing::ForwardingDevice {
 class Trainer {
  public:
   explicit Trainer(absl::Duration timeout = absl::Minutes(1)) {
-    auto engine = Engine::Create({.model = *NamedModel("llama-tiny"),
+    auto engine = Engine::Create({.model = testing::SmallModel(),
                                   .sequence_length = kSequenceLength,
                                   .timeout = timeout,
                                   .stop_wanted = [this] { return stop_wanted; }},
@@ -110,39 +110,34 @@ TEST_CASE("a stop that is wanted while the device works on a queued step is that
 
 TEST_CASE("one rank's wish to stop is every rank's result, in the same step") {
   const Layout layout = {.pp = 2, .dp = 2};
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
+  if (!testing::HasPlacesOrSkips(layout.world_size())) return;
+  const auto places = testing::Places::Make(layout);
+  REQUIRE_OK(places);
   std::vector<std::vector<bool>> stops(layout.world_size());
-  std::vector<absl::Status> statuses(layout.world_size());
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < layout.world_size(); ++rank) {
-    threads.emplace_back("rank", [&, rank] {
-      statuses[rank] = [&]() -> absl::Status {
-        const std::unique_ptr<Device> device = Device::Cpu();
-        int step = 0;
-        CONVENE_ASSIGN_OR_RETURN(
-            const std::unique_ptr<Engine> engine,
-            Engine::Create({.model = *NamedModel("llama-tiny"),
-                            .layout = layout,
-                            .rank = rank,
-                            .sequence_length = kSequenceLength,
-                            .stop_wanted = [&] { return rank == 1 && step == 2; }},
-                           sets[rank], *device));
-        const std::vector<int32_t> tokens(kSequenceLength, 65);
-        while (++step <= 3) {
-          CONVENE_ASSIGN_OR_RETURN(
-              const StepResult result,
-              TrainStep(*engine, {tokens.data(), tokens.data(), 2 * kSequenceLength},
-                        {.learning_rate = 1e-3, .step = step}));
-          stops[rank].push_back(result.stop_requested);
-        }
-        return absl::OkStatus();
-      }();
-    });
-  }
-  for (Thread& thread : threads) thread.Join();
-  for (int rank = 0; rank < layout.world_size(); ++rank) {
-    CHECK_OK(statuses[rank]);
-    CHECK(stops[rank] == std::vector<bool>{false, true, false});
+  const auto train = [&](int rank) -> absl::Status {
+    testing::Place& place = (**places)[rank];
+    int step = 0;
+    CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                             Engine::Create({.model = testing::SmallModel(),
+                                             .layout = layout,
+                                             .rank = rank,
+                                             .sequence_length = kSequenceLength,
+                                             .stop_wanted = [&] { return rank == 1 && step == 2; },
+                                             .collective_memory = place.collective_memory.get()},
+                                            place.communicators, *place.device));
+    const std::vector<int32_t> tokens(kSequenceLength, 65);
+    while (++step <= 3) {
+      CONVENE_ASSIGN_OR_RETURN(
+          const StepResult result,
+          TrainStep(*engine, {tokens.data(), tokens.data(), 2 * kSequenceLength},
+                    {.learning_rate = 1e-3, .step = step}));
+      stops[rank].push_back(result.stop_requested);
+    }
+    return absl::OkStatus();
+  };
+  for (const absl::Status& status : (*places)->OnEveryRank(train)) CHECK_OK(status);
+  for (const std::vector<bool>& of_rank : stops) {
+    CHECK(of_rank == std::vector<bool>{false, true, false});
   }
 }
 

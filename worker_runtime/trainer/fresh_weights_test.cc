@@ -7,6 +7,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
 
 namespace convene::worker {
@@ -33,13 +34,16 @@ std::map<std::string, std::vector<float>> WholeWeights() {
   return weights;
 }
 
-TEST_CASE("fresh weights are the bits of one process on every layout, whatever is sharded") {
+TEST_CASE("fresh weights are the bits of one process on every layout, whatever is sharded",
+          "[any-order]") {
   const Layout layout =
       GENERATE(Layout{}, Layout{.dp = 3}, Layout{.dp = 4, .dp_replicate = 2}, Layout{.cp = 3},
                Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.tp = 2, .cp = 3});
   const int zero_stage = GENERATE(1, 2, 3);
   const bool offloads = GENERATE(false, true);
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
+  if (testing::OnGpus() && (zero_stage == 2 || layout.cp > 1)) return;
+  if (!testing::HasPlacesOrSkips(layout.world_size())) return;
   INFO(layout.ToString() << ", ZeRO-" << zero_stage << ", " << DTypeName(dtype));
   World world(layout, kSeed, dtype, /*bucket_count_min=*/1, /*fresh_weights=*/true, zero_stage,
               offloads);
@@ -52,6 +56,7 @@ TEST_CASE("fresh weights are the bits of one process on every layout, whatever i
 }
 
 TEST_CASE("a rank makes the weights of its own shard alone") {
+  if (!testing::HasPlacesOrSkips(3)) return;
   for (const int zero_stage : {1, 3}) {
     World world({.dp = 3}, kSeed, DType::kFloat32, 1, /*fresh_weights=*/false, zero_stage);
     std::atomic<int64_t> made = 0;

@@ -12,9 +12,13 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/parallel/linear.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
+
+using testing::DeviceArray;
 
 TEST_CASE("a profile groups the ops, the longest first, and says what is in none") {
   const std::vector<OpTime> times = {{"RmsNormForward", 4, 0.01},   {"MatMul", 8, 0.05},
@@ -68,30 +72,33 @@ TEST_CASE("no steps, no profile") { CHECK(ProfileText({{"MatMul", 1, 1}}, {}, {}
 // A tensor-parallel layer's backward pass.
 absl::Status Backward(Device& device, Collective& tp) {
   SideStream side(device);
-  const float x[] = {1}, weight[] = {2}, dy[] = {3};
-  float dx[1], dweight[1];
-  return ColumnParallelBackward({1, 1, 1}, x, weight, dy, dx, {.data = dweight, .adds = false},
-                                ResidualRows(1, 1, /*is_split=*/false, tp), &side,
-                                device.compute());
+  const DeviceArray<float> x({1}, device), weight({2}, device), dy({3}, device);
+  const DeviceArray<float> dx({0}, device), dweight({0}, device);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward({1, 1, 1}, x.data(), weight.data(), dy.data(),
+                                                 dx.data(), {.data = dweight.data(), .adds = false},
+                                                 ResidualRows(1, 1, /*is_split=*/false, tp), &side,
+                                                 device.compute()));
+  return device.Synchronize(absl::Minutes(1));
 }
 
 TEST_CASE("the sums of a tensor-parallel backward pass are in the profile") {
-  const std::vector<CommunicatorSet> sets = LoopbackCommunicators({.tp = 2});
-  absl::Status other;
-  Thread peer("peer", [&] {
-    const std::unique_ptr<Device> device = Device::Cpu();
-    for (int pass = 0; pass < 2 && other.ok(); ++pass) other = Backward(*device, *sets[1].tp);
-  });
-  const std::unique_ptr<Device> device = Device::Cpu();
-  StepProfile profile(*device);
-  absl::Status status = Backward(*device, *sets[0].tp);
-  const std::string unwatched = profile.Text(1, 1);
-  profile.Watch(true);
-  if (status.ok()) status = Backward(*device, *sets[0].tp);
-  const std::string text = profile.Text(1, 1);
-  peer.Join();
-  REQUIRE_OK(status);
-  REQUIRE_OK(other);
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const auto places = testing::Places::Make({.tp = 2});
+  REQUIRE_OK(places);
+  std::string unwatched, text;
+  for (const absl::Status& status : (*places)->OnEveryRank([&](int rank) -> absl::Status {
+         auto& [device, communicators, memory] = (**places)[rank];
+         StepProfile profile(*device);
+         CONVENE_RETURN_IF_ERROR(Backward(*device, *communicators.tp));
+         if (rank == 0) unwatched = profile.Text(1, 1);
+         profile.Watch(true);
+         CONVENE_RETURN_IF_ERROR(Backward(*device, *communicators.tp));
+         if (rank == 0) text = profile.Text(1, 1);
+         profile.Watch(false);
+         return absl::OkStatus();
+       })) {
+    REQUIRE_OK(status);
+  }
   CHECK(unwatched.find("  tp") == std::string::npos);
   INFO(text);
   const size_t beside = text.find("communication, beside");
@@ -112,6 +119,7 @@ absl::Status SumBuckets(Device& device, CommunicatorSet& set, std::vector<float>
 }
 
 TEST_CASE("a group of one that passes a queue by leaves the queue's profile alone") {
+  if (testing::OnGpus()) return;  // a CPU's queue
   std::vector<CommunicatorSet> sets = LoopbackCommunicators({.dp = 2});
   // More than a queue holds at once, so that the queue runs meanwhile.
   std::vector<float> buckets(4000, 1.0f), other_buckets = buckets;

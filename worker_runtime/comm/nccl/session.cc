@@ -156,7 +156,7 @@ absl::Status NcclSession::Start(const Operation& operation,
       open.sequence = progress.started;
       open.record = options_.recorder->Start(operation.group, operation.operation, progress.started,
                                              operation.data);
-      open.since = Clock::Real().Now();
+      open.queued = open.since = Clock::Real().Now();
       open.communicator = operation.communicator;
       open.group.assign(operation.group.data(), operation.group.size());
       open.text.assign(operation.operation.data(), operation.operation.size());
@@ -271,14 +271,18 @@ NcclSession::Failure NcclSession::Look(MonotonicTime now) {
     }
     return {.status = Annotate(status, communicators_[i].name)};
   }
+  const Order* first = nullptr;
+  bool is_late = false;
   for (const Order& order : orders_) {
     if (order.open.empty()) continue;
-    if (now - order.open.front().since < options_.operation_timeout) continue;
-    return FailureAt(
-        order, absl::DeadlineExceededError(absl::StrCat(
-                   "did not complete within ", absl::FormatDuration(options_.operation_timeout))));
+    const Open& open = order.open.front();
+    is_late = is_late || now - open.since >= options_.operation_timeout;
+    if (first == nullptr || open.queued < first->open.front().queued) first = &order;
   }
-  return {};
+  if (!is_late) return {};
+  return FailureAt(
+      *first, absl::DeadlineExceededError(absl::StrCat(
+                  "did not complete within ", absl::FormatDuration(options_.operation_timeout))));
 }
 
 void NcclSession::StartWatchdog() {

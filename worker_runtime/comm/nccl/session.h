@@ -83,7 +83,8 @@ struct NcclSessionOptions {
 // The watchdog. The thread "nccl watchdog" looks every 100 ms whether events have passed, the
 // library has an error, or the oldest operation of an order is over its time. An operation's time
 // begins when it was queued, or, if that is later, when the operation before it in its order was
-// done.
+// known to be done. The error names the operation that was queued first of all that are open: it
+// waits for none of the others, and they may wait for it.
 //
 // A GPU that is some thousand launches behind makes a thread that queues more wait for it, perhaps
 // for a kernel that only an abort ends. So the lock is not held while an event is recorded; and the
@@ -160,7 +161,8 @@ class NcclSession {
     uint64_t sequence = 0;
     uint64_t record = 0;
     cudaEvent_t event = nullptr;  // null until it is recorded
-    MonotonicTime since;
+    MonotonicTime queued;
+    MonotonicTime since;  // when its time began
     int communicator = 0;
     std::string group;
     NcclProgress as_started;

@@ -42,10 +42,10 @@ class Rank {
     }
   }
 
-  absl::Status AllReduce(ncclResult_t result = ncclSuccess) {
-    return session_.Start({.communicator = 0,
-                           .order = 0,
-                           .group = "dp",
+  absl::Status AllReduce(ncclResult_t result = ncclSuccess, int communicator = 0) {
+    return session_.Start({.communicator = communicator,
+                           .order = communicator,
+                           .group = communicator == 0 ? "dp" : "tp",
                            .operation = "all_reduce",
                            .counted_as = "all_reduce",
                            .data = ConstElements(nullptr, 1024, DType::kFloat32)},
@@ -113,6 +113,19 @@ TEST_CASE("an operation over its time ends all communicators at once, and names 
   REQUIRE(progress->size() == 1);
   CHECK(progress->front().started == 2);
   CHECK(progress->front().completed == 0);
+}
+
+TEST_CASE("where several operations are open the one that was queued first is named") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  Rank rank(absl::Milliseconds(20));
+  // It is done, but the watchdog, which gives the next one its time, has not looked yet.
+  REQUIRE_OK(rank.AllReduce(ncclSuccess, 1));
+  nccl.SetGpuIsSlow(true);
+  REQUIRE_OK(rank.AllReduce(ncclSuccess, 1));
+  REQUIRE_OK(rank.AllReduce(ncclSuccess, 0));
+  rank.session().StartWatchdog();
+  CHECK_STATUS(rank.session().Await(0, Soon()), absl::StatusCode::kDeadlineExceeded,
+               "tp all_reduce #2 (4096 B): did not complete within 20ms");
 }
 
 TEST_CASE("a host that waits past its deadline says who is missing") {

@@ -14,17 +14,21 @@
 
 namespace convene::worker::testing {
 
-enum class Transport { kLoopback, kGloo };
+enum class Transport { kLoopback, kGloo, kNccl };
+// Between CPUs.
 inline constexpr Transport kTransports[] = {Transport::kLoopback, Transport::kGloo};
 
 inline const char* ToString(Transport transport) {
-  return transport == Transport::kGloo ? "gloo" : "loopback";
+  constexpr const char* kNames[] = {"loopback", "gloo", "nccl"};
+  return kNames[static_cast<size_t>(transport)];
 }
 
-// The ranks of `layout` as threads of this process, each with its own connections.
+// The ranks of `layout` as threads of this process, each with its own connections. REQUIRES:
+// `transport` is one of kTransports.
 inline std::vector<CommunicatorSet> MakeSets(Transport transport, const Layout& layout,
                                              const LoopbackOptions& options = {}) {
   if (transport == Transport::kLoopback) return LoopbackCommunicators(layout, options);
+  CONVENE_CHECK(transport == Transport::kGloo);
   MemoryStore store;
   std::vector<CommunicatorSet> sets(layout.world_size());
   std::vector<Thread> threads;

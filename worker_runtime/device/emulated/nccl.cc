@@ -110,6 +110,7 @@ void Queue(ncclComm& communicator, const Call& call) {
       meeting = std::make_shared<Meeting>();
       meeting->task = transfer.task;
       meeting->ends.resize(transfer.ends);
+      meeting->first_gpu = clique.devices.front();
     }
     // A GPU would hang here, or take bytes for others.
     if (meeting->task != transfer.task) {

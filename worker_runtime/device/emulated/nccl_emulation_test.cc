@@ -18,11 +18,12 @@ constexpr int kFloats = 6;
 // A rank: a GPU, a stream, a communicator, and memory.
 struct Rank {
   int number = 0;
+  int gpu = 0;
   cudaStream_t stream = nullptr;
   ncclComm_t communicator = nullptr;
   float* data = nullptr;
 
-  void MakeCurrent() const { REQUIRE(cudaSetDevice(number) == cudaSuccess); }
+  void MakeCurrent() const { REQUIRE(cudaSetDevice(gpu) == cudaSuccess); }
   ncclResult_t Ask() const {
     ncclResult_t state = ncclSuccess;
     REQUIRE(ncclCommGetAsyncError(communicator, &state) == ncclSuccess);
@@ -52,12 +53,14 @@ struct Rank {
 // Ranks of one communicator, all on this thread.
 class Ranks {
  public:
-  explicit Ranks(int count) : ranks_(count) {
+  // Rank r has the GPU (first_gpu + r) % count.
+  explicit Ranks(int count, int first_gpu = 0) : ranks_(count) {
     ncclUniqueId id;
     REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
     for (int number = 0; number < count; ++number) {
       Rank& rank = ranks_[number];
       rank.number = number;
+      rank.gpu = (first_gpu + number) % count;
       rank.MakeCurrent();
       REQUIRE(cudaStreamCreateWithPriority(&rank.stream, cudaStreamNonBlocking, 0) == cudaSuccess);
       REQUIRE(cudaMalloc(reinterpret_cast<void**>(&rank.data), kFloats * sizeof(float)) ==
@@ -74,7 +77,7 @@ class Ranks {
     ForgetFailure();
     for (const Rank& rank : ranks_) ncclCommAbort(rank.communicator);
     for (const Rank& rank : ranks_) {
-      cudaSetDevice(rank.number);
+      rank.MakeCurrent();
       cudaStreamDestroy(rank.stream);
       cudaFree(rank.data);
     }
@@ -112,6 +115,24 @@ TEST_CASE("an operation lasts until every rank's stream has come to it") {
     CHECK(ranks[rank].IsDone());
     CHECK(ranks[rank].data[kFloats - 1] == 6);
   }
+}
+
+TEST_CASE("groups whose ranks have other GPUs add up in another order") {
+  std::vector<float> sums;
+  for (const int first_gpu : {0, 1}) {
+    const Ranks ranks(3, first_gpu);
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks[rank].data[0] = std::vector<float>{1e8f, 1.0f, -1e8f}[rank];
+      (void)ranks[rank].AllReduce();
+      ranks[rank].AwaitQueued();
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      CHECK(ranks[rank].IsDone());
+      CHECK(ranks[rank].data[0] == ranks[0].data[0]);
+    }
+    sums.push_back(ranks[0].data[0]);
+  }
+  CHECK(sums[0] != sums[1]);
 }
 
 TEST_CASE("a send lasts until its receiver takes it, and the messages of a group go together") {

@@ -17,7 +17,9 @@ __nv_bfloat16 Combine(__nv_bfloat16 a, __nv_bfloat16 b, ncclRedOp_t op) {
   return __float2bfloat16_rn(Combine(__bfloat162float(a), __bfloat162float(b), op));
 }
 
-// As NCCL's ring adds: the sum of a rank's shard begins at the next rank, and ends at that rank.
+// As NCCL's rings add: in a circle, which begins at another rank for each rank's shard. Where a
+// group's ring begins depends on its GPUs: groups of other ranks may add up the same values in
+// another order.
 template <typename T>
 void Reduce(const Meeting& meeting) {
   const size_t ranks = meeting.ends.size();
@@ -27,7 +29,8 @@ void Reduce(const Meeting& meeting) {
   std::vector<T> sums(count);
   for (size_t i = 0; i < count; ++i) {
     const auto value = [&](size_t hop) {
-      return static_cast<const T*>(meeting.ends[(i / shard + hop) % ranks].from)[i];
+      return static_cast<const T*>(
+          meeting.ends[(meeting.first_gpu + i / shard + hop) % ranks].from)[i];
     };
     sums[i] = value(1);
     for (size_t hop = 2; hop <= ranks; ++hop) {

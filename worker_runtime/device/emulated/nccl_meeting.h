@@ -36,6 +36,7 @@ struct Meeting {
   };
   Task task;
   std::vector<End> ends;
+  int first_gpu = 0;  // of the communicator's rank 0
   bool is_done = false;
   char clock = 0;  // Published by each end, then by the end that did the work
 };

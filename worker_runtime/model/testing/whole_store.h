@@ -1,27 +1,27 @@
-// A unit store for tests of one rank: everything lies in two vectors.
+// A unit store for tests of one rank: everything lies in two arrays of its device.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/model/initialize.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/shard/placement.h"
 #include "worker_runtime/shard/unit_store.h"
+#include "worker_runtime/testing/device_array.h"
 
 namespace convene::worker::testing {
 
-// Not thread-safe. Weights are those of the seed 3, in float.
+// Not thread-safe. Weights are those of the seed 3, in float. Borrows the device.
 class WholeStore : public UnitStore {
  public:
-  explicit WholeStore(const std::vector<UnitSpec>& units)
+  WholeStore(const std::vector<UnitSpec>& units, Device& its_device)
       : placement(PlaceUnits(units, /*dp=*/1, std::numeric_limits<int64_t>::max())),
-        parameters(placement.flat_count),
-        gradients(placement.flat_count) {
-    for (const PlacedParameter& slice : placement.parameters) {
-      InitializeParameter(slice, 3, 0, slice.count(), parameters.data() + slice.flat_offset);
-    }
+        device(its_device),
+        parameters(FirstWeights(placement), device),
+        gradients(std::vector<float>(placement.flat_count), device) {
     for (const Placement::Unit& unit : placement.units) {
       std::vector<const void*>& weights = weights_.emplace_back();
       for (const int tensor : unit.tensors) {
@@ -40,10 +40,19 @@ class WholeStore : public UnitStore {
   absl::Status GradientsDone(int /*unit*/, bool /*is_last*/) override { return absl::OkStatus(); }
 
   const Placement placement;
-  std::vector<float> parameters;
-  std::vector<float> gradients;
+  Device& device;
+  const DeviceArray<float> parameters;
+  const DeviceArray<float> gradients;
 
  private:
+  static std::vector<float> FirstWeights(const Placement& placement) {
+    std::vector<float> weights(placement.flat_count);
+    for (const PlacedParameter& slice : placement.parameters) {
+      InitializeParameter(slice, 3, 0, slice.count(), weights.data() + slice.flat_offset);
+    }
+    return weights;
+  }
+
   std::vector<std::vector<const void*>> weights_;
 };
 

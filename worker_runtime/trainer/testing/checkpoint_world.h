@@ -1,4 +1,4 @@
-// Real engines, whose ranks are threads, that save and restore.
+// Real engines, whose ranks are threads in their places (testing/places.h), that save and restore.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/checkpoint/testing/memory_source.h"
-#include "worker_runtime/comm/testing/loopback.h"
-#include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/checkpointing.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/copy_parameters.h"
@@ -70,49 +67,55 @@ inline bool Holds(Engine& engine, const std::vector<char>& parameters,
   return true;
 }
 
-// All ranks of a layout.
+// All ranks of a layout. REQUIRES: HasPlacesOrSkips(layout.world_size()).
 class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
                  int64_t bucket_count_min = 1, bool fresh_weights = true, int zero_stage = 1,
                  bool offloads = false, const ModelConfig& model = Small(), bool copies = false)
-      : layout_(layout),
-        model_(model),
-        sets_(LoopbackCommunicators(layout)),
-        ranks_(layout.world_size()) {
-    for (int rank = 0; rank < layout.world_size(); ++rank) {
-      devices_.push_back(Device::Cpu());
-      auto engine = Engine::Create({.model = model,
-                                    .layout = layout,
-                                    .rank = rank,
-                                    .seed = seed,
-                                    .dtype = dtype,
-                                    .micro_batch_size = 2,
-                                    .sequence_length = kSequenceLength,
-                                    .bucket_count_min = bucket_count_min,
-                                    .zero_stage = zero_stage,
-                                    .offload_optimizer = offloads,
-                                    .offload_parameters = offloads && zero_stage == 3,
-                                    .copies_for_checkpoints = copies,
-                                    .fresh_weights = fresh_weights},
-                                   sets_[rank], *devices_[rank]);
-      REQUIRE_OK(engine);
-      ranks_[rank] = {sets_[rank].host.get(), *std::move(engine)};
-    }
+      : layout_(layout), model_(model), ranks_(layout.world_size()) {
+    auto places = Places::Make(layout);
+    REQUIRE_OK(places);
+    places_ = *std::move(places);
+    // At the same time: ranks allocate the memory of their collectives together.
+    RequireAllOk(places_->OnEveryRank([&](int rank) -> absl::Status {
+      Place& place = (*places_)[rank];
+      CONVENE_ASSIGN_OR_RETURN(
+          ranks_[rank].engine,
+          Engine::Create({.model = model,
+                          .layout = layout,
+                          .rank = rank,
+                          .seed = seed,
+                          .dtype = dtype,
+                          .deterministic = true,
+                          .micro_batch_size = 2,
+                          .sequence_length = kSequenceLength,
+                          .bucket_count_min = bucket_count_min,
+                          .zero_stage = zero_stage,
+                          .offload_optimizer = offloads,
+                          .offload_parameters = offloads && zero_stage == 3,
+                          // A GPU has no other way to its state.
+                          .copies_for_checkpoints = copies || (OnGpus() && !offloads),
+                          .fresh_weights = fresh_weights,
+                          .collective_memory = place.collective_memory.get()},
+                         place.communicators, *place.device));
+      ranks_[rank].world = place.communicators.host.get();
+      return absl::OkStatus();
+    }));
+  }
+  ~World() {
+    places_->OnEveryRank([&](int rank) {
+      ranks_[rank].engine = nullptr;
+      return absl::OkStatus();
+    });
   }
 
   // Calls `body` for each rank, each in its own thread.
   std::vector<absl::Status> OnEveryRank(const std::function<absl::Status(Rank&, Stream&)>& body) {
-    std::vector<absl::Status> statuses(ranks_.size());
-    std::vector<Thread> threads;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      threads.emplace_back(absl::StrCat("rank ", rank), [&, rank] {
-        Stream stream = Stream::Cpu();
-        statuses[rank] = body(ranks_[rank], stream);
-      });
-    }
-    for (Thread& thread : threads) thread.Join();
-    return statuses;
+    return places_->OnEveryRank([&](int rank) {
+      Stream stream = Stream::Cpu();
+      return body(ranks_[rank], stream);
+    });
   }
 
   std::vector<absl::Status> Train(int64_t steps, int64_t first_step = 1) {
@@ -233,8 +236,8 @@ class World {
   bool EveryRankHolds(const std::map<std::string, std::vector<float>>& state) {
     std::vector<char> holds(ranks_.size());
     RequireAllOk(OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(const auto bytes,
-                               CopyParameters(*rank.engine, *devices_[rank.world->rank()]));
+      CONVENE_ASSIGN_OR_RETURN(
+          const auto bytes, CopyParameters(*rank.engine, *(*places_)[rank.world->rank()].device));
       holds[rank.world->rank()] = Holds(*rank.engine, bytes, state);
       return absl::OkStatus();
     }));
@@ -244,8 +247,7 @@ class World {
  private:
   const Layout layout_;
   const ModelConfig model_;
-  std::vector<CommunicatorSet> sets_;
-  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Places> places_;
   std::vector<Rank> ranks_;
 };
 

@@ -1,14 +1,12 @@
 // Ranks with a GPU each train like one process on a CPU: the code of comm/nccl, the order of work
-// in streams, and the CUDA kernels, on every kind of layout. Eight GPUs, or the emulated ones.
+// in streams, and the CUDA kernels. For programs whose ranks have GPUs (testing/places.h), beside
+// layout_property_test, which draws layouts there too.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
-#include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
-#include "worker_runtime/device/device.h"
-#include "worker_runtime/trainer/testing/gpu_place.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/layout_run.h"
 
 namespace convene::worker {
@@ -17,23 +15,6 @@ namespace {
 using testing::Curve;
 using testing::LayoutCase;
 using testing::TrainingRun;
-
-constexpr uint64_t kSeeds = 6;
-
-bool HasGpusOrSkips(int wanted) {
-  if (Device::CudaCount() >= wanted) return true;
-  std::printf("SKIPPED: %d CUDA devices, and %d ranks\n", Device::CudaCount(), wanted);
-  return false;
-}
-
-TrainingRun OnGpus(const LayoutCase& the_case) {
-  TrainingRun run = testing::RunOf(the_case, DeviceKind::kCuda);
-  // On emulated GPUs a whole step of all ranks runs while one rank waits for one operation.
-  run.timeout = absl::Minutes(5);
-  run.engine.timeout = 2 * run.timeout;
-  run.place = testing::GpuPlaces(run.timeout);
-  return run;
-}
 
 LayoutCase CaseOf(const std::string& text) {
   const auto the_case = testing::CaseOfText(text);
@@ -48,7 +29,7 @@ constexpr char kTask[] =
     " sequence_length=8 global_batch=4 packed=1 masked=tokens clip=1";
 
 TEST_CASE("the layouts that people use train on GPUs like one process on a CPU") {
-  if (!HasGpusOrSkips(4)) return;
+  if (!testing::HasPlacesOrSkips(4)) return;
   for (const char* const layout : {
            "tp=2 sequence_parallel=on",
            "tp=4 sequence_parallel=on bucket=1",
@@ -62,13 +43,13 @@ TEST_CASE("the layouts that people use train on GPUs like one process on a CPU")
            "dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on offload=optimizer",
        }) {
     INFO(layout);
-    CHECK(testing::Difference(CaseOf(layout + std::string(kTask)), OnGpus) == "");
+    CHECK(testing::Difference(CaseOf(layout + std::string(kTask))) == "");
   }
 }
 
 // The two devices round in other places: a step in bf16 moves a loss by some 1e-4 of it.
 TEST_CASE("in bf16 GPUs train like CPUs, and twice the same") {
-  if (!HasGpusOrSkips(4)) return;
+  if (!testing::HasPlacesOrSkips(4)) return;
   const LayoutCase the_case =
       CaseOf(std::string("dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on bucket=1") + kTask);
   const auto train = [](TrainingRun run) {
@@ -77,21 +58,15 @@ TEST_CASE("in bf16 GPUs train like CPUs, and twice the same") {
     REQUIRE_OK(curve);
     return *std::move(curve);
   };
-  const Curve expected = train(testing::RunOf(the_case));
-  const Curve curve = train(OnGpus(the_case));
+  const Curve expected = train(testing::RunOf(the_case, /*on_gpus=*/false));
+  const Curve curve = train(testing::RunOf(the_case));
   for (size_t step = 0; step < expected.losses.size(); ++step) {
     INFO("step " << step);
     CHECK(std::abs(curve.losses[step] - expected.losses[step]) < 2e-3 * expected.losses[step]);
   }
-  const Curve again = train(OnGpus(the_case));
+  const Curve again = train(testing::RunOf(the_case));
   CHECK(again.losses == curve.losses);
   CHECK(again.parameters == curve.parameters);
-}
-
-TEST_CASE("layouts that are drawn train on GPUs like one process on a CPU") {
-  if (!HasGpusOrSkips(8)) return;
-  testing::CheckSeeds("//worker_runtime/trainer/testing:gpu_layout_emulated_test_random", kSeeds,
-                      OnGpus);
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 // whole loss (model/gradient_test) and by documents apart (model/documents_test); a wrong count of
 // tokens or a wrong order of samples, by masked_loss_test, trainer/batches_test and
 // data/sample_order_test; a missing
-// event, which no CPU run shows, by overlap_test.
+// event, which no CPU run shows, by overlap_test, and on GPUs by layout_bits_test.
 #include <catch2/catch.hpp>
 
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/layout_run.h"
 
 namespace convene::worker {
@@ -20,19 +21,27 @@ namespace {
 using testing::Curve;
 using testing::LayoutCase;
 
-testing::TrainingRun OnCpus(const LayoutCase& the_case) { return testing::RunOf(the_case); }
+constexpr int kRanksMax = 8;
 
 TEST_CASE("every layout that may be asked for trains like one process") {
-  testing::CheckSeeds("//worker_runtime/trainer/testing:layout_property_test",
-                      testing::kCheckedSeeds, OnCpus);
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  if (testing::OnGpus()) {
+    testing::CheckSeeds(
+        "//worker_runtime/trainer/testing:on_gpus_emulated_test_random --test_arg='every layout*'",
+        /*seeds=*/6);
+  } else {
+    testing::CheckSeeds("//worker_runtime/trainer/testing:layout_property_test",
+                        testing::kCheckedSeeds);
+  }
 }
 
 TEST_CASE("a layout twice is the same bits") {
+  if (testing::OnGpus()) return;  // layout_bits_test has it, with smaller models
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const LayoutCase the_case = testing::CaseOfSeed(seed);
     INFO(testing::TextOf(the_case));
-    const absl::StatusOr<Curve> first = testing::Train(OnCpus(the_case));
-    const absl::StatusOr<Curve> second = testing::Train(OnCpus(the_case));
+    const absl::StatusOr<Curve> first = testing::Train(testing::RunOf(the_case));
+    const absl::StatusOr<Curve> second = testing::Train(testing::RunOf(the_case));
     REQUIRE_OK(first);
     REQUIRE_OK(second);
     CHECK(first->losses == second->losses);

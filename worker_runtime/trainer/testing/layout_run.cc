@@ -11,6 +11,7 @@
 #include "tools/base/environment.h"
 #include "tools/base/random.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/stream.h"
 #include "worker_runtime/trainer/setup.h"
 
 namespace convene::worker::testing {
@@ -60,11 +61,12 @@ bool Counts(const LayoutCase& c, int64_t sample, int place) {
 
 }  // namespace
 
-TrainingRun RunOf(const LayoutCase& c, DeviceKind device) {
+TrainingRun RunOf(const LayoutCase& c, bool on_gpus) {
   const TrainOptions options = OptionsOf(c);
   const Layout layout = *LegalLayout(c);
   TrainingRun run = {
-      .engine = MakeEngineOptions(options, layout, /*rank=*/0, device),
+      .engine = MakeEngineOptions(options, layout, /*rank=*/0,
+                                  on_gpus ? DeviceKind::kCuda : DeviceKind::kCpu),
       .cut = CutOf(options, layout),
       .steps = static_cast<int>(options.steps),
       .sample =
@@ -85,16 +87,18 @@ TrainingRun RunOf(const LayoutCase& c, DeviceKind device) {
                                     .epsilon = options.epsilon,
                                     .weight_decay = options.weight_decay};
           },
-      .transport = c.gloo != 0 ? Transport::kGloo : Transport::kLoopback,
-      .timeout = options.collective_timeout};
+      .transport = on_gpus       ? Transport::kNccl
+                   : c.gloo != 0 ? Transport::kGloo
+                                 : Transport::kLoopback};
+  run.engine.timeout = EngineOptions().timeout;  // on emulated GPUs a step may take long
   run.engine.bucket_count_min = c.bucket;
   return run;
 }
 
-std::string Difference(const LayoutCase& the_case, const CaseRunner& run_of) {
-  const absl::StatusOr<Curve> expected = Train(RunOf(OneProcess(the_case)));
+std::string Difference(const LayoutCase& the_case) {
+  const absl::StatusOr<Curve> expected = Train(RunOf(OneProcess(the_case), /*on_gpus=*/false));
   if (!expected.ok()) return absl::StrCat("one process: ", expected.status().ToString());
-  const absl::StatusOr<Curve> curve = Train(run_of(the_case));
+  const absl::StatusOr<Curve> curve = Train(RunOf(the_case));
   if (!curve.ok()) return curve.status().ToString();
   std::string difference = CurveDifference(*curve, *expected);
   if (difference.empty()) difference = TensorDifference(*curve, *expected);
@@ -106,23 +110,22 @@ std::string Difference(const LayoutCase& the_case, const CaseRunner& run_of) {
 
 namespace {
 
-void CheckSeed(const std::string& test, const CaseRunner& run_of, uint64_t seed) {
+void CheckSeed(const std::string& test, uint64_t seed) {
   const LayoutCase the_case = CaseOfSeed(seed);
   // For a crash, which nothing shrinks.
   INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << TextOf(the_case));
-  const std::string difference = Difference(the_case, run_of);
+  const std::string difference = Difference(the_case);
   if (difference.empty()) return;
   // Bazel's --test_runner_fail_fast: who only wants to know that it fails waits for no shrinking.
   if (ProcessEnvironment()("TESTBRIDGE_TEST_RUNNER_FAIL_FAST").has_value()) FAIL(difference);
   const MonotonicTime end = Clock::Real().Now() + kShrinkingTime;
   const Shrunk shrunk = Shrink(the_case, kShrinkingRuns, [&](const LayoutCase& simpler) {
-    return Clock::Real().Now() < end && !Difference(simpler, run_of).empty();
+    return Clock::Real().Now() < end && !Difference(simpler).empty();
   });
   // Not by Catch2, which breaks lines.
   std::cout << "CONVENE_LAYOUT_SEED=" << seed << " FAILED. The smallest such case, after "
-            << shrunk.runs << " runs: " << Difference(shrunk.smallest, run_of) << "\nbazel test "
-            << test << " --test_env=CONVENE_LAYOUT_CASE='" << TextOf(shrunk.smallest) << "'"
-            << std::endl;
+            << shrunk.runs << " runs: " << Difference(shrunk.smallest) << "\nbazel test " << test
+            << " --test_env=CONVENE_LAYOUT_CASE='" << TextOf(shrunk.smallest) << "'" << std::endl;
   FAIL(difference);
 }
 
@@ -135,22 +138,22 @@ uint64_t NumberFromEnvironment(const char* name) {
 
 }  // namespace
 
-void CheckSeeds(const std::string& test, uint64_t seeds, const CaseRunner& run_of) {
+void CheckSeeds(const std::string& test, uint64_t seeds) {
   if (const auto text = ProcessEnvironment()("CONVENE_LAYOUT_CASE"); text.has_value()) {
     const auto the_case = CaseOfText(*text);
     REQUIRE_OK(the_case);
     REQUIRE_OK(LegalLayout(*the_case));
-    const std::string difference = Difference(*the_case, run_of);
+    const std::string difference = Difference(*the_case);
     INFO(difference);
     CHECK(difference.empty());
     return;
   }
   if (const uint64_t seed = NumberFromEnvironment("CONVENE_LAYOUT_SEED"); seed > 0) {
-    return CheckSeed(test, run_of, seed);
+    return CheckSeed(test, seed);
   }
   const uint64_t seconds = NumberFromEnvironment("CONVENE_LAYOUT_SECONDS");
   if (seconds == 0) {
-    for (uint64_t seed = 1; seed <= seeds; ++seed) CheckSeed(test, run_of, seed);
+    for (uint64_t seed = 1; seed <= seeds; ++seed) CheckSeed(test, seed);
     return;
   }
   const uint64_t fresh = 1'000'000 + RandomU64() % 1'000'000'000;
@@ -158,7 +161,7 @@ void CheckSeeds(const std::string& test, uint64_t seeds, const CaseRunner& run_o
             << std::endl;
   uint64_t seed = fresh;
   const MonotonicTime end = Clock::Real().Now() + absl::Seconds(seconds);
-  while (Clock::Real().Now() < end) CheckSeed(test, run_of, seed++);
+  while (Clock::Real().Now() < end) CheckSeed(test, seed++);
   std::cout << seed - fresh << " cases\n";
 }
 

@@ -3,28 +3,26 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
-#include "worker_runtime/device/stream.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/layout_case.h"
 #include "worker_runtime/trainer/testing/training_run.h"
 
 namespace convene::worker::testing {
 
-// The case's training on CPUs, or with the options that it has on GPUs; `place` is the caller's.
-// REQUIRES: the case is legal.
-TrainingRun RunOf(const LayoutCase& the_case, DeviceKind device = DeviceKind::kCpu);
+// The case's training on CPUs, or with the options that it has on GPUs. REQUIRES: the case is
+// legal.
+TrainingRun RunOf(const LayoutCase& the_case, bool on_gpus = OnGpus());
 
-using CaseRunner = std::function<TrainingRun(const LayoutCase& the_case)>;
-
-// How the case, as `run_of` runs it, differs from one process on a CPU; "" where it does not.
-std::string Difference(const LayoutCase& the_case, const CaseRunner& run_of);
+// How the case differs from one process on a CPU; "" where it does not.
+std::string Difference(const LayoutCase& the_case);
 
 // A whole test case: fails, by Catch2, when the case of a seed from 1 to `seeds` differs; prints
-// the smallest such case that shrinking finds, as a command that runs `test`, a label. In place of
+// the smallest such case that shrinking finds, as a command that runs `test`: a label, and an
+// argument where the program has other test cases. In place of
 // these CONVENE_LAYOUT_CASE runs one case by its text, CONVENE_LAYOUT_SEED the case of one seed;
 // CONVENE_LAYOUT_SECONDS goes on for so long with cases that no run before has seen.
-void CheckSeeds(const std::string& test, uint64_t seeds, const CaseRunner& run_of);
+void CheckSeeds(const std::string& test, uint64_t seeds);
 
 }  // namespace convene::worker::testing

@@ -10,9 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/data/documents.h"
-#include "worker_runtime/device/device.h"
+#include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/testing/copy_parameters.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
@@ -57,19 +56,19 @@ Tokens TokensOfStep(const TrainingRun& run, int dp_rank, int step) {
 }
 
 struct Rank {
-  RankPlace place;
   std::unique_ptr<Engine> engine;
   Curve curve;                   // without tensors
   std::vector<char> parameters;  // after the last step
 };
 
-absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
+absl::Status TrainRank(const TrainingRun& run, int rank, Place& place, Rank& here) {
   EngineOptions options = run.engine;
   options.rank = rank;
-  options.collective_memory = here.place.collective_memory.get();
+  options.collective_memory = place.collective_memory.get();
+  options.deterministic = true;
   const int dp_rank = CoordinateOf(options.layout, rank).dp;
   CONVENE_ASSIGN_OR_RETURN(here.engine,
-                           Engine::Create(options, here.place.communicators, *here.place.device));
+                           Engine::Create(options, place.communicators, *place.device));
   if (run.prepare != nullptr) CONVENE_RETURN_IF_ERROR(run.prepare(*here.engine));
   int64_t updates = 0;
   for (int step = 1; step <= run.steps; ++step) {
@@ -87,7 +86,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Rank& here) {
                            here.engine->ForwardLoss(tokens.Batch(options.packed_documents),
                                                     static_cast<int>(MicrobatchCount(run.cut))));
   here.curve.validation_loss = result.loss / static_cast<double>(tokens.counted);
-  CONVENE_ASSIGN_OR_RETURN(here.parameters, CopyParameters(*here.engine, *here.place.device));
+  CONVENE_ASSIGN_OR_RETURN(here.parameters, CopyParameters(*here.engine, *place.device));
   return absl::OkStatus();
 }
 
@@ -133,13 +132,15 @@ class Assembly {
 // The first rank that fails ends the others' waiting.
 class FirstFailure {
  public:
-  explicit FirstFailure(std::vector<Rank>& ranks) : ranks_(ranks) {}
+  explicit FirstFailure(Places& places) : places_(places) {}
 
   void Add(const absl::Status& status) {
     MutexLock lock(&mutex_);
     if (status.ok() || !first_.ok()) return;
     first_ = status;
-    for (Rank& rank : ranks_) rank.place.communicators.AbortAll("another rank failed");
+    for (int rank = 0; rank < places_.size(); ++rank) {
+      places_[rank].communicators.AbortAll("another rank failed");
+    }
   }
   absl::Status first() {
     MutexLock lock(&mutex_);
@@ -147,44 +148,10 @@ class FirstFailure {
   }
 
  private:
-  std::vector<Rank>& ranks_;
+  Places& places_;
   Mutex mutex_;
   absl::Status first_ ABSL_GUARDED_BY(mutex_);
 };
-
-void OnEveryRank(std::vector<Rank>& ranks, const std::function<void(int)>& body) {
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
-    threads.emplace_back(absl::StrCat("rank ", rank), [&body, rank] { body(rank); });
-  }
-  for (Thread& thread : threads) thread.Join();
-}
-
-absl::Status MakePlaces(const TrainingRun& run, std::vector<Rank>& ranks) {
-  if (run.place == nullptr) {
-    auto sets = MakeSets(run.transport, run.engine.layout, {.timeout = run.timeout});
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      ranks[rank].place = {Device::Cpu(), std::move(sets[rank])};
-    }
-    return absl::OkStatus();
-  }
-  std::vector<absl::Status> statuses(ranks.size());
-  OnEveryRank(ranks, [&](int rank) {
-    absl::StatusOr<RankPlace> place = run.place(run.engine, rank);
-    statuses[rank] = place.status();
-    if (place.ok()) ranks[rank].place = *std::move(place);
-  });
-  for (const absl::Status& status : statuses) CONVENE_RETURN_IF_ERROR(status);
-  return absl::OkStatus();
-}
-
-// At the same time, because connections end together.
-void EndPlaces(std::vector<Rank>& ranks) {
-  OnEveryRank(ranks, [&](int rank) {
-    ranks[rank].engine = nullptr;
-    const RankPlace ending = std::move(ranks[rank].place);
-  });
-}
 
 bool IsNear(double value, double expected) {
   return std::abs(value - expected) <= kTolerance * std::abs(expected);
@@ -194,11 +161,24 @@ bool IsNear(double value, double expected) {
 
 absl::StatusOr<Curve> Train(const TrainingRun& run) {
   const int world_size = run.engine.layout.world_size();
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Places> places,
+      Places::Make(run.engine.layout, {.transport = run.transport,
+                                       .timeout = run.timeout,
+                                       .pp_links = LinksOf(run.engine.schedule.placement)}));
   std::vector<Rank> ranks(world_size);
-  const auto ending = absl::MakeCleanup([&] { EndPlaces(ranks); });
-  CONVENE_RETURN_IF_ERROR(MakePlaces(run, ranks));
-  FirstFailure failure(ranks);
-  OnEveryRank(ranks, [&](int rank) { failure.Add(TrainRank(run, rank, ranks[rank])); });
+  // They end at the same time, as they began.
+  const auto ending = absl::MakeCleanup([&] {
+    places->OnEveryRank([&](int rank) {
+      ranks[rank].engine = nullptr;
+      return absl::OkStatus();
+    });
+  });
+  FirstFailure failure(*places);
+  places->OnEveryRank([&](int rank) {
+    failure.Add(TrainRank(run, rank, (*places)[rank], ranks[rank]));
+    return absl::OkStatus();
+  });
   CONVENE_RETURN_IF_ERROR(failure.first());
   Curve curve = ranks.front().curve;
   Assembly assembly(curve);

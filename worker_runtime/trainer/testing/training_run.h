@@ -1,17 +1,17 @@
-// A training run on all ranks of a layout, as threads of this process, and the comparison of two
-// runs: the parts that the tests of layouts share.
+// A training run on all ranks of a layout, in their places (testing/places.h), and the comparison
+// of two runs: the parts that the tests of layouts share.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
 #include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker::testing {
@@ -20,13 +20,6 @@ namespace convene::worker::testing {
 struct Sample {
   std::vector<int32_t> inputs;
   std::vector<int32_t> targets;
-};
-
-// A rank's processor and connections. A later member ends before the earlier ones.
-struct RankPlace {
-  std::unique_ptr<Device> device;
-  CommunicatorSet communicators;
-  std::unique_ptr<Memory> collective_memory;  // null: the device's own
 };
 
 struct TrainingRun {
@@ -40,11 +33,8 @@ struct TrainingRun {
   std::function<absl::Status(Engine& engine)> prepare;
   // Of a step, which counts from 1; Train sets `step`, which counts those that changed the weights.
   std::function<UpdateParameters(int step)> adam;
-  // Makes a rank's place, in a thread of that rank, all ranks at the same time. Null: this CPU,
-  // with `transport` between the ranks.
-  std::function<absl::StatusOr<RankPlace>(const EngineOptions& engine, int rank)> place;
-  Transport transport = Transport::kLoopback;
-  absl::Duration timeout = absl::Seconds(30);  // of each call of a collective
+  Transport transport = TestedTransports().front();
+  absl::Duration timeout;  // PlaceOptions::timeout
 };
 
 struct Curve {

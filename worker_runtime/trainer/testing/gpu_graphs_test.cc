@@ -8,16 +8,14 @@
 #include "absl/time/time.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
+#include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/train_step.h"
 
 namespace convene::worker {
 namespace {
-
-using convene::testing::HasGpuOrSkips;
 
 // Odd, so that both gradient buffers meet the one activation slot in turns.
 constexpr int kMicrobatches = 3;
@@ -108,14 +106,13 @@ Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
 }
 
 TEST_CASE("training through graphs gives the bits of training op by op", "[slow]") {
-  if (!HasGpuOrSkips()) return;
-  const absl::StatusOr<std::unique_ptr<Device>> gpu = Device::Cuda(0);
-  REQUIRE_OK(gpu);
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const std::unique_ptr<Device> gpu = testing::MakeTestDevice();
   const DType dtype = GENERATE(DType::kBFloat16, DType::kFloat32);
   const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
   CAPTURE(DTypeName(dtype), recompute);
-  const Trained plain = Train(**gpu, dtype, recompute, /*cuda_graphs=*/false);
-  const Trained graphed = Train(**gpu, dtype, recompute, /*cuda_graphs=*/true);
+  const Trained plain = Train(*gpu, dtype, recompute, /*cuda_graphs=*/false);
+  const Trained graphed = Train(*gpu, dtype, recompute, /*cuda_graphs=*/true);
   CHECK(plain.captures == 0);
   CHECK(graphed.captures == 2 * kMicrobatches);
   CHECK(graphed.launches == 2 * kMicrobatches * (kSteps - 1));
