@@ -310,6 +310,13 @@ MUTATIONS = [
     Mutation('a job that has lost workers is refused as before its start', ELASTIC,
              'if (job_has_begun) return absl::OkStatus();', 'if (job_has_begun && options.dp_size == 0) return absl::OkStatus();', DECIDED,
              'elastic layout'),
+    Mutation('a job ends where no whole replica is left', ELASTIC,
+             'if (best.ok()) {\n    decision.layout', 'if (best.ok() && kept.ok()) {\n    decision.layout', DECIDED, 'elastic layout'),
+    Mutation('fewer data-parallel ranks may fill all memory', ELASTIC,
+             'if (!OtherRows(options, layout).empty()) return kUsableShare;',
+             'if (!OtherRows(options, layout).empty()) return 1;', DECIDED, 'elastic layout'),
+    Mutation('a layout that has trained makes way for another', ELASTIC,
+             'if (AskedRows(options) > 0) return std::nullopt;', '', DECIDED, 'elastic layout'),
     Mutation('attention is not made again', BLOCK,
              'if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));', '', LAYOUTS, 'recompute'),
 ]
