@@ -277,6 +277,8 @@ MUTATIONS = [
     Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/trainer/checkpointing.cc',
              'if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());', '',
              '//worker_runtime/trainer:checkpointing_test', 'checkpoint'),
+    Mutation('the thread of the saves starts with the first of them', f'{RUNTIME}/trainer/checkpoint_saver.cc',
+             'if (options_.in_background) queue_.Push([] {});', '', SAVER, 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',
              'if (options_.offload_optimizer && !skips) {',
              'if (options_.offload_optimizer && !is_empty) {\n    const StepControl control = {1.0f, 0};',
