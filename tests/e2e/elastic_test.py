@@ -33,6 +33,23 @@ class ElasticTest(ConveneTestCase):
                                for m in self.metrics()), 60, f"a step with world size {world_size}")
         return self.metrics()[-1]["step"]
 
+    def losses_of_one_process(self, **values):
+        """The metrics of a run that nothing disturbs."""
+        path = self.path("one.jsonl")
+        arguments = self.train_arguments(**{**values, "metrics_file": path, "checkpoint_dir": None, "checkpoint_every": None})
+        self.finish(self.start(CONVENE_TRAIN, *arguments), 60)
+        return read_metrics(path)
+
+    def assert_same_losses(self, expected):
+        metrics = self.metrics()
+        self.assertEqual([m["step"] for m in metrics], [m["step"] for m in expected])
+        for key in ("loss", "grad_norm"):
+            for got, wanted in zip(metrics, expected):
+                self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
+
+    def layouts(self):
+        return list(dict.fromkeys(m["layout"] for m in self.metrics()))
+
     def test_two_nodes_train_together(self):
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "2", tp_size=2) for rank in (0, 1)]
@@ -97,30 +114,49 @@ class ElasticTest(ConveneTestCase):
 
     def test_a_node_less_trains_the_same_although_the_batch_no_longer_divides(self):
         values = {"steps": 40, "global_batch_size": 32, "micro_batch_size": 4}
-        one_process = self.train_arguments(
-            **values, metrics_file=self.path("one.jsonl"), checkpoint_dir=None, checkpoint_every=None)
-        self.finish(self.start(CONVENE_TRAIN, *one_process), 60)
+        expected = self.losses_of_one_process(**values)
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "3:4", workers=1, **values) for rank in range(4)]
         self.wait_for_world(4, 10)
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
-        metrics = self.metrics()
-        self.assertEqual({m["layout"] for m in metrics}, {"dp4 x tp1 x pp1", "dp3 x tp1 x pp1"})
+        self.assertEqual(self.layouts(), ["dp4 x tp1 x pp1", "dp3 x tp1 x pp1"])
         self.assertIn("global 32 = dp 3 x micro 4 x accumulation 3 less 4 empty rows",
                       self.output(agents[0]))
-        expected = read_metrics(self.path("one.jsonl"))
-        self.assertEqual([m["step"] for m in metrics], list(range(1, 41)))
-        for key in ("loss", "grad_norm"):
-            for got, wanted in zip(metrics, expected):
-                self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
+        self.assert_same_losses(expected)
+
+    def test_context_parallel_nodes_that_shard_all_train_on_with_the_same_losses(self):
+        values = {"steps": 60}
+        expected = self.losses_of_one_process(**values)
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "1:2", cp_size=2, zero_stage=3, **values) for rank in (0, 1)]
+        self.wait_for_world(4, 10)
+        agents.pop().kill()
+        self.finish(agents[0], 90)
+        self.assertEqual(self.layouts(), ["dp2 x cp2 x tp1 x pp1", "dp1 x cp2 x tp1 x pp1"])
+        self.assert_same_losses(expected)
+
+    def test_keep_trains_on_with_the_same_losses_where_no_whole_replica_is_left(self):
+        values = {"steps": 60, "micro_batch_size": 2}
+        expected = self.losses_of_one_process(**values)
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "3:4", workers=1, tp_size=2, pp_size=2, **values)
+                  for rank in range(4)]
+        self.wait_for_world(4, 10)
+        agents.pop().kill()
+        for agent in agents:
+            self.finish(agent, 90)
+        self.assertEqual(self.layouts(), ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3"])
+        self.assertRegex(self.output(agents[0]),
+                         r"layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; tp and pp cannot be kept: tp_size 2 x "
+                         r"pp_size 2 = 4 workers hold one replica of the model, and this job has 3; so the most workers of all "
+                         r"legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
+        self.assert_same_losses(expected)
 
     def test_best_trains_on_with_the_same_losses_on_what_is_left_of_a_replica(self):
         values = {"steps": 120, "global_batch_size": 8, "micro_batch_size": 2}
-        one_process = self.train_arguments(
-            **values, metrics_file=self.path("one.jsonl"), checkpoint_dir=None, checkpoint_every=None)
-        self.finish(self.start(CONVENE_TRAIN, *one_process), 60)
+        expected = self.losses_of_one_process(**values)
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "2:4", workers=1, tp_size=2, pp_size=2,
                                    elastic_layout="best", **values) for rank in range(4)]
@@ -131,17 +167,11 @@ class ElasticTest(ConveneTestCase):
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
-        metrics = self.metrics()
-        self.assertEqual([m["step"] for m in metrics], list(range(1, 121)))
-        layouts = list(dict.fromkeys(m["layout"] for m in metrics))
-        self.assertEqual(layouts, ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3", "dp1 x tp2 x pp1"])
+        self.assertEqual(self.layouts(), ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3", "dp1 x tp2 x pp1"])
         self.assertRegex(self.output(agents[0]),
                          r"layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
                          r"legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
-        expected = read_metrics(self.path("one.jsonl"))
-        for key in ("loss", "grad_norm"):
-            for got, wanted in zip(metrics, expected):
-                self.assertLess(abs(got[key] / wanted[key] - 1), 1e-4, f"{key} of {got} and {wanted}")
+        self.assert_same_losses(expected)
 
     def test_keep_trains_on_fewer_copies_of_the_state(self):
         values = {"steps": 40, "dp_shard_size": 2, "dp_replicate_size": 2}
@@ -151,8 +181,7 @@ class ElasticTest(ConveneTestCase):
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
-        self.assertEqual(list(dict.fromkeys(m["layout"] for m in self.metrics())),
-                         ["dp4 (2 copies of 2 shards) x tp1 x pp1", "dp2 x tp1 x pp1"])
+        self.assertEqual(self.layouts(), ["dp4 (2 copies of 2 shards) x tp1 x pp1", "dp2 x tp1 x pp1"])
         self.assertIn("layout dp2 x tp1 x pp1: 2 of 3 workers train; asked dp4 (2 copies of 2 shards); "
                       "kept tp and pp (--elastic-layout keep)", self.output(agents[0]))
 

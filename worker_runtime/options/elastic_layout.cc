@@ -323,8 +323,8 @@ std::string OtherRows(const TrainOptions& options, const Layout& layout) {
       shards == 0 ? "" : absl::StrCat(" (", rows / shards, " copies of ", shards, " shards)"));
 }
 
-std::string Why(const TrainOptions& options, const Layout& layout, int world_size,
-                const MemoryBound* memory) {
+// The degrees that were asked for, where the layout has others: "dp4", "tp2".
+std::vector<std::string> AskedOtherwise(const TrainOptions& options, const Layout& layout) {
   std::vector<std::string> asked;
   const std::string rows = OtherRows(options, layout);
   if (!rows.empty()) asked.push_back(rows);
@@ -332,19 +332,112 @@ std::string Why(const TrainOptions& options, const Layout& layout, int world_siz
     if (layout.*axis.degree == options.*axis.asked) continue;
     asked.push_back(absl::StrCat(axis.name, options.*axis.asked));
   }
-  if (asked.empty() && layout.world_size() == world_size) return "";
-  std::string rule = absl::StrCat("kept ", AxisNames(options), " (--elastic-layout keep)");
-  if (options.elastic_layout == ElasticLayout::kBest) {
-    rule = absl::StrCat("the most workers of all legal layouts",
-                        memory == nullptr
-                            ? ""
-                            : absl::StrCat(" with room for their memory (",
-                                           RoomText(memory->planned(layout), memory->has), ")"),
-                        ", then nearest in ", AxisNames(options), " (--elastic-layout best)");
-  }
+  return asked;
+}
+
+std::string Why(const TrainOptions& options, const Layout& layout, int world_size,
+                const std::string& rule) {
+  const std::vector<std::string> asked = AskedOtherwise(options, layout);
   return absl::StrCat("layout ", layout.ToString(), ": ", layout.world_size(), " of ", world_size,
                       " workers train", asked.empty() ? "" : "; asked ",
                       absl::StrJoin(asked, " x "), "; ", rule);
+}
+
+std::string WhyUnlessAsked(const TrainOptions& options, const Layout& layout, int world_size,
+                           const std::string& rule) {
+  const bool is_asked =
+      layout.world_size() == world_size && AskedOtherwise(options, layout).empty();
+  return is_asked ? "" : Why(options, layout, world_size, rule);
+}
+
+std::string RuleOfKeep(const TrainOptions& options) {
+  return absl::StrCat("kept ", AxisNames(options), " (--elastic-layout keep)");
+}
+
+std::string RuleOfBest(const TrainOptions& options, const Layout& layout,
+                       const MemoryBound* memory) {
+  const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
+  return absl::StrCat(
+      "the most workers of all legal layouts",
+      memory == nullptr ? ""
+                        : absl::StrCat(" with room for their memory (",
+                                       RoomText(memory->planned(layout), memory->has), ")"),
+      ", then nearest in ", AxisNames(options), " (--elastic-layout ", keeps ? "keep)" : "best)");
+}
+
+// The part of a rank's memory that the plan of a kept layout may take, once the job has begun;
+// nullopt: its plan is not looked at (elastic_layout.h).
+std::optional<double> ShareForKept(const TrainOptions& options, const Layout& layout) {
+  if (!OtherRows(options, layout).empty()) return kUsableShare;
+  if (AskedRows(options) > 0) return std::nullopt;
+  return 1;
+}
+
+// "" where the memory has room for a layout that takes the part `share_max` of it.
+std::string WhyNoRoom(const Layout& layout, double share_max, const MemoryBound& memory) {
+  const RankMemory plan = memory.planned(layout);
+  if (ShareOf(plan, memory.has) <= share_max) return "";
+  return absl::StrCat(
+      layout.ToString(), " takes ", RoomText(plan, memory.has),
+      share_max < 1 ? absl::StrCat(", of which ", 100 * share_max, " % can be planned with") : "");
+}
+
+absl::StatusOr<LayoutDecision> DecideBest(const TrainOptions& options, int world_size,
+                                          bool job_has_begun, const MemoryBound* memory) {
+  const absl::StatusOr<Layout> best = Best(options, world_size, memory);
+  if (!best.ok()) {
+    // Where the number of workers is not at fault, the refusal itself says all.
+    if (CheckCopies(options).ok()) return best.status();
+    return WithLegalValues(best.status(), options, world_size, job_has_begun);
+  }
+  return LayoutDecision{
+      .layout = *best,
+      .why = WhyUnlessAsked(options, *best, world_size, RuleOfBest(options, *best, memory)),
+      .depends_on_memory = true};
+}
+
+absl::StatusOr<LayoutDecision> DecideKeptAtStart(const TrainOptions& options, int world_size) {
+  const absl::StatusOr<Layout> kept = Kept(options, world_size, /*job_has_begun=*/false);
+  if (!kept.ok()) {
+    if (CheckWorkers(options, world_size, /*job_has_begun=*/false).ok()) return kept.status();
+    return WithLegalValues(kept.status(), options, world_size, /*job_has_begun=*/false);
+  }
+  return LayoutDecision{.layout = *kept,
+                        .why = WhyUnlessAsked(options, *kept, world_size, RuleOfKeep(options))};
+}
+
+// `keep` of a job that has begun.
+absl::StatusOr<LayoutDecision> DecideKept(const TrainOptions& options, int world_size,
+                                          const MemoryBound* memory) {
+  const absl::StatusOr<Layout> kept = Kept(options, world_size, /*job_has_begun=*/true);
+  std::string why_not(kept.status().message());
+  LayoutDecision decision;
+  if (kept.ok()) {
+    const std::optional<double> share = ShareForKept(options, *kept);
+    decision = {.layout = *kept,
+                .why = WhyUnlessAsked(options, *kept, world_size, RuleOfKeep(options)),
+                .depends_on_memory = share.has_value()};
+    if (share.has_value() && memory != nullptr) why_not = WhyNoRoom(*kept, *share, *memory);
+    if (why_not.empty()) return decision;
+  }
+  why_not = absl::StrCat(AxisNames(options), " cannot be kept: ", why_not);
+  const absl::StatusOr<Layout> best = Best(options, world_size, memory);
+  if (best.ok()) {
+    decision.layout = *best;
+    decision.why = Why(options, *best, world_size,
+                       absl::StrCat(why_not, "; so ", RuleOfBest(options, *best, memory)));
+    decision.depends_on_memory = true;
+    return decision;
+  }
+  if (kept.ok()) {
+    decision.why = Why(options, *kept, world_size,
+                       absl::StrCat(RuleOfKeep(options), ", although ", best.status().message()));
+    return decision;
+  }
+  if (absl::IsResourceExhausted(best.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(why_not, "; ", best.status().message()));
+  }
+  return WithLegalValues(kept.status(), options, world_size, /*job_has_begun=*/true);
 }
 
 }  // namespace
@@ -355,19 +448,11 @@ double AskedWorkers(const TrainOptions& options) {
 
 absl::StatusOr<LayoutDecision> DecideLayout(const TrainOptions& options, int world_size,
                                             bool job_has_begun, const MemoryBound* memory) {
-  const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
-  const absl::StatusOr<Layout> layout =
-      keeps ? Kept(options, world_size, job_has_begun) : Best(options, world_size, memory);
-  // Where the number of workers is not at fault, the refusal itself says all.
-  const bool blames_workers =
-      keeps ? job_has_begun || !CheckWorkers(options, world_size, job_has_begun).ok()
-            : !CheckCopies(options).ok();
-  if (!layout.ok() && blames_workers) {
-    return WithLegalValues(layout.status(), options, world_size, job_has_begun);
+  if (options.elastic_layout == ElasticLayout::kBest) {
+    return DecideBest(options, world_size, job_has_begun, memory);
   }
-  CONVENE_RETURN_IF_ERROR(layout.status());
-  return LayoutDecision{.layout = *layout,
-                        .why = Why(options, *layout, world_size, keeps ? nullptr : memory)};
+  return job_has_begun ? DecideKept(options, world_size, memory)
+                       : DecideKeptAtStart(options, world_size);
 }
 
 }  // namespace convene::worker

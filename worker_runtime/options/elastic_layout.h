@@ -16,6 +16,8 @@ struct LayoutDecision {
   // One line for the log: the layout, the workers that train, what was asked for, and the rule.
   // Empty where all workers train in the layout that was asked for.
   std::string why;
+  // Whether memory has a say in it: a caller that gave none asks again with it.
+  bool depends_on_memory = false;
 };
 
 struct RankMemory {
@@ -36,6 +38,13 @@ struct MemoryBound {
 // ranks than were asked for is taken only where `job_has_begun`, because a node may be lost then;
 // before that it is a mistake. A schedule file (pp_schedule) has a fixed number of micro batches:
 // then fewer data-parallel ranks may be taken than there is room for.
+//
+// Once the job has begun, `keep` takes the layout of `best` where tp, pp and cp cannot be kept: too
+// few workers are left for one replica, no such layout is legal, or `memory` has no room for it.
+// Where `best` has none either, a legal layout that is kept is tried all the same. A layout with
+// all the data-parallel ranks that were named has trained, so its memory is not looked at. One with
+// fewer may take as much as a layout of `best`. Where none were named, nobody knows whether it has
+// trained: it may take all the memory that there is.
 //
 // `best`: of the legal layouts that `memory` has room for (null: all of them) the one in which the
 // most workers train, at every start; of several the one that is nearest to what was asked for, in

@@ -54,20 +54,20 @@ TEST_CASE("on any number of workers keep keeps, and best uses the most") {
           CAPTURE(tp, pp, dp, world);
           options.elastic_layout = ElasticLayout::kKeep;
           const auto kept = DecideLayout(options, world, /*job_has_begun=*/true);
-          CHECK(kept.ok() == (world >= tp * pp));
-          if (kept.ok()) {
+          REQUIRE_OK(kept);
+          const bool has_replica = world >= tp * pp;
+          if (has_replica) {
             const int rows = dp > 0 ? std::min(dp, world / (tp * pp)) : world / (tp * pp);
             CHECK(kept->layout == Layout{.pp = pp, .dp = rows, .tp = tp});
             CHECK_OK(ValidateOptions(options, kept->layout));
             const bool is_asked = kept->layout.world_size() == world && (dp == 0 || dp == rows);
             CHECK(kept->why.empty() == is_asked);
-          } else {
-            CHECK_THAT(std::string(kept.status().message()),
-                       Catch::Contains("elastic_layout can be best"));
+            CHECK(kept->depends_on_memory == (dp == 0 || dp != rows));
           }
           // Before the job has begun, fewer or more workers than were asked for are a mistake.
           const auto at_start = DecideLayout(options, world, /*job_has_begun=*/false);
-          CHECK(at_start.ok() == (dp == 0 ? world >= tp * pp : world == tp * pp * dp));
+          CHECK(at_start.ok() == (dp == 0 ? has_replica : world == tp * pp * dp));
+          if (at_start.ok()) CHECK_FALSE(at_start->depends_on_memory);
 
           options.elastic_layout = ElasticLayout::kBest;
           for (const bool has_begun : {false, true}) {
@@ -75,6 +75,8 @@ TEST_CASE("on any number of workers keep keeps, and best uses the most") {
             REQUIRE_OK(best);
             CHECK_OK(ValidateOptions(options, best->layout));
             CHECK(best->layout.world_size() == world);  // dp alone can fill any world
+            CHECK(best->depends_on_memory);
+            if (!has_replica) CHECK(kept->layout == best->layout);
             if (world == tp * pp * std::max(dp, 1)) {
               CHECK(best->layout == Layout{.pp = pp, .dp = std::max(dp, 1), .tp = tp});
               CHECK(best->why.empty());
@@ -202,6 +204,116 @@ TEST_CASE("best leaves out what has no room, and says the memory") {
                "no layout of 3 workers fits in memory: the one that takes the least is dp1 x tp1 x "
                "pp3 with 8.0 GiB of 8.0 GiB and on the host 4.0 GiB of 100 GiB a rank, of which "
                "90 % can be planned with");
+}
+
+TEST_CASE("keep takes the best layout where too few workers are left for a replica") {
+  CHECK(LineOf(Options({"--tp-size=2", "--pp-size=2"}), 3) ==
+        "layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; tp and pp cannot be kept: "
+        "tp_size 2 x pp_size 2 = 4 workers hold one replica of the model, and this job has 3; so "
+        "the most workers of all legal layouts, then nearest in tp and pp (--elastic-layout keep)");
+  CHECK_THAT(LineOf(Options({"--tp-size=2", "--cp-size=2", "--dp-size=2"}), 3),
+             Catch::Contains("tp, pp and cp cannot be kept: tp_size 2 x pp_size 1 x cp_size 2 = 4 "
+                             "workers hold one replica"));
+}
+
+TEST_CASE("keep takes the best layout where the kept one is not legal") {
+  // 2^30 tokens a step are too many for one data-parallel rank.
+  const TrainOptions options = Options(
+      {"--tp-size=2", "--dp-size=2", "--global-batch-size=65536", "--sequence-length=16384"});
+  CHECK(LineOf(options, 4).empty());
+  const std::string line = LineOf(options, 2);
+  CHECK_THAT(line, Catch::StartsWith("layout dp2 x tp1 x pp1: 2 of 2 workers train; asked tp2; tp "
+                                     "and pp cannot be kept: global_batch_size 65536 x "
+                                     "sequence_length 16384 over dp 1 must be below 2^30 tokens"));
+  CHECK_THAT(line, Catch::EndsWith("; so the most workers of all legal layouts, then nearest in tp "
+                                   "and pp (--elastic-layout keep)"));
+}
+
+// 24 GiB over all ranks, as ZeRO-3 shards them.
+class Sharded {
+ public:
+  absl::StatusOr<LayoutDecision> Decide(const TrainOptions& options, int world, double gib,
+                                        bool job_has_begun = true) {
+    const auto planned = [this](const Layout& layout) {
+      ++plans_;
+      return RankMemory{.device_bytes = (int64_t{24} << 30) / layout.world_size()};
+    };
+    const auto bytes = static_cast<int64_t>(gib * (1 << 30));
+    const MemoryBound memory = {.has = {.device_bytes = bytes}, .planned = planned};
+    return DecideLayout(options, world, job_has_begun, &memory);
+  }
+  std::string LineOf(const TrainOptions& options, int world, double gib) {
+    const auto decision = Decide(options, world, gib);
+    REQUIRE_OK(decision);
+    return decision->why;
+  }
+  int plans() const { return plans_; }
+
+ private:
+  int plans_ = 0;
+};
+
+TEST_CASE("keep takes the best layout where fewer data-parallel ranks have no room") {
+  Sharded model;
+  const TrainOptions options = Options({"--pp-size=2", "--dp-size=3"});
+  // Of 5 workers 4 would train, with 6 GiB each.
+  CHECK(model.LineOf(options, 5, 7) ==
+        "layout dp2 x tp1 x pp2: 4 of 5 workers train; asked dp3; kept tp and pp "
+        "(--elastic-layout keep)");
+  CHECK(model.plans() == 1);
+  CHECK(model.LineOf(options, 5, 6.5) ==
+        "layout dp5 x tp1 x pp1: 5 of 5 workers train; asked dp3 x pp2; tp and pp cannot be kept: "
+        "dp2 x tp1 x pp2 takes 6.0 GiB of 6.5 GiB a rank, of which 90 % can be planned with; so "
+        "the most workers of all legal layouts with room for their memory (4.8 GiB of 6.5 GiB a "
+        "rank), then nearest in tp and pp (--elastic-layout keep)");
+}
+
+TEST_CASE("a layout that may have trained is kept unless it takes more than there is") {
+  Sharded model;
+  const TrainOptions unnamed = Options({"--pp-size=2"});
+  CHECK(model.LineOf(unnamed, 5, 6) ==
+        "layout dp2 x tp1 x pp2: 4 of 5 workers train; kept tp and pp (--elastic-layout keep)");
+  CHECK(model.LineOf(unnamed, 6, 4).empty());
+  CHECK_THAT(model.LineOf(unnamed, 5, 5.9),
+             Catch::StartsWith("layout dp5 x tp1 x pp1: 5 of 5 workers train; asked pp2; tp and pp "
+                               "cannot be kept: dp2 x tp1 x pp2 takes 6.0 GiB of 5.9 GiB a rank; "
+                               "so "));
+  // Shards that were named, and are fewer.
+  CHECK_THAT(model.LineOf(Options({"--pp-size=2", "--dp-shard-size=4"}), 5, 6.5),
+             Catch::Contains("asked dp_shard_size 4 x pp2; tp and pp cannot be kept: "));
+  // The layout that was asked for has trained: nobody plans it.
+  const int plans = model.plans();
+  CHECK(model.LineOf(Options({"--pp-size=2", "--dp-size=3"}), 6, 1).empty());
+  CHECK(model.plans() == plans);
+}
+
+TEST_CASE("where nothing fits in memory, keep tries the kept layout, and ends without one") {
+  Sharded model;
+  const std::string none_fits =
+      "no layout of 4 workers fits in memory: the one that takes the least is dp2 x tp1 x pp2 with "
+      "6.0 GiB of 2.0 GiB a rank, of which 90 % can be planned with; ";
+  CHECK_THAT(model.LineOf(Options({"--pp-size=2", "--dp-size=3"}), 4, 2),
+             Catch::StartsWith("layout dp2 x tp1 x pp2: 4 of 4 workers train; asked dp3; kept tp "
+                               "and pp (--elastic-layout keep), although " +
+                               none_fits));
+  CHECK_THAT(model.LineOf(Options({"--pp-size=2"}), 4, 2),
+             Catch::StartsWith("layout dp2 x tp1 x pp2: 4 of 4 workers train; kept tp and pp "
+                               "(--elastic-layout keep), although " +
+                               none_fits));
+  CHECK_STATUS(
+      model.Decide(Options({"--tp-size=2", "--pp-size=2"}), 3, 8),
+      absl::StatusCode::kResourceExhausted,
+      "tp and pp cannot be kept: tp_size 2 x pp_size 2 = 4 workers hold one replica of the "
+      "model, and this job has 3; no layout of 3 workers fits in memory: ");
+}
+
+TEST_CASE("before the job has begun, a layout that was asked for is not planned") {
+  Sharded model;
+  const auto decision = model.Decide(Options({"--pp-size=2"}), 4, 1, /*job_has_begun=*/false);
+  REQUIRE_OK(decision);
+  CHECK(decision->layout == Layout{.pp = 2, .dp = 2});
+  CHECK(decision->why.empty());
+  CHECK(model.plans() == 0);
 }
 
 TEST_CASE("best has no data-parallel rank without a sample") {

@@ -101,6 +101,15 @@ class Lowering {
   }
   int SendPeer(const Compute& compute) const { return Peer(compute, ReaderOf(schedule_, compute)); }
 
+  // An order in which each compute comes after all computes that it needs: by its start, then by
+  // its place on the way of a microbatch through all chunks and back.
+  std::pair<double, int> OrderOf(int rank, int position) const {
+    const auto [kind, chunk, microbatch] = schedule_.ranks[rank][position];
+    const int chunks = static_cast<int>(schedule_.placement.size());
+    return {timeline_.start[rank][position],
+            kind == ComputeKind::kForward ? chunk : 2 * chunks - 1 - chunk};
+  }
+
   void PostReceives(int rank, int receives_ahead) {
     std::vector<int>& begins = begins_.emplace_back();
     std::vector<Receive>& receives = receives_.emplace_back();
@@ -111,7 +120,12 @@ class Lowering {
           source < 0 ? read : timeline_.passes[source][compute.microbatch].Along(compute.kind);
       begins.push_back(made);
       if (const int sender = Peer(compute, source); sender >= 0) {
-        receives.push_back({std::max(0, read - receives_ahead), read, sender, made});
+        int post = read;
+        while (post > std::max(0, read - receives_ahead) &&
+               OrderOf(sender, made) < OrderOf(rank, post - 1)) {
+          --post;
+        }
+        receives.push_back({post, read, sender, made});
       }
     }
     absl::c_sort(receives, [](const Receive& a, const Receive& b) {

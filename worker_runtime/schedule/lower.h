@@ -54,9 +54,11 @@ struct RankPlan {
   // than the least number.
 };
 
-// [rank]. Each receive is posted `receives_ahead` computes before the one that reads it, so that
-// the message travels beside these; or earlier, where messages between the same two ranks would
-// else arrive in another order.
+// [rank]. Each receive is posted up to `receives_ahead` computes before the one that reads it, so
+// that the message travels beside these; before those alone that Simulate does not start until the
+// compute that makes the message has started. (An earlier post gains no time. And CUDA may hold up
+// a new kernel until all that runs is done: two ranks could then wait for each other.) It is posted
+// earlier where messages between the same two ranks would else arrive in another order.
 //
 // An executor needs one queue for each ordered pair of ranks: messages match in the order of their
 // instructions. A receive begins after the computes that stand before it, as they may still read

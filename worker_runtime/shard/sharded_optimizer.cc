@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
@@ -63,6 +64,8 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
           arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
       copy_(staging.Declare<float>("copy for checkpoints",
                                    options.copies_for_checkpoints ? arrays() * shard_.count : 0)),
+      host_flags_(staging.Declare<uint8_t>("optimizer/flags",
+                                           options.offloads ? shard_.count / kFlagBlock : 0)),
       host_gradients_(
           staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
       host_weights_(
@@ -71,9 +74,12 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
   for (size_t i = 0; i < shard_.parts.size(); ++i) updated_.push_back(device.MakeEvent());
 }
 
-void ShardedOptimizer::Bind() {
-  host_flags_ = MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
-  device_.Copy(host_flags_.data(), At(flags_), host_flags_.size(), device_.compute());
+absl::Status ShardedOptimizer::Bind() {
+  const std::vector<uint8_t> flags =
+      MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
+  if (options_.offloads) absl::c_copy(flags, At(host_flags_));
+  device_.Copy(flags.data(), At(flags_), flags.size(), device_.compute());
+  return device_.Synchronize(options_.timeout);
 }
 
 float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
@@ -143,7 +149,7 @@ void ShardedOptimizer::Round(const ShardPart& part, Stream& stream) {
 void ShardedOptimizer::UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
                                   const StepControl* control, Stream& stream) {
   const uint8_t* const flags =
-      (options_.offloads ? host_flags_.data() : At(flags_)) + part.shard_begin / kFlagBlock;
+      At(options_.offloads ? host_flags_ : flags_) + part.shard_begin / kFlagBlock;
   absl::InlinedVector<float*, 4> states;
   for (const ArenaBlock<float>& state : states_) states.push_back(At(state) + part.shard_begin);
   float* const master = MasterOf(part);

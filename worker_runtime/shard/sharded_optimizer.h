@@ -47,8 +47,8 @@ class ShardedOptimizer {
   ShardedOptimizer(BucketStore& store, const Options& options, Device& device, Arena& arena,
                    Arena& staging);
 
-  // Call it once both arenas are built and the store is bound.
-  void Bind();
+  // Call it once both arenas are built and the store is bound. Errors: Device::Synchronize's.
+  absl::Status Bind();
 
   // Fills `values` with elements [first, first + values.size()) of the slice, row-major.
   using MakeWeights =
@@ -134,10 +134,10 @@ class ShardedOptimizer {
   const ArenaBlock<char> workspace_;
   const ArenaBlock<float> copy_;  // (arrays(), shard_.count): masters, states
   // Where the state is offloaded.
+  const ArenaBlock<uint8_t> host_flags_;
   const ArenaBlock<float> host_gradients_;  // (shard_.count)
   // Of parameters in bf16 that lie on the device: (shard_.count) or that of the first part.
   const ArenaBlock<BFloat16> host_weights_;
-  std::vector<uint8_t> host_flags_;        // set by Bind
   UpdateRule::Factors host_factors_ = {};  // of the update under way
   StepControl host_control_ = {};
   std::vector<std::unique_ptr<Event>> updated_;  // by part, in host()

@@ -30,12 +30,13 @@ CheckpointSaver::CheckpointSaver(const Options& options, Collective& world,
       reporter_(reporter),
       clock_(clock),
       saved_step_(options.saved_step),
-      failures_(options.failures_max) {}
+      failures_(options.failures_max) {
+  if (options_.in_background) queue_.Push([] {});  // starts the thread
+}
 
 CheckpointSaver::~CheckpointSaver() {
   if (!flight_.has_value()) return;
   world_.Abort("the training has ended before its checkpoint was saved");
-  thread_.Join();
 }
 
 absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
@@ -44,7 +45,7 @@ absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer&
   CONVENE_RETURN_IF_ERROR(Finish(info.step));
   if (saved_step_ == info.step) return absl::OkStatus();
   Begin(info, optimizer, began, options_.in_background);
-  return thread_.joinable() ? absl::OkStatus() : Finish(info.step);
+  return options_.in_background ? absl::OkStatus() : Finish(info.step);
 }
 
 absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
@@ -61,26 +62,23 @@ absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, ShardedOptimi
 }
 
 absl::Status CheckpointSaver::Poll() {
-  return flight_.has_value() && has_landed_ ? Land(failures_, absl::ZeroDuration())
+  return flight_.has_value() && HasLanded() ? Land(failures_, absl::ZeroDuration())
                                             : absl::OkStatus();
 }
 
-// Where the thread cannot be started, the training of this rank waits for the save, and the other
-// ranks wait for it in their next collective, as long as that one's timeout.
+bool CheckpointSaver::HasLanded() {
+  return queue_.Await(queue_.pushed(), /*timeout=*/absl::ZeroDuration());
+}
+
 void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer,
                             MonotonicTime began, bool in_background) {
   progress_.Tell(info.step, in_background ? kCopyPhase : contract::kCheckpointPhase);
-  has_landed_ = false;
   flight_ = Flight{.info = info, .pieces = optimizer.PiecesToWrite(), .began = began};
   if (in_background) {
     flight_->held = clock_.Now() - began;
-    absl::StatusOr<Thread> thread = Thread::Start("checkpoint", [this] { Write(); });
-    if (thread.ok()) {
-      thread_ = *std::move(thread);
-      return;
-    }
+    queue_.Push([this] { Write(); });
+    return;
   }
-  progress_.Tell(info.step, contract::kCheckpointPhase);
   Write();
   flight_->held = flight_->took;
 }
@@ -90,13 +88,12 @@ void CheckpointSaver::Write() {
   flight_->result = SaveCheckpoint(options_.directory, flight_->info, options_.keep,
                                    flight_->pieces, world_, stream);
   flight_->took = clock_.Now() - flight_->began;
-  has_landed_ = true;
 }
 
 absl::Status CheckpointSaver::Finish(int64_t step) {
   if (!flight_.has_value()) return end_;
   progress_.Tell(step, contract::kCheckpointPhase);
-  if (reporter_ != nullptr && !has_landed_) {
+  if (reporter_ != nullptr && !HasLanded()) {
     reporter_->Say(absl::StrCat("the checkpoint after step ", flight_->info.step,
                                 " is still being written: the training waits for it after step ",
                                 step));
@@ -106,7 +103,7 @@ absl::Status CheckpointSaver::Finish(int64_t step) {
 }
 
 absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration pause) {
-  thread_.Join();
+  queue_.Await(queue_.pushed());
   const Flight flight = *std::exchange(flight_, std::nullopt);
   CONVENE_RETURN_IF_ERROR(flight.result.status());
   const absl::Status& verdict = flight.result->verdict;

@@ -2,7 +2,6 @@
 // how many failures end the run. Files and agreement are SaveCheckpoint's (checkpointing.h).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/agree.h"
@@ -39,7 +38,9 @@ class CheckpointSaver {
   };
 
   // Borrows the references and `reporter`, which is null on all ranks but 0. Until the saver is
-  // gone nobody else uses `world`.
+  // gone nobody else uses `world`. For saves in background it starts the thread "checkpoint". Where
+  // that cannot be, the process ends (see Thread): a rank that only noticed at its first save would
+  // hold up the training of the others.
   CheckpointSaver(const Options& options, Collective& world, ProgressWriter& progress,
                   Reporter* reporter, Clock& clock);
   // Gives up a save in flight: aborts `world`, and waits until the disk lets go.
@@ -69,7 +70,7 @@ class CheckpointSaver {
     absl::StatusOr<std::vector<PieceToWrite>> pieces;
     MonotonicTime began;
     absl::Duration held = {};
-    // Of the one who writes, until has_landed_.
+    // Of the one who writes, until HasLanded().
     absl::StatusOr<Agreement> result{};
     absl::Duration took = {};
   };
@@ -77,6 +78,7 @@ class CheckpointSaver {
   void Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer, MonotonicTime began,
              bool in_background);
   void Write();
+  bool HasLanded();  // the save in flight
   // Waits for it, and counts how it went. `pause` is for the report.
   absl::Status Land(FailuresInARow& failures, absl::Duration pause);
 
@@ -89,8 +91,8 @@ class CheckpointSaver {
   FailuresInARow failures_;
   absl::Status end_;  // not OK: too many failures
   std::optional<Flight> flight_;
-  std::atomic<bool> has_landed_ = false;
-  Thread thread_;
+  // Ends first: what it still holds uses the others.
+  HostQueue queue_{"checkpoint"};
 };
 
 }  // namespace convene::worker

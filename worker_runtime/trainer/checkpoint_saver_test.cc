@@ -2,6 +2,9 @@
 // gone when the test says so.
 #include "worker_runtime/trainer/checkpoint_saver.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -11,6 +14,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/files.h"
 #include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
@@ -248,13 +252,30 @@ TEST_CASE("a training that ends without its peers gives up its save in flight") 
   CHECK_FALSE(run.IsSaved(2));
 }
 
-TEST_CASE("where no thread can be started, the training waits for the save") {
+TEST_CASE("a saver has its thread before the first save, and needs no other one") {
   if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
   const ScopedThreadFault none("checkpoint");
-  RequireAllOk(run.Save(1));
-  CHECK(run.IsSaved(1));
-  CHECK(run.ReportedSteps() == std::vector<int64_t>{1});
+  for (const int64_t step : {1, 2}) {
+    RequireAllOk(run.Save(step));
+    for (const auto& saver : run.savers) CHECK(saver->is_in_flight());
+  }
+  RequireAllOk(run.SaveLast(3));
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 2, 3});
+}
+
+// At its first save this rank would be late for the others, which wait in the training.
+TEST_CASE("a rank that cannot start the thread of its saves ends before the first step") {
+  if (testing::OnGpus()) return;  // a forked child has no GPU
+  const pid_t child = fork();
+  if (child == 0) {
+    const ScopedThreadFault none("checkpoint");
+    const Run run(/*failures_max=*/1);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == static_cast<int>(ExitCode::kUnfitNode)));
 }
 
 }  // namespace

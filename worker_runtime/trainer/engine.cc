@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(parts_.arena.Build());
   CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
-  parts_.optimizer.Bind();
+  CONVENE_RETURN_IF_ERROR(parts_.optimizer.Bind());
   parts_.stage->Bind(&At(parts_.on_device.totals)->loss);
   if (options_.fresh_weights) CONVENE_RETURN_IF_ERROR(InitializeWeights());
   return device_.status();

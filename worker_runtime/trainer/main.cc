@@ -15,6 +15,7 @@
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
+#include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/contract/names.h"
 #include "worker_runtime/options/command_line.h"
@@ -57,6 +58,10 @@ int Main(const std::vector<std::string>& arguments) {
   if (options.ok() && !options->has_value()) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
+  }
+  // Before CUDA's first call, which reads it, and before there are threads.
+  if (options.ok() && !MayLoadKernelsLate((*options)->pp_schedule)) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   }
   auto contract = ReadContract(ProcessEnvironment());
   if (!contract.ok()) return Fail(options.ok() ? contract.status() : options.status(), nullptr);

@@ -126,6 +126,7 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
                              OpenJobStore(job));
     for (const auto& [name, bytes] :
          {std::pair{"/memory", &has.device_bytes}, std::pair{"/host memory", &has.host_bytes}}) {
+      if (*bytes == 0) continue;  // on CPUs, which all ranks have or none
       CONVENE_ASSIGN_OR_RETURN(
           *bytes, AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), name), job.rank, job.world_size,
                                *bytes, kDevicesTimeout));

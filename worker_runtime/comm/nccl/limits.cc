@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace convene::worker {
@@ -23,6 +24,11 @@ NcclBlocks NcclBlocksMax(int multiprocessors) {
       std::bit_floor(static_cast<unsigned>(std::max(1, multiprocessors / kShares))));
   return {.collective = multiprocessors < kShares ? 1 : std::min(2 * message, kMost),
           .message = std::min(message, kMost / 2)};
+}
+
+bool MayLoadKernelsLate(absl::string_view pp_schedule) {
+  constexpr absl::string_view kComeToTheirEnd[] = {"gpipe", "1f1b", "zb-h1", "dualpipe-v"};
+  return absl::c_linear_search(kComeToTheirEnd, pp_schedule);
 }
 
 }  // namespace convene::worker

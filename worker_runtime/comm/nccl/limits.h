@@ -1,7 +1,10 @@
-// PURE. The oldest version of NCCL that will do, and the most blocks of its kernels.
+// PURE. The oldest version of NCCL that will do, the most blocks of its kernels, and when CUDA may
+// load kernels.
 #pragma once
 
 #include <string>
+
+#include "absl/strings/string_view.h"
 
 namespace convene::worker {
 
@@ -29,5 +32,10 @@ struct NcclBlocks {
   int message = 1;
 };
 NcclBlocks NcclBlocksMax(int multiprocessors);
+
+// Whether with this pipeline schedule (--pp-schedule) CUDA may load a kernel at its first use. CUDA
+// may then wait until all that the process has queued is done, messages too (CUDA Programming
+// Guide, "Lazy Loading"). With the other schedules ranks could wait for each other so: lanes_test.
+bool MayLoadKernelsLate(absl::string_view pp_schedule);
 
 }  // namespace convene::worker

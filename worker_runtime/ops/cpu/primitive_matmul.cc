@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <dnnl.hpp>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 
@@ -29,8 +31,25 @@ struct ProductKey {
 
 struct Product {
   dnnl::matmul matmul;
-  dnnl::memory a, b, c;
+  dnnl::memory a, b, c, scratch;
+  size_t scratch_bytes;
 };
+
+// The working memory of all products of a thread: they run one after the other. Grows to the
+// largest and stays: no allocation in a steady state.
+void* ScratchOf(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  thread_local std::unique_ptr<std::byte[]> memory;
+  thread_local size_t room = 0;
+  if (room < bytes + kAlignment) {
+    memory.reset();  // the old one goes first
+    room = bytes + kAlignment;
+    memory = std::make_unique_for_overwrite<std::byte[]>(room);
+  }
+  void* start = memory.get();
+  size_t left = room;
+  return std::align(kAlignment, bytes, start, left);
+}
 
 dnnl::engine& Engine() {
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -52,6 +71,8 @@ Product MakeProduct(const ProductKey& key) {
   const memory::desc b({s.k, s.n}, kType<In>, strides(s.transpose_b, s.ldb));
   const memory::desc c({s.m, s.n}, kType<Out>, strides(Transpose::kNo, s.ldc));
   dnnl::primitive_attr attributes;
+  // Left to oneDNN, each product has working memory of its own.
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.adds) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
@@ -61,7 +82,9 @@ Product MakeProduct(const ProductKey& key) {
   return {.matmul = dnnl::matmul(description),
           .a = memory(a, Engine(), DNNL_MEMORY_NONE),
           .b = memory(b, Engine(), DNNL_MEMORY_NONE),
-          .c = memory(c, Engine(), DNNL_MEMORY_NONE)};
+          .c = memory(c, Engine(), DNNL_MEMORY_NONE),
+          .scratch = memory(description.scratchpad_desc(), Engine(), DNNL_MEMORY_NONE),
+          .scratch_bytes = description.scratchpad_desc().get_size()};
 }
 
 }  // namespace
@@ -89,12 +112,15 @@ void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float 
     product.a.set_data_handle(const_cast<In*>(a));
     product.b.set_data_handle(const_cast<In*>(b));
     product.c.set_data_handle(c);
+    product.scratch.set_data_handle(ScratchOf(product.scratch_bytes));
     // The C call: the C++ one builds a map of its arguments at each.
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, product.a.get()},
                                          {DNNL_ARG_WEIGHTS, product.b.get()},
-                                         {DNNL_ARG_DST, product.c.get()}};
+                                         {DNNL_ARG_DST, product.c.get()},
+                                         {DNNL_ARG_SCRATCHPAD, product.scratch.get()}};
     dnnl::error::wrap_c_api(
-        dnnl_primitive_execute(product.matmul.get(), stream.get(), 3, arguments), "matmul");
+        dnnl_primitive_execute(product.matmul.get(), stream.get(), std::size(arguments), arguments),
+        "matmul");
     stream.wait();
   } catch (const dnnl::error&) {
     CONVENE_CHECK(false);  // a shape or type that oneDNN does not have

@@ -149,7 +149,7 @@ class WaitingWorld {
                  *device_, arena_, arena_),
           optimizer_(store_, {}, *device_, arena_, arena_) {
       CONVENE_CHECK(arena_.Build().ok());
-      optimizer_.Bind();
+      CONVENE_CHECK(optimizer_.Bind().ok());
     }
 
     absl::Status Train(int steps) {
