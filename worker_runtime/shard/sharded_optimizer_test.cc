@@ -353,7 +353,7 @@ TEST_CASE("an offloaded state lies in host memory, where checkpoints are read an
   const size_t staged = rank.sharded.staging.total_bytes();
   const size_t arrays = copies ? 7 : 4;
   CHECK(staged >= arrays * bytes);
-  CHECK(staged < arrays * bytes + parameters.size() / kFlagBlock + 256);
+  CHECK(staged < arrays * bytes + rank.sharded.store.parameters().count / kFlagBlock + 256);
   const auto written = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(written);
   for (const PieceToWrite& piece : *written) {
