@@ -74,7 +74,7 @@ class WatchedCollective final : public testing::ForwardingCollective {
   WatchedMemory& memory_;
 };
 
-// What one rank's collectives were given.
+// The buffers that one rank's collectives were given.
 struct Given {
   int inside = 0;       // WatchedMemory's
   std::string outside;  // likewise
