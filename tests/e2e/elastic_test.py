@@ -189,7 +189,7 @@ class ElasticTest(ConveneTestCase):
         values = {"steps": 2000, "tp_size": 2}
         endpoint = self.start_daemon()
         agents = [self.start_agent(endpoint, rank, "2:3", workers=1, **values) for rank in range(3)]
-        step = self.wait_for_world(2, 5)
+        step = self.wait_for_world(2, 10)
         self.assertIn("rank 2 waits without training: tp 2 x pp 1 = 2 does not divide 3 ranks",
                       self.output(agents[0]))
         self.assertIn("rank 2 is a spare: it waits without training", self.output(agents[2]))
