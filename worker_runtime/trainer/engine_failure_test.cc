@@ -62,7 +62,7 @@ TEST_CASE("a peer that dies between two steps is named by the next one") {
   }
 }
 
-TEST_CASE("a peer that is silent is named by the reduction that waited for it", "[any-order]") {
+TEST_CASE("a peer that is silent is named by the reduction that waited for it", "[once]") {
   if (!testing::HasPlacesOrSkips(kLayout.world_size())) return;
   for (const Transport transport : testing::TestedTransports()) {
     INFO(ToString(transport));
