@@ -46,7 +46,7 @@ COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
 NCCL_SESSION = f'{RUNTIME}/comm/nccl/session.cc'
 NCCL_RANKS = '//worker_runtime/comm/nccl:nccl_emulated_test_forward'
-ON_GPUS = '//worker_runtime/trainer/testing:on_gpus_emulated_test_random'
+ON_GPUS = '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward'
 
 MUTATIONS = [
     Mutation("the gradients of split rows' norms are not summed over tp", STORE,
@@ -299,7 +299,7 @@ MUTATIONS = [
              'if (first == nullptr || open.queued < first->open.front().queued) first = &order;', 'if (first == nullptr) first = &order;', ON_GPUS, '7'),
     Mutation("a GPU's state is saved before it has been copied", OPTIMIZER,
              'if (!options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));\n    HostState state', 'HostState state',
-             '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward', 'checkpoint'),
+             ON_GPUS, 'checkpoint'),
     Mutation("a GPU's thread does not wait for the host's update", f'{RUNTIME}/device/cuda/cuda_device.cc',
              'if (point.queue->Await(point.count, timeout)) return status();', 'return status();', ON_GPUS, 'offload'),
     Mutation('a call of NCCL does not wait until it is queued', NCCL_SESSION,

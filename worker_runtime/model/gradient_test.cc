@@ -168,19 +168,19 @@ void CheckGradients(const ModelConfig& config, const std::vector<int32_t>& docum
   }
 }
 
-TEST_CASE("every parameter's gradient is the slope of the loss", "[any-order]") {
+TEST_CASE("every parameter's gradient is the slope of the loss", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   CheckGradients(SmallModel(false));
 }
 
 const std::vector<int32_t> kPacked = {0, 0, 2, 2, 4, 0, 1, 1, 1, 1};
 
-TEST_CASE("so it is of packed documents", "[any-order]") {
+TEST_CASE("so it is of packed documents", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   CheckGradients(SmallModel(false), kPacked);
 }
 
-TEST_CASE("what the backward pass computes again, or in halves, has the same bits", "[any-order]") {
+TEST_CASE("what the backward pass computes again, or in halves, has the same bits", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
@@ -203,7 +203,7 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   }
 }
 
-TEST_CASE("a loss without a gradient is the same loss", "[any-order]") {
+TEST_CASE("a loss without a gradient is the same loss", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OneRankModel model(SmallModel(true));
   const double loss = model.Loss();
@@ -211,7 +211,7 @@ TEST_CASE("a loss without a gradient is the same loss", "[any-order]") {
   CHECK(model.Backward() == loss);
 }
 
-TEST_CASE("tied embeddings get both gradients", "[any-order]") {
+TEST_CASE("tied embeddings get both gradients", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   CheckGradients(SmallModel(true));
 }

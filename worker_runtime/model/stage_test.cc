@@ -205,7 +205,7 @@ void OnEveryStage(Check check) {
 }
 
 TEST_CASE("a unit reads the weights that it acquired, and gradients said to be final are final",
-          "[any-order]") {
+          "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Skeptic> told(config, chunks, place, in_halves);
@@ -222,7 +222,7 @@ TEST_CASE("a unit reads the weights that it acquired, and gradients said to be f
   });
 }
 
-TEST_CASE("a run's gradients do not depend on what stood in their place", "[any-order]") {
+TEST_CASE("a run's gradients do not depend on what stood in their place", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage fresh(config, chunks, place, in_halves);
@@ -272,7 +272,7 @@ class Lender : public testing::WholeStore {
 };
 
 TEST_CASE("activations lie in idle gradients, where there are some, and change none of them",
-          "[any-order]") {
+          "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   OnEveryStage([](const ModelConfig& config, int chunks, int place, bool in_halves) {
     LoneStage<Lender> lent(config, chunks, place, in_halves, /*microbatches=*/1);
@@ -287,7 +287,7 @@ TEST_CASE("activations lie in idle gradients, where there are some, and change n
   });
 }
 
-TEST_CASE("what the store refuses ends the pass", "[any-order]") {
+TEST_CASE("what the store refuses ends the pass", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   class Refusal : public testing::WholeStore {
    public:

@@ -105,7 +105,7 @@ absl::Status Run(EngineOptions options, testing::Place& place, Given& given) {
   return validation.status();
 }
 
-TEST_CASE("collectives are given nothing but the memory that is there for them", "[any-order]") {
+TEST_CASE("collectives are given nothing but the memory that is there for them", "[once]") {
   const Layout layout = GENERATE(Layout{.pp = 2, .dp = 2, .tp = 2},
                                  Layout{.pp = 3, .dp = 1, .tp = 1}, Layout{.tp = 2, .cp = 2});
   const ContextMethod method =

@@ -43,7 +43,7 @@ void CheckOffloadChangesNoBit(const Layout& layout, int zero_stage, DType dtype)
   }
 }
 
-TEST_CASE("what is sharded into host memory trains to the same bits") {
+TEST_CASE("what is sharded into host memory trains to the same bits", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   const Layout several = {.pp = 2, .dp = 2};
   if (testing::OnGpus()) {
@@ -60,7 +60,7 @@ TEST_CASE("what is sharded into host memory trains to the same bits") {
   }
 }
 
-TEST_CASE("backward passes in halves give the bits of whole ones") {
+TEST_CASE("backward passes in halves give the bits of whole ones", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   for (const Layout layout : {Layout{.pp = 2}, Layout{.pp = 3, .tp = 2}}) {
     Run run{Tiny(true), layout, 8, 1};
@@ -71,7 +71,7 @@ TEST_CASE("backward passes in halves give the bits of whole ones") {
   }
 }
 
-TEST_CASE("the same run twice is the same bits") {
+TEST_CASE("the same run twice is the same bits", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   for (const int zero_stage : {1, 2, 3}) {
     if (testing::OnGpus() && zero_stage < 3) continue;
@@ -94,7 +94,7 @@ void CheckOverlapChangesNoBit(Run run) {
   CheckSameBits(CurveOf(run), beside);
 }
 
-TEST_CASE("collectives beside the arithmetic change no bit, over every transport") {
+TEST_CASE("collectives beside the arithmetic change no bit, over every transport", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   for (const Transport transport : testing::TestedTransports()) {
     for (const Layout& layout : {Layout{.dp = 4}, Layout{.dp = 4, .tp = 2, .dp_replicate = 2},
@@ -106,7 +106,8 @@ TEST_CASE("collectives beside the arithmetic change no bit, over every transport
   }
 }
 
-TEST_CASE("collectives beside the arithmetic change no bit of what is sharded, nor over cp") {
+TEST_CASE("collectives beside the arithmetic change no bit of what is sharded, nor over cp",
+          "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   for (const int zero_stage : {2, 3}) {
     for (const Layout& layout : {Layout{.pp = 2, .dp = 2}, Layout{.dp = 2, .cp = 2}}) {
@@ -136,22 +137,17 @@ TEST_CASE("replicas hold the same bits after training") {
   }
 }
 
-TEST_CASE("what is recomputed changes no bit of the curve", "[any-order]") {
-  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+TEST_CASE("what is recomputed changes no bit of the curve") {
+  if (testing::OnGpus()) return;  // one rank's is in gradient_test, others in gpu_layout_test
   for (const char* schedule : {"1f1b", "dualpipe-v"}) {
     Run run{Tiny(), {2, 1, 2}, 8, 2};
     run.schedule = schedule;
     run.steps = testing::StepsOfBits();
     const Curve kept = CurveOf(run);
-    std::vector<Recompute> recomputes = {
-        Recompute::kFull, {.norms = true, .swiglu = true, .attention = true, .mlp = true}};
-    if (!testing::OnGpus()) {
-      recomputes.insert(recomputes.end(), {Recompute::kSelective,
-                                           {.norms = true},
-                                           {.attention = true, .layers = 1},
-                                           {.swiglu = true, .mlp = true}});
-    }
-    for (const Recompute& recompute : recomputes) {
+    for (const Recompute& recompute :
+         {Recompute::kSelective, Recompute::kFull, Recompute{.norms = true},
+          Recompute{.attention = true, .layers = 1}, Recompute{.swiglu = true, .mlp = true},
+          Recompute{.norms = true, .swiglu = true, .attention = true, .mlp = true}}) {
       INFO(schedule << ", " << recompute.norms << recompute.swiglu << recompute.attention
                     << recompute.mlp << recompute.middle);
       run.recompute = recompute;

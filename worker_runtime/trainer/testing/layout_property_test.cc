@@ -23,14 +23,15 @@ using testing::LayoutCase;
 
 constexpr int kRanksMax = 8;
 
-TEST_CASE("every layout that may be asked for trains like one process") {
+TEST_CASE("every layout that may be asked for trains like one process", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
   if (testing::OnGpus()) {
     testing::CheckSeeds(
-        "//worker_runtime/trainer/testing:on_gpus_emulated_test_random --test_arg='every layout*'",
+        "CONVENE_EMULATED_GPUS=8 bazel run "
+        "//worker_runtime/trainer/testing:on_gpus_emulated_test_program -- 'every layout*'",
         /*seeds=*/6);
   } else {
-    testing::CheckSeeds("//worker_runtime/trainer/testing:layout_property_test",
+    testing::CheckSeeds("bazel run //worker_runtime/trainer/testing:layout_property_test",
                         testing::kCheckedSeeds);
   }
 }

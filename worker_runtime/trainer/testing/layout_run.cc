@@ -110,7 +110,7 @@ std::string Difference(const LayoutCase& the_case) {
 
 namespace {
 
-void CheckSeed(const std::string& test, uint64_t seed) {
+void CheckSeed(const std::string& command, uint64_t seed) {
   const LayoutCase the_case = CaseOfSeed(seed);
   // For a crash, which nothing shrinks.
   INFO("CONVENE_LAYOUT_SEED=" << seed << ": " << TextOf(the_case));
@@ -124,8 +124,8 @@ void CheckSeed(const std::string& test, uint64_t seed) {
   });
   // Not by Catch2, which breaks lines.
   std::cout << "CONVENE_LAYOUT_SEED=" << seed << " FAILED. The smallest such case, after "
-            << shrunk.runs << " runs: " << Difference(shrunk.smallest) << "\nbazel test " << test
-            << " --test_env=CONVENE_LAYOUT_CASE='" << TextOf(shrunk.smallest) << "'" << std::endl;
+            << shrunk.runs << " runs: " << Difference(shrunk.smallest) << "\nCONVENE_LAYOUT_CASE='"
+            << TextOf(shrunk.smallest) << "' " << command << std::endl;
   FAIL(difference);
 }
 
@@ -138,7 +138,7 @@ uint64_t NumberFromEnvironment(const char* name) {
 
 }  // namespace
 
-void CheckSeeds(const std::string& test, uint64_t seeds) {
+void CheckSeeds(const std::string& command, uint64_t seeds) {
   if (const auto text = ProcessEnvironment()("CONVENE_LAYOUT_CASE"); text.has_value()) {
     const auto the_case = CaseOfText(*text);
     REQUIRE_OK(the_case);
@@ -149,11 +149,11 @@ void CheckSeeds(const std::string& test, uint64_t seeds) {
     return;
   }
   if (const uint64_t seed = NumberFromEnvironment("CONVENE_LAYOUT_SEED"); seed > 0) {
-    return CheckSeed(test, seed);
+    return CheckSeed(command, seed);
   }
   const uint64_t seconds = NumberFromEnvironment("CONVENE_LAYOUT_SECONDS");
   if (seconds == 0) {
-    for (uint64_t seed = 1; seed <= seeds; ++seed) CheckSeed(test, seed);
+    for (uint64_t seed = 1; seed <= seeds; ++seed) CheckSeed(command, seed);
     return;
   }
   const uint64_t fresh = 1'000'000 + RandomU64() % 1'000'000'000;
@@ -161,7 +161,7 @@ void CheckSeeds(const std::string& test, uint64_t seeds) {
             << std::endl;
   uint64_t seed = fresh;
   const MonotonicTime end = Clock::Real().Now() + absl::Seconds(seconds);
-  while (Clock::Real().Now() < end) CheckSeed(test, seed++);
+  while (Clock::Real().Now() < end) CheckSeed(command, seed++);
   std::cout << seed - fresh << " cases\n";
 }
 

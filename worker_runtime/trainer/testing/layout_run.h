@@ -19,10 +19,9 @@ TrainingRun RunOf(const LayoutCase& the_case, bool on_gpus = OnGpus());
 std::string Difference(const LayoutCase& the_case);
 
 // A whole test case: fails, by Catch2, when the case of a seed from 1 to `seeds` differs; prints
-// the smallest such case that shrinking finds, as a command that runs `test`: a label, and an
-// argument where the program has other test cases. In place of
+// the smallest such case that shrinking finds, and `command`, which runs it. In place of
 // these CONVENE_LAYOUT_CASE runs one case by its text, CONVENE_LAYOUT_SEED the case of one seed;
 // CONVENE_LAYOUT_SECONDS goes on for so long with cases that no run before has seen.
-void CheckSeeds(const std::string& test, uint64_t seeds);
+void CheckSeeds(const std::string& command, uint64_t seeds);
 
 }  // namespace convene::worker::testing

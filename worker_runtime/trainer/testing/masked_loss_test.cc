@@ -64,7 +64,7 @@ TrainingRun Masked(TrainingRun run, Counts counts) {
 }
 
 // AdamW would move weights by their decay and by the moments, had it only a gradient of 0.
-TEST_CASE("a step of which no target counts is as if it had not been, to the bit") {
+TEST_CASE("a step of which no target counts is as if it had not been, to the bit", "[once]") {
   if (!testing::HasPlacesOrSkips(4)) return;
   for (const char* const layout : absl::MakeSpan(kLayouts).subspan(testing::OnGpus() ? 4 : 0)) {
     INFO(layout);
