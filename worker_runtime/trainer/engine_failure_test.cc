@@ -67,7 +67,8 @@ TEST_CASE("a peer that is silent is named by the reduction that waited for it", 
   for (const Transport transport : testing::TestedTransports()) {
     INFO(ToString(transport));
     const bool is_nccl = transport == Transport::kNccl;
-    const absl::Status end = LeftAlone(transport, absl::Seconds(is_nccl ? 10 : 2), /*closes=*/false);
+    const absl::Status end =
+        LeftAlone(transport, absl::Seconds(is_nccl ? 10 : 2), /*closes=*/false);
     CHECK_STATUS(end, absl::StatusCode::kDeadlineExceeded, "dp reduce_scatter #");
     // These ranks have no store in which NCCL's watchdog could look for the peer's word.
     CHECK_STATUS(end, absl::StatusCode::kDeadlineExceeded,
