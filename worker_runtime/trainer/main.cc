@@ -59,7 +59,8 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
   }
-  // Before CUDA's first call, which reads it, and before there are threads.
+  // MayLoadKernelsLate says why. CUDA reads the variable at its first call, and a process with
+  // threads must not set one.
   if (options.ok() && !MayLoadKernelsLate((*options)->pp_schedule)) {
     setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   }

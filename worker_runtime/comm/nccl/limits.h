@@ -35,7 +35,8 @@ NcclBlocks NcclBlocksMax(int multiprocessors);
 
 // Whether with this pipeline schedule (--pp-schedule) CUDA may load a kernel at its first use. CUDA
 // may then wait until all that the process has queued is done, messages too (CUDA Programming
-// Guide, "Lazy Loading"). With the other schedules ranks could wait for each other so: lanes_test.
+// Guide, "Lazy Loading"). With `interleaved` and `zb-v` ranks would wait for each other so
+// (lanes_test shows it); for a schedule file nothing is shown.
 bool MayLoadKernelsLate(absl::string_view pp_schedule);
 
 }  // namespace convene::worker
