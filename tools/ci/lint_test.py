@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """The choice of files by tools/ci/lint, and its flags. tools/check runs it."""
 
+import argparse
+import glob
 import importlib.machinery
 import importlib.util
 import os
@@ -41,6 +43,28 @@ class ChooseTest(unittest.TestCase):
         self.assertGreaterEqual(len(tenth), 2)
         self.assertEqual(chosen[:5], [changed[0], changed[1], tenth[0], changed[2], changed[3]])
         self.assertEqual(sorted(chosen), sorted(changed + tenth))
+
+
+class AllTest(unittest.TestCase):
+
+    def chosen(self, **arguments):
+        given = argparse.Namespace(**{'all': False, 'files': [], 'tenth': 0, **arguments})
+        return lint.chosen_files(given, 'no such folder', {})
+
+    def test_all_is_every_source_but_the_tests(self):
+        chosen = self.chosen(all=True)
+        self.assertEqual(len(chosen), len(set(chosen)))
+        on_disk = [os.path.relpath(path, lint.ROOT) for path in glob.glob(os.path.join(lint.ROOT, '*', '**', '*.cc'), recursive=True)]
+        self.assertEqual(sorted(chosen), sorted(path for path in on_disk if not path.endswith('_test.cc')))
+
+    def test_a_file_that_takes_minutes_is_for_all_alone(self):
+        slow = [path for path in self.chosen(all=True) if lint.takes_minutes(path)]
+        self.assertTrue(slow)
+        for tenth in range(10):
+            self.assertFalse(set(slow) & set(self.chosen(tenth=tenth)))
+
+    def test_files_are_these_alone(self):
+        self.assertEqual(self.chosen(files=['agent/agent.cc']), ['agent/agent.cc'])
 
 
 class FlagsTest(unittest.TestCase):
