@@ -144,6 +144,36 @@ class FakeMachineTest(unittest.TestCase):
         self.assertTrue(all('--kernel-name kernel_substring=convene' in line and '~[slow]' in line for line in sanitized), sanitized)
         self.assertEqual(['kernels_test' in line for line in sanitized], [True, False, True, False])
 
+    def test_the_first_session_and_then_what_it_left_and_more(self):
+        self.write('bundle/tests/bin/kernels_test', '#!/bin/sh\nexit 9\n')
+        rows, printed = self.check('first', code=1)
+        self.assertEqual([row['name'] for row in rows if row['outcome'] == 'failed'], ['//worker_runtime/ops/cuda:kernels_test'])
+        self.assertIn('//worker_runtime/ops/cuda/matmul:matmul_test', [row['name'] for row in rows if row['outcome'] == 'skipped'])  # no such file
+        measured = [row['name'] for row in rows if row['outcome'] in ('passed', 'measured')]
+        for name in ('fp32, dp2', 'bf16, one rank', 'copy', 'convene-train --profile, llama-3.2-1b, 8 x 2048', 'PyTorch, llama-3.2-1b, 8 x 2048'):
+            self.assertEqual(measured.count(name), 1, printed)
+        shutil.move(f'{self.folder}/out', f'{self.folder}/first')
+        self.write('bundle/tests/bin/kernels_test', PASSES)
+        rows, printed = self.check('second', '--after', f'{self.folder}/first')
+        names = [row['name'] for row in rows if row['outcome'] != 'skipped']
+        self.assertEqual(names[1], '//worker_runtime/ops/cuda:kernels_test')  # after the toolchain's
+        self.assertNotIn('fp32, dp2', names)
+        for name in ('memcheck //worker_runtime/ops/cuda:kernels_test', '//worker_runtime/ops/cuda/attention:attention_test', 'fp32, pp2',
+                     'kill -9 of rank 1, deterministic bf16, dp2'):
+            self.assertIn(name, names)
+
+    def test_pytorch_is_looked_for_when_an_item_needs_it(self):
+        self.write('python/torch.py', 'raise SystemExit("PyTorch was asked for")')
+        rows, printed = self.check('layouts', 'bench', '--only', 'fp32, one rank', '--only', 'CUDA graphs, deterministic bf16, pp2', '--only',
+                                   '//worker_runtime/ops/cuda:kernels_bench, copy')
+        self.assertNotIn('PyTorch', printed + str(rows))
+        _, printed = self.check('layouts', '--only', 'bf16, one rank')
+        self.assertIn('PyTorch none', printed)
+
+    def test_a_session_after_nothing_ends_before_anything_runs(self):
+        rows, printed = self.check('second', '--after', f'{self.folder}/nowhere', code=64)
+        self.assertEqual((rows, printed), (None, ''))
+
     def test_a_name_that_is_none_ends_the_call_before_anything_runs(self):
         rows, printed = self.check('layouts', '--only', 'graphs', code=64)
         self.assertEqual((rows, printed), (None, ''))

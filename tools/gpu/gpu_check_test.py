@@ -22,6 +22,7 @@ import machine  # noqa: E402
 import peer  # noqa: E402
 import processes  # noqa: E402
 import results  # noqa: E402
+import sessions  # noqa: E402
 import test_binaries  # noqa: E402
 import text  # noqa: E402
 import training  # noqa: E402
@@ -381,7 +382,7 @@ class TurnsTest(Workplace):
 
     CASE = training.Case('llama-125m', 1024, 32)
 
-    def measured(self, limit_s, ours_s, theirs_s, peer_works=True, we_work=True):
+    def measured(self, limit_s, ours_s, theirs_s, peer_works=True, we_work=True, turns=2):
         now, started = [0.0], []
         clocked = budget.Budget(limit_s, lambda: now[0])
 
@@ -395,7 +396,7 @@ class TurnsTest(Workplace):
                 mock.patch.object(training, 'run_profiled', lambda *_: started.append('profiled')), \
                 mock.patch.object(training, 'run_torch', rival('torch', theirs_s, peer_works)), \
                 mock.patch.object(training.budgets, 'Budget', lambda _: clocked):
-            training.measure(self.CASE, PLACE, '0', limit_s, self.results)
+            training.measure(self.CASE, PLACE, '0', limit_s, turns, self.results)
         return started
 
     def test_the_rivals_take_turns(self):
@@ -409,6 +410,10 @@ class TurnsTest(Workplace):
         self.assertIn('1 of 2 turns', self.results.rows[-1].text)
         self.assertEqual(self.measured(45, 10, 20), ['torch', 'ours'])
         self.assertEqual([row.outcome for row in self.results.rows if '--cuda-graphs' in row.name], ['measured', 'skipped'])
+
+    def test_one_turn_where_one_is_wanted(self):
+        self.assertEqual(self.measured(100, 10, 20, turns=1), ['torch', 'ours', 'profiled', 'graphed'])
+        self.assertNotIn('turns', self.results.rows[-1].text)
 
     def test_a_peer_that_cannot_run_is_tried_once(self):
         self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['torch', 'ours', 'profiled', 'graphed', 'ours'])
@@ -501,6 +506,13 @@ class CommandTest(Workplace):
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
             gpu_check.parse_arguments(['opps'])
         self.assertEqual(ended.exception.code, 64)
+
+    def test_a_session_is_a_call_of_its_own(self):
+        for bad in (['first', 'ops'], ['second', '--only', 'x'], ['first', '--after', 'x'], ['ops', '--after', 'x'], ['first', '--device', 'cpu']):
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
+                gpu_check.parse_arguments(bad)
+            self.assertEqual(ended.exception.code, 64, bad)
+        self.assertEqual(gpu_check.parse_arguments(['second', '--after', 'a', '--after', 'b']).seconds, sessions.SECONDS['second'])
 
     def test_only_takes_a_name_or_the_beginning_of_one(self):
         names = layouts.names('cuda')

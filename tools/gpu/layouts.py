@@ -365,14 +365,21 @@ def names(device: str) -> List[str]:
     return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *map(graphs_name, graphed_layouts(device))]
 
 
-def check(bundle: str, device: str, environment: Dict[str, str], torch: Dict[str, Any], budget: Budget, only: AbstractSet[str],
+def needs_torch(device: str, only: AbstractSet[str]) -> bool:
+    """Whether PyTorch's distance is the measure of a chosen item."""
+    return any(run.precision == 'bf16' and (not only or run.name in only) for run in runs_of(LAYOUTS, device))
+
+
+def check(bundle: str, device: str, environment: Dict[str, str], torch: Callable[[], Dict[str, Any]], budget: Budget, only: AbstractSet[str],
           results: Results) -> None:
+    """`torch` tells PyTorch's facts, and is asked where an item needs them."""
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
-        place = machine.Place(bundle, folder, device, environment, torch)
+        place = machine.Place(bundle, folder, device, environment, torch() if needs_torch(device, only) else {})
         with open(f'{folder}/text.txt', 'w', encoding='ascii') as file:
             file.write(text.made_up_text(TEXT_BYTES))
         for item, share in budget.shares(plan(place, only, results), floor=lambda item: item.floor_s):
-            if share < LEAST_SECONDS:
-                results.skipped('layouts', item.name, f'no time left in this call: run it again with --only \'{item.name}\'')
-            else:
-                item.work(share)
+            with results.of(item.name):
+                if share < LEAST_SECONDS:
+                    results.skipped('layouts', item.name, f'no time left in this call: run it again with --only \'{item.name}\'')
+                else:
+                    item.work(share)

@@ -1,15 +1,17 @@
 """The results: counted, kept in one JSON file and one log from the first result on, and printed as one table at the end."""
 
+import contextlib
 import json
 import os
 import time
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, Iterator, List, NamedTuple
 
 LOG_BYTES_PER_RUN = 200_000
 
 
 class Row(NamedTuple):
     part: str
+    item: str  # the name by which --only chooses the item that this row belongs to; '' for rows of no item
     name: str
     outcome: str  # passed, failed, skipped or measured
     text: str
@@ -24,23 +26,33 @@ class Results:
         self.folder = folder
         self.machine = machine
         self.rows: List[Row] = []
+        self._item = ''
         os.makedirs(folder, exist_ok=True)
         with open(self._path('log'), 'w', encoding='utf-8'):
             pass
         self._write()
 
+    @contextlib.contextmanager
+    def of(self, item: str) -> Iterator[None]:
+        """The rows that are added inside belong to `item`."""
+        self._item = item
+        try:
+            yield
+        finally:
+            self._item = ''
+
     def passed(self, part: str, name: str, text: str, /, **figures: Any) -> None:
-        self._add(Row(part, name, 'passed', text, 1, 0, 0, figures))
+        self._add(Row(part, self._item, name, 'passed', text, 1, 0, 0, figures))
 
     def failed(self, part: str, name: str, text: str, /, **figures: Any) -> None:
-        self._add(Row(part, name, 'failed', text, 0, 1, 0, figures))
+        self._add(Row(part, self._item, name, 'failed', text, 0, 1, 0, figures))
 
     def skipped(self, part: str, name: str, why: str) -> None:
-        self._add(Row(part, name, 'skipped', why, 0, 0, 1, {}))
+        self._add(Row(part, self._item, name, 'skipped', why, 0, 0, 1, {}))
 
     def measured(self, part: str, name: str, text: str, /, **figures: Any) -> None:
         """A figure: neither a pass nor a failure. A goal that is missed is said in the text."""
-        self._add(Row(part, name, 'measured', text, 0, 0, 0, figures))
+        self._add(Row(part, self._item, name, 'measured', text, 0, 0, 0, figures))
 
     def judged(self, part: str, name: str, good: bool, text: str, /, **figures: Any) -> None:
         (self.passed if good else self.failed)(part, name, text, **figures)
@@ -48,7 +60,7 @@ class Results:
     def counted(self, part: str, name: str, cases: int, failed: int, skipped: List[str], text: str) -> None:
         """A test binary of several cases."""
         outcome = 'failed' if failed else 'passed' if cases else 'skipped'
-        self._add(Row(part, name, outcome, text, cases, failed, len(skipped), {'skipped': skipped} if skipped else {}))
+        self._add(Row(part, self._item, name, outcome, text, cases, failed, len(skipped), {'skipped': skipped} if skipped else {}))
 
     def log(self, title: str, text: str) -> None:
         """The end of a long output is what tells why it failed, so that is kept."""

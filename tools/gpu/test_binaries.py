@@ -15,8 +15,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import bazel_events  # noqa: E402  (it counts Catch2's cases for tools/check too)
 
 TEST_LIMIT_SECONDS = 120  # a test that takes longer hangs
-# It builds a hundred of cuDNN's graphs, each for up to seconds: it comes last, and may take longer.
+# Its sweep of shapes builds a hundred of cuDNN's graphs, each for up to seconds: it comes last, and may take longer.
 SLOWEST_TEST = '//worker_runtime/ops/cuda/attention:attention_test'
+SWEEP = '[sweep]'
 # It starts jobs of several ranks one after another, and gives each 30 s. Each of its cases is a program run of its own, so that ranks that wait for
 # each other without end cost the case that they belong to, and no other.
 NCCL_TEST = '//worker_runtime/comm/nccl:nccl_test'
@@ -28,6 +29,7 @@ SANITIZED = ('//worker_runtime/ops/cuda:kernels_test', SLOWEST_TEST)
 BENCH_FLOOR_SECONDS = 20
 # It measures every algorithm that cuBLASLt proposes, and loads each of its kernels for that: it comes last, and gets more of the time.
 LONGEST_BENCH = '//worker_runtime/ops/cuda/matmul:libraries_bench'
+KERNELS_BENCH = '//worker_runtime/ops/cuda:kernels_bench'
 LEAST_SECONDS = 3  # with less left nothing is started
 # It runs first on a new machine: it shows whether libraries load, are of the versions that were linked, and open the
 # device.
@@ -43,15 +45,38 @@ NOT_SANITIZED = '~[slow]'
 GOALS = {'fraction_of_copy': 0.85, 'ratio': 0.95}
 
 
+class Slice(NamedTuple):
+    """Of a binary: an item of its own."""
+    name: str  # after the label; '' for the item that has the label's name
+    arguments: List[str]
+    by_name_alone: bool = False  # it runs where it was chosen by its name, and is otherwise within another slice
+
+
+WHOLE = Slice('', [])
+SLICES = {
+    SLOWEST_TEST: [Slice('', [f'~{SWEEP}']), Slice('the sweep of shapes', [SWEEP])],
+    # The yardsticks of all other figures: the GPU can do no more.
+    KERNELS_BENCH: [WHOLE, Slice('copy', ['--only', 'copy'], True)],
+    LONGEST_BENCH: [WHOLE, Slice('8192 x 8192 x 8192', ['--only', 'product 8192'], True)],
+}
+
+
 class Binary(NamedTuple):
     label: str
     kind: str  # test or bench
     part: str
     file: str
+    slice: Slice = WHOLE
+
+    @property
+    def name(self) -> str:
+        """As --only knows it."""
+        return f'{self.label}, {self.slice.name}' if self.slice.name else self.label
 
 
 def parse_manifest(text: str) -> List[Binary]:
-    return [Binary(entry['label'], entry['kind'], entry['part'], entry['file']) for entry in json.loads(text)]
+    return [Binary(entry['label'], entry['kind'], entry['part'], entry['file'], cut)
+            for entry in json.loads(text) for cut in SLICES.get(entry['label'], [WHOLE])]
 
 
 def read_manifest(bundle: str) -> List[Binary]:
@@ -128,10 +153,12 @@ def beside_goal(key: str, value: Any) -> str:
 def run_tests(part: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
     for binary in sorted(binaries, key=lambda binary: binary.label == SLOWEST_TEST):
         path = os.path.join(bundle, binary.file)
-        if binary.label == NCCL_TEST:
-            run_cases(part, binary.label, path, environment, budget, results)
-        else:
-            run_test(part, binary.label, binary.label, [path], LONG_LIMIT_SECONDS.get(binary.label, TEST_LIMIT_SECONDS), environment, budget, results)
+        with results.of(binary.name):
+            if binary.label == NCCL_TEST:
+                run_cases(part, binary.label, path, environment, budget, results)
+            else:
+                run_test(part, binary.name, binary.name, [path, *binary.slice.arguments],
+                         LONG_LIMIT_SECONDS.get(binary.label, TEST_LIMIT_SECONDS), environment, budget, results)
 
 
 def run_cases(part: str, label: str, path: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
@@ -147,18 +174,18 @@ def run_cases(part: str, label: str, path: str, environment: Dict[str, str], bud
         run_test(part, label, f'{label}, {name}', [path, re.sub(r'([\\,\[\]"])', r'\\\1', name)], TEST_LIMIT_SECONDS, environment, together, results)
 
 
-def run_test(part: str, label: str, name: str, command: List[str], usual_s: float, environment: Dict[str, str], budget: Budget,
+def run_test(part: str, item: str, name: str, command: List[str], usual_s: float, environment: Dict[str, str], budget: Budget,
              results: Results) -> None:
-    """The test `label`, or the case of it that the command chooses."""
+    """The test `item`, or the case of it that the command chooses."""
     limit = min(usual_s, budget.left())
     if limit < LEAST_SECONDS:
-        results.skipped(part, name, f'no time left in this call: run it again with --only {label}')
+        results.skipped(part, name, f'no time left in this call: run it again with --only \'{item}\'')
         return
     # The time of each case tells where a test that was stopped spent its own.
     done = processes.run([*command, '--durations', 'yes'], environment, limit)
     results.log(name, done.output)
     if done.code is None and limit < usual_s:
-        results.skipped(part, name, f'stopped after {limit:.0f} s, when its time in this call was up: run it again with --only {label}')
+        results.skipped(part, name, f'stopped after {limit:.0f} s, when its time in this call was up: run it again with --only \'{item}\'')
         return
     if done.code is None:
         results.failed(part, name, f'not done after {limit:.0f} s, and stopped')
@@ -172,7 +199,7 @@ def run_test(part: str, label: str, name: str, command: List[str], usual_s: floa
 
 def sanitized(binaries: List[Binary]) -> List[Binary]:
     """In the order of SANITIZED."""
-    return sorted((binary for binary in binaries if binary.label in SANITIZED), key=lambda binary: SANITIZED.index(binary.label))
+    return sorted((binary for binary in binaries if binary.name in SANITIZED), key=lambda binary: SANITIZED.index(binary.label))
 
 
 def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
@@ -180,35 +207,43 @@ def run_sanitizer(tool_path: str, binaries: List[Binary], bundle: str, environme
     runs = [(tool, binary) for tool in SANITIZERS for binary in binaries]
     for (tool, binary), share in budget.shares(runs, floor=lambda run: SANITIZER_FLOOR_SECONDS):
         name = f'{tool} {binary.label}'
-        if share < LEAST_SECONDS:
-            results.skipped('sanitize', name, f'no time left in this call: run it again with --only {binary.label}')
-            continue
-        command = [tool_path, '--tool', tool, *SANITIZERS[tool], *OUR_KERNELS, '--error-exitcode', '86', '--print-limit', '20',
-                   os.path.join(bundle, binary.file), NOT_SANITIZED]
-        done = processes.run(command, environment, share)
-        results.log(name, done.output)
-        verdict = judge_sanitizer(tool, done.code, done.output)
-        getattr(results, verdict.outcome)('sanitize', name, verdict.text)
+        with results.of(binary.name):
+            if share < LEAST_SECONDS:
+                results.skipped('sanitize', name, f'no time left in this call: run it again with --only {binary.label}')
+                continue
+            command = [tool_path, '--tool', tool, *SANITIZERS[tool], *OUR_KERNELS, '--error-exitcode', '86', '--print-limit', '20',
+                       os.path.join(bundle, binary.file), NOT_SANITIZED]
+            done = processes.run(command, environment, share)
+            results.log(name, done.output)
+            verdict = judge_sanitizer(tool, done.code, done.output)
+            getattr(results, verdict.outcome)('sanitize', name, verdict.text)
 
 
 def run_benches(binaries: List[Binary], bundle: str, environment: Dict[str, str], budget: Budget, results: Results) -> None:
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
         ordered = sorted(binaries, key=lambda binary: binary.label == LONGEST_BENCH)
-        for binary, share in budget.shares(ordered, lambda binary: 2.0 if binary.label == LONGEST_BENCH else 1.0, lambda binary: BENCH_FLOOR_SECONDS):
-            if share < LEAST_SECONDS:
-                results.skipped('bench', binary.label, f'no time left in this call: run it again with --only {binary.label}')
-                continue
-            path = f'{folder}/{os.path.basename(binary.file)}.json'
-            done = processes.run([os.path.join(bundle, binary.file), '--json', path], environment, share)
-            results.log(binary.label, done.output)
-            figures = read_figures(path)
-            for record in figures:
-                results.measured('bench', record['name'], figure_text(record), **record)
-            if done.code is None:
-                results.skipped('bench', binary.label, f'stopped after {share:.0f} s, when it had {len(figures)} figures: '
-                                f'run it again with --only {binary.label}')
-            elif done.code != 0 or not figures:
-                results.failed('bench', binary.label, f'ended with {done.code} and {len(figures)} figures: {bazel_events.failures(done.output)[0]}')
+        for binary, share in budget.shares(ordered, lambda binary: 2.0 if binary.name == LONGEST_BENCH else 1.0, lambda binary: BENCH_FLOOR_SECONDS):
+            with results.of(binary.name):
+                if share < LEAST_SECONDS:
+                    results.skipped('bench', binary.name, f'no time left in this call: run it again with --only \'{binary.name}\'')
+                else:
+                    run_bench(binary, os.path.join(bundle, binary.file), folder, environment, share, results)
+
+
+def run_bench(binary: Binary, program: str, folder: str, environment: Dict[str, str], share: float, results: Results) -> None:
+    path = f'{folder}/figures.json'
+    done = processes.run([program, '--json', path, *binary.slice.arguments], environment, share)
+    results.log(binary.name, done.output)
+    figures = read_figures(path)
+    for record in figures:
+        results.measured('bench', record['name'], figure_text(record), **record)
+    if os.path.exists(path):
+        os.remove(path)
+    if done.code is None:
+        results.skipped('bench', binary.name, f'stopped after {share:.0f} s, when it had {len(figures)} figures: '
+                        f'run it again with --only \'{binary.name}\'')
+    elif done.code != 0 or not figures:
+        results.failed('bench', binary.name, f'ended with {done.code} and {len(figures)} figures: {bazel_events.failures(done.output)[0]}')
 
 
 def read_figures(path: str) -> List[Dict[str, Any]]:

@@ -4,7 +4,7 @@ import os
 import re
 import statistics
 import tempfile
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional
 
 import budget as budgets
 import curves
@@ -206,13 +206,13 @@ def compare(case: Case, ours: Dict[str, Any], theirs: Optional[Dict[str, Any]]) 
     return ', '.join(parts)
 
 
-def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results) -> None:
-    """PyTorch runs first: the rest of this case's time is then known, and enough for ours. Both get a second turn where it fits."""
+def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, turns: int, results: Results) -> None:
+    """PyTorch runs first: the rest of this case's time is then known, and enough for ours. Both get up to `turns` turns, as many as fit."""
     budget = budgets.Budget(limit_s)
     ours: List[Sample] = []
     theirs: List[Sample] = []
     turn_s = 0.0
-    while len(ours) < TURNS and budget.left() > turn_s:
+    while len(ours) < turns and budget.left() > turn_s:
         before = budget.left()
         if place.torch and (not ours or theirs):
             sample = run_torch(case, place, gpu, budget.left() * TORCH_SHARE, results)
@@ -233,7 +233,7 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, results:
     results.measured('bench', f'convene-train, {case.name}', summary_text(our_figures), **our_figures)
     comparison = compare(case, our_figures, their_figures)
     if comparison:
-        fewer = f'; {len(ours)} of {TURNS} turns: no time for more' if len(ours) < TURNS else ''
+        fewer = f'; {len(ours)} of {turns} turns: no time for more' if len(ours) < turns else ''
         results.measured('bench', f'ours beside PyTorch, {case.name}', comparison + fewer)
 
 
@@ -258,17 +258,20 @@ def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Bud
     results.measured('bench', name, f'{ratio:.3f} x the speed without: {summary_text(figures)}', ratio_to_without=ratio, **figures)
 
 
-def bench(bundle: str, device: str, gpu: str, environment: Dict[str, str], torch: Dict[str, Any], budget: budgets.Budget,
-          only: AbstractSet[str], results: Results) -> None:
-    """`only`: the names of the cases; empty: all of them."""
+def chosen_cases(device: str, only: AbstractSet[str]) -> List[Case]:
+    return [case for case in CASES[device] if not only or case.name in only]
+
+
+def bench(cases: List[Case], place_in: Callable[[str], machine.Place], gpu: str, turns: int, budget: budgets.Budget, results: Results) -> None:
+    """`place_in` makes the place of a folder."""
     with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
-        place = machine.Place(bundle, folder, device, environment, torch)
+        place = place_in(folder)
         with open(f'{folder}/text.txt', 'w', encoding='ascii') as file:
             file.write(text.made_up_text(TEXT_BYTES))
-        cases = [case for case in CASES[device] if not only or case.name in only]
         # A larger model takes longer to fill, to compile and to step.
         for case, share in budget.shares(cases, lambda case: 1 + SHAPES[case.model].layers / 24, lambda case: CASE_FLOOR_SECONDS):
-            if share < LEAST_SECONDS:
-                results.skipped('bench', case.name, f'no time left in this call: run it again with --only \'{case.name}\'')
-                continue
-            measure(case, place, gpu, share, results)
+            with results.of(case.name):
+                if share < LEAST_SECONDS:
+                    results.skipped('bench', case.name, f'no time left in this call: run it again with --only \'{case.name}\'')
+                else:
+                    measure(case, place, gpu, share, turns, results)

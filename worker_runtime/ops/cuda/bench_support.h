@@ -47,15 +47,23 @@ inline absl::StatusOr<double> MedianMilliseconds(Queue& queue,
   return samples[kSamples / 2] / calls;
 }
 
-// The main function of NAME [--json FILE], which `run` makes the figures of.
+// The main function of NAME [--json FILE] [--only BEGINNING], which `run` makes the figures of.
 inline int BenchMain(int argc, char** argv, const char* name,
                      const std::function<absl::Status(Figures&)>& run) {
-  const bool has_json = argc == 3 && std::strcmp(argv[1], "--json") == 0;
-  if (argc != 1 && !has_json) {
-    std::fprintf(stderr, "usage: %s [--json FILE]\n", name);
-    return 64;
+  const char* json = nullptr;
+  const char* only = "";
+  for (int i = 1; i < argc; i += 2) {
+    const bool has_value = i + 1 < argc;
+    if (has_value && std::strcmp(argv[i], "--json") == 0) {
+      json = argv[i + 1];
+    } else if (has_value && std::strcmp(argv[i], "--only") == 0) {
+      only = argv[i + 1];
+    } else {
+      std::fprintf(stderr, "usage: %s [--json FILE] [--only BEGINNING]\n", name);
+      return 64;
+    }
   }
-  Figures figures(has_json ? argv[2] : nullptr);
+  Figures figures(json, only);
   absl::Status status = figures.status();
   if (status.ok()) status = run(figures);
   status.Update(figures.status());

@@ -1,4 +1,5 @@
-// How near the memory-bound kernels come to the GPU's own copy: kernels_bench [--json FILE].
+// How near the memory-bound kernels come to the GPU's own copy: kernels_bench [--json FILE] [--only
+// BEGINNING].
 //
 // Shapes of a 1B Llama, bfloat16. Bytes count each input once and each output once; time is the
 // median by CUDA events, over buffers that together outgrow the L2 cache. The yardstick is a
@@ -68,6 +69,7 @@ absl::Status RunAll(Figures& figures) {
               "GB/s", "of copy");
   double copy_speed = 0;  // the first op's
   for (const BenchOp& op : ops) {
+    if (copy_speed != 0 && !figures.Wants(op.name)) continue;
     const absl::StatusOr<double> milliseconds = Milliseconds(inputs, op);
     if (!milliseconds.ok()) return Annotate(milliseconds.status(), op.name);
     const double speed = op.bytes / *milliseconds * 1e-6;

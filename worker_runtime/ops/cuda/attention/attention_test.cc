@@ -318,7 +318,9 @@ TEST_CASE("our own attention agrees with the reference, in fp32 and bf16, with t
   }
 }
 
-TEST_CASE("bf16 attention agrees with the reference by whichever way it goes", "[slow][cudnn]") {
+// The sweep: a hundred of cuDNN's graphs. tools/gpu_check runs it apart from the other cases.
+TEST_CASE("bf16 attention agrees with the reference by whichever way it goes",
+          "[slow][cudnn][sweep]") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();

@@ -37,26 +37,22 @@ inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
 
 // The scratch that cuDNN needs for either pass, by the arrays that cudnn-frontend 1.32 puts there
 // itself (node/scaled_dot_product_flash_attention.h, CompositeSDPABackwardNode): the row sums of
-// dout * out; with fewer key-value than query heads dK and dV of every query head; and either dQ in
-// float or, up to its default limit of 256 MiB and always when deterministic (on Hopper with cuDNN
-// before 9.25), the gradients of all scores. The kernels tell how much they take beyond that only
-// once they are built, so a margin is added. Where it is too small, AttentionPlans takes more
-// itself.
+// dout * out; with fewer key-value than query heads dK and dV of every query head; and dQ in float
+// or, when deterministic, the gradients of all scores. (cuDNN before 9.0 kept the scores also
+// without that.) The kernels tell how much they take beyond that only once they are built, so a
+// margin is added. Where it is too small, AttentionPlans takes more itself.
 inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   if (shape.packed) return CudnnPackedWorkspaceBytes(shape);
-  constexpr size_t kScoresLimit = size_t{256} << 20;
   constexpr size_t kMargin = size_t{8} << 20;
   const size_t rows = size_t{1} * shape.batch * shape.heads * shape.sequence_length;
   const size_t head_bytes = rows * shape.head_size * sizeof(float);
   size_t bytes = rows * sizeof(float) + kMargin + kCudnnAlignment;
   if (shape.kv_heads < shape.heads) bytes += 2 * head_bytes;
-  size_t scores = CudnnScoresBytes(shape, shape.batch);
-  const size_t scores_limit = shape.deterministic ? kLargestScoresBytes : kScoresLimit;
   const auto split = SplitAttention(shape, shape.batch, kLargestScoresBytes);
-  if (shape.deterministic && split.has_value()) {
-    scores = scores * split->batch / shape.batch * split->kv_heads / shape.kv_heads;
-  }
-  return bytes + (scores <= scores_limit ? std::max(scores, head_bytes) : head_bytes);
+  if (!shape.deterministic || !split.has_value()) return bytes + head_bytes;
+  const size_t scores = CudnnScoresBytes(shape, shape.batch) * split->batch / shape.batch *
+                        split->kv_heads / shape.kv_heads;
+  return bytes + std::max(scores, head_bytes);
 }
 
 // The scratch of our own backward pass: a float for each row.

@@ -30,5 +30,14 @@ TEST_CASE("a file that cannot be written is an error, no file at all is none") {
   CHECK_OK(none.status());
 }
 
+TEST_CASE("a benchmark measures the figures that its caller wants") {
+  CHECK(Figures(nullptr).Wants("copy"));
+  const Figures few(nullptr, "product 1B");
+  CHECK(few.Wants("product 1B down, forward"));
+  CHECK(few.Wants("product"));  // the group holds some of them
+  CHECK_FALSE(few.Wants("product 3B down, forward"));
+  CHECK_FALSE(few.Wants("attention"));
+}
+
 }  // namespace
 }  // namespace convene::worker::cuda
