@@ -146,14 +146,18 @@ class FakeMachineTest(unittest.TestCase):
 
     def test_the_first_session_and_then_what_it_left_and_more(self):
         self.write('bundle/tests/bin/kernels_test', '#!/bin/sh\nexit 9\n')
+        self.write('bundle/tests/bin/toolchain_test', '#!/bin/sh\necho "test cases:  4 |  3 passed | 1 failed"\nexit 1\n')
         rows, printed = self.check('first', code=1)
-        self.assertEqual([row['name'] for row in rows if row['outcome'] == 'failed'], ['//worker_runtime/ops/cuda:kernels_test'])
+        self.assertEqual([row['name'] for row in rows if row['outcome'] == 'failed'],
+                         ['//tests/gpu:toolchain_test', '//worker_runtime/ops/cuda:kernels_test'])
+        self.assertEqual({row['item'] for row in rows if row['part'] == 'layouts'}, {'fp32, one rank', 'bf16, one rank', 'fp32, dp2', ''})
         self.assertIn('//worker_runtime/ops/cuda/matmul:matmul_test', [row['name'] for row in rows if row['outcome'] == 'skipped'])  # no such file
         measured = [row['name'] for row in rows if row['outcome'] in ('passed', 'measured')]
         for name in ('fp32, dp2', 'bf16, one rank', 'copy', 'convene-train --profile, llama-3.2-1b, 8 x 2048', 'PyTorch, llama-3.2-1b, 8 x 2048'):
             self.assertEqual(measured.count(name), 1, printed)
         shutil.move(f'{self.folder}/out', f'{self.folder}/first')
         self.write('bundle/tests/bin/kernels_test', PASSES)
+        self.write('bundle/tests/bin/toolchain_test', PASSES)
         rows, printed = self.check('second', '--after', f'{self.folder}/first')
         names = [row['name'] for row in rows if row['outcome'] != 'skipped']
         self.assertEqual(names[1], '//worker_runtime/ops/cuda:kernels_test')  # after the toolchain's

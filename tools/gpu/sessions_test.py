@@ -52,7 +52,7 @@ class SessionsTest(unittest.TestCase):
         self.assertEqual(self.names(self.first(fp32='failed'), again), [('layouts', ('fp32, one rank',)), ('ops', ('another',))])
 
     def test_rows_of_no_item_ask_for_nothing(self):
-        self.assertEqual(self.names(self.first() + self.rows(('bench', '', 'skipped'), ('machine', '', 'failed'))), [])
+        self.assertEqual(self.names(self.first() + self.rows(('bench', '', 'skipped'), ('machine', test_binaries.TOOLCHAIN_TEST, 'failed'))), [])
 
     def test_every_name_is_one_that_the_parts_know(self):
         made = test_binaries.parse_manifest(json.dumps([
