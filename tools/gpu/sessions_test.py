@@ -106,8 +106,8 @@ class SlicesTest(unittest.TestCase):
 
     def test_the_programs_know_what_cuts_them(self):
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../worker_runtime/ops/cuda')
-        for path, text in (('attention/attention_test.cc', test_binaries.SWEEP), ('kernels_bench.cc', '{"copy (the yardstick)"'),
-                           ('matmul/libraries_bench.cc', '{"8192 x 8192 x 8192"'), ('bench_support.h', '"--only"')):
+        for path, text in (('attention/attention_test.cc', test_binaries.SWEEP), ('kernels_bench.cc', '"copy (the yardstick)"'),
+                           ('matmul/libraries_bench.cc', '"8192 x 8192 x 8192"'), ('bench_support.h', '"--only"')):
             with open(os.path.join(root, path), encoding='utf-8') as file:
                 self.assertEqual(file.read().count(text), 1, path)
 
