@@ -234,6 +234,10 @@ absl::Status ApplyStaticPlace(const RunFlags& flags, JobSpec* spec) {
         "--master-port 0: several nodes cannot guess it; write the same port on each");
   }
   spec->options.endpoint = FormatHostPort(place->host, port);
+  spec->meeting.given =
+      flags.master_addr.has_value()
+          ? absl::StrCat("--master-addr ", host)
+          : absl::StrCat("--master-addr, which is ", host, " where it is not given");
   spec->reasons.push_back(absl::StrCat("the nodes meet at ", spec->options.endpoint,
                                        ", by --master-addr and --master-port or their defaults"));
   return absl::OkStatus();
@@ -249,6 +253,7 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   if (given.empty() && !is_alone && !is_master_place && detected.endpoint.has_value()) {
     CONVENE_RETURN_IF_ERROR(CheckAllocation(detected, hello));
     given = *detected.endpoint;
+    spec->meeting.given = absl::StrCat("the scheduler's endpoint ", given);
     spec->slurm_host = detected.slurm_host;
     spec->is_slurm_host = detected.is_slurm_host;
   }
@@ -272,6 +277,7 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
       return absl::OkStatus();
     }
     spec->options.endpoint = FormatHostPort(place->host, place->port);
+    if (spec->meeting.given.empty()) spec->meeting.given = "--rdzv-endpoint " + given;
     if (flags.master_port == place->port) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--master-port ", place->port, " is also the port of --rdzv-endpoint; ",
@@ -379,10 +385,15 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
   absl::StatusOr<DetectedJob> detected = DetectJob(
       environment,
       {.host_name = machine.host_name, .full_name = machine.full_name, .parent = machine.parent});
+  if (detected.ok()) spec->meeting.scheduled_nodes = detected->nodes.value_or(1);
   if (flags.as_torchrun) {
     DetectedJob tasks;
+    if (detected.ok() && detected->local_task.has_value()) {
+      spec->meeting.agents_here = detected->local_task->count;
+    }
     if (!detected.ok() || !MeansOneAgentANode(flags, spec->options.hello, *detected)) return tasks;
     tasks.local_task = detected->local_task;
+    spec->meeting.agents_here = 1;
     tasks.gpus = detected->gpus;
     tasks.warnings = detected->warnings;
     // torchrun's agents with the same four flags would meet; others would not.
@@ -398,12 +409,23 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
   return detected;
 }
 
+// The facts about the endpoint that flags and the scheduler tell.
+void FillMeetingPlace(const RunFlags& flags, const Machine& machine, JobSpec* spec) {
+  MeetingPlace& meeting = spec->meeting;
+  meeting.nodes = spec->options.hello.nodes_max + spec->options.hello.spares;
+  meeting.local_addr = flags.local_addr.value_or("");
+  meeting.own_names = {machine.host_name, machine.host_name.substr(0, machine.host_name.find('.'))};
+  if (!machine.full_name.empty()) meeting.own_names.push_back(machine.full_name);
+  if (spec->is_slurm_host) meeting.own_names.push_back(spec->slurm_host);
+}
+
 absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
                         const DetectedJob& detected, const std::string& random_id, JobSpec* spec) {
   CONVENE_ASSIGN_OR_RETURN(
       const RendezvousConf conf,
       ParseRendezvousConf(flags.rdzv_conf, ReaderOf(flags, spec->options.hello), &spec->reasons));
   CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(conf, spec));
+  spec->meeting.only_dials = conf.is_host == false;
   if (!flags.node_rank.has_value()) flags.node_rank = conf.rank;
   if (flags.standalone) {
     CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec->options.hello));
@@ -456,6 +478,7 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
                            DetectFor(flags, environment, machine, &spec));
   CONVENE_ASSIGN_OR_RETURN(hello.local_world_size, WorkersHere(flags, detected, machine, &spec));
   CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, detected, random_id, &spec));
+  FillMeetingPlace(flags, machine, &spec);
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
   hello.topology = TopologyOf(flags, environment, &spec.reasons);

@@ -9,6 +9,7 @@
 #include "agent/options.h"
 #include "launcher/cluster/detected_job.h"
 #include "launcher/flags.h"
+#include "launcher/meeting_place.h"
 #include "tools/base/environment.h"
 
 namespace convene::launcher {
@@ -38,6 +39,7 @@ struct JobSpec {
   // The endpoint's host is a NodeName of Slurm, which may have no address elsewhere; "": it is not.
   std::string slurm_host;
   bool is_slurm_host = false;  // and it is this node's
+  MeetingPlace meeting;        // complete but for what needs the network
   // One of several launchers on this node: rank 0 is the agent, the others wait for it.
   std::optional<LocalTask> local_task;
   std::vector<std::string> reasons;   // each choice that no flag made, for the log

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/meeting_place.h"
 #include "rendezvous/net/resolve.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
@@ -27,9 +27,8 @@ using rendezvous::ResolvedAddress;
 constexpr absl::Duration kLongestLookup = absl::Seconds(10);
 constexpr absl::Duration kTellInterval = absl::Seconds(30);
 
-bool IsLoopback(const std::string& address) {
-  return absl::StartsWith(address, "127.") || address == "::1";
-}
+// On the default route, unless a test network has it; nothing is sent there.
+constexpr char kFarAddress[] = "203.0.113.1";
 
 // The numeric addresses of this machine's interfaces that are up, IPv4 first, without link-local
 // ones.
@@ -50,6 +49,18 @@ absl::StatusOr<std::vector<std::string>> OwnAddresses() {
   }
   freeifaddrs(list);
   return addresses;
+}
+
+// By which other machines reach this one, as far as its interfaces tell; a loopback address where
+// it has no other.
+std::string AddressForOthers(const std::vector<std::string>& own) {
+  const auto far = rendezvous::ResolveHost(kFarAddress, absl::ZeroDuration());
+  if (far.ok()) {
+    const auto source = SourceTowards(far->front().get(), far->front().length);
+    if (source.ok() && !IsThisMachineEverywhere(*source)) return *source;
+  }
+  const auto other = std::find_if_not(own.begin(), own.end(), IsThisMachineEverywhere);
+  return other == own.end() ? "127.0.0.1" : *other;
 }
 
 absl::Status NoSuchPod(const absl::Status& last, absl::Duration waited) {
@@ -104,21 +115,23 @@ absl::Status CheckLoopback() {
 
 absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout,
                                           bool is_pod) {
-  if (host == "localhost") return Location{true, "127.0.0.1"};
+  if (host == "localhost") return Location{true, "127.0.0.1", "127.0.0.1"};
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolvePatiently(host, timeout, is_pod));
   const ResolvedAddress& first = addresses.front();
   const std::string first_text = AddressText(first.get());
-  if (IsLoopback(first_text) && first_text == host) return Location{true, host};
+  const bool is_loopback = IsThisMachineEverywhere(first_text);
+  if (is_loopback && first_text == host) return Location{true, host, host};
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> own, OwnAddresses());
   Location location;
   for (const ResolvedAddress& address : addresses) {
     const std::string text = AddressText(address.get());
-    location.is_here |= IsLoopback(text) || std::count(own.begin(), own.end(), text) > 0;
+    location.is_here |=
+        IsThisMachineEverywhere(text) || std::count(own.begin(), own.end(), text) > 0;
   }
-  if (IsLoopback(first_text)) {  // of this machine only: others need another address
-    const auto other = std::find_if_not(own.begin(), own.end(), IsLoopback);
-    location.own_address = other == own.end() ? "127.0.0.1" : *other;
+  if (is_loopback) {
+    location.own_address = AddressForOthers(own);
+    location.loopback = first_text;
     return location;
   }
   CONVENE_ASSIGN_OR_RETURN(location.own_address, SourceTowards(first.get(), first.length));

@@ -12,12 +12,13 @@ namespace convene::launcher {
 struct Location {
   bool is_here = false;     // the host is this machine
   std::string own_address;  // numeric: what other nodes that can reach the host reach us by
+  std::string loopback;     // the host is this address here, which no other machine reaches; else ""
 };
 
 // One look-up of `host`, tried again with back-off while the name is not known, then local calls
 // only: no packet is sent. "localhost" and numeric addresses need no look-up. A host that is a name
-// of this machine's loopback (Debian's 127.0.1.1) counts as here, with the first other address as
-// our own.
+// of this machine's loopback (Debian's 127.0.1.1) counts as here; our own address is then that on
+// the default route, else the first other one.
 //
 // `is_pod`: the host is a pod of Kubernetes, whose name comes when it is placed and goes when it
 // moves. The log then tells now and then what is awaited, and a name that never comes is

@@ -20,6 +20,7 @@
 #include "launcher/local_address.h"
 #include "launcher/local_tasks.h"
 #include "launcher/machine.h"
+#include "launcher/meeting_place.h"
 #include "launcher/outcome.h"
 #include "launcher/slurm_address.h"
 #include "rendezvous/net/port_mark.h"
@@ -129,15 +130,28 @@ void CheckLocalAddr(const std::string& address) {
       address, std::string(resolved.status().message()));
 }
 
+absl::Status CheckMeetingPlace(JobSpec* spec) {
+  const MeetingVerdict verdict = JudgeMeetingPlace(spec->meeting);
+  if (verdict.kind == MeetingVerdict::Kind::kRefusal) {
+    return absl::InvalidArgumentError(verdict.why);
+  }
+  if (verdict.kind == MeetingVerdict::Kind::kWarning) spdlog::warn("{}", verdict.why);
+  if (verdict.kind == MeetingVerdict::Kind::kNote) spec->reasons.push_back(verdict.why);
+  return absl::OkStatus();
+}
+
 absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   if (spec->local_addr.has_value()) CheckLocalAddr(*spec->local_addr);
   if (!spec->slurm_host.empty()) CONVENE_RETURN_IF_ERROR(ResolveSlurmHost(spec));
   CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
   absl::StatusOr<Location> location = LocateRendezvous(
       place.host, std::min(patience, spec->options.connect_timeout), spec->comes_late);
-  CONVENE_RETURN_IF_ERROR(
-      Annotate(location.status(), absl::StrCat("--rdzv-endpoint ", spec->options.endpoint)));
+  CONVENE_RETURN_IF_ERROR(Annotate(location.status(), spec->meeting.given));
   location->is_here |= spec->is_slurm_host;
+  spec->meeting.host = place.host;
+  spec->meeting.leads_to = location->loopback;
+  spec->meeting.own_address = spec->local_addr.value_or(location->own_address);
+  CONVENE_RETURN_IF_ERROR(CheckMeetingPlace(spec));
   spec->options.may_host = spec->is_host.value_or(location->is_here);
   if (location->is_here && !spec->is_host.has_value()) LeaveToDaemon(place.port, spec);
   const int rank = spec->options.hello.node_rank;
@@ -152,10 +166,10 @@ absl::Status Locate(absl::Duration patience, JobSpec* spec) {
       place.host, location->is_here ? " is this machine" : " is another machine", ": this node ",
       spec->options.may_host ? "serves the rendezvous if nobody does" : "only dials the rendezvous",
       spec->is_host.has_value() ? " (by its rank, or --rdzv-conf is_host)" : ""));
-  spec->reasons.push_back(absl::StrCat("others reach this node at ", spec->options.store_host,
-                                       spec->local_addr.has_value()
-                                           ? ", by --local-addr"
-                                           : ", the address on the way to the endpoint"));
+  const char* const by = spec->local_addr.has_value() ? ", by --local-addr"
+                         : location->loopback.empty() ? ", the address on the way to the endpoint"
+                                                      : "";
+  spec->reasons.push_back(absl::StrCat("others reach this node at ", spec->options.store_host, by));
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launcher/job_spec.h"
+#include "launcher/meeting_place.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/flag_reader.h"
 #include "tools/base/host_port.h"
@@ -95,7 +96,7 @@ std::vector<std::string> ArgumentsOf(const LaunchFlags& flags, const CommonFlags
 }
 
 // As the first host will read them, so that a slip is told once, and here.
-absl::StatusOr<rendezvous::Hello> CheckArguments(const std::vector<std::string>& arguments) {
+absl::StatusOr<JobSpec> CheckArguments(const std::vector<std::string>& arguments) {
   RunFlags run;
   FlagReader reader("convene launch", "");
   AddFlags(&reader, &run);
@@ -103,8 +104,25 @@ absl::StatusOr<rendezvous::Hello> CheckArguments(const std::vector<std::string>&
   CONVENE_RETURN_IF_ERROR(reader.Read(arguments, nothing).status());
   // The hosts' devices are not known here.
   const Machine any = {.host_name = "host", .cpus = 1, .gpus = 1, .xpus = 1};
-  CONVENE_ASSIGN_OR_RETURN(const JobSpec spec, MakeJobSpec(run, nothing, any, "id"));
-  return spec.options.hello;
+  return MakeJobSpec(run, nothing, any, "id");
+}
+
+// Hosts that are this machine under several loopback addresses can meet at one of them.
+absl::Status CheckMeetingPlace(const JobSpec& spec, const std::vector<LaunchHost>& hosts) {
+  if (spec.standalone) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(const HostPort place,
+                           ParseHostPort(spec.options.endpoint, std::nullopt));
+  const bool is_apart = std::any_of(hosts.begin(), hosts.end(), [](const LaunchHost& host) {
+    return !IsThisMachineEverywhere(HostOf(host));
+  });
+  if (hosts.size() == 1 || !is_apart || !IsThisMachineEverywhere(place.host)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the hosts are to meet at ", spec.options.endpoint, ", and ", place.host,
+                   " means each host itself, so that the others would not find it: write the first "
+                   "host of the list by the name or the address by which the others reach it, or "
+                   "give --rdzv-endpoint ADDRESS:PORT"));
 }
 
 absl::Status CheckCount(size_t hosts, const rendezvous::Hello& hello) {
@@ -150,12 +168,6 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const LaunchFlags& flags,
   plan.fleet.first_serves =
       !common.endpoint.empty() ||
       (!hosts.empty() && !place.empty() && place.substr(0, place.rfind(':')) == HostOf(hosts[0]));
-  if (hosts.size() > 1 && HostOf(hosts[0]) == "localhost" && !common.endpoint.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the first host of the list, ", HostOf(hosts[0]),
-                     ", means each host itself, so the others would not find it: write the name or "
-                     "the address by which they reach it, or give --rdzv-endpoint ADDRESS:PORT"));
-  }
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     const LaunchHost& host = hosts[rank];
     plan.fleet.hosts.push_back(HostOf(host));
@@ -172,9 +184,10 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const LaunchFlags& flags,
     task.arguments = ArgumentsOf(flags, common, host, rank);
     plan.tasks.push_back(std::move(task));
   }
-  CONVENE_ASSIGN_OR_RETURN(const rendezvous::Hello hello, CheckArguments(plan.tasks[0].arguments));
-  CONVENE_RETURN_IF_ERROR(CheckCount(hosts.size(), hello));
-  plan.fleet.nodes_min = hello.nodes_min;
+  CONVENE_ASSIGN_OR_RETURN(const JobSpec spec, CheckArguments(plan.tasks[0].arguments));
+  CONVENE_RETURN_IF_ERROR(CheckCount(hosts.size(), spec.options.hello));
+  CONVENE_RETURN_IF_ERROR(CheckMeetingPlace(spec, hosts));
+  plan.fleet.nodes_min = spec.options.hello.nodes_min;
   plan.reasons.push_back(absl::StrCat("run ", common.run_id, " on ", hosts.size(),
                                       " host(s): ", JoinCapped(plan.fleet.hosts, kMostHostsNamed)));
   if (plan.fleet.first_serves) {

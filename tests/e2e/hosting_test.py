@@ -37,6 +37,30 @@ class HostingTest(ConveneTestCase):
             self.finish(node, 20)
         self.assert_nothing_left()
 
+    def test_a_place_that_only_this_machine_finds_is_told_at_once_and_refused_where_the_scheduler_has_several(self):
+        endpoint = free_endpoint()
+        first = self.start_node(0, endpoint, "exit 0", "first")
+        told = "only nodes on this machine can meet there"
+        wait_until(lambda: "hosting the rendezvous" in self.output(first), 20, "the host")
+        self.assertIn(told, self.output(first))
+        self.assertIn("scontrol show hostnames", self.output(first))
+        self.finish(self.start_node(1, endpoint, "exit 0", "second"), 20)  # Two agents of one machine are a job as before.
+        self.finish(first, 20)
+        alone = self.start(CONVENE, "run", "--nnodes", 1, "--rdzv-endpoint", endpoint, "--no-python", "true")
+        self.assertNotIn(told, self.finish(alone, 20))
+        step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]",
+                "SLURM_NODEID": "1", "SLURMD_NODENAME": "n2", "SLURM_LOCALID": "0", "SLURM_GTIDS": "1", "SLURM_STEP_NUM_TASKS": "2"}
+        ranks = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+        for program, code in ((CONVENE, 64), ("launcher/torchrun", 2)):
+            words = [program, "run"] if program == CONVENE else [program, "--rdzv-backend", "c10d"]
+            for scheduler in (step, ranks):
+                for nodes in ("2", "1:2"):
+                    node = self.start(*words, "--nnodes", nodes, "--rdzv-endpoint", endpoint, "--no-python", "true",
+                                      SLURM_PTY_PORT=None, **scheduler)
+                    self.assertIn("on each of the 2 machines where the scheduler started this command", self.finish(node, 5, code))
+        self.assert_nothing_left()
+
     def test_told_to_end_it_serves_until_the_other_nodes_of_its_run_have_saved(self):
         endpoint = free_endpoint()
         # Rank 1 saves for longer than the lease of 5 s.

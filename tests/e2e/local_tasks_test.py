@@ -5,6 +5,7 @@ No Slurm is needed: the tests set the variables that it sets.
 
 import os
 import signal
+import socket
 import time
 import unittest
 
@@ -138,12 +139,13 @@ class LocalTasksTest(ConveneTestCase):
             self.finish(task, 20)
 
     def start_torchrun(self, node, number, job, port, script):
-        """Task `number` of node `node` of two nodes with two tasks each."""
+        """Task `number` of node `node` of two nodes with two tasks each, which meet at this machine's name: for a loopback address
+        their scheduler says that they are on two machines."""
         variables = {**self.job, "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": str(node),
                      "SLURMD_NODENAME": f"n{node}-{os.path.basename(self.directory)}", "SLURM_GTIDS": f"{2 * node},{2 * node + 1}",
                      "SLURM_LOCALID": str(number)}
         return self.start("launcher/torchrun", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_id", job,
-                          "--rdzv_endpoint", f"127.0.0.1:{port}", "--no-python", "sh", "-c", script, log=f"{job}-{node}{number}.log", **variables)
+                          "--rdzv_endpoint", f"{socket.gethostname()}:{port}", "--no-python", "sh", "-c", script, log=f"{job}-{node}{number}.log", **variables)
 
     def test_torchruns_with_other_ids_are_jobs_beside_each_other(self):
         script = f'echo "$TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE" >> {self.path("told")}'

@@ -237,6 +237,34 @@ class NetworkTest(ConveneTestCase):
         self.assertEqual(stores, {self.hosts[0].address})
         self.end_job()
 
+    def start_by_name(self, number, names, name):
+        """Node `number` of two that meet at the host name `first`, on a host called `name` whose /etc/hosts has the lines `names`."""
+        path = self.path(f"hosts.{name}")
+        with open(path, "w", encoding="ascii") as hosts:
+            hosts.write("127.0.0.1 localhost\n" + names)
+        as_host = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
+        prefix = [*self.hosts[number].prefix, "unshare", "--mount", "--uts", "sh", "-c", as_host, "sh", name, path]
+        worker = "import os, socket; a = os.environ['MASTER_ADDR']; socket.create_connection((a, int(os.environ['MASTER_PORT'])), 5); print('store', a)"
+        return self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "first:29400", "--no-python", "python3", "-c", worker, prefix=prefix)
+
+    def test_a_host_that_knows_itself_by_a_loopback_address_serves_the_others(self):
+        # As Debian's installer writes /etc/hosts.
+        nodes = [self.start_by_name(0, "127.0.1.1 first\n", "first"),
+                 self.start_by_name(1, f"127.0.1.1 second\n{self.hosts[0].address} first\n", "second")]
+        for node in nodes:
+            text = self.finish(node, 20)
+            self.assertIn(f"store {self.hosts[0].address}", text)
+            self.assertNotIn("warning", text)
+        self.assertIn(f"first is 127.0.1.1 on this machine itself, by /etc/hosts: others are told {self.hosts[0].address}",
+                      self.output(nodes[0]))
+
+    def test_a_name_of_another_host_that_leads_to_this_one_is_told_at_once(self):
+        node = self.start_by_name(1, "127.0.1.1 first\n", "second")
+        wait_until(lambda: "(first is 127.0.1.1 on this machine): only nodes on this machine can meet there" in self.output(node), 5,
+                   "the warning")
+        node.terminate()
+        self.finish(node, 10, 128 + signal.SIGTERM)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

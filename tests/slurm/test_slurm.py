@@ -2,7 +2,8 @@
 
 Each node is a slurmd in a mount and a host name namespace of its own: `hostname` says the node's name there, /etc/hosts knows the names of all
 nodes, and the folder `local` is a disk that no other node sees. With names_resolve=False the hosts are called host-NODE, and only Slurm knows
-the names of its nodes. All addresses are 127.0.0.1. Slurm's files, ports, munge key and job numbers are this Slurm's own: several may run at
+the names of its nodes. All nodes have
+this machine's address (not a loopback one: on a real cluster each node would meet itself there). Slurm's files, ports, munge key and job numbers are this Slurm's own: several may run at
 the same time, and an installed Slurm is not touched.
 
     class MyTest(SlurmTestCase):
@@ -68,6 +69,13 @@ class NoSlurm(Exception):
     """This machine runs no test Slurm; the text says why, and what would help."""
 
 
+def _own_address():
+    """This machine's on its way to others; nothing is sent. Raises OSError where there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far:
+        far.connect(('203.0.113.1', 9))
+        return far.getsockname()[0]
+
+
 def _check_machine(tracker):
     if os.geteuid() != 0:
         raise NoSlurm('slurmd starts jobs as root only')
@@ -79,6 +87,10 @@ def _check_machine(tracker):
         raise NoSlurm(f'no namespaces here: {tried.stderr.strip()}')
     if tracker == 'cgroup' and not os.access('/sys/fs/cgroup/freezer/tasks', os.W_OK):
         raise NoSlurm('no cgroup v1 with a freezer here: CONVENE_SLURM_TRACKER=cgroup2')
+    try:
+        _own_address()
+    except OSError as error:
+        raise NoSlurm(f'no network here, and nodes do not meet at a loopback address: {error}') from error
     if tracker == 'cgroup2' and not any(os.access(f'/sys/fs/cgroup/{where}cgroup.procs', os.W_OK) for where in ('', 'unified/')):
         raise NoSlurm('no cgroup v2 here')
 
@@ -139,7 +151,7 @@ class Slurm:
         for folder in ('state', 'spool', 'log', 'local'):
             os.mkdir(self.path(folder))
         with open('/etc/hosts', encoding='utf-8') as hosts:
-            self._write('hosts', f'{hosts.read()}\n127.0.0.1 localhost {" ".join(map(self._host_name, self.nodes))}\n')
+            self._write('hosts', f'{hosts.read()}\n{_own_address()} {" ".join(map(self._host_name, self.nodes))}\n')
         self._write('cgroup.conf', _CGROUP_CONF[self._tracker])
         gpus = ''
         for index in range(self._gpus):
@@ -172,7 +184,7 @@ class Slurm:
         }
         lines = [f'{key}={value}' for key, value in values.items() if value is not None]
         gres = f' Gres=gpu:{self._gpus}' if self._gpus else ''
-        lines += [f'NodeName={node} NodeHostname={self._host_name(node)} NodeAddr=127.0.0.1 Port={free_port()} CPUs={self._cpus} RealMemory=4000{gres}'
+        lines += [f'NodeName={node} NodeHostname={self._host_name(node)} NodeAddr={_own_address()} Port={free_port()} CPUs={self._cpus} RealMemory=4000{gres}'
                   for node in self.nodes]
         lines += [f'{partition} Nodes=ALL MaxTime=INFINITE State=UP' for partition in self._partitions]
         return '\n'.join(lines) + '\n'
