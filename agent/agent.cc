@@ -33,8 +33,10 @@ Result RunAgent(const AgentOptions& options) {
     return UsageError(
         absl::StrCat("The rendezvous endpoint ", std::string(place.status().message()), "."));
   }
-  // When the reader of our output goes away, write fails; the process does not end.
+  // When the reader of our output goes away, or a file is at its limit (`ulimit -f`), write fails;
+  // the process does not end.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   Node node(options, *program, *place);
   return node.Run();
 }

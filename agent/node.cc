@@ -90,10 +90,16 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
       signals_(TakeSignals(options.ending_signals)),
       suspend_signals_(TakeSignals({SIGTSTP})),
       console_(loop_, STDOUT_FILENO, STDERR_FILENO,
-               [this] {
-                 hang_watch_.SetPaused(false);
-                 if (group_ != nullptr) group_->SetPaused(false);
-               }),
+               {[this] {
+                  hang_watch_.SetPaused(false);
+                  if (group_ != nullptr) group_->SetPaused(false);
+                },
+                [this](OutputStream stream, const std::string& line) {
+                  if (stream == OutputStream::kStderr) {
+                    console_.WriteLine(OutputStream::kStdout, "", line);  // The log is there, too.
+                  }
+                  Log(line);
+                }}),
       hang_watch_(
           loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
           {[this](WorkerHung hung, bool by_debugger) { OnHang(std::move(hung), by_debugger); },

@@ -1,9 +1,11 @@
 // Node's functions for the time after its result is known.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "agent/core/explain.h"
 #include "agent/node.h"
@@ -56,6 +58,9 @@ void Node::WindUp() {
   if (!logs_->Finish(kDrainPatience, keeps_errors)) {
     spdlog::warn("the log disk is too slow, or hangs: the last lines are not in the log files");
   }
+  std::vector<std::string> losses = {console_.Loss(), logs_->Loss()};
+  losses.erase(std::remove(losses.begin(), losses.end(), ""), losses.end());
+  result_->lost_output = absl::StrJoin(losses, " and ");
   if (logs_->has_folders()) result_ = WithLogs(*std::move(result_), logs_->directory());
   custody_.Close();
   log_publisher_->Finish(kPublishPatience);

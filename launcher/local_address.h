@@ -12,7 +12,7 @@ namespace convene::launcher {
 struct Location {
   bool is_here = false;     // the host is this machine
   std::string own_address;  // numeric: what other nodes that can reach the host reach us by
-  std::string loopback;     // the host is this address here, which no other machine reaches; else ""
+  std::string loopback;  // the host is this address here, which no other machine reaches; else ""
 };
 
 // One look-up of `host`, tried again with back-off while the name is not known, then local calls

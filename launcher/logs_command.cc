@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "launcher/commands.h"
 #include "launcher/logs_view.h"
+#include "launcher/print.h"
 #include "rendezvous/client/log_client.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -23,19 +24,19 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(5);
 // The wait for a daemon that has gone away.
 constexpr absl::Duration kReturnPatience = absl::Seconds(60);
 
-// Prints in order, and at once, even into a pipe. False when the reader is gone.
-bool Print(LogsView* view) {
+// Prints in order. Print's errors for the lines; a remark that stderr does not take is no error.
+absl::Status PrintAll(LogsView* view) {
   for (const LogsView::Chunk& chunk : view->TakeChunks()) {
-    std::FILE* const stream = chunk.is_notice ? stderr : stdout;
-    if (std::fwrite(chunk.text.data(), 1, chunk.text.size(), stream) != chunk.text.size() ||
-        std::fflush(stream) != 0) {
-      return false;
+    if (chunk.is_notice) {
+      std::fputs(chunk.text.c_str(), stderr);
+    } else {
+      CONVENE_RETURN_IF_ERROR(Print(chunk.text));
     }
   }
-  return true;
+  return absl::OkStatus();
 }
 
-// Shows one call's lines: OK when all are shown or the reader is gone; else the call's error.
+// Shows one call's lines: OK when all are shown; else the call's error, or Print's.
 absl::Status Show(LogClient* client, LogsView* view) {
   while (!view->done()) {
     absl::StatusOr<std::optional<LogClient::News>> news = client->Next(view->deadline());
@@ -48,7 +49,7 @@ absl::Status Show(LogClient* client, LogsView* view) {
     } else {
       return absl::UnavailableError("the rendezvous takes the connection but does not answer");
     }
-    if (!Print(view)) return absl::OkStatus();
+    CONVENE_RETURN_IF_ERROR(PrintAll(view));
   }
   return absl::OkStatus();
 }
@@ -62,8 +63,8 @@ absl::Status Connect(const std::string& endpoint, rendezvous::LogRequest request
   CONVENE_RETURN_IF_ERROR(client.status());
   const absl::Status status = Show(client->get(), view);
   if (!status.ok()) view->Break();
-  Print(view);
-  return status;
+  const absl::Status printed = PrintAll(view);
+  return status.ok() ? printed : status;
 }
 
 void Tell(const absl::Status& status, const char* what_next) {

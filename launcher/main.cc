@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/commands.h"
+#include "launcher/print.h"
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
@@ -19,17 +20,21 @@ namespace {
 absl::StatusOr<int> Perform(const Program& program, const std::vector<std::string>& arguments) {
   CONVENE_ASSIGN_OR_RETURN(const Call call,
                            ReadCall(program, arguments, MeantEnvironment(ProcessEnvironment())));
+  int exit_code = static_cast<int>(ExitCode::kOk);
   if (call.action == nullptr) {
-    std::fputs(call.text.c_str(), stdout);
-    return static_cast<int>(ExitCode::kOk);
+    CONVENE_RETURN_IF_ERROR(Print(call.text));
+  } else {
+    InitLogging(program.name.c_str(), LogReader::kIsNotAwaited);
+    CONVENE_ASSIGN_OR_RETURN(exit_code, call.action());
   }
-  InitLogging(program.name.c_str(), LogReader::kIsNotAwaited);
-  return call.action();
+  if (exit_code == 0) CONVENE_RETURN_IF_ERROR(Print(""));
+  return exit_code;
 }
 
 int Main(const Program& program, const std::vector<std::string>& arguments) {
   const absl::StatusOr<int> exit_code = Perform(program, arguments);
   if (exit_code.ok()) return *exit_code;
+  if (absl::IsCancelled(exit_code.status())) return static_cast<int>(ExitCode::kOk);  // Print's.
   std::fprintf(stderr, "%s: %s\n", program.name.c_str(),
                std::string(exit_code.status().message()).c_str());
   // torchrun's: 2 for a command line that cannot be read, 1 for every other failure.

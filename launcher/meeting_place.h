@@ -21,8 +21,8 @@ struct MeetingPlace {
   int nodes = 1;                       // the most that may take part
   int scheduled_nodes = 1;             // the machines on which a scheduler started this command
   int agents_here = 1;                 // how many of the nodes the scheduler started here
-  bool only_dials = false;  // --rdzv-conf is_host=0: an own port may be a tunnel's end
-  std::string local_addr;   // --local-addr; "": not given
+  bool only_dials = false;             // --rdzv-conf is_host=0: an own port may be a tunnel's end
+  std::string local_addr;              // --local-addr; "": not given
 
   // These two need the network.
   std::string leads_to;     // the loopback address that `host` is here; "": another address

@@ -22,7 +22,8 @@ std::string FailureJson(const rendezvous::WorkerFailure& failure) {
 std::string OutcomeJson(const agent::Result& result) {
   return absl::StrCat(R"({"exit_code":)", result.exit_code, R"(,"explanation":)",
                       JsonText(result.explanation), R"(,"first_failure":)",
-                      result.failure.has_value() ? FailureJson(*result.failure) : "null", "}\n");
+                      result.failure.has_value() ? FailureJson(*result.failure) : "null",
+                      R"(,"lost_output":)", JsonText(result.lost_output), "}\n");
 }
 
 }  // namespace convene::launcher

@@ -6,7 +6,8 @@ namespace convene::launcher {
 namespace {
 
 TEST_CASE("an outcome without a failed worker says so") {
-  CHECK(OutcomeJson({0, ""}) == R"({"exit_code":0,"explanation":"","first_failure":null})"
+  CHECK(OutcomeJson({0, ""}) == R"({"exit_code":0,"explanation":"","first_failure":null,)"
+                                R"("lost_output":""})"
                                 "\n");
 }
 
@@ -24,7 +25,7 @@ TEST_CASE("an outcome names the first failed worker, and any text in it stays JS
         R"({"exit_code":1,"explanation":"Job failed.\u000aSee above.","first_failure":)"
         R"({"rank":5,"local_rank":1,"host":"node3","pid":77,"exit_code":0,"signal":9,)"
         R"("why":"killed by SIGKILL","error_file":"/logs/\"1\"/error.json",)"
-        R"("error":"a\u0009b\u000ac?"}})"
+        R"("error":"a\u0009b\u000ac?"},"lost_output":""})"
         "\n");
 }
 

@@ -32,6 +32,8 @@
 #include "tools/base/files.h"
 #include "tools/base/host_port.h"
 #include "tools/base/logging.h"
+#include "tools/base/lost_output.h"
+#include "tools/base/patient_log.h"
 #include "tools/base/random.h"
 #include "tools/base/resource_limits.h"
 #include "tools/base/signals.h"
@@ -42,6 +44,7 @@ namespace {
 
 // A host name that stays unknown for so long counts as a slip of the pen.
 constexpr absl::Duration kLocateTimeout = absl::Seconds(15);
+constexpr absl::Duration kLastWordsPatience = absl::Seconds(1);
 constexpr absl::Duration kLocalAddrPatience = absl::Seconds(2);
 
 // One question to Slurm's controller in this time, on average, where a step has many nodes.
@@ -173,6 +176,24 @@ absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   return absl::OkStatus();
 }
 
+void TellLastWords(const agent::Result& result, const std::string& job_id) {
+  std::string words = result.explanation;
+  if (result.exit_code == 0) {
+    words = absl::StrCat("job ", job_id, " succeeded: all workers of all nodes ended with 0");
+  }
+  if (!result.lost_output.empty()) {
+    absl::StrAppend(&words, ". Output that could not be written is lost: ", result.lost_output);
+  }
+  spdlog::log(result.exit_code == 0 ? spdlog::level::info : spdlog::level::err, "{}", words);
+  FlushLog();
+  const LostOutput log = LostLog();
+  if (!log.any() || log.error == EAGAIN) return;
+  PatientLog(STDOUT_FILENO, kLastWordsPatience)
+      .Add(absl::StrCat("convene: ", words, "\nconvene: ", log.Amount(),
+                        " of this command's log could not be written to stderr (", log.Reason(),
+                        ")\n"));
+}
+
 absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& environment,
                                JobSpec spec) {
   for (const std::string& warning : spec.warnings) spdlog::warn("{}", warning);
@@ -207,11 +228,7 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   }
   for (const std::string& reason : spec.reasons) spdlog::info("{}", reason);
   const agent::Result result = agent::RunAgent(spec.options);
-  if (!result.explanation.empty()) spdlog::error("{}", result.explanation);
-  if (result.exit_code == 0) {
-    spdlog::info("job {} succeeded: all workers of all nodes ended with 0",
-                 spec.options.hello.job_id);
-  }
+  TellLastWords(result, spec.options.hello.job_id);
   if (!flags.outcome_file.empty()) {
     const absl::Status written = WriteFileAtomic(flags.outcome_file, OutcomeJson(result));
     if (!written.ok()) spdlog::error("--outcome-file: {}", std::string(written.message()));

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands.h"
+#include "launcher/print.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/web/status_text.h"
 #include "rendezvous/wire/status_json.h"
@@ -33,11 +34,6 @@ constexpr time_t kWatchSeconds = 1;
 constexpr size_t kOtherLines = 14;
 // To the upper left, and clear what is below.
 constexpr char kRedraw[] = "\x1b[H\x1b[2J";
-
-// Prints at once, even into a pipe. False when the reader is gone.
-bool Print(const std::string& text) {
-  return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-}
 
 size_t NodesThatFit() {
   winsize size = {};
@@ -74,7 +70,7 @@ class Watch {
       const absl::StatusOr<std::vector<JobView>> jobs = Ask();
       // A watched job may still have to begin; an endpoint that never answered is wrong.
       if (!jobs.ok() && is_first && !absl::IsNotFound(jobs.status())) return jobs.status();
-      if (!Show(jobs)) return static_cast<int>(ExitCode::kOk);
+      CONVENE_RETURN_IF_ERROR(Show(jobs));
       if (const std::optional<int> signal = SignalWithinPause()) return ExitCodeForSignal(*signal);
     }
   }
@@ -89,7 +85,7 @@ class Watch {
     return jobs;
   }
 
-  bool Show(const absl::StatusOr<std::vector<JobView>>& jobs) {
+  absl::Status Show(const absl::StatusOr<std::vector<JobView>>& jobs) {
     if (!jobs.ok()) return ShowTrouble(std::string(jobs.status().message()));
     trouble_.clear();
     if (flags_.json) return Print(absl::StrCat(rendezvous::StatusJson(*jobs), "\n"));
@@ -97,14 +93,14 @@ class Watch {
     std::string text;
     for (const std::string& line : StatusChanges(last_, *jobs)) absl::StrAppend(&text, line, "\n");
     last_ = *jobs;
-    return text.empty() || Print(text);
+    return text.empty() ? absl::OkStatus() : Print(text);
   }
 
   // Shows the trouble once, and not among the JSON.
-  bool ShowTrouble(const std::string& trouble) {
-    if (trouble == std::exchange(trouble_, trouble)) return true;
+  absl::Status ShowTrouble(const std::string& trouble) {
+    if (trouble == std::exchange(trouble_, trouble)) return absl::OkStatus();
     std::fprintf(stderr, "convene: %s\n", trouble.c_str());
-    return true;
+    return absl::OkStatus();
   }
 
   const std::string endpoint_;
@@ -121,7 +117,8 @@ absl::StatusOr<int> StatusCommand(const StatusFlags& flags) {
   if (flags.watch) return Watch(flags.endpoint, flags).Run();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JobView> jobs,
                            rendezvous::FetchStatus(flags.endpoint, flags.job_id, kTimeout));
-  Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n") : StatusText(jobs, SIZE_MAX));
+  CONVENE_RETURN_IF_ERROR(Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n")
+                                           : StatusText(jobs, SIZE_MAX)));
   return static_cast<int>(ExitCode::kOk);
 }
 

@@ -149,6 +149,8 @@ struct Result {
   std::string explanation;  // one paragraph; empty on success
   // The job's first failed worker, on whichever node; nullopt: none that counts.
   std::optional<rendezvous::WorkerFailure> failure = std::nullopt;
+  // The output of this node's workers that could not be written, and where; "": all was written.
+  std::string lost_output = {};
 };
 
 // Constant for the run.

@@ -1,8 +1,12 @@
 #include "agent/output/console.h"
 
+#include <cerrno>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tools/base/clock.h"
 
 namespace convene::agent {
@@ -11,10 +15,17 @@ namespace {
 // Moves the cursor to the row's start and clears the row.
 constexpr absl::string_view kClearRow = "\r\033[K";
 
+absl::string_view NameOf(OutputStream stream) {
+  return stream == OutputStream::kStdout ? "stdout" : "stderr";
+}
+
 }  // namespace
 
-Console::Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief)
-    : loop_(loop), on_relief_(std::move(on_relief)), out_(stdout_fd), err_(stderr_fd) {}
+Console::Console(EventLoop& loop, int stdout_fd, int stderr_fd, Listener listener)
+    : loop_(loop),
+      listener_(std::move(listener)),
+      out_(OutputStream::kStdout, stdout_fd),
+      err_(OutputStream::kStderr, stderr_fd) {}
 
 Console::~Console() {
   for (Sink* sink : {&out_, &err_}) {
@@ -61,7 +72,6 @@ void Console::SetInPlace(OutputStream stream, absl::string_view prefix, absl::st
 
 void Console::Append(Sink& sink, absl::string_view first, absl::string_view second,
                      absl::string_view third) {
-  if (sink.closed) return;
   absl::StrAppend(&sink.waiting, first, second, third);
 }
 
@@ -72,9 +82,12 @@ void Console::Flush() {
 }
 
 void Console::Flush(Sink& sink) {
-  // The reader is gone, or the disk is full: the workers must not suffer.
-  if (!sink.output.Write(&sink.waiting)) sink.closed = true;
-  const bool wait = !sink.waiting.empty();
+  sink.output.Write(&sink.waiting);
+  Watch(sink, !sink.waiting.empty());
+  TellLoss(sink);
+}
+
+void Console::Watch(Sink& sink, bool wait) {
   if (wait == sink.watched) return;
   sink.watched = wait;
   if (wait) {
@@ -85,10 +98,30 @@ void Console::Flush(Sink& sink) {
   }
 }
 
+void Console::TellLoss(Sink& sink) {
+  const LostOutput& lost = sink.output.lost();
+  if (!lost.any() || std::exchange(sink.told_loss, true)) return;
+  listener_.on_loss(sink.stream, absl::StrCat("this command's ", NameOf(sink.stream),
+                                              " takes no output (", lost.Reason(),
+                                              "): lines of the workers are lost; the job goes on"));
+}
+
+std::string Console::Loss() const {
+  std::vector<std::string> losses;
+  for (const Sink* sink : {&out_, &err_}) {
+    LostOutput lost = sink->output.lost();
+    lost.Add(sink->waiting, sink->waiting.empty() ? lost.error : EAGAIN);
+    if (!lost.any()) continue;
+    losses.push_back(
+        absl::StrCat(lost.Amount(), " for ", NameOf(sink->stream), " (", lost.Reason(), ")"));
+  }
+  return absl::StrJoin(losses, " and ");
+}
+
 void Console::OnWritable(Sink& sink) {
   const bool congested = Congested();
   Flush(sink);
-  if (congested && !Congested()) on_relief_();
+  if (congested && !Congested()) listener_.on_relief();
 }
 
 bool Console::Drain(absl::Duration patience) {

@@ -13,14 +13,22 @@ namespace convene::agent {
 enum class OutputStream { kStdout, kStderr };
 
 // Never blocks: lines that a slow reader does not take wait in memory; `Congested` asks the writers
-// to pause, so that memory stays bounded. A reader that is gone costs nothing: the lines are
-// dropped (log files still get them). Lives on the thread of its loop.
+// to pause, so that memory stays bounded. A reader that is gone and a disk that is full cost the
+// lines alone (log files still get them): they are counted and told. Lives on the thread of its
+// loop.
 class Console {
  public:
   static constexpr size_t kCongested = 1 << 20;  // bytes waiting, per stream
 
-  // `on_relief` is called when Congested turns false. SIGPIPE must be ignored.
-  Console(EventLoop& loop, int stdout_fd, int stderr_fd, std::function<void()> on_relief);
+  struct Listener {
+    std::function<void()> on_relief;  // Congested has turned false
+    // A stream takes nothing more, for the first time: a line for the person. It may be told on the
+    // other stream; the Console may be called.
+    std::function<void(OutputStream, const std::string&)> on_loss;
+  };
+
+  // SIGPIPE and SIGXFSZ must be ignored.
+  Console(EventLoop& loop, int stdout_fd, int stderr_fd, Listener listener);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -40,15 +48,19 @@ class Console {
   void Flush();
 
   // Waits until all is written, as long as the reader takes something at least every `patience`.
-  // False: some bytes were given up.
+  // False: some bytes still wait.
   bool Drain(absl::Duration patience);
+  // The bytes that did not get out so far, those that wait included, for the last words; "": there
+  // are none.
+  std::string Loss() const;
 
  private:
   struct Sink {
-    explicit Sink(int fd) : output(fd), closed(!output.is_open()) {}
+    Sink(OutputStream stream, int fd) : stream(stream), output(fd) {}
 
-    const SharedOutput output;
-    bool closed;
+    const OutputStream stream;
+    SharedOutput output;
+    bool told_loss = false;
     bool watched = false;
     std::string waiting;
   };
@@ -60,10 +72,12 @@ class Console {
   static void Append(Sink& sink, absl::string_view first, absl::string_view second,
                      absl::string_view third);
   void Flush(Sink& sink);
+  void Watch(Sink& sink, bool wait);
   void OnWritable(Sink& sink);
+  void TellLoss(Sink& sink);
 
   EventLoop& loop_;
-  const std::function<void()> on_relief_;
+  const Listener listener_;
   Sink out_;
   Sink err_;
   // Ends the row that Write has left open.

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+#include <vector>
 
 namespace convene::agent {
 namespace {
@@ -33,7 +34,7 @@ struct Fixture {
 };
 
 TEST_CASE_METHOD(Fixture, "lines come out with their prefix") {
-  Console console(loop, write_end.get(), STDERR_FILENO, [] {});
+  Console console(loop, write_end.get(), STDERR_FILENO, {[] {}, [](auto, const auto&) {}});
   console.WriteLine(OutputStream::kStdout, "[3] ", "hello");
   console.SetInPlace(OutputStream::kStdout, "[0] ", "10%");  // No terminal: nothing.
   console.Flush();
@@ -43,7 +44,8 @@ TEST_CASE_METHOD(Fixture, "lines come out with their prefix") {
 
 TEST_CASE_METHOD(Fixture, "a reader that pauses blocks nobody and loses nothing") {
   int relieved = 0;
-  Console console(loop, write_end.get(), STDERR_FILENO, [&] { ++relieved; });
+  Console console(loop, write_end.get(), STDERR_FILENO,
+                  {[&] { ++relieved; }, [](auto, const auto&) {}});
   const std::string line(1023, 'x');
   std::string expected;
   for (int i = 0; i < 2000; ++i) {
@@ -65,11 +67,33 @@ TEST_CASE_METHOD(Fixture, "a reader that pauses blocks nobody and loses nothing"
   CHECK(console.Drain(absl::Milliseconds(1)));
 }
 
-TEST_CASE_METHOD(Fixture, "a reader that is gone costs nothing") {
-  Console console(loop, write_end.get(), STDERR_FILENO, [] {});
+TEST_CASE_METHOD(Fixture, "a reader that is gone costs the lines, told once and counted") {
+  std::vector<std::string> told;
+  Console console(loop, write_end.get(), STDERR_FILENO,
+                  {[] {},
+                   [&](OutputStream stream, const std::string& line) {
+                     CHECK(stream == OutputStream::kStdout);
+                     told.push_back(line);
+                   }});
+  CHECK(console.Loss().empty());
   read_end.Reset();
-  for (int i = 0; i < 100; ++i) console.WriteLine(OutputStream::kStdout, "", "nobody reads this");
+  for (int i = 0; i < 100; ++i) {
+    console.WriteLine(OutputStream::kStdout, "[0] ", "nobody reads this");
+    console.Flush();
+  }
   CHECK(console.Drain(absl::Milliseconds(1)));
+  CHECK(told == std::vector<std::string>{
+                    "this command's stdout takes no output (Broken pipe): lines of the workers are "
+                    "lost; the job goes on"});
+  CHECK(console.Loss() == "100 lines (2.1 KiB) for stdout (Broken pipe)");
+}
+
+TEST_CASE_METHOD(Fixture, "what a reader does not take until the end is counted") {
+  Console console(loop, write_end.get(), STDERR_FILENO, {[] {}, [](auto, const auto&) {}});
+  console.Write(OutputStream::kStdout, std::string(1 << 20, 'x') + "\n");
+  CHECK_FALSE(console.Drain(absl::Milliseconds(1)));
+  CHECK_THAT(console.Loss(), Catch::StartsWith("1 line (") &&
+                                 Catch::EndsWith(" for stdout (its reader takes nothing)"));
 }
 
 // A terminal whose other side this test reads.
@@ -81,7 +105,7 @@ TEST_CASE("on a terminal a redrawn line stays below the lines that follow") {
   UniqueFd terminal(open(ptsname(master.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
   REQUIRE(terminal.valid());
   EventLoop loop;
-  Console console(loop, terminal.get(), terminal.get(), [] {});
+  Console console(loop, terminal.get(), terminal.get(), {[] {}, [](auto, const auto&) {}});
   CHECK(console.IsTerminal(OutputStream::kStdout));
   console.SetInPlace(OutputStream::kStderr, "[0] ", "10%");
   console.WriteLine(OutputStream::kStderr, "[1] ", "hello");
@@ -94,7 +118,7 @@ TEST_CASE("on a terminal a redrawn line stays below the lines that follow") {
 }
 
 TEST_CASE_METHOD(Fixture, "bytes as they are keep their row, and other lines begin a new one") {
-  Console console(loop, write_end.get(), write_end.get(), [] {});
+  Console console(loop, write_end.get(), write_end.get(), {[] {}, [](auto, const auto&) {}});
   console.Write(OutputStream::kStdout, "(Pdb) ");
   console.Write(OutputStream::kStdout, "41\n(Pdb) ");
   console.WriteLine(OutputStream::kStderr, "[1] ", "hello");

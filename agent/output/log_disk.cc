@@ -1,6 +1,7 @@
 #include "agent/output/log_disk.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -9,27 +10,17 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
+#include "tools/base/lost_output.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 
 namespace convene::agent {
 namespace {
 
-// The lines that did not get into a file.
-struct Missing {
-  int64_t lines = 0;
-  int64_t bytes = 0;
-
-  void Add(absl::string_view dropped) {
-    lines += std::count(dropped.begin(), dropped.end(), '\n');
-    bytes += dropped.size();
-  }
-  std::string Text() const {
-    return absl::StrCat("[convene: ", lines, " lines (", HumanBytes(bytes),
-                        ") are missing here: the disk did not take them]\n");
-  }
-};
+std::string MissingText(const LostOutput& missing) {
+  return absl::StrCat("[convene: ", missing.Amount(),
+                      " are missing here: the disk did not take them]\n");
+}
 
 }  // namespace
 
@@ -42,13 +33,13 @@ class LogDisk::File {
   bool open_line = false;   // the last byte taken was no end of line
   bool dropping = false;    // nothing is taken before the next line's start
   bool drops_line = false;  // the line that is open now is being dropped
-  Missing dropped;          // after `pending`
+  LostOutput dropped;       // after `pending`
   bool queued = false;      // in Shared::to_write
   bool closing = false;
 
   // Used by the disk's thread alone.
   RotatingFile on_disk;
-  Missing unwritten;  // failed to be written, before what comes next
+  LostOutput unwritten;  // failed to be written, before what comes next
 };
 
 struct LogDisk::Shared {
@@ -71,6 +62,8 @@ struct LogDisk::Shared {
   MonotonicTime compress_until ABSL_GUARDED_BY(mutex) = MonotonicTime::InfiniteFuture();
   bool gives_up ABSL_GUARDED_BY(mutex) = false;
   bool ended ABSL_GUARDED_BY(mutex) = false;
+  LostOutput lost ABSL_GUARDED_BY(mutex);         // of all files, since the start
+  std::string last_error ABSL_GUARDED_BY(mutex);  // "": none but a disk that hangs
 
   Doorbell news;                                  // room, or a trouble
   std::deque<std::shared_ptr<File>> to_compress;  // of the disk's thread
@@ -84,6 +77,8 @@ struct LogDisk::Shared {
   // Takes `bytes` into the file's queue, or drops what has no room.
   void Take(File& file, absl::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Queue(const std::shared_ptr<File>& file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Counts bytes that a file does not get.
+  void Lose(LostOutput& missing, absl::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   // Does one piece of work; false when there is none for now.
@@ -108,12 +103,12 @@ void LogDisk::Shared::Take(File& file, absl::string_view bytes) {
       // The rest of the line that is being dropped.
       dropped = file.drops_line ? std::min(bytes.find('\n'), bytes.size() - 1) + 1 : 0;
     }
-    file.dropped.Add(bytes.substr(0, dropped));
+    Lose(file.dropped, bytes.substr(0, dropped));
     if (dropped > 0) file.drops_line = bytes[dropped - 1] != '\n';
     bytes.remove_prefix(dropped);
     if (bytes.empty()) return;
     file.dropping = false;
-    file.pending += std::exchange(file.dropped, {}).Text();
+    file.pending += MissingText(std::exchange(file.dropped, {}));
   }
   if (!crowded && file.pending.size() + bytes.size() <= kMost) {
     file.pending.append(bytes.data(), bytes.size());
@@ -134,8 +129,13 @@ void LogDisk::Shared::Take(File& file, absl::string_view bytes) {
   }
   if (bytes.empty()) return;
   file.dropping = true;
-  file.dropped.Add(bytes);
+  Lose(file.dropped, bytes);
   file.drops_line = bytes.back() != '\n';
+}
+
+void LogDisk::Shared::Lose(LostOutput& missing, absl::string_view bytes) {
+  missing.Add(bytes, EAGAIN);
+  lost.Add(bytes, EAGAIN);
 }
 
 void LogDisk::Shared::Queue(const std::shared_ptr<File>& file) {
@@ -210,7 +210,7 @@ void LogDisk::Close(const std::shared_ptr<File>& file) {
   MutexLock lock(&shared_->mutex);
   file->closing = true;
   if (file->dropping) {
-    const std::string text = std::exchange(file->dropped, {}).Text();
+    const std::string text = MissingText(std::exchange(file->dropped, {}));
     file->pending += text;
     shared_->pending_bytes += text.size();
   }
@@ -277,7 +277,18 @@ bool LogDisk::Finish(absl::Duration patience) {
       break;
     }
   }
+  for (const auto& file : shared_->to_write) {
+    shared_->lost.Add(std::exchange(file->pending, {}), EAGAIN);
+  }
   return !shared_->gives_up;
+}
+
+std::string LogDisk::Loss() const {
+  MutexLock lock(&shared_->mutex);
+  if (!shared_->lost.any()) return "";
+  return absl::StrCat(shared_->lost.Amount(), " for log files (",
+                      shared_->last_error.empty() ? "the disk was too slow" : shared_->last_error,
+                      ")");
 }
 
 // ---- the disk's thread ----
@@ -348,14 +359,14 @@ void LogDisk::Shared::WriteOne() {
 void LogDisk::Shared::Write(File& file, absl::string_view batch) {
   // The bytes of one call: a disk that takes longer than a second for them hangs.
   constexpr size_t kSlice = 256 * 1024;
-  Missing& unwritten = file.unwritten;
+  LostOutput& unwritten = file.unwritten;
   if (unwritten.bytes > 0) {
     size_t done = 0;
     const std::string text =
-        absl::StrCat(file.on_disk.at_line_start() ? "" : "\n", unwritten.Text());
-    if (!AppendOnDisk(file, text, &done).ok()) return unwritten.Add(batch);
-    TellTrouble(absl::StrCat(file.on_disk.path(), " grows again; ", unwritten.lines, " lines (",
-                             HumanBytes(unwritten.bytes), ") were dropped"));
+        absl::StrCat(file.on_disk.at_line_start() ? "" : "\n", MissingText(unwritten));
+    if (!AppendOnDisk(file, text, &done).ok()) return Lose(unwritten, batch);
+    TellTrouble(
+        absl::StrCat(file.on_disk.path(), " grows again; ", unwritten.Amount(), " were dropped"));
     unwritten = {};
   }
   while (!batch.empty() && !gives_up) {
@@ -364,7 +375,8 @@ void LogDisk::Shared::Write(File& file, absl::string_view batch) {
     batch.remove_prefix(done);
     if (status.ok()) continue;
     TellTrouble(absl::StrCat(status.message(), ": lines are dropped until that is over"));
-    return unwritten.Add(batch);
+    last_error = std::string(status.message());
+    return Lose(unwritten, batch);
   }
 }
 

@@ -58,8 +58,10 @@ class LogDisk {
   bool Do(std::function<void()> task, absl::Duration patience);
 
   // Writes queued lines and compresses old files, within `patience`. False: the disk hangs, some
-  // lines are not in their files. No other function may be called afterwards.
+  // lines are not in their files. No other function but Loss may be called afterwards.
   bool Finish(absl::Duration patience);
+  // The lines that no file got, for the last words; "": all files got all.
+  std::string Loss() const;
 
  private:
   struct Shared;  // what both threads use; lives as long as either

@@ -103,6 +103,7 @@ TEST_CASE_METHOD(Fixture, "what is appended is in the file when it has finished"
   CHECK(Finish());
   CHECK(Content() == all);
   CHECK(troubles.empty());
+  CHECK(disk->Loss().empty());
 }
 
 TEST_CASE_METHOD(Fixture, "a file that nothing is written to is not created") {
@@ -196,6 +197,8 @@ TEST_CASE_METHOD(Fixture, "a full disk loses lines, says so once, and goes on wh
   RunUntil([this] { return troubles.size() == 2; });
   CHECK_THAT(troubles[0], Catch::Contains("x.log: No space left on device"));
   CHECK_THAT(troubles[1], Catch::Contains("x.log grows again; 2 lines (14 B) were dropped"));
+  CHECK_THAT(disk->Loss(), Catch::StartsWith("2 lines (14 B) for log files (write ") &&
+                               Catch::Contains("x.log: No space left on device"));
 }
 
 TEST_CASE_METHOD(Fixture,

@@ -51,7 +51,7 @@ double OwnThreadCpuSeconds() {
 absl::Status Bench(const std::string& directory, bool on_console, bool in_file) {
   EventLoop loop;
   const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
-  Console console(loop, null.get(), null.get(), [] {});
+  Console console(loop, null.get(), null.get(), {[] {}, [](auto, const auto&) {}});
   std::unique_ptr<OutputPump> pump;
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LogDisk> disk,
                            LogDisk::Start(loop, {[&] { pump->Reconsider(); }, {}}));

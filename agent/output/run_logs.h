@@ -62,6 +62,8 @@ class RunLogs {
   // Writes all queued lines, as far as `patience` allows; false: not all were written. A run that
   // has error files and no other ones removes them, unless `keeps_errors`.
   bool Finish(absl::Duration patience, bool keeps_errors);
+  // As LogDisk's.
+  std::string Loss() const { return disk_ == nullptr ? "" : disk_->Loss(); }
 
  private:
   // Unavailable: the disk hangs.

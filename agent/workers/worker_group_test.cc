@@ -85,7 +85,7 @@ struct Fixture {
   std::string log_directory;  // with `disk`
   UniqueFd output;
   EventLoop loop;
-  Console console{loop, output.get(), output.get(), [] {}};
+  Console console{loop, output.get(), output.get(), {[] {}, [](auto, const auto&) {}}};
   Custody custody{loop, [this] { group->OnOrphanEnded(); }};
   std::unique_ptr<LogDisk> disk;  // null: no files
   std::map<int, WorkerExited> exits;

@@ -110,7 +110,15 @@ class Launch {
         fleet_(plan_.fleet),
         signals_(TakeSignals(EndingSignals())),
         suspend_signals_(TakeSignals({SIGTSTP})),
-        console_(loop_, STDOUT_FILENO, STDERR_FILENO, [this] { SetPaused(false); }),
+        console_(loop_, STDOUT_FILENO, STDERR_FILENO,
+                 {[this] { SetPaused(false); },
+                  [this](OutputStream stream, const std::string& line) {
+                    if (stream == OutputStream::kStderr) {
+                      console_.WriteLine(OutputStream::kStdout, "",
+                                         line);  // The log is there, too.
+                    }
+                    spdlog::warn("{}", line);
+                  }}),
         heartbeat_(loop_, [this] { SendAll(Request::kNone); }),
         links_(plan_.tasks.size()),
         last_lines_(plan_.tasks.size()) {
@@ -136,6 +144,8 @@ class Launch {
     if (!console_.Drain(kDrainPatience)) {
       spdlog::warn("the reader of this command's output takes nothing more: lines are lost");
     }
+    const std::string loss = console_.Loss();
+    if (!loss.empty()) spdlog::warn("output that could not be written is lost: {}", loss);
     return *fleet_.result();
   }
 
@@ -246,6 +256,7 @@ absl::StatusOr<int> LaunchCommand(const LaunchFlags& flags) {
   for (const std::string& reason : plan.reasons) spdlog::info("{}", reason);
   // When the reader of our output or a host's ssh goes away, write fails; the process does not end.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   const int exit_code = Launch(std::move(plan), std::move(program)).Run();
   FlushLog();
   return exit_code;

@@ -68,7 +68,7 @@ class Heartbeat {
   }
 
  private:
-  const SharedOutput stderr_{STDERR_FILENO};
+  SharedOutput stderr_{STDERR_FILENO};
   const absl::Duration period_;
   MonotonicTime due_;
 };

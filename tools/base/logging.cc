@@ -24,10 +24,14 @@ std::string HostName() {
 
 namespace {
 
+// A descriptor that is closed would become that of the next file, which then got the output. In its
+// place stands a folder: a write to it fails (EBADF), as to a closed descriptor.
 void OpenStandardDescriptors() {
-  int fd = 0;
-  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
-  if (fd > STDERR_FILENO) close(fd);
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest one that is free.
+    (void)open(fd == STDIN_FILENO ? "/dev/null" : "/", O_RDONLY);
+  }
 }
 
 // How long a line waits for the reader, and how long the last lines do.
@@ -35,6 +39,12 @@ constexpr absl::Duration kPatience = absl::Milliseconds(200);
 constexpr absl::Duration kLastPatience = absl::Seconds(5);
 
 class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  LostOutput lost() {
+    MutexLock lock(&line_mutex_);
+    return log_.lost();
+  }
+
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     MutexLock lock(&line_mutex_);
@@ -54,6 +64,13 @@ class PatientSink final : public spdlog::sinks::base_sink<spdlog::details::null_
 };
 
 }  // namespace
+
+LostOutput LostLog() {
+  for (const auto& sink : spdlog::default_logger()->sinks()) {
+    if (auto* patient = dynamic_cast<PatientSink*>(sink.get())) return patient->lost();
+  }
+  return {};
+}
 
 void FlushLog() { spdlog::default_logger()->flush(); }
 

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "tools/base/lost_output.h"
+
 namespace convene {
 
 // Whether log lines wait when nothing reads stderr.
@@ -18,6 +20,9 @@ void InitLogging(const std::string& program, LogReader reader);
 
 // Call it before the program's end: gives a slow reader 5 s more.
 void FlushLog();
+
+// The lines of the log that stderr did not take, so far. REQUIRES: InitLogging(kIsNotAwaited).
+LostOutput LostLog();
 
 // This machine's host name as gethostname gives it ("localhost" when it has none).
 std::string HostName();

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,16 +11,24 @@
 namespace convene {
 
 void PatientLog::Add(absl::string_view line) {
-  if (!output_.is_open()) return;
   const bool has_waited = !pending_.empty();
   if (has_waited) WritePending();
   if (pending_.size() + line.size() > kMostPending) {
     ++dropped_;
+    slow_.Add(line, EAGAIN);
     return;
   }
   TellDropped();
   absl::StrAppend(&pending_, line);
   has_waited ? (void)WritePending() : Flush(patience_);
+}
+
+LostOutput PatientLog::lost() const {
+  LostOutput lost = output_.lost();
+  lost.lines += slow_.lines;
+  lost.bytes += slow_.bytes;
+  if (lost.error == 0) lost.error = slow_.error;
+  return lost;
 }
 
 void PatientLog::TellDropped() {

@@ -26,16 +26,19 @@ class PatientLog {
   void Add(absl::string_view line);
   // Writes the waiting lines; gives up when the reader takes nothing for `patience`.
   void Flush(absl::Duration patience);
+  // The lines that are not in the log, and never will be.
+  LostOutput lost() const;
 
  private:
   // Writes waiting lines; true when none is left.
   bool WritePending();
   void TellDropped();
 
-  const SharedOutput output_;
+  SharedOutput output_;
   const absl::Duration patience_;
   std::string pending_;
-  int64_t dropped_ = 0;
+  int64_t dropped_ = 0;  // lines that the log does not tell of yet
+  LostOutput slow_;      // lines for which there was no room
 };
 
 }  // namespace convene

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -23,21 +24,42 @@ SharedOutput::SharedOutput(int fd) : fd_(fd) {
   if (reopened_.valid()) fd_ = reopened_.get();
 }
 
-bool SharedOutput::Write(std::string* pending) const {
+void SharedOutput::Write(std::string* pending) {
+  if (pending->empty()) return;
+  const bool is_over = missing_.error == EPIPE || missing_.error == EBADF;
+  if (!is_open_ || is_over)
+    return Lose(std::exchange(*pending, {}), is_open_ ? missing_.error : EBADF);
+  std::string notice;
+  if (missing_.any()) {
+    notice = absl::StrCat(is_at_line_start_ ? "" : "\n", "[convene: ", missing_.Amount(),
+                          " are missing here: ", missing_.Reason(), "]\n");
+    pending->insert(0, notice);
+  }
   size_t done = 0;
-  while (done < pending->size()) {
+  int error = 0;
+  while (done < pending->size() && error == 0) {
     const ssize_t n = WriteOnce(absl::string_view(*pending).substr(done));
     if (n > 0) {
       done += static_cast<size_t>(n);
-    } else if (errno == EAGAIN) {
-      break;
     } else if (errno != EINTR) {
-      pending->clear();
-      return false;
+      error = errno;
     }
   }
-  pending->erase(0, done);
-  return true;
+  if (done > 0) {
+    is_at_line_start_ = (*pending)[done - 1] == '\n';
+    missing_ = {};
+  }
+  if (error != 0 && error != EAGAIN) {
+    // A notice of which nothing was written is made anew the next time.
+    Lose(absl::string_view(*pending).substr(done == 0 ? notice.size() : done), error);
+    return pending->clear();
+  }
+  pending->erase(0, done == 0 ? notice.size() : done);
+}
+
+void SharedOutput::Lose(absl::string_view bytes, int error) {
+  lost_.Add(bytes, error);
+  missing_.Add(bytes, error);
 }
 
 ssize_t SharedOutput::WriteOnce(absl::string_view bytes) const {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "tools/base/lost_output.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene {
@@ -21,12 +22,17 @@ class SharedOutput {
   int fd() const { return fd_; }  // to poll; not always the constructor's
   bool is_open() const { return is_open_; }
   bool is_terminal() const { return is_terminal_; }
-  // Takes the bytes off `*pending` that the reader takes now. False when the reader is gone or the
-  // disk is full: then `*pending` is dropped. SIGPIPE must be ignored, but for sockets.
-  bool Write(std::string* pending) const;
+  // Takes the bytes off `*pending` that the reader takes now. Where the reader is gone (EPIPE), the
+  // descriptor is none (EBADF) or the disk is full, it takes all of them off, and counts them as
+  // lost. A disk that has room again gets a line that tells how much is missing before what comes
+  // next. SIGPIPE must be ignored, but for sockets.
+  void Write(std::string* pending);
+  // Since the start.
+  const LostOutput& lost() const { return lost_; }
 
  private:
   ssize_t WriteOnce(absl::string_view bytes) const;
+  void Lose(absl::string_view bytes, int error);
 
   // The same pipe or terminal, opened again: O_NONBLOCK on the descriptor itself would also change
   // it for the shell and every other process that shares it.
@@ -35,6 +41,9 @@ class SharedOutput {
   bool is_open_ = false;
   bool is_socket_ = false;
   bool is_terminal_ = false;
+  bool is_at_line_start_ = true;
+  LostOutput lost_;
+  LostOutput missing_;  // the part of lost_ that the output does not tell of yet
 };
 
 }  // namespace convene
