@@ -108,6 +108,7 @@ absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detect
   std::string text = flags.nproc_per_node.value_or("1");
   if (!flags.nproc_per_node.has_value() && detected.workers.has_value()) {
     text = absl::StrCat(*detected.workers);
+    spec->has_worker_a_task = tasks > 1;
     spec->reasons.push_back(detected.workers_reason);
   }
   CONVENE_ASSIGN_OR_RETURN(const int workers, ParseWorkers(text, given, spec));
@@ -378,6 +379,12 @@ bool MeansOneAgentANode(const RunFlags& flags, const rendezvous::Hello& hello,
          workers == detected.local_task->count;
 }
 
+// Agents with the same four flags would meet; others would not.
+std::string JobOfTask(const RunFlags& flags) {
+  return absl::StrCat(flags.rdzv_id.value_or(""), " ", flags.rdzv_endpoint.value_or(""), " ",
+                      flags.master_addr.value_or(""), " ", flags.master_port.value_or(0));
+}
+
 // torchrun asks no scheduler: its line in a batch script is one node, however many nodes there are.
 // So is a line with --standalone.
 absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLookup& environment,
@@ -396,10 +403,6 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
     spec->meeting.agents_here = 1;
     tasks.gpus = detected->gpus;
     tasks.warnings = detected->warnings;
-    // torchrun's agents with the same four flags would meet; others would not.
-    tasks.local_task->job =
-        absl::StrCat(flags.rdzv_id.value_or(""), " ", flags.rdzv_endpoint.value_or(""), " ",
-                     flags.master_addr.value_or(""), " ", flags.master_port.value_or(0));
     return tasks;
   }
   if (detected.ok() && !detected->signal_warning.empty()) {
@@ -479,6 +482,10 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
   CONVENE_ASSIGN_OR_RETURN(hello.local_world_size, WorkersHere(flags, detected, machine, &spec));
   CONVENE_RETURN_IF_ERROR(ApplyPlace(flags, environment, detected, random_id, &spec));
   FillMeetingPlace(flags, machine, &spec);
+  if (spec.local_task.has_value()) {
+    spec.local_task->job = JobOfTask(flags);
+    spec.local_task->command = flags.command;
+  }
   spec.local_addr = flags.local_addr;
   hello.host = flags.local_addr.value_or(machine.host_name);
   hello.topology = TopologyOf(flags, environment, &spec.reasons);

@@ -42,6 +42,7 @@ struct JobSpec {
   MeetingPlace meeting;        // complete but for what needs the network
   // One of several launchers on this node: rank 0 is the agent, the others wait for it.
   std::optional<LocalTask> local_task;
+  bool has_worker_a_task = false;     // no flag tells the number of workers
   std::vector<std::string> reasons;   // each choice that no flag made, for the log
   std::vector<std::string> warnings;  // for the log
 };

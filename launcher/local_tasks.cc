@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -118,6 +118,21 @@ cpu_set_t OwnCpus() {
   return cpus;
 }
 
+// The first word of a task to the leader of its job.
+struct TaskHello {
+  int32_t rank = 0;
+  uint64_t command = 0;  // CommandMark's
+  cpu_set_t cpus = {};
+};
+
+// The leader's word to a task whose command it does not run; no exit code is negative.
+constexpr int32_t kOtherCommand = -1;
+
+// Differs where the commands differ.
+uint64_t CommandMark(const std::vector<std::string>& command) {
+  return std::hash<std::string>()(absl::StrJoin(command, std::string(1, '\0')));
+}
+
 // The next connection, if it is of a process of this user; such a one says a first word at once.
 UniqueFd AcceptOwn(int listener) {
   UniqueFd peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -137,6 +152,7 @@ static_assert(std::atomic<LocalTaskLeader*>::is_always_lock_free);  // in a sign
 LocalTaskLeader::LocalTaskLeader(const LocalTask& task, UniqueFd listener, UniqueFd group_listener)
     : pid_(getpid()),
       others_(task.count - 1),
+      command_(CommandMark(task.command)),
       listener_(std::move(listener)),
       group_listener_(std::move(group_listener)) {
   peers_.reserve(static_cast<size_t>(others_));
@@ -202,14 +218,19 @@ bool LocalTaskLeader::Accept(absl::Duration patience) {
 
 void LocalTaskLeader::AcceptPeer() {
   UniqueFd peer = AcceptOwn(listener_.get());
-  std::string cpus(sizeof(cpu_set_t), '\0');
-  if (!peer.valid() ||
-      recv(peer.get(), cpus.data(), cpus.size(), 0) != static_cast<ssize_t>(cpus.size())) {
-    return;
-  }
-  cpus_.push_back(std::move(cpus));
+  TaskHello hello;
+  if (!peer.valid() || recv(peer.get(), &hello, sizeof(hello), 0) != sizeof(hello)) return;
+  if (hello.command != command_) return Refuse(peer, hello.rank);
+  cpus_.push_back(hello.cpus);
   peers_.push_back(std::move(peer));
   peer_count_ = peers_.size();
+}
+
+void LocalTaskLeader::Refuse(const UniqueFd& peer, int rank) {
+  (void)send(peer.get(), &kOtherCommand, sizeof(kOtherCommand), MSG_NOSIGNAL | MSG_DONTWAIT);
+  spdlog::warn("task {} of this node has another command, and this one's workers do not run it",
+               rank);
+  if (rank > 0 && rank <= others_) refused_.insert(rank);
 }
 
 void LocalTaskLeader::AcceptBeside() {
@@ -221,7 +242,7 @@ void LocalTaskLeader::AcceptBeside() {
   }
 }
 
-void LocalTaskLeader::Gather(absl::Duration patience) {
+int LocalTaskLeader::Gather(absl::Duration patience) {
   const MonotonicTime deadline = Clock::Real().Now() + patience;
   while (Missing() > 0 && Accept(deadline - Clock::Real().Now())) {
   }
@@ -231,11 +252,7 @@ void LocalTaskLeader::Gather(absl::Duration patience) {
   }
   const cpu_set_t own = OwnCpus();
   cpu_set_t all = own;
-  for (const std::string& bytes : cpus_) {
-    cpu_set_t cpus;
-    std::memcpy(&cpus, bytes.data(), sizeof(cpus));
-    CPU_OR(&all, &all, &cpus);
-  }
+  for (const cpu_set_t& cpus : cpus_) CPU_OR(&all, &all, &cpus);
   std::string with_cpus;
   if (CPU_COUNT(&own) > 0 && CPU_COUNT(&all) > CPU_COUNT(&own) &&
       sched_setaffinity(0, sizeof(all), &all) == 0) {
@@ -246,9 +263,12 @@ void LocalTaskLeader::Gather(absl::Duration patience) {
   if (beside > 0) {
     spdlog::info("{} of the {} other tasks of this node are jobs of their own", beside, others_);
   }
-  if (beside == others_) return;
-  spdlog::info("this task starts the workers for the {} other tasks of this node{}",
-               others_ - beside, with_cpus);
+  const int led = others_ - beside - static_cast<int>(refused_.size());
+  if (led > 0) {
+    spdlog::info("this task starts the workers for the {} other tasks of this node{}", led,
+                 with_cpus);
+  }
+  return beside;
 }
 
 void LocalTaskLeader::Dismiss(int exit_code) {
@@ -290,10 +310,12 @@ absl::StatusOr<UniqueFd> FindLocalLeader(const LocalTask& task, absl::Duration p
       }
     }
     if (clock.Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "task 0 of this node, which starts the workers, did not come within ",
-          absl::FormatDuration(patience), " (", task.group, "); this is task ", task.rank, " of ",
-          task.count, ". Look for the error of task 0 in the job's output"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("task 0 of this node, which starts the workers, did not come within ",
+                       absl::FormatDuration(patience), " (", task.group, "); this is task ",
+                       task.rank, " of ", task.count,
+                       ". Look for the error of task 0 in the job's output. To run this task by "
+                       "itself, add --standalone"));
     }
     clock.SleepFor(backoff.Next(RandomFraction()));
   }
@@ -311,13 +333,21 @@ absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<in
         ") has taken the place of task 0 of this node (", task.group, ")"));
   }
   for (const int number : signals) signal(number, SIG_IGN);
-  const cpu_set_t cpus = OwnCpus();
-  (void)send(leader.get(), &cpus, sizeof(cpus), MSG_NOSIGNAL);
+  const TaskHello hello = {task.rank, CommandMark(task.command), OwnCpus()};
+  (void)send(leader.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
   int32_t exit_code = 0;
   ssize_t received = 0;
   do {
     received = recv(leader.get(), &exit_code, sizeof(exit_code), 0);
   } while (received < 0 && errno == EINTR);
+  if (received == static_cast<ssize_t>(sizeof(exit_code)) && exit_code == kOtherCommand) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "task 0 of this node (pid ", peer->pid, ") runs another command than this task (",
+        task.rank, " of ", task.count, "), which is: ", absl::StrJoin(task.command, " "),
+        ". The tasks of a node are one job, and task 0 runs its command: write the same command in "
+        "each task (a worker finds its number in LOCAL_RANK and RANK). For jobs beside each other "
+        "give each one its own --rdzv-id, or --standalone"));
+  }
   if (received == static_cast<ssize_t>(sizeof(exit_code))) return exit_code;
   return absl::UnavailableError(absl::StrCat("task 0 of this node (pid ", peer->pid,
                                              "), which ran the workers, is gone without a word: it "

@@ -10,9 +10,11 @@
 // and does not lead it, and tells the leader not to wait for it.
 #pragma once
 
+#include <sched.h>
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -40,8 +42,9 @@ class LocalTaskLeader {
 
   // Waits until the others have come, for `patience` at most, and lets this process run on the CPUs
   // of all of them: the scheduler may have bound each task to its own. Call it before a thread
-  // starts, since threads and workers inherit the CPUs.
-  void Gather(absl::Duration patience);
+  // starts, since threads and workers inherit the CPUs. Returns how many of the others are jobs of
+  // their own.
+  int Gather(absl::Duration patience);
   // Tells the others this process's exit code. Call it once, last.
   void Dismiss(int exit_code);
 
@@ -52,29 +55,35 @@ class LocalTaskLeader {
   static void OnSignal(int number);
 
   // How many of the others are still to come.
-  int Missing() const { return others_ - static_cast<int>(peers_.size() + beside_.size()); }
+  int Missing() const {
+    return others_ - static_cast<int>(peers_.size() + beside_.size() + refused_.size());
+  }
   // Takes the next one that has come within `patience`. Returns false where there is none.
   bool Accept(absl::Duration patience);
   void AcceptPeer();
   // Takes a task that says that it is another job.
   void AcceptBeside();
+  // Sends a task away whose command is another than this one's: nobody would run it.
+  void Refuse(const UniqueFd& peer, int rank);
 
   const pid_t pid_;
   const int others_;
+  const uint64_t command_;  // CommandMark's
   UniqueFd listener_;
   UniqueFd group_listener_;
   std::set<int> beside_;         // the local ranks of tasks that are another job
+  std::set<int> refused_;        // those whose command is another
   std::vector<UniqueFd> peers_;  // has room for all, so that a signal's handler may read it
   std::atomic<size_t> peer_count_ = 0;
-  std::vector<std::string> cpus_;  // of each peer: the bytes of a cpu_set_t
+  std::vector<cpu_set_t> cpus_;  // of each peer
 };
 
 // For the tasks of the other local ranks. Waits until the leader ends, and returns its exit code.
 // From the first contact on the process ignores `signals`: the scheduler sends them to every task,
 // and the leader acts on them. NotFound where task 0 leads another job, and not this task's
-// (LocalTask::job); DeadlineExceeded where no leader comes within `patience`, Unavailable where it
-// died before it could tell its exit code, PermissionDenied where another user's process has taken
-// its place.
+// (LocalTask::job); InvalidArgument where it leads this job with another command; DeadlineExceeded
+// where no leader comes within `patience`, Unavailable where it died before it could tell its exit
+// code, PermissionDenied where another user's process has taken its place.
 absl::StatusOr<int> AwaitLocalLeader(const LocalTask& task, const std::vector<int>& signals,
                                      absl::Duration patience);
 

@@ -260,11 +260,13 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
     spec.reasons.push_back(
         "this task is an agent of its own, as under torchrun: task 0 of this node has another "
         "--rdzv-id, --rdzv-endpoint, --master-addr or --master-port");
+    if (spec.has_worker_a_task) spec.options.hello.local_world_size = 1;
     return RunAgentOf(flags, environment, std::move(spec));
   }
   CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
   leader->DismissAtSignals(spec.options.ending_signals);
-  leader->Gather(kGatherPatience);
+  const int beside = leader->Gather(kGatherPatience);
+  if (spec.has_worker_a_task) spec.options.hello.local_world_size -= beside;
   const absl::StatusOr<int> exit_code = RunAgentOf(flags, environment, std::move(spec));
   leader->Dismiss(exit_code.ok() ? *exit_code
                                  : static_cast<int>(ExitCodeForStatus(exit_code.status())));

@@ -22,6 +22,8 @@ struct LocalTask {
   // The tasks of a group that have the same text here are one job; another text is another job
   // beside it.
   std::string job;
+  // The program that the workers run, and its arguments: the same in the tasks of one job.
+  std::vector<std::string> command;
 };
 
 // The facts about this process that no variable tells.

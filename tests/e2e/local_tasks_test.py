@@ -138,6 +138,30 @@ class LocalTasksTest(ConveneTestCase):
         for task in tasks:
             self.finish(task, 20)
 
+    def test_a_task_with_another_command_is_told_at_once_that_nobody_runs_it(self):
+        leader = self.start_task(0, f'until [ -e {self.path("done")} ]; do sleep 0.02; done')
+        same = self.start_task(1, f'until [ -e {self.path("done")} ]; do sleep 0.02; done')
+        text = self.finish(self.start_task(2, "echo another"), 5, 64)
+        self.assertIn(f"task 0 of this node (pid {leader.pid}) runs another command than this task (2 of 3), which is: sh -c echo another", text)
+        self.assertIn("give each one its own --rdzv-id", text)
+        wait_until(lambda: "task 2 of this node has another command" in self.output(leader), 10, "the leader's word")
+        wait_until(lambda: "start here" in self.output(leader), 10, "the workers")
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        for task in (leader, same):
+            self.finish(task, 20)
+
+    def test_tasks_with_other_ids_are_jobs_beside_each_other(self):
+        told = self.path("told")
+        tasks = [self.start_task(number, f'echo "{name} $TORCHELASTIC_RUN_ID $RANK/$WORLD_SIZE" >> {told}', "--rdzv-id", name)
+                 for number, name in enumerate("aab")]
+        for task in tasks:
+            self.finish(task, 30)
+        with open(told, encoding="utf-8") as lines:
+            self.assertEqual(sorted(lines), ["a a 0/2\n", "a a 1/2\n", "b b 0/1\n"])
+        self.assertIn("1 of the 2 other tasks of this node are jobs of their own", self.output(tasks[0]))
+        self.assert_nothing_left()
+
     def start_torchrun(self, node, number, job, port, script):
         """Task `number` of node `node` of two nodes with two tasks each, which meet at this machine's name: for a loopback address
         their scheduler says that they are on two machines."""
