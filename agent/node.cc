@@ -109,6 +109,8 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
   RendezvousLink::Options link_options;
   link_options.place = std::move(place);
   link_options.may_host = options.may_host;
+  link_options.served_by =
+      absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
   link_options.incarnation = Incarnation(RandomU64());
   custody_.SetCompanion([this] { return slurm_requeue_.pid(); });
   link_options.on_connection = [this](UniqueFd connection) {

@@ -82,6 +82,8 @@ void Node::WindUp() {
 std::vector<std::string> Node::ServedRuns() {
   std::vector<std::string> runs;
   for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
+    // A run that waits for its first epoch may wait for this machine's next command.
+    if (job.epoch == Epoch()) continue;
     const bool is_own_epoch =
         job.id == options_.hello.job_id && job.epoch == state_.highest_epoch && job.has_workers;
     if (!IsToldToEnd() || is_own_epoch) runs.push_back(absl::StrCat("run \"", job.id, "\""));
@@ -140,10 +142,13 @@ void Node::ServeOtherJobs() {
 bool Node::TellLosers() {
   std::vector<std::string> runs;
   for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
-    runs.push_back(absl::StrCat("run \"", job.id, "\""));
+    runs.push_back(absl::StrCat("run \"", job.id, "\"",
+                                job.epoch == Epoch() ? ", which waits for its first epoch," : ""));
   }
   if (runs.empty()) return false;
-  Log(absl::StrCat("told to end: ", JoinCapped(runs, kMostJobsNamed), " loses its rendezvous"));
+  Log(absl::StrCat(
+      IsToldToEnd() ? "told to end: " : "this process ends, and the rendezvous with it: ",
+      JoinCapped(runs, kMostJobsNamed), " loses its rendezvous"));
   return true;
 }
 

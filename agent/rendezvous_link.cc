@@ -51,6 +51,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.host = rendezvous::AddressToBind(place.host);
     options.port = place.port;
     options.quiet = IsForThisNodeOnly();
+    options.served_by = options_.served_by;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);

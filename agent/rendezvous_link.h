@@ -35,6 +35,7 @@ class RendezvousLink {
   struct Options {
     HostPort place;         // port 0: hosts it on any free port (may_host must be set)
     bool may_host = false;  // the endpoint is on this machine
+    std::string served_by;  // of a server that this process hosts
     Incarnation incarnation;
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};

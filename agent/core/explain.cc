@@ -89,11 +89,12 @@ Result ResultOfStream(const absl::Status& status, const std::string& endpoint) {
 }
 
 Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
-                       bool ever_linked) {
+                       const std::optional<std::string>& loss) {
   return Make(
       ExitCode::kUnavailable,
       absl::StrCat("The rendezvous at ", endpoint,
-                   ever_linked                   ? " was lost and did not come back within "
+                   loss.has_value()
+                       ? absl::StrCat(" was lost (", *loss, ") and did not come back within ")
                    : absl::IsAlreadyExists(last) ? " did not let this node in within "
                                                  : " could not be reached within ",
                    absl::FormatDuration(waited), ": ", last.message(),

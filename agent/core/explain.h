@@ -24,9 +24,10 @@ Result WithLogs(Result result, const std::string& folder);
 
 // The daemon refused this node, or another process took the node's place.
 Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
-// No stream to the daemon could be opened within `waited`. `ever_linked`: this node had one before.
+// No stream to the daemon could be opened within `waited`. `loss`: how the stream ended that this
+// node had before; nullopt: it had none.
 Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
-                       bool ever_linked);
+                       const std::optional<std::string>& loss);
 
 Result ResultOfSignal(int signal);
 Result ResultOfSpawnFailure(const absl::Status& status);

@@ -340,6 +340,7 @@ struct State {
   bool linked = false;   // Welcome came on the present stream
   bool dialing = false;  // a stream is open, or being opened
   bool ever_linked = false;
+  std::string loss;         // how the last stream ended on which Welcome came
   bool said_ready = false;  // on the present stream
   bool said_leaving = false;
   MonotonicTime link_deadline = MonotonicTime::InfiniteFuture();

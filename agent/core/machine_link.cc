@@ -112,6 +112,7 @@ void Stepper::OnResumed() {
 void Stepper::On(const StreamEnded& ended) {
   // The first try comes at once, for only_refused; a stream that breaks again and again waits.
   const bool is_first = std::exchange(s_.linked, false);
+  if (is_first) s_.loss = std::string(ended.status.message());
   const bool is_at_once = is_first && now_ - s_.dialled_at_once_at >= kBetweenAtOnce;
   if (is_at_once) s_.dialled_at_once_at = now_;
   s_.dialing = s_.said_ready = false;
@@ -152,7 +153,8 @@ void Stepper::On(const StreamEnded& ended) {
   if (now_ + wait >= s_.link_deadline) {
     const absl::Duration waited =
         s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
-    return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, s_.ever_linked),
+    const auto loss = s_.ever_linked ? std::optional<std::string>(s_.loss) : std::nullopt;
+    return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, loss),
                "the rendezvous is gone");
   }
   if (is_taken && !std::exchange(s_.told_of_rival, true)) {

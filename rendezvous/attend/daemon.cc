@@ -24,9 +24,13 @@ bool BeginsEpoch(const Outbox::Item& item) {
   return assignment != nullptr && assignment->group_rank == 0;
 }
 
-absl::Status Stopping() { return absl::UnavailableError("the rendezvous daemon is stopping"); }
-
 }  // namespace
+
+absl::Status Daemon::Stopping() const {
+  return absl::UnavailableError(absl::StrCat(
+      "the rendezvous daemon is stopping",
+      served_by_.empty() ? "" : absl::StrCat(": it is part of ", served_by_, ", which ends")));
+}
 
 Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
     : clock_(clock),

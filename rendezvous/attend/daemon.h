@@ -90,6 +90,10 @@ class Daemon final : public LogAgents {
   using OnRunEnded = std::function<void(WatchId, const RunEnded&)>;
   void set_on_run_ended(OnRunEnded on_run_ended) { on_run_ended_ = std::move(on_run_ended); }
 
+  // The process that the daemon is part of, for agents that lose it: "the command of run "a" on
+  // node0". Set it before Start.
+  void set_served_by(std::string served_by) { served_by_ = std::move(served_by); }
+
   // Ends all streams with Unavailable and joins the threads. Call it once. The end of its stream
   // costs no node its place in the journal then.
   void Shutdown();
@@ -102,6 +106,7 @@ class Daemon final : public LogAgents {
     std::vector<std::pair<WatchId, RunEnded>> ended_watches;
   };
 
+  absl::Status Stopping() const;
   void TickUntilShutdown();
   void CountDecision(MonotonicTime arrived, const Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -132,6 +137,7 @@ class Daemon final : public LogAgents {
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
   OnRunEnded on_run_ended_;                 // may be null
+  std::string served_by_;
 
   Mutex mutex_;
   CondVar woken_;  // the ticker: an earlier deadline, or shutdown

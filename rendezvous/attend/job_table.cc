@@ -188,7 +188,7 @@ std::vector<ServedJob> JobTable::ServedJobs() const {
   std::vector<ServedJob> served;
   for (const auto& [id, entry] : jobs_) {
     const JobState& state = entry.job.state();
-    if (entry.job.closed() || state.nodes().empty() || state.epoch() == Epoch()) continue;
+    if (entry.job.closed() || state.nodes().empty()) continue;
     served.push_back({id, state.epoch(), state.running_count() > 0});
   }
   return served;

@@ -160,6 +160,7 @@ void JobState::Join(MonotonicTime now, MemberId id, Incarnation incarnation, con
   node.heard_at = now;
   node.hello_said_at = hello.said_at;
   node.has_workers = hello.has_workers;
+  if (KeyOf(node) == last_departed_) last_departure_.clear();
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
   longest_lease_ = std::max(longest_lease_, hello.lease);
   if (hello.has_workers) {
@@ -286,6 +287,10 @@ void JobState::Remove(MonotonicTime now, MemberId id, Departure departure, const
   // A member that succeeded, or stopped when told to, owes its epoch nothing any more.
   const std::string text =
       absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why);
+  if (node.state != NodeState::kContesting) {
+    last_departure_ = text;
+    last_departed_ = KeyOf(node);
+  }
   const bool had_stopped = node.succeeded || (node.away && node.said_ready);
   const bool broke =
       node.state == NodeState::kRunning && !had_stopped && Break(now, Cause::kLoss, text);

@@ -208,6 +208,8 @@ class JobState {
   bool is_abandoned() const {
     return nodes_.empty() && (facts_.last_departure_was_leave || facts_.epoch == Epoch());
   }
+  // The node that went last and did not come again, and how: "b left: SIGTERM". "": there is none.
+  const std::string& last_departure() const { return last_departure_; }
   // No lease ends before this.
   MonotonicTime lease_watch() const { return lease_watch_; }
   MonotonicTime closed_at() const { return closed_at_; }
@@ -302,6 +304,8 @@ class JobState {
                       const std::string& why);
 
   JobFacts facts_;
+  std::string last_departure_;
+  NodeKey last_departed_;
   std::map<MemberId, Node> nodes_;
   std::map<int, MemberId> by_node_rank_;  // the holder, not the one that contests
   std::map<std::tuple<std::string, int, Incarnation>, MemberId> by_process_;

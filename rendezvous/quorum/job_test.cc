@@ -91,6 +91,28 @@ TEST_CASE("a node that is here but not ready is waited for until the join timeou
   )");
 }
 
+TEST_CASE("a node that goes before the first epoch is named to the nodes that wait for it") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello
+    a: welcome
+    > a ready
+    > b hello rank=1
+    b: welcome
+    > b leaves
+    b: close left: SIGTERM
+    b: end OK
+    > wait 4s
+    a: close timed out: 1 of at least 2 nodes ready when the join timeout of 4s was over; b (node rank 1) left: SIGTERM
+    a: end OK
+  )");
+  Story lost(Nodes(3, 3));
+  lost.Tell("> a hello\n> a ready\n> b hello\n> b drops");
+  CHECK(lost.job().View(MonotonicTime()).why ==
+        "1 of at least 3 nodes ready; b is lost: its connection closed");
+  lost.Tell("> b' hello");  // It is back.
+  CHECK(lost.job().View(MonotonicTime()).why == "1 of at least 3 nodes ready");
+}
+
 TEST_CASE("below the minimum the job closes after the join timeout") {
   Check(Story(Nodes(2, 2)), R"(
     > a hello

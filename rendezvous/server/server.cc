@@ -141,6 +141,7 @@ class PortServer final : public Server {
         log_hub_(&daemon_),
         service_(&daemon_, &log_hub_),
         web_(&daemon_, [this] { return StoreCounts(); }) {
+    daemon_.set_served_by(options.served_by);
     daemon_.set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
   }

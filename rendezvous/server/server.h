@@ -25,6 +25,8 @@ class Server {
     int port = 0;  // 0 = any free one
     Clock* clock = &Clock::Real();
     bool quiet = false;  // logs at debug only: the process that hosts it says the same
+    // The process that hosts it, for agents that lose it (Daemon::set_served_by); "": a daemon.
+    std::string served_by;
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
@@ -36,7 +38,7 @@ class Server {
   virtual ~Server() = default;
 
   virtual int port() const = 0;
-  // The jobs that need this server: not over, with a node, and with an epoch that has begun.
+  // The jobs that are not over and have a node. A job with epoch 0 waits for its first one.
   virtual std::vector<ServedJob> ServedJobs() = 0;
 
   // From now on a client that speaks TCPStore on the port is served by `store`, and no longer by

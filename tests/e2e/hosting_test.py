@@ -101,6 +101,22 @@ class HostingTest(ConveneTestCase):
         self.finish(early, 30)
         self.assert_nothing_left()
 
+    def test_a_run_that_waits_for_its_first_epoch_is_told_whose_rendezvous_it_lost(self):
+        endpoint = free_endpoint()
+        first = self.start_node(0, endpoint, "until [ -e $DIRECTORY/joined ]; do sleep 0.05; done", "first", run="first")
+        other = self.start_node(1, endpoint, "exit 0", "other", run="first")
+        wait_until(lambda: "start here" in self.output(first), 20, "the first run")
+        waiting = self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "second", "--rdzv-conf",
+                             "is_host=0,join_timeout=3", "--no-python", "true")
+        wait_until(lambda: "second" in self.status(endpoint), 20, "the second run")
+        with open(self.path("joined"), "w", encoding="utf-8"):
+            pass
+        self.assertIn('the rendezvous with it: run "second", which waits for its first epoch, loses its rendezvous', self.finish(first, 20))
+        self.finish(other, 20)
+        last = self.finish(waiting, 30, 69).splitlines()[-1]
+        self.assertIn(f'was lost (the rendezvous daemon is stopping: it is part of the command of run "first" on {socket.gethostname()}, which ends)', last)
+        self.assert_nothing_left()
+
     def status(self, endpoint):
         asked = self.start(CONVENE, "status", "--endpoint", endpoint)
         asked.wait(20)
