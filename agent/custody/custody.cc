@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -17,7 +18,9 @@
 #include "absl/strings/string_view.h"
 #include "agent/custody/spawn.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/backoff.h"
 #include "tools/base/check.h"
+#include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
@@ -32,6 +35,14 @@ constexpr char kCgroupsVariable[] = "CONVENE_CGROUPS";
 
 std::string Joined(const char* outer, const std::string& own) {
   return outer == nullptr || *outer == '\0' ? own : absl::StrCat(outer, ":", own);
+}
+
+// "sleep (pid 12)". Not its command line: that stands in its memory, and reading the memory of a
+// process that hangs in the kernel may hang this one too.
+std::string NameForPerson(pid_t pid) {
+  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+  return absl::StrCat(name.ok() ? Utf8(absl::StripAsciiWhitespace(*name)) : "?", " (pid ", pid,
+                      ")");
 }
 
 std::string CgroupParent() {
@@ -115,13 +126,7 @@ std::vector<ProcessEntry> Custody::Left() {
 
 std::vector<std::string> Custody::NamesOfLeft() {
   std::vector<std::string> names;
-  for (const ProcessEntry& entry : Left()) {
-    // Not its command line: that stands in its memory, and reading the memory of a process that
-    // hangs in the kernel may hang this one too.
-    const auto name = ReadFile(absl::StrCat("/proc/", entry.pid, "/comm"));
-    names.push_back(absl::StrCat(name.ok() ? Utf8(absl::StripAsciiWhitespace(*name)) : "?",
-                                 " (pid ", entry.pid, ")"));
-  }
+  for (const ProcessEntry& entry : Left()) names.push_back(NameForPerson(entry.pid));
   return names;
 }
 
@@ -166,6 +171,28 @@ void Custody::OnChildSignal() {
   if (read(child_signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
   ReapOrphans();
   on_orphan_ended_();
+}
+
+std::vector<std::string> KillMarked(const std::string& token, absl::Duration patience) {
+  std::map<pid_t, std::string> found;
+  const MonotonicTime deadline = Clock::Real().Now() + patience;
+  Backoff backoff(absl::Milliseconds(1), absl::Milliseconds(50));
+  for (;;) {
+    ProcessTable& table = ProcessTable::Read();
+    for (ProcessEntry& entry : table) {
+      entry.chosen = !entry.ended() && entry.state != 'D' && entry.pid != getpid() &&
+                     EnvironmentHolds(entry.pid, token.c_str());
+    }
+    table.ChooseDescendants();
+    for (const ProcessEntry& entry : table) {
+      if (entry.chosen && !entry.ended()) found.try_emplace(entry.pid, NameForPerson(entry.pid));
+    }
+    if (!table.KillChosen() || Clock::Real().Now() >= deadline) break;
+    Clock::Real().SleepFor(backoff.Next(RandomFraction()));
+  }
+  std::vector<std::string> names;
+  for (auto& [pid, name] : found) names.push_back(std::move(name));
+  return names;
 }
 
 }  // namespace convene::agent

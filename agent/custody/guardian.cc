@@ -84,25 +84,13 @@ bool Contains(const Sessions& sessions, pid_t session) {
                                     [&](const auto& known) { return known.load() == session; });
 }
 
-// Kills the chosen processes and their descendants; returns whether there were any.
-bool KillChosen(ProcessTable& table) {
-  table.ChooseDescendants();
-  bool any = false;
-  for (const ProcessEntry& entry : table) {
-    if (!entry.chosen || entry.ended() || entry.pid == getpid()) continue;
-    SignalProcess(entry, SIGKILL);
-    any = true;
-  }
-  return any;
-}
-
 bool KillMarked(GuardianPage& page) {
   ProcessTable& table = ProcessTable::Read();
   page.FollowReleased(table);
   for (ProcessEntry& entry : table) {
     entry.chosen = !entry.ended() && Contains(page.sessions, entry.session);
   }
-  const bool any_in_session = KillChosen(table);
+  const bool any_in_session = table.KillChosen();
   // The environments come last, because reading one may hang: a reader of the memory of a process
   // that hangs in the kernel (state D) may hang with it. Such a process is looked at again in the
   // next round.
@@ -111,7 +99,7 @@ bool KillMarked(GuardianPage& page) {
     if (page.IsReleased(entry.session)) continue;
     if (!entry.chosen) entry.chosen = EnvironmentHolds(entry.pid, page.token);
   }
-  return KillChosen(table) || any_in_session;
+  return table.KillChosen() || any_in_session;
 }
 
 void EndAll(GuardianPage& page) {

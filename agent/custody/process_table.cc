@@ -1,6 +1,7 @@
 #include "agent/custody/process_table.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,6 +80,17 @@ void ProcessTable::ChooseDescendants() {
       entry.chosen = changed = true;
     }
   }
+}
+
+bool ProcessTable::KillChosen() {
+  ChooseDescendants();
+  bool any = false;
+  for (const ProcessEntry& entry : *this) {
+    if (!entry.chosen || entry.ended() || entry.pid == getpid()) continue;
+    SignalProcess(entry, SIGKILL);
+    any = true;
+  }
+  return any;
 }
 
 bool ReadStat(pid_t pid, ProcessStat& stat) {

@@ -40,6 +40,9 @@ class ProcessTable {
   ProcessEntry* Find(pid_t pid);
   // Chooses all descendants of chosen processes.
   void ChooseDescendants();
+  // Sends SIGKILL to the chosen processes that have not ended and their descendants, but not to
+  // this process. Returns whether there were any.
+  bool KillChosen();
 
  private:
   ProcessEntry entries_[kMost];

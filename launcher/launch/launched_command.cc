@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "agent/custody/custody.h"
 #include "launcher/launch/task.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
@@ -28,7 +29,9 @@
 #include "tools/base/shared_output.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
+#include "worker_runtime/contract/names.h"
 
 namespace convene::launcher {
 namespace {
@@ -39,6 +42,7 @@ constexpr absl::Duration kNameInterval = absl::Milliseconds(100);
 constexpr absl::Duration kKillPatience = absl::Seconds(6);
 // One marked line, to a reader that may stand still.
 constexpr absl::Duration kTellPatience = absl::Seconds(5);
+constexpr size_t kMostNamed = 5;
 
 MonotonicTime Now() { return Clock::Real().Now(); }
 
@@ -132,6 +136,21 @@ UniqueFd TakeName(const std::string& name) {
   return fd;
 }
 
+// In the environment of all that comes from the agents of this name, beside the tokens of the
+// agents themselves.
+std::string TokenOf(const HostTask& task) {
+  return absl::StrCat("launched.", getuid(), ".", task.name);
+}
+
+// Ends the processes of a killed agent whose guardian was killed too. REQUIRES: no agent of this
+// name lives.
+void EndLeftovers(const HostTask& task) {
+  const std::vector<std::string> left = agent::KillMarked(TokenOf(task) + ":", kKillPatience);
+  if (left.empty()) return;
+  spdlog::warn("an agent of run and rank {} was killed here and left {}: killed now", task.name,
+               JoinCapped(left, kMostNamed));
+}
+
 // Waits for an agent of the same name, of a launch that lost its link, to end. Invalid: the present
 // launch has gone.
 UniqueFd WaitForName(const HostTask& task, Link& link, Heartbeat& heartbeat) {
@@ -150,14 +169,15 @@ UniqueFd WaitForName(const HostTask& task, Link& link, Heartbeat& heartbeat) {
 // The parent's part: between the link and the agent.
 class Watcher {
  public:
-  Watcher(Link& link, Heartbeat& heartbeat, pid_t agent, absl::Duration link_timeout)
+  Watcher(Link& link, Heartbeat& heartbeat, pid_t agent, const HostTask& task)
       : link_(link),
         heartbeat_(heartbeat),
         agent_(agent),
+        task_(task),
         pidfd_(static_cast<int>(syscall(SYS_pidfd_open, agent, 0))),
         signals_(TakeSignals({SIGTERM, SIGINT, SIGHUP, SIGQUIT})),
-        link_timeout_(link_timeout),
-        silent_at_(Now() + link_timeout) {}
+        link_timeout_(task.link_timeout),
+        silent_at_(Now() + link_timeout_) {}
 
   // Returns the agent's exit code.
   int Run() {
@@ -181,6 +201,8 @@ class Watcher {
     while (waitpid(agent_, &status, 0) < 0 && errno == EINTR) {
     }
     if (at_once_) AwaitTheRest();
+    // Its guardian ends them too, where it lives.
+    if (WIFSIGNALED(status)) EndLeftovers(task_);
     return WIFSIGNALED(status) ? ExitCodeForSignal(WTERMSIG(status)) : WEXITSTATUS(status);
   }
 
@@ -224,6 +246,7 @@ class Watcher {
   Link& link_;
   Heartbeat& heartbeat_;
   const pid_t agent_;
+  const HostTask& task_;
   const UniqueFd pidfd_;
   const UniqueFd signals_;
   const absl::Duration link_timeout_;
@@ -254,6 +277,9 @@ absl::StatusOr<int> LaunchedCommand(
   heartbeat.SendIfDue();
   const UniqueFd name = WaitForName(task, link, heartbeat);
   if (!name.valid()) return absl::UnavailableError("`convene launch` has gone");
+  EndLeftovers(task);
+  // The agent puts its own token behind it. Only programs that are started from now on have it.
+  setenv(contract::kAgentToken, TokenOf(task).c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Tell(StartedLine());
   const pid_t watcher = getpid();
@@ -263,7 +289,7 @@ absl::StatusOr<int> LaunchedCommand(
     LeaveLink(watcher);
     return run(task.arguments);
   }
-  const int exit_code = Watcher(link, heartbeat, agent, task.link_timeout).Run();
+  const int exit_code = Watcher(link, heartbeat, agent, task).Run();
   FlushLog();
   Tell(EndedLine(exit_code));
   return exit_code;

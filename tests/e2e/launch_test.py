@@ -229,6 +229,50 @@ class LaunchTest(ConveneTestCase):
         self.assertIn("the connection to 127.0.0.2 is lost", self.finish(launch, 30))
         self.assert_nothing_left()
 
+    def start_with_leftovers(self):
+        """A job on two hosts whose workers each leave a process that heeds nothing; no cgroup holds it."""
+        launch = self.launch("--nnodes", "1:2", "--admission-delay", 0.2, "--rdzv-conf", "last_call_timeout=5", "--export", "CONVENE_CGROUPS=off",
+                             *self.sh(f"trap '' TERM; setsid sleep 1000 & echo $! $PPID > {self.path('of')}.$CONVENE_EPOCH.$RANK; echo up; sleep 1001"))
+        wait_until(lambda: "[1] up" in self.output(launch) and "[0] up" in self.output(launch), 30, "both workers")
+        with open(self.path("of.1.1"), encoding="ascii") as pids:
+            leftover, agent = map(int, pids.read().split())
+        with open(f"/proc/{agent}/task/{agent}/children", encoding="ascii") as children:
+            guardians = [int(pid) for pid in children.read().split() if self.command_line(pid).startswith(b"convene-guard")]
+        self.assertEqual(len(guardians), 1)
+        return launch, leftover, agent, guardians[0]
+
+    def kill(self, *pids):
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # At once: an agent starts another guardian.
+            for pid in pids:
+                os.kill(pid, number)
+
+    def until_gone(self, pid, timeout_s):
+        wait_until(lambda: not self.command_line(pid).startswith(b"sleep"), timeout_s, "the leftover's end")
+
+    def end(self, launch):
+        launch.send_signal(signal.SIGTERM)
+        time.sleep(1.1)
+        launch.send_signal(signal.SIGINT)
+        launch.wait(60)
+        self.assert_nothing_left()
+
+    def test_what_a_killed_agent_without_a_guardian_leaves_is_ended_by_its_watcher(self):
+        launch, leftover, agent, guardian = self.start_with_leftovers()
+        self.kill(agent, guardian)
+        self.until_gone(leftover, 5)
+        wait_until(lambda: f"was killed here and left sleep (pid {leftover}): killed now" in self.output(launch), 10, "the watcher's word")
+        self.end(launch)
+
+    def test_what_is_left_when_agent_guardian_and_watcher_are_killed_is_ended_when_the_host_is_back(self):
+        launch, leftover, agent, guardian = self.start_with_leftovers()
+        with open(f"/proc/{agent}/stat", encoding="ascii") as stat:
+            watcher = int(stat.read().rsplit(")", 1)[1].split()[1])
+        self.kill(agent, guardian, watcher)
+        self.until_gone(leftover, 40)
+        wait_until(lambda: "127.0.0.2 is back" in self.output(launch), 40, "the host is back")
+        wait_until(lambda: f"was killed here and left sleep (pid {leftover})" in self.output(launch), 10, "the next watcher's word")
+        self.end(launch)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
