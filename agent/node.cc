@@ -111,6 +111,7 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
   link_options.may_host = options.may_host;
   link_options.served_by =
       absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
+  link_options.store_bytes_max = options.store_bytes_max;
   link_options.incarnation = Incarnation(RandomU64());
   custody_.SetCompanion([this] { return slurm_requeue_.pid(); });
   link_options.on_connection = [this](UniqueFd connection) {
@@ -483,6 +484,7 @@ void Node::Do(RestartStore& action) {
     options.host = rendezvous::AddressToBind(options_.store_host);
     options.port = options_.store_port;
     options.listen = !at_rendezvous;
+    options.bytes_max = options_.store_bytes_max;
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});
     store_ = *std::move(store);

@@ -97,6 +97,7 @@ struct AgentOptions {
   // Static jobs: where this process hosts the rendezvous, its port is the workers' store as well,
   // so that scripts which name the port find the store there, as under torchrun.
   bool store_at_rendezvous = false;
+  size_t store_bytes_max = 0;  // rendezvous::StoreServer::Options::bytes_max
   StopGraces stop_graces;
   LeftoverOptions leftovers;
   // The local rank of the worker that gets this command's terminal; none: a single worker gets it.

@@ -52,6 +52,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.port = place.port;
     options.quiet = IsForThisNodeOnly();
     options.served_by = options_.served_by;
+    options.store_bytes_max = options_.store_bytes_max;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);

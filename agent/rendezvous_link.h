@@ -37,6 +37,7 @@ class RendezvousLink {
     bool may_host = false;  // the endpoint is on this machine
     std::string served_by;  // of a server that this process hosts
     Incarnation incarnation;
+    size_t store_bytes_max = 0;  // Server::Options
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
   };

@@ -15,8 +15,10 @@ namespace {
 
 // Runs the rendezvous daemon until a signal that ends a process.
 absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
-  return rendezvous::ServeUntilSignal(
-      {.host = flags.host, .port = flags.port, .state_dir = flags.state_dir});
+  return rendezvous::ServeUntilSignal({.host = flags.host,
+                                       .port = flags.port,
+                                       .state_dir = flags.state_dir,
+                                       .store_bytes_max = flags.store_bytes_max});
 }
 
 Command RunRow(bool as_torchrun) {

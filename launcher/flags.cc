@@ -5,6 +5,11 @@
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
+namespace {
+
+constexpr int64_t kStoreMemoryMin = 1 << 20;
+
+}  // namespace
 
 void AddFlags(FlagReader* reader, ServeFlags* flags) {
   reader->Option("host", &flags->host, "address to listen on (default 0.0.0.0: all of them)",
@@ -17,6 +22,26 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "directory of the journal, on a local disk: a daemon that ends, in whatever way, "
                  "and is started again with it goes on with its jobs, and no worker notices",
                  {.value = "DIR", .is_directory = true});
+  AddStoreMemoryFlag(reader, &flags->store_bytes_max);
+}
+
+void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
+  reader->Custom(
+      "store-memory",
+      [bytes_max](const std::string& text) {
+        int64_t bytes = 0;
+        if (!ParseSize(text, &bytes).ok() || bytes < kStoreMemoryMin) {
+          return absl::InvalidArgumentError("write a size of at least 1M, such as 512M or 4G");
+        }
+        *bytes_max = static_cast<size_t>(bytes);
+        return absl::OkStatus();
+      },
+      "memory for what clients keep in the key-value store that this program serves; a client that "
+      "asks for more is disconnected, with a line in the log. Values over 64 KiB get three "
+      "quarters "
+      "of it, smaller ones the rest; of each part one run may hold as much as is free (default a "
+      "quarter of the memory that this program may use, at most 2G)",
+      {.value = "SIZE"});
 }
 
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id) {

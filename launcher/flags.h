@@ -1,6 +1,7 @@
 // The flags of each command: their spelling, targets and help.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <set>
 #include <string>
@@ -66,6 +67,7 @@ struct ServeFlags {
   std::string host = "0.0.0.0";
   int port = kDefaultRendezvousPort;  // 0: any free one, said in the log
   std::string state_dir;              // "": the jobs are forgotten when it ends
+  size_t store_bytes_max = 0;         // 0: StoreServer's default
 };
 
 struct StatusFlags {
@@ -95,6 +97,8 @@ void AddFlags(FlagReader* reader, LogsFlags* flags);
 
 // The endpoint of a rendezvous and the name of a run.
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
+// --store-memory: the bound of each store that the program serves.
+void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max);
 // A flag for ranks, "0,3" or "0-7".
 void AddRanksFlag(FlagReader* reader, const std::string& name, int most, std::set<int>* ranks,
                   const std::string& help);

@@ -133,11 +133,12 @@ TEST_CASE("torchrun's flags about failures and output land in their fields, in b
 }
 
 TEST_CASE("our own flags land in their fields") {
-  const RunFlags flags =
-      Run({"--spares=2", "--topology=b1/s2", "--restart-window=3600", "--max-stuck-restarts=4",
-           "--admission-delay=0.5", "--stop-grace=abort=1", "--hang-timeout=off",
-           "--health-check=true", "--health-check-timeout=9", "--propagate-exit-code",
-           "--outcome-file=out.json", "--log-max-bytes=1M", "--log-max-files=3", "x"});
+  const RunFlags flags = Run(
+      {"--spares=2", "--topology=b1/s2", "--restart-window=3600", "--max-stuck-restarts=4",
+       "--admission-delay=0.5", "--stop-grace=abort=1", "--hang-timeout=off", "--health-check=true",
+       "--health-check-timeout=9", "--propagate-exit-code", "--outcome-file=out.json",
+       "--store-memory=1.5G", "--log-max-bytes=1M", "--log-max-files=3", "x"});
+  CHECK(flags.options.store_bytes_max == size_t{3} << 29);
   CHECK(flags.options.hello.spares == 2);
   CHECK(flags.topology == "b1/s2");
   CHECK(flags.options.hello.restart_window == absl::Hours(1));
@@ -245,9 +246,11 @@ TEST_CASE("a wrong or missing value and a missing program say what to do") {
 }
 
 TEST_CASE("serve reads its flags") {
-  const auto serve =
-      Good<ServeFlags>({"--port", "0", "--host", "::", "--state_dir", "/var/lib/convene"});
+  const auto serve = Good<ServeFlags>(
+      {"--port", "0", "--host", "::", "--state_dir", "/var/lib/convene", "--store-memory=512M"});
   CHECK(serve.state_dir == "/var/lib/convene");
+  CHECK(serve.store_bytes_max == size_t{512} << 20);
+  Bad<ServeFlags>({"--store-memory", "1K"}, "--store-memory 1K: write a size of at least 1M");
   CHECK(serve.port == 0);
   CHECK(serve.host == "::");
 }

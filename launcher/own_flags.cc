@@ -58,6 +58,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "at the end, how this node's part ended and the job's first failed worker go to "
                  "this file as JSON, for the program that called this one",
                  {.value = "FILE"});
+  AddStoreMemoryFlag(reader, &flags->options.store_bytes_max);
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
   reader->Option("log-max-files", &flags->options.log.max_old_files,

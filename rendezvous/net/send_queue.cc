@@ -11,14 +11,20 @@ namespace {
 
 // Below this a copy is cheaper than a segment of its own.
 constexpr size_t kSharedBytesMin = 512;
+// A segment that is sent gives its memory back, so one does not grow without end.
+constexpr size_t kCopiedSegmentBytes = 64 << 10;
 
 }  // namespace
 
 void SendQueue::Append(absl::string_view bytes) {
   if (bytes.empty()) return;
-  if (segments_.empty() || segments_.back().shared != nullptr) segments_.emplace_back();
+  if (segments_.empty() || segments_.back().shared != nullptr ||
+      segments_.back().copied.size() >= kCopiedSegmentBytes) {
+    segments_.emplace_back();
+  }
   segments_.back().copied.append(bytes.data(), bytes.size());
   bytes_ += bytes.size();
+  copied_bytes_ += bytes.size();
 }
 
 void SendQueue::Append(const Text& text) {
@@ -45,6 +51,7 @@ void SendQueue::Consume(size_t count) {
   front_offset_ += count;
   while (!segments_.empty() && front_offset_ >= segments_.front().text().size()) {
     front_offset_ -= segments_.front().text().size();
+    copied_bytes_ -= segments_.front().copied.size();
     segments_.pop_front();
   }
 }

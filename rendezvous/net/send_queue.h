@@ -23,6 +23,8 @@ class SendQueue {
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }
+  // The memory of its own: of texts that are not shared.
+  size_t copied_bytes() const { return copied_bytes_; }
 
   // Fills up to `capacity` vectors with the first bytes; returns how many. Valid until the next
   // Append or Consume.
@@ -42,6 +44,7 @@ class SendQueue {
   std::deque<Segment> segments_;  // none empty
   size_t front_offset_ = 0;       // bytes of the first segment that were consumed
   size_t bytes_ = 0;
+  size_t copied_bytes_ = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "rendezvous/net/acceptor.h"
+#include "rendezvous/net/complaints.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/net/listen.h"
-#include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
 #include "tools/base/event_loop.h"
@@ -28,8 +28,6 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr absl::string_view kHttp2Preface = "PRI ";
-// Strangers at the door must not fill the log.
-constexpr absl::Duration kLogInterval = absl::Seconds(1);
 
 class FrontImpl final : public Front {
  public:
@@ -96,7 +94,7 @@ class FrontImpl final : public Front {
     const absl::Status watched =
         loop_.Add(fd.get(), EPOLLIN | EPOLLRDHUP | EPOLLET,
                   [this, id](uint32_t events) { Look(strangers_.find(id), events); });
-    if (!watched.ok()) return Complain(std::string(watched.message()));
+    if (!watched.ok()) return complaints_.Warn(Clock::Real().Now(), watched.message());
     strangers_.emplace(id, Stranger{std::move(fd), Clock::Real().Now() + options_.silence});
   }
 
@@ -141,34 +139,26 @@ class FrontImpl final : public Front {
 
   void Refuse(UniqueFd fd, absl::string_view seen) {
     const uint8_t first = static_cast<uint8_t>(seen[0]);
-    Complain(absl::StrFormat(
-        "the rendezvous closes the connection of %s: it begins with 0x%02x%s, which is none of "
-        "gRPC, TCPStore and HTTP",
-        PeerName(fd.get()), first, first == 0x16 ? " (TLS)" : ""));
+    complaints_.Warn(
+        Clock::Real().Now(),
+        absl::StrFormat(
+            "the rendezvous closes the connection of %s: it begins with 0x%02x%s, which is none of "
+            "gRPC, TCPStore and HTTP",
+            PeerName(fd.get()), first, first == 0x16 ? " (TLS)" : ""));
   }
 
   // REQUIRES: there is a connection to end.
   void EndOldest(const std::string& why) {
     const auto oldest = strangers_.begin();
-    Complain(absl::StrCat("the rendezvous closes the connection of ",
-                          PeerName(oldest->second.fd.get()), ": ", why));
+    complaints_.Warn(Clock::Real().Now(),
+                     absl::StrCat("the rendezvous closes the connection of ",
+                                  PeerName(oldest->second.fd.get()), ": ", why));
     End(oldest);
   }
 
   void End(Strangers::iterator stranger) {
     loop_.Forget(stranger->second.fd.get());
     strangers_.erase(stranger);
-  }
-
-  void Complain(const std::string& text) {
-    const MonotonicTime now = Clock::Real().Now();
-    if (now < complains_again_at_) {
-      ++unsaid_;
-      return;
-    }
-    complains_again_at_ = now + kLogInterval;
-    const int64_t unsaid = std::exchange(unsaid_, 0);
-    spdlog::warn("{}{}", text, unsaid == 0 ? "" : absl::StrCat(" (", unsaid, " more like it)"));
   }
 
   // Constant once Serve() was called.
@@ -182,8 +172,7 @@ class FrontImpl final : public Front {
   Strangers strangers_;
   uint64_t next_id_ = 0;
   bool ends_ = false;
-  MonotonicTime complains_again_at_;
-  int64_t unsaid_ = 0;
+  Complaints complaints_;
 
   Thread thread_;
 };

@@ -37,6 +37,8 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr int kLongestMessageBytes = 64 * 1024;
+// An agent and a viewer have one at a time. A call takes 25 KB, so descriptors bound all calls.
+constexpr int kMostCallsPerConnection = 100;
 // Stock torchrun nodes hold their connections for as long as their run lives.
 constexpr absl::Duration kStoreForgetsAfter = absl::Hours(1);
 constexpr int64_t kShutdownGraceMs = 2000;
@@ -140,7 +142,8 @@ class PortServer final : public Server {
       : daemon_(options.clock, options.quiet, std::move(memory)),
         log_hub_(&daemon_),
         service_(&daemon_, &log_hub_),
-        web_(&daemon_, [this] { return StoreCounts(); }) {
+        web_(&daemon_, [this] { return StoreCounts(); }),
+        store_bytes_max_(options.store_bytes_max) {
     daemon_.set_served_by(options.served_by);
     daemon_.set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
@@ -202,6 +205,7 @@ class PortServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
     builder.AddChannelArgument(GRPC_ARG_TCP_TX_ZEROCOPY_MAX_SIMULT_SENDS, 0);
     builder.SetMaxReceiveMessageSize(kLongestMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsPerConnection);
     {
       MutexLock lock(&acceptor_mutex_);
       acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
@@ -241,8 +245,8 @@ class PortServer final : public Server {
       return;
     }
     if (store_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<StoreServer>> store =
-          StoreServer::Start({.listen = false, .forget_after = kStoreForgetsAfter});
+      absl::StatusOr<std::unique_ptr<StoreServer>> store = StoreServer::Start(
+          {.listen = false, .bytes_max = store_bytes_max_, .forget_after = kStoreForgetsAfter});
       if (!store.ok()) return ComplainOf("store", store.status());
       store_ = *std::move(store);
     }
@@ -267,6 +271,7 @@ class PortServer final : public Server {
   LogHub log_hub_;
   RendezvousService service_;
   Web web_;
+  const size_t store_bytes_max_;
   std::unique_ptr<grpc::Server> grpc_;
   Mutex acceptor_mutex_;
   // None once the server stops: gRPC would leave a connection that it is given then open for ever.

@@ -2,6 +2,7 @@
 // node that owns the endpoint.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@ class Server {
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
+    // Of the daemon's own store: StoreServer::Options::bytes_max.
+    size_t store_bytes_max = 0;
   };
   // Journal::Open's errors when there is a state_dir. AlreadyExists when the port is taken (never
   // shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's,

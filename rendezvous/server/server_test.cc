@@ -10,14 +10,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_server.h"
+#include "rendezvous/wire/wire.h"
 #include "tools/base/clock.h"
 #include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
@@ -184,6 +188,38 @@ TEST_CASE("a silent agent is given up after its lease") {
   TestAgent a(EndpointOf(*server), 1, hello);
   a.Take<Welcome>();
   CHECK_STATUS(a.TakeEnd(), absl::StatusCode::kUnavailable, "silent for its lease of 100ms");
+}
+
+TEST_CASE("a connection carries a hundred calls and no more") {
+  const auto server = StartServer();
+  const auto stub = pb::Rendezvous::NewStub(
+      grpc::CreateChannel(EndpointOf(*server), grpc::InsecureChannelCredentials()));
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<pb::AgentMessage, pb::DaemonMessage>> stream;
+  };
+  // Its stream begins when the daemon's first word has come.
+  const auto begin = [&](absl::Duration patience) {
+    auto call = std::make_unique<Call>();
+    call->context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_millis(absl::ToInt64Milliseconds(patience), GPR_TIMESPAN)));
+    call->stream = stub->Attend(&call->context);
+    call->stream->WaitForInitialMetadata();
+    return call;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 100; ++i) calls.push_back(begin(kPatience));
+  CHECK(begin(absl::Milliseconds(200))->stream->Finish().error_code() ==
+        grpc::StatusCode::DEADLINE_EXCEEDED);
+  for (const auto& open : calls) {
+    open->context.TryCancel();
+    CHECK(open->stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  }
+  calls.clear();
+  const auto next = begin(kPatience);
+  next->context.TryCancel();
+  CHECK(next->stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
 
 TEST_CASE("an agent that leaves gets its answer and a clean end") {

@@ -9,6 +9,10 @@
 namespace convene::rendezvous {
 namespace {
 
+// The answer to LIST_KEYS is the only one that copies much. So much is 500,000 keys of usual
+// length.
+constexpr size_t kListedBytesMax = 64 << 20;
+
 bool HasNoReply(Opcode opcode) {
   return opcode == Opcode::kSet || opcode == Opcode::kAppend || opcode == Opcode::kMultiSet ||
          opcode == Opcode::kQueuePush || opcode == Opcode::kValidate;
@@ -60,10 +64,17 @@ absl::Status AnswerQueue(ConnectionId id, Request& request, Table* table, SendQu
   return absl::OkStatus();
 }
 
-void AnswerListKeys(const Table& table, SendQueue* send_queue) {
-  const std::vector<std::string> keys = table.Keys();
+absl::Status AnswerListKeys(const Table& table, SendQueue* send_queue) {
+  const std::vector<absl::string_view> keys = table.Keys();
+  size_t bytes = 0;
+  for (const absl::string_view key : keys) bytes += key.size();
+  if (bytes > kListedBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("LIST_KEYS of ", keys.size(), " keys with ",
+                                                     bytes, " bytes, more than ", kListedBytesMax));
+  }
   EncodeNumber(static_cast<int64_t>(keys.size()), send_queue);
-  for (const std::string& key : keys) EncodeBytes(key, send_queue);
+  for (const absl::string_view key : keys) EncodeBytes(key, send_queue);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -98,9 +109,11 @@ absl::Status Answer(Request& request, Conversation* conversation, Table* table,
     case Opcode::kCheck:
       EncodeByte(table->ExistAll(request.keys) ? kReady : kNotReady, send_queue);
       break;
-    case Opcode::kWait:
-      if (table->Wait(id, request.keys)) EncodeByte(kStopWaiting, send_queue);
+    case Opcode::kWait: {
+      CONVENE_ASSIGN_OR_RETURN(const bool over, table->Wait(id, request.keys));
+      if (over) EncodeByte(kStopWaiting, send_queue);
       break;
+    }
     case Opcode::kGetNumKeys:
       EncodeNumber(static_cast<int64_t>(table->size()), send_queue);
       break;
@@ -126,8 +139,7 @@ absl::Status Answer(Request& request, Conversation* conversation, Table* table,
     case Opcode::kQueueLen:
       return AnswerQueue(id, request, table, send_queue, woken);
     case Opcode::kListKeys:
-      AnswerListKeys(*table, send_queue);
-      break;
+      return AnswerListKeys(*table, send_queue);
     case Opcode::kBarrier: {
       CONVENE_ASSIGN_OR_RETURN(const bool complete,
                                table->Barrier(id, request.keys[0], request.number, woken));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,26 +28,39 @@ class Spaces {
   explicit Spaces(absl::Duration forget_after) : forget_after_(forget_after) {}
 
   static absl::string_view SpaceOf(absl::string_view key);
+  // The run that pays for a key's bytes: the key's space. Keys that are spaces of their own count
+  // together, as the run "".
+  static absl::string_view RunOf(absl::string_view key);
 
   void Use(ConnectionId id, const std::vector<std::string>& keys);
-  void Leave(ConnectionId id, MonotonicTime now);
+  // `holds`: whether the table has anything of a space; a space without anything is not remembered.
+  void Leave(ConnectionId id, MonotonicTime now,
+             const std::function<bool(const std::string& space)>& holds);
   // True when the time of some space is over: the caller drops each key that IsForgotten().
   bool Forget(MonotonicTime now);
   bool IsForgotten(absl::string_view key) const { return !spaces_.contains(SpaceOf(key)); }
+  // Spaces that are remembered.
+  size_t size() const { return spaces_.size(); }
 
  private:
-  // A connection that uses more spaces than this counts as a user of all, which bounds the memory.
+  // A connection that uses more spaces than this, or spaces with names of more bytes together,
+  // counts as a user of all, which bounds the memory.
   static constexpr size_t kSpacesPerConnectionMax = 64;
+  static constexpr size_t kNameBytesPerConnectionMax = 16 << 10;
 
   struct Space {
     size_t users = 0;
     MonotonicTime unused_since;  // when there are none
     bool in_line = false;        // in unused_
   };
+  struct Used {  // by one connection
+    absl::flat_hash_set<std::string> spaces;
+    size_t name_bytes = 0;
+  };
 
   const absl::Duration forget_after_;
   absl::flat_hash_map<std::string, Space> spaces_;
-  absl::flat_hash_map<ConnectionId, absl::flat_hash_set<std::string>> used_;
+  absl::flat_hash_map<ConnectionId, Used> used_;
   absl::flat_hash_set<ConnectionId> users_of_all_;
   MonotonicTime last_user_of_all_left_;
   bool all_were_used_ = false;      // by connections that left: spaces_ does not know all of theirs

@@ -7,6 +7,7 @@
 
 #include "rendezvous/net/listen.h"
 #include "rendezvous/store/store_thread.h"
+#include "tools/base/cgroup_limits.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 
@@ -20,10 +21,15 @@ size_t ThreadsFor(const StoreServer::Options& options) {
   return std::clamp(std::thread::hardware_concurrency() / 4, 1u, kThreadsMax);
 }
 
+size_t BytesMaxFor(const StoreServer::Options& options) {
+  if (options.bytes_max > 0) return options.bytes_max;
+  return std::min(StoreServer::kBytesMaxByDefault, static_cast<size_t>(UsableMemoryBytes()) / 4);
+}
+
 class StoreServerImpl : public StoreServer {
  public:
   explicit StoreServerImpl(const Options& options)
-      : shared_(options.bytes_max, options.forget_after) {}
+      : shared_(BytesMaxFor(options), options.forget_after) {}
 
   ~StoreServerImpl() override {
     {
@@ -71,7 +77,7 @@ class StoreServerImpl : public StoreServer {
   Counts counts() const override {
     MutexLock lock(&shared_.mutex);
     return {shared_.connections, shared_.table.waiting(), shared_.table.reserved(),
-            shared_.table.size(), shared_.table.bytes()};
+            shared_.table.size(), shared_.table.budget().counts(kRunsCounted)};
   }
 
  private:

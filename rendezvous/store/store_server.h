@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/store/budget.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
@@ -15,15 +16,17 @@ namespace convene::rendezvous {
 // joins its threads, "store0" and so on). Thread-safe.
 class StoreServer {
  public:
+  static constexpr size_t kBytesMaxByDefault = size_t{2} << 30;
   struct Options {
     std::string host = "0.0.0.0";  // the address to bind; this one is all, of IPv6 and IPv4
     int port = 0;                  // 0 = any free one
     // False: the server has no port of its own; all its connections come by Adopt().
     bool listen = true;
     int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
-    // The most bytes of keys, values and queued items: a request that would exceed them ends its
-    // connection, and the log says so.
-    size_t bytes_max = size_t{4} << 30;
+    // The most bytes of all that clients make the server hold (budget.h says how much of them one
+    // run may hold): a request beyond them ends its connection, and the log says so. 0: a quarter
+    // of the memory that this process may use, at most kBytesMaxByDefault.
+    size_t bytes_max = 0;
     // The time for which a job's keys (keys with the same beginning, spaces.h) outlive its last
     // connection; they are dropped when the next client comes.
     absl::Duration forget_after = absl::InfiniteDuration();
@@ -43,11 +46,12 @@ class StoreServer {
 
   struct Counts {
     size_t connections = 0;
-    size_t waiting = 0;   // of those: in a wait or a barrier
-    size_t reserved = 0;  // of those: with a queue item kept for them
-    size_t keys = 0;      // with a value; queues are not among them
-    size_t bytes = 0;     // of keys, values and queued items, each with table.h's kEntryBytes
+    size_t waiting = 0;          // of those: in a wait or a barrier
+    size_t reserved = 0;         // of those: with a queue item kept for them
+    size_t keys = 0;             // with a value; queues are not among them
+    Budget::Counts budget = {};  // with the runs of the most bytes, at most kRunsCounted
   };
+  static constexpr size_t kRunsCounted = 32;
   // As of now.
   virtual Counts counts() const = 0;
 };

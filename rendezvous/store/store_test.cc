@@ -6,8 +6,11 @@
 #include <sys/time.h>
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_server.h"
 #include "rendezvous/store/wire.h"
@@ -331,18 +334,96 @@ TEST_CASE("a store that does not listen lives by what it adopts, and closes that
   CHECK(ReadBytes(late.client.get(), 1).empty());
 }
 
-TEST_CASE("a table that is full closes who would add to it, and serves the others") {
+// A store of 32 MiB, of which large values may take 24: half of them one run's.
+std::unique_ptr<StoreServer> SmallStore() {
   StoreServer::Options options;
-  options.bytes_max = 100000;
-  const auto server = StoreServer::Start(options);
+  options.bytes_max = size_t{32} << 20;
+  auto server = StoreServer::Start(options);
   REQUIRE_OK(server);
-  const auto greedy = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
-  const auto modest = StoreClient::Connect("127.0.0.1", (*server)->port(), kLong);
-  REQUIRE_OK(greedy);
-  REQUIRE_OK(modest);
-  REQUIRE_OK((*greedy)->Set("too much", std::string(100000, 'v')));  // has no answer
-  CHECK_STATUS((*greedy)->Add("n", 1), absl::StatusCode::kUnavailable, "");
-  CHECK((*modest)->Add("n", 1).value() == 1);
+  return *std::move(server);
+}
+
+std::unique_ptr<StoreClient> ClientOf(const StoreServer& server) {
+  auto client = StoreClient::Connect("127.0.0.1", server.port(), kLong);
+  REQUIRE_OK(client);
+  return *std::move(client);
+}
+
+TEST_CASE("clients of one run that set without end are closed, and other runs go on") {
+  const auto server = SmallStore();
+  const auto modest = ClientOf(*server);
+  CHECK(modest->Add("modest/n", 1).value() == 1);
+  for (int client = 0; client < 20; ++client) {
+    const auto greedy = ClientOf(*server);
+    bool is_closed = false;
+    for (int i = 0; i < 200 && !is_closed; ++i) {
+      // SET has no answer: the client hears of the refusal with its next request.
+      is_closed =
+          !greedy->Set(absl::StrCat("greedy/", client, "/", i), std::string(1 << 20, 'v')).ok() ||
+          !greedy->Add(absl::StrCat("greedy/count", client), 1).ok();
+    }
+    CHECK(is_closed);
+    CHECK(server->counts().budget.bytes <= size_t{13} << 20);
+  }
+  CHECK(server->counts().budget.refusals == 20);
+  CHECK(server->counts().budget.largest[0].run == "/greedy");
+  CHECK(ClientOf(*server)->Add("greedy/n", 1).value() == 1);  // its small keys go on, too
+  CHECK(modest->Add("modest/n", 1).value() == 2);
+  REQUIRE_OK(modest->Set("modest/large", std::string(4 << 20, 'v')));
+  CHECK(modest->Add("modest/n", 1).value() == 3);
+}
+
+TEST_CASE("values that nobody reads keep counting after they were replaced") {
+  const auto server = SmallStore();
+  std::vector<UniqueFd> lazy;
+  const auto writer = ClientOf(*server);
+  const std::string value(5 << 20, 'v');
+  const std::vector<std::string> keys(10, "/run/k");  // an answer that fits no socket
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE_OK(writer->Set("run/k", value));
+    CHECK(writer->Add("run/n", 1).value() == i + 1);
+    lazy.push_back(RawSocket());
+    ConnectTo(server->port(), lazy.back());
+    SendBytes(lazy.back().get(), Handshake() + Encoded({Opcode::kMultiGet, keys, {}, 0, 0}));
+    CHECK(ReadBytes(lazy.back().get(), 8).size() == 8);  // the answer is under way
+  }
+  CHECK(server->counts().budget.bytes > 2 * value.size());
+  CHECK_FALSE((writer->Set("run/k", value).ok() && writer->Add("run/n", 1).ok()));
+  lazy.clear();
+  CHECK(testing::PollUntil([&] { return server->counts().budget.bytes < size_t{6} << 20; }, kLong));
+}
+
+TEST_CASE("requests that do not end count for their run, and leave room for others") {
+  const auto server = SmallStore();
+  const std::string begun =
+      Handshake() +
+      Encoded({Opcode::kSet, {"run/k"}, {std::string(4 << 20, 'v')}, 0, 0}).substr(0, 3 << 20);
+  std::vector<Thread> slow;
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < 10; ++i) {
+    sockets.push_back(RawSocket());
+    ConnectTo(server->port(), sockets.back());
+  }
+  for (const UniqueFd& socket : sockets) {
+    auto thread = Thread::Start("slow", [&begun, fd = socket.get()] {
+      size_t sent = 0;  // some are closed meanwhile
+      while (sent < begun.size()) {
+        const ssize_t count = send(fd, &begun[sent], begun.size() - sent, MSG_NOSIGNAL);
+        if (count <= 0) return;
+        sent += static_cast<size_t>(count);
+      }
+    });
+    REQUIRE_OK(thread);
+    slow.push_back(*std::move(thread));
+  }
+  for (Thread& thread : slow) thread.Join();
+  CHECK(testing::PollUntil([&] { return server->counts().budget.refusals > 0; }, kLong));
+  CHECK(server->counts().budget.bytes <= size_t{13} << 20);
+  const auto client = ClientOf(*server);
+  REQUIRE_OK(client->Set("other/k", std::string(4 << 20, 'v')));
+  CHECK(client->Add("other/n", 1).value() == 1);
+  sockets.clear();
+  CHECK(testing::PollUntil([&] { return server->counts().budget.bytes < size_t{5} << 20; }, kLong));
 }
 
 TEST_CASE("keys of clients that left are dropped when the next one comes, those in use are not") {

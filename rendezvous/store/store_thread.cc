@@ -19,6 +19,8 @@ namespace {
 // While this much waits for a connection that does not read its answers, nothing is read from it.
 constexpr size_t kUnsentBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
+// What each connection may hold beside the table without being charged for it: the usual request.
+constexpr size_t kFreeBytes = 8 << 10;
 // The most requests that one connection has answered before another thread may use the table.
 constexpr int kRequestsPerTurn = 64;
 // How long a thread looks for events before it sleeps, while they keep coming that soon. It takes a
@@ -32,6 +34,7 @@ StoreThread::StoreThread(size_t index, SharedTable* shared)
     : index_(index), shared_(shared), next_id_(index), scratch_(kReadBytes, '\0') {
   {
     MutexLock lock(&shared_->mutex);
+    budget_ = &shared_->table.budget();
     for (const ThreadMail& mail : shared_->mail) doorbells_.push_back(mail.doorbell.get());
   }
   has_new_mail_.resize(doorbells_.size());
@@ -137,6 +140,7 @@ void StoreThread::Serve(Connection* connection, uint32_t events) {
   const ConnectionId id = connection->conversation.id;
   if (events & EPOLLOUT) {
     Flush(connection);
+    (void)Recharge(connection);  // it holds less
     if (!connection->held_input.empty() && connection->send_queue.bytes() < kUnsentBytesMax) {
       const std::string input = std::exchange(connection->held_input, "");
       Process(connection, input);
@@ -173,12 +177,28 @@ void StoreThread::Process(Connection* connection, absl::string_view input) {
     if (!answered.ok()) return Close(connection, answered);
   }
   Flush(connection);
+  const absl::Status charged = Recharge(connection);
+  if (!charged.ok()) Close(connection, charged);
+}
+
+// Sets the connection's charge to what it holds. The run of the request pays.
+absl::Status StoreThread::Recharge(Connection* connection) {
+  const size_t bytes = connection->parser.held_bytes() + connection->send_queue.copied_bytes() +
+                       connection->held_input.size();
+  Budget::Charge& charge = connection->under_way;
+  if (bytes <= kFreeBytes) {
+    charge = {};
+    return absl::OkStatus();
+  }
+  if (charge.bytes() == 0) charge = budget_->Open(Spaces::RunOf(connection->parser.first_key()));
+  return charge.Resize(bytes);
 }
 
 // Answers requests from the front of `*input`: all whole ones, but at most one turn's.
 absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* input) {
   CONVENE_ASSIGN_OR_RETURN(bool complete, connection->parser.Next(input));
   if (!complete) return absl::OkStatus();
+  connection->under_way = {};  // its bytes go into the table now
   MutexLock lock(&shared_->mutex);
   ReadMail();
   for (int i = 1; complete; ++i) {
@@ -187,6 +207,7 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
                                          &shared_->table, &connection->send_queue, &woken_);
     PostWoken();
     CONVENE_RETURN_IF_ERROR(answered);
+    connection->parser.Forget();
     if (i == kRequestsPerTurn || connection->send_queue.bytes() >= kUnsentBytesMax) break;
     CONVENE_ASSIGN_OR_RETURN(complete, connection->parser.Next(input));
   }
@@ -196,8 +217,9 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
 // `breach` is not OK when the peer broke the protocol.
 void StoreThread::Close(Connection* connection, const absl::Status& breach) {
   if (!breach.ok()) {
-    spdlog::warn("the store closes the connection of {}: {}", PeerName(connection->fd.get()),
-                 std::string(breach.message()));
+    complaints_.Warn(Clock::Real().Now(),
+                     absl::StrCat("the store closes the connection of ",
+                                  PeerName(connection->fd.get()), ": ", breach.message()));
   }
   {
     MutexLock lock(&shared_->mutex);
@@ -205,7 +227,9 @@ void StoreThread::Close(Connection* connection, const absl::Status& breach) {
     Depart(connection->conversation, &shared_->table, &woken_);
     PostWoken();
     --shared_->connections;
-    shared_->spaces.Leave(connection->conversation.id, Clock::Real().Now());
+    shared_->spaces.Leave(connection->conversation.id, Clock::Real().Now(),
+                          [this](const std::string& space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                              shared_->mutex) { return shared_->table.Holds(space); });
   }
   loop_.Forget(connection->fd.get());
   connections_.erase(connection->conversation.id);
@@ -214,11 +238,11 @@ void StoreThread::Close(Connection* connection, const absl::Status& breach) {
 // Called whenever a client comes: the table grows at no other time.
 void StoreThread::ForgetUnused() {
   if (!shared_->spaces.Forget(Clock::Real().Now())) return;
-  const size_t before = shared_->table.bytes();
+  const size_t before = budget_->bytes();
   shared_->table.DropIf([this](absl::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                             shared_->mutex) { return shared_->spaces.IsForgotten(key); });
   spdlog::info("the store dropped {} bytes of keys of jobs that are long over",
-               before - shared_->table.bytes());
+               before - budget_->bytes());
 }
 
 void StoreThread::ReadMail() {

@@ -21,7 +21,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rendezvous/net/acceptor.h"
+#include "rendezvous/net/complaints.h"
 #include "rendezvous/net/send_queue.h"
+#include "rendezvous/store/budget.h"
 #include "rendezvous/store/conversation.h"
 #include "rendezvous/store/spaces.h"
 #include "rendezvous/store/table.h"
@@ -75,6 +77,8 @@ class StoreThread {
     RequestParser parser;
     SendQueue send_queue;
     std::string held_input;  // received, but not to be looked at before the send queue has drained
+    // A request that is not whole, an answer that is not read: what is not in the table (any more).
+    Budget::Charge under_way;
     uint32_t interest = EPOLLIN;
   };
 
@@ -89,6 +93,7 @@ class StoreThread {
   void Serve(Connection* connection, uint32_t events);
   void Read(Connection* connection);
   void Process(Connection* connection, absl::string_view input);
+  absl::Status Recharge(Connection* connection);
   absl::Status AnswerSome(Connection* connection, absl::string_view* input);
   void Close(Connection* connection, const absl::Status& breach);
   void Flush(Connection* connection);
@@ -100,6 +105,7 @@ class StoreThread {
   // Constant.
   const size_t index_;
   SharedTable* const shared_;
+  Budget* budget_ = nullptr;                // the table's
   std::vector<const Doorbell*> doorbells_;  // of all threads
 
   // Of the thread alone.
@@ -113,7 +119,8 @@ class StoreThread {
   std::vector<ConnectionId> unsent_;  // connections here that were woken and not yet flushed
   std::vector<bool> has_new_mail_;    // threads whose doorbell is due
   size_t next_host_ = 0;              // the thread that gets the next accepted connection
-  bool looks_before_sleep_ = false;   // events came soon after the thread had run out of them
+  Complaints complaints_;
+  bool looks_before_sleep_ = false;  // events came soon after the thread had run out of them
 
   Thread thread_;
 };

@@ -7,32 +7,36 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/store/spaces.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 
-absl::Status Table::Charge(size_t bytes_before, size_t bytes_after) {
-  const size_t bytes = bytes_ - bytes_before + bytes_after;
-  if (bytes > bytes_max_ && bytes_after > bytes_before) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the store holds ", bytes_, " bytes and may hold ", bytes_max_,
-                     "; delete keys that are no longer needed, or serve fewer jobs with it"));
-  }
-  bytes_ = bytes;
-  return absl::OkStatus();
+absl::StatusOr<std::shared_ptr<Table::Held>> Table::Hold(const std::string& key,
+                                                         std::string value) {
+  CONVENE_ASSIGN_OR_RETURN(
+      Budget::Charge charge,
+      budget_.Take(Spaces::RunOf(key), kEntryBytes + key.size() + value.size()));
+  return std::make_shared<Held>(Held{std::move(value), std::move(charge)});
 }
 
 absl::Status Table::Set(const std::string& key, std::string value, Woken* woken) {
-  const auto [entry, inserted] = entries_.try_emplace(key);
-  const size_t before = inserted ? 0 : CostOf(key, *entry->second);
-  const absl::Status charged = Charge(before, CostOf(key, value));
-  if (!charged.ok()) {
-    if (inserted) entries_.erase(entry);
-    return charged;
+  const auto entry = entries_.find(key);
+  if (entry != entries_.end() && entry->second.use_count() == 1) {
+    // Nobody reads the old value, so the new one takes its place in the budget.
+    Budget::Charge& charge = entry->second->charge;
+    CONVENE_RETURN_IF_ERROR(charge.Resize(kEntryBytes + key.size() + value.size()));
+    entry->second = std::make_shared<Held>(Held{std::move(value), std::move(charge)});
+    return absl::OkStatus();
   }
-  entry->second = std::make_shared<std::string>(std::move(value));
-  if (inserted) WakeLine(&key_waiters_, key, woken);
+  CONVENE_ASSIGN_OR_RETURN(std::shared_ptr<Held> held, Hold(key, std::move(value)));
+  if (entry != entries_.end()) {
+    entry->second = std::move(held);
+    return absl::OkStatus();
+  }
+  entries_.emplace(key, std::move(held));
+  WakeLine(&key_lines_, key, woken);
   return absl::OkStatus();
 }
 
@@ -41,8 +45,8 @@ absl::StatusOr<Value> Table::CompareSet(const std::string& key, std::string expe
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) {
     if (!expected.empty()) return std::make_shared<const std::string>(std::move(expected));
-  } else if (*entry->second != expected) {
-    return entry->second;
+  } else if (entry->second->bytes != expected) {
+    return AsValue(entry->second);
   }
   CONVENE_RETURN_IF_ERROR(Set(key, std::move(desired), woken));
   return Get(key);
@@ -50,7 +54,7 @@ absl::StatusOr<Value> Table::CompareSet(const std::string& key, std::string expe
 
 Value Table::Get(const std::string& key) const {
   const auto entry = entries_.find(key);
-  return entry == entries_.end() ? nullptr : entry->second;
+  return entry == entries_.end() ? nullptr : AsValue(entry->second);
 }
 
 absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken* woken) {
@@ -58,7 +62,7 @@ absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken*
   const auto entry = entries_.find(key);
   if (entry != entries_.end()) {
     // PyTorch's server reads the number by std::stoll, too.
-    const char* const text = entry->second->c_str();
+    const char* const text = entry->second->bytes.c_str();
     char* end = nullptr;
     errno = 0;
     number = std::strtoll(text, &end, 10);
@@ -76,33 +80,30 @@ absl::StatusOr<int64_t> Table::Add(const std::string& key, int64_t delta, Woken*
 absl::Status Table::Append(const std::string& key, const std::string& suffix, Woken* woken) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return Set(key, suffix, woken);
-  CONVENE_RETURN_IF_ERROR(Charge(0, suffix.size()));
+  Held& held = *entry->second;
   if (entry->second.use_count() > 1) {  // a reply still reads the old value
-    entry->second = std::make_shared<std::string>(*entry->second);
+    return Set(key, absl::StrCat(held.bytes, suffix), woken);
   }
-  entry->second->append(suffix);
+  CONVENE_RETURN_IF_ERROR(held.charge.Resize(held.charge.bytes() + suffix.size()));
+  held.bytes.append(suffix);
   return absl::OkStatus();
 }
 
 bool Table::Delete(const std::string& key) {
   const auto entry = entries_.find(key);
   if (entry == entries_.end()) return false;
-  bytes_ -= CostOf(key, *entry->second);
   entries_.erase(entry);
   return true;
 }
 
 void Table::DropIf(const std::function<bool(absl::string_view key)>& is_over) {
-  absl::erase_if(entries_, [&](const auto& entry) {
-    if (!is_over(entry.first)) return false;
-    bytes_ -= CostOf(entry.first, *entry.second);
-    return true;
-  });
-  absl::erase_if(queues_, [&](const auto& queue) {
-    if (!is_over(queue.first)) return false;
-    for (const Value& item : queue.second.items) bytes_ -= CostOf(queue.first, *item);
-    return true;
-  });
+  const auto is_dropped = [&](const auto& entry) { return is_over(entry.first); };
+  absl::erase_if(entries_, is_dropped);
+  absl::erase_if(queues_, is_dropped);
+}
+
+bool Table::Holds(absl::string_view space) const {
+  return Exists(std::string(space)) || budget_.Holds(space);
 }
 
 bool Table::Exists(const std::string& key) const {
@@ -113,25 +114,25 @@ bool Table::ExistAll(const std::vector<std::string>& keys) const {
   return std::all_of(keys.begin(), keys.end(), [this](const auto& key) { return Exists(key); });
 }
 
-std::vector<std::string> Table::Keys() const {
-  std::vector<std::string> keys;
+std::vector<absl::string_view> Table::Keys() const {
+  std::vector<absl::string_view> keys;
   keys.reserve(entries_.size());
   for (const auto& [key, value] : entries_) keys.push_back(key);
   return keys;
 }
 
 absl::Status Table::QueuePush(const std::string& key, std::string item, Woken* woken) {
-  CONVENE_RETURN_IF_ERROR(Charge(0, CostOf(key, item)));
-  queues_[key].items.push_back(std::make_shared<const std::string>(std::move(item)));
+  CONVENE_ASSIGN_OR_RETURN(const std::shared_ptr<Held> held, Hold(key, std::move(item)));
+  queues_[key].items.push_back(AsValue(held));
   OfferItems(key, woken);
   return absl::OkStatus();
 }
 
 void Table::OfferItems(const std::string& key, Woken* woken) {
   const auto queue = queues_.find(key);
-  const auto line = key_waiters_.find(key);
-  if (queue == queues_.end() || line == key_waiters_.end()) return;
-  std::list<Waiter>& waiters = line->second;
+  const auto line = key_lines_.find(key);
+  if (queue == queues_.end() || line == key_lines_.end()) return;
+  std::list<Waiter>& waiters = line->second.waiters;
   while (!waiters.empty() && queue->second.items.size() > queue->second.reserved) {
     const Waiter waiter = waiters.front();
     waiters.pop_front();
@@ -141,13 +142,12 @@ void Table::OfferItems(const std::string& key, Woken* woken) {
     }
     Arrived(waiter, woken);
   }
-  if (waiters.empty()) key_waiters_.erase(line);
+  if (waiters.empty()) key_lines_.erase(line);
 }
 
 Value Table::TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue) {
   Value item = std::move(queue->second.items.front());
   queue->second.items.pop_front();
-  bytes_ -= CostOf(queue->first, *item);
   if (queue->second.items.empty()) queues_.erase(queue);
   return item;
 }
@@ -183,7 +183,7 @@ void Table::ReleaseReservation(ConnectionId id, Woken* woken) {
   OfferItems(key, woken);
 }
 
-bool Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
+absl::StatusOr<bool> Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
   CONVENE_CHECK(!IsWaiting(id) && !reservations_.contains(id));
   if (keys.size() == 1 && !entries_.contains(keys[0])) {
     const auto queue = queues_.find(keys[0]);
@@ -192,7 +192,8 @@ bool Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
       ++queue->second.reserved;
       return true;
     }
-    StandInLine(id, &key_waiters_, keys).reserves = true;
+    CONVENE_ASSIGN_OR_RETURN(Pending* const pending, StandInLine(id, &key_lines_, keys));
+    pending->reserves = true;
     return false;
   }
   std::vector<std::string> missing;
@@ -200,7 +201,7 @@ bool Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
     if (!Exists(key)) missing.push_back(key);
   }
   if (missing.empty()) return true;
-  StandInLine(id, &key_waiters_, missing);
+  CONVENE_RETURN_IF_ERROR(StandInLine(id, &key_lines_, missing).status());
   return false;
 }
 
@@ -209,41 +210,53 @@ absl::StatusOr<bool> Table::Barrier(ConnectionId id, const std::string& key, int
   CONVENE_CHECK(!IsWaiting(id));
   CONVENE_ASSIGN_OR_RETURN(const int64_t arrived, Add(key, 1, woken));
   if (arrived >= world_size) {
-    WakeLine(&barrier_waiters_, key, woken);
+    WakeLine(&barrier_lines_, key, woken);
     return true;
   }
-  StandInLine(id, &barrier_waiters_, {key});
+  CONVENE_RETURN_IF_ERROR(StandInLine(id, &barrier_lines_, {key}).status());
   return false;
 }
 
-Table::Pending& Table::StandInLine(ConnectionId id, Waiters* lines,
-                                   const std::vector<std::string>& keys) {
+absl::StatusOr<Table::Pending*> Table::StandInLine(ConnectionId id, Lines* lines,
+                                                   const std::vector<std::string>& keys) {
+  CONVENE_ASSIGN_OR_RETURN(
+      Budget::Charge charge,
+      budget_.Take(Spaces::RunOf(keys[0]), kEntryBytes + keys.size() * kPlaceBytes));
   Pending& pending = pending_[id];
   pending.lines = lines;
+  pending.charge = std::move(charge);
   pending.missing = keys.size();
   pending.places.reserve(keys.size());
   for (const std::string& key : keys) {
-    std::list<Waiter>& line = (*lines)[key];
-    line.push_back({id, pending.places.size()});
-    pending.places.push_back({key, std::prev(line.end())});
+    const auto [line, is_new] = lines->try_emplace(key);
+    line->second.waiters.push_back({id, pending.places.size()});
+    pending.places.push_back({&*line, std::prev(line->second.waiters.end())});
+    if (!is_new) continue;
+    absl::StatusOr<Budget::Charge> paid =
+        budget_.Take(Spaces::RunOf(key), kEntryBytes + key.size());
+    if (!paid.ok()) {
+      CancelWait(id);
+      return paid.status();
+    }
+    line->second.charge = *std::move(paid);
   }
-  return pending;
+  return &pending;
 }
 
 void Table::Arrived(const Waiter& waiter, Woken* woken) {
   const auto pending = pending_.find(waiter.id);
   CONVENE_CHECK(pending != pending_.end());
-  pending->second.places[waiter.index].done = true;
+  pending->second.places[waiter.index].line = nullptr;
   if (--pending->second.missing > 0) return;
   woken->push_back(waiter.id);
   pending_.erase(pending);
 }
 
-void Table::WakeLine(Waiters* lines, const std::string& key, Woken* woken) {
+void Table::WakeLine(Lines* lines, const std::string& key, Woken* woken) {
   if (lines->empty()) return;
   const auto line = lines->find(key);
   if (line == lines->end()) return;
-  const std::list<Waiter> waiters = std::move(line->second);
+  const std::list<Waiter> waiters = std::move(line->second.waiters);
   lines->erase(line);
   for (const Waiter& waiter : waiters) Arrived(waiter, woken);
 }
@@ -252,10 +265,10 @@ void Table::CancelWait(ConnectionId id) {
   const auto pending = pending_.find(id);
   if (pending == pending_.end()) return;
   for (const Place& place : pending->second.places) {
-    if (place.done) continue;
-    const auto line = pending->second.lines->find(place.key);
-    line->second.erase(place.position);
-    if (line->second.empty()) pending->second.lines->erase(line);
+    if (place.line == nullptr) continue;
+    std::list<Waiter>& waiters = place.line->second.waiters;
+    waiters.erase(place.position);
+    if (waiters.empty()) pending->second.lines->erase(place.line->first);
   }
   pending_.erase(pending);
 }

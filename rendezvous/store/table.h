@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "rendezvous/store/budget.h"
 
 namespace convene::rendezvous {
 
@@ -27,8 +29,11 @@ using Value = std::shared_ptr<const std::string>;
 inline constexpr size_t kKeyBytesMax = 8 << 10;
 inline constexpr size_t kValueBytesMax = 8 << 20;
 inline constexpr size_t kKeysPerRequestMax = 131072;
-// The bytes that an entry or a queued item takes beside its key and value, about.
-inline constexpr size_t kEntryBytes = 128;
+// The bytes that an entry, a queued item, a waiting connection or a line of them takes beside its
+// key and value, about.
+inline constexpr size_t kEntryBytes = 224;
+// The bytes that a connection's place in one line takes.
+inline constexpr size_t kPlaceBytes = 64;
 
 // Not thread-safe: the store's threads share it under one lock (store_thread.h).
 //
@@ -41,12 +46,15 @@ inline constexpr size_t kEntryBytes = 128;
 // next request, so that "wait, then pop" by several consumers gives each item to one of them and no
 // consumer comes away empty.
 //
-// Errors: ResourceExhausted when bytes() would be more than `bytes_max`; nothing is changed then.
+// Each key is of a run (Spaces::RunOf), which may hold a share of the budget (budget.h). A value
+// counts until its last reader has let it go, on whatever thread. The table outlives its values.
+//
+// Errors: ResourceExhausted when the run may hold no more; nothing is changed then.
 class Table {
  public:
   using Woken = std::vector<ConnectionId>;
 
-  explicit Table(size_t bytes_max = size_t{4} << 30) : bytes_max_(bytes_max) {}
+  explicit Table(size_t bytes_max = size_t{4} << 30) : budget_(bytes_max) {}
 
   absl::Status Set(const std::string& key, std::string value, Woken* woken);
   // Returns the value afterwards: `desired` when it was stored (present and equal to `expected`, or
@@ -65,9 +73,13 @@ class Table {
   bool ExistAll(const std::vector<std::string>& keys) const;
   // Keys with a value; queues are not among them.
   size_t size() const { return entries_.size(); }
-  std::vector<std::string> Keys() const;
-  // Bytes of keys, values and queued items, each with kEntryBytes.
-  size_t bytes() const { return bytes_; }
+  // Valid until the next call that is not const.
+  std::vector<absl::string_view> Keys() const;
+  // Also for what connections hold beside the table (its own lock).
+  Budget& budget() { return budget_; }
+  const Budget& budget() const { return budget_; }
+  // Whether a key or a queue of this space (Spaces::SpaceOf) exists, or is still being read.
+  bool Holds(absl::string_view space) const;
   // Drops each key, and each queue, for which `is_over` is true. REQUIRES: no connection waits for
   // them.
   void DropIf(const std::function<bool(absl::string_view key)>& is_over);
@@ -81,7 +93,7 @@ class Table {
   size_t QueueLength(const std::string& key) const;
 
   // True when all keys exist; false when `id` now waits for the missing ones.
-  bool Wait(ConnectionId id, const std::vector<std::string>& keys);
+  absl::StatusOr<bool> Wait(ConnectionId id, const std::vector<std::string>& keys);
   // Adds 1 to the number at `key`. True when that reaches `world_size`: everyone in the barrier is
   // woken. False: `id` now waits in it. FailedPrecondition as for Add. The number is never reset: a
   // key serves one barrier.
@@ -93,7 +105,7 @@ class Table {
   // Connections that an item is kept for.
   size_t reserved() const { return reservations_.size(); }
   // Keys and barriers for which a connection stands in line.
-  size_t lines() const { return key_waiters_.size() + barrier_waiters_.size(); }
+  size_t lines() const { return key_lines_.size() + barrier_lines_.size(); }
   // Ends the wait or barrier of `id` without an answer (cancel or disconnect), in time linear in
   // its keys.
   void CancelWait(ConnectionId id);
@@ -101,6 +113,10 @@ class Table {
   void ReleaseReservation(ConnectionId id, Woken* woken);
 
  private:
+  struct Held {
+    std::string bytes;
+    Budget::Charge charge;
+  };
   struct Queue {
     std::deque<Value> items;
     size_t reserved = 0;  // <= items.size()
@@ -109,15 +125,19 @@ class Table {
     ConnectionId id;
     size_t index;  // into Pending::places
   };
-  using Waiters = absl::flat_hash_map<std::string, std::list<Waiter>>;
+  struct Line {
+    std::list<Waiter> waiters;
+    Budget::Charge charge;
+  };
+  using Lines = absl::node_hash_map<std::string, Line>;
   // Where a connection stands in line for one key.
   struct Place {
-    std::string key;
+    Lines::value_type* line = nullptr;  // nullptr: the key has come
     std::list<Waiter>::iterator position;
-    bool done = false;
   };
   struct Pending {
-    Waiters* lines = nullptr;  // &key_waiters_ or &barrier_waiters_
+    Lines* lines = nullptr;  // &key_lines_ or &barrier_lines_
+    Budget::Charge charge;
     std::vector<Place> places;
     size_t missing = 0;
     bool reserves =
@@ -125,23 +145,21 @@ class Table {
   };
 
   bool Exists(const std::string& key) const;
-  static size_t CostOf(const std::string& key, const std::string& value) {
-    return kEntryBytes + key.size() + value.size();
-  }
-  absl::Status Charge(size_t bytes_before, size_t bytes_after);
-  Pending& StandInLine(ConnectionId id, Waiters* lines, const std::vector<std::string>& keys);
+  absl::StatusOr<std::shared_ptr<Held>> Hold(const std::string& key, std::string value);
+  static Value AsValue(const std::shared_ptr<Held>& held) { return Value(held, &held->bytes); }
+  absl::StatusOr<Pending*> StandInLine(ConnectionId id, Lines* lines,
+                                       const std::vector<std::string>& keys);
   void Arrived(const Waiter& waiter, Woken* woken);
-  void WakeLine(Waiters* lines, const std::string& key, Woken* woken);
+  void WakeLine(Lines* lines, const std::string& key, Woken* woken);
   // Hands the queue's free items to the connections that wait for it, first come first served.
   void OfferItems(const std::string& key, Woken* woken);
   Value TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue);
 
-  const size_t bytes_max_;
-  size_t bytes_ = 0;
-  absl::flat_hash_map<std::string, std::shared_ptr<std::string>> entries_;
+  Budget budget_;  // first: it outlives the rest
+  absl::flat_hash_map<std::string, std::shared_ptr<Held>> entries_;
   absl::flat_hash_map<std::string, Queue> queues_;  // never an empty one
-  Waiters key_waiters_;  // keys that do not exist, or queues all reserved
-  Waiters barrier_waiters_;
+  Lines key_lines_;  // of keys that do not exist, or of queues that are all reserved
+  Lines barrier_lines_;
   absl::flat_hash_map<ConnectionId, Pending> pending_;
   absl::flat_hash_map<ConnectionId, std::string> reservations_;  // connection -> queue
 };

@@ -53,7 +53,7 @@ TEST_CASE_METHOD(Fixture, "compare-set answers as PyTorch's server does in its f
 }
 
 TEST_CASE_METHOD(Fixture, "compare-set wakes a waiter only when the key comes to be") {
-  CHECK_FALSE(table.Wait(7, {"k"}));
+  CHECK_FALSE(table.Wait(7, {"k"}).value());
   CompareSet("k", "token", "new");
   CHECK(woken.empty());
   CompareSet("k", "", "new");
@@ -94,8 +94,8 @@ TEST_CASE_METHOD(Fixture, "append creates, then extends, and leaves a value bein
 
 TEST_CASE_METHOD(Fixture, "a wait ends when the last of its keys has come, in any order") {
   Set("here", "");
-  CHECK(table.Wait(1, {"here"}));
-  CHECK_FALSE(table.Wait(2, {"here", "a", "b"}));
+  CHECK(table.Wait(1, {"here"}).value());
+  CHECK_FALSE(table.Wait(2, {"here", "a", "b"}).value());
   Set("b", "");
   CHECK(woken.empty());
   CHECK(table.IsWaiting(2));
@@ -106,9 +106,9 @@ TEST_CASE_METHOD(Fixture, "a wait ends when the last of its keys has come, in an
 
 TEST_CASE_METHOD(Fixture, "every kind of write wakes the waiters of its key, each once") {
   for (ConnectionId id = 1; id <= 4; ++id) {
-    CHECK_FALSE(table.Wait(id, {"k" + std::to_string(id)}));
+    CHECK_FALSE(table.Wait(id, {"k" + std::to_string(id)}).value());
   }
-  CHECK_FALSE(table.Wait(5, {"k1"}));
+  CHECK_FALSE(table.Wait(5, {"k1"}).value());
   Set("k1", "");
   CHECK(woken == Woken{1, 5});
   REQUIRE_OK(table.Add("k2", 0, &woken));
@@ -120,19 +120,19 @@ TEST_CASE_METHOD(Fixture, "every kind of write wakes the waiters of its key, eac
 }
 
 TEST_CASE_METHOD(Fixture, "a cancelled wait is never woken and others stay in line") {
-  CHECK_FALSE(table.Wait(1, {"a", "b"}));
-  CHECK_FALSE(table.Wait(2, {"b"}));
+  CHECK_FALSE(table.Wait(1, {"a", "b"}).value());
+  CHECK_FALSE(table.Wait(2, {"b"}).value());
   Set("a", "");
   table.CancelWait(1);
   table.CancelWait(1);
   table.CancelWait(99);
   Set("b", "");
   CHECK(woken == Woken{2});
-  CHECK(table.Wait(1, {"a", "b"}));
+  CHECK(table.Wait(1, {"a", "b"}).value());
 }
 
 TEST_CASE_METHOD(Fixture, "a key named twice in one wait counts once it is there") {
-  CHECK_FALSE(table.Wait(1, {"a", "a"}));
+  CHECK_FALSE(table.Wait(1, {"a", "a"}).value());
   Set("a", "");
   CHECK(woken == Woken{1});
 }
@@ -151,11 +151,11 @@ TEST_CASE_METHOD(Fixture, "a queue gives its items in order and says how many th
 }
 
 TEST_CASE_METHOD(Fixture, "one item wakes one consumer and waits for that one") {
-  CHECK_FALSE(table.Wait(1, {"q"}));
-  CHECK_FALSE(table.Wait(2, {"q"}));
+  CHECK_FALSE(table.Wait(1, {"q"}).value());
+  CHECK_FALSE(table.Wait(2, {"q"}).value());
   Push("q", "first");
   CHECK(woken == Woken{1});
-  CHECK_FALSE(table.Wait(3, {"q"}));  // the item there is the first consumer's
+  CHECK_FALSE(table.Wait(3, {"q"}).value());  // the item there is the first consumer's
   CHECK(Pop(9, "q") == "nothing");
   CHECK(Pop(1, "q") == "first");
   Push("q", "second");
@@ -167,8 +167,8 @@ TEST_CASE_METHOD(Fixture, "one item wakes one consumer and waits for that one") 
 
 TEST_CASE_METHOD(Fixture, "a reserved item that its consumer does not take goes to the next") {
   Push("q", "item");
-  CHECK(table.Wait(1, {"q"}));
-  CHECK_FALSE(table.Wait(2, {"q"}));
+  CHECK(table.Wait(1, {"q"}).value());
+  CHECK_FALSE(table.Wait(2, {"q"}).value());
   table.ReleaseReservation(1, &woken);
   CHECK(woken == Woken{2});
   table.ReleaseReservation(2, &woken);
@@ -177,14 +177,14 @@ TEST_CASE_METHOD(Fixture, "a reserved item that its consumer does not take goes 
 
 TEST_CASE_METHOD(Fixture, "a consumer that turns to another queue frees what it had reserved") {
   Push("q", "item");
-  CHECK(table.Wait(1, {"q"}));
+  CHECK(table.Wait(1, {"q"}).value());
   CHECK(Pop(1, "other") == "nothing");
   CHECK(Pop(2, "q") == "item");
 }
 
 TEST_CASE_METHOD(Fixture, "watchers of several keys see an item without keeping it") {
-  CHECK_FALSE(table.Wait(1, {"q", "k"}));
-  CHECK_FALSE(table.Wait(2, {"q"}));
+  CHECK_FALSE(table.Wait(1, {"q", "k"}).value());
+  CHECK_FALSE(table.Wait(2, {"q"}).value());
   Push("q", "item");
   CHECK(woken == Woken{2});
   Set("k", "");
@@ -202,7 +202,7 @@ TEST_CASE_METHOD(Fixture, "a barrier lets all go when the last one comes") {
 }
 
 TEST_CASE_METHOD(Fixture, "neither a set of its key nor a wait for it disturbs a barrier") {
-  CHECK_FALSE(table.Wait(9, {"b"}));
+  CHECK_FALSE(table.Wait(9, {"b"}).value());
   CHECK_FALSE(table.Barrier(1, "b", 2, &woken).value());
   CHECK(woken == Woken{9});
   Set("b", "1");
@@ -219,41 +219,83 @@ TEST_CASE_METHOD(Fixture, "a cancelled barrier keeps its count") {
 }
 
 TEST_CASE("a full table refuses growth, keeps what it has and takes smaller values") {
-  Table table(kEntryBytes + 10);
+  Table table(size_t{8} << 20);
   Woken woken;
-  REQUIRE_OK(table.Set("k", "123456789", &woken));
-  CHECK_STATUS(table.Set("k", "1234567890", &woken), absl::StatusCode::kResourceExhausted,
-               "may hold 138");
-  CHECK_STATUS(table.Set("j", "", &woken), absl::StatusCode::kResourceExhausted, "may hold 138");
-  CHECK_STATUS(table.Append("k", "0", &woken), absl::StatusCode::kResourceExhausted, "delete keys");
-  CHECK_STATUS(table.QueuePush("q", "", &woken), absl::StatusCode::kResourceExhausted, "");
-  CHECK(*table.Get("k") == "123456789");
+  const std::string half(3 << 20, 'v');  // of what large values may have: 6 MiB
+  REQUIRE_OK(table.Set("k", half.substr(1000), &woken));
+  const size_t bytes = table.budget().bytes();
+  for (const absl::Status& refused :
+       {table.Set("k", half, &woken), table.Set("j", half, &woken), table.Append("k", half, &woken),
+        table.QueuePush("q", half, &woken), table.CompareSet("j", "", half, &woken).status()}) {
+    CHECK_STATUS(refused, absl::StatusCode::kResourceExhausted, "keys without a prefix");
+  }
+  CHECK(table.Get("k")->size() == half.size() - 1000);
   CHECK_FALSE(table.ExistAll({"j"}));
+  CHECK(table.QueueLength("q") == 0);
+  CHECK(table.budget().bytes() == bytes);
+  CHECK(table.Add("n", 1, &woken).value() == 1);  // small values go on
+  REQUIRE_OK(table.Set("run/k", half.substr(half.size() / 2 + 1000), &woken));  // another run, too
   REQUIRE_OK(table.Set("k", "1", &woken));
-  table.Delete("k");
-  REQUIRE_OK(table.QueuePush("q", "123456789", &woken));
-  table.QueuePop(1, "q", &woken);
-  REQUIRE_OK(table.Set("k", "123456789", &woken));
+  REQUIRE_OK(table.QueuePush("q", half.substr(half.size() / 2), &woken));
+}
+
+TEST_CASE_METHOD(Fixture, "nothing counts any more once all of it is gone, and its readers too") {
+  const std::string large(100000, 'v');
+  Set("run/a", large);
+  Set("run/a", "1");
+  Set("run/a", large);
+  CompareSet("run/a", large, large + "2");
+  REQUIRE_OK(table.Append("run/a", large, &woken));
+  REQUIRE_OK(table.Append("run/b", "1", &woken));
+  REQUIRE_OK(table.Add("run/n", 1, &woken));
+  Push("run/q", large);
+  CHECK_FALSE(table.Wait(1, {"run/x", "run/y"}).value());
+  CHECK_FALSE(table.Wait(2, {"run/x"}).value());
+  CHECK_FALSE(table.Barrier(3, "run/n", 9, &woken).value());
+  Value read = table.Get("run/a");
+  Set("run/a", "1");
+  const size_t bytes_read = table.budget().bytes();
+  read.reset();
+  CHECK(table.budget().bytes() == bytes_read - kEntryBytes - 5 - 2 * large.size() - 1);
+  for (const char* key : {"run/a", "run/b", "run/n"}) CHECK(table.Delete(key));
+  Set("run/x", "");
+  CHECK(table.Delete("run/x"));
+  CHECK(Pop(4, "run/q") == large);
+  table.CancelWait(1);
+  table.CancelWait(3);
+  CHECK(table.budget().bytes() == 0);
+}
+
+TEST_CASE("waits count, and a wait that is refused leaves nothing") {
+  Table table(size_t{1} << 20);
+  Woken woken;
+  std::vector<std::string> keys;
+  for (int i = 0; i < 1000; ++i) keys.push_back(absl::StrCat("run/", i, std::string(1000, 'k')));
+  CHECK_STATUS(table.Wait(1, keys), absl::StatusCode::kResourceExhausted, "\"run\"");
+  CHECK_FALSE(table.IsWaiting(1));
+  CHECK(table.lines() == 0);
+  CHECK(table.budget().bytes() == 0);
+  CHECK_FALSE(table.Wait(1, {keys[0]}).value());
 }
 
 TEST_CASE_METHOD(Fixture, "what is over is dropped, its bytes with it") {
   Set("/run1/a", "1");
   Set("/run1/b", "2");
   Push("/run1/q", "item");
-  const size_t bytes_over = table.bytes();
+  const size_t bytes_over = table.budget().bytes();
   Set("/run2/a", "3");
   Push("/run2/q", "item");
-  const size_t bytes_before = table.bytes();
+  const size_t bytes_before = table.budget().bytes();
   table.DropIf([](absl::string_view key) { return key.substr(0, 6) == "/run1/"; });
-  CHECK(table.Keys() == std::vector<std::string>{"/run2/a"});
+  CHECK(table.Keys() == std::vector<absl::string_view>{"/run2/a"});
   CHECK(table.QueueLength("/run1/q") == 0);
   CHECK(table.QueueLength("/run2/q") == 1);
-  CHECK(table.bytes() == bytes_before - bytes_over);
+  CHECK(table.budget().bytes() == bytes_before - bytes_over);
 }
 
 TEST_CASE_METHOD(Fixture, "leaving costs as much as one waits for, however many others wait") {
   constexpr ConnectionId kWaiters = 20000;
-  for (ConnectionId id = 0; id < kWaiters; ++id) CHECK_FALSE(table.Wait(id, {"same"}));
+  for (ConnectionId id = 0; id < kWaiters; ++id) CHECK_FALSE(table.Wait(id, {"same"}).value());
   for (ConnectionId id = 0; id + 1 < kWaiters; ++id) table.CancelWait(id);
   Set("same", "");
   CHECK(woken == Woken{kWaiters - 1});

@@ -10,6 +10,9 @@
 namespace convene::rendezvous {
 namespace {
 
+// A connection keeps the memory of a request up to this size for its next one.
+constexpr size_t kKeptBytesMax = 8 << 10;
+
 // An opcode's fields, in order: k key, v value, n 64-bit number, w 32-bit word. `counted`: a 64-bit
 // count comes first and the fields repeat that often.
 struct Shape {
@@ -88,8 +91,9 @@ absl::StatusOr<bool> RequestParser::TakeText(absl::string_view* input, size_t li
     in_text_ = true;
     text_bytes_left_ = length;
     into->emplace_back();
+    // A page of this memory is taken only when bytes arrive in it.
+    into->back().reserve(length);
   }
-  // Memory grows with the bytes that have arrived, not with the promised length.
   const size_t taken = std::min(text_bytes_left_, input->size());
   into->back().append(input->data(), taken);
   input->remove_prefix(taken);
@@ -169,6 +173,22 @@ absl::StatusOr<bool> RequestParser::Next(absl::string_view* input) {
   }
   in_request_ = false;
   return true;
+}
+
+size_t RequestParser::held_bytes() const {
+  return request_bytes_ - text_bytes_left_ +
+         (request_.keys.size() + request_.values.size()) * sizeof(std::string);
+}
+
+absl::string_view RequestParser::first_key() const {
+  const bool is_partial = in_text_ && request_.keys.size() == 1 && request_.values.empty();
+  return request_.keys.empty() || is_partial ? absl::string_view() : request_.keys.front();
+}
+
+void RequestParser::Forget() {
+  if (held_bytes() <= kKeptBytesMax) return;
+  request_ = Request();
+  request_bytes_ = 0;
 }
 
 void EncodeRequest(const Request& request, std::string* wire) {

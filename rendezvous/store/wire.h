@@ -60,8 +60,7 @@ struct Request {
 // Takes a connection's bytes in pieces of any size. Not thread-safe.
 class RequestParser {
  public:
-  // `request_bytes_max`: of one request's keys and values together. A connection can make the
-  // server hold so much before the table's limit counts it.
+  // `request_bytes_max`: of one request's keys and values together.
   explicit RequestParser(size_t request_bytes_max = size_t{512} << 20)
       : request_bytes_max_(request_bytes_max) {}
 
@@ -72,6 +71,12 @@ class RequestParser {
   // The request that Next() completed; the caller may move from it. Valid until the next call of
   // Next().
   Request& request() { return request_; }
+  // What the request that is not whole yet, or was answered last, takes in memory, about.
+  size_t held_bytes() const;
+  // The first key of that request; "" when there is none yet.
+  absl::string_view first_key() const;
+  // After the last request was answered: gives up the memory of a large one.
+  void Forget();
 
  private:
   bool TakeScalar(absl::string_view* input, size_t size);

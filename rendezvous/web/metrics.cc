@@ -8,9 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
+
+constexpr size_t kLongestKeys = 200;
 
 // Enough digits to read back the same number.
 std::string Number(double value) { return absl::StrFormat("%.17g", value); }
@@ -109,7 +112,20 @@ void WriteStore(const StoreServer::Counts& counts, Writer* writer) {
   gauge("convene_store_waiting", "Clients of the daemon's TCPStore in a wait or a barrier.",
         counts.waiting);
   gauge("convene_store_keys", "Keys with a value; queues are not among them.", counts.keys);
-  gauge("convene_store_bytes", "Bytes of keys, values and queued items.", counts.bytes);
+  gauge("convene_store_bytes", "Bytes of all that clients make the store hold.",
+        counts.budget.bytes);
+  gauge("convene_store_bytes_max", "The most bytes that the store may hold (--store-memory).",
+        counts.budget.bytes_max);
+  writer->Single("convene_store_refusals_total", "counter",
+                 "Requests that the store had no room for; each ended its connection.",
+                 counts.budget.refusals);
+  writer->Metric("convene_store_run_bytes", "gauge",
+                 "Bytes of the runs that hold most, by the beginning of their keys.");
+  std::map<std::string, int64_t> by_name;  // cut names may be equal
+  for (const Budget::RunBytes& run : counts.budget.largest) {
+    by_name[Utf8(run.run, kLongestKeys)] += static_cast<int64_t>(run.bytes);
+  }
+  for (const auto& [name, bytes] : by_name) writer->Sample("keys", name, bytes);
 }
 
 void WriteProcess(const ProcessUsage& process, Writer* writer) {

@@ -14,7 +14,8 @@ namespace convene::rendezvous {
 
 inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
-// At most JobTable::kMostJobs values of the label `run`; no other label grows. `store`: none before
+// At most JobTable::kMostJobs values of the label `run`, and StoreServer::kRunsCounted of the label
+// `keys` (the beginning of a run's keys); no other label grows. `store`: none before
 // its first client.
 std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
                         const std::optional<StoreServer::Counts>& store,

@@ -56,6 +56,22 @@ TEST_CASE("the histogram is cumulative, and its bounds belong to the lower bucke
   }
 }
 
+TEST_CASE("the store tells what it holds, for whom, and what it refused") {
+  StoreServer::Counts counts;
+  counts.budget = {.bytes = 300,
+                   .bytes_max = 1000,
+                   .refusals = 2,
+                   .largest = {{"/torch.rendezvous.a", 200}, {std::string("\xff\"/\0b", 5), 100}}};
+  const std::string text = MetricsText({}, {}, counts, {});
+  for (const char* line : {"convene_store_bytes 300\n", "convene_store_bytes_max 1000\n",
+                           "convene_store_refusals_total 2\n",
+                           "convene_store_run_bytes{keys=\"/torch.rendezvous.a\"} 200\n",
+                           "convene_store_run_bytes{keys=\"?\\\"/"}) {
+    INFO(line);
+    CHECK(absl::StrContains(text, line));
+  }
+}
+
 TEST_CASE("the process is seen as it is") {
   const ProcessUsage usage = ReadProcessUsage();
   CHECK(usage.resident_bytes > 1 << 20);

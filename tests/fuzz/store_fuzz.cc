@@ -25,9 +25,9 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kPeers = 4;
-// The most bytes that one byte of input may add to the table: ADD to a key of no bytes makes a
-// number ("0").
-constexpr size_t kTableBytesPerInputByte = 20;
+// The most bytes that one byte of input may add to the table: a wait for a key of no bytes is 17
+// bytes, and makes a waiting connection, a line, a place in it and perhaps a run.
+constexpr size_t kTableBytesPerInputByte = 60;
 
 struct Peer {
   Conversation conversation;
@@ -60,7 +60,7 @@ class Host {
       if (!*complete) break;
       if (!AnswerNext(&peer)) return Replace(index);
     }
-    CONVENE_CHECK(table_.bytes() <= input_bytes_ * kTableBytesPerInputByte);
+    CONVENE_CHECK(table_.budget().bytes() <= input_bytes_ * kTableBytesPerInputByte);
   }
 
  private:
@@ -129,7 +129,7 @@ class Host {
       }
       case Opcode::kListKeys: {
         size_t bytes = 8;
-        for (const std::string& key : table_.Keys()) bytes += 8 + key.size();
+        for (const absl::string_view key : table_.Keys()) bytes += 8 + key.size();
         return bytes;
       }
       default:

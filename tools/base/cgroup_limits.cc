@@ -1,5 +1,7 @@
 #include "tools/base/cgroup_limits.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -101,6 +103,11 @@ CgroupLimits ReadCgroupLimits(const std::string& root) {
     }
   }
   return limits;
+}
+
+int64_t UsableMemoryBytes() {
+  const int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return std::min(bytes, ReadCgroupLimits().memory_bytes.value_or(bytes));
 }
 
 }  // namespace convene

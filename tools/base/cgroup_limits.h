@@ -19,4 +19,8 @@ struct CgroupLimits {
 // /proc and /sys: for tests.
 CgroupLimits ReadCgroupLimits(const std::string& root = "");
 
+// The memory that this process may use: what the machine has, or what the cgroups of a container or
+// a Slurm job leave of it.
+int64_t UsableMemoryBytes();
+
 }  // namespace convene

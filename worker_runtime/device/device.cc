@@ -1,8 +1,6 @@
 #include "worker_runtime/device/device.h"
 
 #include <omp.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -24,12 +22,6 @@ struct QueuePoint final : public Event {
   uint64_t count = 0;
 };
 
-// As much as the machine has, or as the cgroups of a container or a Slurm job leave of it.
-int64_t HostMemoryBytes() {
-  const int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return std::min(bytes, ReadCgroupLimits().memory_bytes.value_or(bytes));
-}
-
 class CpuDevice final : public Device {
  public:
   CpuDevice()
@@ -40,7 +32,7 @@ class CpuDevice final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const std::string& description() const override { return description_; }
-  int64_t memory_bytes() const override { return HostMemoryBytes(); }
+  int64_t memory_bytes() const override { return UsableMemoryBytes(); }
   Memory& memory() override { return HostMemory(); }
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return compute_; }
