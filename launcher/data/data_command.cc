@@ -41,7 +41,14 @@ Program DataProgram() {
        CommandRow("convert", "write a token file in another program's format",
                   "Write the documents of INPUT, a token file of any known format, to OUTPUT in "
                   "the format of Convene, Megatron-LM, llm.c or nanotron.",
-                  ConvertCommand)}};
+                  ConvertCommand),
+       CommandRow(
+           "cache", "list and prune the token files that convene-train keeps",
+           "List the token files that convene-train has made of texts and keeps in its "
+           "cache: the size, when each was last used, whether a process uses it now, and what "
+           "it was made from. A line below a file says that it is surplus, and why; with "
+           "--prune such files are removed. A file in use is never removed.",
+           CacheCommand)}};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ absl::StatusOr<int> ShowCommand(const ShowFlags& flags);
 absl::StatusOr<int> VerifyCommand(const VerifyFlags& flags);
 absl::StatusOr<int> BlendCommand(const BlendFlags& flags);
 absl::StatusOr<int> ConvertCommand(const ConvertFlags& flags);
+absl::StatusOr<int> CacheCommand(const CacheFlags& flags);
 
 // The row of `convene data`, with a table of commands of its own.
 Command DataRow();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/environment.h"
 
 namespace convene::launcher {
 namespace {
@@ -206,6 +207,43 @@ void AddFlags(FlagReader* reader, ConvertFlags* flags) {
     flags->input = (*words)[0];
     flags->output = (*words)[1];
     return absl::OkStatus();
+  });
+}
+
+void AddFlags(FlagReader* reader, CacheFlags* flags) {
+  reader->Option("dir", &flags->directory,
+                 "the folder of token files, as convene-train's --token-cache-dir (default "
+                 "$XDG_CACHE_HOME/convene, ~/.cache/convene)",
+                 {.value = "DIR", .is_directory = true});
+  reader->Switch("prune", &flags->prune,
+                 "remove what the list shows as surplus. Without this flag nothing is removed");
+  reader->Custom("unused-days",
+                 [flags](const std::string& text) -> absl::Status {
+                   double days = 0;
+                   if (!ParseValue(text, &days).ok() || days < 0) {
+                     return absl::InvalidArgumentError("write days, such as 7 or 0.5");
+                   }
+                   flags->bounds.unused_max = absl::Hours(24) * days;
+                   return absl::OkStatus();
+                 },
+                 "surplus: a file that nobody used for longer (default 30)", {.value = "DAYS"});
+  reader->Custom(
+      "max-bytes",
+      [flags](const std::string& text) {
+        return ParseSize(text, &flags->bounds.bytes_max.emplace());
+      },
+      "surplus: the files that nobody used for the longest time, while all together are larger "
+      "(default a quarter of the disk)",
+      {.value = "SIZE"});
+  reader->Switch("all", &flags->all, "surplus: every file that is not in use");
+  reader->Check([flags]() -> absl::Status {
+    if (flags->all) flags->bounds = {.unused_max = -absl::InfiniteDuration(), .bytes_max = 0};
+    if (flags->directory.empty()) {
+      flags->directory = worker::DefaultTokenCacheDirectory(ProcessEnvironment());
+    }
+    if (!flags->directory.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "neither XDG_CACHE_HOME nor HOME says where the cache is; give its folder by --dir");
   });
 }
 

@@ -9,6 +9,7 @@
 #include "tools/base/flag_reader.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/prepare/token_cache.h"
 #include "worker_runtime/data/store/token_source.h"
 
 namespace convene::launcher {
@@ -49,10 +50,18 @@ struct ConvertFlags {
   bool drop_counted = false;
 };
 
+struct CacheFlags {
+  std::string directory;  // "": the default of convene-train
+  bool prune = false;
+  bool all = false;
+  worker::TokenCacheBounds bounds;
+};
+
 void AddFlags(FlagReader* reader, PrepareFlags* flags);
 void AddFlags(FlagReader* reader, ShowFlags* flags);
 void AddFlags(FlagReader* reader, VerifyFlags* flags);
 void AddFlags(FlagReader* reader, BlendFlags* flags);
 void AddFlags(FlagReader* reader, ConvertFlags* flags);
+void AddFlags(FlagReader* reader, CacheFlags* flags);
 
 }  // namespace convene::launcher

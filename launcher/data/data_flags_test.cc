@@ -78,5 +78,22 @@ TEST_CASE("the other commands want their files") {
   CHECK(convert.to == worker::TokenFormat::kLlmc);
 }
 
+TEST_CASE("the cache's bounds are those of the trainer unless they are given") {
+  CacheFlags flags;
+  REQUIRE_OK(Read({"--dir", "/cache"}, &flags));
+  CHECK_FALSE(flags.prune);
+  CHECK(flags.bounds.unused_max == absl::Hours(30 * 24));
+  CHECK_FALSE(flags.bounds.bytes_max.has_value());
+  REQUIRE_OK(Read({"--dir=/cache", "--prune", "--unused-days=0.5", "--max-bytes=2G"}, &flags));
+  CHECK(flags.prune);
+  CHECK(flags.directory == "/cache");
+  CHECK(flags.bounds.unused_max == absl::Hours(12));
+  CHECK(flags.bounds.bytes_max == int64_t{2} << 30);
+  REQUIRE_OK(Read({"--dir=/cache", "--all"}, &flags));
+  CHECK(flags.bounds.bytes_max == 0);
+  CHECK_STATUS(Read({"--unused-days", "soon"}, &flags), absl::StatusCode::kInvalidArgument,
+               "write days");
+}
+
 }  // namespace
 }  // namespace convene::launcher

@@ -17,6 +17,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/data/prepare/token_cache.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
@@ -66,13 +67,6 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
   if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
   if (shape.has_initializer_range()) model.initializer_range = shape.initializer_range();
   return model;
-}
-
-std::string DefaultCacheDirectory(const EnvironmentLookup& environment) {
-  const std::string cache = environment("XDG_CACHE_HOME").value_or("");
-  if (!cache.empty()) return absl::StrCat(cache, "/convene");
-  const std::string home = environment("HOME").value_or("");
-  return home.empty() ? "" : absl::StrCat(home, "/.cache/convene");
 }
 
 absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
@@ -315,8 +309,11 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();
   options.validation_samples = config.validation_samples();
-  options.token_cache_dir = config.token_cache_dir().empty() ? DefaultCacheDirectory(environment)
-                                                             : config.token_cache_dir();
+  options.token_cache_dir = config.token_cache_dir().empty()
+                                ? DefaultTokenCacheDirectory(environment)
+                                : config.token_cache_dir();
+  options.token_cache_days = config.token_cache_days();
+  if (config.has_token_cache_bytes()) options.token_cache_bytes = config.token_cache_bytes();
   options.collective_timeout = absl::Seconds(config.collective_timeout_seconds());
   options.checkpoint_timeout = absl::Seconds(config.checkpoint_timeout_seconds());
   return options;

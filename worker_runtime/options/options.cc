@@ -104,6 +104,10 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "token_cache_dir is not set, and neither XDG_CACHE_HOME nor HOME says where caches go");
   }
+  CONVENE_RETURN_IF_ERROR(Demand(options.token_cache_days >= 0, "token_cache_days",
+                                 options.token_cache_days,
+                                 "at least 0 (0: files of any age stay)"));
+  CONVENE_RETURN_IF_ERROR(AtLeast("token_cache_bytes", options.token_cache_bytes.value_or(0), 0));
   CONVENE_RETURN_IF_ERROR(
       Demand(options.checkpoint_timeout > absl::ZeroDuration(), "checkpoint_timeout_seconds",
              absl::ToDoubleSeconds(options.checkpoint_timeout), "greater than 0"));

@@ -111,6 +111,8 @@ struct TrainOptions {
   int64_t validation_every = 0;  // 0 = only at the end
   int64_t validation_samples = 0;
   std::string token_cache_dir;
+  double token_cache_days = 0;               // 0 = any age
+  std::optional<int64_t> token_cache_bytes;  // absent: a quarter of the disk
   absl::Duration collective_timeout;
   absl::Duration checkpoint_timeout;  // of the same where ranks wait for a checkpoint's files
 };

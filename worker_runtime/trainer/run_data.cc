@@ -160,9 +160,13 @@ absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer
                                            prepare.append_end_of_document, &tokenizer));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::vector<OpenedData> opened,
-      OpenData(paths, prepare, {.directory = options.token_cache_dir}, ProgressOf(contract, tell)));
+  TokenCache cache = {.directory = options.token_cache_dir};
+  cache.bounds = {.unused_max = options.token_cache_days > 0
+                                    ? absl::Hours(24) * options.token_cache_days
+                                    : absl::InfiniteDuration(),
+                  .bytes_max = options.token_cache_bytes};
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<OpenedData> opened,
+                           OpenData(paths, prepare, cache, ProgressOf(contract, tell)));
   const bool is_megatron = options.data_order == DataOrder::kMegatron;
   DatasetOptions dataset_options = {
       .sequence_length = static_cast<int>(options.sequence_length),

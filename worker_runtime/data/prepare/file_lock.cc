@@ -27,14 +27,6 @@ constexpr absl::Duration kSayInterval = absl::Seconds(1);
 constexpr absl::Duration kUntold = absl::Seconds(5);
 constexpr size_t kSayingBytesMax = 512;
 
-// Whether `path` is still the file that `fd` is open on. An owner that removed its file leaves a
-// lock that excludes nobody.
-bool IsAt(const std::string& path, int fd) {
-  struct stat by_path, by_fd;
-  return stat(path.c_str(), &by_path) == 0 && fstat(fd, &by_fd) == 0 &&
-         by_path.st_ino == by_fd.st_ino && by_path.st_dev == by_fd.st_dev;
-}
-
 // The text of a lock file: "DONE TOTAL process 4711 on node-7". The numbers have all their zeros,
 // so that each text covers the one before it.
 struct Saying {
@@ -60,6 +52,12 @@ Saying ReadSaying(int fd) {
 
 }  // namespace
 
+bool IsFileAt(const std::string& path, int fd) {
+  struct stat by_path, by_fd;
+  return stat(path.c_str(), &by_path) == 0 && fstat(fd, &by_fd) == 0 &&
+         by_path.st_ino == by_fd.st_ino && by_path.st_dev == by_fd.st_dev;
+}
+
 absl::StatusOr<FileLock> FileLock::Take(const std::string& path, const Wait& wait) {
   const MonotonicTime begin = wait.clock->Now();
   MonotonicTime last_news = begin;
@@ -68,7 +66,7 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, const Wait& wai
   while (true) {
     CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT));
     const bool is_locked = flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
-    if (is_locked && IsAt(path, fd.get())) {
+    if (is_locked && IsFileAt(path, fd.get())) {
       // An earlier holder's text.
       if (ftruncate(fd.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("cut ", path));
       FileLock lock(std::move(fd), wait.clock);

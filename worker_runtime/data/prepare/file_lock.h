@@ -13,6 +13,10 @@
 
 namespace convene::worker {
 
+// Whether `path` is still the file that `fd` is open on. An owner that removed its file leaves a
+// lock that excludes nobody.
+bool IsFileAt(const std::string& path, int fd);
+
 // For as long as the object lives this process alone holds the file: the kernel frees it when its
 // holder dies. Not thread-safe.
 class FileLock {

@@ -119,15 +119,28 @@ absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& pat
   return groups;
 }
 
-absl::StatusOr<std::string> PathOf(const Group& group, PrepareOptions options,
-                                   const TokenCache& cache, const PrepareProgress& progress) {
-  if (group.is_tokens) return group.token_path;
+// The tokens, and for a file of the cache the use of it, which ends with them.
+struct Held {
+  std::optional<TokenFileUse> use;
+  std::unique_ptr<TokenSource> tokens;
+};
+
+absl::StatusOr<Held> Open(const Group& group, PrepareOptions options, const TokenCache& cache,
+                          const PrepareProgress& progress) {
+  Held held;
+  if (group.is_tokens) {
+    CONVENE_ASSIGN_OR_RETURN(held.tokens, OpenTokenSource(group.token_path));
+    return held;
+  }
   if (options.tokenizer == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "data: ", group.patterns[0], " is no token file, and no tokenizer is given to make one"));
   }
   options.input.patterns = group.patterns;
-  return PrepareTokenFile(options, cache, progress);
+  CONVENE_ASSIGN_OR_RETURN(PreparedTokens prepared, PrepareTokenFile(options, cache, progress));
+  held.use = std::move(prepared.use);
+  CONVENE_ASSIGN_OR_RETURN(held.tokens, OpenTokenSource(prepared.path));
+  return held;
 }
 
 }  // namespace
@@ -160,10 +173,11 @@ absl::StatusOr<std::vector<OpenedData>> OpenData(const std::vector<WeightedPath>
   std::vector<OpenedData> opened;
   std::vector<const TokenSource*> sources;
   for (const Group& group : groups) {
-    CONVENE_ASSIGN_OR_RETURN(const std::string path, PathOf(group, options, cache, progress));
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<TokenSource> tokens, OpenTokenSource(path));
-    sources.push_back(tokens.get());
-    opened.push_back({group.patterns, group.weight, std::move(tokens)});
+    CONVENE_ASSIGN_OR_RETURN(Held opening, Open(group, options, cache, progress));
+    const auto held = std::make_shared<Held>(std::move(opening));
+    sources.push_back(held->tokens.get());
+    opened.push_back({group.patterns, group.weight,
+                      std::shared_ptr<const TokenSource>(held, held->tokens.get())});
   }
   CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
   return opened;

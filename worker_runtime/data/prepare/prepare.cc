@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/check.h"
 #include "tools/base/cpu_count.h"
@@ -267,24 +269,28 @@ absl::Status CheckOutput(const std::string& output, const std::vector<SourceFile
   return absl::OkStatus();
 }
 
-bool IsWhole(const std::string& path, uint64_t key) {
+// Absent: the file is not there, not whole, or of another input.
+std::optional<PreparedTokens> UseWhole(const std::string& path, uint64_t key) {
+  absl::StatusOr<TokenFileUse> use = TokenFileUse::Begin(path);
+  if (!use.ok()) return std::nullopt;
   const auto file = TokenFile::Open(path);
-  return file.ok() && (*file)->source_key() == key;
+  if (!file.ok() || (*file)->source_key() != key) return std::nullopt;
+  return PreparedTokens{path, *std::move(use)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, const TokenCache& cache,
-                                             const PrepareProgress& progress) {
+absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
+                                                const TokenCache& cache,
+                                                const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
                            ListSources(options.input.patterns));
   // A file that fewer broken lines are allowed for must not be the one that more were.
   const uint64_t key =
       HashOf(absl::StrCat(KeyOf(sources, options), " ", options.input.max_bad_lines));
-  const std::string path =
-      absl::StrCat(cache.directory, "/tokens_", absl::Hex(key, absl::kZeroPad16), ".bin");
-  if (IsWhole(path, key)) return path;
+  const std::string path = CachedTokenPath(cache.directory, key);
+  if (auto whole = UseWhole(path, key)) return *std::move(whole);
   constexpr char kWhere[] = "data: the folder of token files (--token-cache-dir)";
   CONVENE_RETURN_IF_ERROR(Annotate(MakeDirectories(cache.directory), kWhere));
   int64_t heard_total = 0;  // above 0: another process made progress meanwhile
@@ -296,9 +302,9 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
       FileLock::Take(absl::StrCat(path, ".lock"),
                      {.silence_max = cache.silence_max, .clock = cache.clock, .progress = hear});
   if (!lock.ok()) return Annotate(lock.status(), kWhere);
-  if (IsWhole(path, key)) {  // made while this process waited
+  if (auto whole = UseWhole(path, key)) {  // made while this process waited
     if (progress && heard_total > 0) progress(heard_total, heard_total);
-    return path;
+    return *std::move(whole);
   }
   CONVENE_ASSIGN_OR_RETURN(
       const PrepareSummary summary,
@@ -307,7 +313,11 @@ absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, cons
     spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
                  summary.first_bad_line);
   }
-  return path;
+  NoteTokenFileSource(path, absl::StrCat(absl::StrJoin(options.input.patterns, " "), ", by ",
+                                         options.tokenizer_path));
+  CONVENE_ASSIGN_OR_RETURN(TokenFileUse use, TokenFileUse::Begin(path));
+  PruneTokenCache(cache.directory, cache.bounds);
+  return PreparedTokens{path, std::move(use)};
 }
 
 absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,

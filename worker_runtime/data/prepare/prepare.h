@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/data/prepare/options.h"
+#include "worker_runtime/data/prepare/token_cache.h"
 
 namespace convene::worker {
 
@@ -30,21 +31,29 @@ using PrepareProgress = std::function<void(int64_t done_bytes, int64_t total_byt
 struct TokenCache {
   // Where token files are kept, best on a disk of this node. Made when absent.
   std::string directory;
+  // After a file was made, what is surplus by these goes (token_cache.h).
+  TokenCacheBounds bounds = {};
   // Another process that is making the same file is waited for until it has come no further for so
   // long.
   absl::Duration silence_max = absl::Minutes(30);
   Clock* clock = &Clock::Real();
 };
 
-// The path of a whole token file of this input: a file that is in the cache already (same paths,
+struct PreparedTokens {
+  std::string path;
+  TokenFileUse use;  // no process removes the file before its end
+};
+
+// A whole token file of this input: a file that is in the cache already (same paths,
 // sizes and modification times, same tokenizer, same options), or a new one. The call that makes it
 // logs a warning where broken lines are left out: how many, and the first. Of many processes that
 // call at once exactly one makes it; the others wait and share it. A process that dies while making
 // it leaves a part, from which the next call goes on.
 //
 // Also DeadlineExceeded: silence_max passed (names the other process and the lock file).
-absl::StatusOr<std::string> PrepareTokenFile(const PrepareOptions& options, const TokenCache& cache,
-                                             const PrepareProgress& progress);
+absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
+                                                const TokenCache& cache,
+                                                const PrepareProgress& progress);
 
 // Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
 // and `output`.lock (with more names that begin so) stand beside it, and are no input for any

@@ -192,7 +192,7 @@ TEST_CASE("a part that names another path of the tokenizer is of no use, a cache
   CHECK((*TokenFile::Open(dir.File("a.bin")))->tokenizer().path == "moved");
   options.input.max_bad_lines = 0;
   unlink(dir.File("b.jsonl").c_str());
-  CHECK(*PrepareTokenFile(options, CacheOf(dir), nullptr) == *path);
+  CHECK(PrepareTokenFile(options, CacheOf(dir), nullptr)->path == path->path);
 }
 
 TEST_CASE("a whole part that only has no name yet is given it") {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "tools/base/files.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
 #include "worker_runtime/data/store/token_file.h"
@@ -26,7 +27,9 @@ PrepareOptions LetterOptions(const TempDir& dir, const std::vector<std::string>&
 TokenCache CacheOf(const TempDir& dir) { return {.directory = dir.File("cache")}; }
 
 absl::StatusOr<std::string> Cached(const TempDir& dir, const std::vector<std::string>& patterns) {
-  return PrepareTokenFile(LetterOptions(dir, patterns), CacheOf(dir), nullptr);
+  CONVENE_ASSIGN_OR_RETURN(const PreparedTokens made,
+                           PrepareTokenFile(LetterOptions(dir, patterns), CacheOf(dir), nullptr));
+  return made.path;
 }
 
 std::string TextOf(const std::string& path) {
