@@ -209,8 +209,13 @@ def describe_text(data: str, sizes: List[int]) -> str:
 
 def demonstrate(arguments: argparse.Namespace) -> None:
     text = describe_text(arguments.data, [os.path.getsize(path) for path in glob.glob(arguments.data)])
+    run_folder = os.path.join(ROOT, RUN)
+    try:
+        os.makedirs(run_folder, exist_ok=True)
+    except OSError as error:
+        raise Failure(f'the run needs the folder {run_folder}: {error.strerror}') from error
     built = program_paths(arguments.programs)
-    shutil.rmtree(os.path.join(ROOT, RUN), ignore_errors=True)
+    shutil.rmtree(run_folder, ignore_errors=True)
     paths = short_paths(built)
     command = train_command(paths, arguments.data, arguments.steps)
     say(f'Training llama-tiny on {text} with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')

@@ -105,11 +105,11 @@ def main() -> None:
     parser.add_argument('--text', default=PATTERNS)
     parser.add_argument('--keep', help='a folder for the files, which then stay')
     arguments = parser.parse_args()
+    directory = arguments.keep or tempfile.mkdtemp(prefix='data_bench.')
+    os.makedirs(directory, exist_ok=True)
     binaries = launch_bench.build('//launcher:convene', '//worker_runtime/data/prepare:encode_speed_bench')
     convene = os.path.join(binaries, 'launcher/convene')
     encoder = os.path.join(binaries, 'worker_runtime/data/prepare/encode_speed_bench')
-    directory = arguments.keep or tempfile.mkdtemp(prefix='data_bench.')
-    os.makedirs(directory, exist_ok=True)
     try:
         lines = os.path.join(directory, 'lines.jsonl')
         # In a process of its own: a child's peak of memory begins with its parent's.

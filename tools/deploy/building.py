@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import Dict, Iterable, List
 
 import bundling
@@ -31,6 +32,19 @@ def require(*tools: str) -> None:
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         raise Failure(f'no {", ".join(missing)}: tools/install_packages deploy')
+
+
+def ready(folder: str, *tools: str) -> str:
+    """Before the build: the folder for the package, made where it is absent, as a whole path. Failure when no file can be made there, or a tool
+    is missing."""
+    require(*tools)
+    folder = os.path.abspath(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise Failure(f'no file can be made in the folder {folder}: {error.strerror}. Name another one') from error
 
 
 def builds_for_cuda(without_cuda: bool, package: str) -> bool:

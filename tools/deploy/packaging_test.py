@@ -2,6 +2,7 @@
 """What stands in the .deb and the wheel (packaging_rules.py), and the flags that a LaunchConfig becomes. tools/check runs it."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -78,6 +79,57 @@ class WheelTest(unittest.TestCase):
 
     def test_the_record_has_each_file_and_itself(self):
         self.assertEqual(rules.record([('a', b'')], 'RECORD'), 'a,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\nRECORD,,\n')
+
+
+class PlacesTest(unittest.TestCase):
+    """Each command that packs looks at its places before it builds."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        os.mkdir(f'{self.folder}/bin')
+        for tool in ('bazel', 'patchelf', 'strip', 'readelf', 'ldd', 'dpkg-deb', 'dpkg-shlibdeps'):
+            with open(f'{self.folder}/bin/{tool}', 'w', encoding='utf-8') as file:
+                file.write(f'#!/bin/sh\necho called > {self.folder}/{tool}\nexit 1\n')
+            os.chmod(f'{self.folder}/bin/{tool}', 0o755)
+
+    def run_command(self, command, *arguments):
+        """The end of stderr, and whether it began to build."""
+        path = f'{self.folder}/bin:/usr/bin:/bin'
+        here = os.path.dirname(os.path.abspath(__file__))
+        done = subprocess.run([f'{here}/{command}', '--without-cuda', *arguments], check=False, capture_output=True, text=True, cwd=self.folder,
+                              env={**os.environ, 'PATH': path})
+        self.assertEqual(done.returncode, 1)
+        return done.stderr, os.path.exists(f'{self.folder}/bazel')
+
+    def test_a_place_that_cannot_be_is_refused_before_the_build(self):
+        with open(f'{self.folder}/file', 'w', encoding='utf-8'):
+            pass
+        for command, *arguments in (('wheel', '--output-dir', 'file/x'), ('deb', '--output-dir', 'file'), ('bundle', '--output', 'file/x.tar.gz')):
+            error, built = self.run_command(command, *arguments)
+            self.assertIn(f'no file can be made in the folder {self.folder}/file', error)
+            self.assertFalse(built)
+        error, built = self.run_command('bundle', '--output', 'bin')
+        self.assertIn('is a folder: name a file', error)
+        self.assertFalse(built)
+
+    def test_a_folder_that_is_absent_is_made_before_the_build(self):
+        for command, *arguments in (('wheel', '--output-dir', 'w/x'), ('deb', '--output-dir', 'd/x'), ('bundle', '--output', 'b/x/convene.tar.gz')):
+            error, built = self.run_command(command, *arguments)
+            self.assertIn('the build failed', error)
+            self.assertTrue(built)
+            self.assertTrue(os.path.isdir(f'{self.folder}/{command[0]}/x'))
+
+    def test_a_missing_tool_is_told_before_the_build(self):
+        for tool in ('patchelf', 'dpkg-shlibdeps'):
+            os.remove(f'{self.folder}/bin/{tool}')
+        here = os.path.dirname(os.path.abspath(__file__))
+        for command in ('wheel', 'deb', 'bundle'):
+            done = subprocess.run([sys.executable, f'{here}/{command}', '--without-cuda'], check=False, capture_output=True, text=True, cwd=self.folder,
+                                  env={**os.environ, 'PATH': f'{self.folder}/bin'})
+            self.assertIn('no patchelf', done.stderr)
+            self.assertFalse(os.path.exists(f'{self.folder}/bazel'))
 
 
 class FlagsTest(unittest.TestCase):

@@ -32,7 +32,7 @@ import sessions  # noqa: E402
 import test_binaries  # noqa: E402
 import training  # noqa: E402
 from budget import Budget  # noqa: E402
-from results import Results  # noqa: E402
+from results import Results, make_folder  # noqa: E402
 
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # of a checkout or of an unpacked bundle
 PART_SECONDS = {'ops': 220, 'sanitize': 260, 'layouts': 480, 'bench': 480}
@@ -266,6 +266,11 @@ def main() -> int:
         if reason:
             print(f'gpu_check: {reason}: nothing was run. Without a GPU, `tools/check cuda` compiles and links what this would test.', file=sys.stderr)
             return 69
+    try:
+        make_folder(arguments.output)
+    except RuntimeError as error:
+        print(f'gpu_check: {error}', file=sys.stderr)
+        return 64
     try:
         with tempfile.TemporaryDirectory(prefix='gpu_check.') as folder:
             bundle = unpacked_bundle(arguments.bundle, folder)

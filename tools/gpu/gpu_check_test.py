@@ -502,6 +502,15 @@ class CommandTest(Workplace):
         self.assertIn('nothing was run', done.stderr)
         self.assertFalse(os.path.exists(f'{self.folder}/out'))
 
+    def test_a_folder_that_cannot_be_is_told_before_any_work(self):
+        with open(f'{self.folder}/file', 'w', encoding='utf-8'):
+            pass
+        done = subprocess.run([sys.executable, gpu_check.__file__, 'layouts', '--device', 'cpu', '--output', f'{self.folder}/file/out'], check=False,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn('no results can be written to the folder', done.stderr)
+        self.assertEqual(done.stdout, '')
+
     def test_an_unknown_part_is_bad_usage(self):
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
             gpu_check.parse_arguments(['opps'])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import tempfile
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple
 
@@ -21,13 +22,24 @@ class Row(NamedTuple):
     figures: Dict[str, Any]
 
 
+def make_folder(folder: str) -> None:
+    """Before any work: the folder for the results. RuntimeError when no file can be made there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RuntimeError(f'no results can be written to the folder {os.path.abspath(folder)}: {error.strerror}. Name another one (--output)') from error
+
+
 class Results:
+    """REQUIRES: make_folder(folder)."""
+
     def __init__(self, folder: str, machine: Dict[str, Any]):
         self.folder = folder
         self.machine = machine
         self.rows: List[Row] = []
         self._item = ''
-        os.makedirs(folder, exist_ok=True)
         with open(self._path('log'), 'w', encoding='utf-8'):
             pass
         self._write()
