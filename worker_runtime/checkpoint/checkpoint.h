@@ -4,6 +4,7 @@
 // A call may also return the errors of tools/base/files.h, with the path in the text.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,14 +18,21 @@ namespace convene::worker {
 
 struct Manifest;
 
+// What other threads see of a WriteShard that is under way, and how they end it.
+struct ShardWrite {
+  std::atomic<int64_t> bytes = 0;  // of the pieces: written, and all but 64 MiB of them on the disk
+  // WriteShard then returns Cancelled, unless all pieces are written already.
+  std::atomic<bool> is_given_up = false;
+};
+
 // Step 1, every rank, in any order and at the same time: writes and fsyncs this rank's data file
 // and index. Files that a crashed earlier attempt of this rank left at this step are removed first;
 // a published checkpoint of the same step stays whole and readable until PublishCheckpoint replaces
 // it. Pieces with flat_count 0 are skipped. ResourceExhausted when the disk is full. On any error
 // this rank's files of this step are removed, and other checkpoints are untouched. InvalidArgument:
-// ValidatePiece. One call per rank and step at a time.
+// ValidatePiece. One call per rank and step at a time. `write` may be null.
 absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
-                        const std::vector<PieceToWrite>& pieces);
+                        const std::vector<PieceToWrite>& pieces, ShardWrite* write = nullptr);
 
 // Step 2, one rank, once all WriteShard calls of this attempt have returned OK: reads the
 // world_size indexes, checks that the chunks tile every tensor exactly once, and publishes the

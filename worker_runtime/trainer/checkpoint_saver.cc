@@ -51,6 +51,9 @@ absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer&
 absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
   if (options_.directory.empty()) return absl::OkStatus();
   FailuresInARow failures(std::min(kLastSaveTries, options_.failures_max));
+  if (flight_.has_value() && flight_->info.step != info.step && saved_step_ >= 0) {
+    write_.is_given_up = HasHardlyBegun();
+  }
   CONVENE_RETURN_IF_ERROR(Finish(info.step));
   while (saved_step_ != info.step) {
     if (failures.count() > 0) clock_.SleepFor(kLastSavePause);
@@ -70,9 +73,20 @@ bool CheckpointSaver::HasLanded() {
   return queue_.Await(queue_.pushed(), /*timeout=*/absl::ZeroDuration());
 }
 
+bool CheckpointSaver::HasHardlyBegun() const {
+  if (!flight_->pieces.ok()) return false;
+  int64_t bytes = 0;
+  for (const PieceToWrite& item : *flight_->pieces) {
+    bytes += static_cast<int64_t>(item.data.size_bytes());
+  }
+  return 2 * write_.bytes < bytes;
+}
+
 void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer,
                             MonotonicTime began, bool in_background) {
   progress_.Tell(info.step, in_background ? kCopyPhase : contract::kCheckpointPhase);
+  write_.bytes = 0;
+  write_.is_given_up = false;
   flight_ = Flight{.info = info, .pieces = optimizer.PiecesToWrite(), .began = began};
   if (in_background) {
     flight_->held = clock_.Now() - began;
@@ -86,14 +100,14 @@ void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimi
 void CheckpointSaver::Write() {
   Stream stream = Stream::Cpu();
   flight_->result = SaveCheckpoint(options_.directory, flight_->info, options_.keep,
-                                   flight_->pieces, world_, stream);
+                                   flight_->pieces, world_, stream, &write_);
   flight_->took = clock_.Now() - flight_->began;
 }
 
 absl::Status CheckpointSaver::Finish(int64_t step) {
   if (!flight_.has_value()) return end_;
   progress_.Tell(step, contract::kCheckpointPhase);
-  if (reporter_ != nullptr && !HasLanded()) {
+  if (reporter_ != nullptr && !HasLanded() && !write_.is_given_up) {
     reporter_->Say(absl::StrCat("the checkpoint after step ", flight_->info.step,
                                 " is still being written: the training waits for it after step ",
                                 step));
@@ -108,6 +122,13 @@ absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration paus
   CONVENE_RETURN_IF_ERROR(flight.result.status());
   const absl::Status& verdict = flight.result->verdict;
   const int64_t step = flight.info.step;
+  if (absl::IsCancelled(verdict)) {  // no failure: the last save follows
+    if (reporter_ != nullptr) {
+      reporter_->Say(absl::StrCat("the checkpoint after step ", step,
+                                  " is given up, hardly begun: the last one takes its place"));
+    }
+    return absl::OkStatus();
+  }
   end_ = failures.Record(verdict);
   if (verdict.ok()) saved_step_ = step;
   if (reporter_ == nullptr || !end_.ok()) return absl::OkStatus();

@@ -51,12 +51,16 @@ class CheckpointSaver {
   // collective's; the file system's when failures_max saves in a row have failed.
   absl::Status Save(const CheckpointInfo& info, ShardedOptimizer& optimizer);
   // The same for a run's last step: on return the checkpoint is on the disk. Where that fails it is
-  // tried again, at most kLastSaveTries times.
+  // tried again, at most kLastSaveTries times. It takes the place of a save in flight of which less
+  // than half is written on some rank, where an older checkpoint is on the disk: so it takes half
+  // as long again as a save at most, and what is nearly on the disk is not thrown away.
   absl::Status SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer);
 
   // Waits for the save in flight, if there is one, after `step`, and reports it. Errors: as Save.
   absl::Status Finish(int64_t step);
   bool is_in_flight() const { return flight_.has_value(); }
+  // SaveLast wants the place of the save in flight. From any thread.
+  bool gives_up_flight() const { return write_.is_given_up; }
   // Reports a save that has ended meanwhile; does not wait. Errors: the collective's, the
   // reporter's.
   absl::Status Poll();
@@ -75,6 +79,8 @@ class CheckpointSaver {
     absl::Duration took = {};
   };
 
+  // Whether less than half of the save in flight is written.
+  bool HasHardlyBegun() const;
   void Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer, MonotonicTime began,
              bool in_background);
   void Write();
@@ -91,6 +97,7 @@ class CheckpointSaver {
   FailuresInARow failures_;
   absl::Status end_;  // not OK: too many failures
   std::optional<Flight> flight_;
+  ShardWrite write_;  // of the save in flight
   // Ends first: what it still holds uses the others.
   HostQueue queue_{"checkpoint"};
 };

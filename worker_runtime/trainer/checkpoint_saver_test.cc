@@ -17,6 +17,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/files.h"
 #include "tools/base/mutex.h"
+#include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
@@ -36,10 +37,16 @@ using testing::World;
 // Rank 1's calls wait while they are held, and its writes at some paths fail.
 class Disk {
  public:
-  void Hold(bool is_held) {
+  // `from`: calls before the first one of this kind go on.
+  void Hold(bool is_held, FileOp from = FileOp::kOpen) {
     MutexLock lock(&mutex_);
     is_held_ = is_held;
+    holds_from_ = from;
     changed_.SignalAll();
+  }
+  bool IsWaiting() {
+    MutexLock lock(&mutex_);
+    return is_waiting_;
   }
   // `parts`: of paths.
   void FailAt(std::vector<std::string> parts) {
@@ -60,7 +67,9 @@ class Disk {
       log_.push_back(path);
     }
     if (!absl::StrContains(path, "/rank_00001.")) return 0;
-    while (is_held_) changed_.Wait(&mutex_);
+    is_waiting_ = is_held_ && op == holds_from_;
+    while (is_waiting_ && is_held_) changed_.Wait(&mutex_);
+    is_waiting_ = false;
     const auto is_in_path = [&](const std::string& part) { return absl::StrContains(path, part); };
     return op == FileOp::kWrite && absl::c_any_of(failing_, is_in_path) ? ENOSPC : 0;
   }
@@ -68,6 +77,8 @@ class Disk {
   Mutex mutex_;
   CondVar changed_;
   bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
+  FileOp holds_from_ ABSL_GUARDED_BY(mutex_) = FileOp::kOpen;
+  bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> failing_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
   const ScopedFileFault fault_{
@@ -236,6 +247,51 @@ TEST_CASE("a stop after a save in flight that fails still saves the last step") 
   CHECK_FALSE(run.IsSaved(1));
 }
 
+TEST_CASE("the last save takes the place of one that has hardly begun") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  Run run(/*failures_max=*/1);
+  RequireAllOk(run.SaveLast(1));
+  RequireAllOk(run.world.Train(1));
+  run.disk.Hold(true);
+  RequireAllOk(run.Save(2));
+  REQUIRE(convene::testing::PollUntil([&] { return run.disk.IsWaiting(); }, absl::Seconds(30)));
+  RequireAllOk(run.world.Train(1, /*first_step=*/2));
+  Thread disk("disk", [&] {
+    (void)convene::testing::PollUntil([&] { return run.savers[1]->gives_up_flight(); },
+                                      absl::Seconds(30));
+    run.disk.Hold(false);
+  });
+  RequireAllOk(run.SaveLast(3));
+  disk.Join();
+  CHECK(run.IsSaved(1));
+  CHECK(run.IsSaved(3));
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 3});
+  CHECK(*ListDirectory(run.directory.File("saved")) ==
+        std::vector<std::string>{"step_00000001", "step_00000003"});
+}
+
+TEST_CASE("a save that is nearly on the disk, or is the first one, is waited for") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const bool is_first = GENERATE(false, true);
+  CAPTURE(is_first);
+  Run run(/*failures_max=*/1);
+  if (!is_first) RequireAllOk(run.SaveLast(1));
+  run.disk.Hold(true, is_first ? FileOp::kOpen : FileOp::kSync);
+  RequireAllOk(run.Save(2));
+  REQUIRE(convene::testing::PollUntil([&] { return run.disk.IsWaiting(); }, absl::Seconds(30)));
+  Thread disk("disk", [&] {
+    // Only a wait shows that nothing is given up.
+    CHECK_FALSE(convene::testing::PollUntil(
+        [&] { return run.savers[0]->gives_up_flight() || run.savers[1]->gives_up_flight(); },
+        absl::Milliseconds(200)));
+    run.disk.Hold(false);
+  });
+  RequireAllOk(run.SaveLast(3));
+  disk.Join();
+  CHECK(run.IsSaved(2));
+  CHECK(run.IsSaved(3));
+}
+
 TEST_CASE("a training that ends without its peers gives up its save in flight") {
   if (!testing::HasPlacesOrSkips(2)) return;
   Run run(/*failures_max=*/1);
@@ -260,6 +316,8 @@ TEST_CASE("a saver has its thread before the first save, and needs no other one"
     RequireAllOk(run.Save(step));
     for (const auto& saver : run.savers) CHECK(saver->is_in_flight());
   }
+  RequireAllOk(run.world.OnEveryRank(
+      [&](Rank& rank, Stream& /*stream*/) { return run.savers[rank.world->rank()]->Finish(2); }));
   RequireAllOk(run.SaveLast(3));
   CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 2, 3});
 }

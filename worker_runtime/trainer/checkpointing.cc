@@ -203,9 +203,10 @@ std::string ShapeText(const ModelConfig& c) {
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
-                                         Collective& world, Stream& stream) {
-  const absl::Status written =
-      pieces.ok() ? WriteShard(directory, info.step, world.rank(), *pieces) : pieces.status();
+                                         Collective& world, Stream& stream, ShardWrite* write) {
+  const absl::Status written = pieces.ok()
+                                   ? WriteShard(directory, info.step, world.rank(), *pieces, write)
+                                   : pieces.status();
   CONVENE_ASSIGN_OR_RETURN(
       const Agreement all_written,
       ReachAgreement(written, "write its part of the checkpoint", world, stream));
