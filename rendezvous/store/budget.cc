@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLongestName = 100;
 
-// What a run's own record takes: its name twice, and about this much beside.
+// A run's own record takes its name twice, and about this much beside.
 constexpr size_t kRunBytes = 256;
 
 size_t RecordBytes(absl::string_view run) { return kRunBytes + 2 * run.size(); }
@@ -59,7 +59,7 @@ absl::Status Budget::Resize(Charge* charge, size_t bytes) {
   const bool is_large = charge->is_large_ ? bytes > 0 : bytes > kSmallBytes;
   Part& from = parts_[charge->is_large_];
   Part& to = parts_[is_large];
-  // What the part has to take beside what this charge has there already.
+  // The part has to take this much beside the bytes that the charge has there already.
   const size_t more = &from == &to ? bytes - std::min(bytes, charge->bytes_) : bytes;
   if (grows) {
     const size_t free = to.bytes_max - std::min(to.bytes, to.bytes_max);

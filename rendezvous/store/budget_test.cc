@@ -1,10 +1,10 @@
 #include "rendezvous/store/budget.h"
 
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/thread.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMax = size_t{400} << 20;
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What `run` can take in charges of `bytes` each.
+// All charges of `bytes` each that `run` can take.
 std::vector<Budget::Charge> TakeAll(Budget* budget, absl::string_view run, size_t bytes) {
   std::vector<Budget::Charge> charges;
   while (true) {
@@ -74,7 +74,9 @@ TEST_CASE("nothing is left of charges that ended, on whatever thread") {
     Budget::Charge moved = *std::move(first);
     moved = *std::move(second);  // ends the first
     CHECK(budget.bytes() < kMiB + 1000);
-    std::thread([charge = std::move(moved)] {}).join();
+    auto thread = Thread::Start("ends", [&moved] { moved = Budget::Charge(); });
+    REQUIRE_OK(thread);
+    thread->Join();
   }
   CHECK(budget.bytes() == 0);
   CHECK_FALSE(budget.Holds("a"));

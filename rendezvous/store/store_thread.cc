@@ -19,7 +19,8 @@ namespace {
 // While this much waits for a connection that does not read its answers, nothing is read from it.
 constexpr size_t kUnsentBytesMax = 1 << 20;
 constexpr size_t kReadBytes = 64 << 10;
-// What each connection may hold beside the table without being charged for it: the usual request.
+// Each connection may hold this much beside the table without being charged for it: a usual
+// request.
 constexpr size_t kFreeBytes = 8 << 10;
 // The most requests that one connection has answered before another thread may use the table.
 constexpr int kRequestsPerTurn = 64;

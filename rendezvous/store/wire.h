@@ -71,7 +71,7 @@ class RequestParser {
   // The request that Next() completed; the caller may move from it. Valid until the next call of
   // Next().
   Request& request() { return request_; }
-  // What the request that is not whole yet, or was answered last, takes in memory, about.
+  // The memory of the request that is not whole yet or was answered last, about.
   size_t held_bytes() const;
   // The first key of that request; "" when there is none yet.
   absl::string_view first_key() const;

@@ -18,7 +18,7 @@ namespace convene::worker {
 
 struct Manifest;
 
-// What other threads see of a WriteShard that is under way, and how they end it.
+// A WriteShard that is under way, as other threads see it and end it.
 struct ShardWrite {
   std::atomic<int64_t> bytes = 0;  // of the pieces: written, and all but 64 MiB of them on the disk
   // WriteShard then returns Cancelled, unless all pieces are written already.

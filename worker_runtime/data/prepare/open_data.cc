@@ -14,6 +14,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/sources.h"
+#include "worker_runtime/data/prepare/token_cache.h"
 #include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {

@@ -2,8 +2,8 @@
 // and what has to go.
 //
 // A process uses a token file from TokenFileUse::Begin() until the object or the process ends, in
-// whatever way: the kernel holds a shared flock for it. What is in use never goes. For a file that
-// is being made this is its lock file (file_lock.h).
+// whatever way: the kernel holds a shared flock for it. A file in use never goes. For a file that
+// is being made its lock file says so (file_lock.h).
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,8 @@ struct SurplusTokens {
   std::string why;  // "not used for 31 days"
 };
 
-// PURE. What has to go, of a list as ListTokenCache gives it; nothing that is in use. REQUIRES:
-// bytes_max has a value.
+// PURE. The files that have to go, of a list as ListTokenCache gives it; nothing that is in use.
+// REQUIRES: bytes_max has a value.
 std::vector<SurplusTokens> SurplusOf(absl::Span<const CachedTokens> cache,
                                      const TokenCacheBounds& bounds, absl::Time now);
 
@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<SurplusTokens>> TokenCacheSurplus(const std::string& 
                                                              TokenCacheBounds bounds);
 
 // Removes a token file and all beside it. False: it is in use (perhaps only now), or it is another
-// user's. Whatever kills this process, what it leaves is removed by a later call.
+// user's. Should this process be killed meanwhile, a later call removes the rest.
 bool RemoveCachedTokens(const std::string& path);
 
 // Removes what is surplus, with a line in the log for each: the file, its bytes, why. Errors go to
