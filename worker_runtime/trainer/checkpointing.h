@@ -24,10 +24,9 @@ std::string ShapeText(const ModelConfig& config);
 
 // Every rank calls it. `pieces`: this rank's (ShardedOptimizer::PiecesToWrite), or why it has none.
 // The verdict is OK when the checkpoint is published. Else it gives the reason (a full disk, say),
-// the job is as sound as before, older checkpoints stay, and the next attempt may succeed. On
-// Cancelled where a rank's `write` was given up. On
-// success all but the newest `keep` are removed (rank 0 logs failures to remove). Errors: the
-// collective's.
+// the job is as sound as before, older checkpoints stay, and the next attempt may succeed. It is
+// Cancelled where a rank's `write` was given up. On success all but the newest `keep` are removed
+// (rank 0 logs failures to remove). Errors: the collective's.
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
