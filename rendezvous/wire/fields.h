@@ -114,8 +114,8 @@ bool ReadEnum(const Wire (&known)[count], Wire wire, Value* value) {
                         value.name = absl::c_linear_search(wire.capabilities(), capability))
 
 // An enumeration, by the table of ReadEnum.
-#define CONVENE_FIELD_ENUM(name, known)                                          \
-  CONVENE_WRITE_OR_READ(wire.set_##name(known[static_cast<size_t>(value.name)]), \
+#define CONVENE_FIELD_ENUM(name, known)                                            \
+  CONVENE_WRITE_OR_READ(wire.set_##name((known)[static_cast<size_t>(value.name)]), \
                         ReadEnum(known, wire.name(), &value.name))
 
 // A message in a message; each of these has a CopyFields of its own.

@@ -26,6 +26,7 @@ class MonotonicTime {
   friend absl::Duration operator-(MonotonicTime a, MonotonicTime b) {
     return a.since_epoch_ - b.since_epoch_;
   }
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 in a default <=> for a pointer
   friend std::strong_ordering operator<=>(MonotonicTime, MonotonicTime) = default;
 
  private:

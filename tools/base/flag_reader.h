@@ -86,10 +86,10 @@ class FlagReader {
 
   template <typename T>
   void Option(const std::string& name, T* target, const std::string& help,
-              FlagDetails details = {}) {
+              const FlagDetails& details = {}) {
     Custom(
         name, [target](const std::string& text) { return ParseValue(text, target); }, help,
-        std::move(details));
+        details);
   }
   // One of several words, each with its meaning; help shows them in this order.
   template <typename T>

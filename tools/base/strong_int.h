@@ -13,6 +13,7 @@ class StrongInt {
   constexpr StrongInt() = default;
   explicit constexpr StrongInt(T value) : value_(value) {}
   constexpr T value() const { return value_; }
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 in a default <=> for a pointer
   friend constexpr auto operator<=>(StrongInt a, StrongInt b) = default;
   StrongInt Next() const { return StrongInt(value_ + 1); }
   std::string ToString() const { return std::to_string(value_); }

@@ -7,7 +7,9 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -65,6 +67,19 @@ class AllTest(unittest.TestCase):
 
     def test_files_are_these_alone(self):
         self.assertEqual(self.chosen(files=['agent/agent.cc']), ['agent/agent.cc'])
+
+
+class HeadersTest(unittest.TestCase):
+
+    def test_a_finding_in_a_header_is_one_of_the_file_that_includes_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(f'{folder}/agent')
+            for name, text in (('bad.h', 'inline int* Bad() { return 0; }\n'), ('bad.cc', '#include "agent/bad.h"\n')):
+                with open(f'{folder}/agent/{name}', 'w', encoding='utf-8') as file:
+                    file.write(text)
+            done = subprocess.run(['clang-tidy', '--quiet', f'--config-file={lint.ROOT}/.clang-tidy', 'agent/bad.cc', '--', *lint.FLAGS], cwd=folder,
+                                  check=False, capture_output=True, text=True)
+        self.assertRegex(done.stdout, r'agent/bad\.h:1:.*modernize-use-nullptr')
 
 
 class FlagsTest(unittest.TestCase):
