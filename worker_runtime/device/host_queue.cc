@@ -5,6 +5,15 @@
 #include "tools/base/clock.h"
 
 namespace convene::worker {
+namespace {
+
+// Ends the threads that OpenMP keeps for the calling thread's next region. libgomp counts the
+// threads of all teams, at work or asleep. Where they outnumber the CPUs, no team waits spinning
+// for its next region, and each region of any thread begins with a wake-up: 13 us in place of 0.6
+// (two cores of an AMD EPYC), and often 60.
+void EndTeam() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
+
+}  // namespace
 
 HostQueue::HostQueue(std::string thread_name, Regions regions)
     : thread_name_(std::move(thread_name)), regions_(regions) {}
@@ -61,6 +70,11 @@ void HostQueue::Run() {
     mutex_.Unlock();
     piece.run(piece.work);
     mutex_.Lock();
+    if (regions_ == Regions::kOfAllThreads && done_ + 1 == pushed_) {
+      mutex_.Unlock();
+      EndTeam();
+      mutex_.Lock();
+    }
     ++done_;
     less_.SignalAll();
   }

@@ -30,7 +30,8 @@ class HostQueue {
   static constexpr size_t kPieceBytes = 320;
 
   // The threads of an OpenMP region in the queue: one, where the cores belong to the arithmetic
-  // beside; or as many as in any other thread, until SetThreads.
+  // beside; or as many as in any other thread, until SetThreads. The queue keeps no team of theirs
+  // once all pieces are done.
   enum class Regions { kOfOneThread, kOfAllThreads };
 
   // `thread_name`: see Thread.

@@ -3,6 +3,9 @@
 #include <omp.h>
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -69,6 +72,31 @@ TEST_CASE(
   CHECK(team == 3);
   CHECK(omp_get_max_threads() == 2);
 }
+
+#if !defined(CONVENE_SANITIZER)  // clang's OpenMP library keeps its threads
+TEST_CASE("a queue that is done keeps no OpenMP team, asleep or not") {
+  const auto count_threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  HostQueue queue("queue", HostQueue::Regions::kOfAllThreads);
+  const Stream stream = Stream::Cpu(queue);
+  SetThreads(stream, 5);
+  AwaitAll(stream);
+  const auto before = count_threads();
+  int64_t during = 0;
+  RunIn(stream, [&] {
+#pragma omp parallel
+    {
+#pragma omp barrier
+#pragma omp single
+      during = count_threads();
+    }
+  });
+  AwaitAll(stream);
+  CHECK(during == before + 4);
+  CHECK(count_threads() == before);
+}
+#endif
 
 TEST_CASE("a wait for the first pieces does not wait for later ones, and ends at its time") {
   Gate gate;
