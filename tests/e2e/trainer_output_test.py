@@ -50,6 +50,12 @@ class TrainerOutputTest(ConveneTestCase):
             text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(checkpoint_in_background=value), "--print-memory-plan"), 20)
             self.assertEqual("copy for checkpoints" in text, value == "true", text)
 
+    def test_no_more_threads_compute_than_there_are_cpus(self):
+        cpus = len(os.sched_getaffinity(0))  # of which a container's quota may keep fewer busy
+        for wanted, at_most in ((1, 1), (cpus + 6, cpus)):
+            text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(), "--print-memory-plan", OMP_NUM_THREADS=str(wanted)), 20)
+            self.assertIn(int(re.search(r"^device +CPU, (\d+) thread", text, re.MULTILINE)[1]), range(1, at_most + 1))
+
     def test_full_recomputation_keeps_less(self):
         totals = []
         for recompute in ["none", "selective", "full"]:

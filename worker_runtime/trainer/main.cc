@@ -22,6 +22,7 @@
 #include "worker_runtime/options/load_options.h"
 #include "worker_runtime/session/session.h"
 #include "worker_runtime/session/stack_dump.h"
+#include "worker_runtime/trainer/openmp_settings.h"
 #include "worker_runtime/trainer/training.h"
 
 namespace convene::worker {
@@ -81,14 +82,13 @@ int Main(const std::vector<std::string>& arguments) {
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
 }
 
-// The OpenMP library read its environment when this program was loaded, and counts every CPU of the
-// affinity. In a container whose quota is the time of a few of those CPUs, its threads would wait
-// for each other. So this program is loaded once more, with as many threads as the quota keeps
-// busy. Where that fails it goes on as it is.
-void StartAgainWithThreadsOfQuota(char** argv) {
-  const int cpus = CountUsableCpus();
-  if (std::getenv(contract::kOmpNumThreads) != nullptr || cpus == CountBoundCpus()) return;
-  setenv(contract::kOmpNumThreads, absl::StrCat(cpus).c_str(), /*overwrite=*/1);
+// The OpenMP library read its environment when this program was loaded. Where that has to be
+// another one (OpenMpSettings), this program is loaded once more. Where that fails it goes on as it
+// is.
+void StartAgainWithOpenMpSettings(char** argv) {
+  const auto settings = OpenMpSettings(ProcessEnvironment(), CountBoundCpus(), CountUsableCpus());
+  if (settings.empty()) return;
+  for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (length <= 0) return;
@@ -100,7 +100,7 @@ void StartAgainWithThreadsOfQuota(char** argv) {
 }  // namespace convene::worker
 
 int main(int argc, char** argv) {
-  convene::worker::StartAgainWithThreadsOfQuota(argv);
+  convene::worker::StartAgainWithOpenMpSettings(argv);
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
