@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "worker_runtime/ops/cpu/thread_count.h"
+
 namespace convene::worker {
 namespace {
 
@@ -55,13 +57,13 @@ void InitializeParameter(const ParameterSlice& slice, uint64_t seed, int64_t fir
   }
   const uint64_t key = seed * 0x9E3779B97F4A7C15 + HashName(slice.name);
   const int64_t columns = slice.extent[1];
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
+  constexpr double kNanoseconds = 50;  // a number
+  cpu::ForPieces(kNanoseconds * static_cast<double>(count), count, [&](int64_t i) {
     const int64_t row = slice.offset[0] + (first + i) / columns;
     const int64_t column = slice.offset[1] + (first + i) % columns;
     const int64_t place = row * slice.global_shape[1] + column;
     target[i] = static_cast<float>(slice.standard_deviation * NormalAt(key, place));
-  }
+  });
 }
 
 }  // namespace convene::worker

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/swiglu.h"
@@ -32,6 +37,61 @@ absl::StatusOr<T*> Upload(const std::vector<T>& values, Device& device) {
   CONVENE_ASSIGN_OR_RETURN(void* const memory, device.memory().Allocate(bytes));
   device.Copy(values.data(), memory, bytes, device.compute());
   return static_cast<T*>(memory);
+}
+
+template <typename T, typename Out>
+BenchOp Product(std::string name, Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
+                Stream& stream) {
+  const int64_t a = int64_t{m} * k;
+  const int64_t b = int64_t{k} * n;
+  const int64_t c = int64_t{m} * n;
+  return {.name = std::move(name),
+          .bytes = static_cast<double>(sizeof(T) * (a + b) + sizeof(Out) * c),
+          .run =
+              [=, &stream](Pieces& set) {
+                MatMul(transpose_a, transpose_b, m, n, k, set.Take<T>(a), set.Take<T>(b), 0.0f,
+                       set.Take<Out>(c), stream);
+              },
+          .flops = 2.0 * m * n * k};
+}
+
+// `pairs`: of a query and a key that it sees, in all rows of one head.
+template <typename T>
+void AddAttention(const BenchInputs& in, const char* suffix, const AttentionShape& shape,
+                  const std::shared_ptr<const std::vector<int32_t>>& begins, double pairs,
+                  std::vector<BenchOp>& ops) {
+  const int rows = in.shape.rows;
+  const int64_t qkv_size = int64_t{rows} * shape.qkv_width();
+  const int64_t out_size = int64_t{rows} * shape.heads * shape.head_size;
+  const int64_t statistics = int64_t{rows} * shape.heads;
+  const double product = 2 * pairs * shape.heads * shape.head_size;
+  const double bytes = sizeof(T) * static_cast<double>(qkv_size + out_size);
+  const auto documents = [begins] {
+    return Documents{.begin = begins == nullptr ? nullptr : begins->data()};
+  };
+  ops.push_back({absl::StrCat("attention_forward", suffix), bytes,
+                 [=, &stream = in.stream](Pieces& set) {
+                   const auto qkv = Fused(shape, set.Take<const T>(qkv_size));
+                   auto* const out = set.Take<T>(out_size);
+                   auto* const log_sum_exp = set.Take<float>(statistics);
+                   AttentionForward<T>(
+                       shape, documents(), {}, qkv, out, log_sum_exp,
+                       set.Scratch(AttentionWorkspaceBytes<T>(shape, stream.kind())), stream);
+                 },
+                 2 * product});
+  ops.push_back({absl::StrCat("attention_backward", suffix), 2 * bytes,
+                 [=, &stream = in.stream](Pieces& set) {
+                   const auto qkv = Fused(shape, set.Take<const T>(qkv_size));
+                   const auto* const out = set.Take<T>(out_size);
+                   const auto* const log_sum_exp = set.Take<float>(statistics);
+                   const auto* const dout = set.Take<T>(out_size);
+                   const auto gradients = Fused(shape, set.Take<T>(qkv_size));
+                   AttentionBackward<T, T>(
+                       shape, documents(), {}, qkv, out, log_sum_exp, dout, /*adds=*/false,
+                       gradients, set.Scratch(AttentionWorkspaceBytes<T>(shape, stream.kind())),
+                       stream);
+                 },
+                 5 * product});
 }
 
 template <typename T>
@@ -161,6 +221,56 @@ absl::StatusOr<BenchInputs> MakeBenchInputs(Device& device, const BenchShape& sh
   CONVENE_RETURN_IF_ERROR(device.Synchronize(absl::Seconds(60)));
   return inputs;
 }
+
+template <typename T>
+std::vector<BenchOp> ProductOps(const BenchInputs& in) {
+  const BenchShape& s = in.shape;
+  struct Weight {
+    const char* name;
+    int out, in;
+  };
+  const Weight weights[] = {{"qkv", (s.heads + 2 * s.kv_heads) * s.head_size, s.hidden},
+                            {"out", s.hidden, s.heads * s.head_size},
+                            {"gate_up", 2 * s.ffn, s.hidden},
+                            {"down", s.hidden, s.ffn},
+                            {"head", s.vocabulary, s.hidden}};
+  constexpr auto kNo = Transpose::kNo;
+  constexpr auto kYes = Transpose::kYes;
+  std::vector<BenchOp> ops;
+  for (const Weight& w : weights) {
+    const std::string name = absl::StrCat("matmul ", w.name);
+    ops.push_back(Product<T, T>(name + " forward", kNo, kYes, s.rows, w.out, w.in, in.stream));
+    ops.push_back(
+        Product<T, T>(name + " input gradient", kNo, kNo, s.rows, w.in, w.out, in.stream));
+    ops.push_back(
+        Product<T, float>(name + " weight gradient", kYes, kNo, w.out, w.in, s.rows, in.stream));
+  }
+  return ops;
+}
+CONVENE_INSTANTIATE(ProductOps);
+
+template <typename T>
+std::vector<BenchOp> AttentionOps(const BenchInputs& in) {
+  constexpr int kDocument = 32;
+  const BenchShape& s = in.shape;
+  AttentionShape shape = {.batch = s.rows / s.sequence_length,
+                          .sequence_length = s.sequence_length,
+                          .heads = s.heads,
+                          .kv_heads = s.kv_heads,
+                          .head_size = s.head_size};
+  std::vector<BenchOp> ops;
+  AddAttention<T>(in, "", shape, nullptr, s.rows * (s.sequence_length + 1) / 2.0, ops);
+  std::vector<int32_t> begins(s.rows);
+  for (int row = 0; row < s.rows; ++row) {
+    begins[row] = row % s.sequence_length / kDocument * kDocument;
+  }
+  shape.packed = true;
+  AddAttention<T>(in, " (packed)", shape,
+                  std::make_shared<const std::vector<int32_t>>(std::move(begins)),
+                  s.rows * (kDocument + 1) / 2.0, ops);
+  return ops;
+}
+CONVENE_INSTANTIATE(AttentionOps);
 
 template <typename T>
 std::vector<BenchOp> RowOps(const BenchInputs& inputs) {

@@ -1,4 +1,4 @@
-// The memory-bound ops at a model's shapes, ready to be timed: for the benches of both devices.
+// The ops at a model's shapes, ready to be timed: for the benches of both devices.
 #pragma once
 
 #include <cstddef>
@@ -64,21 +64,35 @@ class Pieces {
     next_ += bytes;
     return piece;
   }
-  Workspace Scratch(size_t bytes) { return {Take<char>(static_cast<int64_t>(bytes)), bytes}; }
+  Workspace Scratch(size_t bytes) {
+    if (bytes > 0) scratch_ = next_;
+    return {Take<char>(static_cast<int64_t>(bytes)), bytes};
+  }
   const char* next() const { return next_; }
+  // On a CPU, where only attention has scratch, and takes it last: the end of all operands.
+  const char* operands_end() const { return scratch_ != nullptr ? scratch_ : next_; }
 
  private:
   char* next_;
   char* const end_;
+  const char* scratch_ = nullptr;
 };
 
 struct BenchOp {
   std::string name;
   double bytes;  // each input once and each output once
   std::function<void(Pieces& set)> run;
+  double flops = 0;  // of products and attention: a multiply-add is two, a masked score none
 };
 
-// T: float or BFloat16.
+// T: float or BFloat16. The products of a block and of the head: forward, the input's gradient and
+// the weight's.
+template <typename T>
+std::vector<BenchOp> ProductOps(const BenchInputs& inputs);
+// Causal, and over packed documents of 32 tokens.
+template <typename T>
+std::vector<BenchOp> AttentionOps(const BenchInputs& inputs);
+// Memory-bound, as FlatOps.
 template <typename T>
 std::vector<BenchOp> RowOps(const BenchInputs& inputs);
 std::vector<BenchOp> FlatOps(const BenchInputs& inputs);

@@ -99,7 +99,7 @@ TEMPLATE_TEST_CASE("matrix products agree with the reference for every transpose
   }
 }
 
-TEST_CASE("a product has the same bits for any number of threads") {
+TEMPLATE_TEST_CASE("a product has the same bits for any number of threads", "", float, BFloat16) {
   struct Shape {
     Transpose transpose_a, transpose_b;
     int m, n, k;
@@ -113,10 +113,13 @@ TEST_CASE("a product has the same bits for any number of threads") {
                                                {kNo, kNo, 192, 64, 1100},
                                                {kYes, kNo, 200, 64, 2100},
                                                {kYes, kNo, 256, 64, 2100},
+                                               {kYes, kNo, 64, 64, 4200},
+                                               {kNo, kYes, 64, 768, 2048},
+                                               {kNo, kNo, 64, 768, 3000},
                                                {kYes, kNo, 512, 96, 1030}}) {
     CAPTURE(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k);
-    const auto a = NumbersOf<float>(static_cast<size_t>(shape.m) * shape.k, 1);
-    const auto b = NumbersOf<float>(static_cast<size_t>(shape.n) * shape.k, 2);
+    const auto a = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(shape.m) * shape.k, 1));
+    const auto b = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(shape.n) * shape.k, 2));
     std::vector<float> expected;
     for (const int threads : {1, 2, 8, 64}) {
       omp_set_num_threads(threads);
@@ -143,7 +146,8 @@ TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm
   CHECK(cpu::PrefersPrimitive(forward(2048, 384, 1024)));
   CHECK(cpu::PrefersPrimitive(forward(1024, 768, 2048)));
   CHECK_FALSE(cpu::PrefersPrimitive(forward(2048, 768, 768)));
-  CHECK_FALSE(cpu::PrefersPrimitive(forward(64, 384, 1024)));
+  CHECK(cpu::PrefersPrimitive(forward(64, 768, 2048)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(64, 384, 768)));
   // One column more than the stride that sgemm is slow for, so that sgemm computes the same rows.
   const int m = 256;
   const int n = 48;

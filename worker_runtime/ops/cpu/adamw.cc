@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
 constexpr int64_t kBlocksPerTask = 128;  // 8192 elements
+constexpr double kNanoseconds = 0.35;    // an element
 
 template <typename T>
 CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
@@ -45,11 +48,12 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
            float* first_moment, float* second_moment, Stream& /*stream*/) {
   if (control->skip != 0) return;
   const int64_t blocks = count / kFlagBlock;
-#pragma omp parallel for schedule(static) if (blocks > kBlocksPerTask)
-  for (int64_t task = 0; task < blocks; task += kBlocksPerTask) {
-    const int64_t task_end = std::min(blocks, task + kBlocksPerTask);
+  const int64_t tasks = CeilDivide(blocks, kBlocksPerTask);
+  ForPieces(kNanoseconds * static_cast<double>(count), tasks, [=](int64_t task) {
+    const int64_t task_begin = task * kBlocksPerTask;
+    const int64_t task_end = std::min(blocks, task_begin + kBlocksPerTask);
     // Runs of blocks with one flag: nearly always the whole task.
-    for (int64_t begin = task; begin < task_end;) {
+    for (int64_t begin = task_begin; begin < task_end;) {
       const uint8_t decayed = flags[begin] & kDecayed;
       int64_t end = begin + 1;
       while (end < task_end && (flags[end] & kDecayed) == decayed) ++end;
@@ -59,7 +63,7 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
              weights + first, first_moment + first, second_moment + first);
       begin = end;
     }
-  }
+  });
 }
 
 CONVENE_INSTANTIATE(AdamW);

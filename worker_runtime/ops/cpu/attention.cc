@@ -16,6 +16,7 @@
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
@@ -134,8 +135,18 @@ int RoundDownToVector(int count) { return count / kVectorFloats * kVectorFloats;
 
 int TaskCount(const AttentionShape& shape) { return shape.batch * shape.kv_heads; }
 
-int ThreadCount(const AttentionShape& shape) {
+// The most threads that have a task.
+int ScratchCount(const AttentionShape& shape) {
   return std::max(1, std::min(omp_get_max_threads(), TaskCount(shape)));
+}
+
+// Of a forward pass, if each query sees all keys before it.
+double Nanoseconds(const AttentionShape& shape) {
+  constexpr double kScore = 2.5;
+  constexpr double kElement = 0.02;  // of a query times a key, and of a probability times a value
+  const double queries =
+      static_cast<double>(TaskCount(shape)) * shape.heads / shape.kv_heads * shape.sequence_length;
+  return queries * shape.key_count() / 2 * (kScore + kElement * shape.head_size);
 }
 
 // to: (rows, padded), from: rows of `width` elements, `stride` apart; times `factor`.
@@ -467,21 +478,27 @@ void ForTasks(const AttentionShape& shape, const Documents& documents,
   CONVENE_CHECK(shape.packed == (documents.begin != nullptr));
   CONVENE_CHECK(shape.is_part() || (positions.queries == nullptr && positions.keys == nullptr));
   const size_t scratch_size = Scratch(shape, nullptr).size;
-  const int threads = ThreadCount(shape);
-  float* const memory = workspace.As<float>(scratch_size * sizeof(float) * threads);
-  const int tasks = TaskCount(shape);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int index = 0; index < tasks; ++index) {
-    const Scratch scratch(shape, memory + scratch_size * omp_get_thread_num());
-    run(Task(shape, documents, positions, index, scratch), scratch);
-  }
+  const int scratches = ScratchCount(shape);
+  float* const memory = workspace.As<float>(scratch_size * sizeof(float) * scratches);
+  const int64_t tasks = TaskCount(shape);
+  const double nanoseconds = Nanoseconds(shape);
+  // A share of the tasks for each thread that has one: they use one scratch after the other.
+  const bool is_shared = TeamSize(nanoseconds, tasks, omp_get_max_threads()) > 1;
+  const int shares = is_shared ? scratches : 1;
+  ForPieces(nanoseconds, shares, [&](int64_t share) {
+    const Scratch scratch(shape, memory + scratch_size * share);
+    const int64_t end = (share + 1) * tasks / shares;
+    for (int64_t index = share * tasks / shares; index < end; ++index) {
+      run(Task(shape, documents, positions, static_cast<int>(index), scratch), scratch);
+    }
+  });
 }
 
 }  // namespace
 
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
-  return Scratch(shape, nullptr).size * sizeof(float) * static_cast<size_t>(ThreadCount(shape));
+  return Scratch(shape, nullptr).size * sizeof(float) * static_cast<size_t>(ScratchCount(shape));
 }
 
 template <typename T>

@@ -4,10 +4,14 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
+
+constexpr double kNanoseconds = 0.1;    // an element
+constexpr double kRowNanoseconds = 15;  // two exponentials and a logarithm
 
 template <typename T>
 CONVENE_CPU_CLONES void WidenRow(int count, const T* part, float* out) {
@@ -29,8 +33,8 @@ void AttentionMerge(const AttentionShape& shape, const T* part_out, const float*
                     bool is_first, float* out, float* log_sum_exp, Stream& /*stream*/) {
   const int queries = shape.sequence_length;
   const ptrdiff_t rows = ptrdiff_t{shape.batch} * queries * shape.heads;
-#pragma omp parallel for schedule(static) if (IsLarge(static_cast <int>(rows), shape.head_size))
-  for (ptrdiff_t row = 0; row < rows; ++row) {
+  const double row_nanoseconds = kRowNanoseconds + kNanoseconds * shape.head_size;
+  ForPieces(row_nanoseconds * static_cast<double>(rows), rows, [=](int64_t row) {
     const ptrdiff_t head = row % shape.heads;
     const ptrdiff_t token = row / shape.heads;
     const ptrdiff_t statistic = (token / queries * shape.heads + head) * queries + token % queries;
@@ -44,7 +48,7 @@ void AttentionMerge(const AttentionShape& shape, const T* part_out, const float*
       AddRow(shape.head_size, weights.kept, weights.part, from, to);
       log_sum_exp[statistic] = weights.log_sum_exp;
     }
-  }
+  });
 }
 
 CONVENE_INSTANTIATE(AttentionMerge);

@@ -29,10 +29,10 @@ CONVENE_CPU_CLONES void ConvertRow(int64_t count, const From* x, To* y) {
 template <typename From, typename To>
 void ConvertBlock(int rows, int columns, const From* from, ptrdiff_t from_stride, To* to,
                   ptrdiff_t to_stride) {
-#pragma omp parallel for schedule(static)
-  for (int row = 0; row < rows; ++row) {
+  constexpr double kNanoseconds = 0.06;  // an element
+  ForPieces(kNanoseconds * rows * columns, rows, [=](int64_t row) {
     ConvertRow(columns, from + row * from_stride, to + row * to_stride);
-  }
+  });
 }
 
 // Grows to the largest block and stays: no allocation in a steady state.
@@ -71,7 +71,8 @@ bool HasBFloat16Products() {
 template <typename Out>
 void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
                     Out* c) {
-  const ScopedThreadCount thread_count(shape.m);
+  constexpr double kNanoseconds = 0.01;  // a multiply-add
+  const ScopedThreadCount thread_count(ProductThreads(shape, kNanoseconds));
   PrimitiveMatMul(shape, a, b, beta, c);
 }
 

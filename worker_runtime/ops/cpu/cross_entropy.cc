@@ -7,24 +7,30 @@
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
+namespace {
+
+constexpr double kStatisticsNanoseconds = 0.3;  // an element
+constexpr double kGradientNanoseconds = 0.25;
+
+}  // namespace
 
 template <typename T>
 void CrossEntropyStatistics(int rows, int vocabulary_begin, int vocabulary_end,
                             const int32_t* targets, const T* logits, float* row_max, float* sums,
                             Stream& /*stream*/) {
   const int columns = vocabulary_end - vocabulary_begin;
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    const T* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kStatisticsNanoseconds * rows * columns, rows, [=](int64_t row) {
+    const T* logits_row = logits + row * columns;
     const int target = targets[row];
     const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
     row_max[row] = Max(columns, logits_row);
     sums[2 * row] = ExpSum(columns, row_max[row], logits_row);
     sums[2 * row + 1] = is_here ? Widen(logits_row[target - vocabulary_begin]) : 0.0f;
-  }
+  });
 }
 
 void CrossEntropyRescale(int rows, const float* slice_max, const float* row_max, float* sums,
@@ -52,13 +58,12 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
                           const float* gradient_scale, T* logits, Stream& /*stream*/) {
   const int columns = vocabulary_end - vocabulary_begin;
   const float scale = *gradient_scale;
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    T* logits_row = logits + static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kGradientNanoseconds * rows * columns, rows, [=](int64_t row) {
+    T* logits_row = logits + row * columns;
     const int target = targets[row];
     if (target < 0) {
       std::fill_n(logits_row, columns, T(0.0f));
-      continue;
+      return;
     }
     const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
     T* const target_logit = logits_row + (is_here ? target - vocabulary_begin : 0);
@@ -68,7 +73,7 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
         scale * (std::exp(Widen(*target_logit) - row_max[row]) / sums[2 * row] - 1.0f);
     ScaledExpInPlace(columns, row_max[row], scale / sums[2 * row], logits_row);
     if (is_here) Narrow(target_gradient, target_logit);
-  }
+  });
 }
 
 CONVENE_INSTANTIATE(CrossEntropyStatistics);

@@ -5,12 +5,16 @@
 #include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
 constexpr int64_t kBlock = 1 << 14;
+constexpr double kAddNanoseconds = 0.15;  // an element
+constexpr double kConvertNanoseconds = 0.06;
+constexpr double kSquareNanoseconds = 0.09;
 constexpr int kPartialSums = 64;
 
 template <typename T>
@@ -25,21 +29,24 @@ CONVENE_CPU_CLONES void ConvertBlock(int64_t count, const From* x, To* y) {
   for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]), &y[i]);
 }
 
+// Calls run(begin, length) for each block. `nanoseconds`: an element's.
+template <typename Run>
+void ForBlocks(double nanoseconds, int64_t count, const Run& run) {
+  ForPieces(nanoseconds * static_cast<double>(count), CeilDivide(count, kBlock),
+            [&](int64_t block) { run(block * kBlock, std::min(kBlock, count - block * kBlock)); });
+}
+
 template <typename From, typename To>
 void Convert(int64_t count, const From* x, To* y) {
-#pragma omp parallel for schedule(static) if (count > kBlock)
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    ConvertBlock(std::min(kBlock, count - begin), x + begin, y + begin);
-  }
+  ForBlocks(kConvertNanoseconds, count,
+            [=](int64_t begin, int64_t length) { ConvertBlock(length, x + begin, y + begin); });
 }
 
 template <typename From, typename To>
 void ConvertRows(int64_t rows, int columns, const From* x, int64_t x_stride, To* y,
                  int64_t y_stride) {
-#pragma omp parallel for schedule(static) if (rows * columns > kBlock)
-  for (int64_t row = 0; row < rows; ++row) {
-    ConvertBlock(columns, x + row * x_stride, y + row * y_stride);
-  }
+  ForPieces(kConvertNanoseconds * static_cast<double>(rows) * columns, rows,
+            [=](int64_t row) { ConvertBlock(columns, x + row * x_stride, y + row * y_stride); });
 }
 
 CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
@@ -56,10 +63,8 @@ CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
 
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (count > kBlock)
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    AddBlock(std::min(kBlock, count - begin), x + begin, y + begin);
-  }
+  ForBlocks(kAddNanoseconds, count,
+            [=](int64_t begin, int64_t length) { AddBlock(length, x + begin, y + begin); });
 }
 
 void Copy(int64_t count, const float* x, float* y, Stream& /*stream*/) { std::copy_n(x, count, y); }
@@ -93,8 +98,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   double partial_sums[kPartialSums] = {};
   const int64_t blocks = count / kFlagBlock;
   const int64_t part = CeilDivide(blocks, kPartialSums);
-#pragma omp parallel for schedule(static) if (count > kBlock)
-  for (int i = 0; i < kPartialSums; ++i) {
+  ForPieces(kSquareNanoseconds * static_cast<double>(count), kPartialSums, [&](int64_t i) {
     const int64_t part_end = std::min(blocks, (i + 1) * part);
     for (int64_t begin = i * part; begin < part_end;) {
       const uint8_t owned = flags[begin] & kOwned;
@@ -105,7 +109,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
       }
       begin = end;
     }
-  }
+  });
   double total = 0;
   for (const double partial : partial_sums) total += partial;
   *sum += total;

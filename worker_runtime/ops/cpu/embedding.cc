@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int64_t kParallelElements = 1 << 16;
+constexpr double kForwardNanoseconds = 0.05;  // an element
+constexpr double kBackwardNanoseconds = 0.1;
 constexpr int kColumnBlock = 128;
 
 }  // namespace
@@ -18,9 +21,8 @@ constexpr int kColumnBlock = 128;
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
                       const int32_t* tokens, const T* table, T* y, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns, kParallelElements))
-  for (int row = 0; row < rows; ++row) {
-    T* y_row = y + static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kForwardNanoseconds * rows * columns, rows, [=](int64_t row) {
+    T* y_row = y + row * columns;
     const int token = tokens[row];
     if (token >= vocabulary_begin && token < vocabulary_end) {
       std::copy_n(table + static_cast<ptrdiff_t>(token - vocabulary_begin) * columns, columns,
@@ -28,7 +30,7 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
     } else {
       std::fill_n(y_row, columns, T(0.0f));
     }
-  }
+  });
 }
 
 size_t EmbeddingWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
@@ -38,8 +40,9 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
                        const int32_t* tokens, const T* dy, float* dtable,
                        const Workspace& /*workspace*/, Stream& /*stream*/) {
   // Threads share the columns, not the rows: each element's sum keeps the order of `tokens`.
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns, kParallelElements))
-  for (int begin = 0; begin < columns; begin += kColumnBlock) {
+  const int64_t blocks = CeilDivide(columns, kColumnBlock);
+  ForPieces(kBackwardNanoseconds * rows * columns, blocks, [=](int64_t block) {
+    const int begin = static_cast<int>(block) * kColumnBlock;
     const int count = std::min(kColumnBlock, columns - begin);
     for (int row = 0; row < rows; ++row) {
       const int token = tokens[row];
@@ -49,7 +52,7 @@ void EmbeddingBackward(int rows, int columns, int vocabulary_begin, int vocabula
 #pragma omp simd
       for (int i = 0; i < count; ++i) sum[i] += Widen(source[i]);
     }
-  }
+  });
 }
 
 CONVENE_INSTANTIATE(EmbeddingForward);

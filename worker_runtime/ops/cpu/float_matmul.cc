@@ -1,33 +1,11 @@
 #include "worker_runtime/ops/cpu/float_matmul.h"
 
-#include <algorithm>
-#include <cstddef>
+#include <limits>
 
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/cpu/tiled_matmul.h"
 
 namespace convene::worker::cpu {
-namespace {
-
-// The terms of the sum over k that the primitive is given at once of a weight gradient (see its
-// header). Shorter sums were faster, too. Of a forward product it is given all: k was never shared
-// out (1 to 64 threads, k to 16384), and a second slice, which adds, makes it as slow as sgemm.
-constexpr int kSlice = 1024;
-
-void SlicedPrimitive(const ProductShape& shape, const float* a, const float* b, float beta,
-                     float* c) {
-  const ScopedThreadCount thread_count(shape.m);
-  const ptrdiff_t a_step = shape.transpose_a == Transpose::kYes ? shape.lda : 1;
-  const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? 1 : shape.ldb;
-  const int most = shape.transpose_a == Transpose::kYes ? kSlice : shape.k;
-  for (int first = 0; first < shape.k; first += most) {
-    ProductShape slice = shape;
-    slice.k = std::min(most, shape.k - first);
-    PrimitiveMatMul(slice, a + first * a_step, b + first * b_step, first == 0 ? beta : 1.0f, c);
-  }
-}
-
-}  // namespace
 
 bool PrefersPrimitive(const ProductShape& shape) {
   // Below this the cost of a call itself counts: the primitive makes a list of its arguments each
@@ -43,22 +21,32 @@ bool PrefersPrimitive(const ProductShape& shape) {
   }
   // 110 against 123 GFLOP/s (n 384, k 384); sgemm is ahead again where n is 768, but for long sums:
   // 174 against 214 GFLOP/s (two cores of an AMD EPYC, m 1024, n 768, k 2048). No wider product was
-  // measured.
+  // measured. Where such a product has few rows, sgemm is slower by two threads than by one: 2989
+  // and 2772 us, against 1110 and 2063 (m 64, n 768, k 2048). By 3 rows (k 40000) the primitive
+  // took seconds.
   constexpr int kNarrow = 512;
   constexpr int kNarrowOfLong = 768;
   constexpr int kLong = 1024;
+  constexpr int kFewest = 64;
   return shape.transpose_b == Transpose::kYes && shape.transpose_a == Transpose::kNo &&
-         (shape.n <= kNarrow || (shape.n <= kNarrowOfLong && shape.k >= kLong)) &&
-         shape.k >= kShort && shape.m >= kShort;
+         ((shape.n <= kNarrow && shape.k >= kShort && shape.m >= kShort) ||
+          (shape.n <= kNarrowOfLong && shape.k >= kLong && shape.m >= kFewest));
 }
 
 void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
   if (NeedsTiles()) {
     TiledMatMul(shape, a, b, beta, c);
   } else if (PrefersPrimitive(shape)) {
-    SlicedPrimitive(shape, a, b, beta, c);
+    const ScopedThreadCount thread_count(ProductThreads(shape, kNanosecondsOfFloat));
+    PrimitiveMatMul(shape, a, b, beta, c);
   } else {
-    const ScopedThreadCount thread_count(shape.m);
+    // oneDNN 2.6 shares out the sum over k, and so changes its rounding, when c has few rows and
+    // there are many threads: seen from 8 threads on, up to 128 rows and never from 160 on.
+    constexpr int kFewRows = 192;
+    constexpr int kThreadsForFewRows = 4;
+    const ScopedThreadCount thread_count(
+        ProductThreads(shape, kNanosecondsOfFloat,
+                       shape.m < kFewRows ? kThreadsForFewRows : std::numeric_limits<int>::max()));
     Sgemm(shape, a, b, beta, c);
   }
 }

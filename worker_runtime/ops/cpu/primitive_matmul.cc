@@ -1,5 +1,8 @@
 #include "worker_runtime/ops/cpu/primitive_matmul.h"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <dnnl.hpp>
 #include <iterator>
@@ -10,6 +13,7 @@
 
 #include "tools/base/check.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
@@ -21,10 +25,11 @@ constexpr size_t kProductsMax = 256;
 struct ProductKey {
   ProductShape shape;
   bool adds;
+  int threads;  // for which the primitive cuts the product when it is made
 
   auto Tie() const {
     return std::tie(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, shape.lda,
-                    shape.ldb, shape.ldc, adds);
+                    shape.ldb, shape.ldc, adds, threads);
   }
   bool operator<(const ProductKey& other) const { return Tie() < other.Tie(); }
 };
@@ -87,21 +92,18 @@ Product MakeProduct(const ProductKey& key) {
           .scratch_bytes = description.scratchpad_desc().get_size()};
 }
 
-}  // namespace
-
-void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
-  const auto letter = [](Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; };
-  const dnnl_status_t status =
-      dnnl_sgemm(letter(shape.transpose_a), letter(shape.transpose_b), shape.m, shape.n, shape.k,
-                 1.0f, a, shape.lda, b, shape.ldb, beta, c, shape.ldc);
-  CONVENE_CHECK(status == dnnl_success);
-}
+// The terms of the sum over k that the primitive is given at once where a is transposed: oneDNN
+// shares out that sum, and so changes its rounding, when threads outnumber the blocks of c. Never
+// seen up to k = 1536 (1 to 64 threads), seen at 2048 from 2 threads on. Shorter sums were faster,
+// too. An a that is not transposed is given all: there the sum was never shared out (k to 16384),
+// and a second slice, which adds, makes the primitive as slow as sgemm.
+constexpr int kSlice = 1024;
 
 template <typename In, typename Out>
-void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
+void MultiplySlice(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
   thread_local std::map<ProductKey, Product> products;
   thread_local dnnl::stream stream(Engine());
-  const ProductKey key = {shape, beta != 0};
+  const ProductKey key = {shape, beta != 0, omp_get_max_threads()};
   try {
     auto place = products.find(key);
     if (place == products.end()) {
@@ -125,6 +127,37 @@ void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float 
   } catch (const dnnl::error&) {
     CONVENE_CHECK(false);  // a shape or type that oneDNN does not have
   }
+}
+
+}  // namespace
+
+int ProductThreads(const ProductShape& shape, double nanoseconds, int most) {
+  const double multiply_adds = static_cast<double>(shape.m) * shape.n * shape.k;
+  return TeamSize(nanoseconds * multiply_adds, int64_t{shape.m} * shape.n, omp_get_max_threads(),
+                  most);
+}
+
+void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
+  const auto letter = [](Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; };
+  const dnnl_status_t status =
+      dnnl_sgemm(letter(shape.transpose_a), letter(shape.transpose_b), shape.m, shape.n, shape.k,
+                 1.0f, a, shape.lda, b, shape.ldb, beta, c, shape.ldc);
+  CONVENE_CHECK(status == dnnl_success);
+}
+
+template <typename In, typename Out>
+void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
+  const bool is_sliced = shape.transpose_a == Transpose::kYes && std::is_same_v<Out, float>;
+  const int most = is_sliced ? kSlice : shape.k;
+  const ptrdiff_t a_step = shape.transpose_a == Transpose::kYes ? shape.lda : 1;
+  const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? 1 : shape.ldb;
+  int first = 0;
+  do {  // once where k is 0
+    ProductShape slice = shape;
+    slice.k = std::min(most, shape.k - first);
+    MultiplySlice(slice, a + first * a_step, b + first * b_step, first == 0 ? beta : 1.0f, c);
+    first += most;
+  } while (first < shape.k);
 }
 
 CONVENE_INSTANTIATE_PRODUCT(PrimitiveMatMul);

@@ -4,14 +4,20 @@
 #include <cmath>
 #include <cstddef>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
 constexpr int kColumnBlock = 128;
+constexpr double kForwardNanoseconds = 0.18;  // an element
+constexpr double kAgainNanoseconds = 0.08;
+constexpr double kBackwardNanoseconds = 0.17;
+constexpr double kWeightNanoseconds = 0.08;
 
 template <typename T>
 CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,
@@ -83,23 +89,21 @@ template <typename T>
 void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
                     float epsilon, T* sum, T* y, float* inverse_rms, Stream& /*stream*/) {
   const T* const normed = delta == nullptr ? x : sum;
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kForwardNanoseconds * rows * columns, rows, [=](int64_t row) {
+    const int64_t offset = row * columns;
     if (delta != nullptr) AddRow(columns, x + offset, delta + offset, sum + offset);
     inverse_rms[row] = InverseRmsOfRow(columns, normed + offset, epsilon);
     NormalizeRow(columns, normed + offset, weight, inverse_rms[row], y + offset);
-  }
+  });
 }
 
 template <typename T>
 void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
                   T* y, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kAgainNanoseconds * rows * columns, rows, [=](int64_t row) {
+    const int64_t offset = row * columns;
     NormalizeRow(columns, x + offset, weight, inverse_rms[row], y + offset);
-  }
+  });
 }
 
 size_t RmsNormWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
@@ -109,16 +113,16 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
                      const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
                      const Workspace& /*workspace*/, Stream& /*stream*/) {
   if (rows == 0) return;
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * columns;
+  ForPieces(kBackwardNanoseconds * rows * columns, rows, [=](int64_t row) {
+    const int64_t offset = row * columns;
     BackwardRow(columns, x + offset, weight, inverse_rms[row], dy + offset, add_to_dx, dx + offset);
-  }
-#pragma omp parallel for schedule(static) if (IsLarge(rows, columns))
-  for (int begin = 0; begin < columns; begin += kColumnBlock) {
-    WeightColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), x, inverse_rms, dy,
-                  add_to_dweight, dweight);
-  }
+  });
+  ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
+            [=](int64_t block) {
+              const int begin = static_cast<int>(block) * kColumnBlock;
+              WeightColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), x,
+                            inverse_rms, dy, add_to_dweight, dweight);
+            });
 }
 
 CONVENE_INSTANTIATE(RmsNormForward);

@@ -5,12 +5,13 @@
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kParallelRows = 64;
+constexpr double kNanoseconds = 0.2;  // a pair
 
 template <typename T>
 CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
@@ -38,15 +39,15 @@ void RopeApply(int batch, int sequence_length, int heads, int head_size, int row
                const int32_t* document_begin, bool inverse, T* x, Stream& /*stream*/) {
   const int rows = batch * sequence_length;
   const int half = head_size / 2;
-#pragma omp parallel for schedule(static) if (rows >= kParallelRows)
-  for (int row = 0; row < rows; ++row) {
-    const int token = row % sequence_length;
+  const double pairs = static_cast<double>(rows) * heads * half;
+  ForPieces(kNanoseconds * pairs, rows, [=](int64_t row) {
+    const int64_t token = row % sequence_length;
     const int position = (positions == nullptr ? token : positions[token]) -
                          (document_begin == nullptr ? 0 : document_begin[row]);
     const ptrdiff_t angles = static_cast<ptrdiff_t>(position) * half;
     TurnRow(heads, head_size, cosines + angles, sines + angles, inverse ? -1.0f : 1.0f,
-            x + static_cast<ptrdiff_t>(row) * row_stride);
-  }
+            x + row * row_stride);
+  });
 }
 
 CONVENE_INSTANTIATE(RopeApply);

@@ -7,7 +7,7 @@
 #include "worker_runtime/device/dtype.h"
 
 // Compiles the function, or each function of a template, three times; the loader picks by CPU. Only
-// on leaf functions without `omp parallel`: the compiler would outline the region without the
+// on leaf functions without an OpenMP region: the compiler would outline the region without the
 // clone's instructions. Empty by clang, which has it only for functions that are no templates (14;
 // nothing that is shipped is built by it), and under sanitizers: the loader runs the choice (an
 // ifunc) before the sanitizer's own start-up, which crashes.
@@ -22,11 +22,6 @@
 #define CONVENE_CPU_INLINE inline __attribute__((always_inline))
 
 namespace convene::worker::cpu {
-
-// Whether an op on so many elements is worth a team of threads.
-constexpr bool IsLarge(int rows, int columns, int64_t elements_min = 1 << 14) {
-  return int64_t{rows} * columns >= elements_min;
-}
 
 // A vector of the widest machine; the compiler splits it on the others.
 inline constexpr int kVectorFloats = 16;

@@ -1,15 +1,17 @@
 #include "worker_runtime/ops/swiglu.h"
 
-#include <cstddef>
+#include <cstdint>
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kParallelRows = 32;
+constexpr double kForwardNanoseconds = 0.37;  // an element
+constexpr double kBackwardNanoseconds = 0.45;
 
 // 1 / (1 + e^-x), through e^-|x| so that nothing overflows.
 CONVENE_CPU_INLINE float Sigmoid(float x) {
@@ -46,23 +48,20 @@ CONVENE_CPU_CLONES void BackwardRow(int width, const T* gate, const T* up, const
 
 template <typename T>
 void SwigluForward(int rows, int width, const T* gate_up, T* y, Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (rows >= kParallelRows)
-  for (int row = 0; row < rows; ++row) {
-    const T* gate = gate_up + static_cast<ptrdiff_t>(row) * 2 * width;
-    ForwardRow(width, gate, gate + width, y + static_cast<ptrdiff_t>(row) * width);
-  }
+  ForPieces(kForwardNanoseconds * rows * width, rows, [=](int64_t row) {
+    const T* gate = gate_up + row * 2 * width;
+    ForwardRow(width, gate, gate + width, y + row * width);
+  });
 }
 
 template <typename T>
 void SwigluBackward(int rows, int width, const T* gate_up, const T* dy, T* dgate_up,
                     Stream& /*stream*/) {
-#pragma omp parallel for schedule(static) if (rows >= kParallelRows)
-  for (int row = 0; row < rows; ++row) {
-    const ptrdiff_t offset = static_cast<ptrdiff_t>(row) * 2 * width;
-    BackwardRow(width, gate_up + offset, gate_up + offset + width,
-                dy + static_cast<ptrdiff_t>(row) * width, dgate_up + offset,
-                dgate_up + offset + width);
-  }
+  ForPieces(kBackwardNanoseconds * rows * width, rows, [=](int64_t row) {
+    const int64_t offset = row * 2 * width;
+    BackwardRow(width, gate_up + offset, gate_up + offset + width, dy + row * width,
+                dgate_up + offset, dgate_up + offset + width);
+  });
 }
 
 CONVENE_INSTANTIATE(SwigluForward);

@@ -5,7 +5,9 @@
 #include <dnnl.hpp>
 #include <vector>
 
+#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/primitive_matmul.h"
+#include "worker_runtime/ops/cpu/thread_count.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -63,17 +65,19 @@ void TiledMatMul(const ProductShape& shape, const float* a, const float* b, floa
   const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? shape.ldb : 1;
   const int rows = PieceOf(shape.m, kTileRows);
   const int columns = PieceOf(shape.n, kTileColumns);
-#pragma omp parallel for collapse(2) schedule(dynamic)
-  for (int j = 0; j < shape.n; j += columns) {
-    for (int i = 0; i < shape.m; i += rows) {
-      ProductShape tile = shape;
-      tile.m = std::min(rows, shape.m - i);
-      tile.n = std::min(columns, shape.n - j);
-      // One thread a tile: oneDNN starts no team within a team.
-      (transposes_a ? CopiedProduct : Sgemm)(tile, a + i * a_step, b + j * b_step, beta,
-                                             c + static_cast<ptrdiff_t>(i) * shape.ldc + j);
-    }
-  }
+  const int64_t tiles_down = CeilDivide(shape.m, rows);
+  const int64_t tiles = tiles_down * CeilDivide(shape.n, columns);
+  const double multiply_adds = static_cast<double>(shape.m) * shape.n * shape.k;
+  ForPieces(kNanosecondsOfFloat * multiply_adds, tiles, [&](int64_t index) {
+    const ScopedThreadCount one(1);  // a tile is one thread's product
+    const int i = static_cast<int>(index % tiles_down) * rows;
+    const int j = static_cast<int>(index / tiles_down) * columns;
+    ProductShape tile = shape;
+    tile.m = std::min(rows, shape.m - i);
+    tile.n = std::min(columns, shape.n - j);
+    (transposes_a ? CopiedProduct : Sgemm)(tile, a + i * a_step, b + j * b_step, beta,
+                                           c + static_cast<ptrdiff_t>(i) * shape.ldc + j);
+  });
 }
 
 }  // namespace convene::worker::cpu

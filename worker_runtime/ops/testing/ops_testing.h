@@ -121,7 +121,7 @@ using Outputs = std::vector<std::vector<Real>>;
 
 // `implementation()` gives Outputs<float>; `reference(Real{})` gives Outputs<Real>. T is the type
 // in which the op stores its outputs, all but those numbered in `float_outputs`. Also checks that
-// the bits do not depend on the number of threads.
+// the bits do not depend on the number of threads. (Small shapes get one thread: see teams_test.)
 template <typename T, typename Implementation, typename Reference>
 void Compare(double factor, const Implementation& implementation, const Reference& reference,
              const std::vector<size_t>& float_outputs = {}) {

@@ -1,0 +1,85 @@
+#include "worker_runtime/ops/cpu/thread_count.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <vector>
+
+namespace convene::worker::cpu {
+namespace {
+
+constexpr double kMicrosecond = 1e3;
+
+TEST_CASE("work gets one thread, or all when it is worth a team of them") {
+  struct Case {
+    double nanoseconds;
+    int64_t pieces;
+    int threads;
+    int team;
+  };
+  for (const Case& c : std::vector<Case>{{0, 0, 8, 1},
+                                         {0, 64, 8, 1},
+                                         {9 * kMicrosecond, 64, 2, 1},
+                                         {10 * kMicrosecond, 64, 2, 2},
+                                         {10 * kMicrosecond, 64, 8, 1},
+                                         {16 * kMicrosecond, 64, 8, 8},
+                                         {39 * kMicrosecond, 64, 32, 1},
+                                         {40 * kMicrosecond, 64, 32, 32},
+                                         {135 * kMicrosecond, 64, 128, 1},
+                                         {1e9, 64, 128, 128},
+                                         // Never a number between: its team would be started anew.
+                                         {1e9, 3, 32, 32},
+                                         {1e9, 1, 32, 1},
+                                         {1e9, 0, 32, 1},
+                                         {1e9, 64, 1, 1}}) {
+    CAPTURE(c.nanoseconds, c.pieces, c.threads);
+    CHECK(TeamSize(c.nanoseconds, c.pieces, c.threads) == c.team);
+  }
+}
+
+TEST_CASE("work that may not have all threads gets some when it is worth ending the others") {
+  CHECK(TeamSize(12 * kMicrosecond, 64, 4, 4) == 4);
+  CHECK(TeamSize(12 * kMicrosecond, 64, 3, 4) == 3);
+  CHECK(TeamSize(300 * kMicrosecond, 64, 8, 4) == 1);
+  CHECK(TeamSize(340 * kMicrosecond, 64, 8, 4) == 4);
+  CHECK(TeamSize(2000 * kMicrosecond, 64, 32, 4) == 1);
+  CHECK(TeamSize(2300 * kMicrosecond, 64, 32, 4) == 4);
+  CHECK(TeamSize(1e9, 64, 32, 1) == 1);
+}
+
+TEST_CASE(
+    "each piece is run once, by one thread or by a team, also a piece for few of its threads") {
+  const int threads_before = omp_get_max_threads();
+  for (const int threads : {1, 2, 8}) {
+    omp_set_num_threads(threads);
+    for (const double nanoseconds : {0.0, 1e9}) {
+      for (const int64_t pieces : {0, 1, 2, 5, 1000}) {
+        CAPTURE(threads, nanoseconds, pieces);
+        std::vector<int> runs(pieces);
+        std::vector<int> teams(pieces);
+        ForPieces(nanoseconds, pieces, [&](int64_t piece) {
+          ++runs[piece];
+          teams[piece] = omp_get_num_threads();
+        });
+        CHECK(runs == std::vector<int>(pieces, 1));
+        CHECK(teams == std::vector<int>(pieces, TeamSize(nanoseconds, pieces, threads)));
+      }
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("a scope's number of threads ends with it") {
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(8);
+  {
+    const ScopedThreadCount few(3);
+    CHECK(omp_get_max_threads() == 3);
+    const ScopedThreadCount one(1);
+    CHECK(omp_get_max_threads() == 1);
+  }
+  CHECK(omp_get_max_threads() == 8);
+  omp_set_num_threads(threads_before);
+}
+
+}  // namespace
+}  // namespace convene::worker::cpu

@@ -1,0 +1,142 @@
+// Whether an op starts an OpenMP team, seen from outside: by the threads of this process.
+#include <omp.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/model/initialize.h"
+#include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/bench_ops.h"
+#include "worker_runtime/ops/elementwise.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kThreads = 8;
+
+int64_t CountThreads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+// Ops that bench_ops.h has not.
+template <typename T>
+std::vector<BenchOp> OtherOps(const BenchInputs& in) {
+  const BenchShape s = in.shape;
+  const int64_t size = int64_t{s.rows} * s.hidden;
+  const AttentionShape shape = {.batch = s.rows / s.sequence_length,
+                                .sequence_length = s.sequence_length,
+                                .heads = s.heads,
+                                .kv_heads = s.kv_heads,
+                                .head_size = s.head_size};
+  const int64_t out_size = int64_t{s.rows} * s.heads * s.head_size;
+  const int64_t statistics = int64_t{s.rows} * s.heads;
+  return {{"attention_merge", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             AttentionMerge<T>(shape, set.Take<T>(out_size), set.Take<float>(statistics), false,
+                               set.Take<float>(out_size), set.Take<float>(statistics), stream);
+           }},
+          {"copy_rows", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             CopyRows<T>(s.rows, s.hidden, set.Take<T>(size), s.hidden, set.Take<T>(size), s.hidden,
+                         stream);
+           }},
+          {"round_rows", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             RoundRows<T>(s.rows, s.hidden, set.Take<float>(size), s.hidden, set.Take<T>(size),
+                          s.hidden, stream);
+           }},
+          {"initialize_parameter", 0, [=](Pieces& set) {
+             const ParameterSlice slice = {.name = "w",
+                                           .global_shape = {1, s.hidden},
+                                           .extent = {1, s.hidden},
+                                           .standard_deviation = 0.02};
+             InitializeParameter(slice, 1, 0, s.hidden, set.Take<float>(s.hidden));
+           }}};
+}
+
+std::vector<BenchOp> AllOps(const BenchInputs& inputs) {
+  std::vector<BenchOp> all = FlatOps(inputs);
+  for (const auto& ops :
+       {ProductOps<float>(inputs), AttentionOps<float>(inputs), RowOps<float>(inputs),
+        OtherOps<float>(inputs), ProductOps<BFloat16>(inputs), AttentionOps<BFloat16>(inputs),
+        RowOps<BFloat16>(inputs), OtherOps<BFloat16>(inputs)}) {
+    all.insert(all.end(), ops.begin(), ops.end());
+  }
+  return all;
+}
+
+void EndTeam() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
+
+absl::StatusOr<BenchInputs> Inputs(Device& device, const BenchShape& shape) {
+  return MakeBenchInputs(device, shape, size_t{64} << 20);
+}
+
+TEST_CASE("no op starts a team for the work of llama-tiny on 16 tokens") {
+  const auto device = Device::Cpu();
+  const auto inputs = Inputs(*device, {.rows = 16,
+                                       .hidden = 64,
+                                       .ffn = 192,
+                                       .heads = 16,
+                                       .kv_heads = 8,
+                                       .head_size = 4,
+                                       .sequence_length = 16,
+                                       .vocabulary = 256,
+                                       .activations = 16 * 64,
+                                       .parameters = 16 * 64});
+  REQUIRE_OK(inputs);
+  const int64_t alone = CountThreads();
+  omp_set_num_threads(kThreads);
+  for (const BenchOp& op : AllOps(*inputs)) {
+    CAPTURE(op.name);
+    Pieces set(*inputs);
+    op.run(set);
+    CHECK(CountThreads() == alone);
+  }
+}
+
+#if !defined(CONVENE_SANITIZER)  // clang's OpenMP library keeps its threads
+TEST_CASE("each op starts a team for large work, which computes the bits of one thread") {
+  const auto device = Device::Cpu();
+  const auto inputs = Inputs(*device, {.rows = 2048,
+                                       .hidden = 512,
+                                       .ffn = 512,
+                                       .heads = 8,
+                                       .kv_heads = 4,
+                                       .head_size = 64,
+                                       .sequence_length = 256,
+                                       .vocabulary = 1024,
+                                       .activations = 2048 * 512,
+                                       .parameters = 2048 * 512});
+  REQUIRE_OK(inputs);
+  const std::vector<char> numbers(inputs->arena, inputs->arena + inputs->arena_bytes);
+  EndTeam();
+  const int64_t alone = CountThreads();
+  for (const BenchOp& op : AllOps(*inputs)) {
+    CAPTURE(op.name);
+    const auto run = [&](int threads) {
+      omp_set_num_threads(threads);
+      std::copy(numbers.begin(), numbers.end(), inputs->arena);
+      Pieces set(*inputs);
+      op.run(set);
+      return std::vector<char>(inputs->arena, inputs->arena + (set.operands_end() - inputs->arena));
+    };
+    const std::vector<char> by_one = run(1);
+    CHECK(CountThreads() == alone);
+    const std::vector<char> by_team = run(kThreads);
+    CHECK(CountThreads() > alone);
+    CHECK((by_team == by_one));  // millions of bytes: not to be printed
+    CHECK_FALSE(std::equal(by_one.begin(), by_one.end(), numbers.begin()));
+    EndTeam();
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace convene::worker
