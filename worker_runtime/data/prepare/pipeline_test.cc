@@ -129,8 +129,7 @@ class HalfCounted : public DocumentEncoder {
 };
 
 TEST_CASE("what stands around a document, and which ids count") {
-  const LetterTokenizer tokenizer;  // the encoder keeps a reference
-  RecordEncoder plain({.encoder = std::make_unique<TextEncoder>(tokenizer),
+  RecordEncoder plain({.encoder = std::make_unique<TextEncoder>(LetterTokenizer()),
                        .frame = {.prefix = {257}, .suffix = {258}, .end = 256},
                        .wants_hash = true});
   Chunk chunk = {.text = "ab",
