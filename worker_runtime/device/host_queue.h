@@ -47,7 +47,8 @@ class HostQueue {
   void Push(const Work& work) {
     static_assert(std::is_trivially_copyable_v<Work> && std::is_trivially_destructible_v<Work>,
                   "pieces are kept as bytes");
-    static_assert(sizeof(Work) <= kPieceBytes && alignof(Work) <= alignof(std::max_align_t));
+    static_assert(sizeof(Work) <= kPieceBytes);
+    static_assert(alignof(Work) <= alignof(std::max_align_t));
     MutexLock lock(&mutex_);
     Piece& piece = AwaitFreePiece();
     new (piece.work) Work(work);
