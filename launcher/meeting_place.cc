@@ -16,7 +16,7 @@ bool IsOwnName(const MeetingPlace& place) {
   });
 }
 
-// What to write instead.
+// The words that tell a person how to name a place that all nodes find.
 std::string Remedy(const MeetingPlace& place) {
   return absl::StrCat(
       "write a name or an address by which others reach the first node's machine",

@@ -182,7 +182,8 @@ void TellLastWords(const agent::Result& result, const std::string& job_id) {
     words = absl::StrCat("job ", job_id, " succeeded: all workers of all nodes ended with 0");
   }
   if (!result.lost_output.empty()) {
-    absl::StrAppend(&words, ". Output that could not be written is lost: ", result.lost_output);
+    absl::StrAppend(&words, result.exit_code == 0 ? ". " : "\n",
+                    "Output that could not be written is lost: ", result.lost_output);
   }
   spdlog::log(result.exit_code == 0 ? spdlog::level::info : spdlog::level::err, "{}", words);
   FlushLog();

@@ -101,10 +101,11 @@ class Custody {
   bool has_released_ = false;
 };
 
-// What workers left whose agent and guardian were both killed: sends SIGKILL to the processes that
-// have `token` in their environment and to their descendants, again and again until none is left or
-// `patience` is over. Returns the processes that it found, for a person. Misses a process that has
-// cleared its environment and left its parent. REQUIRES: no agent that gave out `token` lives.
+// For processes that workers left when their agent and its guardian were both killed. Sends SIGKILL
+// to the processes that have `token` in their environment and to their descendants, again and again
+// until none is left or `patience` is over. Returns the processes that it found, for a person.
+// Misses a process that has cleared its environment and left its parent. REQUIRES: no agent that
+// gave out `token` lives.
 std::vector<std::string> KillMarked(const std::string& token, absl::Duration patience);
 
 }  // namespace convene::agent

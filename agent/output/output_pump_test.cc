@@ -19,7 +19,8 @@ struct Fixture {
     REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
     reader.Reset(ends[0]);
     writer.Reset(ends[1]);
-    console.emplace(loop, writer.get(), writer.get(), Console::Listener{[] {}, [](auto, const auto&) {}});
+    console.emplace(loop, writer.get(), writer.get(),
+                    Console::Listener{[] {}, [](auto, const auto&) {}});
   }
   std::unique_ptr<OutputPump> Pump(StreamOutput output = {}) {
     auto pump = OutputPump::Create(loop, *console, {OutputStream::kStdout, output, [] {}});

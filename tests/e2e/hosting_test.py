@@ -114,7 +114,8 @@ class HostingTest(ConveneTestCase):
         self.assertIn('the rendezvous with it: run "second", which waits for its first epoch, loses its rendezvous', self.finish(first, 20))
         self.finish(other, 20)
         last = self.finish(waiting, 30, 69).splitlines()[-1]
-        self.assertIn(f'was lost (the rendezvous daemon is stopping: it is part of the command of run "first" on {socket.gethostname()}, which ends)', last)
+        host = f'the command of run "first" on {socket.gethostname()}'
+        self.assertIn(f"was lost (the rendezvous daemon is stopping: it is part of {host}, which ends)", last)
         self.assert_nothing_left()
 
     def status(self, endpoint):

@@ -231,8 +231,9 @@ class LaunchTest(ConveneTestCase):
 
     def start_with_leftovers(self):
         """A job on two hosts whose workers each leave a process that heeds nothing; no cgroup holds it."""
-        launch = self.launch("--nnodes", "1:2", "--admission-delay", 0.2, "--rdzv-conf", "last_call_timeout=5", "--export", "CONVENE_CGROUPS=off",
-                             *self.sh(f"trap '' TERM; setsid sleep 1000 & echo $! $PPID > {self.path('of')}.$CONVENE_EPOCH.$RANK; echo up; sleep 1001"))
+        script = f"trap '' TERM; setsid sleep 1000 & echo $! $PPID > {self.path('of')}.$CONVENE_EPOCH.$RANK; echo up; sleep 1001"
+        launch = self.launch("--nnodes", "1:2", "--admission-delay", 0.2, "--rdzv-conf", "last_call_timeout=5",
+                             "--export", "CONVENE_CGROUPS=off", *self.sh(script))
         wait_until(lambda: "[1] up" in self.output(launch) and "[0] up" in self.output(launch), 30, "both workers")
         with open(self.path("of.1.1"), encoding="ascii") as pids:
             leftover, agent = map(int, pids.read().split())
@@ -249,6 +250,10 @@ class LaunchTest(ConveneTestCase):
     def until_gone(self, pid, timeout_s):
         wait_until(lambda: not self.command_line(pid).startswith(b"sleep"), timeout_s, "the leftover's end")
 
+    def until_told(self, launch, leftover):
+        told = rf"was killed here and left .*sleep \(pid {leftover}\).*: killed now"
+        wait_until(lambda: re.search(told, self.output(launch)), 10, f"the word of {leftover}'s end:\n{self.output(launch)}")
+
     def end(self, launch):
         launch.send_signal(signal.SIGTERM)
         time.sleep(1.1)
@@ -260,7 +265,7 @@ class LaunchTest(ConveneTestCase):
         launch, leftover, agent, guardian = self.start_with_leftovers()
         self.kill(agent, guardian)
         self.until_gone(leftover, 5)
-        wait_until(lambda: f"was killed here and left sleep (pid {leftover}): killed now" in self.output(launch), 10, "the watcher's word")
+        self.until_told(launch, leftover)
         self.end(launch)
 
     def test_what_is_left_when_agent_guardian_and_watcher_are_killed_is_ended_when_the_host_is_back(self):
@@ -270,7 +275,7 @@ class LaunchTest(ConveneTestCase):
         self.kill(agent, guardian, watcher)
         self.until_gone(leftover, 40)
         wait_until(lambda: "127.0.0.2 is back" in self.output(launch), 40, "the host is back")
-        wait_until(lambda: f"was killed here and left sleep (pid {leftover})" in self.output(launch), 10, "the next watcher's word")
+        self.until_told(launch, leftover)
         self.end(launch)
 
 

@@ -142,7 +142,8 @@ class LocalTasksTest(ConveneTestCase):
         leader = self.start_task(0, f'until [ -e {self.path("done")} ]; do sleep 0.02; done')
         same = self.start_task(1, f'until [ -e {self.path("done")} ]; do sleep 0.02; done')
         text = self.finish(self.start_task(2, "echo another"), 5, 64)
-        self.assertIn(f"task 0 of this node (pid {leader.pid}) runs another command than this task (2 of 3), which is: sh -c echo another", text)
+        self.assertIn(f"task 0 of this node (pid {leader.pid}) runs another command than this task (2 of 3), which is: "
+                      "sh -c echo another", text)
         self.assertIn("give each one its own --rdzv-id", text)
         wait_until(lambda: "task 2 of this node has another command" in self.output(leader), 10, "the leader's word")
         wait_until(lambda: "start here" in self.output(leader), 10, "the workers")

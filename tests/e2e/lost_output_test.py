@@ -62,19 +62,20 @@ class LostOutputTest(ConveneTestCase):
 
     def test_a_full_disk_under_log_files_is_in_the_last_words(self):
         # No file may grow beyond 32 KiB.
-        code, _, log = self.run_worker("", 'for i in $(seq 1000); do printf "%0100d\\n" $i; done', "--log-dir", self.path("logs"), "--redirects", 3,
-                                       before="ulimit -f 64;")
+        script = 'for i in $(seq 1000); do printf "%0100d\\n" $i; done'
+        code, _, log = self.run_worker("", script, "--log-dir", self.path("logs"), "--redirects", 3, before="ulimit -f 64;")
         self.assertEqual(code, 0, log)
         self.assertEqual(log.count("stdout.log: File too large: lines are dropped until that is over"), 1, log)
-        self.assertRegex(log.splitlines()[-1], r"is lost: \d+ lines \([0-9.]+ KiB\) for log files \(write \S+/0/stdout.log: File too large\)$")
+        lost = r"is lost: \d+ lines \([0-9.]+ KiB\) for log files \(write \S+/0/stdout.log: File too large\)$"
+        self.assertRegex(log.splitlines()[-1], lost)
 
     def test_a_query_whose_answer_is_not_written_fails_with_a_word(self):
         port = free_port()
         endpoint = f"127.0.0.1:{port}"
         daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", port)
         wait_until(lambda: "serving" in self.output(daemon), 20, "the daemon")
-        job = self.start(CONVENE, "run", "--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0", "--rdzv-id", "r", "--no-python",
-                         "sh", "-c", "echo ok; sleep 60")
+        job = self.start(CONVENE, "run", "--nnodes", 1, "--rdzv-endpoint", endpoint, "--rdzv-conf", "is_host=0", "--rdzv-id", "r",
+                         "--no-python", "sh", "-c", "echo ok; sleep 60")
         wait_until(lambda: "[0] ok" in self.output(job), 20, "the worker")
         for words in (["--help"], ["run", "--help"], ["--version"], ["run", "--print-completion", "bash"], ["data", "--help"],
                       ["status", "--endpoint", endpoint], ["status", "--json", "--endpoint", endpoint],

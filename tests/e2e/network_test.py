@@ -244,8 +244,10 @@ class NetworkTest(ConveneTestCase):
             hosts.write("127.0.0.1 localhost\n" + names)
         as_host = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
         prefix = [*self.hosts[number].prefix, "unshare", "--mount", "--uts", "sh", "-c", as_host, "sh", name, path]
-        worker = "import os, socket; a = os.environ['MASTER_ADDR']; socket.create_connection((a, int(os.environ['MASTER_PORT'])), 5); print('store', a)"
-        return self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "first:29400", "--no-python", "python3", "-c", worker, prefix=prefix)
+        worker = ("import os, socket; host = os.environ['MASTER_ADDR']; print('store', host); "
+                  "socket.create_connection((host, int(os.environ['MASTER_PORT'])), 5)")
+        return self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "first:29400", "--no-python", "python3", "-c", worker,
+                          prefix=prefix)
 
     def test_a_host_that_knows_itself_by_a_loopback_address_serves_the_others(self):
         # As Debian's installer writes /etc/hosts.

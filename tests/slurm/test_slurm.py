@@ -2,9 +2,9 @@
 
 Each node is a slurmd in a mount and a host name namespace of its own: `hostname` says the node's name there, /etc/hosts knows the names of all
 nodes, and the folder `local` is a disk that no other node sees. With names_resolve=False the hosts are called host-NODE, and only Slurm knows
-the names of its nodes. All nodes have
-this machine's address (not a loopback one: on a real cluster each node would meet itself there). Slurm's files, ports, munge key and job numbers are this Slurm's own: several may run at
-the same time, and an installed Slurm is not touched.
+the names of its nodes. All nodes have this machine's address (not a loopback one: on a real cluster each node would meet itself
+there). Slurm's files, ports, munge key and job numbers are this Slurm's own: several may run at the same time, and an installed Slurm is not
+touched.
 
     class MyTest(SlurmTestCase):
         NODES, TRACKER = 3, 'cgroup'
