@@ -23,7 +23,7 @@ namespace convene::worker::cpu {
 // the last team, and starting it again for the next.
 constexpr int TeamSize(double nanoseconds, int64_t pieces, int threads,
                        int most = std::numeric_limits<int>::max()) {
-  constexpr double kTeam = 8000;
+  constexpr double kTeam = 14'000;
   constexpr double kMember = 1000;
   constexpr double kEndedMember = 80'000;
   const int team = std::min(threads, most);

@@ -18,13 +18,13 @@ TEST_CASE("work gets one thread, or all when it is worth a team of them") {
   };
   for (const Case& c : std::vector<Case>{{0, 0, 8, 1},
                                          {0, 64, 8, 1},
-                                         {9 * kMicrosecond, 64, 2, 1},
-                                         {10 * kMicrosecond, 64, 2, 2},
-                                         {10 * kMicrosecond, 64, 8, 1},
-                                         {16 * kMicrosecond, 64, 8, 8},
-                                         {39 * kMicrosecond, 64, 32, 1},
-                                         {40 * kMicrosecond, 64, 32, 32},
-                                         {135 * kMicrosecond, 64, 128, 1},
+                                         {15 * kMicrosecond, 64, 2, 1},
+                                         {16 * kMicrosecond, 64, 2, 2},
+                                         {21 * kMicrosecond, 64, 8, 1},
+                                         {22 * kMicrosecond, 64, 8, 8},
+                                         {45 * kMicrosecond, 64, 32, 1},
+                                         {46 * kMicrosecond, 64, 32, 32},
+                                         {141 * kMicrosecond, 64, 128, 1},
                                          {1e9, 64, 128, 128},
                                          // Never a number between: its team would be started anew.
                                          {1e9, 3, 32, 32},
@@ -37,8 +37,8 @@ TEST_CASE("work gets one thread, or all when it is worth a team of them") {
 }
 
 TEST_CASE("work that may not have all threads gets some when it is worth ending the others") {
-  CHECK(TeamSize(12 * kMicrosecond, 64, 4, 4) == 4);
-  CHECK(TeamSize(12 * kMicrosecond, 64, 3, 4) == 3);
+  CHECK(TeamSize(18 * kMicrosecond, 64, 4, 4) == 4);
+  CHECK(TeamSize(17 * kMicrosecond, 64, 3, 4) == 3);
   CHECK(TeamSize(300 * kMicrosecond, 64, 8, 4) == 1);
   CHECK(TeamSize(340 * kMicrosecond, 64, 8, 4) == 4);
   CHECK(TeamSize(2000 * kMicrosecond, 64, 32, 4) == 1);
