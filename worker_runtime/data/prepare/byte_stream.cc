@@ -176,15 +176,27 @@ class ZstdStream : public PackedStream {
   bool is_between_ = true;  // two frames
 };
 
-// The name of a format whose bytes are no text, or "".
+// The name of a format whose bytes are no text, or "". `head`: sixteen bytes, or all of them. No
+// mark may begin a text.
 std::string ForeignFormat(absl::string_view head) {
+  // A length of eight bytes, then JSON.
+  if (head.size() > 9 && head.substr(5, 5) == absl::string_view("\0\0\0{\"", 5)) {
+    return "a safetensors file";
+  }
   struct Mark {
     absl::string_view bytes;
     const char* name;
   };
   static constexpr Mark kMarks[] = {
-      {"PAR1", "a Parquet file"},
-      {"ARROW1", "an Arrow file"},
+      {"PAR1\x15", "a Parquet file"},
+      {{"ARROW1\0", 7}, "an Arrow file"},
+      {"\x93NUMPY", "an array of NumPy"},
+      {{"GGUF\2\0\0", 7}, "a GGUF file"},
+      {{"GGUF\3\0\0", 7}, "a GGUF file"},
+      {"\x89HDF\r\n", "an HDF5 file"},
+      {"\x80\2", "a pickle of Python"},
+      {"\x80\4", "a pickle of Python"},
+      {"Obj\1", "an Avro file"},
       {"PK\x03\x04", "a zip archive"},
       {"\xFD"
        "7zXZ",
@@ -206,7 +218,7 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const SourceFile& s
   absl::StatusOr<UniqueFd> fd = OpenFile(source.path, O_RDONLY);
   if (!fd.ok()) return Annotate(fd.status(), "data");
   CONVENE_RETURN_IF_ERROR(CheckUnchanged(fd->get(), source));
-  std::string head(8, '\0');
+  std::string head(16, '\0');
   const ssize_t n = pread(fd->get(), head.data(), head.size(), 0);
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("data: read ", source.path));
   head.resize(n);

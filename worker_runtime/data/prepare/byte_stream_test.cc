@@ -90,13 +90,21 @@ TEST_CASE("files of other formats are named") {
   const auto refusal = [&](const std::string& content) {
     return ByteStream::Open(PutSource(dir.File("f"), content)).status();
   };
-  CHECK_STATUS(refusal("PAR1abc"), absl::StatusCode::kInvalidArgument, "is a Parquet file");
+  CHECK_STATUS(refusal("PAR1\x15\x04"), absl::StatusCode::kInvalidArgument, "is a Parquet file");
+  CHECK_STATUS(refusal("\x93NUMPY\1"), absl::StatusCode::kInvalidArgument, "array of NumPy");
+  CHECK_STATUS(refusal(std::string("\x40\1\0\0\0\0\0\0{\"a\"", 12)),
+               absl::StatusCode::kInvalidArgument, "is a safetensors file");
+  CHECK_STATUS(refusal(std::string("GGUF\3\0\0\0", 8)), absl::StatusCode::kInvalidArgument,
+               "is a GGUF file");
   CHECK_STATUS(refusal("PK\x03\x04"), absl::StatusCode::kInvalidArgument, "is a zip archive");
   CHECK_STATUS(refusal("\xFD"
                        "7zXZ"),
                absl::StatusCode::kInvalidArgument, "is packed by xz");
   CHECK_STATUS(refusal(std::string("\xFF\xFEh\0i\0", 6)), absl::StatusCode::kInvalidArgument,
                "UTF-16");
+  for (const std::string text : {"PAR1 is a magic number", "ARROW1", "GGUF 3", "BZh9", "Obj"}) {
+    CHECK(*ReadAll(PutSource(dir.File("f"), text), 1000) == text);
+  }
 }
 
 TEST_CASE("a file that changes is refused") {

@@ -10,17 +10,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/prepare/token_cache.h"
 #include "worker_runtime/data/store/foreign_formats.h"
 
 namespace convene::worker {
 namespace {
-
-constexpr size_t kHeadBytes = 4096;
 
 // One of the token files that a pattern names: all its files must be such.
 struct Group {
@@ -51,30 +47,6 @@ std::vector<std::string> NewTokenFiles(const std::vector<std::string>& files,
     if (seen->insert(CanonicalTokenPath(path)).second) tokens.push_back(path);
   }
   return tokens;
-}
-
-// Whether the content, unpacked, begins as no text does. A file that cannot be read is no such one:
-// reading it whole tells why.
-bool IsBinary(const std::string& path) {
-  const absl::StatusOr<std::vector<SourceFile>> sources = ListSources({path});
-  if (!sources.ok()) return false;
-  const absl::StatusOr<std::unique_ptr<ByteStream>> stream = ByteStream::Open(sources->front());
-  if (!stream.ok()) return false;
-  std::string head(kHeadBytes, '\0');
-  const absl::StatusOr<size_t> n = (*stream)->Read(head.data(), head.size());
-  return n.ok() && absl::string_view(head.data(), *n).find('\0') != absl::string_view::npos;
-}
-
-// Tokens without what tells their format (Megatron's .bin alone, a part that was never finished)
-// must not be trained on as if they were letters.
-absl::Status CheckTexts(const std::vector<std::string>& files) {
-  const auto binary = std::find_if(files.begin(), files.end(), IsBinary);
-  if (binary == files.end()) return absl::OkStatus();
-  const absl::Status no_tokens = OpenTokenSource(*binary).status();
-  return absl::InvalidArgumentError(
-      absl::StrCat(no_tokens.message(),
-                   ", nor a text: it holds bytes of value 0. For tokens, look for the file that "
-                   "belongs to it (Megatron's .idx); from a text, `tr -d '\\0'` takes them out"));
 }
 
 // Token files each by itself; neighbouring texts together, where no weights part them.
@@ -109,7 +81,6 @@ absl::StatusOr<std::vector<Group>> GroupsOf(const std::vector<WeightedPath>& pat
       }
       continue;
     }
-    CONVENE_RETURN_IF_ERROR(CheckTexts(files));
     if (texts.has_value() && !spec.weight.has_value()) {
       groups[*texts].patterns.push_back(spec.path);
     } else {

@@ -10,6 +10,7 @@
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
+#include "worker_runtime/data/prepare/text_check.h"
 
 namespace convene::worker {
 namespace {
@@ -121,6 +122,7 @@ void Pipeline::ReadFiles() {
 
 absl::StatusOr<std::unique_ptr<ChunkReader>> Pipeline::Open(int64_t file) const {
   const SourceFile& source = sources_[file];
+  CONVENE_RETURN_IF_ERROR(CheckText(source, options_.rules.separator));
   RecordRules rules = options_.rules;
   rules.is_json_lines = options_.format == InputFormat::kJsonLines;
   if (options_.format == InputFormat::kAuto) {

@@ -33,8 +33,8 @@ struct PipelineOptions {
 // Calls `take` from the calling thread with the chunks of `sources` from `start` on, in order:
 // their sequence of records does not depend on the threads. Returns the first error in that order,
 // after all chunks before it were taken; or an error of `take`, at once. All threads have ended
-// when it returns. Errors: ChunkReader's, HoldsJsonLines', RecordEncoder's and new_encoder's;
-// ResourceExhausted: no thread is left.
+// when it returns. Errors: CheckText's, ChunkReader's, HoldsJsonLines', RecordEncoder's and
+// new_encoder's; ResourceExhausted: no thread is left.
 absl::Status RunPipeline(const std::vector<SourceFile>& sources, const InputPosition& start,
                          const PipelineOptions& options,
                          absl::FunctionRef<absl::Status(EncodedChunk chunk)> take);
