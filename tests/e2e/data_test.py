@@ -126,6 +126,26 @@ class DataTest(ConveneTestCase):
                 self.assertIn(words, said)
                 self.assertEqual([n for n in os.listdir(self.directory) if n.startswith("x.bin")], [])
 
+    def test_tokens_given_as_a_text_are_refused(self):
+        self.put("m.bin", b"".join(token.to_bytes(2, "little") for token in (464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13)))
+        output = ["prepare", "--output", self.path("x.bin")]
+        said = self.convene_data(*output, self.path("m.bin"), code=64)
+        self.assertIn("m.bin is no text: its first bytes are those of tokens", said)
+        self.assertIn(f"their index {self.path('m.idx')} is missing", said)
+        self.put("a.txt", "a text")
+        self.convene_data("prepare", "--output", self.path("ours.bin"), self.path("a.txt"))
+        said = self.convene_data(*output, self.path("ours.bin"), code=64)
+        self.assertIn("ours.bin is no text: it holds tokens already (", said)
+        self.convene_data("convert", self.path("ours.bin"), self.path("meg"), "--to", "megatron")
+        self.assertIn("holds tokens already", self.convene_data(*output, self.path("meg.idx"), code=64))
+        os.remove(self.path("meg.bin"))
+        self.assertIn("meg.bin", self.convene_data(*output, self.path("meg.idx"), code=64))
+        # Texts with a byte of value 0, and with documents that it separates.
+        self.put("odd.txt", "a text with one \0 in it")
+        self.convene_data(*output, self.path("odd.txt"))
+        self.put("names.txt", "a\0b\0c\0")
+        self.assertIn("3 documents", self.convene_data(*output, "--document-separator", "\\0", self.path("names.txt")))
+
     def test_instruction_data_counts_its_answers(self):
         self.put("t.jinja", "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
                             "{% endgeneration %}{% else %}{{ m.content }}{% endif %};{% endfor %}")
@@ -139,6 +159,21 @@ class DataTest(ConveneTestCase):
         shown = self.convene_data("show", self.path("x.bin"))
         self.assertIn("those between {+ and +} count in the loss", shown)
         self.assertIn("user:Why?;assistant:{+So.", shown)
+
+    def test_a_template_beside_the_tokenizers_folder_prints_its_special_tokens(self):
+        os.mkdir(self.path("model"))
+        tokens = [bytes([byte]) for byte in range(256)]
+        self.put("model/bytes.tiktoken", "".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)))
+        self.put("model/tokenizer_config.json", json.dumps({"pat_str": "[\\s\\S]+", "bos_token": "<begin>", "eos_token": {"content": "<end>"},
+                                                            "added_tokens_decoder": {"300": {"content": "<end>"},
+                                                                                     "301": {"content": "<begin>"}}}))
+        self.put("chat.jinja", "{{ bos_token + messages[0].content }}:{{ messages[1].content }}{{ eos_token }}\n{{ sep_token }}")
+        self.put("chat.jsonl", json.dumps({"messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}))
+        said = self.convene_data("prepare", "--tokenizer", self.path("model"), "--chat-template", self.path("chat.jinja"), "--train-on", "all",
+                                 "--output", self.path("x.bin"), self.path("chat.jsonl"))
+        self.assertIn("warning: data: the chat template prints nothing at line 2, column 4: 'sep_token' is undefined", said)
+        self.assertEqual(said.count("'sep_token'"), 1)
+        self.assertIn("<begin>Why?:So.<end>\n<end>", self.convene_data("show", self.path("x.bin")))
 
     def test_a_compact_vocabulary(self):
         tokens = [bytes([byte]) for byte in range(256)] + [b"he", b"ll", b"hell", b"o ", b"wo", b"ld"]

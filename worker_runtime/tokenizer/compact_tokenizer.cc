@@ -56,6 +56,7 @@ class CompactTokenizer : public Tokenizer {
     fingerprint_ = CompactFingerprint(whole_->fingerprint(), original_ids_);
     vocabulary_size_ = static_cast<int>(original_ids_.size());
     end_of_document_ = CompactId(whole_->end_of_document());
+    named_tokens_.assign(whole_->named_tokens().begin(), whole_->named_tokens().end());
     for (const int32_t id : whole_->prefix()) prefix_.push_back(compact_ids_[id]);
     for (const int32_t id : whole_->suffix()) suffix_.push_back(compact_ids_[id]);
     for (size_t byte = 0; byte < byte_ids.size(); ++byte) {

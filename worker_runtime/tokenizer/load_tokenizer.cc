@@ -1,8 +1,11 @@
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -50,15 +54,30 @@ absl::StatusOr<std::string> FindInFolder(const std::string& folder) {
                                           ", *.tiktoken is in it"));
 }
 
+// `named`: what the files name.
+void NameTokens(std::vector<NamedToken> named, Tokenizer* tokenizer) {
+  const auto add = [&](const char* name, std::optional<int32_t> id) {
+    const std::string text = id.has_value() ? tokenizer->SpecialTextOf(*id) : "";
+    const bool is_known = std::any_of(named.begin(), named.end(),
+                                      [&](const NamedToken& token) { return token.name == name; });
+    if (!is_known && !text.empty()) named.push_back({name, text});
+  };
+  const absl::Span<const int32_t> prefix = tokenizer->prefix();
+  add("bos_token", prefix.empty() ? std::nullopt : std::optional<int32_t>(prefix[0]));
+  add("eos_token", tokenizer->end_of_document());
+  tokenizer->SetNamedTokens(std::move(named));
+}
+
 // The kind comes from the content: other programs call files of three kinds tokenizer.model.
+// `config`: of ReadTokenizerConfig.
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& content,
+                                                         const std::string& config,
                                                          const std::string& path) {
   using Result = absl::StatusOr<std::unique_ptr<Tokenizer>>;
   const auto named = [&path](Result read, absl::string_view kind = "") -> Result {
     if (read.ok()) return read;
     return Annotate(read.status(), absl::StrCat(path, kind));
   };
-  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
   const absl::string_view start = absl::string_view(content).substr(0, 1024);
   if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(start), "{")) {
     return LooksLikeTekken(content) ? named(ReadTekken(content), ", a tekken.json")
@@ -95,7 +114,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
         file, " has ", HumanBytes(static_cast<double>(size)), "; no tokenizer is as large"));
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
-  return ReadByContent(content, file);
+  CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(file)));
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                           ReadByContent(content, config, file));
+  absl::StatusOr<VocabularyConfig> read = ReadVocabularyConfig(config);
+  if (!read.ok()) return Annotate(read.status(), file);
+  NameTokens(std::move(read->named_tokens), tokenizer.get());
+  return tokenizer;
 }
 
 }  // namespace convene::worker

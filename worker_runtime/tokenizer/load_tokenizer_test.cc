@@ -83,6 +83,36 @@ TEST_CASE("a folder's tokenizer is found in a fixed order") {
   CHECK(KindOf(folder.path()) == "tokenizer.json (BPE)");
 }
 
+TEST_CASE("what a chat template may print by name comes from the files, else from the frame") {
+  const TempDir folder;
+  const auto named = [&folder] {
+    const auto tokenizer = LoadTokenizer(folder.path());
+    REQUIRE_OK(tokenizer);
+    const absl::Span<const NamedToken> tokens = (*tokenizer)->named_tokens();
+    return std::vector<NamedToken>(tokens.begin(), tokens.end());
+  };
+  using Named = std::vector<NamedToken>;
+  Write(folder, "tokenizer.json", kTokenizerJson);
+  CHECK(named().empty());
+  Write(folder, "special_tokens_map.json", R"({"sep_token": {"content": "ab", "lstrip": false}})");
+  CHECK(named() == Named{{"sep_token", "ab"}});
+  Write(folder, "tokenizer_config.json", R"({"eos_token": "b", "pad_token": null,
+      "add_bos_token": false, "additional_special_tokens": ["x", {"content": "y"}],
+      "extra_special_tokens": {"image_token": "z"}})");
+  CHECK(named() == Named{{"eos_token", "b"},
+                         {"additional_special_tokens", "x"},
+                         {"additional_special_tokens", "y"},
+                         {"image_token", "z"},
+                         {"sep_token", "ab"}});
+  // Mistral's file says itself what stands around a text.
+  const TempDir other;
+  Write(other, "tekken.json", testing::TekkenFile(testing::TokensOf({}), 20, "null"));
+  const auto tekken = LoadTokenizer(other.path());
+  REQUIRE_OK(tekken);
+  CHECK((*tekken)->named_tokens() ==
+        absl::MakeConstSpan(Named{{"bos_token", "<s>"}, {"eos_token", "</s>"}}));
+}
+
 TEST_CASE("special tokens that only special_tokens_map.json names are known") {
   const TempDir folder;
   const auto end_of_document = [&folder] {

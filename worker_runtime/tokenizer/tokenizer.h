@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -30,6 +31,13 @@ class Encoder {
 enum class SpecialText {
   kAsText,    // its letters: a document cannot forge the end of a document
   kAsTokens,  // the special token: for texts that a chat template made
+};
+
+// A special token by the name that transformers has for it: {"bos_token", "<s>"}. A name that is of
+// several tokens ("additional_special_tokens") stands once for each.
+struct NamedToken {
+  std::string name, text;
+  friend bool operator==(const NamedToken&, const NamedToken&) = default;
 };
 
 // Read-only and thread-safe.
@@ -63,6 +71,12 @@ class Tokenizer {
   // byte 0 of the byte tokenizer. Absent where the file names none.
   std::optional<int32_t> end_of_document() const { return end_of_document_; }
 
+  // What a chat template may print by name: the tokens that the files of the tokenizer name, and
+  // where these name none, prefix() as "bos_token" and end_of_document() as "eos_token".
+  absl::Span<const NamedToken> named_tokens() const { return named_tokens_; }
+  // For its maker, before others see the tokenizer.
+  void SetNamedTokens(std::vector<NamedToken> named) { named_tokens_ = std::move(named); }
+
   // Appends the bytes that one token stands for, without regard to its neighbours: what
   // the count of bytes for bits per byte needs. Special tokens stand for no bytes. An id that the
   // tokenizer does not have, negative ones too, stands for no bytes.
@@ -79,6 +93,7 @@ class Tokenizer {
   int vocabulary_size_ = 0;
   std::vector<int32_t> prefix_, suffix_;
   std::optional<int32_t> end_of_document_;
+  std::vector<NamedToken> named_tokens_;
 };
 
 }  // namespace convene::worker

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -45,6 +46,32 @@ std::optional<std::string> TextOfToken(const JsonNode& token) {
 std::string TextAt(const JsonNode& config, const char* key) {
   const std::optional<JsonNode> token = config.Find(key);
   return token.has_value() ? TextOfToken(*token).value_or("") : "";
+}
+
+void AppendNamed(absl::string_view name, const JsonNode& token, std::vector<NamedToken>* named) {
+  const std::optional<std::string> text = TextOfToken(token);
+  if (text.has_value()) named->push_back({std::string(name), *text});
+}
+
+std::vector<NamedToken> NamedTokensOf(const JsonNode& config) {
+  std::vector<NamedToken> named;
+  for (const auto& member : config.value().GetObject()) {
+    const absl::string_view name = TextOf(member.name);
+    const JsonNode node(&member.value, "");
+    if (absl::EndsWith(name, "_token")) AppendNamed(name, node, &named);
+    if (name == "additional_special_tokens" && member.value.IsArray()) {
+      for (const auto& token : member.value.GetArray()) {
+        AppendNamed(name, JsonNode(&token, ""), &named);
+      }
+    }
+    const bool holds_names =
+        name == "extra_special_tokens" || name == "model_specific_special_tokens";
+    if (!holds_names || !member.value.IsObject()) continue;
+    for (const auto& inner : member.value.GetObject()) {
+      AppendNamed(TextOf(inner.name), JsonNode(&inner.value, ""), &named);
+    }
+  }
+  return named;
 }
 
 std::optional<bool> BoolAt(const JsonNode& config, const char* key) {
@@ -96,6 +123,7 @@ absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
   result.end_of_document = TextAt(config, "eos_token");
   result.adds_begin_of_document = BoolAt(config, "add_bos_token");
   result.adds_end_of_document = BoolAt(config, "add_eos_token");
+  result.named_tokens = NamedTokensOf(config);
   const std::optional<JsonNode> added = config.Find("added_tokens_decoder");
   if (!added.has_value() || !added->value().IsObject()) return result;
   for (const auto& [key, token] : added->value().GetObject()) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/tokenizer/special_tokens.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
 
@@ -22,6 +23,9 @@ struct VocabularyConfig {
   std::string begin_of_document, end_of_document;    // bos_token, eos_token
   std::optional<bool> adds_begin_of_document;        // add_bos_token
   std::optional<bool> adds_end_of_document;          // add_eos_token
+  // What transformers gives a chat template: each "..._token", the members of extra_special_tokens
+  // and model_specific_special_tokens, and additional_special_tokens.
+  std::vector<NamedToken> named_tokens;
 };
 
 // `json` may be empty: nothing is said. Members of other kinds than these are left out of account.

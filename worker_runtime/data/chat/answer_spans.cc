@@ -229,13 +229,11 @@ absl::StatusOr<Rendered> RenderAnswers(const jinja::ChatTemplate& chat_template,
   return whole;
 }
 
-absl::StatusOr<std::string> RenderWhole(const jinja::ChatTemplate& chat_template,
-                                        const Dict& variables, const Conversation& conversation,
-                                        const jinja::RenderOptions& options) {
-  Renderer renderer(chat_template, variables, conversation, options);
-  CONVENE_ASSIGN_OR_RETURN(
-      Rendered whole, renderer.Render(conversation.messages.size(), /*generation_prompt=*/false));
-  return std::move(whole.text);
+absl::StatusOr<Rendered> RenderWhole(const jinja::ChatTemplate& chat_template,
+                                     const Dict& variables, const Conversation& conversation,
+                                     const jinja::RenderOptions& options) {
+  return Renderer(chat_template, variables, conversation, options)
+      .Render(conversation.messages.size(), /*generation_prompt=*/false);
 }
 
 }  // namespace convene::worker

@@ -34,10 +34,10 @@ absl::StatusOr<jinja::Rendered> RenderAnswers(const jinja::ChatTemplate& chat_te
                                               const std::vector<std::string>& specials,
                                               const jinja::RenderOptions& options);
 
-// The text alone.
-absl::StatusOr<std::string> RenderWhole(const jinja::ChatTemplate& chat_template,
-                                        const jinja::Dict& variables,
-                                        const Conversation& conversation,
-                                        const jinja::RenderOptions& options);
+// The text without a look at its answers.
+absl::StatusOr<jinja::Rendered> RenderWhole(const jinja::ChatTemplate& chat_template,
+                                            const jinja::Dict& variables,
+                                            const Conversation& conversation,
+                                            const jinja::RenderOptions& options);
 
 }  // namespace convene::worker

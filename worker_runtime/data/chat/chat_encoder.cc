@@ -34,7 +34,7 @@ struct ChatEncoderFactory::Shared {
     render_options.max_steps = options.max_steps;
   }
 
-  const ChatFormat format;
+  ChatFormat format;
   const Tokenizer& tokenizer;
   const ChatOptions options;
   const SpecialTexts special_texts;
@@ -135,14 +135,14 @@ class ChatEncoder : public DocumentEncoder {
     const bool tools = conversation.variables.Find("tools") != nullptr;
     const jinja::ChatTemplate& chat_template =
         tools && folder.tool_use.has_value() ? *folder.tool_use : folder.chat_template;
-    jinja::Rendered rendered;
-    if (shared_.options.train_on == TrainOn::kAll) {
-      CONVENE_ASSIGN_OR_RETURN(rendered.text, RenderWhole(chat_template, folder.variables,
-                                                          conversation, shared_.render_options));
-    } else {
-      CONVENE_ASSIGN_OR_RETURN(
-          rendered, RenderAnswers(chat_template, folder.variables, conversation, learned,
-                                  shared_.special_texts.texts(), shared_.render_options));
+    CONVENE_ASSIGN_OR_RETURN(
+        jinja::Rendered rendered,
+        shared_.options.train_on == TrainOn::kAll
+            ? RenderWhole(chat_template, folder.variables, conversation, shared_.render_options)
+            : RenderAnswers(chat_template, folder.variables, conversation, learned,
+                            shared_.special_texts.texts(), shared_.render_options));
+    for (const std::string& undefined : rendered.undefined) {
+      document->warnings.push_back(absl::StrCat("the chat template prints nothing at ", undefined));
     }
     std::vector<size_t> cuts;
     if (broken) {
@@ -195,6 +195,9 @@ absl::StatusOr<std::unique_ptr<ChatEncoderFactory>> ChatEncoderFactory::Make(
       }
       shared->specials[text] = *id;
     }
+  }
+  if (auto* const folder = std::get_if<FolderTemplate>(&shared->format)) {
+    CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer->named_tokens(), &folder->variables));
   }
   return std::unique_ptr<ChatEncoderFactory>(new ChatEncoderFactory(std::move(shared)));
 }

@@ -437,6 +437,43 @@ TEST_CASE("a folder's template has the names of its special tokens, and one for 
   CHECK(std::get<NamedTemplate>(*LoadChatFormat("llama3")) == NamedTemplate::kLlama3);
 }
 
+TEST_CASE("the tokenizer's special tokens are the template's variables, wherever it comes from") {
+  FakeTokenizer tokenizer(ChatmlOptions());
+  tokenizer.SetNamedTokens({{"bos_token", "<|begin|>"},
+                            {"image_token", "<|im_end|>"},
+                            {"additional_special_tokens", "a"},
+                            {"additional_special_tokens", "b"}});
+  ChatOptions options;
+  options.train_on = TrainOn::kAll;
+  const auto encoded = [&](const ChatFormat& format) {
+    return *EncodedBy(tokenizer, format, R"({"messages": [{"role": "assistant", "content": "x"}]})",
+                      options);
+  };
+  const std::string source =
+      "{{ bos_token + messages[0].content }}{{ image_token }}{{ additional_special_tokens }}";
+  CHECK(encoded(Folder(source)) == "{+<|begin|>x<|im_end|>['a', 'b']<|end|>+}");
+  // Another tokenizer's config beside the template says what this one leaves open.
+  CHECK(encoded(*MakeFolderTemplate("{{ bos_token }}{{ eos_token }}",
+                                    R"({"bos_token": "other", "eos_token": "<|end|>"})")) ==
+        "{+<|begin|><|end|>+}");
+}
+
+TEST_CASE("a variable that a template prints and nobody defines is told, with its place") {
+  const FakeTokenizer tokenizer(ChatmlOptions());
+  for (const TrainOn train_on : {TrainOn::kAll, TrainOn::kAnswers}) {
+    ChatOptions options;
+    options.train_on = train_on;
+    auto factory = *ChatEncoderFactory::Make(Folder(std::string(kGrowing) + "\n{{ bos_token }}"),
+                                             &tokenizer, options);
+    EncodedDocument document;
+    REQUIRE_OK(factory->New()->Encode(
+        R"({"messages": [{"role": "user", "content": "y"}, {"role": "assistant", "content": "x"}]})",
+        &document));
+    CHECK(document.warnings == std::vector<std::string>{"the chat template prints nothing at line "
+                                                        "5, column 4: 'bos_token' is undefined"});
+  }
+}
+
 TEST_CASE("a folder without a usable template says which file and why") {
   const testing::TempDir folder;
   CHECK_STATUS(LoadChatFormat(folder.path() + "/none"), absl::StatusCode::kNotFound,

@@ -22,32 +22,14 @@ using jinja::Dict;
 using jinja::Value;
 
 constexpr char kConfigName[] = "tokenizer_config.json";
-
-// The special tokens by their names, which transformers gives a template besides the messages.
-void AddSpecialTokens(const Dict& config, Dict* variables) {
-  for (const char* const name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
-                                 "cls_token", "mask_token", "additional_special_tokens"}) {
-    const Value* value = config.Find(name);
-    if (value == nullptr || value->is_none()) continue;
-    // An added token is written out with its rules.
-    if (value->is_dict()) value = value->as_dict().Find("content");
-    if (value == nullptr || (!value->is_string() && !value->is_list())) continue;
-    variables->Set(name, *value);
-  }
-}
-
-absl::StatusOr<Dict> ReadConfig(const std::string& config) {
-  if (config.empty()) return Dict();
-  CONVENE_ASSIGN_OR_RETURN(const Value value,
-                           jinja::ReadJson(config, jinja::LargeIntegers::kAsFloats));
-  if (!value.is_dict()) return absl::InvalidArgumentError("it is no JSON object");
-  return value.as_dict();
-}
+constexpr char kAdditional[] = "additional_special_tokens";
 
 // The templates in tokenizer_config.json: a text, or [{"name", "template"}, ...].
 absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
-  CONVENE_ASSIGN_OR_RETURN(const Dict dict, ReadConfig(config));
-  const Value* const given = dict.Find("chat_template");
+  CONVENE_ASSIGN_OR_RETURN(const Value value,
+                           jinja::ReadJson(config, jinja::LargeIntegers::kAsFloats));
+  if (!value.is_dict()) return absl::InvalidArgumentError("it is no JSON object");
+  const Value* const given = value.as_dict().Find("chat_template");
   if (given == nullptr || given->is_none()) {
     return absl::NotFoundError("it has no key 'chat_template'");
   }
@@ -94,13 +76,28 @@ absl::StatusOr<ChatFormat> LoadFrom(const std::string& path) {
 
 }  // namespace
 
+absl::Status SetNamedTokens(absl::Span<const NamedToken> named, Dict* variables) {
+  std::vector<Value> additional;
+  for (const NamedToken& token : named) {
+    Value text = Value::OfString(token.text);
+    if (token.name == kAdditional) {
+      additional.push_back(std::move(text));
+    } else {
+      variables->Set(token.name, std::move(text));
+    }
+  }
+  if (additional.empty()) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(additional)));
+  variables->Set(kAdditional, std::move(list));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
                                                   const std::string& config) {
-  const absl::StatusOr<Dict> dict = ReadConfig(config);
-  if (!dict.ok()) return Annotate(dict.status(), "tokenizer_config.json");
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig named, ReadVocabularyConfig(config));
   CONVENE_ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
   FolderTemplate made = {std::move(parsed), std::nullopt, {}, source};
-  AddSpecialTokens(*dict, &made.variables);
+  CONVENE_RETURN_IF_ERROR(SetNamedTokens(named.named_tokens, &made.variables));
   return made;
 }
 

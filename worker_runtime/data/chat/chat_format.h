@@ -5,13 +5,16 @@
 #include <string>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"
 #include "worker_runtime/data/chat/named_template.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
 
-// A template, and the variables that the model folder gives it: bos_token and so on.
+// A template, and the variables that the folder gives it in which it stands: bos_token and so on.
 struct FolderTemplate {
   jinja::ChatTemplate chat_template;
   // For conversations with tools, where the folder has another one for them.
@@ -22,6 +25,9 @@ struct FolderTemplate {
 };
 
 using ChatFormat = std::variant<NamedTemplate, FolderTemplate>;
+
+// Sets the template's variables of these names, over those that are there.
+absl::Status SetNamedTokens(absl::Span<const NamedToken> named, jinja::Dict* variables);
 
 // A template's text; `config` is tokenizer_config.json as JSON, or empty.
 // InvalidArgument, Unimplemented, ResourceExhausted: ChatTemplate::Parse's, or broken JSON.

@@ -36,6 +36,9 @@ absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, Tr
   const bool is_named = std::holds_alternative<NamedTemplate>(format);
   std::string key = absl::StrCat("chat ", static_cast<int>(train_on), " ",
                                  is_named ? name_or_path : TextsOf(name_or_path));
+  for (const NamedToken& token : tokenizer->named_tokens()) {
+    if (!is_named) absl::StrAppend(&key, token.name, " ", token.text.size(), " ", token.text, "\n");
+  }
   CONVENE_ASSIGN_OR_RETURN(
       std::unique_ptr<ChatEncoderFactory> made,
       ChatEncoderFactory::Make(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,11 +16,14 @@ struct EncodedDocument {
   std::vector<uint8_t> counted;
   // Bytes of text that the ids stand for.
   int64_t text_bytes = 0;
+  // What a person should hear of, though the document is whole; few sentences.
+  std::vector<std::string> warnings;
 
   void Clear() {
     ids.clear();
     counted.clear();
     text_bytes = 0;
+    warnings.clear();
   }
 };
 

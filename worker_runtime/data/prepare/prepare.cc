@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -169,8 +170,12 @@ absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& 
   }
   const int64_t all_bytes = file_begins.back();
   int64_t file = output->position().file;
+  std::set<std::string> warnings;
   const auto take = [&](const EncodedChunk& chunk) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(output->Take(sources[file], chunk));
+    for (const std::string& warning : chunk.warnings) {
+      if (warnings.insert(warning).second) spdlog::warn("data: {}", warning);
+    }
     // A file is read to its end some chunks before its last one is taken.
     const int64_t done = file_begins[file] + chunk.file_offset;
     const int64_t cutting = options.compact_vocabulary ? done / kPartsOfCutting : 0;

@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kKeptIds = 4 << 20;
 // Most tokens have more, so that a chunk's ids need not grow.
 constexpr size_t kBytesOfToken = 3;
+constexpr size_t kMaxWarnings = 16;
 
 absl::uint128 HashOf(absl::string_view text) {
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
@@ -53,6 +54,10 @@ absl::Status RecordEncoder::Encode(const Chunk& chunk, EncodedChunk* encoded) {
       return Annotate(status, absl::StrCat("line ", record.line));
     }
     encoded->records.back().ids_end = encoded->ids.size();
+    for (const std::string& warning : std::exchange(document_.warnings, {})) {
+      if (warned_.size() == kMaxWarnings || !warned_.insert(warning).second) continue;
+      encoded->warnings.push_back(warning);
+    }
     if (document_.ids.capacity() > kKeptIds) document_ = EncodedDocument();
     if (field_.has_value() && record.size > kKeptIds) field_.emplace(*options_.field);
   }

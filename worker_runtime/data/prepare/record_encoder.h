@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct EncodedChunk {
   // Empty, or one for each id: whether it counts in the loss.
   std::vector<uint8_t> counted;
   std::vector<EncodedRecord> records;
+  // EncodedDocument's that this RecordEncoder did not give before: sixteen in all.
+  std::vector<std::string> warnings;
   InputPosition end;  // these three as in Chunk
   int64_t file_offset = 0;
   bool is_last_of_file = false;
@@ -81,6 +84,7 @@ class RecordEncoder {
   const Options options_;
   std::optional<JsonField> field_;
   EncodedDocument document_;
+  std::set<std::string> warned_;
 };
 
 }  // namespace convene::worker

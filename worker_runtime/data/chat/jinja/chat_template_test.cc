@@ -40,6 +40,23 @@ TEST_CASE("an error says line, column and what is the matter") {
   CHECK_STATUS(Render("a\xFF"), absl::StatusCode::kInvalidArgument, "not UTF-8");
 }
 
+TEST_CASE("what is printed and never defined is told, once for each place") {
+  const auto undefined = [](const std::string& source) {
+    return ChatTemplate::Parse(source)->Render(ReadJson(R"({"m": {}})")->as_dict(), {})->undefined;
+  };
+  using Told = std::vector<std::string>;
+  CHECK(undefined("{% for i in range(3) %}{{ a }}\n{{ 'x' ~ b ~ c|trim }}{% endfor %}") ==
+        Told{"line 1, column 27: 'a' is undefined", "line 2, column 10: 'b' is undefined",
+             "line 2, column 14: 'c' is undefined"});
+  CHECK(undefined("{% macro f(a) %}{{ a }}{% endmacro %}{{ f() }}") ==
+        Told{"line 1, column 20: parameter 'a' was not provided"});
+  // The template says what stands there instead, or that nothing shall.
+  CHECK(undefined("{{ a|default('x') }}{{ a or 'x' }}{% if a %}{{ a }}{% endif %}{{ 'x' if a }}"
+                  "{{ m.key }}")
+            .empty());
+  CHECK(undefined(Repeated("{{ a }}", 20)).size() == 8);
+}
+
 TEST_CASE("a date is used only when it is given") {
   const std::string source = "{{ strftime_now('%d %b %Y') }}";
   CHECK_STATUS(Render(source), absl::StatusCode::kFailedPrecondition, "give a date");

@@ -1,5 +1,7 @@
 #include "worker_runtime/data/chat/jinja/evaluator.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/jinja/operations.h"
@@ -10,6 +12,7 @@ namespace {
 
 // Blocks, expressions and macros within each other: running them recurses.
 constexpr int kMaxDepth = 500;
+constexpr size_t kMaxUndefined = 8;
 
 // By Function.
 constexpr const char* kFunctions[] = {"range", "namespace", "dict", "raise_exception",
@@ -69,7 +72,15 @@ Evaluator::Result Evaluator::Lookup(int symbol) {
       if (held == symbol) return value;
     }
   }
-  return Value::OfUndefined(absl::StrCat("'", program_.symbols[symbol], "' is undefined"));
+  return Value::OfUndefinedVariable(absl::StrCat("'", program_.symbols[symbol], "' is undefined"));
+}
+
+void Evaluator::NotePrinted(const Value& value, const Place& place) {
+  std::vector<std::string>& known = rendered_.undefined;
+  if (!value.is_undefined_variable() || known.size() == kMaxUndefined) return;
+  std::string found(At(place, absl::InvalidArgumentError(value.why_undefined())).message());
+  if (std::find(known.begin(), known.end(), found) == known.end())
+    known.push_back(std::move(found));
 }
 
 absl::Status Evaluator::RunBlock(const Block& block) {
@@ -105,6 +116,7 @@ absl::Status Evaluator::RunOne(const Statement& statement) {
       return budget_.ChargeBytes(statement.text.size());
     case StatementKind::kOutput: {
       CONVENE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expressions[0]));
+      NotePrinted(value, statement.expressions[0]->place);
       return AppendString(value, &budget_, output_);
     }
     case StatementKind::kIf:

@@ -37,6 +37,8 @@ class Evaluator {
   static constexpr int64_t kVariablesPerStep = 16;
 
   Result Lookup(int symbol);
+  // Writes down that `value`, if it is a variable that nobody defined, is printed at `place`.
+  void NotePrinted(const Value& value, const Place& place);
   absl::Status CheckDepth() const;
 
   // Statements; evaluator.cc.

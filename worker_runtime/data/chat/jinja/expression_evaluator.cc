@@ -171,6 +171,7 @@ Evaluator::Result Evaluator::EvaluateConcat(const Expression& expression) {
   std::string text;
   for (const ExpressionPtr& part : expression.children) {
     CONVENE_ASSIGN_OR_RETURN(const Value value, Evaluate(*part));
+    NotePrinted(value, part->place);
     CONVENE_RETURN_IF_ERROR(AppendString(value, &budget_, &text));
   }
   return Value::OfString(std::move(text));
@@ -217,7 +218,14 @@ Evaluator::Result Evaluator::EvaluateFilter(const Expression& expression) {
   CONVENE_ASSIGN_OR_RETURN(const Value input, Evaluate(*expression.children[0]));
   CONVENE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   if (input.is_safe()) CONVENE_RETURN_IF_ERROR(CheckSafe(expression.builtin->name));
-  return ApplyFilter(*expression.builtin, input, arguments, &budget_);
+  CONVENE_ASSIGN_OR_RETURN(Value output,
+                           ApplyFilter(*expression.builtin, input, arguments, &budget_));
+  // A filter makes a text of nothing, but for the one that says what stands there instead.
+  const absl::string_view name = expression.builtin->name;
+  if (output.is_string() && name != "default" && name != "d") {
+    NotePrinted(input, expression.children[0]->place);
+  }
+  return output;
 }
 
 Evaluator::Result Evaluator::EvaluateTest(const Expression& expression) {
@@ -317,7 +325,7 @@ Evaluator::Result Evaluator::CallMacro(const Statement& macro, const Arguments& 
     if (std::any_of(scope.variables.begin(), scope.variables.end(), given)) continue;
     Result value = parameter.default_value != nullptr
                        ? Evaluate(*parameter.default_value)
-                       : Result(Value::OfUndefined(
+                       : Result(Value::OfUndefinedVariable(
                              absl::StrCat("parameter '", parameter.name, "' was not provided")));
     if (!value.ok()) {
       status = value.status();

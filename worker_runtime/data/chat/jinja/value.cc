@@ -77,6 +77,10 @@ Value Value::OfUndefined(std::string why) {
   return Value(Undefined{std::make_shared<const std::string>(std::move(why))});
 }
 
+Value Value::OfUndefinedVariable(std::string why) {
+  return Value(Undefined{std::make_shared<const std::string>(std::move(why)), true});
+}
+
 Value Value::OfString(std::string value) {
   return Value(std::make_shared<const std::string>(std::move(value)));
 }

@@ -30,6 +30,7 @@ using DictPtr = std::shared_ptr<const Dict>;
 // A variable or attribute that is not there; `why` is a sentence such as "'tools' is undefined".
 struct Undefined {
   StringPtr why;
+  bool is_variable = false;  // not an attribute, an item or the like
 };
 struct None {};
 // A string that the filter 'safe' made: Jinja2 escapes what is added to it.
@@ -42,6 +43,7 @@ class Value {
  public:
   Value() : data_(Undefined{}) {}
   static Value OfUndefined(std::string why);
+  static Value OfUndefinedVariable(std::string why);
   static Value OfNone() { return Value(None{}); }
   static Value OfBool(bool value) { return Value(value); }
   static Value OfInt(int64_t value) { return Value(value); }
@@ -58,6 +60,7 @@ class Value {
   static Value OfFunction(Function value) { return Value(value); }
 
   bool is_undefined() const { return Is<Undefined>(); }
+  bool is_undefined_variable() const { return is_undefined() && Get<Undefined>().is_variable; }
   bool is_none() const { return Is<None>(); }
   bool is_bool() const { return Is<bool>(); }
   bool is_int() const { return Is<int64_t>(); }
