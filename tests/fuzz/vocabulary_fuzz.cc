@@ -105,7 +105,8 @@ void UsePattern(absl::string_view input) {
   const std::string regex(TakePart(&input));
   std::string text;
   AppendAsUtf8(input, Replacement::kMaximalSubpart, &text);
-  const auto pattern = MakeSplitPattern(regex);
+  const auto dialect = regex.size() % 2 == 0 ? PatternDialect::kOniguruma : PatternDialect::kRust;
+  const auto pattern = MakeSplitPattern(regex, dialect);
   if (!pattern.ok()) return;
   std::vector<TextRange> buffer;
   size_t at = 0;

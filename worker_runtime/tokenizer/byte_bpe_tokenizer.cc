@@ -162,7 +162,7 @@ absl::Status CheckSpecialTokens(const ByteBpeParts& parts) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteBpeTokenizer(ByteBpeParts parts) {
   CONVENE_RETURN_IF_ERROR(CheckSpecialTokens(parts));
-  CONVENE_ASSIGN_OR_RETURN(auto pattern, MakeSplitPattern(parts.pattern));
+  CONVENE_ASSIGN_OR_RETURN(auto pattern, MakeSplitPattern(parts.pattern, PatternDialect::kRust));
   CONVENE_ASSIGN_OR_RETURN(auto bpe, ByteBpe::FromRanks(std::move(parts.tokens)));
   return std::make_unique<ByteBpeTokenizer>(std::move(parts), std::move(bpe), std::move(pattern));
 }

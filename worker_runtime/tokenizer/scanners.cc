@@ -365,7 +365,8 @@ std::vector<absl::string_view> KnownPatterns() {
   return patterns;
 }
 
-std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex) {
+std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex, PatternDialect dialect) {
+  if (regex == kCl100kPattern && dialect == PatternDialect::kOniguruma) return nullptr;
   // DeepSeek's files have the characters themselves in the place of \r and \n.
   const std::string escaped = absl::StrReplaceAll(regex, {{"\r", "\\r"}, {"\n", "\\n"}});
   for (const Known& known : Table()) {

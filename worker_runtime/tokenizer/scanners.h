@@ -22,7 +22,8 @@ extern const absl::string_view kTekkenPattern;
 // Every pattern that has a scanner.
 std::vector<absl::string_view> KnownPatterns();
 
-// The scanner of a known pattern, else null.
-std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex);
+// The scanner of a known pattern, else null. cl100k's present form means something else to
+// Oniguruma, which has no possessive intervals: none for it there.
+std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex, PatternDialect dialect);
 
 }  // namespace convene::worker

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/pattern/dialect.h"
 
 namespace convene::worker {
 
@@ -30,25 +31,31 @@ class SplitPattern {
   virtual size_t FindSome(absl::string_view text, size_t begin, size_t limit,
                           std::vector<TextRange>* matches) const = 0;
 
+  // The pattern that finds the same matches in this text fastest: often this one itself. The other
+  // one lives as long as this one.
+  virtual const SplitPattern& For(absl::string_view /*text*/) const { return *this; }
+
   // Calls take(match) for each match of the pattern in `text`. It finds them in groups, so that the
   // matches in a long text need little memory.
   template <typename Take>
   void ForEach(absl::string_view text, std::vector<TextRange>* buffer, const Take& take) const {
     constexpr size_t kAtOnce = 512;
+    const SplitPattern& pattern = For(text);
     for (size_t at = 0; at < text.size();) {
       buffer->clear();
-      at = FindSome(text, at, kAtOnce, buffer);
+      at = pattern.FindSome(text, at, kAtOnce, buffer);
       for (const TextRange& match : *buffer) take(match);
     }
   }
 };
 
 // The patterns of GPT-2, cl100k and Llama 3, Qwen, o200k, tekken and DeepSeek run by hand-written
-// scanners (recognised by their text; scanners.h). Any other one runs by PCRE2 (pcre_pattern.h).
+// scanners (recognised by their text; scanners.h). Any other one is translated from its dialect and
+// runs by PCRE2 (pcre_pattern.h).
 //
-// InvalidArgument: no regular expression that PCRE2 takes, with its words and the place.
-// Unimplemented: Oniguruma's sets within sets, which PCRE2 would read as something else; a pattern
-// that may match the empty text.
-absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex);
+// InvalidArgument: no regular expression, with the place. Unimplemented: a part that is not
+// translated, by name; a pattern that may match the empty text.
+absl::StatusOr<std::unique_ptr<SplitPattern>> MakeSplitPattern(const std::string& regex,
+                                                               PatternDialect dialect);
 
 }  // namespace convene::worker

@@ -71,8 +71,8 @@ class Tokenizer {
   // byte 0 of the byte tokenizer. Absent where the file names none.
   std::optional<int32_t> end_of_document() const { return end_of_document_; }
 
-  // What a chat template may print by name: the tokens that the files of the tokenizer name, and
-  // where these name none, prefix() as "bos_token" and end_of_document() as "eos_token".
+  // The tokens that a chat template may print by name: those that the tokenizer's files name, and
+  // where the files name none, prefix() as "bos_token" and end_of_document() as "eos_token".
   absl::Span<const NamedToken> named_tokens() const { return named_tokens_; }
   // For its maker, before others see the tokenizer.
   void SetNamedTokens(std::vector<NamedToken> named) { named_tokens_ = std::move(named); }

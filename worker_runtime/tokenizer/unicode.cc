@@ -3,10 +3,12 @@
 #include <utf8proc.h>
 
 #include <array>
+#include <bitset>
 #include <cstring>
 #include <map>
 
 #include "tools/base/text.h"
+#include "worker_runtime/tokenizer/unicode_changes.h"
 
 namespace convene::worker {
 namespace {
@@ -32,6 +34,7 @@ constexpr uint32_t kLower =
     From(UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LL) | kOtherLetters | kMarks;
 constexpr uint32_t kWord = kLetters | kMarks | From(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NL) |
                            From(UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PC);
+constexpr uint32_t kCased = From(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LM);
 constexpr uint32_t kControl = From(UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CF) |
                               From(UTF8PROC_CATEGORY_CO, UTF8PROC_CATEGORY_CO);
 
@@ -39,16 +42,27 @@ bool IsIn(char32_t character, uint32_t categories) {
   return (categories >> utf8proc_category(static_cast<utf8proc_int32_t>(character)) & 1) != 0;
 }
 
-uint8_t KindOf(char32_t character) {
+// The names of utf8proc's categories, in their order.
+constexpr absl::string_view kCategoryNames =
+    "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
+
+// A character's kinds but for those of spaces, by its category.
+uint8_t KindOfCategory(uint32_t category) {
+  const uint32_t bit = 1u << category;
   uint8_t kind = 0;
+  if ((bit & kLetters) != 0) kind |= Kind::kLetter;
+  if ((bit & kNumbers) != 0) kind |= Kind::kNumber;
+  if ((bit & kMarks) != 0) kind |= Kind::kMark;
+  if ((bit & kPunctuationAndSymbols) != 0) kind |= Kind::kPunctuationOrSymbol;
+  if ((bit & kUpper) != 0) kind |= Kind::kUpper;
+  if ((bit & kLower) != 0) kind |= Kind::kLower;
+  return kind;
+}
+
+uint8_t KindOf(char32_t character) {
+  uint8_t kind = KindOfCategory(utf8proc_category(static_cast<utf8proc_int32_t>(character)));
   if (IsWhiteSpace(character)) kind |= Kind::kSpace;
   if (character == '\r' || character == '\n') kind |= Kind::kNewline;
-  if (IsIn(character, kLetters)) kind |= Kind::kLetter;
-  if (IsIn(character, kNumbers)) kind |= Kind::kNumber;
-  if (IsIn(character, kMarks)) kind |= Kind::kMark;
-  if (IsIn(character, kPunctuationAndSymbols)) kind |= Kind::kPunctuationOrSymbol;
-  if (IsIn(character, kUpper)) kind |= Kind::kUpper;
-  if (IsIn(character, kLower)) kind |= Kind::kLower;
   return kind;
 }
 
@@ -78,6 +92,34 @@ bool IsNonspacingMark(char32_t character) {
   return IsIn(character, From(UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_MN));
 }
 
+bool HasChangedCharacter(absl::string_view text) {
+  constexpr char32_t kEnd = 0x33400;  // what changed is below it
+  static const auto* const changed = [] {
+    auto* const bits = new std::bitset<kEnd>();
+    for (const UnicodeChange& change : AllUnicodeChanges()) {
+      for (char32_t code = change.first; code <= change.last; ++code) bits->set(code);
+    }
+    return bits;
+  }();
+  const char* place = text.data();
+  const char* const end = place + text.size();
+  while (place < end) {
+    if (static_cast<unsigned char>(*place) < 0x80) {
+      ++place;
+      continue;
+    }
+    const char32_t code = NextOfValid(&place, end);
+    if (code < kEnd && (*changed)[code]) return true;
+  }
+  return false;
+}
+
+bool MayHaveCase(char32_t character) {
+  const auto code = static_cast<utf8proc_int32_t>(character);
+  return utf8proc_tolower(code) != code || utf8proc_toupper(code) != code ||
+         IsIn(character, kCased | kMarks);
+}
+
 bool IsControl(char32_t character) { return IsIn(character, kControl); }
 
 void AppendLowercase(char32_t character, std::string* text) {
@@ -102,11 +144,23 @@ KindTable::KindTable() {
     if (is_new) kinds_.insert(kinds_.end(), block.begin(), block.end());
     return place->second;
   };
+  std::map<char32_t, uint8_t> changed;
+  for (const UnicodeChange& change : AllUnicodeChanges()) {
+    const size_t category = kCategoryNames.find(change.property);
+    if (!change.is_added || category == absl::string_view::npos) continue;
+    for (char32_t character = change.first; character <= change.last; ++character) {
+      changed[character] = KindOfCategory(static_cast<uint32_t>(category / 2));
+    }
+  }
   block_of_.reserve(kCharacters / kBlockSize);
   for (char32_t first = 0; first < kCharacters; first += kBlockSize) {
     Block block = {};
     if (first < kFirstEmptyPlane || first >= kEndOfEmptyPlanes) {
       for (char32_t i = 0; i < kBlockSize; ++i) block[i] = KindOf(first + i);
+    }
+    for (auto change = changed.lower_bound(first);
+         change != changed.end() && change->first < first + kBlockSize; ++change) {
+      block[change->first - first] = change->second;
     }
     block_of_.push_back(offset_of(block));
   }

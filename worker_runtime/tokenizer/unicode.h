@@ -1,4 +1,5 @@
-// UTF-8 and the kinds of characters that tokenizers ask for (Unicode 15.0, from libutf8proc).
+// UTF-8 and the kinds of characters that tokenizers ask for (Unicode 15.0, from libutf8proc; the
+// kinds of 16, by unicode_changes.h).
 #pragma once
 
 #include <algorithm>
@@ -47,6 +48,11 @@ bool IsWhiteSpace(char32_t character);
 // `\w` of Rust's regex: Alphabetic, marks, decimal digits, connectors, joiners.
 bool IsWordCharacter(char32_t character);
 bool IsNonspacingMark(char32_t character);
+// Whether `text`, which is UTF-8, has a character of unicode_changes.h.
+bool HasChangedCharacter(absl::string_view text);
+// Whether upper and lower case differ, or it is a mark or a modifier, which full case folding may
+// join with others.
+bool MayHaveCase(char32_t character);
 // Cc, Cf and Co.
 bool IsControl(char32_t character);
 // Appends the lower case: one character, but two for U+0130.

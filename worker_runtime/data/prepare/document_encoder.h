@@ -16,7 +16,7 @@ struct EncodedDocument {
   std::vector<uint8_t> counted;
   // Bytes of text that the ids stand for.
   int64_t text_bytes = 0;
-  // What a person should hear of, though the document is whole; few sentences.
+  // Sentences for a person, although the document is whole; a few.
   std::vector<std::string> warnings;
 
   void Clear() {

@@ -204,7 +204,8 @@ absl::StatusOr<Step> ReadMetaspace(const JsonNode& node) {
 
 absl::StatusOr<Step> SplitBy(const std::string& regex, SplitBehavior behavior,
                              bool invert = false) {
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern, MakeSplitPattern(regex));
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<SplitPattern> pattern,
+                           MakeSplitPattern(regex, PatternDialect::kOniguruma));
   return std::make_unique<Split>(std::move(pattern), behavior, invert);
 }
 

@@ -35,7 +35,8 @@ std::unique_ptr<SplitPattern> MakeLiteralPattern(std::string text) {
 absl::StatusOr<std::unique_ptr<SplitPattern>> ReadPattern(const JsonNode& pattern) {
   if (const auto regex = pattern.Find("Regex"); regex.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(const std::string expression, regex->String());
-    absl::StatusOr<std::unique_ptr<SplitPattern>> made = MakeSplitPattern(expression);
+    absl::StatusOr<std::unique_ptr<SplitPattern>> made =
+        MakeSplitPattern(expression, PatternDialect::kOniguruma);
     if (!made.ok()) return Annotate(made.status(), regex->place());
     return made;
   }

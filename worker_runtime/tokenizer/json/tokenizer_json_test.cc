@@ -189,6 +189,19 @@ TEST_CASE("fingerprints differ where ids may") {
   CHECK(plain != Read(File(R"("normalizer":{"type":"NFC"})"))->fingerprint());
 }
 
+TEST_CASE("a split pattern is in Oniguruma's words") {
+  const auto ids = [](const std::string& regex, absl::string_view text) {
+    return Encode(*Read(absl::StrCat(
+                      R"({"model":{"type":"BPE","vocab":{"a":0,"\u00bd":1,"b":2},"merges":[]},)",
+                      R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":")", regex,
+                      R"("},"behavior":"Removed","invert":true}})")),
+                  text);
+  };
+  CHECK(ids(R"(\\w+)", "a\u00bdb") == Ids{0, 1, 2});
+  CHECK(ids(R"([\\w]+)", "a\u00bdb") == Ids{0, 2});
+  CHECK(ids("a$", "a\nba") == Ids{0, 0});
+}
+
 TEST_CASE("a feature that we lack is refused by the name that it has in the file") {
   struct Lack {
     const char *key, *value, *name;
