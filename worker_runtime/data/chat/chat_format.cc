@@ -12,6 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/chat/jinja/read_json.h"
+#include "worker_runtime/data/chat/jinja/value.h"
 #include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
