@@ -130,7 +130,8 @@ TEST_CASE("each op starts a team for large work, which computes the bits of one 
     const std::vector<char> by_one = run(1);
     CHECK(CountThreads() == alone);
     const std::vector<char> by_team = run(kThreads);
-    CHECK(CountThreads() > alone);
+    const bool adds_rows_to_a_table = op.name.find("embedding_backward") == 0;  // by one thread
+    CHECK((CountThreads() > alone) == !adds_rows_to_a_table);
     CHECK((by_team == by_one));  // millions of bytes: not to be printed
     CHECK_FALSE(std::equal(by_one.begin(), by_one.end(), numbers.begin()));
     EndTeam();
