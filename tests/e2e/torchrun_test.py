@@ -184,7 +184,7 @@ class TorchrunTest(ConveneTestCase):
         self.assertEqual(self.complete(CONVENE, "status", "--"),
                          ["--help", "--endpoint", "--rdzv-id", "--rdzv_id", "--watch", "--json", "--help-exit-codes",
                           "--help_exit_codes", "--version", "--print-completion", "--print_completion"])
-        self.assertEqual(self.complete(CONVENED, "--st"), ["--state-dir", "--state_dir"])
+        self.assertEqual(self.complete(CONVENED, "--sta"), ["--state-dir", "--state_dir"])
         self.assertEqual(self.complete(CONVENED, "--state-dir", "/proc/self/tas"), ["/proc/self/task"])
 
 
