@@ -22,12 +22,10 @@
   CONVENE_ASSIGN_OR_RETURN_IMPL(CONVENE_CONCAT(convene_status_or_, __LINE__), declaration, \
                                 expression)
 
-// NOLINTBEGIN(bugprone-macro-parentheses): a declaration takes none
 #define CONVENE_ASSIGN_OR_RETURN_IMPL(result, declaration, expression) \
   auto result = (expression);                                          \
   if (!result.ok()) return std::move(result).status();                 \
   declaration = *std::move(result)
-// NOLINTEND(bugprone-macro-parentheses)
 
 namespace convene {
 

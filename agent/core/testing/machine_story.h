@@ -154,7 +154,7 @@ class Node {
     return actions;
   }
   std::string LoseStream(absl::Status status = absl::UnavailableError("connection reset")) {
-    return Feed(StreamEnded{status});
+    return Feed(StreamEnded{std::move(status)});
   }
   // Goes on until two workers of epoch 1 run.
   void Run() {

@@ -59,7 +59,8 @@ class Bound {
   bool Has(size_t i) const { return values_[i] != nullptr && !values_[i]->is_none(); }
   bool HasText(size_t i) const { return values_[i] != nullptr && values_[i]->is_string(); }
   Value Or(size_t i, Value missing) const {
-    return values_[i] != nullptr ? *values_[i] : std::move(missing);
+    if (values_[i] != nullptr) return *values_[i];
+    return missing;
   }
   // Whether it is given and true.
   bool IsTrue(size_t i) const { return values_[i] != nullptr && values_[i]->Truth(); }
