@@ -40,12 +40,12 @@ absl::StatusOr<T*> Upload(const std::vector<T>& values, Device& device) {
 }
 
 template <typename T, typename Out>
-BenchOp Product(std::string name, Transpose transpose_a, Transpose transpose_b, int m, int n, int k,
-                Stream& stream) {
+BenchOp Product(const std::string& name, Transpose transpose_a, Transpose transpose_b, int m, int n,
+                int k, Stream& stream) {
   const int64_t a = int64_t{m} * k;
   const int64_t b = int64_t{k} * n;
   const int64_t c = int64_t{m} * n;
-  return {.name = std::move(name),
+  return {.name = name,
           .bytes = static_cast<double>(sizeof(T) * (a + b) + sizeof(Out) * c),
           .run =
               [=, &stream](Pieces& set) {
