@@ -58,7 +58,7 @@ Place PlaceOf(std::string name) {
   return place;
 }
 
-// Where a job's tasks meet; where all tasks of the step on this node do.
+// The place where the tasks of one job meet, and the one of all tasks of the step on this node.
 Place PlaceOfJob(const LocalTask& task) { return PlaceOf(absl::StrCat(task.group, "/", task.job)); }
 Place PlaceOfGroup(const LocalTask& task) { return PlaceOf(task.group); }
 

@@ -51,8 +51,8 @@ std::vector<double> Medians(const BenchInputs& inputs, const BenchOp& op,
   for (int turn = 0; turn < kTurns; ++turn) {
     for (size_t i = 0; i < threads.size(); ++i) {
       omp_set_num_threads(threads[i]);
-      double spent = Seconds(inputs, op);
-      spent = 0;
+      (void)Seconds(inputs, op);
+      double spent = 0;
       for (int call = 0; call < kCallsMax && spent < kTurnSeconds; ++call) {
         seconds[i].push_back(Seconds(inputs, op));
         spent += seconds[i].back();
