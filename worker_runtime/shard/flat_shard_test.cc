@@ -9,11 +9,7 @@
 namespace convene::worker {
 namespace {
 
-ModelConfig Tiny() {
-  auto config = NamedModel("llama-tiny");
-  REQUIRE(config.ok());
-  return *config;
-}
+ModelConfig Tiny() { return NamedModel("llama-tiny").value(); }
 
 // Every number of ranks, over one stage and over several, with one bucket and with many.
 template <typename Body>

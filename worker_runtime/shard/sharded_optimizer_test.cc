@@ -33,11 +33,7 @@ namespace {
 
 using testing::DeviceArray;
 
-ModelConfig Tiny() {
-  auto config = NamedModel("llama-tiny");
-  REQUIRE_OK(config);
-  return *config;
-}
+ModelConfig Tiny() { return NamedModel("llama-tiny").value(); }
 
 void MakeOnes(const ParameterSlice& /*slice*/, int64_t /*first*/, absl::Span<float> values) {
   std::fill(values.begin(), values.end(), 1.0f);

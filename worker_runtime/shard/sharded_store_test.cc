@@ -46,11 +46,7 @@ class Twin final : public testing::ForwardingCollective {
   int calls = 0;
 };
 
-ModelConfig Tiny() {
-  auto config = NamedModel("llama-tiny");
-  REQUIRE_OK(config);
-  return *config;
-}
+ModelConfig Tiny() { return NamedModel("llama-tiny").value(); }
 
 struct TwinStore {
   explicit TwinStore(bool reshards = true)
