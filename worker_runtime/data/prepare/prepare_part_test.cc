@@ -27,14 +27,16 @@ using worker::testing::Put;
 
 TEST_CASE("a part is promised only where the next call can go on from it") {
   TempDir dir;
-  // Calls `disturb` when the journal of a.jsonl stands and b.jsonl is to be opened.
-  const auto make = [&](const std::function<void()>& disturb) {
+  // Calls `disturb` when the journal of a.jsonl stands and b.jsonl is to be opened, on the thread
+  // that opens it.
+  const auto make = [&](const std::function<absl::Status()>& disturb) {
     Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
     Put(dir.File("b.jsonl"), "{\"text\": \"two\"}\n");
     REQUIRE_OK(MakeDirectories(dir.File("out")));
     Mutex mutex;
     CondVar is_told;
     bool has_journal = false;
+    absl::Status disturbed = absl::DeadlineExceededError("there was no journal within 30 s");
     std::atomic<bool> is_disturbed = false;
     ScopedFileFault fault([&](FileOp op, const std::string& path) {
       if (op == FileOp::kSync && path == dir.File("out") &&
@@ -44,25 +46,30 @@ TEST_CASE("a part is promised only where the next call can go on from it") {
         is_told.SignalAll();
       }
       if (op == FileOp::kOpen && path == dir.File("b.jsonl") && !is_disturbed.exchange(true)) {
+        bool is_ready = false;
         {
           MutexLock lock(&mutex);
           while (!has_journal && is_told.WaitFor(&mutex, absl::Seconds(30))) continue;
-          CHECK(has_journal);
+          is_ready = has_journal;
         }
-        disturb();
+        if (is_ready) disturbed = disturb();
       }
       return 0;
     });
-    return PrepareOutput(LetterOptions(dir, {"?.jsonl"}), dir.File("out/a.bin"), nullptr).status();
+    const absl::Status made =
+        PrepareOutput(LetterOptions(dir, {"?.jsonl"}), dir.File("out/a.bin"), nullptr).status();
+    CHECK_OK(disturbed);
+    return made;
   };
-  absl::Status status = make([&] { Put(dir.File("b.jsonl"), "{\"text\": \"longer\"}\n"); });
+  absl::Status status =
+      make([&] { return WriteFileAtomic(dir.File("b.jsonl"), "{\"text\": \"longer\"}\n"); });
   CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "start again when it is whole");
   CHECK_FALSE(absl::StrContains(status.message(), "keeps what is done"));
   CHECK(ListDirectory(dir.File("out"))->empty());
-  status = make([&] { CHECK_OK(RemoveTree(dir.File("out"))); });
+  status = make([&] { return RemoveTree(dir.File("out")); });
   CHECK_STATUS(status, absl::StatusCode::kNotFound, dir.File("out"));
   CHECK_FALSE(absl::StrContains(status.message(), "keeps what is done"));
-  status = make([&] { CHECK_OK(RemoveTree(dir.File("b.jsonl"))); });
+  status = make([&] { return RemoveTree(dir.File("b.jsonl")); });
   CHECK_STATUS(status, absl::StatusCode::kNotFound, "a.bin.partial keeps what is done");
 }
 

@@ -307,15 +307,17 @@ TEST_CASE("a file that changes while it is read is refused") {
   TempDir dir;
   Put(dir.File("a.jsonl"), "{\"text\": \"text\"}\n");
   std::atomic<bool> changed = false;
+  std::atomic<int64_t> written = 0;
   ScopedFileFault fault([&](FileOp op, const std::string& path) {
     if (op == FileOp::kOpen && path == dir.File("a.jsonl") && !changed.exchange(true)) {
       UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND));
-      CHECK(write(fd.get(), "!", 1) == 1);
+      written = write(fd.get(), "!", 1);
     }
     return 0;
   });
   CHECK_STATUS(Cached(dir, {"a.jsonl"}), absl::StatusCode::kFailedPrecondition,
                "a.jsonl changed while it was read");
+  CHECK(written == 1);
   CHECK(FilesWith(dir.File("cache"), ".bin").size() == 1);  // the lock
 }
 
