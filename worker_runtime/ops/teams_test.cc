@@ -78,18 +78,18 @@ absl::StatusOr<BenchInputs> Inputs(Device& device, const BenchShape& shape) {
   return MakeBenchInputs(device, shape, size_t{64} << 20);
 }
 
-TEST_CASE("no op starts a team for the work of llama-tiny on 16 tokens") {
+TEST_CASE("no op starts a team for the work of llama-tiny on 8 tokens") {
   const auto device = Device::Cpu();
-  const auto inputs = Inputs(*device, {.rows = 16,
+  const auto inputs = Inputs(*device, {.rows = 8,
                                        .hidden = 64,
                                        .ffn = 192,
                                        .heads = 16,
                                        .kv_heads = 8,
                                        .head_size = 4,
-                                       .sequence_length = 16,
+                                       .sequence_length = 8,
                                        .vocabulary = 256,
-                                       .activations = 16 * 64,
-                                       .parameters = 16 * 64});
+                                       .activations = 8 * 64,
+                                       .parameters = 8 * 64});
   REQUIRE_OK(inputs);
   const int64_t alone = CountThreads();
   omp_set_num_threads(kThreads);

@@ -21,6 +21,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/ops/bench_ops.h"
+#include "worker_runtime/ops/cpu/team_watch.h"
 
 namespace convene::worker {
 namespace {
@@ -139,6 +140,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: threads_bench MODEL MICRO_BATCH SEQUENCE THREADS...\n");
     return 64;
   }
+  convene::worker::cpu::watches_teams = true;  // as in the trainer
   std::vector<int> threads = {1};
   threads.insert(threads.end(), numbers.begin() + 2, numbers.end());
   const absl::Status status = convene::worker::BenchAll(argv[1], numbers[0], numbers[1], threads);

@@ -18,6 +18,7 @@
 #include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/contract/names.h"
+#include "worker_runtime/ops/cpu/team_watch.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/load_options.h"
 #include "worker_runtime/session/session.h"
@@ -101,6 +102,7 @@ void StartAgainWithOpenMpSettings(char** argv) {
 
 int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
+  convene::worker::cpu::watches_teams = true;
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);

@@ -483,7 +483,7 @@ void ForTasks(const AttentionShape& shape, const Documents& documents,
   const int64_t tasks = TaskCount(shape);
   const double nanoseconds = Nanoseconds(shape);
   // A share of the tasks for each thread that has one: they use one scratch after the other.
-  const bool is_shared = TeamSize(nanoseconds, tasks, omp_get_max_threads()) > 1;
+  const bool is_shared = TeamNow(nanoseconds, tasks) > 1;
   const int shares = is_shared ? scratches : 1;
   ForPieces(nanoseconds, shares, [&](int64_t share) {
     const Scratch scratch(shape, memory + scratch_size * share);

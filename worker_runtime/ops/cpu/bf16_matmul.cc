@@ -72,7 +72,7 @@ template <typename Out>
 void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
                     Out* c) {
   constexpr double kNanoseconds = 0.01;  // a multiply-add
-  const ScopedThreadCount thread_count(ProductThreads(shape, kNanoseconds));
+  const LibraryTeam team = ProductTeam(shape, kNanoseconds);
   PrimitiveMatMul(shape, a, b, beta, c);
 }
 

@@ -37,16 +37,16 @@ void FloatMatMul(const ProductShape& shape, const float* a, const float* b, floa
   if (NeedsTiles()) {
     TiledMatMul(shape, a, b, beta, c);
   } else if (PrefersPrimitive(shape)) {
-    const ScopedThreadCount thread_count(ProductThreads(shape, kNanosecondsOfFloat));
+    const LibraryTeam team = ProductTeam(shape, kNanosecondsOfFloat);
     PrimitiveMatMul(shape, a, b, beta, c);
   } else {
     // oneDNN 2.6 shares out the sum over k, and so changes its rounding, when c has few rows and
     // there are many threads: seen from 8 threads on, up to 128 rows and never from 160 on.
     constexpr int kFewRows = 192;
     constexpr int kThreadsForFewRows = 4;
-    const ScopedThreadCount thread_count(
-        ProductThreads(shape, kNanosecondsOfFloat,
-                       shape.m < kFewRows ? kThreadsForFewRows : std::numeric_limits<int>::max()));
+    const LibraryTeam team =
+        ProductTeam(shape, kNanosecondsOfFloat,
+                    shape.m < kFewRows ? kThreadsForFewRows : std::numeric_limits<int>::max());
     Sgemm(shape, a, b, beta, c);
   }
 }

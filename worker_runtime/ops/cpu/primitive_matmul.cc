@@ -131,10 +131,9 @@ void MultiplySlice(const ProductShape& shape, const In* a, const In* b, float be
 
 }  // namespace
 
-int ProductThreads(const ProductShape& shape, double nanoseconds, int most) {
+LibraryTeam ProductTeam(const ProductShape& shape, double nanoseconds, int most) {
   const double multiply_adds = static_cast<double>(shape.m) * shape.n * shape.k;
-  return TeamSize(nanoseconds * multiply_adds, int64_t{shape.m} * shape.n, omp_get_max_threads(),
-                  most);
+  return LibraryTeam(nanoseconds * multiply_adds, int64_t{shape.m} * shape.n, most);
 }
 
 void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {

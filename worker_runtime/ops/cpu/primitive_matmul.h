@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker::cpu {
@@ -37,10 +38,9 @@ constexpr ProductShape DenseProduct(Transpose transpose_a, Transpose transpose_b
 // One multiply-add of an fp32 product, by one thread: 0.02 with AVX-512, 0.04 without.
 inline constexpr double kNanosecondsOfFloat = 0.02;
 
-// The calling thread's team for a product by oneDNN: see TeamSize. `nanoseconds`: of a
-// multiply-add.
-int ProductThreads(const ProductShape& shape, double nanoseconds,
-                   int most = std::numeric_limits<int>::max());
+// The calling thread's team for a product by oneDNN. `nanoseconds`: of a multiply-add.
+LibraryTeam ProductTeam(const ProductShape& shape, double nanoseconds,
+                        int most = std::numeric_limits<int>::max());
 
 // c = op(a) op(b) + beta c; beta is 0 or 1. Uses the calling thread's OpenMP team, or that thread
 // alone where it is already one of a team.

@@ -18,13 +18,13 @@ TEST_CASE("work gets one thread, or all when it is worth a team of them") {
   };
   for (const Case& c : std::vector<Case>{{0, 0, 8, 1},
                                          {0, 64, 8, 1},
-                                         {15 * kMicrosecond, 64, 2, 1},
-                                         {16 * kMicrosecond, 64, 2, 2},
-                                         {21 * kMicrosecond, 64, 8, 1},
-                                         {22 * kMicrosecond, 64, 8, 8},
-                                         {45 * kMicrosecond, 64, 32, 1},
-                                         {46 * kMicrosecond, 64, 32, 32},
-                                         {141 * kMicrosecond, 64, 128, 1},
+                                         {3.9 * kMicrosecond, 64, 2, 1},
+                                         {4 * kMicrosecond, 64, 2, 2},
+                                         {6.9 * kMicrosecond, 64, 8, 1},
+                                         {7 * kMicrosecond, 64, 8, 8},
+                                         {18 * kMicrosecond, 64, 32, 1},
+                                         {19 * kMicrosecond, 64, 32, 32},
+                                         {66 * kMicrosecond, 64, 128, 1},
                                          {1e9, 64, 128, 128},
                                          // Never a number between: its team would be started anew.
                                          {1e9, 3, 32, 32},
@@ -37,8 +37,8 @@ TEST_CASE("work gets one thread, or all when it is worth a team of them") {
 }
 
 TEST_CASE("work that may not have all threads gets some when it is worth ending the others") {
-  CHECK(TeamSize(18 * kMicrosecond, 64, 4, 4) == 4);
-  CHECK(TeamSize(17 * kMicrosecond, 64, 3, 4) == 3);
+  CHECK(TeamSize(5 * kMicrosecond, 64, 4, 4) == 4);
+  CHECK(TeamSize(4.5 * kMicrosecond, 64, 3, 4) == 3);
   CHECK(TeamSize(300 * kMicrosecond, 64, 8, 4) == 1);
   CHECK(TeamSize(340 * kMicrosecond, 64, 8, 4) == 4);
   CHECK(TeamSize(2000 * kMicrosecond, 64, 32, 4) == 1);
@@ -65,6 +65,36 @@ TEST_CASE(
       }
     }
   }
+  omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("after a team that lost, loops and products have one thread until the pause is over") {
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(8);
+  const auto team_of_loop = [] {
+    int team = 0;
+    ForPieces(100 * kMicrosecond, 2, [&](int64_t piece) {
+      if (piece == 0) team = omp_get_num_threads();
+    });
+    return team;
+  };
+  const auto team_of_product = [] {
+    const LibraryTeam team(100 * kMicrosecond, 64, 8);
+    return omp_get_max_threads();
+  };
+  ThisThreadsWatch().Ran(0, 1000 * kMicrosecond);
+  CHECK(team_of_loop() == 8);  // the watch is not heeded
+  watches_teams = true;
+  // 20 times the loss of 1 ms are 200 such loops.
+  int alone = 0;
+  while (alone < 1000 && team_of_loop() == 1 && team_of_product() == 1) alone += 2;
+  CHECK(alone == 200);
+  ThisThreadsWatch() = TeamWatch();
+  CHECK(team_of_product() == 8);
+  ThisThreadsWatch() = TeamWatch();
+  CHECK(team_of_loop() == 8);
+  watches_teams = false;
+  ThisThreadsWatch() = TeamWatch();
   omp_set_num_threads(threads_before);
 }
 
