@@ -70,13 +70,16 @@ Layout OutHeads(const PlanKey& key) {
   return {{key.sequences(), key.heads(), shape.sequence_length, shape.head_size},
           {shape.sequence_length * width, shape.head_size, width, 1}};
 }
+// Of rows that are not packed, tensors without gaps, as cuDNN before 9.26 wants them: a call for
+// some heads is for one sequence (SplitAttention).
 Layout Statistics(const PlanKey& key) {
-  const int64_t heads = key.shape.heads;
+  const int64_t token = key.shape.heads;
+  const int64_t heads = key.heads();
   const int64_t length = key.shape.sequence_length;
   const std::vector<int64_t> strides = key.shape.packed
-                                           ? std::vector<int64_t>{heads * length, 1, heads, 1}
+                                           ? std::vector<int64_t>{token * length, 1, token, 1}
                                            : std::vector<int64_t>{heads * length, length, 1, 1};
-  return {{key.sequences(), key.heads(), length, 1}, strides};
+  return {{key.sequences(), heads, length, 1}, strides};
 }
 
 // Where documents begin and how long they are; all null of rows that are not packed. A tensor for

@@ -17,39 +17,41 @@ inline constexpr size_t kLargestScoresBytes = size_t{1} << 30;
 // Where cuDNN's scratch starts: at a multiple of this.
 inline constexpr size_t kCudnnAlignment = 256;
 
+// For the kernels' own needs, beyond the arrays below: cuDNN 9.19 takes up to 17 KiB.
+inline constexpr size_t kCudnnMargin = size_t{1} << 20;
+
 // The same for packed rows, however many documents they hold. With set_max_total_seq_len the arrays
 // are as long as the tokens, but are laid out as their tensors are: a token of dQ in float takes a
 // whole row of qkv; a token of dK and dV for every query head takes as many rows as query heads
 // share a key-value head (cudnn-frontend, ragged_workspace_size). Scores are kept, up to the limit,
 // where they fit for the fewest documents that there can be.
 inline size_t CudnnPackedWorkspaceBytes(const AttentionShape& shape) {
-  constexpr size_t kMargin = size_t{8} << 20;
   const size_t tokens = size_t{1} * shape.batch * shape.sequence_length;
   const size_t row_bytes = tokens * shape.qkv_width() * sizeof(float);
   const size_t group = static_cast<size_t>(shape.heads / shape.kv_heads);
-  size_t bytes = tokens * shape.heads * sizeof(float) + kMargin + kCudnnAlignment;
+  size_t bytes = tokens * shape.heads * sizeof(float) + kCudnnMargin + kCudnnAlignment;
   if (group > 1) bytes += 2 * group * row_bytes;
   const int fewest = static_cast<int>(std::bit_ceil(static_cast<unsigned int>(shape.batch)));
   const bool keeps_scores =
       shape.deterministic && SplitAttention(shape, fewest, kLargestScoresBytes).has_value();
-  return bytes + (keeps_scores ? std::max(kLargestScoresBytes, row_bytes) : row_bytes);
+  if (!keeps_scores) return bytes + row_bytes;
+  const int most = static_cast<int>(std::bit_ceil(tokens));
+  return bytes + std::max(std::min(kLargestScoresBytes, CudnnScoresBytes(shape, most)), row_bytes);
 }
 
-// The scratch that cuDNN needs for either pass, by the arrays that cudnn-frontend 1.32 puts there
-// itself (node/scaled_dot_product_flash_attention.h, CompositeSDPABackwardNode): the row sums of
-// dout * out; with fewer key-value than query heads dK and dV of every query head; and dQ in float
-// or, when deterministic, the gradients of all scores. (cuDNN before 9.0 kept the scores also
-// without that.) The kernels tell how much they take beyond that only once they are built, so a
-// margin is added. Where it is too small, AttentionPlans takes more itself.
+// The scratch that cuDNN needs for either pass, by the arrays that cudnn-frontend 1.32 and the
+// kernels of cuDNN 9.19 put there: the row sums of dout * out; with fewer key-value than query
+// heads dK and dV of every query head, in bfloat16; and dQ in float or, when deterministic, the
+// gradients of all scores. Kernels for GPUs before Hopper take as much as dQ once more. Where it is
+// too small, AttentionPlans takes more itself.
 inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   if (shape.packed) return CudnnPackedWorkspaceBytes(shape);
-  constexpr size_t kMargin = size_t{8} << 20;
   const size_t rows = size_t{1} * shape.batch * shape.heads * shape.sequence_length;
   const size_t head_bytes = rows * shape.head_size * sizeof(float);
-  size_t bytes = rows * sizeof(float) + kMargin + kCudnnAlignment;
-  if (shape.kv_heads < shape.heads) bytes += 2 * head_bytes;
+  size_t bytes = rows * sizeof(float) + kCudnnMargin + kCudnnAlignment;
+  if (shape.kv_heads < shape.heads) bytes += head_bytes;
   const auto split = SplitAttention(shape, shape.batch, kLargestScoresBytes);
-  if (!shape.deterministic || !split.has_value()) return bytes + head_bytes;
+  if (!shape.deterministic || !split.has_value()) return bytes + 2 * head_bytes;
   const size_t scores = CudnnScoresBytes(shape, shape.batch) * split->batch / shape.batch *
                         split->kv_heads / shape.kv_heads;
   return bytes + std::max(scores, head_bytes);
