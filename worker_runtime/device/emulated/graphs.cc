@@ -1,8 +1,14 @@
 // Captures and graphs: a graph is the list of operations that were queued while its stream
 // captured.
+#include <memory>
 #include <utility>
 
 #include "worker_runtime/device/emulated/state.h"
+
+// Something that a graph keeps alive.
+struct CUuserObject_st {
+  std::shared_ptr<void> payload;
+};
 
 namespace convene::emulated {
 
@@ -45,6 +51,36 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
             : stream->capture_is_invalid ? cudaStreamCaptureStatusInvalidated
                                          : cudaStreamCaptureStatusActive;
   return Health();
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* /*id*/,  // NOLINT(google-runtime-int)
+                                     cudaGraph_t* graph, const cudaGraphNode_t** /*dependencies*/,
+                                     const cudaGraphEdgeData** /*edges*/,
+                                     size_t* /*dependency_count*/) {
+  const cudaError_t error = cudaStreamIsCapturing(stream, status);
+  const MutexLock lock(&TheState().mutex);
+  if (graph != nullptr) *graph = stream->capture.get();
+  return error;
+}
+
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* payload, void (*destroy)(void*),
+                                 unsigned int references, unsigned int /*flags*/) {
+  if (references != 1) return Say(cudaErrorInvalidValue);  // all that anybody asks for
+  *object = new CUuserObject_st{std::shared_ptr<void>(payload, destroy)};
+  return cudaSuccess;
+}
+
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int /*references*/) {
+  delete object;  // graphs that keep the payload have it still
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                      unsigned int /*references*/, unsigned int /*flags*/) {
+  const MutexLock lock(&TheState().mutex);
+  graph->work.emplace_back([kept = object->payload] {});
+  return cudaSuccess;
 }
 
 // A capture forbids here what it forbids in its own thread, whatever the mode.

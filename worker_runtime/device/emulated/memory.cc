@@ -55,16 +55,27 @@ bool Exists(int device) {
   return device >= 0 && device < static_cast<int>(TheState().device_bytes.size());
 }
 
-cudaMemoryType TypeOf(const void* data) {
+// From `data` on, within the block that holds it; its type is unregistered where none does.
+Block BlockFrom(const void* data) {
   const auto& memory = TheState().memory;
   auto found = memory.upper_bound(static_cast<const char*>(data));
-  if (found == memory.begin()) return cudaMemoryTypeUnregistered;
+  if (found == memory.begin()) return {};
   --found;
-  const bool is_inside = static_cast<const char*>(data) < found->first + found->second.bytes;
-  return is_inside ? found->second.type : cudaMemoryTypeUnregistered;
+  const size_t before = static_cast<const char*>(data) - found->first;
+  Block block = found->second;
+  if (before >= block.bytes) return {};
+  block.bytes -= before;
+  return block;
 }
 
+cudaMemoryType TypeOf(const void* data) { return BlockFrom(data).type; }
+
 }  // namespace
+
+size_t DeviceBytesFrom(const void* data) {
+  const Block block = BlockFrom(data);
+  return block.type == cudaMemoryTypeDevice ? block.bytes : 0;
+}
 
 cudaError_t FreeNow(void* data) {
   const MutexLock lock(&TheState().mutex);
@@ -153,9 +164,19 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {.name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int /*device*/) {
-  *value = 3;  // few multiprocessors: where blocks share out rows, each has several
-  return cudaSuccess;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = 3;  // few: where blocks share out rows, each has several
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+  }
+  return Say(cudaErrorInvalidValue);
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   if (!Exists(device)) return Say(cudaErrorInvalidDevice);

@@ -15,6 +15,7 @@
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/device/emulated/grid.h"
+#include "worker_runtime/device/emulated/library.h"
 #include "worker_runtime/device/emulated/sanitizers.h"
 
 namespace convene::emulated {
@@ -96,8 +97,6 @@ State& TheState();
 cudaError_t Say(cudaError_t error);
 // cudaErrorLaunchFailure once a launch failed.
 cudaError_t Health();
-// From here on all launches fail, with this reason.
-void Fail(std::string why);
 
 // The calling thread's.
 int& CurrentDevice();

@@ -179,6 +179,10 @@ cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work) {
   return Enqueue(stream, {.work = std::move(work)});
 }
 
+bool QueueLibraryWork(cudaStream_t stream, std::function<void()> work) {
+  return QueueWork(stream, std::move(work)) == cudaSuccess;
+}
+
 void ForgetFailure() {
   const MutexLock lock(&TheState().mutex);
   TheState().failure.clear();

@@ -105,7 +105,7 @@ Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
   return trained;
 }
 
-TEST_CASE("training through graphs gives the bits of training op by op", "[slow]") {
+TEST_CASE("training through graphs gives the bits of training op by op", "[slow][bf16]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   const std::unique_ptr<Device> gpu = testing::MakeTestDevice();
   const DType dtype = GENERATE(DType::kBFloat16, DType::kFloat32);

@@ -107,7 +107,8 @@ inline float Ex2ApproxFtz(float x) {
 
 #define CUDART_VERSION 13000
 
-enum cudaError_t {
+// As in CUDA a tag with a typedef: what is compiled with CUDA's own header then links.
+enum cudaError {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
@@ -121,6 +122,7 @@ enum cudaError_t {
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
 };
+typedef enum cudaError cudaError_t;
 extern "C" {
 const char* cudaGetErrorName(cudaError_t error);
 // For cudaErrorLaunchFailure: the kernel's violation, in words.
@@ -132,7 +134,11 @@ typedef struct CUevent_st* cudaEvent_t;
 typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphExec_st* cudaGraphExec_t;
 
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
+};
 struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
@@ -197,6 +203,18 @@ enum cudaStreamCaptureStatus {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+typedef struct CUgraphNode_st* cudaGraphNode_t;
+struct cudaGraphEdgeData;
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** dependencies,
+                                     const cudaGraphEdgeData** edges, size_t* dependency_count);
+typedef struct CUuserObject_st* cudaUserObject_t;
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* payload, void (*destroy)(void*),
+                                 unsigned int references, unsigned int flags);
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int references);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                      unsigned int references, unsigned int flags);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags);

@@ -20,13 +20,8 @@
 namespace convene::worker::cuda {
 namespace {
 
-#ifdef CONVENE_WITHOUT_CUDNN  // on the emulated GPU
-template <typename T>
-constexpr bool kCudnnKnows = false;
-#else
 template <typename T>
 constexpr bool kCudnnKnows = std::is_same_v<T, BFloat16>;
-#endif
 
 bool IsEmpty(const AttentionShape& shape) {
   return shape.batch == 0 || shape.sequence_length == 0 || shape.heads == 0;
@@ -43,7 +38,7 @@ void CheckArguments(const AttentionShape& shape, const Documents& documents,
 }
 
 // cuDNN asks for tensors at multiples of 16 bytes.
-[[maybe_unused]] bool AreAligned(std::initializer_list<const void*> pointers) {
+bool AreAligned(std::initializer_list<const void*> pointers) {
   constexpr uintptr_t kBytes = 16;
   return std::all_of(pointers.begin(), pointers.end(), [](const void* pointer) {
     return reinterpret_cast<uintptr_t>(pointer) % kBytes == 0;

@@ -1,4 +1,4 @@
-// For the emulated GPU (worker_runtime/device/emulated), which has no cuDNN: nothing is supported,
+// For the emulated GPU (worker_runtime/device/emulated) without cuDNN: nothing is supported,
 // so our own kernels do all attention, and nothing calls Forward and Backward.
 #include "tools/base/check.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
@@ -17,6 +17,19 @@ absl::Status AttentionPlans::Support(const AttentionShape& /*shape*/, int /*docu
 
 size_t AttentionPlans::WorkspaceBytes(const AttentionShape& /*shape*/, int /*document_count*/,
                                       AttentionPass /*pass*/) {
+  CONVENE_CHECK(false);
+}
+
+void AttentionPlans::Forward(const AttentionShape& /*shape*/, const Documents& /*documents*/,
+                             const BFloat16* /*qkv*/, BFloat16* /*out*/, float* /*log_sum_exp*/,
+                             const Workspace& /*workspace*/) {
+  CONVENE_CHECK(false);
+}
+
+void AttentionPlans::Backward(const AttentionShape& /*shape*/, const Documents& /*documents*/,
+                              const BFloat16* /*qkv*/, const BFloat16* /*out*/,
+                              const float* /*log_sum_exp*/, const BFloat16* /*dout*/,
+                              BFloat16* /*dqkv*/, const Workspace& /*workspace*/) {
   CONVENE_CHECK(false);
 }
 

@@ -113,13 +113,13 @@ std::vector<float> HeadsFirst(const AttentionShape& shape, const std::vector<flo
 template <typename T>
 Outputs<float> AttentionOnGpu(TestQueue& queue, const AttentionShape& shape,
                               const std::vector<float>& qkv, const std::vector<float>& dout,
-                              const std::vector<int32_t>& begins = {}) {
+                              const std::vector<int32_t>& begins = {}, bool has_workspace = true) {
   OnGpu<T> gpu_qkv(Store<T>(qkv));
   OnGpu<T> gpu_dout(Store<T>(dout));
   OnGpu<T> gpu_out(OutCount(shape));
   OnGpu<T> gpu_dqkv(QkvCount(shape));
   OnGpu<float> log_sum_exp(StatisticsCount(shape));
-  const size_t workspace_bytes = AttentionWorkspaceBytes<T>(shape);
+  const size_t workspace_bytes = has_workspace ? AttentionWorkspaceBytes<T>(shape) : 0;
   OnGpu<char> memory(workspace_bytes);
   const Workspace workspace = {memory.data(), workspace_bytes};
   const DocumentsOnGpu documents(shape, HostDocuments(shape, begins));
@@ -354,6 +354,19 @@ TEST_CASE("cuDNN takes a deterministic backward pass in several calls, and gets 
                                  packed ? std::vector<int>{50, 78} : std::vector<int>{});
       }
     }
+  }
+}
+
+TEST_CASE("without a workspace cuDNN's scratch is the queue's own, long enough for each shape",
+          "[slow][cudnn]") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  for (const int length : {40, 80, 24}) {
+    const AttentionShape shape = {2, length, 4, 2, 64, /*deterministic=*/true};
+    const auto qkv = NumbersOf<BFloat16>(QkvCount(shape), 1, 2.0f);
+    const auto dout = NumbersOf<BFloat16>(OutCount(shape), 2);
+    CHECK(AttentionOnGpu<BFloat16>(queue, shape, qkv, dout, {}, /*has_workspace=*/false) ==
+          AttentionOnGpu<BFloat16>(queue, shape, qkv, dout));
   }
 }
 
