@@ -212,7 +212,8 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
                                  &options->elastic_layout,
                                  {{"keep", ElasticLayout::kKeep}, {"best", ElasticLayout::kBest}}));
   CONVENE_RETURN_IF_ERROR(ToWord("cp_method", config.cp_method(), &options->cp_method,
-                                 {{"ring", ContextMethod::kRing},
+                                 {{"auto", std::nullopt},
+                                  {"ring", ContextMethod::kRing},
                                   {"allgather", ContextMethod::kAllGather},
                                   {"ulysses", ContextMethod::kUlysses}}));
   const std::pair<const char*, int*> sizes[] = {{"tp_size", &options->tp_size},

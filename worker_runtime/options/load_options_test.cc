@@ -277,7 +277,7 @@ TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--tp-size=0"}), kInvalid, "tp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--cp-size=0"}), kInvalid, "cp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--cp-method=rings"}), kInvalid,
-               "cp_method is \"rings\"; it can be ring, allgather, ulysses");
+               "cp_method is \"rings\"; it can be auto, ring, allgather, ulysses");
   CHECK_STATUS(Load({"--dp-size=0"}), kInvalid, "dp_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--dp-shard-size=0"}), kInvalid, "dp_shard_size 0 must be a number from 1");
   CHECK_STATUS(Load({"--zero-stage=4"}), kInvalid, "zero_stage 4 must be 0, 1, 2 or 3");

@@ -145,7 +145,7 @@ int64_t DownTo(int64_t multiple, int64_t number) { return number / multiple * mu
 // of a micro batch, also after a node is lost.
 int64_t SequenceMultiple(const TrainOptions& options, const Layout& layout) {
   const bool splits_rows = options.sequence_parallel.value_or(false);
-  return std::lcm(ContextMultiple(options.cp_method, layout.cp),
+  return std::lcm(ContextMultiple(ContextMethodOf(options, layout), layout.cp),
                   splits_rows ? int64_t{layout.cp} * layout.tp : 1);
 }
 
@@ -184,10 +184,11 @@ absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout)
   const int64_t multiple = SequenceMultiple(options, layout);
   if (options.sequence_length % multiple == 0) return absl::OkStatus();
   std::vector<std::string> cuts;
-  const int64_t chunks = ContextMultiple(options.cp_method, layout.cp);
+  const ContextMethod method = ContextMethodOf(options, layout);
+  const int64_t chunks = ContextMultiple(method, layout.cp);
   if (layout.cp > 1) {
-    cuts.push_back(absl::StrCat("cp_method ", ContextMethodName(options.cp_method),
-                                " cuts it into ", chunks, " equal chunks for cp_size ", layout.cp));
+    cuts.push_back(absl::StrCat("cp_method ", ContextMethodName(method), " cuts it into ", chunks,
+                                " equal chunks for cp_size ", layout.cp));
   }
   if (options.sequence_parallel.value_or(false)) {
     cuts.push_back(absl::StrCat("sequence_parallel splits it over tp_size ", layout.tp,
@@ -352,6 +353,14 @@ bool Has(const Schedule& schedule, ComputeKind kind) {
   });
 }
 
+// Whether Ulysses can share out the heads of a tensor-parallel rank.
+absl::Status ValidateHeads(ContextMethod method, const TrainOptions& options,
+                           const Layout& layout) {
+  return ValidateContextHeads(method, layout.cp, layout.gradient_ranks(), options.sequence_length,
+                              options.model.heads / layout.tp,
+                              std::max(1, options.model.kv_heads / layout.tp));
+}
+
 // In layers: products of the head and of a layer's matrices, without attention's scores.
 double HeadCost(const ModelConfig& model) {
   const double hidden = model.hidden_size;
@@ -368,9 +377,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
-  CONVENE_RETURN_IF_ERROR(ValidateContextHeads(
-      options.cp_method, layout.cp, layout.gradient_ranks(), options.sequence_length,
-      options.model.heads / layout.tp, std::max(1, options.model.kv_heads / layout.tp)));
+  CONVENE_RETURN_IF_ERROR(ValidateHeads(ContextMethodOf(options, layout), options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateSequence(options, layout));
   CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
@@ -409,6 +416,12 @@ absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Lay
   return choice;
 }
 
+ContextMethod ContextMethodOf(const TrainOptions& options, const Layout& layout) {
+  if (options.cp_method.has_value()) return *options.cp_method;
+  const bool heads_fit = ValidateHeads(ContextMethod::kUlysses, options, layout).ok();
+  return heads_fit ? ContextMethod::kUlysses : ContextMethod::kRing;
+}
+
 bool SplitsRows(const TrainOptions& options, const Layout& layout) {
   const int64_t rows =
       CutOf(options, layout).micro_batch_size * options.sequence_length / layout.cp;
@@ -427,7 +440,8 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
                                        : absl::StrCat("\ntokenizer    ", options.tokenizer_path),
       "\nlayout       ", layout.ToString(), " on ", layout.world_size(),
       layout.world_size() == 1 ? " rank" : " ranks",
-      layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(options.cp_method)) : "",
+      layout.cp > 1 ? absl::StrCat(", cp by ", ContextMethodName(ContextMethodOf(options, layout)))
+                    : "",
       SplitsRows(options, layout) ? ", rows split over tp" : "",
       options.zero_stage > 1 ? absl::StrCat(", ZeRO-", options.zero_stage) : "",
       options.offload_optimizer ? ", updated by the host" : "",

@@ -64,7 +64,7 @@ struct TrainOptions {
   std::optional<int64_t> eod_token;
   int tp_size = 0;
   int cp_size = 0;
-  ContextMethod cp_method = ContextMethod::kRing;
+  std::optional<ContextMethod> cp_method;  // nullopt: ContextMethodOf decides
   int pp_size = 0;
   int dp_size = 0;              // 0 = derived from the world size (DecideLayout)
   std::string pp_schedule;      // a schedule's name, or a file's
@@ -131,6 +131,11 @@ struct PipelineChoice {
 // InvalidArgument: the errors of MakeSchedule, ReadCsv and CutLayers; a schedule file for another
 // number of ranks or of micro batches.
 absl::StatusOr<PipelineChoice> PipelineOf(const TrainOptions& options, const Layout& layout);
+
+// The method of context parallelism: the one that was asked for; else ulysses where the heads of a
+// tensor-parallel rank come out even over cp, because on GPUs it alone runs cuDNN's attention; else
+// ring. The same on every device, so that the layout says which bits come out.
+ContextMethod ContextMethodOf(const TrainOptions& options, const Layout& layout);
 
 // Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:
 // ValidateOptions said OK.

@@ -128,6 +128,22 @@ TEST_CASE("rows and heads that context parallelism cannot cut are refused, with 
         std::string::npos);
 }
 
+TEST_CASE(
+    "without a method context parallelism is by heads where they come out even, else a ring") {
+  TrainOptions options = Defaults();
+  CHECK(ContextMethodOf(options, {.cp = 4}) == ContextMethod::kUlysses);
+  // 8 key-value heads: 4 of a rank of tp 2, and one of each where tp is larger.
+  CHECK(ContextMethodOf(options, {.tp = 2, .cp = 4}) == ContextMethod::kUlysses);
+  CHECK(ContextMethodOf(options, {.tp = 2, .cp = 8}) == ContextMethod::kRing);
+  CHECK(ContextMethodOf(options, {.tp = 8, .cp = 2}) == ContextMethod::kRing);
+  CHECK(ContextMethodOf(options, {.cp = 3}) == ContextMethod::kRing);
+  options.cp_method = ContextMethod::kAllGather;
+  CHECK(ContextMethodOf(options, {.cp = 4}) == ContextMethod::kAllGather);
+  // A length that a ring cannot cut.
+  const auto odd = [](TrainOptions& o) { o.sequence_length = 4; };
+  CHECK_OK(With(odd, {.cp = 4}));
+}
+
 TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refused") {
   const Layout layout = {.pp = 2};
   const auto with = [&](const char* schedule, int virtual_stages, const char* cut,

@@ -125,7 +125,7 @@ const Refused kRefused[] = {
     {"heads over cp", 3, {"--cp-size=3", "--cp-method=ulysses"}, "cp_size 3", {"cp_size"}},
     {"a row over cp",
      2,
-     {"--cp-size=2", "--sequence-length=30"},
+     {"--cp-size=2", "--cp-method=ring", "--sequence-length=30"},
      "sequence_length 30",
      {"sequence_length"}},
     {"a row over cp and tp",

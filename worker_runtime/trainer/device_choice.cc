@@ -61,6 +61,20 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   return {true, "on, captured in the second step"};
 }
 
+std::string WhySlowAttention(const TrainOptions& options, const Layout& layout, bool is_gpu) {
+  const ContextMethod method = ContextMethodOf(options, layout);
+  if (!is_gpu || layout.cp == 1 || method == ContextMethod::kUlysses ||
+      ChoosePrecision(options.precision, is_gpu) != DType::kBFloat16) {
+    return "";
+  }
+  return absl::StrCat(
+      "cp_size ", layout.cp, " by ", ContextMethodName(method),
+      ": attention runs our own kernels, which use no tensor cores (an estimate, "
+      "never measured: 12 TFLOP/s forward on an H100, where cuDNN's take hundreds). "
+      "cp_method ulysses runs cuDNN's, where cp_size divides the heads and the "
+      "key-value heads of a tensor-parallel rank");
+}
+
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu) {
   CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
   if (!is_gpu) return absl::OkStatus();

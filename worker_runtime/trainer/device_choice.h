@@ -33,6 +33,10 @@ struct GraphChoice {
 };
 GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool is_gpu);
 
+// The warning for a layout whose attention is slow on this device; "" for any other. On GPUs in
+// bf16 ring and all-gather meet keys in parts of rows, which cuDNN does not take.
+std::string WhySlowAttention(const TrainOptions& options, const Layout& layout, bool is_gpu);
+
 // Whether devices of this kind can run the schedule: between GPUs a rank exchanges messages with
 // kNcclLinksMax others at most (comm/nccl/limits.h). InvalidArgument names the rank.
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu);

@@ -39,6 +39,23 @@ TEST_CASE("the precision is bf16 on a GPU and fp32 on a CPU unless one is named"
   CHECK(ChoosePrecision(DType::kFloat32, true) == DType::kFloat32);
 }
 
+TEST_CASE("a method whose attention is slow on GPUs is warned of, with the one that is not") {
+  TrainOptions options;
+  options.model.heads = 16;
+  options.model.kv_heads = 8;
+  options.sequence_length = 64;
+  CHECK(WhySlowAttention(options, {.cp = 4}, /*is_gpu=*/true).empty());
+  CHECK(absl::StartsWith(WhySlowAttention(options, {.cp = 16}, true), "cp_size 16 by ring"));
+  options.cp_method = ContextMethod::kAllGather;
+  const std::string why = WhySlowAttention(options, {.cp = 4}, true);
+  CHECK(absl::StrContains(why, "by allgather"));
+  CHECK(absl::StrContains(why, "an estimate"));
+  CHECK(WhySlowAttention(options, {.cp = 4}, /*is_gpu=*/false).empty());
+  CHECK(WhySlowAttention(options, {}, true).empty());
+  options.precision = DType::kFloat32;
+  CHECK(WhySlowAttention(options, {.cp = 4}, true).empty());
+}
+
 // A global batch of `samples` in micro batches of one.
 GraphChoice Graphs(int samples, const Layout& layout, bool is_gpu = true,
                    TrainOptions options = {}) {

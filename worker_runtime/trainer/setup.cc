@@ -68,7 +68,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .packed_documents = options.packed_documents,
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
-          .context_method = options.cp_method,
+          .context_method = ContextMethodOf(options, layout),
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .schedule = std::move(pipeline.schedule),
           .chunk_layers = std::move(pipeline.chunk_layers),
