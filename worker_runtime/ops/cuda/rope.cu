@@ -73,9 +73,14 @@ __device__ __forceinline__ void TurnItem(const Arguments<T>& a, const Floats<kWi
   }
 }
 
+// The blocks that a multiprocessor runs at once: with floats, for compute capability 10.0 and 12.0,
+// ptxas would spill registers to make them four. 0: its own choice, which spills nothing.
+template <typename T>
+constexpr int kTurnBlocks = sizeof(T) == 4 ? 3 : 0;
+
 // REQUIRES: MakeRopeGeometry's launch, accesses of kWidth elements aligned.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kTileThreads) Turn(const Arguments<T> a) {
+__global__ void __launch_bounds__(kTileThreads, kTurnBlocks<T>) Turn(const Arguments<T> a) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
   const int lanes = a.half / kWidth;
