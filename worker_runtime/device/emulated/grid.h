@@ -11,9 +11,11 @@ namespace convene::emulated {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr int kBlockThreadsMax = 1024;
-// Hopper's shared memory: a kernel gets the first amount unless it asks for more.
+// Shared memory: a kernel gets the first amount unless it asks for more, up to what each card from
+// compute capability 8.0 on has: 8.6, 8.9 and 12.0 have the least (CUDA C++ Programming Guide,
+// "Technical Specifications per Compute Capability").
 inline constexpr size_t kSharedBytesDefault = size_t{48} << 10;
-inline constexpr size_t kSharedBytesMax = size_t{227} << 10;
+inline constexpr size_t kSharedBytesMax = size_t{99} << 10;
 
 // The order in which threads that can run do run.
 enum class Order {
