@@ -47,6 +47,11 @@ class EmulatedGpuTest(ConveneTestCase):
         again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
         self.assertEqual(again, on_gpu)
 
+    def test_a_card_that_is_too_old_is_refused_before_anything_starts(self):
+        train = self.start(EMULATED_TRAIN, *self.train_arguments(device="cuda"), CONVENE_EMULATED_CAPABILITY="75")
+        output = self.finish(train, 120, expected_code=64)
+        self.assertIn("emulated GPU is too old (its compute capability is 7.5): take a card of 8.0 or later", output)
+
     def test_a_gpu_whose_shards_lie_in_host_memory_learns_the_same(self):
         on_gpu = self.train(EMULATED_TRAIN, "gpu", device="cuda", precision="fp32")
         # A host that does not wait for gradients, or a copy that does not wait for the host, works on old data in one of the orders.

@@ -13,9 +13,13 @@ _NVCC_FLAGS = [
     "-Xptxas=-v",  # what each kernel takes is kept: the output group resource_usage
 ]
 
-# Machine code for Hopper, and PTX that a later GPU's driver compiles when the program starts. A kernel that uses
-# wgmma or setmaxnreg asks for ["90a,code=sm_90a"] instead, which runs on Hopper alone.
-_HOPPER_AND_LATER = ["90,code=[sm_90,compute_90]"]
+def _code_for_cards(archs):
+    """nvcc's flags for machine code of each, and for PTX of the last, which a later card's driver compiles when the program starts.
+
+    worker_runtime/device/cuda/cards.h refuses the cards that can use neither.
+    """
+    return ["-gencode=arch=compute_%s,code=sm_%s" % (arch, arch) for arch in archs] + \
+           ["-gencode=arch=compute_%s,code=compute_%s" % (archs[-1], archs[-1])]
 
 def _nvcc_objects_impl(ctx):
     cc_toolchain = find_cpp_toolchain(ctx)
@@ -42,7 +46,7 @@ def _nvcc_objects_impl(ctx):
         if not ctx.attr.may_spill:
             args.add("-Xptxas=-warn-spills")  # an error, as all warnings are
         args.add("-ccbin", cc_toolchain.compiler_executable)
-        args.add_all(ctx.attr.archs, format_each = "-gencode=arch=compute_%s")
+        args.add_all(_code_for_cards(ctx.var["cuda_archs"].split(",")))
         args.add_all(ctx.attr.copts)
         for d in deps.quote_includes.to_list():
             args.add("-Xcompiler", "-iquote," + d)
@@ -92,7 +96,6 @@ _nvcc_objects = rule(
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
         "may_spill": attr.bool(),
-        "archs": attr.string_list(default = _HOPPER_AND_LATER),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
@@ -153,13 +156,12 @@ def cuda_library(name, srcs, hdrs = [], deps = [], gpu_deps = [], visibility = N
       gpu_deps: those that do, as in gpu_library.
       visibility: who may depend on it.
       testonly: as in every rule.
-      **kwargs: archs (of _nvcc_objects, "90a,code=sm_90a" for example), copts for nvcc, and may_spill: whether registers may go to
-        memory, which is an error else.
+      **kwargs: of _nvcc_objects: copts for nvcc, and may_spill: whether registers may go to memory, which is an error else.
     """
     common = {"tags": ["cuda"], "testonly": testonly}
     all_gpu_deps = gpu_deps + [CUDART]
     native.cc_library(name = name + "_headers", hdrs = hdrs, deps = deps + all_gpu_deps, **common)
-    _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], **dict(common, **kwargs))
+    _nvcc_objects(name = name + "_objects", srcs = srcs, deps = [":" + name + "_headers"], visibility = visibility, **dict(common, **kwargs))
     native.cc_library(name = name, hdrs = hdrs, deps = deps + all_gpu_deps + [":" + name + "_objects"], visibility = visibility, **common)
 
     # Manual: only those are built that a test links.

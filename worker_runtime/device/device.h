@@ -56,7 +56,8 @@ class Device {
 
   // The GPU number `ordinal` of those that CUDA shows this process. Unimplemented in a program
   // without cuda/cuda_device.cc (built without --config=cuda); NotFound when there is no such GPU
-  // or no driver, with CUDA's words; FailedPrecondition when the driver is too old for the program.
+  // or no driver, with CUDA's words; FailedPrecondition when the driver is too old for the program,
+  // or the program was not built for the card.
   static absl::StatusOr<std::unique_ptr<Device>> Cuda(int ordinal);
 
   // How many GPUs CUDA shows this process; 0 without a driver, and in a program without

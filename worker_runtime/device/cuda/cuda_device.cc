@@ -13,6 +13,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/device/cuda/cards.h"
 #include "worker_runtime/device/cuda/cuda_profile.h"
 #include "worker_runtime/device/cuda/first_error.h"
 #include "worker_runtime/device/cuda/graph.h"
@@ -330,6 +331,8 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
   cudaDeviceProp properties = {};
   CONVENE_RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  CONVENE_RETURN_IF_ERROR(
+      CheckCard(properties.name, properties.major, properties.minor, BuiltArchs()));
   auto device = std::make_unique<CudaDevice>(
       ordinal,
       absl::StrFormat("%s, %s, compute capability %d.%d, driver %s", properties.name,

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "worker_runtime/device/cuda/cards.h"
 #include "worker_runtime/device/emulated/state.h"
 
 namespace convene::emulated {
@@ -49,6 +50,12 @@ cudaError_t Free(void* data, cudaMemoryType type) {
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   FinishAll();
   return Release(data, type);
+}
+
+// As ten times it, of CONVENE_EMULATED_CAPABILITY ("75"); else the last that the build is for.
+int ComputeCapability() {
+  const char* const value = std::getenv("CONVENE_EMULATED_CAPABILITY");
+  return value == nullptr ? worker::cuda::BuiltArchs().back() : std::atoi(value);
 }
 
 bool Exists(int device) {
@@ -161,7 +168,11 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   if (!Exists(device)) return Say(cudaErrorInvalidDevice);
-  *properties = {.name = "emulated GPU", .totalGlobalMem = kDeviceBytes, .major = 9, .minor = 0};
+  const int capability = ComputeCapability();
+  *properties = {.name = "emulated GPU",
+                 .totalGlobalMem = kDeviceBytes,
+                 .major = capability / 10,
+                 .minor = capability % 10};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
