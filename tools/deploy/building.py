@@ -67,8 +67,11 @@ def built_path(bazel_bin: str, label: str) -> str:
 
 
 def build_programs(with_cuda: bool, *more_labels: str) -> str:
-    """Builds the programs and `more_labels`; returns the folder of what is built."""
+    """Builds the programs and `more_labels`; returns the folder of what is built. Programs alone have code for every card. Tests hold the kernels again
+    and again, and the package must stay small: with `more_labels` all of it is for the one card of Bazel's `cuda_archs`."""
     config = ['--config=cuda'] if with_cuda else []
+    if with_cuda and not more_labels:
+        config += ['--config=every_card']
     build([*PROGRAMS.values(), *more_labels], config)
     return output_of('bazel', 'info', *config, 'bazel-bin').strip()
 
