@@ -11,9 +11,9 @@
 
 namespace convene::worker::cpu {
 
-// PURE. The watch of one thread that starts teams, one after the other. What teams lost is paid for
-// by work that one thread does: twenty times as much, so that teams cost at most a twentieth of the
-// time, and are tried again when that is over. Thread-compatible.
+// PURE. The watch of one thread that starts teams, one after the other. The time that teams lost is
+// paid for by work that one thread does: twenty times as much, so that teams cost at most a
+// twentieth of the time, and are tried again when that is over. Thread-compatible.
 class TeamWatch {
  public:
   // A team took `whole` nanoseconds for work that takes one thread `alone`.

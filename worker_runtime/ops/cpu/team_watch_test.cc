@@ -47,7 +47,7 @@ TEST_CASE("teams whose threads wait for a CPU cost a twentieth of the time") {
 TEST_CASE("teams come back soon after the CPUs are free again") {
   TeamWatch watch;
   (void)TimeFor(watch, 100, 10 * kMicrosecond, 1 * kMillisecond);
-  // What a loss of 1 ms has to wait, and no more for a long list of losses.
+  // The pause for one loss of 1 ms, and no longer one for a long list of losses.
   const double time = TimeFor(watch, 12'000, 10 * kMicrosecond, 5 * kMicrosecond);
   CHECK(time <= 20 * kMillisecond + 10'000 * 5 * kMicrosecond);
 }

@@ -114,8 +114,8 @@ class ScopedThreadCount {
   const int before_;
 };
 
-// While it lives, the regions that a library starts from this thread have TeamNow's threads. What
-// one thread takes is estimated to within a factor of two, and rows that lie in another core's
+// While it lives, the regions that a library starts from this thread have TeamNow's threads. The
+// time of one thread is estimated to within a factor of two, and rows that lie in another core's
 // cache take longer: only a team that takes three times the estimate has lost.
 class LibraryTeam {
  public:
