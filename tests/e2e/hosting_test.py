@@ -104,6 +104,7 @@ class HostingTest(ConveneTestCase):
     def test_a_run_that_waits_for_its_first_epoch_is_told_whose_rendezvous_it_lost(self):
         endpoint = free_endpoint()
         first = self.start_node(0, endpoint, "until [ -e $DIRECTORY/joined ]; do sleep 0.05; done", "first", run="first")
+        wait_until(lambda: "hosting the rendezvous" in self.output(first), 20, "the host")
         other = self.start_node(1, endpoint, "exit 0", "other", run="first")
         wait_until(lambda: "start here" in self.output(first), 20, "the first run")
         waiting = self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", endpoint, "--rdzv-id", "second", "--rdzv-conf",
