@@ -102,6 +102,7 @@ void StartAgainWithOpenMpSettings(char** argv) {
 
 int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
+  // The trainer may share its CPUs with other processes.
   convene::worker::cpu::watches_teams = true;
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.

@@ -11,6 +11,10 @@ namespace {
 // The oldest that Convene can be built for: bfloat16 arithmetic begins with it.
 constexpr int kOldestArch = 80;
 
+// Jetson Orin: its machine code and that of desktop cards do not run on each other (CUDA C++
+// Programming Guide, "Binary Compatibility", on Tegra).
+constexpr int kOrin = 87;
+
 std::string Capability(int arch) { return absl::StrFormat("%d.%d", arch / 10, arch % 10); }
 
 }  // namespace
@@ -20,8 +24,9 @@ std::vector<int> BuiltArchs() { return {CONVENE_CUDA_ARCHS}; }
 absl::Status CheckCard(const std::string& name, int major, int minor,
                        const std::vector<int>& archs) {
   const int card = 10 * major + minor;
-  const bool has_machine_code = std::any_of(
-      archs.begin(), archs.end(), [&](int arch) { return arch / 10 == major && arch <= card; });
+  const bool has_machine_code = std::any_of(archs.begin(), archs.end(), [&](int arch) {
+    return arch == card || (arch / 10 == major && arch < card && card != kOrin && arch != kOrin);
+  });
   if (has_machine_code || archs.back() <= card) return absl::OkStatus();
   if (card < kOldestArch) {
     return absl::FailedPreconditionError(absl::StrFormat(

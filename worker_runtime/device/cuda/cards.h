@@ -13,10 +13,10 @@ namespace convene::worker::cuda {
 std::vector<int> BuiltArchs();
 
 // OK where a card of compute capability `major`.`minor` runs kernels that were compiled for `archs`
-// (not empty, as above): machine code runs on its own major version from its own minor version on,
-// PTX on every later card (CUDA C++ Programming Guide, "Binary Compatibility" and "PTX
-// Compatibility"). Else FailedPrecondition, which says what to do. `name`: the card's, for the
-// message.
+// (not empty, as above): machine code runs on its own major version from its own minor version on
+// (Jetson Orin's, 8.7, on itself alone, and no other there), PTX on every later card (CUDA C++
+// Programming Guide, "Binary Compatibility" and "PTX Compatibility"). Else FailedPrecondition,
+// which says what to do. `name`: the card's, for the message.
 absl::Status CheckCard(const std::string& name, int major, int minor,
                        const std::vector<int>& archs);
 

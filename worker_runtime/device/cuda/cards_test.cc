@@ -35,6 +35,8 @@ TEST_CASE("a card takes machine code of its own major version, or PTX that is no
       {8, 9, {90}, false},        {8, 0, {90}, false},
       {8, 6, {89}, false},                                  // machine code of a later minor version
       {9, 0, {89}, true},                                   // by PTX
+      {8, 7, kEveryCard, false},  {8, 7, {87, 90}, true},   // Orin: by its own machine code
+      {8, 9, {87, 90}, false},    {8, 7, {80}, true},       // Orin's is no other card's; by PTX
       {9, 0, {80, 120}, false},   {9, 0, {120, 80}, true},  // the last one's PTX
   };
   for (const Row& row : rows) {

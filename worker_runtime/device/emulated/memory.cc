@@ -180,6 +180,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
     case cudaDevAttrMultiProcessorCount:
       *value = 3;  // few: where blocks share out rows, each has several
       return cudaSuccess;
+    // cuDNN's frontend asks. It has to hear of the card that cudnn/backend.cc describes.
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
       return cudaSuccess;

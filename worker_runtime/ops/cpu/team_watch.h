@@ -27,7 +27,7 @@ class TeamWatch {
   // Whether work is for one thread now, however large it is.
   bool is_paused() const { return pause_ > 0; }
 
-  // One thread has done work of `nanoseconds`, because of a pause.
+  // One thread has done work of `nanoseconds`, in a pause or because no team is worth it.
   void RanAlone(double nanoseconds) { pause_ -= nanoseconds; }
 
  private:

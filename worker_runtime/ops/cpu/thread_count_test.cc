@@ -1,6 +1,7 @@
 #include "worker_runtime/ops/cpu/thread_count.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -93,6 +94,35 @@ TEST_CASE("after a team that lost, loops and products have one thread until the 
   CHECK(team_of_product() == 8);
   ThisThreadsWatch() = TeamWatch();
   CHECK(team_of_loop() == 8);
+  watches_teams = false;
+  ThisThreadsWatch() = TeamWatch();
+  omp_set_num_threads(threads_before);
+}
+
+TEST_CASE("a loop tells the watch when its other threads are late, and a product when all is") {
+  using SteadyClock = std::chrono::steady_clock;
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(8);
+  watches_teams = true;
+  const auto busy = [] {
+    const auto end = SteadyClock::now() + std::chrono::milliseconds(20);
+    while (SteadyClock::now() < end) continue;
+  };
+  const auto loop = [](const auto& late) {
+    ForPieces(10 * kMicrosecond, 8, [&](int64_t piece) {
+      if (piece == 7) late();
+    });
+  };
+  // A machine that keeps this very thread waiting in its share hides the loss: not a hundred times.
+  int loops = 0;
+  while (!ThisThreadsWatch().is_paused() && ++loops < 100) loop(busy);
+  CHECK(ThisThreadsWatch().is_paused());
+  ThisThreadsWatch() = TeamWatch();
+  {
+    const LibraryTeam team(10 * kMicrosecond, 64, 8);
+    busy();
+  }
+  CHECK(ThisThreadsWatch().is_paused());
   watches_teams = false;
   ThisThreadsWatch() = TeamWatch();
   omp_set_num_threads(threads_before);
