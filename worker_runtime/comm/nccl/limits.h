@@ -12,6 +12,9 @@ namespace convene::worker {
 // counts, not the header's: a user's libnccl may be older or newer.
 inline constexpr int kOldestNcclVersion = 21900;
 
+// 2.28 has windows into the memory of all ranks of a communicator, and collectives by copy engines.
+inline constexpr int kOldestNcclWithWindows = 22800;
+
 // `version_code` as ncclGetVersion gives it: "2.28.9" for 22809.
 std::string NcclVersionText(int version_code);
 

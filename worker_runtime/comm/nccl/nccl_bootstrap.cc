@@ -47,7 +47,12 @@ class Maker {
     const int blocks_max = is_inside_layers
                                ? std::min(blocks_max_.collective, kCollectiveMultiprocessors)
                                : blocks_max_.collective;
-    CONVENE_ASSIGN_OR_RETURN(parts.collectives, Connect(name, group, blocks_max));
+    CONVENE_ASSIGN_OR_RETURN(
+        parts.collectives,
+        Connect(name, group,
+                {.blocks_max = blocks_max,
+                 .has_equal_memory = HasEqualMemory(member.axes),
+                 .prefers_copy_engines = member.place == &CommunicatorSet::dp_gather}));
     if (member.axes == Axes::kPp) {
       CONVENE_ASSIGN_OR_RETURN(parts.links, ConnectLinks(name, group));
     }
@@ -59,6 +64,12 @@ class Maker {
   }
 
  private:
+  // Ranks of one stage of the pipeline declare equal arenas (device/arena.h).
+  static bool HasEqualMemory(Axes axes) {
+    return axes == Axes::kTp || axes == Axes::kCp || axes == Axes::kShard ||
+           axes == Axes::kDpReplicate;
+  }
+
   int PlaceIn(const std::vector<int>& group) const {
     return static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
   }
@@ -88,11 +99,11 @@ class Maker {
   }
 
   absl::StatusOr<int> Connect(const std::string& name, const std::vector<int>& group,
-                              int blocks_max) {
+                              const NcclCommunicatorTraits& traits) {
     const auto id = AgreeOnId(name, group);
     if (!id.ok()) return Annotate(id.status(), absl::StrCat(name, " communicator"));
     return session_->MakeCommunicator(name, static_cast<int>(group.size()), PlaceIn(group), *id,
-                                      deadline_, blocks_max);
+                                      deadline_, traits);
   }
 
   // Making a communicator waits for its other rank. So all ranks go through the links in one order,
@@ -103,7 +114,7 @@ class Maker {
     const int own = PlaceIn(group);
     const auto connect = [&](int from, int to) {
       return Connect(absl::StrCat(name, " ", from, ">", to), {group[from], group[to]},
-                     blocks_max_.message);
+                     {.blocks_max = blocks_max_.message});
     };
     for (const int parity : {0, 1}) {
       for (const auto& [low, high] : options_.pp_links) {
@@ -201,6 +212,7 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
       NcclSessionOptions{.global_rank = rank,
                          .cuda_device = cuda_device,
                          .operation_timeout = options.base.operation_timeout,
+                         .has_windows = version >= kOldestNcclWithWindows,
                          .recorder = options.base.recorder,
                          .open_store = options.open_store,
                          .key_prefix = key_prefix});

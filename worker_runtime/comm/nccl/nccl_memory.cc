@@ -65,17 +65,26 @@ absl::Status NcclMemory::RegisterEverywhere(void* data, size_t bytes,
                                             const absl::Status& from_nccl) {
   const std::shared_ptr<NcclSession> session = session_.lock();
   CONVENE_CHECK(session != nullptr);
-  const absl::Status registered = from_nccl.ok() ? session->RegisterMemory(data, bytes) : from_nccl;
-  if (!registered.ok()) {
+  // Before any rank registers, because a window waits for all ranks of its communicator.
+  CONVENE_ASSIGN_OR_RETURN(const bool all_have_blocks, AgreeOn(from_nccl));
+  if (!all_have_blocks) return absl::OkStatus();
+  const absl::Status registered = session->RegisterMemory(data, bytes);
+  if (absl::IsDeadlineExceeded(registered)) return registered;
+  const absl::StatusOr<bool> all_are_registered = AgreeOn(registered);
+  if (!all_are_registered.ok() || !*all_are_registered) session->DeregisterMemory(data);
+  return all_are_registered.status();
+}
+
+absl::StatusOr<bool> NcclMemory::AgreeOn(const absl::Status& own) {
+  if (!own.ok()) {
     // Registration that is turned off needs no warning.
-    spdlog::log(absl::IsFailedPrecondition(registered) ? spdlog::level::info : spdlog::level::warn,
-                "NCCL works without registered memory: {}", std::string(registered.message()));
+    spdlog::log(absl::IsFailedPrecondition(own) ? spdlog::level::info : spdlog::level::warn,
+                "NCCL works without registered memory: {}", std::string(own.message()));
   }
-  float missing = registered.ok() ? 0.0f : 1.0f;
+  float missing = own.ok() ? 0.0f : 1.0f;
   Stream stream = Stream::Cpu();
-  const absl::Status agreed = host_.AllReduce(absl::MakeSpan(&missing, 1), ReduceOp::kMax, stream);
-  if (!agreed.ok() || missing != 0) session->DeregisterMemory(data);
-  return agreed;
+  CONVENE_RETURN_IF_ERROR(host_.AllReduce(absl::MakeSpan(&missing, 1), ReduceOp::kMax, stream));
+  return missing == 0;
 }
 
 void NcclMemory::Free(void* data, size_t /*bytes*/) {

@@ -15,8 +15,9 @@ namespace convene::worker {
 class NcclSession;
 
 // Blocks come from ncclMemAlloc, of the current device (rounded up to its granularity, 2 MiB or
-// more: few and large ones), and are registered with every communicator of the session by
-// ncclCommRegister, or with none.
+// more: few and large ones), and are registered with every communicator of the session, or with
+// none: by ncclCommWindowRegister where all ranks of the communicator have equal memory and NCCL is
+// 2.28 or newer, by ncclCommRegister elsewhere.
 //
 // All ranks allocate the same blocks in the same order: NCCL does not define the case that one rank
 // passes a registered buffer and another rank an unregistered one, so each Allocate asks over
@@ -28,8 +29,9 @@ class NcclSession;
 //
 // NVLink SHARP wants a buffer at one offset of its block on all ranks, as the ranks of a tp or dp
 // group have it. Where offsets differ (embedding, world) NCCL notices that and goes the ordinary
-// way. Symmetric windows (ncclCommWindowRegister) would need equal sizes, without such an
-// exception.
+// way. Through a symmetric window a rank reads another rank's data at its own offset, and NCCL
+// notices nothing: only groups of ranks of one stage have one. The emulated NCCL checks the offsets
+// of each operation.
 //
 // The end. No work may run on a block that is given back, so the order is:
 // - All went well: the block is deregistered and goes first. NCCL's communicators end later.
@@ -50,6 +52,8 @@ class NcclMemory final : public Memory {
  private:
   // `from_nccl`: an error where the block is not NCCL's.
   absl::Status RegisterEverywhere(void* data, size_t bytes, const absl::Status& from_nccl);
+  // Whether no rank has an error. Logs this rank's.
+  absl::StatusOr<bool> AgreeOn(const absl::Status& own);
   void GiveBack(void* data);
 
   const std::weak_ptr<NcclSession> session_;

@@ -10,6 +10,13 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
 
+// Missing in a library that is older than kOldestNcclWithWindows; convene-train starts all the
+// same.
+extern "C" {
+[[gnu::weak]] ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
+[[gnu::weak]] ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+}
+
 namespace convene::worker {
 namespace {
 
@@ -87,14 +94,19 @@ absl::Status NcclSession::AwaitQueued(ncclComm_t communicator, MonotonicTime dea
 
 absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int size, int rank,
                                                   const ncclUniqueId& id, MonotonicTime deadline,
-                                                  int blocks_max) {
+                                                  const NcclCommunicatorTraits& traits) {
   MutexLock lock(&nccl_mutex_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (blocks_max > 0) config.maxCTAs = blocks_max;
+  if (traits.blocks_max > 0) config.maxCTAs = traits.blocks_max;
+  if (traits.prefers_copy_engines && options_.has_windows) {
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  }
   // From here on the session's end aborts this communicator too, even half made.
   queueing_ = static_cast<int>(communicators_.size());
-  communicators_.push_back({.name = name, .handle = std::make_unique<ncclComm_t>(nullptr)});
+  communicators_.push_back({.name = name,
+                            .handle = std::make_unique<ncclComm_t>(nullptr),
+                            .has_equal_memory = traits.has_equal_memory});
   ncclComm_t* const made = communicators_.back().handle.get();
   absl::Status status = NcclStatus(ncclCommInitRankConfig(made, size, id, rank, &config));
   if (status.ok()) status = AwaitQueued(*made, deadline);
@@ -424,30 +436,56 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
   {
     MutexLock lock(&nccl_mutex_);
     if (!failing_) {
-      Registration registration;
-      for (const Communicator& communicator : communicators_) {
-        void* handle = nullptr;
-        absl::Status status =
-            NcclStatus(ncclCommRegister(*communicator.handle, data, bytes, &handle));
-        if (status.ok() && handle == nullptr) {
-          status = absl::FailedPreconditionError("NCCL registers none (NCCL_LOCAL_REGISTER=0?)");
+      // An error does not end the loop: the other ranks may wait for this one's part of a window.
+      absl::Status first;
+      Registration registration(communicators_.size());
+      for (size_t i = 0; i < communicators_.size(); ++i) {
+        const absl::Status status = Register(communicators_[i], data, bytes, registration[i]);
+        if (first.ok() && !status.ok()) {
+          first = Annotate(status, absl::StrCat(communicators_[i].name, " communicator"));
         }
-        if (!status.ok()) {
-          Deregister(registration);
-          return Annotate(status, absl::StrCat(communicator.name, " communicator"));
-        }
-        registration.push_back(handle);
       }
-      registrations_[data] = std::move(registration);
-      return absl::OkStatus();
+      if (first.ok()) {
+        registrations_[data] = std::move(registration);
+      } else {
+        Deregister(registration);
+      }
+      return first;
     }
   }
   return status();
 }
 
+absl::Status NcclSession::Register(const Communicator& communicator, void* data, size_t bytes,
+                                   Handles& handles) {
+  const ncclComm_t handle = *communicator.handle;
+  bool is_registered = false;
+  if (communicator.has_equal_memory && options_.has_windows) {
+    auto window = std::make_unique<ncclWindow_t>(nullptr);
+    // Where the GPUs do not reach each other's memory, NCCL registers locally instead.
+    CONVENE_RETURN_IF_ERROR(NcclStatus(
+        ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC)));
+    CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, Clock::Real().Now() + options_.operation_timeout));
+    is_registered = *window != nullptr;
+    if (is_registered) handles.window = std::move(window);
+  } else {
+    void* local = nullptr;
+    CONVENE_RETURN_IF_ERROR(NcclStatus(ncclCommRegister(handle, data, bytes, &local)));
+    is_registered = local != nullptr;
+    handles.local = local;
+  }
+  if (is_registered) return absl::OkStatus();
+  return absl::FailedPreconditionError("NCCL registers none (NCCL_LOCAL_REGISTER=0?)");
+}
+
 void NcclSession::Deregister(const Registration& registration) {
   for (size_t i = 0; i < registration.size(); ++i) {
-    ncclCommDeregister(*communicators_[i].handle, registration[i]);
+    const ncclComm_t handle = *communicators_[i].handle;
+    if (registration[i].local != nullptr) ncclCommDeregister(handle, registration[i].local);
+    if (registration[i].window == nullptr) continue;
+    if (NcclStatus(ncclCommWindowDeregister(handle, *registration[i].window)).ok()) {
+      (void)AwaitQueued(handle, Clock::Real().Now() + kFarewellPatience);
+    }
   }
 }
 

@@ -38,11 +38,22 @@ struct NcclSessionOptions {
   int global_rank = 0;
   int cuda_device = 0;  // of all communicators
   absl::Duration operation_timeout;
+  bool has_windows = false;            // whether NCCL is kOldestNcclWithWindows, or newer
   FlightRecorder* recorder = nullptr;  // outlives the session; not null
   // Opens a client of the store for the moment of failure, when the watchdog's thread asks for the
   // other ranks' last operations; null: it does not ask. Called once at most.
   OpenStore open_store;
   std::string key_prefix;
+};
+
+// What is special about a communicator.
+struct NcclCommunicatorTraits {
+  int blocks_max = 0;  // of its kernels; 0: as many as NCCL likes
+  // Memory that is registered lies alike on all of its ranks: equal sizes, and data that one
+  // operation works on at one offset. Such a communicator gets a window into it.
+  bool has_equal_memory = false;
+  // Where windows allow it, copy engines move the data of gathers, and no multiprocessor.
+  bool prefers_copy_engines = false;
 };
 
 // Thread-safe. The communicators of one rank share a session and end together: the first error of
@@ -101,12 +112,11 @@ class NcclSession {
 
   // Creates a communicator of `size` ranks, and returns its number. All ranks of the group call it
   // at about the same time, with the id that one of them got from ncclGetUniqueId; each in one
-  // order. `blocks_max`: of its kernels; 0: as many as NCCL likes. Errors: DeadlineExceeded;
-  // NcclStatus's. After an error the session is to be ended by Fail: a half-made communicator
-  // cannot end otherwise.
+  // order. Errors: DeadlineExceeded; NcclStatus's. After an error the session is to be ended by
+  // Fail: a half-made communicator cannot end otherwise.
   absl::StatusOr<int> MakeCommunicator(const std::string& name, int size, int rank,
                                        const ncclUniqueId& id, MonotonicTime deadline,
-                                       int blocks_max = 0);
+                                       const NcclCommunicatorTraits& traits = {});
 
   // Makes an order: a sequence of operations that its `members` (global ranks) count alike; see
   // NcclProgress.
@@ -140,9 +150,11 @@ class NcclSession {
   void Fail(const absl::Status& status);
 
   // Registers device memory with all present communicators, so that NCCL uses it without copies in
-  // between. Results are right without it. After an error no communicator has it: NcclStatus's;
-  // FailedPrecondition when NCCL's settings turn it off; the session's. REQUIRES: it has not been
-  // registered.
+  // between. Results are right without it. All ranks of a communicator call it at about the same
+  // time, because a window is made by all of them together. After an error no communicator has it:
+  // NcclStatus's; FailedPrecondition when NCCL's settings turn it off; DeadlineExceeded when
+  // another rank did not come within the operations' timeout, after which the session is to be
+  // ended; the session's. REQUIRES: it has not been registered.
   absl::Status RegisterMemory(void* data, size_t bytes);
   // Memory that is not registered is fine. REQUIRES: no queued work still uses the memory. When the
   // session has ended, it waits as status() does until the communicators are aborted, which gives
@@ -155,6 +167,7 @@ class NcclSession {
     // On the heap, because a thread of NCCL's may write it for as long as the communicator is being
     // made.
     std::unique_ptr<ncclComm_t> handle;
+    bool has_equal_memory = false;
   };
   // An operation that is queued, and not known to be complete.
   struct Open {
@@ -173,7 +186,13 @@ class NcclSession {
     NcclProgress progress;
     std::deque<Open> open;  // oldest first
   };
-  using Registration = std::vector<void*>;  // NCCL's handles, by communicator
+  // NCCL's handles for a block of memory in one communicator: none, or one of both.
+  struct Handles {
+    void* local = nullptr;
+    // On the heap, because a thread of NCCL's writes it.
+    std::unique_ptr<ncclWindow_t> window;
+  };
+  using Registration = std::vector<Handles>;  // by communicator
   // The error that ended the session, and the operation that the session waited for, if any.
   struct Failure {
     absl::Status status;
@@ -208,6 +227,8 @@ class NcclSession {
   bool IsBusy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+  absl::Status Register(const Communicator& communicator, void* data, size_t bytes,
+                        Handles& handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void Deregister(const Registration& registration) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
   const NcclSessionOptions options_;

@@ -251,6 +251,13 @@ TEST_CASE("what one communicator cannot register, none has") {
                "tp communicator: NCCL: ");
   CHECK(nccl.Calls() ==
         std::vector<std::string>{"init 1", "init 2", "register 1", "register 2", "deregister 1"});
+  // The other ranks may wait for this one in a later communicator.
+  nccl.SetRegistration(1, ncclSystemError, true);
+  CHECK_STATUS(rank.session().RegisterMemory(&data, sizeof(data)), absl::StatusCode::kUnavailable,
+               "dp communicator: NCCL: ");
+  const std::vector<std::string> calls = nccl.Calls();
+  CHECK(std::vector<std::string>(calls.end() - 3, calls.end()) ==
+        std::vector<std::string>{"register 1", "register 2", "deregister 2"});
   nccl.SetRegistration(1, ncclSuccess, false);
   CHECK_STATUS(rank.session().RegisterMemory(&data, sizeof(data)),
                absl::StatusCode::kFailedPrecondition, "NCCL_LOCAL_REGISTER=0");
@@ -269,11 +276,48 @@ TEST_CASE("communicators on which something still runs end by abort, with what i
                                                  "grouped abort 1", "grouped abort 2"});
 }
 
+TEST_CASE("ranks with equal memory make windows, from the version of NCCL on that has them") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  FlightRecorder recorder(16, Clock::Real());
+  int data = 0;
+  const auto run = [&](bool has_windows) {
+    NcclSession session({.operation_timeout = absl::Milliseconds(20),
+                         .has_windows = has_windows,
+                         .recorder = &recorder});
+    REQUIRE_OK(session.MakeCommunicator("dp gather", 2, 0, {}, Soon(),
+                                        {.has_equal_memory = true, .prefers_copy_engines = true}));
+    REQUIRE_OK(session.MakeCommunicator("world", 2, 0, {}, Soon()));
+    return session.RegisterMemory(&data, sizeof(data));
+  };
+  SECTION("2.28") {
+    CHECK_OK(run(true));
+    CHECK(nccl.Calls() ==
+          std::vector<std::string>{"init by copy engines 1", "init 2", "register window 1",
+                                   "register 2", "deregister window 1", "deregister 2",
+                                   "finalize 1", "destroy 1", "finalize 2", "destroy 2"});
+  }
+  SECTION("before 2.28") {
+    CHECK_OK(run(false));
+    CHECK(nccl.Calls() == std::vector<std::string>{"init 1", "init 2", "register 1", "register 2",
+                                                   "deregister 1", "deregister 2", "finalize 1",
+                                                   "destroy 1", "finalize 2", "destroy 2"});
+  }
+  SECTION("another rank does not come") {
+    NcclSession session(
+        {.operation_timeout = absl::Milliseconds(20), .has_windows = true, .recorder = &recorder});
+    REQUIRE_OK(session.MakeCommunicator("dp", 2, 0, {}, Soon(), {.has_equal_memory = true}));
+    nccl.SetState(1, ncclInProgress);
+    CHECK_STATUS(session.RegisterMemory(&data, sizeof(data)), absl::StatusCode::kDeadlineExceeded,
+                 "dp communicator: the other ranks");
+    session.Fail(absl::AbortedError("stop"));
+  }
+}
+
 TEST_CASE("a communicator's kernels have no more blocks than it was made for") {
   PlayedNccl& nccl = PlayedNccl::Reset();
   FlightRecorder recorder(16, Clock::Real());
   NcclSession session({.operation_timeout = absl::Seconds(5), .recorder = &recorder});
-  REQUIRE_OK(session.MakeCommunicator("tp", 2, 0, {}, Soon(), /*blocks_max=*/16));
+  REQUIRE_OK(session.MakeCommunicator("tp", 2, 0, {}, Soon(), {.blocks_max = 16}));
   REQUIRE_OK(session.MakeCommunicator("pp", 2, 0, {}, Soon()));
   CHECK(nccl.Calls() == std::vector<std::string>{"init of 16 blocks 1", "init 2"});
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -23,11 +24,24 @@ constexpr size_t kGranularity = size_t{2} << 20;  // of ncclMemAlloc
 constexpr std::pair<int, int> kCollectives = {-1, -1};
 using Lane = std::pair<int, int>;
 
+// Memory of one rank that all ranks of the communicator reach.
+struct Window {
+  const char* base = nullptr;
+  size_t bytes = 0;
+
+  bool Holds(const void* data) const {
+    return std::less_equal<>()(base, static_cast<const char*>(data)) &&
+           std::less<>()(static_cast<const char*>(data), base + bytes);
+  }
+};
+
 // The state that the communicators of one id share.
 struct Clique {
   std::vector<int> devices;  // by rank; -1: the rank is not here yet
   int joined = 0;
-  int ended = 0;  // finalized or aborted
+  int ended = 0;                             // finalized or aborted
+  std::vector<std::vector<Window>> windows;  // by rank
+  std::vector<size_t> windows_made;          // by rank, also those that are given back
   // Those that not all ends have queued, by lane and number.
   std::map<std::pair<Lane, uint64_t>, std::shared_ptr<Meeting>> open;
 };
@@ -100,6 +114,43 @@ namespace {
 
 bool IsLive(ncclComm_t communicator) { return TheLibrary().live.count(communicator) > 0; }
 
+// Through windows a rank reads and writes another rank's data at the offset of its own. `data`: one
+// pointer a rank.
+void CheckOffsets(const Clique& clique, const std::vector<const void*>& data) {
+  const auto is_window = [&](size_t rank, size_t i) {
+    return clique.windows[rank].size() > i && clique.windows[rank][i].Holds(data[rank]);
+  };
+  for (size_t i = 0; i < clique.windows[0].size(); ++i) {
+    size_t holders = 0;
+    bool is_alike = true;
+    const auto offset = [&](size_t rank) {
+      return static_cast<const char*>(data[rank]) - clique.windows[rank][i].base;
+    };
+    for (size_t rank = 0; rank < data.size(); ++rank) {
+      if (!is_window(rank, i)) continue;
+      ++holders;
+      is_alike = is_alike && is_window(0, i) && offset(rank) == offset(0) &&
+                 clique.windows[rank][i].bytes == clique.windows[0][i].bytes;
+    }
+    if (holders > 0 && (holders < data.size() || !is_alike)) {
+      Fail("NCCL: the ranks' data lies at different offsets of a symmetric window");
+    }
+  }
+}
+
+void CheckOffsets(const Clique& clique, const Meeting& meeting) {
+  const Deed deed = meeting.task.deed;
+  if (deed == Deed::kMessage) return;
+  std::vector<const void*> from;
+  std::vector<const void*> to;
+  for (const Meeting::End& end : meeting.ends) {
+    from.push_back(end.from);
+    to.push_back(end.to);
+  }
+  if (deed != Deed::kAllGather) CheckOffsets(clique, from);
+  if (deed != Deed::kReduceScatter) CheckOffsets(clique, to);
+}
+
 // Puts a call into its stream, which keeps a copy.
 void Queue(ncclComm& communicator, const Call& call) {
   Clique& clique = *communicator.clique;
@@ -125,7 +176,9 @@ void Queue(ncclComm& communicator, const Call& call) {
     const bool is_complete =
         std::all_of(meeting->ends.begin(), meeting->ends.end(),
                     [](const Meeting::End& end) { return end.kernel != nullptr; });
-    if (is_complete) clique.open.erase({transfer.lane, number});
+    if (!is_complete) continue;
+    CheckOffsets(clique, *meeting);
+    clique.open.erase({transfer.lane, number});
   }
   communicator.queued.push_back(call.kernel);
   (void)Enqueue(call.kernel->stream, {.kind = Operation::Kind::kMeeting,
@@ -139,6 +192,10 @@ bool IsInProgress(ncclComm& communicator) {
   std::erase_if(communicator.queued, [](const auto& kernel) { return kernel.expired(); });
   const Clique& clique = *communicator.clique;
   if (clique.joined < communicator.size()) return true;
+  const size_t windows = clique.windows_made[communicator.rank];
+  for (const size_t others : clique.windows_made) {
+    if (others < windows) return true;
+  }
   return communicator.is_finalized &&
          (clique.ended < communicator.size() || !communicator.queued.empty());
 }
@@ -267,6 +324,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   if (clique == nullptr) {
     clique = std::make_shared<Clique>();
     clique->devices.assign(ranks, -1);
+    clique->windows.resize(ranks);
+    clique->windows_made.resize(ranks);
     TheLibrary().cliques[number] = clique;
   }
   const int device = CurrentDevice();
@@ -351,6 +410,29 @@ ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void* handle) {
     return Refuse(ncclInvalidArgument, "it is not registered");
   }
   return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void* data, size_t bytes,
+                                    ncclWindow_t* window, int flags) {
+  const MutexLock lock(&TheState().mutex);
+  if (!IsLive(communicator) || flags != NCCL_WIN_COLL_SYMMETRIC) {
+    return Refuse(ncclInvalidArgument, "no communicator, or no symmetric window");
+  }
+  communicator->clique->windows[communicator->rank].push_back(
+      {.base = static_cast<const char*>(data), .bytes = bytes});
+  ++communicator->clique->windows_made[communicator->rank];
+  *window = reinterpret_cast<ncclWindow_t>(data);
+  communicator->asks_left = kAsks;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t communicator, ncclWindow_t window) {
+  const MutexLock lock(&TheState().mutex);
+  if (!IsLive(communicator)) return Refuse(ncclInvalidArgument, "no communicator");
+  const size_t erased = std::erase_if(
+      communicator->clique->windows[communicator->rank],
+      [&](const Window& mine) { return mine.base == reinterpret_cast<const char*>(window); });
+  return erased > 0 ? ncclSuccess : Refuse(ncclInvalidArgument, "it is not registered");
 }
 
 ncclResult_t ncclGroupStart() {

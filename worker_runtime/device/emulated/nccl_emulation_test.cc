@@ -212,6 +212,30 @@ TEST_CASE("what NCCL or a GPU would take for a mistake is refused") {
   }
 }
 
+TEST_CASE("through a symmetric window all ranks use one offset") {
+  const Ranks ranks(2);
+  for (int number = 0; number < 2; ++number) {
+    const Rank& rank = ranks[number];
+    ncclWindow_t window = nullptr;
+    REQUIRE(ncclCommWindowRegister(rank.communicator, rank.data, kFloats * sizeof(float), &window,
+                                   NCCL_WIN_COLL_SYMMETRIC) == ncclInProgress);
+    if (number == 0) CHECK((rank.Ask(), rank.Ask(), rank.Ask()) == ncclInProgress);
+  }
+  for (int number = 0; number < 2; ++number) ranks[number].AwaitQueued();
+  const auto reduce = [&](int moved) {
+    for (int number = 0; number < 2; ++number) {
+      const Rank& rank = ranks[number];
+      float* const data = rank.data + (number == 1 ? moved : 0);
+      (void)ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream);
+      rank.AwaitQueued();
+    }
+    return cudaStreamSynchronize(nullptr);
+  };
+  CHECK(reduce(0) == cudaSuccess);
+  CHECK(reduce(1) == cudaErrorLaunchFailure);
+  CHECK_THAT(cudaGetErrorString(cudaErrorLaunchFailure), Contains("different offsets"));
+}
+
 TEST_CASE("ranks that call for different counts are named") {
   const Ranks ranks(2);
   (void)ranks[0].AllReduce();

@@ -114,9 +114,10 @@ ncclResult_t PlayedNccl::Ask(ncclComm_t communicator, ncclResult_t* state) {
   return ncclSuccess;
 }
 
-ncclResult_t PlayedNccl::Register(ncclComm_t communicator, void* data, void** handle) {
+ncclResult_t PlayedNccl::Register(const std::string& deed, ncclComm_t communicator, void* data,
+                                  void** handle) {
   MutexLock lock(&mutex_);
-  Write("register", communicator);
+  Write(deed, communicator);
   const auto planned = registrations_.find(communicator);
   if (planned == registrations_.end()) {
     *handle = data;
@@ -175,8 +176,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int, ncclUniqueId,
   const std::string limit = config->maxCTAs == NCCL_CONFIG_UNDEF_INT
                                 ? ""
                                 : " of " + std::to_string(config->maxCTAs) + " blocks";
-  return PlayedNccl::OfProcess().Init((config->blocking == 0 ? "init" : "blocking init") + limit,
-                                      communicator);
+  const std::string policy = config->CTAPolicy == NCCL_CTA_POLICY_ZERO ? " by copy engines" : "";
+  return PlayedNccl::OfProcess().Init(
+      (config->blocking == 0 ? "init" : "blocking init") + limit + policy, communicator);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   return PlayedNccl::OfProcess().Ask(communicator, state);
@@ -199,10 +201,21 @@ ncclResult_t ncclGroupEnd() {
   return ncclSuccess;
 }
 ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* data, size_t, void** handle) {
-  return PlayedNccl::OfProcess().Register(communicator, data, handle);
+  return PlayedNccl::OfProcess().Register("register", communicator, data, handle);
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void*) {
   return PlayedNccl::OfProcess().Record("deregister", communicator);
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void* data, size_t,
+                                    ncclWindow_t* window, int) {
+  void* handle = nullptr;
+  const ncclResult_t result =
+      PlayedNccl::OfProcess().Register("register window", communicator, data, &handle);
+  *window = static_cast<ncclWindow_t>(handle);
+  return result;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t communicator, ncclWindow_t) {
+  return PlayedNccl::OfProcess().Record("deregister window", communicator);
 }
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
   return PlayedNccl::OfProcess().Allocate(data, bytes);

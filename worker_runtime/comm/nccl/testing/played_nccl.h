@@ -44,7 +44,8 @@ class PlayedNccl {
   ncclResult_t Record(const std::string& deed, ncclComm_t communicator);
   ncclResult_t Init(const std::string& deed, ncclComm_t* made);
   ncclResult_t Ask(ncclComm_t communicator, ncclResult_t* state);
-  ncclResult_t Register(ncclComm_t communicator, void* data, void** handle);
+  ncclResult_t Register(const std::string& deed, ncclComm_t communicator, void* data,
+                        void** handle);
   ncclResult_t Allocate(void** data, size_t bytes);
   cudaError_t AllocatePlain(void** data, size_t bytes);
   void Group(int step);

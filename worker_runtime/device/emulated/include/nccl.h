@@ -21,9 +21,13 @@ struct ncclUniqueId {
 struct ncclConfig_t {
   int blocking;
   int maxCTAs;
+  int CTAPolicy;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+  { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+#define NCCL_CTA_POLICY_ZERO 0x02
+typedef struct ncclWindow_vidmem* ncclWindow_t;
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
 
 enum ncclResult_t {
   ncclSuccess = 0,
@@ -56,6 +60,9 @@ ncclResult_t ncclMemFree(void* data);
 ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* data, size_t bytes,
                               void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void* handle);
+ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void* data, size_t bytes,
+                                    ncclWindow_t* window, int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t communicator, ncclWindow_t window);
 
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
