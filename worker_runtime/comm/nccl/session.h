@@ -46,7 +46,7 @@ struct NcclSessionOptions {
   std::string key_prefix;
 };
 
-// What is special about a communicator.
+// A communicator differs from others by these traits.
 struct NcclCommunicatorTraits {
   int blocks_max = 0;  // of its kernels; 0: as many as NCCL likes
   // Memory that is registered lies alike on all of its ranks: equal sizes, and data that one
