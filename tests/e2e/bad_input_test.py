@@ -230,7 +230,7 @@ class TwoJobsTest(ConveneTestCase):
         self.assertIn(f"is being written to by process {first.pid} on ", text)
         self.assertIn("give this job another --checkpoint-dir, or stop that one", text)
         self.assertIsNone(first.poll())
-        # No rank waits for another or starts again in vain. (checkpointing_test: every rank gives this error; here the first one to end may
+        # No rank waits for another or starts again in vain. (save_restore_test: every rank gives this error; here the first one to end may
         # have the other one stopped before it has said so.)
         job = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1,
                          find_program(CONVENE_TRAIN), *second)

@@ -35,12 +35,12 @@ CHECKPOINT = f'{RUNTIME}/checkpoint'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
-SAVER = '//worker_runtime/trainer:checkpoint_saver_test'
+SAVER = '//worker_runtime/checkpointing:saver_test'
 SOURCES = '//worker_runtime/checkpoint:checkpoint_test'
 COPIES = '//worker_runtime/trainer:copies_test'
 FRESH = '//worker_runtime/trainer:fresh_weights_test'
 DECIDED = '//worker_runtime/options:elastic_layout_test'
-GOLDEN = '//worker_runtime/trainer:golden_test'
+GOLDEN = '//worker_runtime/trainer/testing:golden_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
@@ -275,16 +275,16 @@ MUTATIONS = [
              '//worker_runtime/trainer:host_update_test', 'offload'),
     Mutation('a checkpoint beside the training is that of a later step', OPTIMIZER,
              '(options_.copies_for_checkpoints && copies_it)', 'false', SAVER, 'checkpoint'),
-    Mutation('a save does not wait for the one in flight', f'{RUNTIME}/trainer/checkpoint_saver.cc',
+    Mutation('a save does not wait for the one in flight', f'{RUNTIME}/checkpointing/saver.cc',
              'CONVENE_RETURN_IF_ERROR(Finish(info.step));\n  if (saved_step_', 'if (saved_step_', SAVER, 'checkpoint'),
     Mutation('weights in fp32 are cut to bf16 where they are read', f'{CHECKPOINT}/reshard_plan.cc',
              '*to++ = BFloat16(value);', '(to++)->bits = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);', SOURCES, 'checkpoint'),
     Mutation('a chunk in bf16 is as long as one in fp32', f'{CHECKPOINT}/checkpoint_reader.cc',
              'piece.flat_count * SizeOf(place.dtype)', 'piece.flat_count * sizeof(float)', SOURCES, 'checkpoint'),
-    Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/trainer/checkpointing.cc',
+    Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/checkpointing/save_restore.cc',
              'if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());', '',
-             '//worker_runtime/trainer:checkpointing_test', 'checkpoint'),
-    Mutation('the thread of the saves starts with the first of them', f'{RUNTIME}/trainer/checkpoint_saver.cc',
+             '//worker_runtime/checkpointing:save_restore_test', 'checkpoint'),
+    Mutation('the thread of the saves starts with the first of them', f'{RUNTIME}/checkpointing/saver.cc',
              'if (options_.in_background) queue_.Push([] {});', '', SAVER, 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',
              'if (options_.offload_optimizer && !skips) {',
@@ -308,7 +308,7 @@ MUTATIONS = [
     Mutation('an all-to-all of NCCL sends every rank the first shard', NCCL_GROUP,
              'ncclSend(input.Slice(peer * count, count).data, count,', 'ncclSend(input.Slice(0, count).data, count,', NCCL_RANKS, 'nccl'),
     Mutation('a merge forgets how much it has merged', f'{RUNTIME}/ops/attention_merge.h',
-             'log_sum_exp = larger + std::log(sum);', 'log_sum_exp = larger;', '//worker_runtime/trainer:golden_attention_test', 'cp'),
+             'log_sum_exp = larger + std::log(sum);', 'log_sum_exp = larger;', '//worker_runtime/trainer/testing:golden_attention_test', 'cp'),
     Mutation("every rank makes the first shard's weights", OPTIMIZER,
              'make(slice, segment.slice_begin + first, absl::MakeSpan(values));', 'make(slice, first, absl::MakeSpan(values));', FRESH, '13'),
     Mutation('of fresh weights the masters alone are set', OPTIMIZER,

@@ -11,18 +11,19 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
+#include "worker_runtime/checkpointing/failures.h"
+#include "worker_runtime/checkpointing/saver.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/report/metrics.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/engine.h"
-#include "worker_runtime/trainer/failures.h"
 
 namespace convene::worker {
 
 // Not thread-safe.
-class Reporter {
+class Reporter final : public SaveListener {
  public:
   // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a full disk is
   // only reported, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
@@ -42,14 +43,12 @@ class Reporter {
   absl::Status Validation(int64_t step, double loss, std::optional<double> bits_per_byte);
   // The summary names it: the newest, saved by this run or the one that it resumed from.
   void Checkpoint(int64_t step, const std::string& path);
-  // The same for one that this run saved. Errors: as Step.
-  absl::Status CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics);
-  // Reports that no checkpoint was made after `step`. The save is tried again after `pause`, or,
-  // where that is zero, when the next one is due.
+  // SaveListener. Errors: as Step.
+  absl::Status CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics) override;
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
-                        absl::Duration pause);
+                        absl::Duration pause) override;
   // Writes a line between the progress lines.
-  void Say(const std::string& text);
+  void Say(const std::string& text) override;
   // `step` is the last finished one.
   void Summary(int64_t step);
 

@@ -17,12 +17,12 @@
 #include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/checkpointing/job_store.h"
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
-#include "worker_runtime/trainer/job_store.h"
 
 namespace convene::worker {
 namespace {

@@ -1,4 +1,4 @@
-// The golden files of PyTorch's numbers (trainer/golden/make_golden.py), for tests.
+// The golden files of PyTorch's numbers (golden/make_golden.py), for tests.
 #pragma once
 
 #include <google/protobuf/struct.pb.h>
@@ -27,7 +27,7 @@ namespace convene::worker::testing {
 class Golden {
  public:
   explicit Golden(const std::string& name) {
-    auto bytes = ReadFile("worker_runtime/trainer/golden/" + name + ".safetensors");
+    auto bytes = ReadFile("worker_runtime/trainer/testing/golden/" + name + ".safetensors");
     REQUIRE_OK(bytes.status());
     bytes_ = *std::move(bytes);
     uint64_t header_bytes = 0;

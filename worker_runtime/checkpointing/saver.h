@@ -1,5 +1,5 @@
 // The checkpoints of a run: which of them is written beside the training, what waits for it, and
-// how many failures end the run. Files and agreement are SaveCheckpoint's (checkpointing.h).
+// how many failures end the run. Files and agreement are SaveCheckpoint's (save_restore.h).
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,31 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpointing/agree.h"
+#include "worker_runtime/checkpointing/failures.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/report/metrics.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
-#include "worker_runtime/trainer/agree.h"
-#include "worker_runtime/trainer/failures.h"
-#include "worker_runtime/trainer/reporter.h"
 
 namespace convene::worker {
+
+// Hears how the saves of a run go. Called by the thread that calls the saver.
+class SaveListener {
+ public:
+  virtual ~SaveListener() = default;
+
+  // A checkpoint of this run is at `path`. An error ends the run.
+  virtual absl::Status CheckpointSaved(const std::string& path,
+                                       const CheckpointMetrics& metrics) = 0;
+  // No checkpoint was made after `step`. The save is tried again after `pause`, or, where that is
+  // zero, when the next one is due.
+  virtual void CheckpointFailed(int64_t step, const absl::Status& why,
+                                const FailuresInARow& failures, absl::Duration pause) = 0;
+  // A line for the person who watches the run.
+  virtual void Say(const std::string& text) = 0;
+};
 
 // Every rank has one, and calls Save and SaveLast after the same steps. At most one save is in
 // flight. Not thread-safe; a save in flight is the business of the thread "checkpoint". It ends
@@ -37,12 +53,12 @@ class CheckpointSaver {
     int64_t saved_step = -1;  // the step that `directory` already holds
   };
 
-  // Borrows the references and `reporter`, which is null on all ranks but 0. Until the saver is
+  // Borrows the references and `listener`, which is null on all ranks but 0. Until the saver is
   // gone nobody else uses `world`. For saves in background it starts the thread "checkpoint". Where
   // that cannot be, the process ends (see Thread): a rank that only noticed at its first save would
   // hold up the training of the others.
   CheckpointSaver(const Options& options, Collective& world, ProgressWriter& progress,
-                  Reporter* reporter, Clock& clock);
+                  SaveListener* listener, Clock& clock);
   // Gives up a save in flight: aborts `world`, and waits until the disk lets go.
   ~CheckpointSaver();
 
@@ -62,7 +78,7 @@ class CheckpointSaver {
   // SaveLast wants the place of the save in flight. From any thread.
   bool gives_up_flight() const { return write_.is_given_up; }
   // Reports a save that has ended meanwhile; does not wait. Errors: the collective's, the
-  // reporter's.
+  // listener's.
   absl::Status Poll();
   // Too many saves in a row have failed. Ranks notice at different steps, so each asks all others
   // to stop (EngineOptions::stop_wanted), and SaveLast gives the error on all of them.
@@ -91,7 +107,7 @@ class CheckpointSaver {
   const Options options_;
   Collective& world_;
   ProgressWriter& progress_;
-  Reporter* const reporter_;
+  SaveListener* const listener_;
   Clock& clock_;
   int64_t saved_step_;
   FailuresInARow failures_;

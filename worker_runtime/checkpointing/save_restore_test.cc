@@ -1,6 +1,6 @@
 // Saving and restoring by real engines, whose ranks are threads: which checkpoint is taken, and
 // what is refused. checkpoint_bits_test has what is in them.
-#include "worker_runtime/trainer/checkpointing.h"
+#include "worker_runtime/checkpointing/save_restore.h"
 
 #include <atomic>
 #include <cerrno>

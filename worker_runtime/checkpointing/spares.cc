@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/spares.h"
+#include "worker_runtime/checkpointing/spares.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/trainer/job_store.h"
+#include "worker_runtime/checkpointing/job_store.h"
 
 namespace convene::worker {
 namespace {

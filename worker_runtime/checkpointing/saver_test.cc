@@ -1,6 +1,6 @@
 // Saves beside a training of real engines, whose ranks are threads, on a disk that is slow, full or
 // gone when the test says so.
-#include "worker_runtime/trainer/checkpoint_saver.h"
+#include "worker_runtime/checkpointing/saver.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +21,6 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
-#include "worker_runtime/report/testing/read_metrics.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
 
@@ -85,16 +84,24 @@ class Disk {
       [this](FileOp op, const std::string& path) { return OnCall(op, path); }};
 };
 
+struct Reports final : SaveListener {
+  absl::Status CheckpointSaved(const std::string& /*path*/,
+                               const CheckpointMetrics& metrics) override {
+    saved.push_back(metrics);
+    return absl::OkStatus();
+  }
+  void CheckpointFailed(int64_t /*step*/, const absl::Status& /*why*/,
+                        const FailuresInARow& /*failures*/, absl::Duration /*pause*/) override {}
+  void Say(const std::string& /*text*/) override {}
+
+  std::vector<CheckpointMetrics> saved;
+};
+
 // Two data-parallel ranks and their savers.
 struct Run {
   explicit Run(int64_t failures_max, bool offloads = false)
       : world({.dp = 2}, kSeed, DType::kFloat32, 1, true, 1, offloads, testing::Small(),
               /*copies=*/true) {
-    options.steps = 10;
-    options.metrics_file = directory.File("metrics.jsonl");
-    auto created = Reporter::Create(options, {}, {.dp = 2}, 0, Clock::Real());
-    REQUIRE_OK(created);
-    reporter = *std::move(created);
     savers.resize(2);
     RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
       const int number = rank.world->rank();
@@ -103,7 +110,7 @@ struct Run {
                                    .keep = 5,
                                    .failures_max = failures_max,
                                    .in_background = true},
-          *rank.world, *progress, number == 0 ? reporter.get() : nullptr, Clock::Real());
+          *rank.world, *progress, number == 0 ? &reports : nullptr, Clock::Real());
       return absl::OkStatus();
     }));
   }
@@ -134,10 +141,8 @@ struct Run {
     return bytes;
   }
   std::vector<int64_t> ReportedSteps() const {
-    const auto history = ReadMetrics(options.metrics_file);
-    REQUIRE_OK(history);
     std::vector<int64_t> steps;
-    for (const CheckpointMetrics& saved : history->checkpoints) {
+    for (const CheckpointMetrics& saved : reports.saved) {
       CHECK(saved.checkpoint_held_seconds > 0);
       CHECK(saved.checkpoint_held_seconds <= saved.checkpoint_seconds);
       steps.push_back(saved.step);
@@ -148,9 +153,8 @@ struct Run {
   const TempDir directory;
   Disk disk;
   World world;
-  TrainOptions options;
+  Reports reports;
   const std::unique_ptr<ProgressWriter> progress = *ProgressWriter::Open("", 0, Clock::Real());
-  std::unique_ptr<Reporter> reporter;
   std::vector<std::unique_ptr<CheckpointSaver>> savers;
 };
 

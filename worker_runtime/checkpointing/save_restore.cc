@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/checkpointing.h"
+#include "worker_runtime/checkpointing/save_restore.h"
 
 #include <unistd.h>
 

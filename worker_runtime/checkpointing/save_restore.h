@@ -11,11 +11,11 @@
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/state_source.h"
+#include "worker_runtime/checkpointing/agree.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
-#include "worker_runtime/trainer/agree.h"
 
 namespace convene::worker {
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/checkpoint_saver.h"
+#include "worker_runtime/checkpointing/saver.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/checkpointing/save_restore.h"
 #include "worker_runtime/contract/progress_page.h"
-#include "worker_runtime/trainer/checkpointing.h"
 
 namespace convene::worker {
 namespace {
@@ -23,11 +23,11 @@ constexpr char kCopyPhase[] = "checkpoint copy";
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const Options& options, Collective& world,
-                                 ProgressWriter& progress, Reporter* reporter, Clock& clock)
+                                 ProgressWriter& progress, SaveListener* listener, Clock& clock)
     : options_(options),
       world_(world),
       progress_(progress),
-      reporter_(reporter),
+      listener_(listener),
       clock_(clock),
       saved_step_(options.saved_step),
       failures_(options.failures_max) {
@@ -107,8 +107,8 @@ void CheckpointSaver::Write() {
 absl::Status CheckpointSaver::Finish(int64_t step) {
   if (!flight_.has_value()) return end_;
   progress_.Tell(step, contract::kCheckpointPhase);
-  if (reporter_ != nullptr && !HasLanded() && !write_.is_given_up) {
-    reporter_->Say(absl::StrCat("the checkpoint after step ", flight_->info.step,
+  if (listener_ != nullptr && !HasLanded() && !write_.is_given_up) {
+    listener_->Say(absl::StrCat("the checkpoint after step ", flight_->info.step,
                                 " is still being written: the training waits for it after step ",
                                 step));
   }
@@ -123,23 +123,23 @@ absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration paus
   const absl::Status& verdict = flight.result->verdict;
   const int64_t step = flight.info.step;
   if (absl::IsCancelled(verdict)) {  // no failure: the last save follows
-    if (reporter_ != nullptr) {
-      reporter_->Say(absl::StrCat("the checkpoint after step ", step,
+    if (listener_ != nullptr) {
+      listener_->Say(absl::StrCat("the checkpoint after step ", step,
                                   " is given up, hardly begun: the last one takes its place"));
     }
     return absl::OkStatus();
   }
   end_ = failures.Record(verdict);
   if (verdict.ok()) saved_step_ = step;
-  if (reporter_ == nullptr || !end_.ok()) return absl::OkStatus();
+  if (listener_ == nullptr || !end_.ok()) return absl::OkStatus();
   if (verdict.ok()) {
-    return reporter_->CheckpointSaved(
+    return listener_->CheckpointSaved(
         StepDirectory(options_.directory, step),
         {.step = step,
          .checkpoint_held_seconds = absl::ToDoubleSeconds(flight.held),
          .checkpoint_seconds = absl::ToDoubleSeconds(flight.took)});
   }
-  reporter_->CheckpointFailed(step, verdict, failures, pause);
+  listener_->CheckpointFailed(step, verdict, failures, pause);
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/failures.h"
+#include "worker_runtime/checkpointing/failures.h"
 
 #include "tools/base/testing/status_testing.h"
 

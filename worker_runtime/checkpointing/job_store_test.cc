@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/job_store.h"
+#include "worker_runtime/checkpointing/job_store.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

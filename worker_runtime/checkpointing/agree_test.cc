@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/agree.h"
+#include "worker_runtime/checkpointing/agree.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/spares.h"
+#include "worker_runtime/checkpointing/spares.h"
 
 #include <memory>
 
