@@ -68,7 +68,11 @@ void ReduceInOrder(absl::Span<const void* const> sources, size_t count, DType dt
       return Reduce<BFloat16, float>(sources, count, op, static_cast<BFloat16*>(result));
     case DType::kFloat64:
       return Reduce<double, double>(sources, count, op, static_cast<double*>(result));
+    case DType::kE4M3:
+    case DType::kE5M2:
+      break;
   }
+  CONVENE_CHECK(false);
 }
 
 }  // namespace convene::worker

@@ -13,16 +13,17 @@
 
 namespace convene::worker {
 
-enum class DType { kFloat32, kBFloat16, kFloat64 };
+// kE4M3, kE5M2: operands of products alone (float8.h).
+enum class DType { kFloat32, kBFloat16, kFloat64, kE4M3, kE5M2 };
 
-// "fp32", "bf16", "fp64".
+// "fp32", "bf16", "fp64", "e4m3", "e5m2".
 constexpr const char* DTypeName(DType dtype) {
-  constexpr const char* kNames[] = {"fp32", "bf16", "fp64"};
+  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "e4m3", "e5m2"};
   return kNames[static_cast<size_t>(dtype)];
 }
 
 constexpr size_t SizeOf(DType dtype) {
-  constexpr size_t kBytes[] = {4, 2, 8};
+  constexpr size_t kBytes[] = {4, 2, 8, 1, 1};
   return kBytes[static_cast<size_t>(dtype)];
 }
 

@@ -325,6 +325,8 @@ std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& c
     case DType::kBFloat16:
       return std::make_unique<StageOf<BFloat16>>(options, chunks, store, tp, cp, device, arena);
     case DType::kFloat64:
+    case DType::kE4M3:
+    case DType::kE5M2:
       break;
   }
   CONVENE_CHECK(false);

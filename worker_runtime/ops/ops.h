@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/float8.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"

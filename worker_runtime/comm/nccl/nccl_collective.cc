@@ -21,6 +21,9 @@ ncclDataType_t TypeOf(DType dtype) {
       return ncclBfloat16;
     case DType::kFloat64:
       return ncclFloat64;
+    case DType::kE4M3:
+    case DType::kE5M2:
+      break;
   }
   CONVENE_CHECK(false);
 }

@@ -7,11 +7,14 @@
 
 #include "worker_runtime/device/emulated/include/cuda_bf16.h"
 #include "worker_runtime/device/emulated/runtime.h"
+#include "worker_runtime/device/float8.h"
 
 namespace {
 
 constexpr uint64_t kMagic = 0x656d756c61746564;
 constexpr int kAlgorithms = 2;  // so that there is one to choose
+
+bool IsFloat8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
 struct Product {
   cublasLtMatmulDescOpaque_t operation;
@@ -20,19 +23,31 @@ struct Product {
   uint64_t rows() const { return d.rows; }
   uint64_t columns() const { return d.columns; }
   uint64_t depth() const { return operation.transpose_a == CUBLAS_OP_N ? a.columns : a.rows; }
+  // Of 8-bit floats only what Hopper's cuBLASLt takes.
+  bool HasTypes() const {
+    if (!IsFloat8(a.type) || !IsFloat8(b.type)) return a.type == b.type;
+    return operation.transpose_a == CUBLAS_OP_T && operation.transpose_b == CUBLAS_OP_N &&
+           (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) && rows() % 16 == 0 &&
+           columns() % 16 == 0 && depth() % 16 == 0;
+  }
   bool Fits() const {
     const bool is_a_plain = operation.transpose_a == CUBLAS_OP_N;
     const bool is_b_plain = operation.transpose_b == CUBLAS_OP_N;
     return (is_a_plain ? a.rows : a.columns) == rows() &&
            (is_b_plain ? b.columns : b.rows) == columns() &&
-           (is_b_plain ? b.rows : b.columns) == depth() && a.type == b.type &&
+           (is_b_plain ? b.rows : b.columns) == depth() && HasTypes() &&
            a.stride >= static_cast<int64_t>(a.rows) && b.stride >= static_cast<int64_t>(b.rows) &&
            d.stride >= static_cast<int64_t>(d.rows);
   }
 };
 
 float Load(const void* data, cudaDataType_t type, uint64_t at) {
+  using convene::worker::DType;
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  if (IsFloat8(type)) {
+    return convene::worker::DecodeFloat8(type == CUDA_R_8F_E4M3 ? DType::kE4M3 : DType::kE5M2,
+                                         static_cast<const uint8_t*>(data)[at]);
+  }
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
 }
 
@@ -56,6 +71,9 @@ void Multiply(const Product& product, const void* a, const void* b, const void* 
   // Turned, so that both are read along their rows.
   const auto right =
       Rows(b, product.b, product.operation.transpose_b == CUBLAS_OP_N, product.columns(), depth);
+  const auto scale = [](const float* place) { return place != nullptr ? *place : 1.0f; };
+  const float alpha =
+      product.alpha * scale(product.operation.scale_a) * scale(product.operation.scale_b);
   for (uint64_t column = 0; column < product.columns(); ++column) {
     for (uint64_t row = 0; row < product.rows(); ++row) {
       // Eight sums in turn: vectors, and an error nearer to that of a GPU's tiles.
@@ -64,8 +82,8 @@ void Multiply(const Product& product, const void* a, const void* b, const void* 
         sums[i % 8] += left[row * depth + i] * right[column * depth + i];
       }
       const uint64_t at = column * product.d.stride + row;
-      float value = product.alpha * (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
-                                     ((sums[4] + sums[5]) + (sums[6] + sums[7])));
+      float value = alpha * (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+                             ((sums[4] + sums[5]) + (sums[6] + sums[7])));
       if (product.beta != 0) value += product.beta * Load(c, product.d.type, at);
       if (product.d.type == CUDA_R_32F) {
         static_cast<float*>(d)[at] = value;
@@ -107,13 +125,24 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComputeType_t compute,
                                       cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *operation = {CUBLAS_OP_N, CUBLAS_OP_N};
+  *operation = {CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr};
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ||
+      attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) {
+    if (bytes != sizeof(float*)) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER ? &operation->scale_a
+                                                                  : &operation->scale_b,
+                value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  if (attribute == CUBLASLT_MATMUL_DESC_FAST_ACCUM) {  // sums are as exact as without it here
+    return bytes == sizeof(int8_t) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  }
   if (bytes != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
   int32_t number = 0;
   std::memcpy(&number, value, bytes);
@@ -126,8 +155,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:  // a hint, without effect here
       return number > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType_t type,

@@ -24,10 +24,14 @@ CONVENE_CPU_CLONES void ConvertRow(int64_t count, const From* x, To* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]), &y[i]);
 }
+CONVENE_CPU_CLONES void ConvertRow(int64_t count, Float8Numbers x, float* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) y[i] = x.of_code[x.codes[i]];
+}
 
 // rows x columns, rows `from_stride` and `to_stride` elements apart.
 template <typename From, typename To>
-void ConvertBlock(int rows, int columns, const From* from, ptrdiff_t from_stride, To* to,
+void ConvertBlock(int rows, int columns, From from, ptrdiff_t from_stride, To* to,
                   ptrdiff_t to_stride) {
   constexpr double kNanoseconds = 0.06;  // an element
   ForPieces(kNanoseconds * rows * columns, rows, [=](int64_t row) {
@@ -48,8 +52,8 @@ struct Blocks {
 // The columns [begin, begin + count) of op(x) (k, n) or, for the left operand, the rows of op(x)
 // (m, k): `contiguous` when they are whole rows of k in memory, else columns of a matrix of `width`
 // columns. Returns the leading dimension of what is now in `block`.
-int WidenBlock(bool contiguous, int begin, int count, int k, int width, const BFloat16* x,
-               float* block) {
+template <typename From>
+int WidenBlock(bool contiguous, int begin, int count, int k, int width, From x, float* block) {
   if (contiguous) {
     ConvertBlock(count, k, x + static_cast<ptrdiff_t>(begin) * k, k, block, k);
     return k;
@@ -58,27 +62,8 @@ int WidenBlock(bool contiguous, int begin, int count, int k, int width, const BF
   return count;
 }
 
-}  // namespace
-
-bool HasBFloat16Products() {
-  static const bool has = [] {
-    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
-    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-  }();
-  return has;
-}
-
-template <typename Out>
-void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
-                    Out* c) {
-  constexpr double kNanoseconds = 0.01;  // a multiply-add
-  const LibraryTeam team = ProductTeam(shape, kNanoseconds);
-  PrimitiveMatMul(shape, a, b, beta, c);
-}
-
-template <typename Out>
-void WidenedMatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
-                   Out* c) {
+template <typename In, typename Out>
+void WidenThenMultiply(const ProductShape& shape, In a, In b, float beta, Out* c) {
   thread_local Blocks blocks;
   const int m = shape.m;
   const int n = shape.n;
@@ -104,15 +89,49 @@ void WidenedMatMul(const ProductShape& shape, const BFloat16* a, const BFloat16*
       } else {
         float* const product = Blocks::AtLeast(blocks.c, int64_t{m_block} * n_block);
         block.ldc = block.n;
-        if (beta != 0) ConvertBlock(block.m, block.n, target, n, product, block.ldc);
+        if (beta != 0) ConvertBlock<const Out*>(block.m, block.n, target, n, product, block.ldc);
         FloatMatMul(block, a_block, b_block, beta, product);
-        ConvertBlock(block.m, block.n, product, block.ldc, target, n);
+        ConvertBlock<const float*>(block.m, block.n, product, block.ldc, target, n);
       }
     }
   }
 }
 
+}  // namespace
+
+bool HasBFloat16Products() {
+  static const bool has = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return has;
+}
+
+template <typename Out>
+void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                    Out* c) {
+  constexpr double kNanoseconds = 0.01;  // a multiply-add
+  const LibraryTeam team = ProductTeam(shape, kNanoseconds);
+  PrimitiveMatMul(shape, a, b, beta, c);
+}
+
+template <typename Out>
+void WidenedMatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
+                   Out* c) {
+  WidenThenMultiply(shape, a, b, beta, c);
+}
+
+template <typename Out>
+void WidenedMatMul(const ProductShape& shape, Float8Numbers a, Float8Numbers b, float beta,
+                   Out* c) {
+  WidenThenMultiply(shape, a, b, beta, c);
+}
+
 CONVENE_INSTANTIATE(BFloat16MatMul);
-CONVENE_INSTANTIATE(WidenedMatMul);
+template void WidenedMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float, float*);
+template void WidenedMatMul(const ProductShape&, const BFloat16*, const BFloat16*, float,
+                            BFloat16*);
+template void WidenedMatMul(const ProductShape&, Float8Numbers, Float8Numbers, float, float*);
+template void WidenedMatMul(const ProductShape&, Float8Numbers, Float8Numbers, float, BFloat16*);
 
 }  // namespace convene::worker::cpu

@@ -1,5 +1,5 @@
-// Stands for cuBLASLt's header: products of float and bfloat16, columns first, as Convene asks for
-// them.
+// Stands for cuBLASLt's header: products of float, bfloat16 and 8-bit floats, columns first, as
+// Convene asks for them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,13 +15,16 @@ enum cublasStatus_t {
   CUBLAS_STATUS_EXECUTION_FAILED = 13,
   CUBLAS_STATUS_NOT_SUPPORTED = 15,
 };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28, CUDA_R_8F_E5M2 = 29 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
   CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -41,6 +44,8 @@ typedef struct cublasLtContext* cublasLtHandle_t;
 struct cublasLtMatmulDescOpaque_t {
   cublasOperation_t transpose_a;
   cublasOperation_t transpose_b;
+  const float* scale_a;  // in the device's memory; null: 1
+  const float* scale_b;
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;

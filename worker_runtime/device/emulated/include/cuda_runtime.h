@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -83,6 +84,15 @@ template <typename T>
 void __stwb(T* to, T value) {
   convene::emulated::CheckAligned(to, sizeof(T));
   *to = value;
+}
+
+// Blocks may run on several threads of the host.
+inline unsigned int atomicMax(unsigned int* at, unsigned int value) {
+  const std::atomic_ref<unsigned int> place(*at);
+  unsigned int before = place.load();
+  while (before < value && !place.compare_exchange_weak(before, value)) {
+  }
+  return before;
 }
 
 inline int __popc(unsigned int x) { return std::popcount(x); }

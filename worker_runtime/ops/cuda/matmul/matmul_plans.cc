@@ -46,8 +46,8 @@ class Scratch {
 
 // The index of the fastest candidate; 0 when there is no room to try them.
 size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
-               const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, const void* a,
-               const void* b, void* c) {
+               const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+               const MatMulOperands& operands) {
   if (candidates.size() == 1) return 0;
   // An output that is added to needs scratch, for a trial run must not add to it; one that is
   // overwritten may be overwritten again and again.
@@ -56,8 +56,9 @@ size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
     scratch.emplace(size_t{1} * key.m * key.n * SizeOf(key.out), queue);
     if (scratch->get() == nullptr) return 0;
   }
-  const absl::StatusOr<std::vector<std::vector<float>>> times = TimeCandidates(
-      queue, problem, candidates, a, b, c, scratch.has_value() ? scratch->get() : c, kTimedRuns);
+  const absl::StatusOr<std::vector<std::vector<float>>> times =
+      TimeCandidates(queue, problem, candidates, operands.a, operands.b, operands.c,
+                     scratch.has_value() ? scratch->get() : operands.c, kTimedRuns);
   if (!times.ok()) {
     // A stream that something else holds up is for the watchdog to judge.
     if (!absl::IsDeadlineExceeded(times.status())) queue.Report(times.status());
@@ -71,31 +72,40 @@ size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
 void SetMatMulMode(MatMulMode mode) { process_mode = mode; }
 MatMulMode CurrentMatMulMode() { return process_mode; }
 
-void MatMulPlans::Run(MatMulKey key, const void* a, const void* b, void* c) {
+void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
   key.mode = CurrentMatMulMode();
-  const Plan* plan = Find(key, a, b, c);
+  Plan* plan = Find(key, operands);
   if (plan == nullptr) return;
-  queue_.Report(plan->problem.Launch(queue_.cublaslt(), plan->algorithm, a, b, c, c,
-                                     queue_.matmul_workspace(), Queue::kMatMulWorkspaceBytes,
-                                     queue_.stream()),
-                "matmul: cublasLtMatmul");
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (operands.inverse_a != nullptr) {
+    status = plan->problem.SetInverses(operands.inverse_a, operands.inverse_b);
+  }
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = plan->problem.Launch(queue_.cublaslt(), plan->algorithm, operands.a, operands.b,
+                                  operands.c, operands.c, queue_.matmul_workspace(),
+                                  Queue::kMatMulWorkspaceBytes, queue_.stream());
+  }
+  queue_.Report(status, "matmul: cublasLtMatmul");
 }
 
-MatMulPlans::Plan* MatMulPlans::Find(MatMulKey key, const void* a, const void* b, void* c) {
+MatMulPlans::Plan* MatMulPlans::Find(MatMulKey key, const MatMulOperands& operands) {
   auto found = plans_.find(key);
   if (found == plans_.end() && key.mode == MatMulMode::kTimed && IsBeingCaptured()) {
     key.mode = MatMulMode::kFirst;
     found = plans_.find(key);
   }
-  if (found == plans_.end()) found = plans_.emplace(key, Make(key, a, b, c)).first;
+  if (found == plans_.end()) found = plans_.emplace(key, Make(key, operands)).first;
   return found->second.get();
 }
 
-std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key, const void* a,
-                                                     const void* b, void* c) {
+std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key,
+                                                     const MatMulOperands& operands) {
   if (queue_.cublaslt() == nullptr || queue_.matmul_workspace() == nullptr) return nullptr;
   auto plan = std::make_unique<Plan>(key);
   cublasStatus_t status = plan->problem.status();
+  if (status == CUBLAS_STATUS_SUCCESS && operands.inverse_a != nullptr) {
+    status = plan->problem.SetInverses(operands.inverse_a, operands.inverse_b);
+  }
   std::vector<cublasLtMatmulHeuristicResult_t> candidates;
   if (status == CUBLAS_STATUS_SUCCESS) {
     candidates = plan->problem.Candidates(queue_.cublaslt(), kCandidates,
@@ -105,8 +115,9 @@ std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key, const
     queue_.Report(status, "matmul: no algorithm");
     return nullptr;
   }
-  const size_t chosen =
-      key.mode == MatMulMode::kTimed ? Fastest(queue_, key, plan->problem, candidates, a, b, c) : 0;
+  const size_t chosen = key.mode == MatMulMode::kTimed
+                            ? Fastest(queue_, key, plan->problem, candidates, operands)
+                            : 0;
   plan->algorithm = candidates[chosen].algo;
   return plan;
 }

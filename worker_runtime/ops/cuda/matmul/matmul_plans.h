@@ -17,6 +17,14 @@ namespace convene::worker::cuda {
 void SetMatMulMode(MatMulMode mode);
 MatMulMode CurrentMatMulMode();
 
+struct MatMulOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const float* inverse_a = nullptr;  // of 8-bit operands: Float8Operand::inverse
+  const float* inverse_b = nullptr;
+};
+
 // Belongs to a queue: queue.plans<MatMulPlans>().
 class MatMulPlans {
  public:
@@ -26,7 +34,7 @@ class MatMulPlans {
   // kind asks cuBLASLt for candidates and, in the mode kTimed, runs each several times in the queue
   // and waits for it: before a step is captured. In a stream that is being captured nothing can be
   // timed: the first candidate. `key.mode` is ignored: the process's mode counts.
-  void Run(MatMulKey key, const void* a, const void* b, void* c);
+  void Run(MatMulKey key, const MatMulOperands& operands);
 
  private:
   struct Plan {
@@ -36,8 +44,8 @@ class MatMulPlans {
   };
 
   // Null after an error, which is reported (once: the kind is then known to have none).
-  Plan* Find(MatMulKey key, const void* a, const void* b, void* c);
-  std::unique_ptr<Plan> Make(const MatMulKey& key, const void* a, const void* b, void* c);
+  Plan* Find(MatMulKey key, const MatMulOperands& operands);
+  std::unique_ptr<Plan> Make(const MatMulKey& key, const MatMulOperands& operands);
   bool IsBeingCaptured();
 
   Queue& queue_;

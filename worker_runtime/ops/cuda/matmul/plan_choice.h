@@ -36,9 +36,11 @@ struct MatMulKey {
   int m = 0;
   int n = 0;
   int k = 0;
-  DType in = DType::kFloat32;
+  DType in_a = DType::kFloat32;
+  DType in_b = DType::kFloat32;
   DType out = DType::kFloat32;
-  int alignment_a = 0;  // bytes
+  bool fast_sums = false;  // Float8Sums::kFast
+  int alignment_a = 0;     // bytes
   int alignment_b = 0;
   int alignment_c = 0;
   int multiprocessors = 0;  // that it may use; 0: all
@@ -48,8 +50,8 @@ struct MatMulKey {
   template <typename H>
   friend H AbslHashValue(H state, const MatMulKey& key) {
     return H::combine(std::move(state), key.transpose_a, key.transpose_b, key.accumulate, key.m,
-                      key.n, key.k, key.in, key.out, key.alignment_a, key.alignment_b,
-                      key.alignment_c, key.multiprocessors, key.mode);
+                      key.n, key.k, key.in_a, key.in_b, key.out, key.fast_sums, key.alignment_a,
+                      key.alignment_b, key.alignment_c, key.multiprocessors, key.mode);
   }
 };
 

@@ -42,20 +42,22 @@ TEST_CASE("an address's alignment is its largest power of two, up to 256") {
 TEST_CASE("a key differs in each of its parts") {
   const MatMulKey key{
       .m = 3, .n = 4, .k = 5, .alignment_a = 16, .alignment_b = 16, .alignment_c = 16};
-  std::vector<MatMulKey> keys(14, key);
+  std::vector<MatMulKey> keys(16, key);
   keys[1].transpose_a = true;
   keys[2].transpose_b = true;
   keys[3].accumulate = true;
   keys[4].m = 6;
   keys[5].n = 6;
   keys[6].k = 6;
-  keys[7].in = DType::kBFloat16;
+  keys[7].in_a = DType::kBFloat16;
   keys[8].out = DType::kBFloat16;
   keys[9].alignment_a = 2;
   keys[10].alignment_b = 2;
   keys[11].alignment_c = 2;
   keys[12].mode = MatMulMode::kDeterministic;
   keys[13].multiprocessors = 116;
+  keys[14].in_b = DType::kE5M2;
+  keys[15].fast_sums = true;
   const absl::flat_hash_set<MatMulKey> different(keys.begin(), keys.end());
   CHECK(different.size() == keys.size());
   CHECK(different.contains(key));

@@ -6,7 +6,16 @@ namespace convene::worker::cuda {
 namespace {
 
 cudaDataType_t LibraryType(DType dtype) {
-  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (dtype) {
+    case DType::kBFloat16:
+      return CUDA_R_16BF;
+    case DType::kE4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kE5M2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 // How partial sums over slices of k ("split-K") may come together. They never go through an output
@@ -50,7 +59,6 @@ cublasStatus_t MatMulProblem::MakeDescriptors() {
   const int64_t m = key_.m;
   const int64_t n = key_.n;
   const int64_t k = key_.k;
-  const cudaDataType_t in = LibraryType(key_.in);
   const cudaDataType_t out = LibraryType(key_.out);
   // 32F, without FAST_TF32: fp32 products are the oracle.
   RETURN_IF_FAILED(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -65,14 +73,28 @@ cublasStatus_t MatMulProblem::MakeDescriptors() {
     RETURN_IF_FAILED(cublasLtMatmulDescSetAttribute(
         &operation_, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof(target)));
   }
+  if (key_.fast_sums) {
+    const int8_t fast = 1;
+    RETURN_IF_FAILED(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                                                    &fast, sizeof(fast)));
+  }
   // As stored, columns first: the rows of such a layout are our columns.
   const int64_t b_columns = key_.transpose_b ? k : n;
   const int64_t b_rows = key_.transpose_b ? n : k;
   const int64_t a_columns = key_.transpose_a ? m : k;
   const int64_t a_rows = key_.transpose_a ? k : m;
-  RETURN_IF_FAILED(cublasLtMatrixLayoutInit(&layout_a_, in, b_columns, b_rows, b_columns));
-  RETURN_IF_FAILED(cublasLtMatrixLayoutInit(&layout_b_, in, a_columns, a_rows, a_columns));
+  RETURN_IF_FAILED(
+      cublasLtMatrixLayoutInit(&layout_a_, LibraryType(key_.in_b), b_columns, b_rows, b_columns));
+  RETURN_IF_FAILED(
+      cublasLtMatrixLayoutInit(&layout_b_, LibraryType(key_.in_a), a_columns, a_rows, a_columns));
   return cublasLtMatrixLayoutInit(&layout_c_, out, n, m, n);
+}
+
+cublasStatus_t MatMulProblem::SetInverses(const float* of_a, const float* of_b) {
+  RETURN_IF_FAILED(cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+                                                  &of_b, sizeof(of_b)));
+  return cublasLtMatmulDescSetAttribute(&operation_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a,
+                                        sizeof(of_a));
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> MatMulProblem::Candidates(

@@ -24,6 +24,10 @@ class MatMulProblem {
   // The result of making the descriptors.
   cublasStatus_t status() const { return status_; }
 
+  // Where the device finds the numbers by which 8-bit operands are multiplied
+  // (Float8Operand::inverse), from the next call of Candidates or Launch on.
+  cublasStatus_t SetInverses(const float* of_a, const float* of_b);
+
   // At most `count` algorithms that can run in `workspace_bytes`, the library's favourite first;
   // none, with the library's answer in `status`, when it knows none.
   std::vector<cublasLtMatmulHeuristicResult_t> Candidates(cublasLtHandle_t handle, int count,
