@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/swiglu.h"
-#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 namespace {
@@ -56,6 +56,23 @@ void Declare(const BlockShape& s, const Recompute& recompute, Set set, Arena& ar
 }
 
 }  // namespace
+
+LinearShape LinearShapeOf(const BlockShape& shape, BlockTensor tensor) {
+  switch (tensor) {
+    case kQkv:
+      return QkvShape(shape);
+    case kAttentionOut:
+      return OutShape(shape);
+    case kGateUp:
+      return GateUpShape(shape);
+    case kDown:
+      return DownShape(shape);
+    case kAttentionNorm:
+    case kMlpNorm:
+      break;
+  }
+  CONVENE_CHECK(false);
+}
 
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
                           int micro_batch_size, int sequence_length, bool deterministic,
@@ -148,7 +165,8 @@ absl::Status Block<T>::NormAgain(const Pass<T>& pass, const T* x, int tensor, Ar
 
 template <typename T>
 absl::Status Block<T>::Attention(const Pass<T>& pass, const BlockMemory<T>& a) const {
-  LinearForward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv), At(a.qkv), pass.stream);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv),
+                                                float8_.Layer(pass, kQkv), At(a.qkv), pass.stream));
   return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
                                         At(a.log_sum_exp), pass.around.workspace, pass.stream);
 }
@@ -157,8 +175,9 @@ template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) const {
   T* const hidden = pass.around.hidden;
   const ResidualRows& rows = *pass.around.rows;
-  CONVENE_RETURN_IF_ERROR(RowParallelForward(
-      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), hidden, rows, pass.stream));
+  CONVENE_RETURN_IF_ERROR(
+      RowParallelForward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut),
+                         float8_.Layer(pass, kAttentionOut), hidden, rows, pass.stream));
   RmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(hidden), pass.Weight(kMlpNorm),
                  s_.norm_epsilon, At(a.middle), rows.Own(At(a.norm2)), At(a.norm2_rms),
                  pass.stream);
@@ -166,16 +185,25 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) cons
 }
 
 template <typename T>
+absl::Status Block<T>::GateUp(const Pass<T>& pass, const BlockMemory<T>& a) const {
+  return ColumnParallelForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp),
+                               float8_.Layer(pass, kGateUp), At(a.gate_up), pass.stream);
+}
+
+template <typename T>
 absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   const BlockMemory<T>& a = memory_[pass.slot];
+  if (float8_.is_on && (pass.is_first || !float8_.keeps_weights)) {
+    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
+  }
   CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, flow));
   CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
-  LinearForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), At(a.gate_up), pass.stream);
+  CONVENE_RETURN_IF_ERROR(GateUp(pass, a));
   SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   flow = {.residual = At(a.middle), .delta = pass.around.rows->Own(target)};
-  return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown), target,
-                            *pass.around.rows, pass.stream);
+  return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown),
+                            float8_.Layer(pass, kDown), target, *pass.around.rows, pass.stream);
 }
 
 // Each branch adds its gradient to the residual stream's, which passes through unchanged.
@@ -188,9 +216,7 @@ absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
   if (recompute_.norms && !recompute_.middle) {
     CONVENE_RETURN_IF_ERROR(NormAgain(pass, At(a.middle), kMlpNorm, a.norm2_rms, a.norm2));
   }
-  if (recompute_.mlp) {
-    LinearForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), At(a.gate_up), pass.stream);
-  }
+  if (recompute_.mlp) CONVENE_RETURN_IF_ERROR(GateUp(pass, a));
   if (recompute_.swiglu) {
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
@@ -204,12 +230,13 @@ absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
     product = around.narrow;
     gate_up = At(later.gate_up);
   }
-  RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown), gradient, product,
-                      ProductGradient(pass, kDown), pass.stream);
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown),
+                                              float8_.Layer(pass, kDown), gradient, product,
+                                              ProductGradient(pass, kDown), pass.stream));
   SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), product, gate_up, pass.stream);
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
-      GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), gate_up, around.hidden,
-      ProductGradient(pass, kGateUp), rows, around.side, pass.stream));
+      GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), float8_.Layer(pass, kGateUp), gate_up,
+      around.hidden, ProductGradient(pass, kGateUp), rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kMlpNorm);
   RmsNormBackward(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
                   rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
@@ -236,14 +263,15 @@ absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockM
     Keep(pass, gradient, later.attention_out);
     qkv = At(later.qkv);
   }
-  RowParallelBackward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), gradient,
-                      around.narrow, ProductGradient(pass, kAttentionOut), pass.stream);
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(
+      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut),
+      gradient, around.narrow, ProductGradient(pass, kAttentionOut), pass.stream));
   CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
                                                      At(a.log_sum_exp), around.narrow, qkv,
                                                      around.workspace, pass.stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv), qkv,
-                                                 around.hidden, ProductGradient(pass, kQkv), rows,
-                                                 around.side, pass.stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
+      QkvShape(s_), At(a.norm1), pass.Weight(kQkv), float8_.Layer(pass, kQkv), qkv, around.hidden,
+      ProductGradient(pass, kQkv), rows, around.side, pass.stream));
   const WeightGradient norm = pass.Gradient(kAttentionNorm);
   RmsNormBackward(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
                   rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
@@ -254,6 +282,9 @@ absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockM
 template <typename T>
 absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
   const BlockMemory<T> a = MemoryOf(pass);
+  if (float8_.is_on && !float8_.keeps_weights) {
+    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
+  }
   if (recompute_.middle) {
     CONVENE_RETURN_IF_ERROR(NormAgain(pass, pass.input, kAttentionNorm, a.norm1_rms, a.norm1));
     CONVENE_RETURN_IF_ERROR(Attention(pass, a));
@@ -268,8 +299,9 @@ void Block<T>::BackwardWeight(const Pass<T>& pass) {
   const BlockMemory<T> a = MemoryOf(pass);
   const BlockDeferred<T>& later = deferred_[pass.deferred];
   const auto product = [&](const LinearShape& shape, ArenaBlock<T> x, ArenaBlock<T> dy,
-                           int tensor) {
-    LinearWeightGradient(shape, At(x), At(dy), pass.LaterGradient(tensor), pass.stream);
+                           BlockTensor tensor) {
+    LaterWeightGradient(shape, At(x), float8_.Layer(pass, tensor), At(dy),
+                        pass.LaterGradient(tensor), pass.stream);
   };
   product(DownShape(s_), a.product, later.down, kDown);
   product(GateUpShape(s_), a.norm2, later.gate_up, kGateUp);

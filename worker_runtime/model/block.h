@@ -9,9 +9,11 @@
 #include "absl/status/status.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/model/block_float8.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 
@@ -36,6 +38,9 @@ struct BlockShape {
     return {batch, sequence_length, heads, kv_heads, head_size, deterministic, packed};
   }
 };
+
+// The product of one of kLinearTensors.
+LinearShape LinearShapeOf(const BlockShape& shape, BlockTensor tensor);
 
 // `sequence_parallel`: see ResidualRows.
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
@@ -95,8 +100,9 @@ class Block final : public Unit<T> {
  public:
   // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's.
   Block(const BlockShape& shape, const Recompute& recompute,
-        const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred)
-      : s_(shape), recompute_(recompute), memory_(memory), deferred_(deferred) {}
+        const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
+        const BlockFloat8& float8)
+      : s_(shape), recompute_(recompute), memory_(memory), deferred_(deferred), float8_(float8) {}
 
   ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
@@ -117,6 +123,7 @@ class Block final : public Unit<T> {
   absl::Status Attention(const Pass<T>& pass, const BlockMemory<T>& a) const;
   // From attention to norm2.
   absl::Status Middle(const Pass<T>& pass, const BlockMemory<T>& a) const;
+  absl::Status GateUp(const Pass<T>& pass, const BlockMemory<T>& a) const;
   absl::Status MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a, T* gradient) const;
   absl::Status AttentionBranchBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                        T* gradient) const;
@@ -126,6 +133,7 @@ class Block final : public Unit<T> {
   const Recompute recompute_;
   const std::vector<BlockMemory<T>> memory_;      // by slot
   const std::vector<BlockDeferred<T>> deferred_;  // by slot
+  const BlockFloat8 float8_;
 };
 
 }  // namespace convene::worker

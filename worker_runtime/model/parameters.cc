@@ -126,7 +126,10 @@ std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk
   const Cutter cutter(config, chunk, tp_size, tp_rank);
   std::vector<UnitSpec> units;
   if (chunk.has_embedding) units.push_back(cutter.Embedding());
-  for (int i = 0; i < chunk.layers; ++i) units.push_back(cutter.Block(chunk.first_layer + i));
+  for (int i = 0; i < chunk.layers; ++i) {
+    units.push_back(cutter.Block(chunk.first_layer + i));
+    units.back().layer = chunk.first_layer + i;
+  }
   if (chunk.has_head) units.push_back(cutter.Head());
   return units;
 }

@@ -70,6 +70,7 @@ enum HeadTensor {
 struct UnitSpec {
   UnitKind kind;
   std::vector<UnitTensor> tensors;
+  int layer = 0;  // of a block, in the model
 };
 
 // A run of the model's layers. The first chunk has the embedding too, the last one the head.

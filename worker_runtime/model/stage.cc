@@ -49,7 +49,8 @@ class StageOf final : public Stage {
   void AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<T>& recomputed, bool borrows,
                 Chunk& chunk);
   void DeclareInput(size_t place);
-  std::unique_ptr<Unit<T>> MakeUnit(UnitKind kind, size_t place);
+  std::unique_ptr<Unit<T>> MakeUnit(const UnitSpec& unit, size_t place);
+  BlockFloat8 MakeFloat8(int layer);
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
   absl::Status Backward(const StagePass& pass, Stream& stream);
@@ -70,6 +71,7 @@ class StageOf final : public Stage {
   const Options options_;
   UnitStore& store_;
   Collective& tp_;
+  Collective& cp_;
   Device& device_;
   Arena& arena_;
   const BlockShape shape_;
@@ -85,6 +87,8 @@ class StageOf final : public Stage {
   std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
   ArenaBlock<T> hidden_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<char> workspace_memory_;
+  Float8Scratch float8_scratch_;
+  Float8Weights float8_weights_;  // where no block keeps its own
   ScratchSizes scratch_;
 
   // Set by Bind.
@@ -101,6 +105,7 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
     : options_(options),
       store_(store),
       tp_(tp),
+      cp_(cp),
       device_(device),
       arena_(arena),
       shape_(MakeBlockShape(options.config, tp.size(), options.sequence_parallel,
@@ -121,6 +126,10 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
 template <typename T>
 void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
   const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
+  if (options_.float8.is_on) {
+    float8_scratch_ = DeclareFloat8Scratch(shape_, arena_);
+    if (!options_.float8.keeps_weights) float8_weights_ = DeclareFloat8Weights(shape_, arena_);
+  }
   int first_unit = 0;
   for (const auto& [number, specs] : chunks) {
     Chunk& chunk = chunks_[number];
@@ -156,7 +165,7 @@ void StageOf<T>::AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<
           DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_);
     }
     if (specs[i].kind != UnitKind::kEmbedding) DeclareInput(place);
-    chunk.units[i] = MakeUnit(specs[i].kind, place);
+    chunk.units[i] = MakeUnit(specs[i], place);
     scratch_.Include(chunk.units[i]->scratch(device_.kind()));
     left = arena_.lent_bytes() / sizeof(float);
   }
@@ -175,16 +184,37 @@ void StageOf<T>::DeclareInput(size_t place) {
   }
 }
 
+// Declares what is the block's own. Like activations it lasts from the block's first forward pass
+// to its last backward pass, so it may lie in idle gradients too.
 template <typename T>
-std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(UnitKind kind, size_t place) {
+BlockFloat8 StageOf<T>::MakeFloat8(int layer) {
+  const Float8Products& products = options_.float8;
+  const int ends = products.bf16_end_blocks;
+  if (!products.is_on || layer < ends || layer >= options_.config.layers - ends) return {};
+  BlockFloat8 float8 = {
+      .is_on = true,
+      .keeps_weights = products.keeps_weights,
+      .weights = products.keeps_weights ? DeclareFloat8Weights(shape_, arena_) : float8_weights_,
+      .scratch = float8_scratch_};
+  for (int slot = 0; slot < options_.saved_slots; ++slot) {
+    float8.inputs.push_back(DeclareFloat8Scales("fp8/scales", arena_));
+  }
+  for (int slot = 0; slot < options_.deferred_slots; ++slot) {
+    float8.gradients.push_back(DeclareFloat8Scales("fp8/scales", arena_));
+  }
+  return float8;
+}
+
+template <typename T>
+std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place) {
   const VocabularySlice vocabulary =
       SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank());
-  switch (kind) {
+  switch (unit.kind) {
     case UnitKind::kEmbedding:
       return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
-                                        deferred_memory_[place]);
+                                        deferred_memory_[place], MakeFloat8(unit.layer));
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -222,6 +252,7 @@ void StageOf<T>::Bind(double* loss_sum) {
   if (tp_.size() > 1 && options_.overlaps) side_stream_.emplace(device_);
   around_ = {.device = &device_,
              .rows = &rows_,
+             .cp = &cp_,
              .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
              .attention = &attention_,
              .hidden = At(hidden_memory_),

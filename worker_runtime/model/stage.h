@@ -36,12 +36,20 @@ struct StageBatch {
 // [chunk]: the units of a chunk of the model.
 using UnitsByChunk = std::map<int, std::vector<UnitSpec>>;
 
+// The choice of the products in blocks that take 8-bit floats (parallel/float8_linear.h).
+struct Float8Products {
+  bool is_on = false;
+  int bf16_end_blocks = 0;    // so many blocks at each end of the model keep products of the dtype
+  bool keeps_weights = true;  // BlockFloat8
+};
+
 // Not thread-safe. All memory comes from the arena that was planned with it.
 class Stage : public PipelineStage {
  public:
   struct Options {
     ModelConfig config;
     DType dtype = DType::kFloat32;  // of parameters and activations: kFloat32 or kBFloat16
+    Float8Products float8;
     Recompute recompute = Recompute::kNone;
     bool deterministic = false;
     bool packed_documents = false;

@@ -38,6 +38,7 @@ template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
   const ResidualRows* rows = nullptr;
+  Collective* cp = nullptr;
   SideStream* side = nullptr;  // null where nothing runs beside
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)

@@ -7,6 +7,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/parallel/float8_linear.h"
 #include "worker_runtime/parallel/residual_rows.h"
 
 namespace convene::worker {
@@ -37,23 +38,41 @@ template <typename T>
 void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
                           const WeightGradient& dweight, Stream& stream);
 
-// Column-parallel: x is the same on all ranks; the forward pass is LinearForward, without
-// communication. dx is overwritten with ResidualRows::Sum. With `side`, the sum runs there while
+// The layers. Where `float8` is on, their products take 8-bit floats of its places
+// (float8_linear.h; the weight's codes in place of `weight`), and a tensor that is split over tp,
+// or over cp, is measured over these groups.
+
+// Column-parallel: x is the same on all ranks, y (rows, out) is split. Errors: the collective's, in
+// 8-bit floats.
+template <typename T>
+absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
+                                   const Float8Layer& float8, T* y, Stream& stream);
+
+// dx is overwritten with ResidualRows::Sum. With `side`, the sum runs there while
 // the weight's gradient is made, if it is; null where the group is one rank. Errors: the
 // collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
-                                    const T* dy, T* dx, const WeightGradient& dweight,
-                                    const ResidualRows& rows, SideStream* side, Stream& stream);
+                                    const Float8Layer& float8, const T* dy, T* dx,
+                                    const WeightGradient& dweight, const ResidualRows& rows,
+                                    SideStream* side, Stream& stream);
 
 // Row-parallel: y (rows, out) = ResidualRows::Sum of x W^T.
 template <typename T>
-absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight, T* y,
-                                const ResidualRows& rows, Stream& stream);
+absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
+                                const Float8Layer& float8, T* y, const ResidualRows& rows,
+                                Stream& stream);
 
-// dy is the same on all ranks; dx is overwritten, and may be x. No communication.
+// dy is the same on all ranks; dx is overwritten, and may be x. Communication in 8-bit floats
+// alone, over cp. Errors: the collective's.
 template <typename T>
-void RowParallelBackward(const LinearShape& shape, const T* x, const T* weight, const T* dy, T* dx,
-                         const WeightGradient& dweight, Stream& stream);
+absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* weight,
+                                 const Float8Layer& float8, const T* dy, T* dx,
+                                 const WeightGradient& dweight, Stream& stream);
+
+// A weight's gradient behind a backward pass of either kind that made none. No communication.
+template <typename T>
+void LaterWeightGradient(const LinearShape& shape, const T* x, const Float8Layer& float8,
+                         const T* dy, const WeightGradient& dweight, Stream& stream);
 
 }  // namespace convene::worker

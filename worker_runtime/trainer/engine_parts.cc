@@ -80,6 +80,10 @@ Stage::Options StageOptionsOf(const EngineOptions& options, const RankPlan& trai
                               const RankPlan& validation) {
   return {.config = options.model,
           .dtype = options.dtype,
+          // Copies of gathered weights would be as large as the weights that ranks do not keep.
+          .float8 = {.is_on = options.float8,
+                     .bf16_end_blocks = options.bf16_end_blocks,
+                     .keeps_weights = !Shards(options, 3)},
           .recompute = options.recompute,
           .deterministic = options.deterministic,
           .packed_documents = options.packed_documents,

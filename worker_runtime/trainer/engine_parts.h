@@ -33,6 +33,8 @@ struct EngineOptions {
   int rank = 0;
   uint64_t seed = 0;
   DType dtype = DType::kFloat32;         // of parameters and activations
+  bool float8 = false;                   // the products of blocks take 8-bit floats
+  int bf16_end_blocks = 0;               // Float8Products
   DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;

@@ -74,7 +74,7 @@ absl::Status Backward(Device& device, Collective& tp) {
   SideStream side(device);
   const DeviceArray<float> x({1}, device), weight({2}, device), dy({3}, device);
   const DeviceArray<float> dx({0}, device), dweight({0}, device);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward({1, 1, 1}, x.data(), weight.data(), dy.data(),
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward({1, 1, 1}, x.data(), weight.data(), {}, dy.data(),
                                                  dx.data(), {.data = dweight.data(), .adds = false},
                                                  ResidualRows(1, 1, /*is_split=*/false, tp), &side,
                                                  device.compute()));

@@ -60,12 +60,13 @@ struct Trained {
   int launches = 0;
 };
 
-Trained Train(Device& gpu, DType dtype, Recompute recompute, bool cuda_graphs) {
+Trained Train(Device& gpu, DType dtype, bool float8, Recompute recompute, bool cuda_graphs) {
   CountingDevice device(gpu);
   CommunicatorSet communicators = SoloCommunicators();
   const auto engine = Engine::Create({.model = SmallModel(),
                                       .seed = 5,
                                       .dtype = dtype,
+                                      .float8 = float8,
                                       .recompute = recompute,
                                       .deterministic = true,
                                       .micro_batch_size = kRows,
@@ -109,10 +110,11 @@ TEST_CASE("training through graphs gives the bits of training op by op", "[slow]
   if (!testing::HasPlacesOrSkips(1)) return;
   const std::unique_ptr<Device> gpu = testing::MakeTestDevice();
   const DType dtype = GENERATE(DType::kBFloat16, DType::kFloat32);
+  const bool float8 = GENERATE(false, true);
   const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kFull);
-  CAPTURE(DTypeName(dtype), recompute);
-  const Trained plain = Train(*gpu, dtype, recompute, /*cuda_graphs=*/false);
-  const Trained graphed = Train(*gpu, dtype, recompute, /*cuda_graphs=*/true);
+  CAPTURE(DTypeName(dtype), float8, recompute);
+  const Trained plain = Train(*gpu, dtype, float8, recompute, /*cuda_graphs=*/false);
+  const Trained graphed = Train(*gpu, dtype, float8, recompute, /*cuda_graphs=*/true);
   CHECK(plain.captures == 0);
   CHECK(graphed.captures == 2 * kMicrobatches);
   CHECK(graphed.launches == 2 * kMicrobatches * (kSteps - 1));

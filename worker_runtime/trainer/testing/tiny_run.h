@@ -45,6 +45,8 @@ struct TinyRun {
   ContextMethod context_method = ContextMethod::kRing;
   Transport transport = TestedTransports().front();
   int steps = kSteps;
+  bool float8 = false;
+  int bf16_end_blocks = 0;
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
 };
@@ -88,6 +90,8 @@ inline Curve CurveOf(const TinyRun& run) {
                         .layout = run.layout,
                         .seed = 11,
                         .dtype = run.dtype,
+                        .float8 = run.float8,
+                        .bf16_end_blocks = run.bf16_end_blocks,
                         .reduce_dtype = run.reduce_dtype,
                         .recompute = run.recompute,
                         .sequence_parallel = run.layout.tp > 1,
