@@ -33,6 +33,7 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   const std::string& description() const override { return description_; }
   int64_t memory_bytes() const override { return UsableMemoryBytes(); }
+  bool multiplies_float8() const override { return true; }
   Memory& memory() override { return HostMemory(); }
   Memory& staging() override { return HostMemory(); }
   Stream& compute() override { return compute_; }

@@ -72,6 +72,10 @@ class Device {
   // have less than the machine.
   virtual int64_t memory_bytes() const = 0;
 
+  // Whether it multiplies 8-bit floats (ops/float8.h): CPUs do, and GPUs from compute
+  // capability 8.9 on.
+  virtual bool multiplies_float8() const = 0;
+
   // Where ops read and write.
   virtual Memory& memory() = 0;
   // Host memory from which and into which Copy is asynchronous (page-locked).

@@ -141,9 +141,13 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
   CONVENE_RETURN_IF_ERROR(ToWord(
       "device", config.device(), &options->device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}}));
-  CONVENE_RETURN_IF_ERROR(
-      ToWord("precision", config.precision(), &options->precision,
-             {{"auto", std::nullopt}, {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}));
+  CONVENE_RETURN_IF_ERROR(ToWord("precision", config.precision(), &options->precision,
+                                 {{"auto", std::nullopt},
+                                  {"fp32", DType::kFloat32},
+                                  {"bf16", DType::kBFloat16},
+                                  {"fp8", DType::kBFloat16}}));
+  options->float8 = config.precision() == "fp8";
+  CONVENE_RETURN_IF_ERROR(TakeInt(config, "bf16_end_blocks", 0, &options->bf16_end_blocks));
   CONVENE_RETURN_IF_ERROR(ToWord("reduce_dtype", config.reduce_dtype(), &options->reduce_dtype,
                                  {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}));
   CONVENE_RETURN_IF_ERROR(ResolveRecompute(config, options->model.layers, &options->recompute));
@@ -183,6 +187,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
        "with chat_template a line's messages are read: leave text_field out, or chat_template"},
       {"train_on", said.has_train_on() && !has_messages, kPlain},
       {"too_long", said.has_too_long() && !has_messages, kPlain},
+      {"bf16_end_blocks", said.has_bf16_end_blocks() && said.precision() != "fp8",
+       "without precision fp8 no block's products take 8-bit floats"},
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };

@@ -135,9 +135,18 @@ TEST_CASE("device, precision and recompute are words, and a wrong one is told th
   CHECK(options.cuda_graphs);
   CHECK_FALSE(Options({"--data", "a.txt"}).cuda_graphs);
   CHECK(Options({"--data", "a.txt"}).precision == std::nullopt);
-  CHECK_STATUS(LoadOptions({"--data", "a.txt", "--precision", "fp8"}, HomeOnly),
+  const TrainOptions in_fp8 =
+      Options({"--data", "a.txt", "--precision", "fp8", "--bf16-end-blocks", "1"});
+  CHECK(in_fp8.precision == DType::kBFloat16);
+  CHECK(in_fp8.float8);
+  CHECK(in_fp8.bf16_end_blocks == 1);
+  CHECK_FALSE(options.float8);
+  CHECK_STATUS(LoadOptions({"--data", "a.txt", "--precision", "fp4"}, HomeOnly),
                absl::StatusCode::kInvalidArgument,
-               "precision is \"fp8\"; it can be auto, fp32, bf16");
+               "precision is \"fp4\"; it can be auto, fp32, bf16, fp8");
+  CHECK_STATUS(LoadOptions({"--data", "a.txt", "--bf16-end-blocks", "1"}, HomeOnly),
+               absl::StatusCode::kInvalidArgument,
+               "bf16_end_blocks is set, but without precision fp8");
 }
 
 TEST_CASE("recompute is a word or a list of parts, and a wrong one is told all of them") {

@@ -180,6 +180,35 @@ absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layou
                           DownTo(SequenceMultiple(options, layout), most(rows)))));
 }
 
+// Products of 8-bit floats take matrices whose sides are multiples of 16 (ops/float8.h). Rows of a
+// micro batch are, in every size of it, where those of one sample are.
+absl::Status ValidateFloat8(const TrainOptions& options, const Layout& layout) {
+  if (!options.float8) return absl::OkStatus();
+  const ModelConfig& model = options.model;
+  const int64_t heads = model.heads / layout.tp;
+  const int64_t kv_heads = std::max(1, model.kv_heads / layout.tp);
+  const struct {
+    const char* name;
+    int64_t width;
+  } widths[] = {
+      {"hidden_size", model.hidden_size},
+      {"heads / tp_size x head_size", heads * model.head_size},
+      {"(heads + 2 kv_heads) / tp_size x head_size", (heads + 2 * kv_heads) * model.head_size},
+      {"ffn_size / tp_size", model.ffn_size / layout.tp},
+      {"sequence_length / cp_size", options.sequence_length / layout.cp}};
+  for (const auto& [name, width] : widths) {
+    if (width % 16 == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision fp8 wants widths that are multiples of 16, and ", name, " is ",
+                     width, "; choose others, or precision can be bf16 or fp32"));
+  }
+  const int most = (model.layers - 1) / 2;
+  if (options.bf16_end_blocks <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "bf16_end_blocks ", options.bf16_end_blocks, " must be from 0 to ", most,
+      ": with more none of the model's ", model.layers, " blocks is left for precision fp8"));
+}
+
 absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout) {
   const int64_t multiple = SequenceMultiple(options, layout);
   if (options.sequence_length % multiple == 0) return absl::OkStatus();
@@ -379,6 +408,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateHeads(ContextMethodOf(options, layout), options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateSequence(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateFloat8(options, layout));
   CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
 }

@@ -82,6 +82,8 @@ struct TrainOptions {
   bool overlap_communication = true;
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<DType> precision;  // nullopt: bf16 on a GPU, fp32 on a CPU
+  bool float8 = false;             // and the products of blocks take 8-bit floats
+  int bf16_end_blocks = 0;         // but for so many blocks at each end of the model
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;

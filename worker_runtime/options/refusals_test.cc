@@ -264,7 +264,22 @@ const Refused kRefused[] = {
      "0F0,0F1\n1F0,1F1\n"},
     // Words.
     {"a policy", 1, {"--elastic-layout=grow"}, "grow", {"elastic_layout"}},
-    {"a precision", 1, {"--precision=fp8"}, "fp8", {"precision"}},
+    {"a precision", 1, {"--precision=fp4"}, "fp4", {"precision"}},
+    {"8-bit floats of an odd width",
+     8,
+     {"--precision=fp8", "--tp-size=8"},
+     "heads / tp_size x head_size is 8",
+     {"precision"}},
+    {"8-bit floats of an odd sequence",
+     1,
+     {"--precision=fp8", "--sequence-length=40"},
+     "sequence_length / cp_size is 40",
+     {"precision"}},
+    {"no block in 8-bit floats",
+     1,
+     {"--precision=fp8", "--bf16-end-blocks=4"},
+     "bf16_end_blocks 4",
+     {"bf16_end_blocks"}},
     {"recomputation", 1, {"--recompute=some"}, "some", {"recompute"}},
 };
 

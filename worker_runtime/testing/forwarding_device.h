@@ -16,6 +16,7 @@ class ForwardingDevice : public Device {
   DeviceKind kind() const override { return device_.kind(); }
   const std::string& description() const override { return device_.description(); }
   int64_t memory_bytes() const override { return device_.memory_bytes(); }
+  bool multiplies_float8() const override { return device_.multiplies_float8(); }
   Memory& memory() override { return device_.memory(); }
   Memory& staging() override { return device_.staging(); }
   Stream& compute() override { return device_.compute(); }

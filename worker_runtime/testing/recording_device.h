@@ -44,6 +44,7 @@ class RecordingDevice final : public Device {
   DeviceKind kind() const override { return kind_; }
   const std::string& description() const override { return description_; }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
+  bool multiplies_float8() const override { return true; }
   Memory& memory() override { return memory_; }
   Memory& staging() override { return staging_; }
   Stream& compute() override { return compute_; }

@@ -60,6 +60,8 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .rank = rank,
           .seed = static_cast<uint64_t>(options.seed),
           .dtype = ChoosePrecision(options.precision, device == DeviceKind::kCuda),
+          .float8 = options.float8,
+          .bf16_end_blocks = options.bf16_end_blocks,
           .reduce_dtype = options.reduce_dtype,
           .recompute = options.recompute,
           .deterministic = options.deterministic,
@@ -83,12 +85,21 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .timeout = 2 * options.collective_timeout};
 }
 
+absl::Status CheckFloat8(const TrainOptions& options, const Device& device) {
+  if (!options.float8 || device.multiplies_float8()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("precision fp8 needs a GPU of compute capability 8.9 or later (Ada, Hopper, "
+                   "Blackwell), and this one is ",
+                   device.description(), "; choose precision bf16"));
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
                                                    const Contract& contract) {
   const std::optional<int> gpu =
       ChooseDevice(options.device, Device::CudaCount(), contract.local_rank);
   if (!gpu.has_value()) return Device::Cpu();
   absl::StatusOr<std::unique_ptr<Device>> opened = Device::Cuda(*gpu);
+  if (opened.ok()) CONVENE_RETURN_IF_ERROR(CheckFloat8(options, **opened));
   if (opened.ok() || options.device == DeviceChoice::kAuto) return opened;
   // No start of this program would have a GPU: a mistake of the person who starts it.
   if (absl::IsUnimplemented(opened.status())) {

@@ -17,8 +17,11 @@
 
 namespace convene::worker {
 
+// FailedPrecondition where the precision is fp8 and the device has no such products.
+absl::Status CheckFloat8(const TrainOptions& options, const Device& device);
+
 // Opens this rank's own device, as ChooseDevice (device_choice.h) chooses it. Errors:
-// Device::Cuda's; FailedPrecondition in a program without CUDA.
+// Device::Cuda's; FailedPrecondition in a program without CUDA; CheckFloat8's.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
                                                    const Contract& contract);
 // WhyNoGpu (device_choice.h) of this program on this machine, for the device that was opened.

@@ -446,7 +446,9 @@ void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
               const Device& device) {
   const bool is_gpu = device.kind() == DeviceKind::kCuda;
   std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
-              device.description().c_str(), DTypeName(ChoosePrecision(options.precision, is_gpu)));
+              device.description().c_str(),
+              options.float8 ? "bf16, products of blocks in fp8"
+                             : DTypeName(ChoosePrecision(options.precision, is_gpu)));
   const std::string no_gpu = WhyNoGpu(options, device);
   if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
   const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;

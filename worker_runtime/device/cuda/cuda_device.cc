@@ -134,10 +134,11 @@ cudaEvent_t Handle(const Event& event) {
 
 class CudaDevice : public Device {
  public:
-  CudaDevice(int ordinal, std::string description, int64_t memory_bytes)
+  CudaDevice(int ordinal, std::string description, int64_t memory_bytes, bool multiplies_float8)
       : ordinal_(ordinal),
         description_(std::move(description)),
         memory_bytes_(memory_bytes),
+        multiplies_float8_(multiplies_float8),
         memory_(ordinal, first_error_),
         staging_(ordinal, first_error_) {}
   // Queues are destroyed on their device.
@@ -162,6 +163,7 @@ class CudaDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   const std::string& description() const override { return description_; }
   int64_t memory_bytes() const override { return memory_bytes_; }
+  bool multiplies_float8() const override { return multiplies_float8_; }
   Memory& memory() override { return memory_; }
   Memory& staging() override { return staging_; }
   Stream& compute() override { return compute_; }
@@ -270,6 +272,7 @@ class CudaDevice : public Device {
   const int ordinal_;
   const std::string description_;
   const int64_t memory_bytes_;
+  const bool multiplies_float8_;
   FirstError first_error_;  // before all that reports to it
   DeviceMemory memory_;
   StagingMemory staging_;
@@ -338,7 +341,8 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal) {
       absl::StrFormat("%s, %s, compute capability %d.%d, driver %s", properties.name,
                       HumanBytes(static_cast<double>(properties.totalGlobalMem)), properties.major,
                       properties.minor, DriverVersion(supported_cuda)),
-      static_cast<int64_t>(properties.totalGlobalMem));
+      static_cast<int64_t>(properties.totalGlobalMem),
+      std::pair(properties.major, properties.minor) >= std::pair(8, 9));
   CONVENE_RETURN_IF_ERROR(device->MakeQueues());
   return device;
 }
