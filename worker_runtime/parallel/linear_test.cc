@@ -247,5 +247,60 @@ TEST_CASE("a layer in 8-bit floats multiplies e4m3, and gradients of outputs in 
   }
 }
 
+// The largest magnitudes by which two tp or cp ranks round what they share.
+struct Largest {
+  float input = 0;
+  float gradient = 0;
+};
+
+// A row-parallel layer's input and a column-parallel layer's gradient: the tensors of a block whose
+// columns tp ranks have in parts.
+absl::Status MeasureShared(testing::Place& place, int rank, Largest& largest) {
+  Device& device = *place.device;
+  const auto& [rows, out, in] = kFloat8Shape;
+  Stream& stream = device.compute();
+  const std::vector<float> of_rank(rows * (in + out), static_cast<float>(3 - rank));
+  const DeviceArray<float> numbers(of_rank, device);
+  Memory* const memory = place.collective_memory.get();
+  const DeviceArray<float> scales(std::vector<float>(6, 1), device, memory);
+  const DeviceArray<uint8_t> codes(std::vector<uint8_t>(rows * (in + out) + out * in), device);
+  uint8_t* const gradient = codes.data() + rows * in;
+  uint8_t* const weight = gradient + rows * out;
+  const Float8Layer layer = {
+      .weight = {weight, weight, scales.data(), scales.data() + 1},
+      .input = {codes.data(), codes.data(), scales.data() + 2, scales.data() + 3},
+      .gradient = {gradient, gradient, scales.data() + 4, scales.data() + 5},
+      .tp = place.communicators.tp.get(),
+      .cp = place.communicators.cp.get()};
+  const DeviceArray<float> sums(of_rank, device, memory);
+  CONVENE_RETURN_IF_ERROR(
+      RowParallelForward<float>(kFloat8Shape, numbers.data(), nullptr, layer, sums.data(),
+                                ResidualRows(rows, out, /*is_split=*/false, *layer.tp), stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(
+      kFloat8Shape, numbers.data(), nullptr, layer, numbers.data(), sums.data(), {},
+      ResidualRows(rows, in, /*is_split=*/false, *layer.tp), nullptr, stream));
+  const std::vector<float> all = scales.Fetch();
+  largest = {all[2], all[4]};
+  return absl::OkStatus();
+}
+
+TEST_CASE("tensors that ranks share are rounded by the largest magnitude of all of them") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  for (const Layout& layout : {Layout{.tp = 2}, Layout{.cp = 2}}) {
+    INFO(layout.ToString());
+    const auto places = testing::Places::Make(layout);
+    REQUIRE_OK(places);
+    std::vector<Largest> largest(2);
+    for (const absl::Status& end : (*places)->OnEveryRank(
+             [&](int rank) { return MeasureShared((**places)[rank], rank, largest[rank]); })) {
+      REQUIRE_OK(end);
+    }
+    for (const Largest& on_rank : largest) {
+      CHECK(on_rank.input == 3);
+      CHECK(on_rank.gradient == 3);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace convene::worker
