@@ -60,11 +60,14 @@ __global__ void __launch_bounds__(kFlatThreads)
 
 template <bool kIsWide>
 __device__ __forceinline__ Floats<8> LoadEight(const BFloat16* from) {
-  if constexpr (kIsWide) return Unpack(LoadConstant<8>(from));
-  Floats<8> values;
+  if constexpr (kIsWide) {
+    return Unpack(LoadConstant<8>(from));
+  } else {
+    Floats<8> values;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = Widen(from + i);
-  return values;
+    for (int i = 0; i < 8; ++i) values[i] = Widen(from + i);
+    return values;
+  }
 }
 template <bool kIsWide>
 __device__ __forceinline__ Floats<8> LoadEight(const float* from) {
