@@ -127,7 +127,8 @@ template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {
   const int64_t rows = s_.rows();
   return {.wide = HasWidePlace(s_) ? 0 : rows * s_.qkv_width(),
-          .narrow = rows * std::max(s_.attention_width(), deferred_.empty() ? 0 : s_.ffn),
+          .narrow = rows * std::max(s_.attention_width(),
+                                    deferred_.empty() && !pipes_gradient_ ? 0 : s_.ffn),
           .workspace_bytes = RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device)};
 }
 
@@ -144,29 +145,22 @@ BlockMemory<T> Block<T>::MemoryOf(const Pass<T>& pass) const {
 }
 
 template <typename T>
-absl::Status Block<T>::FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a,
-                                 const Flow<T>& input) const {
-  const ResidualRows& rows = *pass.around.rows;
-  const T* const weight = pass.Weight(kAttentionNorm);
-  T* const normed = At(a.norm1);
-  RmsNormForward(rows.own(), s_.hidden, input.residual, input.delta, weight, s_.norm_epsilon,
-                 pass.input, rows.Own(normed), At(a.norm1_rms), pass.stream);
-  return rows.Gather(normed, pass.stream);
+absl::Status Block<T>::FirstNormAgain(const Pass<T>& pass, const BlockMemory<T>& a) const {
+  return NormAgain(NormOf(pass, kAttentionNorm, a.norm1_rms), pass.input, At(a.norm1),
+                   *pass.around.rows, pass.stream);
 }
 
 template <typename T>
-absl::Status Block<T>::NormAgain(const Pass<T>& pass, const T* x, int tensor, ArenaBlock<float> rms,
-                                 ArenaBlock<T> normed) const {
-  const ResidualRows& rows = *pass.around.rows;
-  RmsNormAgain(rows.own(), s_.hidden, x, pass.Weight(tensor), At(rms), rows.Own(At(normed)),
-               pass.stream);
-  return rows.Gather(At(normed), pass.stream);
+absl::Status Block<T>::SecondNormAgain(const Pass<T>& pass, const BlockMemory<T>& a) const {
+  return NormAgain(NormOf(pass, kMlpNorm, a.norm2_rms), At(a.middle), At(a.norm2),
+                   *pass.around.rows, pass.stream);
 }
 
 template <typename T>
 absl::Status Block<T>::Attention(const Pass<T>& pass, const BlockMemory<T>& a) const {
   CONVENE_RETURN_IF_ERROR(ColumnParallelForward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv),
-                                                float8_.Layer(pass, kQkv), At(a.qkv), pass.stream));
+                                                float8_.Layer(pass, kQkv), At(a.qkv),
+                                                *pass.around.rows, pass.stream));
   return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
                                         At(a.log_sum_exp), pass.around.workspace, pass.stream);
 }
@@ -174,109 +168,111 @@ absl::Status Block<T>::Attention(const Pass<T>& pass, const BlockMemory<T>& a) c
 template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const BlockMemory<T>& a) const {
   T* const hidden = pass.around.hidden;
-  const ResidualRows& rows = *pass.around.rows;
+  ChunkedRows& rows = *pass.around.rows;
   CONVENE_RETURN_IF_ERROR(
       RowParallelForward(OutShape(s_), At(a.attention), pass.Weight(kAttentionOut),
                          float8_.Layer(pass, kAttentionOut), hidden, rows, pass.stream));
-  RmsNormForward(rows.own(), s_.hidden, pass.input, rows.Own(hidden), pass.Weight(kMlpNorm),
-                 s_.norm_epsilon, At(a.middle), rows.Own(At(a.norm2)), At(a.norm2_rms),
-                 pass.stream);
-  return rows.Gather(At(a.norm2), pass.stream);
+  return NormForward(NormOf(pass, kMlpNorm, a.norm2_rms), pass.input, hidden, At(a.middle),
+                     At(a.norm2), rows, pass.stream);
 }
 
 template <typename T>
 absl::Status Block<T>::GateUp(const Pass<T>& pass, const BlockMemory<T>& a) const {
   return ColumnParallelForward(GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp),
-                               float8_.Layer(pass, kGateUp), At(a.gate_up), pass.stream);
+                               float8_.Layer(pass, kGateUp), At(a.gate_up), *pass.around.rows,
+                               pass.stream);
 }
 
 template <typename T>
 absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   const BlockMemory<T>& a = memory_[pass.slot];
+  ChunkedRows& rows = *pass.around.rows;
   if (float8_.is_on && (pass.is_first || !float8_.keeps_weights)) {
     CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
   }
-  CONVENE_RETURN_IF_ERROR(FirstNorm(pass, a, flow));
+  CONVENE_RETURN_IF_ERROR(NormForward(NormOf(pass, kAttentionNorm, a.norm1_rms), flow.residual,
+                                      flow.delta, pass.input, At(a.norm1), rows, pass.stream));
   CONVENE_RETURN_IF_ERROR(Attention(pass, a));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   CONVENE_RETURN_IF_ERROR(GateUp(pass, a));
   SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
-  flow = {.residual = At(a.middle), .delta = pass.around.rows->Own(target)};
+  flow = {.residual = At(a.middle), .delta = target};
   return RowParallelForward(DownShape(s_), At(a.product), pass.Weight(kDown),
-                            float8_.Layer(pass, kDown), target, *pass.around.rows, pass.stream);
+                            float8_.Layer(pass, kDown), target, rows, pass.stream);
 }
 
-// Each branch adds its gradient to the residual stream's, which passes through unchanged.
+// Each branch adds its gradient to the residual stream's, which passes through unchanged. A norm's
+// output that comes again is gathered before the gradient where a product waits for it, else behind
+// it.
 template <typename T>
 absl::Status Block<T>::MlpBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                    T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
-  const ResidualRows& rows = *around.rows;
+  ChunkedRows& rows = *around.rows;
   // With the middle norm2's output came again too.
-  if (recompute_.norms && !recompute_.middle) {
-    CONVENE_RETURN_IF_ERROR(NormAgain(pass, At(a.middle), kMlpNorm, a.norm2_rms, a.norm2));
-  }
+  const bool norm_again = recompute_.norms && !recompute_.middle;
+  if (norm_again && recompute_.mlp) CONVENE_RETURN_IF_ERROR(SecondNormAgain(pass, a));
   if (recompute_.mlp) CONVENE_RETURN_IF_ERROR(GateUp(pass, a));
+  CONVENE_RETURN_IF_ERROR(rows.StartGather(gradient, pass.stream));
+  if (norm_again && !recompute_.mlp) CONVENE_RETURN_IF_ERROR(SecondNormAgain(pass, a));
   if (recompute_.swiglu) {
     SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
   }
-  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
-  // Gradients take the places of what they are the gradients of, unless a weight half wants both.
-  T* product = At(a.product);
+  // Gradients take the places of what they are the gradients of, unless a weight half or a weight
+  // product behind them wants both.
+  T* const product = pass.deferred >= 0 || pipes_gradient_ ? around.narrow : At(a.product);
   T* gate_up = At(a.gate_up);
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown),
+                                              float8_.Layer(pass, kDown), gradient, product,
+                                              ProductGradient(pass, kDown), rows, pass.stream));
   if (pass.deferred >= 0) {
     const BlockDeferred<T>& later = deferred_[pass.deferred];
     Keep(pass, gradient, later.down);
-    product = around.narrow;
     gate_up = At(later.gate_up);
   }
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward(DownShape(s_), At(a.product), pass.Weight(kDown),
-                                              float8_.Layer(pass, kDown), gradient, product,
-                                              ProductGradient(pass, kDown), pass.stream));
   SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), product, gate_up, pass.stream);
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
       GateUpShape(s_), At(a.norm2), pass.Weight(kGateUp), float8_.Layer(pass, kGateUp), gate_up,
-      around.hidden, ProductGradient(pass, kGateUp), rows, around.side, pass.stream));
-  const WeightGradient norm = pass.Gradient(kMlpNorm);
-  RmsNormBackward(rows.own(), s_.hidden, At(a.middle), pass.Weight(kMlpNorm), At(a.norm2_rms),
-                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
-                  norm.data, around.workspace, pass.stream);
-  return absl::OkStatus();
+      around.hidden, ProductGradient(pass, kGateUp), rows, pass.stream));
+  return NormBackward(NormOf(pass, kMlpNorm, a.norm2_rms), At(a.middle), around.hidden,
+                      /*add_to_dx=*/true, gradient, pass.Gradient(kMlpNorm), around.workspace, rows,
+                      pass.stream);
 }
 
 template <typename T>
 absl::Status Block<T>::AttentionBranchBackward(const Pass<T>& pass, const BlockMemory<T>& a,
                                                T* gradient) const {
   const UnitSurroundings<T>& around = pass.around;
-  const ResidualRows& rows = *around.rows;
+  ChunkedRows& rows = *around.rows;
   // With the middle attention came again too, and norm1's output before it, which lasts where
   // norm2's has another place.
   const bool shares_norms = rows.is_split() && pass.deferred < 0;
-  if (recompute_.norms && (!recompute_.middle || shares_norms)) {
-    CONVENE_RETURN_IF_ERROR(NormAgain(pass, pass.input, kAttentionNorm, a.norm1_rms, a.norm1));
-  }
-  if (recompute_.attention && !recompute_.middle) CONVENE_RETURN_IF_ERROR(Attention(pass, a));
-  CONVENE_RETURN_IF_ERROR(rows.Gather(gradient, pass.stream));
+  const bool norm_again = recompute_.norms && (!recompute_.middle || shares_norms);
+  const bool attention_again = recompute_.attention && !recompute_.middle;
+  if (norm_again && attention_again) CONVENE_RETURN_IF_ERROR(FirstNormAgain(pass, a));
+  if (attention_again) CONVENE_RETURN_IF_ERROR(Attention(pass, a));
+  CONVENE_RETURN_IF_ERROR(rows.StartGather(gradient, pass.stream));
+  if (norm_again && !attention_again) CONVENE_RETURN_IF_ERROR(FirstNormAgain(pass, a));
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(
+      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut),
+      gradient, around.narrow, ProductGradient(pass, kAttentionOut), rows, pass.stream));
   T* qkv = HasWidePlace(s_) ? At(a.gate_up) : around.wide;
   if (pass.deferred >= 0) {
     const BlockDeferred<T>& later = deferred_[pass.deferred];
     Keep(pass, gradient, later.attention_out);
     qkv = At(later.qkv);
   }
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward(
-      OutShape(s_), At(a.attention), pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut),
-      gradient, around.narrow, ProductGradient(pass, kAttentionOut), pass.stream));
+  // Attention may have collectives of its own in `stream`, and never two run there and beside it.
+  CONVENE_RETURN_IF_ERROR(rows.Finish(At(a.norm1), pass.stream));
   CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
                                                      At(a.log_sum_exp), around.narrow, qkv,
                                                      around.workspace, pass.stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(
-      QkvShape(s_), At(a.norm1), pass.Weight(kQkv), float8_.Layer(pass, kQkv), qkv, around.hidden,
-      ProductGradient(pass, kQkv), rows, around.side, pass.stream));
-  const WeightGradient norm = pass.Gradient(kAttentionNorm);
-  RmsNormBackward(rows.own(), s_.hidden, pass.input, pass.Weight(kAttentionNorm), At(a.norm1_rms),
-                  rows.Own(around.hidden), /*add_to_dx=*/true, rows.Own(gradient), norm.adds,
-                  norm.data, around.workspace, pass.stream);
-  return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(QkvShape(s_), At(a.norm1), pass.Weight(kQkv),
+                                                 float8_.Layer(pass, kQkv), qkv, around.hidden,
+                                                 ProductGradient(pass, kQkv), rows, pass.stream));
+  return NormBackward(NormOf(pass, kAttentionNorm, a.norm1_rms), pass.input, around.hidden,
+                      /*add_to_dx=*/true, gradient, pass.Gradient(kAttentionNorm), around.workspace,
+                      rows, pass.stream);
 }
 
 template <typename T>
@@ -286,7 +282,7 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
     CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
   }
   if (recompute_.middle) {
-    CONVENE_RETURN_IF_ERROR(NormAgain(pass, pass.input, kAttentionNorm, a.norm1_rms, a.norm1));
+    CONVENE_RETURN_IF_ERROR(FirstNormAgain(pass, a));
     CONVENE_RETURN_IF_ERROR(Attention(pass, a));
     CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   }

@@ -14,6 +14,7 @@
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/parallel/linear.h"
+#include "worker_runtime/parallel/norm.h"
 
 namespace convene::worker {
 
@@ -21,7 +22,7 @@ namespace convene::worker {
 struct BlockShape {
   int batch = 0;
   int sequence_length = 0;  // tokens of a row on this rank (ContextCut::local_length)
-  int residual_rows = 0;    // of the residual stream on this rank (ResidualRows::own)
+  int residual_rows = 0;    // of the residual stream on this rank (ChunkedRows::own)
   int hidden = 0;
   int heads = 0;     // local
   int kv_heads = 0;  // local
@@ -98,11 +99,16 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& shape, const Rec
 template <typename T>
 class Block final : public Unit<T> {
  public:
-  // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's.
+  // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's; `chunks`: of the rows (ChunkedRows).
   Block(const BlockShape& shape, const Recompute& recompute,
         const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
-        const BlockFloat8& float8)
-      : s_(shape), recompute_(recompute), memory_(memory), deferred_(deferred), float8_(float8) {}
+        const BlockFloat8& float8, int chunks)
+      : s_(shape),
+        recompute_(recompute),
+        pipes_gradient_(chunks > 1 && shape.residual_rows < shape.rows()),
+        memory_(memory),
+        deferred_(deferred),
+        float8_(float8) {}
 
   ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
@@ -116,9 +122,11 @@ class Block final : public Unit<T> {
   WeightGradient ProductGradient(const Pass<T>& pass, int tensor) const {
     return pass.deferred < 0 ? pass.LaterGradient(tensor) : WeightGradient{};
   }
-  absl::Status FirstNorm(const Pass<T>& pass, const BlockMemory<T>& a, const Flow<T>& input) const;
-  absl::Status NormAgain(const Pass<T>& pass, const T* x, int tensor, ArenaBlock<float> rms,
-                         ArenaBlock<T> normed) const;
+  Norm<T> NormOf(const Pass<T>& pass, int tensor, ArenaBlock<float> rms) const {
+    return {s_.hidden, pass.Weight(tensor), s_.norm_epsilon, At(rms)};
+  }
+  absl::Status FirstNormAgain(const Pass<T>& pass, const BlockMemory<T>& a) const;
+  absl::Status SecondNormAgain(const Pass<T>& pass, const BlockMemory<T>& a) const;
   // From norm1 to attention.
   absl::Status Attention(const Pass<T>& pass, const BlockMemory<T>& a) const;
   // From attention to norm2.
@@ -131,6 +139,9 @@ class Block final : public Unit<T> {
 
   const BlockShape s_;
   const Recompute recompute_;
+  // The MLP's output gradient is gathered chunk by chunk beside the product that takes it. Then
+  // that product comes before its weight's gradient, and cannot take the place of the latter's x.
+  const bool pipes_gradient_;
   const std::vector<BlockMemory<T>> memory_;      // by slot
   const std::vector<BlockDeferred<T>> deferred_;  // by slot
   const BlockFloat8 float8_;

@@ -15,13 +15,16 @@ ScratchSizes Embedding<T>::scratch(DeviceKind device) const {
 template <typename T>
 absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   flow = {.residual = target};
-  const ResidualRows& rows = *pass.around.rows;
+  const ChunkedRows& rows = *pass.around.rows;
   T* const sum = rows.is_split() ? pass.around.hidden : target;
   CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(vocabulary_, rows_, hidden_, pass.inputs,
                                                       pass.Weight(kEmbeddingTable), sum, rows,
                                                       pass.stream));
   if (!rows.is_split()) return absl::OkStatus();
-  pass.around.device->Copy(rows.Own(sum), target, rows.own_count() * sizeof(T), pass.stream);
+  for (int c = 0; c < rows.chunks(); ++c) {
+    pass.around.device->Copy(rows.Own(sum, c), rows.Packed(target, c),
+                             rows.chunk().own_count() * sizeof(T), pass.stream);
+  }
   return absl::OkStatus();
 }
 

@@ -61,14 +61,18 @@ CrossEntropyBuffers LossHead<T>::Buffers() const {
 }
 
 template <typename T>
+Norm<T> LossHead<T>::NormOf(const Memory& memory, const Pass<T>& pass) const {
+  return {shape_.hidden, pass.Weight(kFinalNorm), shape_.norm_epsilon, At(memory.rms)};
+}
+
+template <typename T>
 absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& flow) {
   const Memory& memory = slots_[pass.head];
-  const ResidualRows& rows = *pass.around.rows;
-  const T* const norm = pass.Weight(kFinalNorm);
+  ChunkedRows& rows = *pass.around.rows;
   T* const normalized = At(normalized_memory_);
-  RmsNormForward(rows.own(), shape_.hidden, flow.residual, flow.delta, norm, shape_.norm_epsilon,
-                 pass.input, rows.Own(normalized), At(memory.rms), pass.stream);
-  CONVENE_RETURN_IF_ERROR(rows.Gather(normalized, pass.stream));
+  CONVENE_RETURN_IF_ERROR(NormForward(NormOf(memory, pass), flow.residual, flow.delta, pass.input,
+                                      normalized, rows, pass.stream));
+  CONVENE_RETURN_IF_ERROR(rows.Finish(normalized, pass.stream));
   WeightGradient head_gradient;
   const bool differentiates = pass.gradient_scale != nullptr;
   if (differentiates) head_gradient = pass.Gradient(kHead);
@@ -102,12 +106,9 @@ absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int r
 template <typename T>
 absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Memory& memory = slots_[pass.head];
-  const WeightGradient norm = pass.Gradient(kFinalNorm);
-  const ResidualRows& rows = *pass.around.rows;
-  RmsNormBackward(rows.own(), shape_.hidden, pass.input, pass.Weight(kFinalNorm), At(memory.rms),
-                  rows.Own(At(memory.gradient)), /*add_to_dx=*/false, rows.Own(gradient), norm.adds,
-                  norm.data, workspace(), pass.stream);
-  return absl::OkStatus();
+  return NormBackward(NormOf(memory, pass), pass.input, At(memory.gradient), /*add_to_dx=*/false,
+                      gradient, pass.Gradient(kFinalNorm), workspace(), *pass.around.rows,
+                      pass.stream);
 }
 
 template class LossHead<float>;

@@ -12,13 +12,14 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/model/unit.h"
+#include "worker_runtime/parallel/norm.h"
 #include "worker_runtime/parallel/vocabulary.h"
 
 namespace convene::worker {
 
 struct LossHeadShape {
   int rows = 0;           // of a microbatch
-  int residual_rows = 0;  // of the residual stream on this rank (ResidualRows::own)
+  int residual_rows = 0;  // of the residual stream on this rank (ChunkedRows::own)
   int hidden = 0;
   VocabularySlice vocabulary;
   float norm_epsilon = 0;
@@ -57,6 +58,8 @@ class LossHead final : public Unit<T> {
                             const WeightGradient* head_gradient);
   CrossEntropyBuffers Buffers() const;
   Workspace workspace() const { return {At(workspace_memory_), workspace_bytes_}; }
+
+  Norm<T> NormOf(const Memory& memory, const Pass<T>& pass) const;
 
   const LossHeadShape shape_;
   const int chunk_rows_;

@@ -87,7 +87,7 @@ Outcome Run(size_t logits_bytes) {
   const DeviceArray<float> gradient(std::vector<float>(kRows * kHidden), *device);
   const DeviceArray<float> scale({0.02f}, *device);
   const DeviceArray<double> loss({0.0}, *device);
-  const ResidualRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
+  ChunkedRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
   const UnitSurroundings<float> around = {.rows = &rows};
   const auto weights = store.Acquire(0);
   REQUIRE_OK(weights);

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/embedding.h"
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/parallel/vocabulary.h"
 
@@ -32,7 +31,8 @@ class StageOf final : public Stage {
                                                       : Backward(pass, stream);
   }
   Elements activation(int slot) override { return Hidden(Activation(slot)); }
-  Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot))); }
+  // As MoveGradient leaves it for the other chunk.
+  Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot), 0)); }
 
  private:
   // A chunk's units, and the number of the first one in the store.
@@ -54,9 +54,12 @@ class StageOf final : public Stage {
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
   absl::Status Backward(const StagePass& pass, Stream& stream);
+  enum class Way { kTogether, kApart };
+  void MoveGradient(T* gradient, Way way, Stream& stream);
   absl::StatusOr<Pass<T>> MakePass(const StagePass& pass, int unit, Stream& stream);
 
   Elements Hidden(T* data) const { return {data, rows_.own_count(), kDTypeOf<T>}; }
+  size_t own_chunk_bytes() const { return rows_.chunk().own_count() * sizeof(T); }
   T* Activation(int slot) const { return At(activation_memory_[slot]); }
   T* Gradient(int slot) const { return At(gradient_memory_[slot]); }
   // The tensors that the block at a place computes again.
@@ -75,7 +78,7 @@ class StageOf final : public Stage {
   Device& device_;
   Arena& arena_;
   const BlockShape shape_;
-  const ResidualRows rows_;
+  ChunkedRows rows_;
   ContextAttention<T> attention_;
   std::map<int, Chunk> chunks_;
 
@@ -92,7 +95,6 @@ class StageOf final : public Stage {
   ScratchSizes scratch_;
 
   // Set by Bind.
-  std::optional<SideStream> side_stream_;
   UnitSurroundings<T> around_;
   double* loss_sum_ = nullptr;
 
@@ -111,7 +113,8 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       shape_(MakeBlockShape(options.config, tp.size(), options.sequence_parallel,
                             options.micro_batch_size, options.sequence_length / cp.size(),
                             options.deterministic, options.packed_documents)),
-      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp),
+      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp, options.row_chunks,
+            tp.size() > 1 && options.overlaps ? &device : nullptr),
       attention_({.local = shape_.attention(),
                   .cut = {options.context_method, cp.size(), cp.rank(), options.sequence_length},
                   .rope_theta = options.config.rope_theta,
@@ -214,7 +217,8 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
       return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
-                                        deferred_memory_[place], MakeFloat8(unit.layer));
+                                        deferred_memory_[place], MakeFloat8(unit.layer),
+                                        rows_.chunks());
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -249,11 +253,9 @@ template <typename T>
 void StageOf<T>::Bind(double* loss_sum) {
   loss_sum_ = loss_sum;
   attention_.Bind();
-  if (tp_.size() > 1 && options_.overlaps) side_stream_.emplace(device_);
   around_ = {.device = &device_,
              .rows = &rows_,
              .cp = &cp_,
-             .side = side_stream_.has_value() ? &*side_stream_ : nullptr,
              .attention = &attention_,
              .hidden = At(hidden_memory_),
              .wide = At(wide_memory_),
@@ -319,29 +321,49 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
   }
   if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
   T* const output = Activation(stage_pass.output);
-  if (rows_.is_split()) {
-    device_.Copy(flow.delta, output, rows_.own_count() * sizeof(T), stream);
+  for (int c = 0; c < rows_.chunks(); ++c) {
+    CONVENE_RETURN_IF_ERROR(rows_.Finish(flow.delta, c, stream));
+    if (rows_.is_split()) {
+      device_.Copy(rows_.Own(flow.delta, c), rows_.Packed(output, c), own_chunk_bytes(), stream);
+    }
   }
   AddInPlace(static_cast<int64_t>(rows_.own_count()), flow.residual, output, stream);
   return absl::OkStatus();
+}
+
+// Between two chunks of the model the own rows of a gradient lie together, where the first of them
+// always are. On its way no row meets one that is still to be moved.
+template <typename T>
+void StageOf<T>::MoveGradient(T* gradient, Way way, Stream& stream) {
+  if (!rows_.is_split()) return;
+  for (int i = 1; i < rows_.chunks(); ++i) {
+    const int c = way == Way::kTogether ? i : rows_.chunks() - i;
+    T* const apart = rows_.Own(gradient, c);
+    T* const together = rows_.Packed(rows_.Own(gradient, 0), c);
+    device_.Copy(way == Way::kTogether ? apart : together, way == Way::kTogether ? together : apart,
+                 own_chunk_bytes(), stream);
+  }
 }
 
 template <typename T>
 absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
   const Chunk& chunk = chunks_.at(stage_pass.compute.chunk);
   const bool is_weight_half = stage_pass.compute.kind == ComputeKind::kBackwardWeight;
+  T* const gradient = is_weight_half ? nullptr : Gradient(stage_pass.gradient);
+  if (!is_weight_half && stage_pass.head < 0) MoveGradient(gradient, Way::kApart, stream);
   for (int i = static_cast<int>(chunk.units.size()) - 1; i >= 0; --i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
     if (is_weight_half) {
       chunk.units[i]->BackwardWeight(pass);
     } else {
       if (i > 0) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit - 1));
-      CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, Gradient(stage_pass.gradient)));
+      CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, gradient));
       store_.Release(pass.unit);
     }
     if (stage_pass.compute.kind == ComputeKind::kBackwardInput) continue;
     CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));
   }
+  if (!is_weight_half && !chunk.has_embedding) MoveGradient(gradient, Way::kTogether, stream);
   return absl::OkStatus();
 }
 

@@ -54,7 +54,8 @@ class Stage : public PipelineStage {
     bool deterministic = false;
     bool packed_documents = false;
     bool sequence_parallel = false;  // ResidualRows
-    bool overlaps = true;            // sums inside a layer run beside its arithmetic (SideStream)
+    int row_chunks = 1;              // ChunkedRows
+    bool overlaps = true;            // collectives inside a block run beside its arithmetic
     int micro_batch_size = 1;
     int sequence_length = 1;  // of a whole row
     ContextMethod context_method = ContextMethod::kRing;

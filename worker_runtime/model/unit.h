@@ -10,12 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/documents.h"
+#include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_attention.h"
-#include "worker_runtime/parallel/residual_rows.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
@@ -37,9 +36,8 @@ struct ScratchSizes {
 template <typename T>
 struct UnitSurroundings {
   Device* device = nullptr;
-  const ResidualRows* rows = nullptr;
+  ChunkedRows* rows = nullptr;
   Collective* cp = nullptr;
-  SideStream* side = nullptr;  // null where nothing runs beside
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
   T* wide = nullptr;    // scratch, as ScratchSizes say
@@ -48,11 +46,13 @@ struct UnitSurroundings {
 };
 
 // The residual stream between two units is residual + delta. With delta null it is the residual
-// alone. Both are (ResidualRows::own, hidden).
+// alone.
 template <typename T>
 struct Flow {
-  const T* residual = nullptr;
-  const T* delta = nullptr;  // still to be added; may lie in the scratch `hidden`
+  const T* residual = nullptr;  // (ChunkedRows::own, hidden)
+  // Still to be added: (rows, hidden), of which only the own rows count. It may lie in the scratch
+  // `hidden`, and be on its way there (ChunkedRows::Finish).
+  const T* delta = nullptr;
 };
 
 // One pass over one microbatch. Borrowed, in the device's memory.

@@ -1,5 +1,8 @@
 #include "worker_runtime/parallel/linear.h"
 
+#include <cstdint>
+
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
@@ -30,8 +33,9 @@ namespace {
 template <typename T>
 absl::Status TakeGradient(const LinearShape& shape, const T* dy, OverTp dy_over_tp,
                           const WeightGradient& dweight, const Float8Layer& float8,
-                          Stream& stream) {
+                          const ChunkedRows& rows, Stream& stream) {
   if (!float8.is_on()) return absl::OkStatus();
+  CONVENE_CHECK(rows.chunks() == 1);
   return Float8TakeGradient(shape, dy, dy_over_tp, dweight.data != nullptr, float8, stream);
 }
 
@@ -49,50 +53,91 @@ void OwnWeightGradient(const LinearShape& shape, const T* x, const Float8Layer& 
   LinearWeightGradient(shape, x, dy, dweight, stream);
 }
 
+LinearShape ChunkOf(const LinearShape& shape, const ChunkedRows& rows) {
+  return {rows.chunk_rows(), shape.out, shape.in};
+}
+
+int64_t FirstRow(const ChunkedRows& rows, int chunk) { return int64_t{chunk} * rows.chunk_rows(); }
+
+// Where rows are split, calls product(shape, first row) for each chunk as soon as the chunk of
+// `awaited` is there. Else all rows are there, and make one product.
+template <typename T, typename Product>
+absl::Status ForGatheredRows(const LinearShape& shape, const T* awaited, ChunkedRows& rows,
+                             Stream& stream, const Product& product) {
+  if (!rows.is_split()) {
+    product(shape, 0);
+    return absl::OkStatus();
+  }
+  for (int c = 0; c < rows.chunks(); ++c) {
+    CONVENE_RETURN_IF_ERROR(rows.Finish(awaited, c, stream));
+    product(ChunkOf(shape, rows), FirstRow(rows, c));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 template <typename T>
 absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                   const Float8Layer& float8, T* y, Stream& stream) {
-  if (float8.is_on()) return Float8Forward(shape, x, OverTp::kWhole, float8, y, stream);
-  LinearForward(shape, x, weight, y, stream);
-  return absl::OkStatus();
+                                   const Float8Layer& float8, T* y, ChunkedRows& rows,
+                                   Stream& stream) {
+  if (float8.is_on()) {
+    CONVENE_CHECK(rows.chunks() == 1);
+    return Float8Forward(shape, x, OverTp::kWhole, float8, y, stream);
+  }
+  return ForGatheredRows(shape, x, rows, stream, [&](const LinearShape& part, int64_t row) {
+    LinearForward(part, x + row * shape.in, weight, y + row * shape.out, stream);
+  });
 }
 
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const Float8Layer& float8, const T* dy, T* dx,
-                                    const WeightGradient& dweight, const ResidualRows& rows,
-                                    SideStream* side, Stream& stream) {
-  if (dweight.data == nullptr) side = nullptr;
-  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kSplit, dweight, float8, stream));
-  InputGradient(shape, weight, float8, dy, dx, stream);
-  CONVENE_RETURN_IF_ERROR(rows.Sum(dx, side != nullptr ? side->Fork(stream) : stream));
+                                    const WeightGradient& dweight, ChunkedRows& rows,
+                                    Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kSplit, dweight, float8, rows, stream));
+  for (int c = 0; c < rows.chunks(); ++c) {
+    InputGradient(ChunkOf(shape, rows), weight, float8, dy + FirstRow(rows, c) * shape.out,
+                  rows.Chunk(dx, c), stream);
+    CONVENE_RETURN_IF_ERROR(rows.StartSum(dx, c, stream, /*has_work=*/dweight.data != nullptr));
+  }
+  CONVENE_RETURN_IF_ERROR(rows.Finish(x, stream));
   OwnWeightGradient(shape, x, float8, dy, dweight, stream);
-  if (side == nullptr) return absl::OkStatus();
-  side->Join(stream);
-  return rows.tp().Check();
+  return absl::OkStatus();
 }
 
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                const Float8Layer& float8, T* y, const ResidualRows& rows,
+                                const Float8Layer& float8, T* y, ChunkedRows& rows,
                                 Stream& stream) {
   if (float8.is_on()) {
+    CONVENE_CHECK(rows.chunks() == 1);
     CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kSplit, float8, y, stream));
-  } else {
-    LinearForward(shape, x, weight, y, stream);
+    return rows.StartSum(y, 0, stream);
   }
-  return rows.Sum(y, stream);
+  for (int c = 0; c < rows.chunks(); ++c) {
+    LinearForward(ChunkOf(shape, rows), x + FirstRow(rows, c) * shape.in, weight, rows.Chunk(y, c),
+                  stream);
+    CONVENE_RETURN_IF_ERROR(rows.StartSum(y, c, stream));
+  }
+  return absl::OkStatus();
 }
 
+// The weight's gradient wants all of dy, so it comes last, unless dx takes the place of x.
 template <typename T>
 absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                  const Float8Layer& float8, const T* dy, T* dx,
-                                 const WeightGradient& dweight, Stream& stream) {
-  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kWhole, dweight, float8, stream));
-  OwnWeightGradient(shape, x, float8, dy, dweight, stream);
-  InputGradient(shape, weight, float8, dy, dx, stream);
+                                 const WeightGradient& dweight, ChunkedRows& rows, Stream& stream) {
+  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kWhole, dweight, float8, rows, stream));
+  if (dx == x) {
+    CONVENE_RETURN_IF_ERROR(rows.Finish(dy, stream));
+    OwnWeightGradient(shape, x, float8, dy, dweight, stream);
+  }
+  CONVENE_RETURN_IF_ERROR(
+      ForGatheredRows(shape, dy, rows, stream, [&](const LinearShape& part, int64_t row) {
+        InputGradient(part, weight, float8, dy + row * shape.out, dx + row * shape.in, stream);
+      }));
+  if (dx != x) OwnWeightGradient(shape, x, float8, dy, dweight, stream);
   return absl::OkStatus();
 }
 

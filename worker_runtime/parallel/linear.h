@@ -5,10 +5,9 @@
 
 #include "absl/status/status.h"
 #include "worker_runtime/device/dtype.h"
-#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/float8_linear.h"
-#include "worker_runtime/parallel/residual_rows.h"
 
 namespace convene::worker {
 
@@ -40,35 +39,36 @@ void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
 
 // The layers. Where `float8` is on, their products take 8-bit floats of its places
 // (float8_linear.h; the weight's codes in place of `weight`), and a tensor that is split over tp,
-// or over cp, is measured over these groups.
+// or over cp, is measured over these groups: so all of its rows are wanted at once. REQUIRES: then
+// the rows are one chunk.
 
-// Column-parallel: x is the same on all ranks, y (rows, out) is split. Errors: the collective's, in
-// 8-bit floats.
+// Column-parallel: all ranks have the same x, whose rows may still be on their way (ChunkedRows):
+// each chunk's product begins when the chunk is there. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                   const Float8Layer& float8, T* y, Stream& stream);
-
-// dx is overwritten with ResidualRows::Sum. With `side`, the sum runs there while
-// the weight's gradient is made, if it is; null where the group is one rank. Errors: the
-// collective's.
+                                   const Float8Layer& float8, T* y, ChunkedRows& rows,
+                                   Stream& stream);
+// dx is overwritten with the sum over ranks (ResidualRows::Sum), which is on its way then: each
+// chunk's runs beside the products of the next chunks, and of the weight's gradient, if it is made.
+// x may be on its way. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                     const Float8Layer& float8, const T* dy, T* dx,
-                                    const WeightGradient& dweight, const ResidualRows& rows,
-                                    SideStream* side, Stream& stream);
+                                    const WeightGradient& dweight, ChunkedRows& rows,
+                                    Stream& stream);
 
-// Row-parallel: y (rows, out) = ResidualRows::Sum of x W^T.
+// Row-parallel: y (rows, out) = ResidualRows::Sum of x W^T, which is on its way then, in chunks.
+// Errors: the collective's.
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                const Float8Layer& float8, T* y, const ResidualRows& rows,
-                                Stream& stream);
+                                const Float8Layer& float8, T* y, ChunkedRows& rows, Stream& stream);
 
-// dy is the same on all ranks; dx is overwritten, and may be x. Communication in 8-bit floats
-// alone, over cp. Errors: the collective's.
+// All ranks have the same dy, which may be on its way. dx is overwritten, and may be x. Errors: the
+// collective's.
 template <typename T>
 absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                  const Float8Layer& float8, const T* dy, T* dx,
-                                 const WeightGradient& dweight, Stream& stream);
+                                 const WeightGradient& dweight, ChunkedRows& rows, Stream& stream);
 
 // A weight's gradient behind a backward pass of either kind that made none. No communication.
 template <typename T>

@@ -1,11 +1,11 @@
-// A column-parallel layer's backward pass with the sum beside the weight's gradient, and without.
+// Tensor-parallel layers with their sums and gathers beside the products, and without.
 #include "worker_runtime/parallel/linear.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -14,10 +14,8 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
-#include "worker_runtime/device/side_stream.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/mesh/mesh.h"
-#include "worker_runtime/ops/float8.h"
 #include "worker_runtime/testing/device_array.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/places.h"
@@ -67,9 +65,9 @@ class WatchedSum : public testing::ForwardingCollective {
   int* const left_free_;
 };
 
-absl::Status Backward(testing::Place& place, bool is_split, bool beside, Outcome& outcome) {
+absl::Status Backward(testing::Place& place, bool is_split, bool beside, int chunks,
+                      Outcome& outcome) {
   Device& device = *place.device;
-  SideStream side(device);
   std::unique_ptr<Collective>& tp = place.communicators.tp;
   tp = std::make_unique<WatchedSum>(std::move(tp), device.compute(), &outcome.left_free_in_sum);
   const double own = tp->rank() + 1;
@@ -78,22 +76,23 @@ absl::Status Backward(testing::Place& place, bool is_split, bool beside, Outcome
   const DeviceArray<float> dy(Numbers(kShape.rows * kShape.out, 0.9 * own), device);
   const DeviceArray<float> dx(outcome.dx, device);
   const DeviceArray<float> dweight(outcome.dweight, device);
-  const absl::Status status = ColumnParallelBackward(
-      kShape, x.data(), weight.data(), Float8Layer{}, dy.data(), dx.data(),
-      {.data = dweight.data(), .adds = false}, ResidualRows(kShape.rows, kShape.in, is_split, *tp),
-      beside ? &side : nullptr, device.compute());
+  ChunkedRows rows(kShape.rows, kShape.in, is_split, *tp, chunks, beside ? &device : nullptr);
+  CONVENE_RETURN_IF_ERROR(
+      ColumnParallelBackward(kShape, x.data(), weight.data(), Float8Layer{}, dy.data(), dx.data(),
+                             {.data = dweight.data(), .adds = false}, rows, device.compute()));
+  CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), device.compute()));
   outcome.left_free = device.compute().left_free();
   outcome.dx = dx.Fetch();
   outcome.dweight = dweight.Fetch();
-  return status;
+  return absl::OkStatus();
 }
 
-std::vector<Outcome> OnAllRanks(bool is_split, bool beside) {
+std::vector<Outcome> OnAllRanks(bool is_split, bool beside, int chunks = 1) {
   const auto places = testing::Places::Make(kLayout);
   REQUIRE_OK(places);
   std::vector<Outcome> outcomes(kLayout.world_size());
   for (const absl::Status& end : (*places)->OnEveryRank([&](int rank) {
-         return Backward((**places)[rank], is_split, beside, outcomes[rank]);
+         return Backward((**places)[rank], is_split, beside, chunks, outcomes[rank]);
        })) {
     REQUIRE_OK(end);
   }
@@ -148,156 +147,111 @@ TEST_CASE("a rank with half of the rows has its half of the sum, and can gather 
   for (const std::vector<float>& all : gathered) CHECK(all == whole[0].dx);
 }
 
-// A layer's three products in 8-bit floats on one rank, and the same by the definition, in double.
-struct Float8Products {
-  std::vector<float> y, dx, dweight;
+// Results of a rank's layers: the rows that it holds, by their number among all rows, of what is
+// summed; all rows of the rest.
+struct LayersOutcome {
+  std::map<int, std::vector<float>> sum_forward, sum_backward;
+  std::vector<float> column_forward, row_dx, row_dweight, column_dweight;
 };
 
-constexpr LinearShape kFloat8Shape = {.rows = 48, .out = 32, .in = 16};
-
-absl::Status MultiplyFloat8(testing::Place& place, bool later, Float8Products& products) {
-  Device& device = *place.device;
-  const auto& [rows, out, in] = kFloat8Shape;
-  Stream& stream = device.compute();
-  const DeviceArray<float> x(Numbers(rows * in, 0.3), device);
-  const DeviceArray<float> weight(Numbers(out * in, 0.7), device);
-  const DeviceArray<float> dy(Numbers(rows * out, 0.9), device);
-  const DeviceArray<float> y(std::vector<float>(rows * out, NAN), device);
-  const DeviceArray<float> dx(std::vector<float>(rows * in, NAN), device);
-  const DeviceArray<float> dweight(std::vector<float>(out * in, NAN), device);
-  const DeviceArray<float> scales(std::vector<float>(6, NAN), device);
-  const DeviceArray<uint8_t> codes(std::vector<uint8_t>(2 * out * in), device);
-  const DeviceArray<uint8_t> scratch(std::vector<uint8_t>(rows * (in + 2 * out)), device);
-  uint8_t* const gradient = scratch.data() + rows * in;
-  const Float8Layer layer = {
-      .weight = {codes.data(), codes.data() + out * in, scales.data(), scales.data() + 1},
-      .input = {scratch.data(), scratch.data(), scales.data() + 2, scales.data() + 3},
-      .gradient = {gradient, gradient + rows * out, scales.data() + 4, scales.data() + 5},
-      .tp = place.communicators.tp.get(),
-      .cp = place.communicators.cp.get()};
-  LargestMagnitude(out * in, weight.data(), layer.weight.largest, stream);
-  QuantizeFloat8(out, in, weight.data(), DType::kE4M3, layer.weight.largest, layer.weight.inverse,
-                 layer.weight.codes, layer.weight.turned, stream);
-  const ResidualRows of_rows(rows, in, /*is_split=*/false, *layer.tp);
-  CONVENE_RETURN_IF_ERROR(
-      ColumnParallelForward<float>(kFloat8Shape, x.data(), nullptr, layer, y.data(), stream));
-  const WeightGradient gradient_of_weight = {.data = dweight.data(), .adds = false};
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(
-      kFloat8Shape, x.data(), nullptr, layer, dy.data(), dx.data(),
-      later ? WeightGradient{} : gradient_of_weight, of_rows, nullptr, stream));
-  if (later) {
-    LaterWeightGradient<float>(kFloat8Shape, x.data(), layer, dy.data(), gradient_of_weight,
-                               stream);
+std::map<int, std::vector<float>> OwnRows(const ChunkedRows& rows, const std::vector<float>& all,
+                                          int columns) {
+  std::map<int, std::vector<float>> own;
+  for (int c = 0; c < rows.chunks(); ++c) {
+    const ptrdiff_t first = (rows.Own(all.data(), c) - all.data()) / columns;
+    for (ptrdiff_t row = first; row < first + rows.chunk().own(); ++row) {
+      const auto begin = all.begin() + row * columns;
+      own[static_cast<int>(row)] = {begin, begin + columns};
+    }
   }
-  products = {y.Fetch(), dx.Fetch(), dweight.Fetch()};
+  return own;
+}
+
+// Small whole numbers, so that sums are the same in any order: a product of fewer rows may be
+// another one of the library's.
+std::vector<float> WholeNumbers(int count, int factor) {
+  std::vector<float> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back(static_cast<float>((i * factor) % 11 - 5));
+  return numbers;
+}
+
+// Each product reads what a collective beside brings, and each collective what a product makes.
+absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool beside,
+                       LayersOutcome& outcome) {
+  Device& device = *place.device;
+  Stream& stream = device.compute();
+  Collective& tp = *place.communicators.tp;
+  constexpr LinearShape kColumn = {.rows = 12, .out = 6, .in = 7};
+  constexpr LinearShape kRow = {.rows = 12, .out = 7, .in = 6};
+  const Float8Layer none_in_8_bits;
+  const int own = tp.rank() + 1;
+  const DeviceArray<float> wide(WholeNumbers(12 * 7, 3), device);  // the same on all ranks
+  const DeviceArray<float> narrow(WholeNumbers(12 * 6, 4 + own), device);
+  const DeviceArray<float> weight(WholeNumbers(7 * 6, 7 + own), device);
+  const std::vector<float> none_wide(12 * 7, NAN), none_narrow(12 * 6, NAN), none_weight(42, NAN);
+  const DeviceArray<float> y(none_narrow, device), sum(none_wide, device), dx(none_wide, device),
+      gathered(none_wide, device), row_dx(none_narrow, device), row_dweight(none_weight, device),
+      column_dweight(none_weight, device);
+  ChunkedRows rows(12, 7, is_split, tp, chunks, beside ? &device : nullptr);
+  for (int c = 0; c < chunks; ++c) {
+    device.Copy(rows.Own(wide.data(), c), rows.Own(gathered.data(), c),
+                rows.chunk().own_count() * sizeof(float), stream);
+    CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), c, stream));
+  }
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(kColumn, gathered.data(), weight.data(),
+                                                none_in_8_bits, y.data(), rows, stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(kRow, narrow.data(), weight.data(), none_in_8_bits,
+                                             sum.data(), rows, stream));
+  CONVENE_RETURN_IF_ERROR(rows.Finish(sum.data(), stream));
+  CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(kRow, narrow.data(), weight.data(), none_in_8_bits,
+                                              gathered.data(), row_dx.data(),
+                                              {row_dweight.data(), false}, rows, stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(kColumn, gathered.data(), weight.data(),
+                                                 none_in_8_bits, narrow.data(), dx.data(),
+                                                 {column_dweight.data(), false}, rows, stream));
+  CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), stream));
+  outcome = {OwnRows(rows, sum.Fetch(), 7), OwnRows(rows, dx.Fetch(), 7), y.Fetch(), row_dx.Fetch(),
+             row_dweight.Fetch(),           column_dweight.Fetch()};
   return absl::OkStatus();
 }
 
-// The numbers that stand for `values` after they were rounded.
-template <DType kType>
-std::vector<double> Rounded(const std::vector<float>& values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  const float scale = Float8Scale(kType, largest);
-  std::vector<double> rounded;
-  for (const float value : values) {
-    rounded.push_back(double{DecodeFloat8(kType, EncodeFloat8<kType>(value * scale))} / scale);
-  }
-  return rounded;
-}
-
-// The furthest that a sum over `count` products is from what was computed. `a(i, l)`, `b(j, l)`.
-template <typename A, typename B>
-double Furthest(const std::vector<float>& c, int rows, int columns, int count, A a, B b) {
-  double furthest = 0;
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < columns; ++j) {
-      double sum = 0;
-      for (int l = 0; l < count; ++l) sum += a(i, l) * b(j, l);
-      furthest = std::max(furthest, std::abs(sum - double{c[i * columns + j]}));
-    }
-  }
-  return furthest;
-}
-
-TEST_CASE("a layer in 8-bit floats multiplies e4m3, and gradients of outputs in e5m2") {
-  if (!testing::HasPlacesOrSkips(1)) return;
-  const auto places = testing::Places::Make({});
+std::vector<LayersOutcome> LayersOnAllRanks(bool is_split, int chunks, bool beside) {
+  const auto places = testing::Places::Make(kLayout);
   REQUIRE_OK(places);
-  const auto& [rows, out, in] = kFloat8Shape;
-  const std::vector<double> x = Rounded<DType::kE4M3>(Numbers(rows * in, 0.3));
-  const std::vector<double> weight = Rounded<DType::kE4M3>(Numbers(out * in, 0.7));
-  const std::vector<double> dy = Rounded<DType::kE5M2>(Numbers(rows * out, 0.9));
-  const auto along = [](const std::vector<double>& matrix, int width) {
-    return [&matrix, width](int i, int l) { return matrix[i * width + l]; };
-  };
-  const auto across = [](const std::vector<double>& matrix, int width) {
-    return [&matrix, width](int i, int l) { return matrix[l * width + i]; };
-  };
-  for (const bool later : {false, true}) {
-    Float8Products products;
-    for (const absl::Status& end : (*places)->OnEveryRank(
-             [&](int rank) { return MultiplyFloat8((**places)[rank], later, products); })) {
-      REQUIRE_OK(end);
-    }
-    constexpr double kSums = 1e-5;  // of up to 48 products below 1, in float
-    CHECK(Furthest(products.y, rows, out, in, along(x, in), along(weight, in)) < kSums);
-    CHECK(Furthest(products.dx, rows, in, out, along(dy, out), across(weight, in)) < kSums);
-    CHECK(Furthest(products.dweight, out, in, rows, across(dy, out), across(x, in)) < kSums);
+  std::vector<LayersOutcome> outcomes(kLayout.world_size());
+  for (const absl::Status& end : (*places)->OnEveryRank([&](int rank) {
+         return RunLayers((**places)[rank], is_split, chunks, beside, outcomes[rank]);
+       })) {
+    REQUIRE_OK(end);
   }
+  return outcomes;
 }
 
-// The largest magnitudes by which two tp or cp ranks round what they share.
-struct Largest {
-  float input = 0;
-  float gradient = 0;
-};
-
-// A row-parallel layer's input and a column-parallel layer's gradient: the tensors of a block whose
-// columns tp ranks have in parts.
-absl::Status MeasureShared(testing::Place& place, int rank, Largest& largest) {
-  Device& device = *place.device;
-  const auto& [rows, out, in] = kFloat8Shape;
-  Stream& stream = device.compute();
-  const std::vector<float> of_rank(rows * (in + out), static_cast<float>(3 - rank));
-  const DeviceArray<float> numbers(of_rank, device);
-  Memory* const memory = place.collective_memory.get();
-  const DeviceArray<float> scales(std::vector<float>(6, 1), device, memory);
-  const DeviceArray<uint8_t> codes(std::vector<uint8_t>(rows * (in + out) + out * in), device);
-  uint8_t* const gradient = codes.data() + rows * in;
-  uint8_t* const weight = gradient + rows * out;
-  const Float8Layer layer = {
-      .weight = {weight, weight, scales.data(), scales.data() + 1},
-      .input = {codes.data(), codes.data(), scales.data() + 2, scales.data() + 3},
-      .gradient = {gradient, gradient, scales.data() + 4, scales.data() + 5},
-      .tp = place.communicators.tp.get(),
-      .cp = place.communicators.cp.get()};
-  const DeviceArray<float> sums(of_rank, device, memory);
-  CONVENE_RETURN_IF_ERROR(
-      RowParallelForward<float>(kFloat8Shape, numbers.data(), nullptr, layer, sums.data(),
-                                ResidualRows(rows, out, /*is_split=*/false, *layer.tp), stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(
-      kFloat8Shape, numbers.data(), nullptr, layer, numbers.data(), sums.data(), {},
-      ResidualRows(rows, in, /*is_split=*/false, *layer.tp), nullptr, stream));
-  const std::vector<float> all = scales.Fetch();
-  largest = {all[2], all[4]};
-  return absl::OkStatus();
-}
-
-TEST_CASE("tensors that ranks share are rounded by the largest magnitude of all of them") {
-  if (!testing::HasPlacesOrSkips(2)) return;
-  for (const Layout& layout : {Layout{.tp = 2}, Layout{.cp = 2}}) {
-    INFO(layout.ToString());
-    const auto places = testing::Places::Make(layout);
-    REQUIRE_OK(places);
-    std::vector<Largest> largest(2);
-    for (const absl::Status& end : (*places)->OnEveryRank(
-             [&](int rank) { return MeasureShared((**places)[rank], rank, largest[rank]); })) {
-      REQUIRE_OK(end);
-    }
-    for (const Largest& on_rank : largest) {
-      CHECK(on_rank.input == 3);
-      CHECK(on_rank.gradient == 3);
+TEST_CASE("layers whose rows go in chunks give what whole rows give") {
+  if (!testing::HasPlacesOrSkips(kLayout.world_size())) return;
+  const std::vector<LayersOutcome> whole = LayersOnAllRanks(/*is_split=*/false, 1, false);
+  for (const bool is_split : {false, true}) {
+    for (const int chunks : {1, 2, 3}) {
+      for (const bool beside : {false, true}) {
+        if (testing::OnGpus() && !beside) continue;
+        INFO((is_split ? "split, " : "") << chunks << (beside ? ", beside" : ""));
+        const std::vector<LayersOutcome> cut = LayersOnAllRanks(is_split, chunks, beside);
+        std::set<int> held;
+        for (int rank = 0; rank < kLayout.world_size(); ++rank) {
+          for (const auto& [row, values] : cut[rank].sum_forward) {
+            held.insert(row);
+            CHECK(values == whole[rank].sum_forward.at(row));
+            CHECK(cut[rank].sum_backward.at(row) == whole[rank].sum_backward.at(row));
+          }
+          CHECK(cut[rank].sum_forward.size() == (is_split ? 6 : 12));
+          CHECK(cut[rank].column_forward == whole[rank].column_forward);
+          CHECK(cut[rank].row_dx == whole[rank].row_dx);
+          CHECK(cut[rank].row_dweight == whole[rank].row_dweight);
+          CHECK(cut[rank].column_dweight == whole[rank].column_dweight);
+        }
+        CHECK(held.size() == 12);
+      }
     }
   }
 }

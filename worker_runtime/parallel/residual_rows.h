@@ -29,8 +29,9 @@ class ResidualRows {
     CONVENE_CHECK(!is_split || rows % tp.size() == 0);
   }
 
-  int own() const { return own_; }  // how many rows this rank holds
-  size_t own_count() const { return is_split_ ? count_ / tp_->size() : count_; }  // elements
+  int own() const { return own_; }         // how many rows this rank holds
+  size_t count() const { return count_; }  // elements of all rows
+  size_t own_count() const { return is_split_ ? count_ / tp_->size() : count_; }
   bool is_split() const { return is_split_; }
   Collective& tp() const { return *tp_; }
 

@@ -19,7 +19,7 @@ VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank) {
 template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
                                          const int32_t* tokens, const T* table, T* y,
-                                         const ResidualRows& residual, Stream& stream) {
+                                         const ChunkedRows& residual, Stream& stream) {
   EmbeddingForward(rows, hidden, slice.begin, slice.end, tokens, table, y, stream);
   return residual.Sum(y, stream);
 }

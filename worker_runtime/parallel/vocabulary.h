@@ -10,7 +10,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
-#include "worker_runtime/parallel/residual_rows.h"
+#include "worker_runtime/parallel/chunked_rows.h"
 
 namespace convene::worker {
 
@@ -28,7 +28,7 @@ VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank);
 template <typename T>
 absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
                                          const int32_t* tokens, const T* table, T* y,
-                                         const ResidualRows& residual, Stream& stream);
+                                         const ChunkedRows& residual, Stream& stream);
 
 struct CrossEntropyBuffers {
   float* slice_max = nullptr;  // (rows)

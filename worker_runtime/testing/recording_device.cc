@@ -49,15 +49,9 @@ class RecordingDevice::WatchedCollective final : public Collective {
   int rank() const override { return collective_.rank(); }
   int size() const override { return collective_.size(); }
   absl::Status Call(const CollectiveCall& call, Stream& stream) override {
-    const OpScope scope(stream, CollectiveName(call.kind));
-    if (device_.NumberOf(stream) != StreamNumber::kCompute) {
-      device_.Watch(call.input);
-      device_.Watch(call.output);
-      if (call.kind == CollectiveKind::kBroadcast && call.root == rank())
-        return BroadcastCopy(call);
-    }
-    AwaitBroadcast();
-    return collective_.Call(call, stream);
+    const absl::Status status = CallRecorded(call, stream);
+    device_.calls_.back().collective_bytes = call.output.size_bytes();
+    return status;
   }
   absl::StatusOr<PendingMessage> Send(ConstElements data, int peer, Stream& stream) override {
     const OpScope scope(stream, "send");
@@ -75,6 +69,17 @@ class RecordingDevice::WatchedCollective final : public Collective {
   void Abort(absl::string_view why) override { collective_.Abort(why); }
 
  private:
+  absl::Status CallRecorded(const CollectiveCall& call, Stream& stream) {
+    const OpScope scope(stream, CollectiveName(call.kind));
+    if (device_.NumberOf(stream) != StreamNumber::kCompute) {
+      device_.Watch(call.input);
+      device_.Watch(call.output);
+      if (call.kind == CollectiveKind::kBroadcast && call.root == rank())
+        return BroadcastCopy(call);
+    }
+    AwaitBroadcast();
+    return collective_.Call(call, stream);
+  }
   // The root has read its data on return. Others may receive a copy of them later: they may wait
   // until then for what the root's compute sends them next.
   absl::Status BroadcastCopy(const CollectiveCall& call) {
@@ -130,6 +135,10 @@ bool RecordingDevice::WatchedMemory::Holds(const void* data) const {
   if (after == blocks_.begin()) return false;
   const auto& [begin, bytes] = *std::prev(after);
   return place < begin + bytes;
+}
+
+void RecordingDevice::WatchMemory() {
+  for (const auto& [begin, bytes] : memory_.blocks()) watch_.Add(const_cast<char*>(begin), bytes);
 }
 
 void RecordingDevice::Watch(ConstElements data) {

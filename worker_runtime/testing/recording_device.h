@@ -29,6 +29,9 @@ class RecordingDevice final : public Device {
   ~RecordingDevice() override;
 
   void Watch(ConstElements data);
+  // The same for each block of memory() by now. Where tensors share pages, streams seem to
+  // race.
+  void WatchMemory();
 
   // Every call so far. Memory touched outside of any op stands as an op of compute, kNoOp.
   static constexpr char kNoOp[] = "no op";
@@ -75,6 +78,7 @@ class RecordingDevice final : public Device {
     absl::StatusOr<void*> Allocate(size_t bytes) override;
     void Free(void* data, size_t bytes) override;
     bool Holds(const void* data) const;
+    const std::map<const char*, size_t>& blocks() const { return blocks_; }
 
    private:
     PageWatch& watch_;

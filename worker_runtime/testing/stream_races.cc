@@ -132,6 +132,41 @@ int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls)
   return ops;
 }
 
+StreamTime TimeOfCompute(const std::vector<StreamCall>& calls, int first,
+                         absl::FunctionRef<double(const StreamCall&)> duration) {
+  constexpr int kCompute = static_cast<int>(StreamNumber::kCompute);
+  std::array<double, kStreams> end = {};  // of what each stream holds
+  std::map<int, double> events;
+  double host = 0;
+  StreamTime time;
+  for (size_t i = first; i < calls.size(); ++i) {
+    const StreamCall& call = calls[i];
+    const int stream = static_cast<int>(call.stream);
+    switch (call.kind) {
+      case Kind::kOp: {
+        const double taken = duration(call);
+        end[stream] = std::max(end[stream], host) + taken;
+        if (stream == kCompute && call.collective_bytes == 0) time.work += taken;
+        break;
+      }
+      case Kind::kRecord:
+        events[call.event] = end[stream];
+        break;
+      case Kind::kOrder:
+        end[stream] = std::max(end[stream], events[call.event]);
+        break;
+      case Kind::kWait:
+        host = std::max(host, events[call.event]);
+        break;
+      case Kind::kSynchronize:
+        host = *std::max_element(end.begin(), end.end());
+        break;
+    }
+  }
+  time.waiting = end[kCompute] - time.work;
+  return time;
+}
+
 std::vector<int> OrderingCalls(const std::vector<StreamCall>& calls, int first) {
   std::set<int> ordering;
   std::map<int, int> recorded;  // by event: its last kRecord

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "worker_runtime/testing/page_watch.h"
 
 namespace convene::worker::testing {
@@ -27,6 +28,7 @@ struct StreamCall {
   StreamNumber stream = StreamNumber::kCompute;
   std::string op;
   std::vector<PageTouch> touches;
+  size_t collective_bytes = 0;  // of a collective's output
   int event = -1;
 };
 
@@ -46,6 +48,17 @@ std::vector<std::string> FindAtOnce(const std::set<std::string>& ops, StreamNumb
 // Ops of compute that need not wait for all that `other` holds when they are queued: the two may
 // run at once.
 int64_t CountOpsBeside(StreamNumber other, const std::vector<StreamCall>& calls);
+
+// How long compute() works from call number `first` on, and how long it waits meanwhile: for other
+// streams, and for its own collectives, which count as waiting. A stream does one op after the
+// other, each as soon as the events before it have passed; ops take what `duration` says, and
+// queueing them takes no time.
+struct StreamTime {
+  double work = 0;
+  double waiting = 0;
+};
+StreamTime TimeOfCompute(const std::vector<StreamCall>& calls, int first,
+                         absl::FunctionRef<double(const StreamCall&)> duration);
 
 // Calls, by number from `first` on, that order streams: kOrder; with the host's stream, which only
 // the host's waits order with others, kWait for its events, and the last kWait before its ops; and

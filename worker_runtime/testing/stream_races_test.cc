@@ -71,6 +71,34 @@ TEST_CASE("what the host has waited for is ordered, and nothing else") {
   CHECK(OrderingCalls(calls, 0).empty());
 }
 
+TEST_CASE("compute waits for its own collectives, and for another stream until its event") {
+  StreamCall sum = Op(kCommunication, "sum", {});
+  sum.collective_bytes = 5;
+  StreamCall own_sum = sum;
+  own_sum.stream = kCompute;
+  const auto duration = [](const StreamCall& call) {
+    return call.collective_bytes > 0 ? static_cast<double>(call.collective_bytes) : 2.0;
+  };
+  const StreamCall op = Op(kCompute, "a", {});
+  const std::vector<StreamCall> calls = {op,
+                                         Call(Kind::kRecord, kCompute, 0),
+                                         Call(Kind::kOrder, kCommunication, 0),
+                                         sum,  // from 2 to 7
+                                         Call(Kind::kRecord, kCommunication, 1),
+                                         op,  // to 4
+                                         Call(Kind::kOrder, kCompute, 1),
+                                         op,        // to 9
+                                         own_sum};  // to 14
+  CHECK(TimeOfCompute(calls, 0, duration).work == 6);
+  CHECK(TimeOfCompute(calls, 0, duration).waiting == 3 + 5);
+  CHECK(TimeOfCompute(calls, 5, duration).waiting == 5);
+  std::vector<StreamCall> of_host = calls;
+  of_host[6] = Call(Kind::kWait, kCompute, 1);
+  CHECK(TimeOfCompute(of_host, 0, duration).waiting == 3 + 5);
+  of_host[6] = Call(Kind::kSynchronize, kCompute);
+  CHECK(TimeOfCompute(of_host, 0, duration).waiting == 3 + 5);
+}
+
 TEST_CASE("ops beside communication are those that do not wait for it") {
   CHECK(CountOpsBeside(kCommunication, {Op(kCompute, "a", {}), Op(kCommunication, "reduce", {}),
                                         Op(kCompute, "b", {}), Op(kCompute, "c", {}),

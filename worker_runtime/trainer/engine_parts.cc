@@ -76,8 +76,8 @@ DocumentFeed::Options DocumentsOf(const EngineOptions& options, const ContextCut
           .microbatches = options.microbatches};
 }
 
-Stage::Options StageOptionsOf(const EngineOptions& options, const RankPlan& training,
-                              const RankPlan& validation) {
+Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
+                              const RankPlan& training, const RankPlan& validation) {
   return {.config = options.model,
           .dtype = options.dtype,
           // Copies of gathered weights would be as large as the weights that ranks do not keep.
@@ -88,6 +88,7 @@ Stage::Options StageOptionsOf(const EngineOptions& options, const RankPlan& trai
           .deterministic = options.deterministic,
           .packed_documents = options.packed_documents,
           .sequence_parallel = options.sequence_parallel,
+          .row_chunks = RowChunksOf(options, device).chunks,
           .overlaps = options.overlap_communication,
           .micro_batch_size = options.micro_batch_size,
           .sequence_length = options.sequence_length,
@@ -105,6 +106,13 @@ Schedule ScheduleOf(const EngineOptions& options) {
 }
 
 }  // namespace
+
+ChunkChoice RowChunksOf(const EngineOptions& options, DeviceKind device) {
+  if (options.float8) return {1, "1: 8-bit floats take one scale for all rows of a micro batch"};
+  return ChooseChunks(options.micro_batch_size * options.sequence_length / options.layout.cp,
+                      options.model.hidden_size * SizeOf(options.dtype), options.sequence_parallel,
+                      options.layout.tp, device, options.row_chunks);
+}
 
 StepPlans::StepPlans(const EngineOptions& options) {
   const Schedule schedule = ScheduleOf(options);
@@ -150,9 +158,9 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
                  .overlaps = options.overlap_communication,
                  .timeout = options.timeout},
                 device, arena, staging),
-      stage(Stage::Make(
-          StageOptionsOf(options, plans.training[coordinate.pp], plans.validation[coordinate.pp]),
-          units, store, *communicators.tp, *communicators.cp, device, arena)) {}
+      stage(Stage::Make(StageOptionsOf(options, device.kind(), plans.training[coordinate.pp],
+                                       plans.validation[coordinate.pp]),
+                        units, store, *communicators.tp, *communicators.cp, device, arena)) {}
 
 std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
   const StepPlans plans(options);

@@ -17,6 +17,7 @@
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/optimizer/update_rule.h"
+#include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/plan.h"
@@ -41,6 +42,7 @@ struct EngineOptions {
   // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
   // tp.
   bool sequence_parallel = false;
+  int row_chunks = 0;  // ChooseChunks: at most as many; 0: as it pays
   // Collectives run beside the arithmetic where they can; the results are the same bits.
   bool overlap_communication = true;
   bool packed_documents = false;  // each TokenBatch says where documents begin
@@ -80,6 +82,9 @@ struct EngineOptions {
   // device. Borrowed. Null: device.memory().
   Memory* collective_memory = nullptr;
 };
+
+// PURE. Into how many chunks the rows of a microbatch are cut (parallel/chunked_rows.h).
+ChunkChoice RowChunksOf(const EngineOptions& options, DeviceKind device);
 
 // PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many
 // microbatches.

@@ -60,6 +60,8 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
                            .layout = layout,
                            .dtype = dtype,
                            .recompute = zero_stage == 3 ? Recompute::kFull : Recompute::kNone,
+                           .sequence_parallel = zero_stage == 3 && layout.tp <= 4,
+                           .row_chunks = 2,
                            .packed_documents = copies,
                            .micro_batch_size = 2,
                            .sequence_length = 16,
@@ -83,6 +85,26 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
     CHECK(device.of_device.allocated == plan.device_bytes);
     CHECK(device.of_host.allocated == plan.host_bytes);
   }
+}
+
+TEST_CASE("the plan has the gradient that rows in chunks keep beside its layer's input") {
+  if (testing::OnGpus()) return;  // PURE
+  EngineOptions options = {.model = *NamedModel("llama-tiny"),
+                           .layout = {.tp = 2},
+                           .sequence_parallel = true,
+                           .row_chunks = 1,
+                           .micro_batch_size = 2,
+                           .sequence_length = 64};
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const size_t whole = PlanMemory(options, *device).front().device_bytes;
+  options.row_chunks = 2;
+  const int rows = options.micro_batch_size * options.sequence_length;
+  const int wider = (options.model.ffn_size - options.model.heads * options.model.head_size) / 2;
+  CHECK(PlanMemory(options, *device).front().device_bytes == whole + sizeof(float) * rows * wider);
+  options.sequence_parallel = false;
+  const size_t not_split = PlanMemory(options, *device).front().device_bytes;
+  options.row_chunks = 1;
+  CHECK(PlanMemory(options, *device).front().device_bytes == not_split);
 }
 
 // A line of /proc/self/status, in bytes.

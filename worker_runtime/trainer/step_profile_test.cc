@@ -71,13 +71,13 @@ TEST_CASE("no steps, no profile") { CHECK(ProfileText({{"MatMul", 1, 1}}, {}, {}
 
 // A tensor-parallel layer's backward pass.
 absl::Status Backward(Device& device, Collective& tp) {
-  SideStream side(device);
+  ChunkedRows rows(1, 1, /*is_split=*/false, tp, /*chunks=*/1, &device);
   const DeviceArray<float> x({1}, device), weight({2}, device), dy({3}, device);
   const DeviceArray<float> dx({0}, device), dweight({0}, device);
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward({1, 1, 1}, x.data(), weight.data(), {}, dy.data(),
                                                  dx.data(), {.data = dweight.data(), .adds = false},
-                                                 ResidualRows(1, 1, /*is_split=*/false, tp), &side,
-                                                 device.compute()));
+                                                 rows, device.compute()));
+  CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), device.compute()));
   return device.Synchronize(absl::Minutes(1));
 }
 

@@ -453,6 +453,12 @@ void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
   if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
   const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
   if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
+  if (is_gpu && layout.tp > 1) {
+    std::printf(
+        "row chunks   %s\n",
+        RowChunksOf(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device.kind())
+            .why.c_str());
+  }
   const std::string slow = WhySlowAttention(options, layout, is_gpu);
   if (!slow.empty()) spdlog::warn("{}", slow);
   std::fflush(stdout);

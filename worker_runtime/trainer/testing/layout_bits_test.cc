@@ -127,6 +127,29 @@ TEST_CASE("collectives beside the arithmetic change no bit of what is sharded, n
   }
 }
 
+TEST_CASE("rows in chunks: the same bits beside the arithmetic, recomputed and in halves",
+          "[once]") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  Run run{Tiny(true), {.pp = 2, .dp = 1, .tp = 2}, 8, 2};
+  run.row_chunks = 4;
+  CheckOverlapChangesNoBit(run);
+  run.steps = testing::StepsOfBits();
+  const Curve kept = CurveOf(run);
+  run.row_chunks = 1;
+  CheckSameCurve(CurveOf(run), kept);
+  run.row_chunks = 4;
+  if (testing::OnGpus()) return;
+  for (const Recompute& recompute :
+       {Recompute::kSelective, Recompute::kFull, Recompute{.norms = true},
+        Recompute{.norms = true, .swiglu = true, .attention = true, .mlp = true}}) {
+    run.recompute = recompute;
+    CheckSameBits(CurveOf(run), kept);
+  }
+  run.recompute = Recompute::kSelective;
+  run.schedule = "zb-h1";
+  CheckSameBits(CurveOf(run), kept);
+}
+
 TEST_CASE("replicas hold the same bits after training") {
   if (testing::OnGpus()) return;  // copies_test has it
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

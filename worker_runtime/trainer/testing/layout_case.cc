@@ -99,6 +99,7 @@ const std::vector<LayoutAxis>& LayoutAxes() {
        Kind::kExecution,
        {0, 1, 2},
        {"off", "on", "where_possible"}},
+      {"row_chunks", &C::row_chunks, Kind::kExecution, {0, 2, 3, 4}},
       {"cp_method", &C::cp_method, Kind::kExecution, {0, 1, 2}, {"ring", "allgather", "ulysses"}},
       {"recompute",
        &C::recompute,

@@ -92,6 +92,7 @@ TrainingRun RunOf(const LayoutCase& c, bool on_gpus) {
                                  : Transport::kLoopback};
   run.engine.timeout = EngineOptions().timeout;  // on emulated GPUs a step may take long
   run.engine.bucket_count_min = c.bucket;
+  run.engine.row_chunks = c.row_chunks;
   return run;
 }
 

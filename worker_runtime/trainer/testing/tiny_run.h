@@ -41,6 +41,7 @@ struct TinyRun {
   bool offload_parameters = false;
   bool packed = false;
   bool overlap_communication = true;
+  int row_chunks = 0;
   const char* schedule = "1f1b";
   ContextMethod context_method = ContextMethod::kRing;
   Transport transport = TestedTransports().front();
@@ -95,6 +96,7 @@ inline Curve CurveOf(const TinyRun& run) {
                         .reduce_dtype = run.reduce_dtype,
                         .recompute = run.recompute,
                         .sequence_parallel = run.layout.tp > 1,
+                        .row_chunks = run.row_chunks,
                         .overlap_communication = run.overlap_communication,
                         .packed_documents = run.packed,
                         .micro_batch_size = cut.micro_batch_size,

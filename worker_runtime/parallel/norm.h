@@ -1,0 +1,40 @@
+// RMSNorm of the residual stream's rows on one rank: ops/rms_norm.h, chunk by chunk, between the
+// collectives before and behind it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
+#include "worker_runtime/parallel/chunked_rows.h"
+#include "worker_runtime/parallel/linear.h"
+
+namespace convene::worker {
+
+// The weights and what the forward pass keeps of one norm.
+template <typename T>
+struct Norm {
+  int columns = 0;
+  const T* weight = nullptr;  // (columns)
+  float epsilon = 0;
+  float* inverse_rms = nullptr;  // (own rows)
+};
+
+// sum = x + delta, y = RMSNorm(sum). x, sum: (own rows, columns); delta, y: (rows, columns), where
+// delta may be on its way, and null: see RmsNormForward. y's rows of all ranks are on their way
+// then. Errors: the collective's.
+template <typename T>
+absl::Status NormForward(const Norm<T>& norm, const T* x, const T* delta, T* sum, T* y,
+                         ChunkedRows& rows, Stream& stream);
+
+// y again, from sum.
+template <typename T>
+absl::Status NormAgain(const Norm<T>& norm, const T* sum, T* y, ChunkedRows& rows, Stream& stream);
+
+// dx gets (`add_to_dx`: is added) the gradient of sum. dy, which may be on its way, and dx:
+// (rows, columns), of which the own rows count.
+template <typename T>
+absl::Status NormBackward(const Norm<T>& norm, const T* sum, const T* dy, bool add_to_dx, T* dx,
+                          const WeightGradient& dweight, const Workspace& workspace,
+                          ChunkedRows& rows, Stream& stream);
+
+}  // namespace convene::worker
