@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -13,6 +15,7 @@
 #include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/parallel/vocabulary.h"
+#include "worker_runtime/pipeline/graphed_ops.h"
 
 namespace convene::worker {
 namespace {
@@ -54,6 +57,10 @@ class StageOf final : public Stage {
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
   absl::Status Backward(const StagePass& pass, Stream& stream);
+  // A chunk's i-th unit, through StagePass::graphs where they are.
+  absl::Status ForwardUnit(const StagePass& stage_pass, int i, const Pass<T>& pass, T* target,
+                           Flow<T>& flow);
+  absl::Status BackwardUnit(const StagePass& stage_pass, int i, const Pass<T>& pass, T* gradient);
   enum class Way { kTogether, kApart };
   void MoveGradient(T* gradient, Way way, Stream& stream);
   absl::StatusOr<Pass<T>> MakePass(const StagePass& pass, int unit, Stream& stream);
@@ -99,6 +106,8 @@ class StageOf final : public Stage {
   double* loss_sum_ = nullptr;
 
   StageBatch batch_;
+  // By chunk, microbatch and unit, where units are graphs: see ForwardUnit.
+  std::map<std::tuple<int, int, int>, Flow<T>> outputs_;
 };
 
 template <typename T>
@@ -300,6 +309,38 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .weights = weights};
 }
 
+// A graph that is launched runs no code of the host, so the flow behind the unit is kept from the
+// run that was captured.
+template <typename T>
+absl::Status StageOf<T>::ForwardUnit(const StagePass& stage_pass, int i, const Pass<T>& pass,
+                                     T* target, Flow<T>& flow) {
+  const auto& [kind, number, microbatch] = stage_pass.compute;
+  Unit<T>& unit = *chunks_.at(number).units[i];
+  if (stage_pass.graphs == nullptr) return unit.Forward(pass, target, flow);
+  Flow<T>& output = outputs_[{number, microbatch, i}];
+  CONVENE_RETURN_IF_ERROR(stage_pass.graphs->Run({stage_pass.compute, i}, pass.stream, [&] {
+    output = flow;
+    return unit.Forward(pass, target, output);
+  }));
+  flow = output;
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status StageOf<T>::BackwardUnit(const StagePass& stage_pass, int i, const Pass<T>& pass,
+                                      T* gradient) {
+  Unit<T>& unit = *chunks_.at(stage_pass.compute.chunk).units[i];
+  const auto queue_ops = [&] {
+    if (stage_pass.compute.kind != ComputeKind::kBackwardWeight) {
+      return unit.Backward(pass, gradient);
+    }
+    unit.BackwardWeight(pass);
+    return absl::OkStatus();
+  };
+  if (stage_pass.graphs == nullptr) return queue_ops();
+  return stage_pass.graphs->Run({stage_pass.compute, i}, pass.stream, queue_ops);
+}
+
 template <typename T>
 absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
   const Chunk& chunk = chunks_.at(stage_pass.compute.chunk);
@@ -316,7 +357,7 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
     } else if (i + 1 == units && goes_on && !rows_.is_split()) {
       target = Activation(stage_pass.output);
     }
-    CONVENE_RETURN_IF_ERROR(chunk.units[i]->Forward(pass, target, flow));
+    CONVENE_RETURN_IF_ERROR(ForwardUnit(stage_pass, i, pass, target, flow));
     store_.Release(pass.unit);
   }
   if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
@@ -353,13 +394,9 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
   if (!is_weight_half && stage_pass.head < 0) MoveGradient(gradient, Way::kApart, stream);
   for (int i = static_cast<int>(chunk.units.size()) - 1; i >= 0; --i) {
     CONVENE_ASSIGN_OR_RETURN(const Pass<T> pass, MakePass(stage_pass, i, stream));
-    if (is_weight_half) {
-      chunk.units[i]->BackwardWeight(pass);
-    } else {
-      if (i > 0) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit - 1));
-      CONVENE_RETURN_IF_ERROR(chunk.units[i]->Backward(pass, gradient));
-      store_.Release(pass.unit);
-    }
+    if (!is_weight_half && i > 0) CONVENE_RETURN_IF_ERROR(store_.Prefetch(pass.unit - 1));
+    CONVENE_RETURN_IF_ERROR(BackwardUnit(stage_pass, i, pass, gradient));
+    if (!is_weight_half) store_.Release(pass.unit);
     if (stage_pass.compute.kind == ComputeKind::kBackwardInput) continue;
     CONVENE_RETURN_IF_ERROR(store_.GradientsDone(pass.unit, stage_pass.is_last));
   }

@@ -11,6 +11,8 @@
 
 namespace convene::worker {
 
+class GraphedOps;
+
 // One pass over one microbatch, and the slots (schedule/lower.h) of its data; -1 where it has none.
 struct StagePass {
   Compute compute;
@@ -28,6 +30,9 @@ struct StagePass {
   // The chunk's last pass of a step. It adds to the parameters' gradients, and no later pass does:
   // each input half has its weight half behind it.
   bool is_last = false;
+  // Borrowed. Through it go the ops of each unit, one unit a graph (graphed_ops.h); null: they are
+  // queued as they are.
+  GraphedOps* graphs = nullptr;
 };
 
 // The chunks of the model on one pipeline rank.

@@ -1,4 +1,4 @@
-// PURE. Decides which of a stage's passes are captured as graphs (graphed_stage.h).
+// PURE. Decides what of a stage's passes is captured as graphs (graphed_stage.h).
 #pragma once
 
 #include "worker_runtime/pipeline/executor.h"
@@ -13,14 +13,17 @@ struct GraphedPasses {
 
   // A chunk's first forward pass of a step waits for gathered parameters on data-parallel ranks,
   // and for the host's update where the optimizer is offloaded. Its last pass starts the reduction
-  // of gradients. These passes cannot be graphs: NCCL queues from a thread of its own and a
-  // watchdog follows each collective, and a graph holds no wait of the host.
+  // of gradients. Neither can be in a graph: NCCL queues from a thread of its own and a watchdog
+  // follows each collective, and a graph holds no wait of the host. Both happen between units, so
+  // in such a pass each unit is a graph of its own.
   bool ends_communicate = false;
 
-  bool Contains(const StagePass& pass) const {
-    return pass.compute.microbatch < kMicrobatchesMax &&
-           !(ends_communicate &&
-             ((pass.is_first && pass.compute.kind == ComputeKind::kForward) || pass.is_last));
+  enum class Cut { kNone, kPass, kUnits };
+  Cut CutOf(const StagePass& pass) const {
+    if (pass.compute.microbatch >= kMicrobatchesMax) return Cut::kNone;
+    const bool is_end =
+        (pass.is_first && pass.compute.kind == ComputeKind::kForward) || pass.is_last;
+    return ends_communicate && is_end ? Cut::kUnits : Cut::kPass;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/testing/status_testing.h"
@@ -55,9 +56,21 @@ class WordDevice final : public testing::ForwardingDevice {
 class WordStage final : public PipelineStage {
  public:
   explicit WordStage(WordDevice& device) : device_(device) {}
-  absl::Status Run(const StagePass& pass, Stream& /*stream*/) override {
+  absl::Status Run(const StagePass& pass, Stream& stream) override {
     if (pass.compute.microbatch == fails_at) return absl::ResourceExhaustedError("no memory");
-    device_.Say(ToString(pass.compute).substr(1));
+    const std::string word = ToString(pass.compute).substr(1);
+    if (pass.graphs == nullptr) {
+      device_.Say(word);
+      return absl::OkStatus();
+    }
+    for (const int unit : {0, 1}) {
+      device_.Say("await");  // between units, and in no graph
+      const absl::Status status = pass.graphs->Run({pass.compute, unit}, stream, [&] {
+        device_.Say(absl::StrCat(word, ".", unit));
+        return absl::OkStatus();
+      });
+      if (!status.ok()) return status;
+    }
     return absl::OkStatus();
   }
   Elements activation(int slot) override { return {&buffers_[0], size_t(slot), kType}; }
@@ -137,13 +150,16 @@ TEST_CASE("a pass runs op by op, is captured and launched, then only launched") 
   CHECK(fixture.device.captures == 4);
 }
 
-TEST_CASE("passes that communicate are never captured") {
+TEST_CASE("of passes that communicate each unit is captured, and nothing between the units") {
   Fixture fixture(3, /*ends_communicate=*/true);
-  fixture.Step();
-  CHECK(fixture.Step() == Calls{"F0", "launch", "F1", "launch", "F2",  //
-                                "launch", "B0", "launch", "B1", "B2"});
-  CHECK(fixture.Step() == Calls{"F0", "launch", "F1", "launch", "F2",  //
-                                "launch", "B0", "launch", "B1", "B2"});
+  CHECK(fixture.Step() == Calls{"await", "F0.0", "await", "F0.1", "F1", "F2",  //
+                                "B0", "B1", "await", "B2.0", "await", "B2.1"});
+  const Calls launched = {"await", "launch", "F0.0", "await",  "launch", "F0.1",   "launch",
+                          "F1",    "launch", "F2",   "launch", "B0",     "launch", "B1",
+                          "await", "launch", "B2.0", "await",  "launch", "B2.1"};
+  CHECK(fixture.Step() == launched);
+  CHECK(fixture.Step() == launched);
+  CHECK(fixture.device.captures == 8);
 }
 
 TEST_CASE("the number of graphs has a bound") {

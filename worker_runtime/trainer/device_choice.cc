@@ -46,14 +46,6 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
                                 " every pass has collectives; with zero_stage 1 only the first and "
                                 "the last of a step")};
   }
-  if ((layout.dp > 1 || options.offload_optimizer) && microbatches == 1) {
-    const std::string cause =
-        layout.dp > 1 ? absl::StrCat("dp_size ", layout.dp) : "the optimizer offloaded";
-    return {false,
-            absl::StrCat("off: with ", cause,
-                         " the first and the last pass of a step wait for other ranks or for "
-                         "the host, and with one micro batch there are no others")};
-  }
   if (microbatches > GraphedPasses::kMicrobatchesMax) {
     return {true, absl::StrCat("on, for the first ", GraphedPasses::kMicrobatchesMax, " of ",
                                microbatches, " micro batches a step")};

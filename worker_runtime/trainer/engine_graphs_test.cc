@@ -9,10 +9,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
-#include "worker_runtime/comm/testing/loopback.h"
+#include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
@@ -59,34 +59,45 @@ class CapturingDevice final : public testing::ForwardingDevice {
     ++launches;
     if (kind() == DeviceKind::kCuda) ForwardingDevice::Launch(graph, stream);
   }
+  bool is_capturing() const { return captures_now_ > 0; }
+
   int captures = 0;
   int launches = 0;
   int waits_in_captures = 0;
+  int calls_in_captures = 0;  // of collectives
 
  private:
   int captures_now_ = 0;
 };
 
+class CountingCollective final : public testing::ForwardingCollective {
+ public:
+  CountingCollective(std::unique_ptr<Collective> base, CapturingDevice& device)
+      : ForwardingCollective(std::move(base)), device_(device) {}
+  absl::Status Call(const CollectiveCall& call, Stream& stream) override {
+    if (device_.is_capturing()) ++device_.calls_in_captures;
+    return ForwardingCollective::Call(call, stream);
+  }
+
+ private:
+  CapturingDevice& device_;
+};
+
 class Trainer {
  public:
   explicit Trainer(bool cuda_graphs)
-      : Trainer(cuda_graphs, {}, /*rank=*/0, kMicrobatches, SoloCommunicators()) {}
-  Trainer(bool cuda_graphs, const Layout& layout, int rank, int microbatches, CommunicatorSet set)
-      : tokens_(microbatches * kSequenceLength, 65), set_(std::move(set)) {
+      : tokens_(kMicrobatches * kSequenceLength, 65), set_(SoloCommunicators()) {
     engine_ = Engine::Create({.model = testing::SmallModel(),
-                              .layout = layout,
-                              .rank = rank,
                               .sequence_length = kSequenceLength,
-                              .microbatches = microbatches,
+                              .microbatches = kMicrobatches,
                               .cuda_graphs = cuda_graphs},
                              set_, device_);
   }
 
-  absl::Status TryTrain(int step) {
-    CONVENE_RETURN_IF_ERROR(engine_.status());
-    return TrainStep(**engine_, batch(), {.learning_rate = 1e-3, .step = step}).status();
+  void Train(int step) {
+    REQUIRE_OK(engine_);
+    REQUIRE_OK(TrainStep(**engine_, batch(), {.learning_rate = 1e-3, .step = step}));
   }
-  void Train(int step) { REQUIRE_OK(TryTrain(step)); }
   void Validate() { REQUIRE_OK((*engine_)->ForwardLoss(batch(), kMicrobatches)); }
   int captures() const { return device_.captures; }
   std::string Weights() const {
@@ -106,24 +117,68 @@ class Trainer {
   absl::StatusOr<std::unique_ptr<Engine>> engine_;
 };
 
-TEST_CASE("beside data-parallel ranks a step's only forward and backward pass are never captured") {
-  const Layout layout = {.dp = 2};
-  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout);
-  absl::Status trained[2];
-  int captures[2] = {-1, -1};
-  std::vector<Thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back("rank", [&, rank] {
-      Trainer trainer(/*cuda_graphs=*/true, layout, rank, /*microbatches=*/1,
-                      std::move(sets[rank]));
-      for (int step = 1; step <= 3; ++step) trained[rank].Update(trainer.TryTrain(step));
-      captures[rank] = trainer.captures();
-    });
+// What a rank of two trained with one micro batch a step: the passes are the first and the last.
+struct DataParallel {
+  std::vector<char> weights;
+  int captures = 0;
+  int launches = 0;
+  int calls_in_captures = 0;
+};
+
+absl::Status TrainDataParallel(testing::Place& place, int rank, int steps, bool cuda_graphs,
+                               DataParallel& trained) {
+  CapturingDevice device(*place.device);
+  for (std::unique_ptr<Collective> CommunicatorSet::*group :
+       {&CommunicatorSet::dp, &CommunicatorSet::dp_gather, &CommunicatorSet::world}) {
+    std::unique_ptr<Collective>& collective = place.communicators.*group;
+    collective = std::make_unique<CountingCollective>(std::move(collective), device);
   }
-  for (Thread& thread : threads) thread.Join();
+  EngineOptions options = {.model = testing::SmallModel(),
+                           .layout = {.dp = 2},
+                           .rank = rank,
+                           .deterministic = true,
+                           .sequence_length = kSequenceLength,
+                           .microbatches = 1,
+                           .cuda_graphs = cuda_graphs};
+  options.collective_memory = place.collective_memory.get();
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                           Engine::Create(options, place.communicators, device));
+  for (int step = 1; step <= steps; ++step) {
+    const std::vector<int32_t> tokens(kSequenceLength, 65 + step + 10 * rank);
+    const TokenBatch batch{tokens.data(), tokens.data(), 2 * kSequenceLength};
+    CONVENE_RETURN_IF_ERROR(
+        TrainStep(*engine, batch, {.learning_rate = 1e-3, .step = step}).status());
+  }
+  CONVENE_ASSIGN_OR_RETURN(trained.weights, CopyParameters(*engine, device));
+  trained.captures = device.captures;
+  trained.launches = device.launches;
+  trained.calls_in_captures = device.calls_in_captures;
+  return absl::OkStatus();
+}
+
+TEST_CASE("beside data-parallel ranks the units of a step's only passes are graphs") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const int steps = testing::OnGpus() ? 4 : 2;  // as below
+  const auto train = [steps](bool cuda_graphs) {
+    const auto places = testing::Places::Make({.dp = 2});
+    REQUIRE_OK(places);
+    std::vector<DataParallel> trained(2);
+    for (const absl::Status& end : (*places)->OnEveryRank([&](int rank) {
+           return TrainDataParallel((**places)[rank], rank, steps, cuda_graphs, trained[rank]);
+         })) {
+      REQUIRE_OK(end);
+    }
+    return trained;
+  };
+  const std::vector<DataParallel> plain = train(false);
+  const std::vector<DataParallel> graphed = train(true);
+  const int units = testing::SmallModel().layers + 2;
   for (int rank = 0; rank < 2; ++rank) {
-    CHECK_OK(trained[rank]);
-    CHECK(captures[rank] == 0);
+    CHECK((graphed[rank].weights == plain[rank].weights));
+    CHECK(plain[rank].captures == 0);
+    CHECK(graphed[rank].captures == 2 * units);
+    CHECK(graphed[rank].launches == (steps - 1) * 2 * units);
+    CHECK(graphed[rank].calls_in_captures == 0);
   }
 }
 
@@ -157,7 +212,8 @@ TEST_CASE("an engine whose graphs were refused trains as one without") {
 
 // A graph that was captured while a pass waited for the host would wait no more in later steps, and
 // so keep weights of the step before.
-TEST_CASE("a pass that takes over the host's update is no graph, the passes between are") {
+TEST_CASE(
+    "a pass that takes over the host's update is cut into units, the passes between are not") {
   if (!testing::HasPlacesOrSkips(1)) return;
   constexpr int kThree = 3;
   // The first one captures nothing. A later one can launch what an earlier one captured on GPUs
@@ -185,8 +241,9 @@ TEST_CASE("a pass that takes over the host's update is no graph, the passes betw
   const std::unique_ptr<Device> plain = testing::MakeTestDevice();
   CapturingDevice device(*plain);
   CHECK((train(device, /*cuda_graphs=*/true) == train(*plain, /*cuda_graphs=*/false)));
-  // All but the first forward and the last backward pass.
-  CHECK(device.captures == 2 * kThree - 2);
+  // Of the first forward and the last backward pass each unit.
+  const int units = testing::SmallModel().layers + 2;
+  CHECK(device.captures == 2 * kThree - 2 + 2 * units);
   CHECK(device.launches == (steps - 1) * device.captures);
   CHECK(device.waits_in_captures == 0);
 }
