@@ -388,7 +388,7 @@ class TurnsTest(Workplace):
 
         def rival(name, seconds, works):
             def run(*arguments):
-                started.append('graphed' if '--cuda-graphs' in arguments else name)
+                started.append('graphed' if '--cuda-graphs' in arguments else 'fp8' if 'fp8' in arguments else name)
                 now[0] += seconds
                 return training.Sample([0.1], 1000.0, {}) if works else None
             return run
@@ -400,27 +400,48 @@ class TurnsTest(Workplace):
         return started
 
     def test_the_rivals_take_turns(self):
-        self.assertEqual(self.measured(100, 10, 20), ['torch', 'ours', 'profiled', 'graphed', 'torch', 'ours'])
+        self.assertEqual(self.measured(100, 10, 20), ['torch', 'ours', 'profiled', 'graphed', 'fp8', 'torch', 'ours'])
         self.assertEqual([row.name.split(',')[0] for row in self.results.rows],
-                         ['convene-train --cuda-graphs', 'PyTorch', 'convene-train', 'ours beside PyTorch'])
+                         ['convene-train --cuda-graphs', 'convene-train --precision fp8', 'PyTorch', 'convene-train', 'ours beside PyTorch'])
         self.assertIn('1.000 x the speed without', self.results.rows[0].text)
 
     def test_a_second_turn_that_does_not_fit_is_left_out_and_said(self):
-        self.assertEqual(self.measured(60, 10, 20), ['torch', 'ours', 'profiled', 'graphed'])
+        self.assertEqual(self.measured(70, 10, 20), ['torch', 'ours', 'profiled', 'graphed', 'fp8'])
         self.assertIn('1 of 2 turns', self.results.rows[-1].text)
         self.assertEqual(self.measured(45, 10, 20), ['torch', 'ours'])
         self.assertEqual([row.outcome for row in self.results.rows if '--cuda-graphs' in row.name], ['measured', 'skipped'])
 
     def test_one_turn_where_one_is_wanted(self):
-        self.assertEqual(self.measured(100, 10, 20, turns=1), ['torch', 'ours', 'profiled', 'graphed'])
+        self.assertEqual(self.measured(100, 10, 20, turns=1), ['torch', 'ours', 'profiled', 'graphed', 'fp8'])
         self.assertNotIn('turns', self.results.rows[-1].text)
 
     def test_a_peer_that_cannot_run_is_tried_once(self):
-        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['torch', 'ours', 'profiled', 'graphed', 'ours'])
+        self.assertEqual(self.measured(100, 10, 20, peer_works=False), ['torch', 'ours', 'profiled', 'graphed', 'fp8', 'ours'])
 
     def test_pytorch_is_shown_where_ours_fails(self):
         self.assertEqual(self.measured(100, 10, 20, we_work=False), ['torch', 'ours'])
         self.assertEqual([row.name.split(',')[0] for row in self.results.rows], ['PyTorch'])
+
+
+class RefusedTest(Workplace):
+    CASE = training.Case('llama-125m', 1024, 32)
+
+    def ours(self, *flags):
+        os.makedirs(f'{self.folder}/bin', exist_ok=True)
+        self.script('bin/convene-train', 'echo "precision fp8 needs a GPU of compute capability 8.9 or later"; exit 64')
+        place = machine.Place(self.folder, self.folder, 'cuda', dict(os.environ), {})
+        self.assertIsNone(training.run_ours(self.CASE, place, '0', 30, self.results, *flags))
+        return self.results.rows[-1]
+
+    def test_a_precision_that_the_card_has_not_is_no_failure(self):
+        refused = self.ours('--precision', 'fp8')
+        self.assertEqual(refused.outcome, 'skipped')
+        self.assertIn('8.9 or later', refused.text)
+        self.assertEqual(self.ours('--cuda-graphs').outcome, 'failed')
+
+    def test_a_precision_is_given_once(self):
+        command = training.train_command(self.CASE, 'cuda', machine.Place(self.folder, self.folder, 'cuda', {}, {}), 'metrics', '--precision', 'fp8')
+        self.assertEqual(command.count('--precision'), 1)
 
 
 class ProfileTest(Workplace):

@@ -19,6 +19,7 @@ PEAK_TFLOPS = 989.0
 # The goals of issue 3.
 LEAST_SPEED_RATIO = 1.15
 MOST_MEMORY_RATIO = 0.9
+REFUSED = 64  # convene-train's exit code for what it does not start
 LEAST_SHARE_OF_PEAK = 0.55  # at 1B and above
 SHARE_FROM_PARAMETERS = 1_000_000_000
 WARM_UP_STEPS = 5
@@ -112,7 +113,8 @@ def train_command(case: Case, device: str, place: machine.Place, metrics: str, *
     return [f'{place.bundle}/bin/convene-train', '--model', case.model, '--data', f'{place.folder}/text.txt',
             '--token-cache-dir', f'{place.folder}/tokens', '--steps', str(STEPS), '--global-batch-size', str(case.micro_batch_size),
             '--micro-batch-size', str(case.micro_batch_size), '--sequence-length', str(case.sequence_length), '--validation-every', '0',
-            '--validation-samples', '1', '--device', device, '--precision', 'bf16' if device == 'cuda' else 'fp32', '--metrics-file', metrics, *flags]
+            '--validation-samples', '1', '--device', device, '--metrics-file', metrics,
+            *([] if '--precision' in flags else ['--precision', 'bf16' if device == 'cuda' else 'fp32']), *flags]
 
 
 def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results: Results, *flags: str) -> Optional[Sample]:
@@ -124,6 +126,9 @@ def run_ours(case: Case, place: machine.Place, gpu: str, limit_s: float, results
     seconds = [step.seconds for _, step in sorted(curves.read(metrics).items())]
     if done.code is None and not steady(seconds):
         results.skipped('bench', name, f'stopped after {limit_s:.0f} s, before a step was done: run it again with --only \'{case.name}\'')
+        return None
+    if done.code == REFUSED and '--precision' in flags:
+        results.skipped('bench', name, f'refused on this card: {processes.last_line(done.output)}')
         return None
     if done.code not in (0, None) or not steady(seconds):
         results.failed('bench', name, f'ended with {done.code}: {processes.last_line(done.output)}')
@@ -238,24 +243,24 @@ def measure(case: Case, place: machine.Place, gpu: str, limit_s: float, turns: i
 
 
 def measure_more(case: Case, place: machine.Place, gpu: str, budget: budgets.Budget, without: Dict[str, Any], results: Results) -> None:
-    """Extra runs, more useful than second turns: they show where a step's time goes, and whether CUDA graphs, which
-    are off by default, should be on."""
+    """Extra runs, more useful than second turns: they show where a step's time goes, and what the flags are worth that are off by default."""
     if budget.left() < LEAST_SECONDS:
         results.skipped('bench', profile_name(case), f'no time left for this case: run it again with --only \'{case.name}\'')
     else:
         run_profiled(case, place, budget.left() / 2, results)
     if place.device != 'cuda':
         return
-    name = f'convene-train --cuda-graphs, {case.name}'
-    if budget.left() < LEAST_SECONDS:
-        results.skipped('bench', name, f'no time left for this case: run it again with --only \'{case.name}\'')
-        return
-    sample = run_ours(case, place, gpu, budget.left(), results, '--cuda-graphs')
-    if sample is None:
-        return
-    figures = summary(case, [sample])
-    ratio = figures['tokens_per_second'] / without['tokens_per_second']
-    results.measured('bench', name, f'{ratio:.3f} x the speed without: {summary_text(figures)}', ratio_to_without=ratio, **figures)
+    for flags in (('--cuda-graphs',), ('--precision', 'fp8')):
+        name = ' '.join(['convene-train', *flags]) + f', {case.name}'
+        if budget.left() < LEAST_SECONDS:
+            results.skipped('bench', name, f'no time left for this case: run it again with --only \'{case.name}\'')
+            continue
+        sample = run_ours(case, place, gpu, budget.left(), results, *flags)
+        if sample is None:
+            continue
+        figures = summary(case, [sample])
+        ratio = figures['tokens_per_second'] / without['tokens_per_second']
+        results.measured('bench', name, f'{ratio:.3f} x the speed without: {summary_text(figures)}', ratio_to_without=ratio, **figures)
 
 
 def chosen_cases(device: str, only: AbstractSet[str]) -> List[Case]:
