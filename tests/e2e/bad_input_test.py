@@ -45,7 +45,7 @@ class BadTrainerInputTest(ConveneTestCase):
         self.check("--device cuda: ", device="cuda")
 
     def test_unknown_precision(self):
-        self.check("auto, fp32, bf16", precision="fp8")
+        self.check("auto, fp32, bf16, fp8", precision="fp4")
 
     def test_unknown_flag(self):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(), "--learning-rat", "1"),

@@ -145,13 +145,16 @@ TEMPLATE_TEST_CASE("products of 8-bit floats agree with the reference in double"
   struct Shape {
     int m, n, k;
   };
-  for (const auto& [m, n, k] : {Shape{16, 16, 16}, Shape{48, 80, 32}, Shape{32, 16, 528}}) {
-    for (const auto& [type_a, type_b] :
-         {std::pair{DType::kE4M3, DType::kE4M3}, std::pair{DType::kE5M2, DType::kE4M3}}) {
+  for (const Shape& shape : {Shape{16, 16, 16}, Shape{48, 80, 32}, Shape{32, 16, 528}}) {
+    const int m = shape.m;
+    const int n = shape.n;
+    const int k = shape.k;
+    for (const DType type_a : {DType::kE4M3, DType::kE5M2}) {
+      constexpr DType kTypeB = DType::kE4M3;
       for (const float beta : {0.0f, 1.0f}) {
         CAPTURE(m, n, k, DTypeName(type_a), beta);
         const std::vector<uint8_t> a = SomeCodes(type_a, static_cast<size_t>(m) * k, 1);
-        const std::vector<uint8_t> b = SomeCodes(type_b, static_cast<size_t>(n) * k, 2);
+        const std::vector<uint8_t> b = SomeCodes(kTypeB, static_cast<size_t>(n) * k, 2);
         const size_t count = static_cast<size_t>(m) * n;
         const std::vector<float> c =
             beta == 0 ? std::vector<float>(count, std::nanf("")) : NumbersOf<TestType>(count, 3);
@@ -164,7 +167,7 @@ TEMPLATE_TEST_CASE("products of 8-bit floats agree with the reference in double"
               const DeviceArray<float> inverses({kInverseA, kInverseB}, TheDevice());
               const DeviceArray<TestType> there_c(Store<TestType>(c), TheDevice());
               Float8MatMul(m, n, k, {there_a.data(), inverses.data(), type_a},
-                           {there_b.data(), inverses.data() + 1, type_b}, Float8Sums::kExact, beta,
+                           {there_b.data(), inverses.data() + 1, kTypeB}, Float8Sums::kExact, beta,
                            there_c.data(), TheDevice().compute());
               return Outputs<float>{Load(there_c.Fetch())};
             },
@@ -178,7 +181,7 @@ TEMPLATE_TEST_CASE("products of 8-bit floats agree with the reference in double"
                   Real sum = 0;
                   for (int l = 0; l < k; ++l) {
                     sum += Real{DecodeFloat8(type_a, a[static_cast<size_t>(i) * k + l])} * scale *
-                           Real{DecodeFloat8(type_b, b[static_cast<size_t>(j) * k + l])};
+                           Real{DecodeFloat8(kTypeB, b[static_cast<size_t>(j) * k + l])};
                   }
                   if (beta != 0) sum += Real{c[static_cast<size_t>(i) * n + j]};
                   result.push_back(sum);
