@@ -14,6 +14,14 @@
 
 namespace convene::worker {
 
+// Which keys the queries of a part see, where positions come to something simple; they are given
+// all the same. Of rows that are not packed.
+enum class KeysSeen {
+  kByPosition,
+  kInOrder,  // there are as many keys as queries, and query i sees the keys 0 to i
+  kAll,      // each query sees each key
+};
+
 // Query head h uses key-value head h / (heads / kv_heads). Scores are scaled by 1/sqrt(head_size).
 struct AttentionShape {
   int batch = 0;            // rows
@@ -29,6 +37,7 @@ struct AttentionShape {
   // Keys of a row. 0: the queries' own tokens, a whole row from its first on, side by side in one
   // tensor (Fused); a GPU is fastest then.
   int keys = 0;
+  KeysSeen keys_seen = KeysSeen::kByPosition;  // of a part; a GPU is faster with the other two
 
   bool is_part() const { return keys > 0; }
   int key_count() const { return is_part() ? keys : sequence_length; }
@@ -68,6 +77,12 @@ QueriesKeysValues<T> Fused(const AttentionShape& shape, T* qkv) {
   return {{qkv, row, token}, {keys, row, token}, {values, row, token}};
 }
 
+// A part's queries among all queries of a row: `all` of them, of which the part's begin at `first`.
+struct QueryRange {
+  int first = 0;
+  int all = 0;
+};
+
 // The places of the queries' (sequence_length) and the keys' (key_count()) tokens in the whole row,
 // in the device's memory, the same for every row of the batch; each list rises. Null: 0, 1, 2, ...
 // REQUIRES: both null where the shape is no part.
@@ -95,11 +110,13 @@ void AttentionForward(const AttentionShape& shape, const Documents& documents,
 // Merges a part's result into that of the parts before it, over disjoint keys of the same queries:
 // the weights of each part are rescaled to the softmax over the keys of both (Liu et al. 2023, Ring
 // Attention; the formula is Dao et al.'s for blocks). part_out, part_log_sum_exp: as
-// AttentionForward gives them of a part. out: as part_out, in float so that it is rounded once, by
-// the caller. is_first: out and log_sum_exp are overwritten, else both are read. No overlap.
+// AttentionForward gives them of a part. out: (batch, range.all, heads * head_size), in float so
+// that it is rounded once, by the caller. log_sum_exp: (batch, heads, range.all). is_first: both
+// are overwritten, else read; at other queries neither is touched. No overlap.
 template <typename T>
 void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                    bool is_first, float* out, float* log_sum_exp, Stream& stream);
+                    const QueryRange& range, bool is_first, float* out, float* log_sum_exp,
+                    Stream& stream);
 
 // The gradients are overwritten, or added to where `adds`, which only floats are: the sum over
 // parts. out, log_sum_exp: of the queries' attention to all keys, so that the parts of a backward

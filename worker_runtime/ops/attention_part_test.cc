@@ -47,8 +47,9 @@ class CpuRunner {
     if (is_first)
       merged->assign(
           {std::vector<float>(of_part[0].size(), NAN), std::vector<float>(of_part[1].size(), NAN)});
-    AttentionMerge(part.shape, Store<T>(of_part[0]).data(), of_part[1].data(), is_first,
-                   (*merged)[0].data(), (*merged)[1].data(), stream_);
+    AttentionMerge(part.shape, Store<T>(of_part[0]).data(), of_part[1].data(),
+                   {0, part.shape.sequence_length}, is_first, (*merged)[0].data(),
+                   (*merged)[1].data(), stream_);
   }
   Outputs<float> Backward(const AttentionPart& part, const Outputs<float>& forward,
                           const std::vector<float>& dout) {

@@ -39,8 +39,9 @@ std::vector<BenchOp> OtherOps(const BenchInputs& in) {
   const int64_t statistics = int64_t{s.rows} * s.heads;
   return {{"attention_merge", 0,
            [=, &stream = in.stream](Pieces& set) {
-             AttentionMerge<T>(shape, set.Take<T>(out_size), set.Take<float>(statistics), false,
-                               set.Take<float>(out_size), set.Take<float>(statistics), stream);
+             AttentionMerge<T>(shape, set.Take<T>(out_size), set.Take<float>(statistics),
+                               {0, shape.sequence_length}, false, set.Take<float>(out_size),
+                               set.Take<float>(statistics), stream);
            }},
           {"copy_rows", 0,
            [=, &stream = in.stream](Pieces& set) {

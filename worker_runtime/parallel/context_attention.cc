@@ -1,5 +1,7 @@
 #include "worker_runtime/parallel/context_attention.h"
 
+#include <algorithm>
+
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
@@ -87,6 +89,15 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
   declare(ContextMethod::kRing, query_sums_, "scratch/sum of attention", queries);
   declare(ContextMethod::kRing, part_log_sum_exp_, "scratch/part of log-sum-exp",
           rows() * local_.heads);
+}
+
+template <typename T>
+size_t ContextAttention<T>::workspace_bytes() const {
+  size_t bytes = AttentionWorkspaceBytes<T>(op_, device_.kind());
+  for (int owner = 0; uses(ContextMethod::kRing) && owner < cut_.size; ++owner) {
+    bytes = std::max(bytes, AttentionWorkspaceBytes<T>(MeetingWith(owner).shape, device_.kind()));
+  }
+  return bytes;
 }
 
 // The tables are computed on the host, once.
@@ -277,6 +288,35 @@ absl::Status ContextAttention<T>::Shift(E* from, E* to, Stream& stream) const {
   return cp_.Shift(absl::MakeSpan(from, count), absl::MakeSpan(to, count), stream);
 }
 
+template <typename T>
+typename ContextAttention<T>::Meeting ContextAttention<T>::MeetingWith(int owner) const {
+  const int length = cut_.local_length();
+  if (local_.packed) return {{.queries = length, .keys = length}, op_};
+  Meeting meeting = {RingPartOf(cut_, owner), op_};
+  meeting.shape.sequence_length = meeting.part.queries;
+  meeting.shape.keys = meeting.part.keys;
+  meeting.shape.keys_seen = meeting.part.is_in_order ? KeysSeen::kInOrder : KeysSeen::kAll;
+  return meeting;
+}
+
+template <typename T>
+typename ContextAttention<T>::QueryResults ContextAttention<T>::Gathered(const RingPart& part,
+                                                                         const QueryResults& all,
+                                                                         Stream& stream) const {
+  const int length = local_.sequence_length;
+  if (part.queries == length) return all;
+  const int row = part.queries * query_width();
+  const int64_t first = int64_t{part.first_query} * query_width();
+  const int64_t stride = int64_t{length} * query_width();
+  T* const out = At(part_out_);  // room for all queries' out, and so for half of them twice
+  T* const dout = out + int64_t{local_.batch} * row;
+  CopyRows(local_.batch, row, all.out + first, stride, out, row, stream);
+  CopyRows(local_.batch, row, all.dout + first, stride, dout, row, stream);
+  CopyRows(int64_t{local_.batch} * local_.heads, part.queries, all.log_sum_exp + part.first_query,
+           length, At(part_log_sum_exp_), part.queries, stream);
+  return {out, At(part_log_sum_exp_), dout};
+}
+
 // No part is hidden as a whole: the later chunk of the queries sees every rank's earlier one.
 template <typename T>
 absl::Status ContextAttention<T>::RingForward(const Documents& documents, const T* qkv, T* out,
@@ -287,10 +327,15 @@ absl::Status ContextAttention<T>::RingForward(const Documents& documents, const 
   for (int step = 0; step < cut_.size; ++step) {
     const bool goes_on = step + 1 < cut_.size;
     if (goes_on) CONVENE_RETURN_IF_ERROR(Shift(Keys(step), Keys(step + 1), side_->Fork(stream)));
-    SetKeys<const T>(Keys(step), op_.keys, key_width(), in);
-    AttentionForward(op_, documents, {Positions(cut_.rank), Positions(Owner(step))}, in,
-                     At(part_out_), At(part_log_sum_exp_), workspace, stream);
-    AttentionMerge(op_, At(part_out_), At(part_log_sum_exp_), /*is_first=*/step == 0,
+    const auto [part, shape] = MeetingWith(Owner(step));
+    in.queries.data = qkv + int64_t{part.first_query} * local_.qkv_width();
+    SetRingKeys<const T>(Keys(step), part.first_key, in);
+    AttentionForward(
+        shape, documents,
+        {Positions(cut_.rank) + part.first_query, Positions(Owner(step)) + part.first_key}, in,
+        At(part_out_), At(part_log_sum_exp_), workspace, stream);
+    AttentionMerge(shape, At(part_out_), At(part_log_sum_exp_),
+                   {part.first_query, local_.sequence_length}, /*is_first=*/step == 0,
                    At(query_sums_), log_sum_exp, stream);
     if (goes_on) CONVENE_RETURN_IF_ERROR(Join(stream));
   }
@@ -311,17 +356,23 @@ absl::Status ContextAttention<T>::RingBackward(const Documents& documents, const
   QueriesKeysValues<float> sums = {.queries = {At(query_sums_), query_row, query_width()}};
   device_.Zero(At(query_sums_), sizeof(float) * query_row * local_.batch, stream);
   for (int step = 0; step < cut_.size; ++step) {
-    float* const part = step == 0 ? KeySums(0) : At(part_sums_);
-    device_.Zero(part, sizeof(float) * key_count(), stream);
+    float* const key_sums = step == 0 ? KeySums(0) : At(part_sums_);
+    device_.Zero(key_sums, sizeof(float) * key_count(), stream);
     Stream& side = side_->Fork(stream);
     if (step > 0) CONVENE_RETURN_IF_ERROR(Shift(KeySums(step - 1), KeySums(step), side));
     if (step + 1 < cut_.size) CONVENE_RETURN_IF_ERROR(Shift(Keys(step), Keys(step + 1), side));
-    SetKeys<const T>(Keys(step), op_.keys, key_width(), in);
-    SetKeys(part, op_.keys, key_width(), sums);
-    AttentionBackward(op_, documents, {Positions(cut_.rank), Positions(Owner(step))}, in, out,
-                      log_sum_exp, dout, /*adds=*/true, sums, workspace, stream);
+    const auto [part, shape] = MeetingWith(Owner(step));
+    in.queries.data = qkv + int64_t{part.first_query} * local_.qkv_width();
+    sums.queries.data = At(query_sums_) + int64_t{part.first_query} * query_width();
+    SetRingKeys<const T>(Keys(step), part.first_key, in);
+    SetRingKeys(key_sums, part.first_key, sums);
+    const QueryResults results = Gathered(part, {out, log_sum_exp, dout}, stream);
+    AttentionBackward(
+        shape, documents,
+        {Positions(cut_.rank) + part.first_query, Positions(Owner(step)) + part.first_key}, in,
+        results.out, results.log_sum_exp, results.dout, /*adds=*/true, sums, workspace, stream);
     CONVENE_RETURN_IF_ERROR(Join(stream));
-    if (step > 0) AddInPlace(key_count(), part, KeySums(step), stream);
+    if (step > 0) AddInPlace(key_count(), key_sums, KeySums(step), stream);
   }
   CONVENE_RETURN_IF_ERROR(Shift(KeySums(cut_.size - 1), KeySums(cut_.size), side_->Fork(stream)));
   CONVENE_RETURN_IF_ERROR(Join(stream));

@@ -46,7 +46,7 @@ class ContextAttention {
   // Call it once the arena is built.
   void Bind();
 
-  size_t workspace_bytes() const { return AttentionWorkspaceBytes<T>(op_, device_.kind()); }
+  size_t workspace_bytes() const;
 
   // `documents`: of the op's queries (ContextAttentionShape): of this rank's tokens, for Ulysses of
   // the whole rows. qkv: (batch, local length, qkv_width) of this rank's tokens; it becomes what
@@ -88,6 +88,28 @@ class ContextAttention {
   // Visits the chunks of all ranks' keys: (where it begins by rank, and by position).
   template <typename Visit>
   void ForChunks(const Visit& visit) const;
+
+  // Keys and values that stand side by side, (batch, row_keys()), from a token on.
+  template <typename E>
+  void SetRingKeys(E* data, int first_key, QueriesKeysValues<E>& all) const {
+    E* const keys = data + int64_t{first_key} * key_width();
+    all.keys = {keys, row_keys(), key_width()};
+    all.values = {keys + key_width() / 2, row_keys(), key_width()};
+  }
+  // The tokens that meet at a step of a ring, and the shape of their attention. Rows that are
+  // packed always meet as a whole.
+  struct Meeting {
+    RingPart part;
+    AttentionShape shape;
+  };
+  Meeting MeetingWith(int owner) const;
+  // Of queries that are not all queries, out, log_sum_exp and dout are brought together in scratch.
+  struct QueryResults {
+    const T* out = nullptr;
+    const float* log_sum_exp = nullptr;
+    const T* dout = nullptr;
+  };
+  QueryResults Gathered(const RingPart& part, const QueryResults& all, Stream& stream) const;
 
   // At step t of a ring a rank has the keys of the t-th rank before it.
   int Owner(int step) const { return (cut_.rank - step + cut_.size) % cut_.size; }

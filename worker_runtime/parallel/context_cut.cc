@@ -46,6 +46,16 @@ std::vector<int32_t> ContextCut::QueryPositions() const {
   return splits_heads() ? ContextPositions(method, sequence_length, 1, 0) : Positions();
 }
 
+// Chunk r of an earlier rank comes before both chunks of this one, and its late chunk behind both;
+// both chunks of a later rank come between this one's.
+RingPart RingPartOf(const ContextCut& cut, int owner) {
+  const int length = cut.local_length();
+  if (owner == cut.rank) return {.queries = length, .keys = length, .is_in_order = true};
+  const int half = length / 2;
+  if (owner < cut.rank) return {.queries = length, .keys = half};
+  return {.first_query = half, .queries = half, .keys = length};
+}
+
 void CutRows(const std::vector<int32_t>& positions, int sequence_length, int64_t rows,
              const int32_t* whole, int32_t* cut) {
   for (int64_t row = 0; row < rows; ++row, whole += sequence_length) {

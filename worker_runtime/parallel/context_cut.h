@@ -42,6 +42,19 @@ struct ContextCut {
 std::vector<int32_t> ContextPositions(ContextMethod method, int sequence_length, int size,
                                       int rank);
 
+// The tokens that meet at one step of a ring on `rank`, whose queries meet the keys of `owner`:
+// [first_query, first_query + queries) of this rank's tokens, and keys of the owner's. By the
+// zig-zag cut all other pairs are hidden, and of these pairs each is seen, but among a rank's own
+// tokens (is_in_order) the keys up to the query's own place.
+struct RingPart {
+  int first_query = 0;
+  int queries = 0;
+  int first_key = 0;
+  int keys = 0;
+  bool is_in_order = false;
+};
+RingPart RingPartOf(const ContextCut& cut, int owner);
+
 // From `rows` whole rows of sequence_length to the tokens at these positions of each.
 void CutRows(const std::vector<int32_t>& positions, int sequence_length, int64_t rows,
              const int32_t* whole, int32_t* cut);

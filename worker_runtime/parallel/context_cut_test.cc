@@ -54,6 +54,30 @@ TEST_CASE("causal attention is the same work on every rank of a ring") {
   }
 }
 
+TEST_CASE("at each step of a ring all pairs meet that see each other, and no others") {
+  for (const int size : {2, 3, 5}) {
+    const int length = 6 * size;
+    for (int rank = 0; rank < size; ++rank) {
+      const ContextCut cut = {ContextMethod::kRing, size, rank, length};
+      const std::vector<int32_t> queries = cut.Positions();
+      for (int owner = 0; owner < size; ++owner) {
+        INFO(size << " ranks, the keys of " << owner << " on " << rank);
+        const auto keys = ContextPositions(ContextMethod::kRing, length, size, owner);
+        const RingPart part = RingPartOf(cut, owner);
+        CHECK(part.is_in_order == (owner == rank));
+        for (int i = 0; i < cut.local_length(); ++i) {
+          for (int j = 0; j < cut.local_length(); ++j) {
+            const bool meets = i >= part.first_query && i < part.first_query + part.queries &&
+                               j >= part.first_key && j < part.first_key + part.keys;
+            const bool is_seen = keys[j] <= queries[i];
+            CHECK(is_seen == (part.is_in_order ? meets && j <= i : meets));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a rank takes its tokens of every row; by heads the op has all queries") {
   const std::vector<int32_t> rows = {0, 1, 2, 3, 10, 11, 12, 13};
   const ContextCut ring = {ContextMethod::kRing, 2, 1, 4};

@@ -55,16 +55,19 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
 
 std::string WhySlowAttention(const TrainOptions& options, const Layout& layout, bool is_gpu) {
   const ContextMethod method = ContextMethodOf(options, layout);
-  if (!is_gpu || layout.cp == 1 || method == ContextMethod::kUlysses ||
+  const bool is_cudnns = method == ContextMethod::kUlysses ||
+                         (method == ContextMethod::kRing && !options.packed_documents);
+  if (!is_gpu || layout.cp == 1 || is_cudnns ||
       ChoosePrecision(options.precision, is_gpu) != DType::kBFloat16) {
     return "";
   }
   return absl::StrCat(
       "cp_size ", layout.cp, " by ", ContextMethodName(method),
+      options.packed_documents ? " with packed documents" : "",
       ": attention runs our own kernels, which use no tensor cores (an estimate, "
       "never measured: 12 TFLOP/s forward on an H100, where cuDNN's take hundreds). "
       "cp_method ulysses runs cuDNN's, where cp_size divides the heads and the "
-      "key-value heads of a tensor-parallel rank");
+      "key-value heads of a tensor-parallel rank; so does cp_method ring without packed documents");
 }
 
 absl::Status CheckSchedule(const TrainOptions& options, const Layout& layout, bool is_gpu) {

@@ -45,7 +45,12 @@ TEST_CASE("a method whose attention is slow on GPUs is warned of, with the one t
   options.model.kv_heads = 8;
   options.sequence_length = 64;
   CHECK(WhySlowAttention(options, {.cp = 4}, /*is_gpu=*/true).empty());
-  CHECK(absl::StartsWith(WhySlowAttention(options, {.cp = 16}, true), "cp_size 16 by ring"));
+  CHECK(WhySlowAttention(options, {.cp = 16}, true).empty());  // by ring
+  options.packed_documents = true;
+  CHECK(absl::StartsWith(WhySlowAttention(options, {.cp = 16}, true),
+                         "cp_size 16 by ring with packed documents:"));
+  CHECK(WhySlowAttention(options, {.cp = 4}, true).empty());
+  options.packed_documents = false;
   options.cp_method = ContextMethod::kAllGather;
   const std::string why = WhySlowAttention(options, {.cp = 4}, true);
   CHECK(absl::StrContains(why, "by allgather"));

@@ -30,23 +30,28 @@ CONVENE_CPU_CLONES void AddRow(int count, float kept, float part_weight, const T
 
 template <typename T>
 void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                    bool is_first, float* out, float* log_sum_exp, Stream& /*stream*/) {
+                    const QueryRange& range, bool is_first, float* out, float* log_sum_exp,
+                    Stream& /*stream*/) {
   const int queries = shape.sequence_length;
   const ptrdiff_t rows = ptrdiff_t{shape.batch} * queries * shape.heads;
   const double row_nanoseconds = kRowNanoseconds + kNanoseconds * shape.head_size;
   ForPieces(row_nanoseconds * static_cast<double>(rows), rows, [=](int64_t row) {
     const ptrdiff_t head = row % shape.heads;
     const ptrdiff_t token = row / shape.heads;
-    const ptrdiff_t statistic = (token / queries * shape.heads + head) * queries + token % queries;
+    const ptrdiff_t batch = token / queries;
+    const ptrdiff_t query = token % queries;
+    const ptrdiff_t place = range.first + query;
+    const float of_part = part_log_sum_exp[(batch * shape.heads + head) * queries + query];
+    float& merged = log_sum_exp[(batch * shape.heads + head) * range.all + place];
     const T* const from = part_out + row * shape.head_size;
-    float* const to = out + row * shape.head_size;
+    float* const to = out + ((batch * range.all + place) * shape.heads + head) * shape.head_size;
     if (is_first) {
       WidenRow(shape.head_size, from, to);
-      log_sum_exp[statistic] = part_log_sum_exp[statistic];
+      merged = of_part;
     } else {
-      const MergeWeights weights(log_sum_exp[statistic], part_log_sum_exp[statistic]);
+      const MergeWeights weights(merged, of_part);
       AddRow(shape.head_size, weights.kept, weights.part, from, to);
-      log_sum_exp[statistic] = weights.log_sum_exp;
+      merged = weights.log_sum_exp;
     }
   });
 }

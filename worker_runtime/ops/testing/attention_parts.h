@@ -74,6 +74,8 @@ struct WholeAttention {
     part.shape.sequence_length = static_cast<int>(queries.size());
     part.shape.keys = static_cast<int>(keys.size());
     if (shape.packed) part.begins = TakeTokens(begins, queries, 0, 1);
+    if (!shape.packed && queries == keys) part.shape.keys_seen = KeysSeen::kInOrder;
+    if (!shape.packed && keys.back() <= queries.front()) part.shape.keys_seen = KeysSeen::kAll;
     part.queries = TakeTokens(qkv, queries, 0, out_width());
     part.keys_values = TakeTokens(qkv, keys, out_width(), shape.qkv_width() - out_width());
     return part;

@@ -110,8 +110,8 @@ TEST_CASE("the parts of the keys, and both merged, are PyTorch's") {
     const std::string name = "part" + std::to_string(half);
     CheckNear(y[0], golden.Values<double>(name + "/out"), kRounding);
     CheckNear(y[1], golden.Values<double>(name + "/log_sum_exp"), kRounding);
-    AttentionMerge(part.shape, y[0].data(), y[1].data(), /*is_first=*/half == 0, merged[0].data(),
-                   merged[1].data(), stream);
+    AttentionMerge(part.shape, y[0].data(), y[1].data(), {0, part.shape.sequence_length},
+                   /*is_first=*/half == 0, merged[0].data(), merged[1].data(), stream);
   }
   CheckNear(merged[0], golden.Values<double>("out"), kRounding);
   CheckNear(merged[1], golden.Values<double>("log_sum_exp"), kRounding);

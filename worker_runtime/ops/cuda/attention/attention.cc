@@ -23,6 +23,20 @@ namespace {
 template <typename T>
 constexpr bool kCudnnKnows = std::is_same_v<T, BFloat16>;
 
+// cuDNN is told no positions.
+bool CudnnKnows(const AttentionShape& shape) {
+  return !shape.is_part() || shape.keys_seen != KeysSeen::kByPosition;
+}
+
+// A part's gradients one behind the other (PartGradientStrides).
+QueriesKeysValues<BFloat16> PartGradients(const AttentionShape& shape, BFloat16* data) {
+  const HeadStrides strides = PartGradientStrides(shape);
+  BFloat16* const keys = data + shape.batch * strides.query_row;
+  return {{data, strides.query_row, strides.query_token},
+          {keys, strides.key_row, strides.key_token},
+          {keys + shape.batch * strides.key_row, strides.key_row, strides.key_token}};
+}
+
 bool IsEmpty(const AttentionShape& shape) {
   return shape.batch == 0 || shape.sequence_length == 0 || shape.heads == 0;
 }
@@ -49,8 +63,9 @@ bool AreAligned(std::initializer_list<const void*> pointers) {
 
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape) {
-  const bool may_be_cudnn = kCudnnKnows<T> && !shape.is_part();
-  return std::max(FlashWorkspaceBytes(shape), may_be_cudnn ? CudnnWorkspaceBytes(shape) : 0);
+  if (!kCudnnKnows<T> || !CudnnKnows(shape)) return FlashWorkspaceBytes(shape);
+  return std::max(FlashWorkspaceBytes(shape),
+                  (shape.is_part() ? PartGradientBytes(shape) : 0) + CudnnWorkspaceBytes(shape));
 }
 
 template <typename T>
@@ -62,10 +77,10 @@ void AttentionForward(const AttentionShape& shape, const Documents& documents,
   Queue& queue = stream.queue();
   if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
-    const T* const fused = qkv.queries.data;
-    if (!shape.is_part() && AreAligned({fused, out, log_sum_exp}) &&
-        plans.Support(shape, documents.count, AttentionPass::kForward).ok()) {
-      plans.Forward(shape, documents, fused, out, log_sum_exp, workspace);
+    if (CudnnKnows(shape) &&
+        AreAligned({qkv.queries.data, qkv.keys.data, qkv.values.data, out, log_sum_exp}) &&
+        plans.Support(shape, StridesOf(qkv), documents.count, AttentionPass::kForward).ok()) {
+      plans.Forward(shape, documents, qkv, out, log_sum_exp, workspace);
       return;
     }
   }
@@ -83,13 +98,25 @@ void AttentionBackward(const AttentionShape& shape, const Documents& documents,
   CONVENE_CHECK(!adds || (std::is_same_v<Gradient, float>));
   if (IsEmpty(shape)) return;
   Queue& queue = stream.queue();
-  if constexpr (kCudnnKnows<T> && std::is_same_v<T, Gradient>) {
+  // Gradients of a whole row in place, those of a part by way of scratch: cuDNN rounds each part's
+  // to bfloat16, and their sum is in float.
+  constexpr bool kIsInPlace = std::is_same_v<T, Gradient>;
+  if constexpr (kCudnnKnows<T>) {
     auto& plans = queue.plans<AttentionPlans>();
-    const T* const fused = qkv.queries.data;
-    T* const fused_gradient = gradients.queries.data;
-    if (!shape.is_part() && AreAligned({fused, out, log_sum_exp, dout, fused_gradient}) &&
-        plans.Support(shape, documents.count, AttentionPass::kBackward).ok()) {
-      plans.Backward(shape, documents, fused, out, log_sum_exp, dout, fused_gradient, workspace);
+    const void* const place = kIsInPlace ? gradients.queries.data : workspace.data;
+    if (kIsInPlace != shape.is_part() && CudnnKnows(shape) &&
+        AreAligned(
+            {qkv.queries.data, qkv.keys.data, qkv.values.data, out, log_sum_exp, dout, place}) &&
+        plans.Support(shape, StridesOf(qkv), documents.count, AttentionPass::kBackward).ok()) {
+      if constexpr (kIsInPlace) {
+        plans.Backward(shape, documents, qkv, out, log_sum_exp, dout, gradients, workspace);
+      } else {
+        const size_t bytes = PartGradientBytes(shape);
+        const auto part = PartGradients(shape, workspace.As<BFloat16>(bytes));
+        plans.Backward(shape, documents, qkv, out, log_sum_exp, dout, part,
+                       {static_cast<char*>(workspace.data) + bytes, workspace.bytes - bytes});
+        AddPartGradients(shape, part, adds, gradients, queue);
+      }
       return;
     }
   }

@@ -1,11 +1,16 @@
-// Attention of some tokens to some others on a GPU, by our own kernels.
+// Attention of some tokens to some others on a GPU, by our own kernels and, in bf16, by cuDNN.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/cuda/attention/attention_plans.h"
+#include "worker_runtime/ops/cuda/attention/plan_key.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/attention_parts.h"
@@ -23,6 +28,7 @@ using worker::testing::Contiguous;
 using worker::testing::Load;
 using worker::testing::Outputs;
 using worker::testing::PartHeads;
+using worker::testing::Positions;
 using worker::testing::Some;
 using worker::testing::Store;
 using worker::testing::WholeAttention;
@@ -46,8 +52,9 @@ class GpuRunner {
     OnGpu<float> part_log_sum_exp(of_part[1]);
     OnGpu<float> out(is_first ? std::vector<float>(of_part[0].size(), NAN) : (*merged)[0]);
     OnGpu<float> log_sum_exp(is_first ? std::vector<float>(of_part[1].size(), NAN) : (*merged)[1]);
-    cuda::AttentionMerge(part.shape, part_out.data(), part_log_sum_exp.data(), is_first, out.data(),
-                         log_sum_exp.data(), Gpu().compute());
+    cuda::AttentionMerge(part.shape, part_out.data(), part_log_sum_exp.data(),
+                         {0, part.shape.sequence_length}, is_first, out.data(), log_sum_exp.data(),
+                         Gpu().compute());
     *merged = {out.Read(), log_sum_exp.Read()};
   }
   Outputs<float> Backward(const AttentionPart& part, const Outputs<float>& forward,
@@ -118,6 +125,38 @@ TEMPLATE_TEST_CASE("parts merged round a ring are the whole on a GPU, forward an
   }
   // A key each.
   CheckRing<TestType>(runner, {1, 4, 2, 1, 8}, {}, Contiguous(4, 4));
+}
+
+TEST_CASE("cuDNN takes the parts of a ring, and merged they are the whole", "[slow][cudnn]") {
+  if (!HasGpuOrSkips()) return;
+  GpuRunner<BFloat16> runner;
+  auto& plans = Gpu().compute().queue().plans<AttentionPlans>();
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 96, 4, 2, 64}, AttentionShape{2, 96, 4, 2, 64, /*deterministic=*/true},
+        AttentionShape{1, 120, 3, 3, 128}}) {
+    for (const int ranks : {2, 3}) {
+      const auto chunks = Contiguous(shape.sequence_length, ranks);
+      const WholeAttention<BFloat16> whole(shape, {});
+      // Its own keys; those of the rank before; half of those, and half of the queries.
+      const size_t half = chunks[1].size() / 2;
+      const Positions late(chunks[1].begin() + half, chunks[1].end());
+      const Positions early(chunks[0].begin(), chunks[0].begin() + half);
+      for (const auto& [queries, keys] : {std::pair(chunks[1], chunks[1]),
+                                          {chunks[1], chunks[0]},
+                                          {chunks[1], early},
+                                          {late, chunks[0]}}) {
+        CAPTURE(shape.head_size, shape.deterministic, queries, keys);
+        const AttentionPart part = whole.Part(queries, keys);
+        const HeadStrides strides =
+            StridesOf(PartHeads<const BFloat16>(part.shape, nullptr, nullptr));
+        for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+          CHECK_OK(plans.Support(part.shape, strides, 0, pass));
+        }
+        CheckPart(runner, whole, queries, keys);
+      }
+      CheckRing<BFloat16>(runner, shape, {}, chunks);
+    }
+  }
 }
 
 TEMPLATE_TEST_CASE("any rising positions agree with the reference on a GPU", "", float, BFloat16) {

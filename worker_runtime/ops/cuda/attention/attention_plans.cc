@@ -57,12 +57,17 @@ struct Layout {
   std::vector<int64_t> strides;
 };
 
-// `heads` of the heads of a token in a tensor shaped like qkv: they stay where they are.
-Layout QkvHeads(const PlanKey& key, int heads) {
-  const AttentionShape& shape = key.shape;
-  const int64_t width = shape.qkv_width();
-  return {{key.sequences(), heads, shape.sequence_length, shape.head_size},
-          {shape.sequence_length * width, shape.head_size, width, 1}};
+// Some of the heads of a token, where they stand.
+Layout QueryHeads(const PlanKey& key, const HeadStrides& strides) {
+  return {{key.sequences(), key.heads(), key.shape.sequence_length, key.shape.head_size},
+          {strides.query_row, key.shape.head_size, strides.query_token, 1}};
+}
+Layout KeyHeads(const PlanKey& key, const HeadStrides& strides) {
+  return {{key.sequences(), key.kv_heads(), key.shape.key_count(), key.shape.head_size},
+          {strides.key_row, key.shape.head_size, strides.key_token, 1}};
+}
+HeadStrides GradientStrides(const PlanKey& key) {
+  return key.shape.is_part() ? PartGradientStrides(key.shape) : key.strides;
 }
 Layout OutHeads(const PlanKey& key) {
   const AttentionShape& shape = key.shape;
@@ -128,14 +133,21 @@ float Scale(const AttentionShape& shape) {
   return 1.0f / std::sqrt(static_cast<float>(shape.head_size));
 }
 
+template <typename Options>
+void HideLaterKeys(const AttentionShape& shape, Options& options) {
+  if (shape.keys_seen == KeysSeen::kAll) return;
+  options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+      .set_diagonal_band_right_bound(0);
+}
+
 // cuDNN's statistics are what log_sum_exp has to be: max + ln(sum of exp) of the scaled scores
 // (cudnn_frontend/graph_properties.h, SDPA_attributes::set_stats_use_log2, "cuDNN's natural-log
 // convention").
 void AddForward(const PlanKey& plan_key, Graph& graph) {
   const AttentionShape& shape = plan_key.shape;
   const DocumentTensors documents = AddDocuments(plan_key, graph);
-  const Layout heads = QkvHeads(plan_key, plan_key.heads());
-  const Layout kv = QkvHeads(plan_key, plan_key.kv_heads());
+  const Layout heads = QueryHeads(plan_key, plan_key.strides);
+  const Layout kv = KeyHeads(plan_key, plan_key.strides);
   const TensorPointer query =
       graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
   const TensorPointer key = graph.tensor(Attributes(kKey, "key", kv, documents.key_offsets));
@@ -144,9 +156,10 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention_forward")
                      .set_generate_stats(true)
-                     .set_attn_scale(Scale(shape))
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0);
+                     .set_attn_scale(Scale(shape));
+  HideLaterKeys(shape, options);
+  // Without a mask the frontend would take another operation than with one (1.32: "unified").
+  if (shape.is_part()) options.set_implementation(fe::AttentionImplementation_t::COMPOSITE);
   if (shape.packed) {
     options.set_padding_mask(true)
         .set_seq_len_q(documents.query_lengths)
@@ -161,8 +174,8 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
 void AddBackward(const PlanKey& plan_key, Graph& graph) {
   const AttentionShape& shape = plan_key.shape;
   const DocumentTensors documents = AddDocuments(plan_key, graph);
-  const Layout heads = QkvHeads(plan_key, plan_key.heads());
-  const Layout kv = QkvHeads(plan_key, plan_key.kv_heads());
+  const Layout heads = QueryHeads(plan_key, plan_key.strides);
+  const Layout kv = KeyHeads(plan_key, plan_key.strides);
   const Layout outs = OutHeads(plan_key);
   const TensorPointer query =
       graph.tensor(Attributes(kQuery, "query", heads, documents.query_offsets));
@@ -177,9 +190,8 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
                      .set_attn_scale(Scale(shape))
-                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                     .set_diagonal_band_right_bound(0)
                      .set_deterministic_algorithm(shape.deterministic);
+  HideLaterKeys(shape, options);
   if (shape.packed) {
     // With this, scratch grows with the tokens, not with documents times the longest possible
     // document.
@@ -192,9 +204,10 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
   }
   const auto [dquery, dkey, dvalue] =
       graph.sdpa_backward(query, key, value, out, dout, stats, options);
-  MakeOutput(dquery, kDquery, heads, documents.query_offsets);
-  MakeOutput(dkey, kDkey, kv, documents.key_offsets);
-  MakeOutput(dvalue, kDvalue, kv, documents.value_offsets);
+  const HeadStrides of_gradients = GradientStrides(plan_key);
+  MakeOutput(dquery, kDquery, QueryHeads(plan_key, of_gradients), documents.query_offsets);
+  MakeOutput(dkey, kDkey, KeyHeads(plan_key, of_gradients), documents.key_offsets);
+  MakeOutput(dvalue, kDvalue, KeyHeads(plan_key, of_gradients), documents.value_offsets);
 }
 
 absl::Status BuildGraph(const PlanKey& key, cudnnHandle_t handle, Graph& graph,
@@ -236,20 +249,20 @@ AttentionPlans::~AttentionPlans() {
   queue_.Report(cudaFreeAsync(own_scratch_, queue_.stream()), "cudaFreeAsync");
 }
 
-absl::Status AttentionPlans::Support(const AttentionShape& shape, int document_count,
-                                     AttentionPass pass) {
+absl::Status AttentionPlans::Support(const AttentionShape& shape, const HeadStrides& strides,
+                                     int document_count, AttentionPass pass) {
   if (forbidden_) return absl::UnimplementedError("cuDNN attention is switched off");
-  return Find(shape, document_count, pass).support;
+  return Find(shape, strides, document_count, pass).support;
 }
 
-size_t AttentionPlans::WorkspaceBytes(const AttentionShape& shape, int document_count,
-                                      AttentionPass pass) {
-  return Find(shape, document_count, pass).workspace_bytes;
+size_t AttentionPlans::WorkspaceBytes(const AttentionShape& shape, const HeadStrides& strides,
+                                      int document_count, AttentionPass pass) {
+  return Find(shape, strides, document_count, pass).workspace_bytes;
 }
 
-AttentionPlans::Plan& AttentionPlans::Find(const AttentionShape& shape, int document_count,
-                                           AttentionPass pass) {
-  const PlanKey key = MakePlanKey(shape, document_count, pass, scores_bytes_max_);
+AttentionPlans::Plan& AttentionPlans::Find(const AttentionShape& shape, const HeadStrides& strides,
+                                           int document_count, AttentionPass pass) {
+  const PlanKey key = MakePlanKey(shape, strides, document_count, pass, scores_bytes_max_);
   for (const std::unique_ptr<Plan>& plan : plans_) {
     if (plan->key == key) return *plan;
   }
@@ -357,45 +370,48 @@ void AttentionPlans::Execute(Plan& plan, const Documents& documents,
 }
 
 void AttentionPlans::Forward(const AttentionShape& shape, const Documents& documents,
-                             const BFloat16* qkv, BFloat16* out, float* log_sum_exp,
-                             const Workspace& workspace) {
-  const BFloat16* const key = qkv + ptrdiff_t{shape.heads} * shape.head_size;
-  const BFloat16* const value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
-  Execute(Find(shape, documents.count, AttentionPass::kForward), documents,
-          {{kQuery, qkv}, {kKey, key}, {kValue, value}, {kOut, out}, {kStats, log_sum_exp}},
+                             const QueriesKeysValues<const BFloat16>& qkv, BFloat16* out,
+                             float* log_sum_exp, const Workspace& workspace) {
+  Execute(Find(shape, StridesOf(qkv), documents.count, AttentionPass::kForward), documents,
+          {{kQuery, qkv.queries.data},
+           {kKey, qkv.keys.data},
+           {kValue, qkv.values.data},
+           {kOut, out},
+           {kStats, log_sum_exp}},
           workspace);
 }
 
 void AttentionPlans::Backward(const AttentionShape& shape, const Documents& documents,
-                              const BFloat16* qkv, const BFloat16* out, const float* log_sum_exp,
-                              const BFloat16* dout, BFloat16* dqkv, const Workspace& workspace) {
-  Plan& plan = Find(shape, documents.count, AttentionPass::kBackward);
+                              const QueriesKeysValues<const BFloat16>& qkv, const BFloat16* out,
+                              const float* log_sum_exp, const BFloat16* dout,
+                              const QueriesKeysValues<BFloat16>& gradients,
+                              const Workspace& workspace) {
+  Plan& plan = Find(shape, StridesOf(qkv), documents.count, AttentionPass::kBackward);
   CONVENE_CHECK(plan.support.ok());
+  CONVENE_CHECK(StridesOf(gradients) == GradientStrides(plan.key));
   const AttentionSplit split = *plan.key.split;
   const ptrdiff_t group = shape.heads / shape.kv_heads;
-  const ptrdiff_t key = ptrdiff_t{shape.heads} * shape.head_size;
-  const ptrdiff_t value = key + ptrdiff_t{shape.kv_heads} * shape.head_size;
   for (int sequence = 0; sequence < shape.batch; sequence += split.batch) {
     const ptrdiff_t row = ptrdiff_t{sequence} * shape.sequence_length;
     for (int kv_head = 0; kv_head < shape.kv_heads; kv_head += split.kv_heads) {
       const ptrdiff_t head = kv_head * group;
-      const ptrdiff_t of_query = row * shape.qkv_width() + head * shape.head_size;
-      const ptrdiff_t of_key = row * shape.qkv_width() + key + ptrdiff_t{kv_head} * shape.head_size;
-      const ptrdiff_t of_value = of_key + (value - key);
+      const auto at = [&](const auto& heads, ptrdiff_t first) {
+        return heads.data + sequence * heads.row_stride + first * shape.head_size;
+      };
       const ptrdiff_t of_out = (row * shape.heads + head) * shape.head_size;
       // (token, head) of packed rows, else (sequence, head, position).
       const ptrdiff_t of_stats =
           row * shape.heads + head * (shape.packed ? 1 : shape.sequence_length);
       Execute(plan, documents,
-              {{kQuery, qkv + of_query},
-               {kKey, qkv + of_key},
-               {kValue, qkv + of_value},
+              {{kQuery, at(qkv.queries, head)},
+               {kKey, at(qkv.keys, kv_head)},
+               {kValue, at(qkv.values, kv_head)},
                {kOut, out + of_out},
                {kStats, log_sum_exp + of_stats},
                {kDout, dout + of_out},
-               {kDquery, dqkv + of_query},
-               {kDkey, dqkv + of_key},
-               {kDvalue, dqkv + of_value}},
+               {kDquery, at(gradients.queries, head)},
+               {kDkey, at(gradients.keys, kv_head)},
+               {kDvalue, at(gradients.values, kv_head)}},
               workspace);
     }
   }

@@ -27,18 +27,22 @@ class AttentionPlans {
   // Whether cuDNN can do it here; else Unimplemented, with its reason, which is also logged once.
   // `document_count`: Documents::count. The first question about a shape builds the graph, which
   // takes up to seconds: before a step is captured.
-  absl::Status Support(const AttentionShape& shape, int document_count, AttentionPass pass);
+  absl::Status Support(const AttentionShape& shape, const HeadStrides& strides, int document_count,
+                       AttentionPass pass);
   // Scratch that cuDNN takes. REQUIRES: Support() of the same is OK.
-  size_t WorkspaceBytes(const AttentionShape& shape, int document_count, AttentionPass pass);
+  size_t WorkspaceBytes(const AttentionShape& shape, const HeadStrides& strides, int document_count,
+                        AttentionPass pass);
 
   // REQUIRES: Support() of the same is OK, all pointers are multiples of 16 bytes. Errors are
   // reported to the queue. Where `workspace` is too small, scratch of the queue's own is taken at
-  // the first call and kept.
-  void Forward(const AttentionShape& shape, const Documents& documents, const BFloat16* qkv,
-               BFloat16* out, float* log_sum_exp, const Workspace& workspace);
-  void Backward(const AttentionShape& shape, const Documents& documents, const BFloat16* qkv,
-                const BFloat16* out, const float* log_sum_exp, const BFloat16* dout, BFloat16* dqkv,
-                const Workspace& workspace);
+  // the first call and kept. `gradients` have the strides of `qkv`, of a part PartGradientStrides.
+  void Forward(const AttentionShape& shape, const Documents& documents,
+               const QueriesKeysValues<const BFloat16>& qkv, BFloat16* out, float* log_sum_exp,
+               const Workspace& workspace);
+  void Backward(const AttentionShape& shape, const Documents& documents,
+                const QueriesKeysValues<const BFloat16>& qkv, const BFloat16* out,
+                const float* log_sum_exp, const BFloat16* dout,
+                const QueriesKeysValues<BFloat16>& gradients, const Workspace& workspace);
 
   // From now on Support() is never OK: for tests and benchmarks of our own kernels.
   void ForbidCudnn() { forbidden_ = true; }
@@ -49,7 +53,8 @@ class AttentionPlans {
   struct Plan;  // the only place that knows cudnn-frontend
   struct Tensor;
 
-  Plan& Find(const AttentionShape& shape, int document_count, AttentionPass pass);
+  Plan& Find(const AttentionShape& shape, const HeadStrides& strides, int document_count,
+             AttentionPass pass);
   absl::Status Build(Plan& plan);
   void Warn(const Plan& refused) const;
   void Execute(Plan& plan, const Documents& documents, const std::vector<Tensor>& tensors,

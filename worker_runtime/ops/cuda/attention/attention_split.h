@@ -21,12 +21,12 @@ struct AttentionSplit {
 
 inline AttentionSplit OneCall(const AttentionShape& shape) { return {shape.batch, shape.kv_heads}; }
 
-// sequences x heads x T x T of 2 bytes, T rounded up to its tiles. `sequences`: the batch, of
-// packed rows Documents::count.
+// sequences x heads x queries x keys of 2 bytes, both counts rounded up to their tiles.
+// `sequences`: the batch, of packed rows Documents::count.
 inline size_t CudnnScoresBytes(const AttentionShape& shape, int sequences) {
   constexpr size_t kTile = 128;
-  const size_t length = RoundUp(shape.sequence_length, kTile);
-  return size_t{2} * sequences * shape.heads * length * length;
+  return size_t{2} * sequences * shape.heads * RoundUp(shape.sequence_length, kTile) *
+         RoundUp(shape.key_count(), kTile);
 }
 
 // The fewest calls, all alike, of which none keeps more than `limit_bytes` of scores; whole

@@ -295,8 +295,9 @@ TEST_CASE("cuDNN takes packed Llamas with one document and with many, within the
   for (const int count : {4, 64, 1024}) {
     CAPTURE(count);
     for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
-      CHECK_OK(plans.Support(shape, count, pass));
-      CHECK(plans.WorkspaceBytes(shape, count, pass) <= CudnnWorkspaceBytes(shape));
+      CHECK_OK(plans.Support(shape, FusedStrides(shape), count, pass));
+      CHECK(plans.WorkspaceBytes(shape, FusedStrides(shape), count, pass) <=
+            CudnnWorkspaceBytes(shape));
     }
   }
 }
@@ -329,11 +330,12 @@ TEST_CASE("bf16 attention agrees with the reference by whichever way it goes",
   const std::vector<std::vector<int>> lengths = DocumentLengths();
   size_t turn = 0;
   for (const AttentionShape& shape : Shapes()) {
-    std::printf("batch %d, length %d, heads %d/%d of %d%s: forward %s, backward %s\n", shape.batch,
-                shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
-                shape.deterministic ? ", deterministic" : "",
-                plans.Support(shape, 0, AttentionPass::kForward).ToString().c_str(),
-                plans.Support(shape, 0, AttentionPass::kBackward).ToString().c_str());
+    std::printf(
+        "batch %d, length %d, heads %d/%d of %d%s: forward %s, backward %s\n", shape.batch,
+        shape.sequence_length, shape.heads, shape.kv_heads, shape.head_size,
+        shape.deterministic ? ", deterministic" : "",
+        plans.Support(shape, FusedStrides(shape), 0, AttentionPass::kForward).ToString().c_str(),
+        plans.Support(shape, FusedStrides(shape), 0, AttentionPass::kBackward).ToString().c_str());
     CheckAttention<BFloat16>(queue, shape);
     CheckAttention<BFloat16>(queue, shape, lengths[turn++ / 2 % lengths.size()]);
   }
@@ -375,9 +377,9 @@ TEST_CASE("cuDNN takes no deterministic backward pass whose smallest part keeps 
   if (!HasGpuOrSkips()) return;
   TestQueue queue;
   auto& plans = queue.queue().plans<AttentionPlans>();
-  CHECK_STATUS(
-      plans.Support({1, 16384, 32, 8, 64, /*deterministic=*/true}, 0, AttentionPass::kBackward),
-      absl::StatusCode::kUnimplemented, "of scores even for the smallest part");
+  const AttentionShape shape = {1, 16384, 32, 8, 64, /*deterministic=*/true};
+  CHECK_STATUS(plans.Support(shape, FusedStrides(shape), 0, AttentionPass::kBackward),
+               absl::StatusCode::kUnimplemented, "of scores even for the smallest part");
 }
 
 TEST_CASE("a lone token attends to itself alone") {
@@ -411,8 +413,9 @@ TEST_CASE("cuDNN takes the shapes of Llamas, within the scratch that was planned
       const AttentionShape shape = {batch, length, heads, kv_heads, head_size, deterministic};
       CAPTURE(batch, length, heads, kv_heads, head_size, deterministic);
       for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
-        CHECK_OK(plans.Support(shape, 0, pass));
-        CHECK(plans.WorkspaceBytes(shape, 0, pass) <= CudnnWorkspaceBytes(shape));
+        CHECK_OK(plans.Support(shape, FusedStrides(shape), 0, pass));
+        CHECK(plans.WorkspaceBytes(shape, FusedStrides(shape), 0, pass) <=
+              CudnnWorkspaceBytes(shape));
       }
     }
   }

@@ -290,20 +290,24 @@ __global__ void DeltaKernel(Geometry geometry, int64_t rows, const T* out, const
   if (lane == 0) delta[geometry.Statistic(row)] = sum;
 }
 
-// A warp a row of out.
+// A warp a row of part_out. `merged`: of all queries, of which the part's begin at `first`.
 template <typename T>
-__global__ void MergeKernel(Geometry geometry, int64_t rows, const T* part_out,
-                            const float* part_log_sum_exp, bool is_first, float* out,
-                            float* log_sum_exp) {
+__global__ void MergeKernel(Geometry geometry, int64_t rows, Geometry merged, int first,
+                            const T* part_out, const float* part_log_sum_exp, bool is_first,
+                            float* out, float* log_sum_exp) {
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (row >= rows) return;  // the whole warp
-  const int64_t statistic = geometry.Statistic(row);
+  const int head = static_cast<int>(row % geometry.heads);
+  const int64_t token = row / geometry.heads;
+  const int batch = static_cast<int>(token / geometry.queries);
+  const int query = first + static_cast<int>(token % geometry.queries);
+  const int64_t statistic = merged.Statistic(batch, query, head);
   const MergeWeights weights(is_first ? -INFINITY : log_sum_exp[statistic],
-                             part_log_sum_exp[statistic]);
+                             part_log_sum_exp[geometry.Statistic(row)]);
   for (int d = 2 * lane; d < geometry.head_size; d += 2 * kWarp) {
     const float2 part = LoadPair(part_out + row * geometry.head_size + d);
-    float* const sums = out + row * geometry.head_size + d;
+    float* const sums = out + merged.Out(batch, query, head) + d;
     sums[0] = is_first ? part.x : weights.kept * sums[0] + weights.part * part.x;
     sums[1] = is_first ? part.y : weights.kept * sums[1] + weights.part * part.y;
   }
@@ -507,10 +511,14 @@ void FlashForward(const AttentionShape& shape, const int32_t* document_begin,
 
 template <typename T>
 void AttentionMerge(const AttentionShape& shape, const T* part_out, const float* part_log_sum_exp,
-                    bool is_first, float* out, float* log_sum_exp, Stream& stream) {
+                    const QueryRange& range, bool is_first, float* out, float* log_sum_exp,
+                    Stream& stream) {
   CONVENE_CHECK(shape.is_part());
+  AttentionShape all = shape;
+  all.sequence_length = range.all;
   LaunchRows("attention_merge", Geometry(shape, nullptr, {}), shape, stream.queue(), MergeKernel<T>,
-             part_out, part_log_sum_exp, is_first, out, log_sum_exp);
+             Geometry(all, nullptr, {}), range.first, part_out, part_log_sum_exp, is_first, out,
+             log_sum_exp);
 }
 
 template <typename T, typename Gradient>

@@ -29,4 +29,8 @@ void FlashBackward(const AttentionShape& shape, const int32_t* document_begin,
                    const T* out, const float* log_sum_exp, const T* dout, bool adds,
                    const QueriesKeysValues<Gradient>& gradients, void* workspace, Queue& queue);
 
+// gradients = part, or += part where `adds`, of a part's queries, keys and values.
+void AddPartGradients(const AttentionShape& shape, const QueriesKeysValues<BFloat16>& part,
+                      bool adds, const QueriesKeysValues<float>& gradients, Queue& queue);
+
 }  // namespace convene::worker::cuda

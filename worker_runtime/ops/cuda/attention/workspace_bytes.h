@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/attention_split.h"
 
@@ -49,12 +50,24 @@ inline size_t CudnnWorkspaceBytes(const AttentionShape& shape) {
   const size_t rows = size_t{1} * shape.batch * shape.heads * shape.sequence_length;
   const size_t head_bytes = rows * shape.head_size * sizeof(float);
   size_t bytes = rows * sizeof(float) + kCudnnMargin + kCudnnAlignment;
-  if (shape.kv_heads < shape.heads) bytes += head_bytes;
+  if (shape.kv_heads < shape.heads) {
+    bytes +=
+        size_t{1} * shape.batch * shape.heads * shape.key_count() * shape.head_size * sizeof(float);
+  }
   const auto split = SplitAttention(shape, shape.batch, kLargestScoresBytes);
   if (!shape.deterministic || !split.has_value()) return bytes + 2 * head_bytes;
   const size_t scores = CudnnScoresBytes(shape, shape.batch) * split->batch / shape.batch *
                         split->kv_heads / shape.kv_heads;
   return bytes + std::max(scores, head_bytes);
+}
+
+// The gradients of a part in bfloat16, which are then added to sums in float: of queries, keys and
+// values, one behind the other.
+inline size_t PartGradientBytes(const AttentionShape& shape) {
+  const size_t heads =
+      size_t{1} * shape.sequence_length * shape.heads + size_t{2} * shape.keys * shape.kv_heads;
+  const size_t bytes = heads * shape.batch * shape.head_size * sizeof(BFloat16);
+  return (bytes + kCudnnAlignment - 1) / kCudnnAlignment * kCudnnAlignment;
 }
 
 // The scratch of our own backward pass: a float for each row.

@@ -317,7 +317,8 @@ absl::Status BenchAttention(const Model& model, bool deterministic, int document
   Stream stream = Stream::Cuda(queue);
   auto& plans = queue.plans<AttentionPlans>();
   const auto way = [&](AttentionPass pass) {
-    return plans.Support(shape, documents.count, pass).ok() ? "cuDNN" : "own kernels";
+    return plans.Support(shape, FusedStrides(shape), documents.count, pass).ok() ? "cuDNN"
+                                                                                 : "own kernels";
   };
   const auto* const qkv_data = static_cast<const BFloat16*>(qkv.get());
   auto* const out_data = static_cast<BFloat16*>(out.get());
