@@ -117,7 +117,8 @@ class Trainer {
   absl::StatusOr<std::unique_ptr<Engine>> engine_;
 };
 
-// The outcome on one rank of two. A step has one micro batch: its passes are the first and the last.
+// The outcome on one rank of two. A step has one micro batch: its passes are the first and the
+// last.
 struct DataParallel {
   std::vector<char> weights;
   int captures = 0;
