@@ -14,8 +14,9 @@
 
 namespace convene::worker {
 
-// Which keys the queries of a part see, where positions come to something simple; they are given
-// all the same. Of rows that are not packed.
+// The keys that the queries of a part see, where their positions come to something simple. The
+// positions are given all the same. Only rows that are not packed have another value than
+// kByPosition.
 enum class KeysSeen {
   kByPosition,
   kInOrder,  // there are as many keys as queries, and query i sees the keys 0 to i

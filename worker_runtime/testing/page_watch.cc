@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,15 +27,20 @@ struct PageWatch::Region {
   size_t first_page = 0;  // its number
   std::unique_ptr<std::atomic<uint8_t>[]> states;
 
-  // Async-signal-safe. The first touch of a page makes the page readable; a write then faults once
-  // more.
-  bool Touch(const char* address) {
+  // Async-signal-safe. A page that was read is readable; a write then faults once more. Two threads
+  // that read an untouched page at once both fault, so a second fault says nothing about a write.
+  bool Touch(const char* address, bool is_write) {
     if (address < data || address >= data + pages * kPageBytes) return false;
     const size_t page = (address - data) / kPageBytes;
+    char* const begin = data + page * kPageBytes;
     uint8_t state = kUntouched;
-    const bool is_first = states[page].compare_exchange_strong(state, kRead);
-    if (!is_first) states[page] = kWritten;
-    mprotect(data + page * kPageBytes, kPageBytes, is_first ? PROT_READ : PROT_READ | PROT_WRITE);
+    if (is_write) {
+      states[page] = kWritten;
+      mprotect(begin, kPageBytes, PROT_READ | PROT_WRITE);
+    } else {
+      states[page].compare_exchange_strong(state, kRead);
+      mprotect(begin, kPageBytes, PROT_READ);
+    }
     return true;
   }
 };
@@ -69,11 +75,14 @@ class PageFaults {
   }
 
  private:
-  static void Handle(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  static void Handle(int /*signal*/, siginfo_t* info, void* context) {
     PageFaults& faults = OfProcess();
+    // The processor's own word (Intel SDM, volume 3, "Page-Fault Exception": W/R).
+    const bool is_write = (static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
     for (auto& slot : faults.regions_) {
       PageWatch::Region* const region = slot;
-      if (region != nullptr && region->Touch(static_cast<const char*>(info->si_addr))) return;
+      if (region != nullptr && region->Touch(static_cast<const char*>(info->si_addr), is_write))
+        return;
     }
     // This fault is a real crash: the instruction runs again, and meets the handler that was set
     // before ours.
