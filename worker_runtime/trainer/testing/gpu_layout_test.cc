@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/testing/places.h"
@@ -51,10 +52,14 @@ TEST_CASE("the layouts that people use train on GPUs like one process on a CPU")
 TEST_CASE("in bf16 GPUs train like CPUs, and twice the same", "[bf16]") {
   if (!testing::HasPlacesOrSkips(4)) return;
   // cuDNN takes heads of 8, and none of 4.
-  const std::string change = GENERATE("", " head_size=8", " head_size=8 packed=0");
-  INFO(change);
-  const LayoutCase the_case = CaseOf(
-      std::string("dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on bucket=1") + kTask + change);
+  const std::string sharded = "dp_shard=2 tp=2 zero_stage=2 sequence_parallel=on bucket=1";
+  using Change = std::pair<std::string, std::string>;
+  const auto [layout, change] =
+      GENERATE_COPY(Change(sharded, ""), Change(sharded, " head_size=8"),
+                    Change(sharded, " head_size=8 packed=0"),
+                    Change("cp=2 cp_method=ring", " head_size=8 packed=0"));
+  INFO(layout << change);
+  const LayoutCase the_case = CaseOf(layout + kTask + change);
   const auto train = [](TrainingRun run) {
     run.engine.dtype = DType::kBFloat16;
     auto curve = testing::Train(run);

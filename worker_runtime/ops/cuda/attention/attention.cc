@@ -13,6 +13,7 @@
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
 #include "worker_runtime/ops/cuda/attention/flash_attention.h"
+#include "worker_runtime/ops/cuda/attention/plan_key.h"
 #include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/instantiate.h"
