@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cuda/attention/attention_plans.h"
 #include "worker_runtime/ops/cuda/attention/plan_key.h"
+#include "worker_runtime/ops/cuda/attention/workspace_bytes.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/attention_parts.h"
@@ -155,6 +157,40 @@ TEST_CASE("cuDNN takes the parts of a ring, and merged they are the whole", "[sl
         CheckPart(runner, whole, queries, keys);
       }
       CheckRing<BFloat16>(runner, shape, {}, chunks);
+    }
+  }
+}
+
+// As context_attention.h has them: queries in a row of qkv, keys and values of the tokens of a rank
+// side by side, whichever of them meet.
+TEST_CASE("cuDNN takes each step of a Llama's ring, within the planned scratch", "[slow][cudnn]") {
+  if (!HasGpuOrSkips()) return;
+  auto& plans = Gpu().compute().queue().plans<AttentionPlans>();
+  for (const AttentionShape& local :
+       {AttentionShape{1, 4096, 32, 8, 64}, AttentionShape{2, 2048, 24, 8, 128},
+        AttentionShape{1, 2048, 12, 12, 64}}) {
+    const int length = local.sequence_length;
+    const int64_t key_token = int64_t{2} * local.kv_heads * local.head_size;
+    HeadStrides strides = FusedStrides(local);
+    strides.key_row = length * key_token;
+    strides.key_token = key_token;
+    for (const auto& [queries, keys, seen] : {std::tuple(length, length, KeysSeen::kInOrder),
+                                              {length, length / 2, KeysSeen::kAll},
+                                              {length / 2, length, KeysSeen::kAll}}) {
+      for (const bool deterministic : {false, true}) {
+        AttentionShape shape = local;
+        shape.sequence_length = queries;
+        shape.keys = keys;
+        shape.keys_seen = seen;
+        shape.deterministic = deterministic;
+        CAPTURE(shape.batch, shape.heads, shape.head_size, queries, keys, deterministic);
+        for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+          CHECK_OK(plans.Support(shape, strides, 0, pass));
+          CHECK(PartGradientBytes(shape) + plans.WorkspaceBytes(shape, strides, 0, pass) +
+                    kCudnnAlignment <=
+                AttentionWorkspaceBytes<BFloat16>(shape));
+        }
+      }
     }
   }
 }
