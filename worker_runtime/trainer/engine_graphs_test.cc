@@ -126,8 +126,8 @@ struct DataParallel {
   int calls_in_captures = 0;
 };
 
-absl::Status TrainDataParallel(testing::Place& place, int rank, int steps, bool cuda_graphs,
-                               DataParallel& trained) {
+absl::Status TrainDataParallel(testing::Place& place, int rank, int steps, bool float8,
+                               bool cuda_graphs, DataParallel& trained) {
   CapturingDevice device(*place.device);
   for (std::unique_ptr<Collective> CommunicatorSet::*group :
        {&CommunicatorSet::dp, &CommunicatorSet::dp_gather, &CommunicatorSet::world}) {
@@ -137,10 +137,12 @@ absl::Status TrainDataParallel(testing::Place& place, int rank, int steps, bool 
   EngineOptions options = {.model = testing::SmallModel(),
                            .layout = {.dp = 2},
                            .rank = rank,
+                           .float8 = float8,
                            .deterministic = true,
                            .sequence_length = kSequenceLength,
                            .microbatches = 1,
                            .cuda_graphs = cuda_graphs};
+  options.model.ffn_size = 32;  // 8-bit floats take multiples of 16
   options.collective_memory = place.collective_memory.get();
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                            Engine::Create(options, place.communicators, device));
@@ -160,12 +162,15 @@ absl::Status TrainDataParallel(testing::Place& place, int rank, int steps, bool 
 TEST_CASE("beside data-parallel ranks the units of a step's only passes are graphs") {
   if (!testing::HasPlacesOrSkips(2)) return;
   const int steps = testing::OnGpus() ? 4 : 2;  // as below
-  const auto train = [steps](bool cuda_graphs) {
+  const bool float8 = GENERATE(false, true);
+  CAPTURE(float8);
+  const auto train = [steps, float8](bool cuda_graphs) {
     const auto places = testing::Places::Make({.dp = 2});
     REQUIRE_OK(places);
     std::vector<DataParallel> trained(2);
     for (const absl::Status& end : (*places)->OnEveryRank([&](int rank) {
-           return TrainDataParallel((**places)[rank], rank, steps, cuda_graphs, trained[rank]);
+           return TrainDataParallel((**places)[rank], rank, steps, float8, cuda_graphs,
+                                    trained[rank]);
          })) {
       REQUIRE_OK(end);
     }

@@ -67,6 +67,7 @@ TEST_CASE("in 8-bit floats every layout takes the step of one process", "[once]"
       {{.tp = 2}},
       {{.cp = 2}},
       {{.pp = 2}, 1, "zb-h1"},
+      {{.pp = 2}, 1, "interleaved"},
       {{.dp = 2, .tp = 2}, 3},
       {{.tp = 2, .cp = 2}, 1, "1f1b", Recompute::kSelective, ContextMethod::kUlysses},
       {{.pp = 2, .dp = 2, .tp = 2}, 1, "zb-h1", Recompute::kFull}};
@@ -93,7 +94,12 @@ TEST_CASE("in 8-bit floats every layout takes the step of one process", "[once]"
 
 TEST_CASE("in 8-bit floats what changes no bit elsewhere changes none", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
-  const Run plain = Float8Run({.pp = 2, .tp = 2});
+  Run plain = Float8Run({.pp = 2, .tp = 2});
+  // Where a step has one micro batch, the weights' codes lie in gradients that are yet to be made,
+  // unless backward passes go in halves.
+  const int microbatches = GENERATE(4, 1);
+  CAPTURE(microbatches);
+  plain.global_batch_size = microbatches * plain.micro_batch_size;
   const Curve expected = CurveOf(plain);
   CheckSameBits(CurveOf(plain), expected);
   SECTION("backward passes in halves") {
