@@ -25,6 +25,7 @@ COPIED = f'{RUNTIME}/shard/copied_slices.cc'
 BLOCK = f'{RUNTIME}/model/block.cc'
 OPTIMIZER = f'{RUNTIME}/shard/sharded_optimizer.cc'
 LINEAR = f'{RUNTIME}/parallel/linear.cc'
+FLOAT8_BLOCK = f'{RUNTIME}/model/block_float8.cc'
 VOCABULARY = f'{RUNTIME}/parallel/vocabulary.cc'
 PARAMETERS = f'{RUNTIME}/model/parameters.cc'
 LOWER = f'{RUNTIME}/schedule/lower.cc'
@@ -34,6 +35,7 @@ CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 CHECKPOINT = f'{RUNTIME}/checkpoint'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
+FLOAT8_LAYOUTS = '//worker_runtime/trainer/testing:float8_layout_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
 SAVER = '//worker_runtime/checkpointing:saver_test'
 SOURCES = '//worker_runtime/checkpoint:checkpoint_test'
@@ -342,4 +344,24 @@ MUTATIONS = [
     Mutation('a ring hides what an earlier rank has', f'{RUNTIME}/parallel/context_cut.cc',
              'if (owner < cut.rank) return {.queries = length, .keys = half};',
              'if (owner < cut.rank) return {.first_query = half, .queries = half, .keys = half};', LAYOUTS, 'cp'),
+    Mutation("each tp rank rounds its columns of a layer's input by their own scale", LINEAR,
+             'Float8Forward(shape, x, OverTp::kSplit,', 'Float8Forward(shape, x, OverTp::kWhole,', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation("each tp rank rounds its columns of a layer's gradient by their own scale", LINEAR,
+             'TakeGradient(shape, dy, OverTp::kSplit,', 'TakeGradient(shape, dy, OverTp::kWhole,', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('each cp rank rounds its rows by their own scale', f'{RUNTIME}/parallel/float8_linear.cc',
+             ': nullptr, layer.cp}) {', ': nullptr, layer.tp == nullptr ? layer.cp : nullptr}) {', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('each tp rank rounds its slice of a weight by a scale of its own', FLOAT8_BLOCK,
+             'if (tp.size() > 1) {', 'if (tp.size() > 99) {', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('a backward pass takes the codes of weights that another block left', BLOCK,
+             'if (float8_.is_on && !float8_.keeps_weights) {', 'if (float8_.is_on && !float8_.keeps_weights && pass.is_first) {', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('a weight gradient takes the turned codes of an earlier layer', LINEAR,
+             'dy_over_tp, dweight.data != nullptr, float8,', 'dy_over_tp, dweight.data != nullptr && shape.rows < 0, float8,', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('a weight half rounds by the scale of a later micro batch', FLOAT8_BLOCK,
+             'pass.deferred < 0 ? scratch.gradients', 'pass.deferred < 99 ? scratch.gradients', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation('a weight gradient rounds its input by the scale of another micro batch', FLOAT8_BLOCK,
+             'inputs[pass.slot], tensor', 'inputs[0], tensor', FLOAT8_LAYOUTS, 'fp8'),
+    Mutation("a block's memory lies where the codes of a later block's weights do", f'{RUNTIME}/model/stage.cc',
+             'chunk.units[i] = MakeUnit(specs[i], place);\n    scratch_.Include(chunk.units[i]->scratch(device_.kind()));\n    left = arena_.lent_bytes() / sizeof(float);',
+             'left = arena_.lent_bytes() / sizeof(float);\n    chunk.units[i] = MakeUnit(specs[i], place);\n    scratch_.Include(chunk.units[i]->scratch(device_.kind()));',
+             FLOAT8_LAYOUTS, 'fp8'),
 ]
