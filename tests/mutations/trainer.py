@@ -361,7 +361,9 @@ MUTATIONS = [
     Mutation('a weight gradient rounds its input by the scale of another micro batch', FLOAT8_BLOCK,
              'inputs[pass.slot], tensor', 'inputs[0], tensor', FLOAT8_LAYOUTS, 'fp8'),
     Mutation("a block's memory lies where the codes of a later block's weights do", f'{RUNTIME}/model/stage.cc',
-             'chunk.units[i] = MakeUnit(specs[i], place);\n    scratch_.Include(chunk.units[i]->scratch(device_.kind()));\n    left = arena_.lent_bytes() / sizeof(float);',
-             'left = arena_.lent_bytes() / sizeof(float);\n    chunk.units[i] = MakeUnit(specs[i], place);\n    scratch_.Include(chunk.units[i]->scratch(device_.kind()));',
+             'chunk.units[i] = MakeUnit(specs[i], place);\n    scratch_.Include(chunk.units[i]->scratch(device_.kind()));\n'
+             '    left = arena_.lent_bytes() / sizeof(float);',
+             'left = arena_.lent_bytes() / sizeof(float);\n    chunk.units[i] = MakeUnit(specs[i], place);\n'
+             '    scratch_.Include(chunk.units[i]->scratch(device_.kind()));',
              FLOAT8_LAYOUTS, 'fp8'),
 ]

@@ -35,7 +35,7 @@ absl::Status TakeGradient(const LinearShape& shape, const T* dy, OverTp dy_over_
                           const WeightGradient& dweight, const Float8Layer& float8,
                           const ChunkedRows& rows, Stream& stream) {
   if (!float8.is_on()) return absl::OkStatus();
-  CONVENE_CHECK(rows.chunks() == 1);
+  CONVENE_CHECK(rows.chunks() == 1);  // so that no gather of dy runs beside: it is there
   return Float8TakeGradient(shape, dy, dy_over_tp, dweight.data != nullptr, float8, stream);
 }
 
