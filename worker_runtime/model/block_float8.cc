@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/model/block.h"
+#include "worker_runtime/model/block_part.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/parallel/linear.h"
 

@@ -1,0 +1,43 @@
+#include "worker_runtime/model/block_part.h"
+
+#include <algorithm>
+
+#include "tools/base/check.h"
+
+namespace convene::worker {
+
+LinearShape LinearShapeOf(const BlockShape& s, BlockTensor tensor) {
+  switch (tensor) {
+    case kQkv:
+      return {s.rows(), s.qkv_width(), s.hidden};
+    case kAttentionOut:
+      return {s.rows(), s.hidden, s.attention_width()};
+    case kGateUp:
+      return {s.rows(), 2 * s.ffn, s.hidden};
+    case kDown:
+      return {s.rows(), s.hidden, s.ffn};
+    case kAttentionNorm:
+    case kMlpNorm:
+      break;
+  }
+  CONVENE_CHECK(false);
+}
+
+BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
+                          int micro_batch_size, int sequence_length, bool deterministic,
+                          bool packed) {
+  const int rows = micro_batch_size * sequence_length;
+  return {.batch = micro_batch_size,
+          .sequence_length = sequence_length,
+          .residual_rows = sequence_parallel ? rows / tp_size : rows,
+          .hidden = config.hidden_size,
+          .heads = config.heads / tp_size,
+          .kv_heads = std::max(1, config.kv_heads / tp_size),
+          .head_size = config.head_size,
+          .ffn = config.ffn_size / tp_size,
+          .norm_epsilon = static_cast<float>(config.norm_epsilon),
+          .deterministic = deterministic,
+          .packed = packed};
+}
+
+}  // namespace convene::worker

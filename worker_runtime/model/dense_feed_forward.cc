@@ -1,0 +1,100 @@
+#include "worker_runtime/model/dense_feed_forward.h"
+
+#include <utility>
+
+#include "tools/base/status_macros.h"
+#include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/swiglu.h"
+
+namespace convene::worker {
+
+template <typename T>
+void DeclareDense(const BlockShape& s, const Recompute& recompute, const SetDeclarer& declare,
+                  DenseMemory<T>& memory) {
+  const int64_t rows = s.rows();
+  declare(memory.gate_up, recompute.mlp, false, "gate-up", rows * 2 * s.ffn);
+  declare(memory.product, recompute.swiglu, true, "product", rows * s.ffn);
+}
+
+template <typename T>
+DenseFeedForward<T>::DenseFeedForward(const BlockShape& shape, const Recompute& recompute,
+                                      std::vector<DenseMemory<T>> memory,
+                                      std::vector<DenseDeferred<T>> deferred,
+                                      const BlockFloat8& float8, int chunks)
+    : s_(shape),
+      recompute_(recompute),
+      pipes_gradient_(chunks > 1 && shape.residual_rows < shape.rows()),
+      memory_(std::move(memory)),
+      deferred_(std::move(deferred)),
+      float8_(float8) {}
+
+template <typename T>
+ScratchSizes DenseFeedForward<T>::scratch(DeviceKind /*device*/, int64_t /*spare*/) const {
+  const bool wants_place = pipes_gradient_ || !deferred_.empty();
+  return {.narrow = wants_place ? int64_t{s_.rows()} * s_.ffn : 0};
+}
+
+template <typename T>
+DenseMemory<T> DenseFeedForward<T>::MemoryOf(const Pass<T>& pass) const {
+  DenseMemory<T> a = memory_[pass.slot];
+  if (pass.deferred >= 0) TakeDeferred(deferred_[pass.deferred].factors.product, a.product);
+  return a;
+}
+
+template <typename T>
+absl::Status DenseFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
+  return ColumnParallelForward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
+                               float8_.Layer(pass, kGateUp), At(memory_[pass.slot].gate_up),
+                               *pass.around.rows, pass.stream);
+}
+
+template <typename T>
+absl::Status DenseFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
+  const DenseMemory<T> a = MemoryOf(pass);
+  CONVENE_RETURN_IF_ERROR(Again(pass, x));
+  SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+  return RowParallelForward(LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown),
+                            float8_.Layer(pass, kDown), y, *pass.around.rows, pass.stream);
+}
+
+template <typename T>
+absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, const T* dy, T* dx,
+                                           absl::Span<T> /*spare*/) {
+  const DenseMemory<T> a = MemoryOf(pass);
+  ChunkedRows& rows = *pass.around.rows;
+  if (recompute_.swiglu) {
+    SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+  }
+  // Gradients take the places of what they are the gradients of, unless a weight half or a weight
+  // product behind them wants both.
+  T* const product = pass.deferred >= 0 || pipes_gradient_ ? pass.around.narrow : At(a.product);
+  T* gate_up = At(a.gate_up);
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(
+      LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown), float8_.Layer(pass, kDown), dy,
+      product, ProductGradient(pass, kDown), rows, pass.stream));
+  if (pass.deferred >= 0) {
+    const DenseDeferred<T>& later = deferred_[pass.deferred];
+    KeepGradient(pass, dy, later.down);
+    gate_up = At(later.gate_up);
+  }
+  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), product, gate_up, pass.stream);
+  return ColumnParallelBackward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
+                                float8_.Layer(pass, kGateUp), gate_up, dx,
+                                ProductGradient(pass, kGateUp), rows, pass.stream);
+}
+
+template <typename T>
+void DenseFeedForward<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
+  const DenseDeferred<T>& later = deferred_[pass.deferred];
+  LaterWeightGradient(LinearShapeOf(s_, kDown), At(MemoryOf(pass).product),
+                      float8_.Layer(pass, kDown), At(later.down), pass.LaterGradient(kDown),
+                      pass.stream);
+  LaterWeightGradient(LinearShapeOf(s_, kGateUp), x, float8_.Layer(pass, kGateUp),
+                      At(later.gate_up), pass.LaterGradient(kGateUp), pass.stream);
+}
+
+CONVENE_INSTANTIATE(DeclareDense);
+template class DenseFeedForward<float>;
+template class DenseFeedForward<BFloat16>;
+
+}  // namespace convene::worker

@@ -1,0 +1,110 @@
+#include "worker_runtime/model/grouped_query_mixer.h"
+
+#include <utility>
+
+#include "tools/base/status_macros.h"
+#include "worker_runtime/ops/instantiate.h"
+
+namespace convene::worker {
+
+template <typename T>
+void DeclareMixer(const BlockShape& s, const Recompute& recompute, const SetDeclarer& declare,
+                  MixerMemory<T>& memory) {
+  const int64_t rows = s.rows();
+  declare(memory.qkv, recompute.attention, false, "qkv", rows * s.qkv_width());
+  declare(memory.attention, recompute.attention, true, "attention", rows * s.attention_width());
+  declare(memory.log_sum_exp, recompute.attention, false, "log-sum-exp", rows * s.heads);
+}
+
+template <typename T>
+GroupedQueryMixer<T>::GroupedQueryMixer(const BlockShape& shape, const Recompute& recompute,
+                                        std::vector<MixerMemory<T>> memory,
+                                        std::vector<MixerDeferred<T>> deferred,
+                                        const BlockFloat8& float8)
+    : s_(shape),
+      recompute_(recompute),
+      memory_(std::move(memory)),
+      deferred_(std::move(deferred)),
+      float8_(float8) {}
+
+template <typename T>
+ScratchSizes GroupedQueryMixer<T>::scratch(DeviceKind /*device*/, int64_t spare) const {
+  const int64_t rows = s_.rows();
+  const int64_t wide = rows * s_.qkv_width();
+  return {.wide = wide <= spare ? 0 : wide, .narrow = rows * s_.attention_width()};
+}
+
+template <typename T>
+MixerMemory<T> GroupedQueryMixer<T>::MemoryOf(const Pass<T>& pass) const {
+  MixerMemory<T> a = memory_[pass.slot];
+  if (pass.deferred >= 0) TakeDeferred(deferred_[pass.deferred].factors.attention, a.attention);
+  return a;
+}
+
+template <typename T>
+absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a,
+                                          const T* x) const {
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
+                                                float8_.Layer(pass, kQkv), At(a.qkv),
+                                                *pass.around.rows, pass.stream));
+  return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
+                                        At(a.log_sum_exp), pass.around.workspace, pass.stream);
+}
+
+template <typename T>
+absl::Status GroupedQueryMixer<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
+  const MixerMemory<T> a = MemoryOf(pass);
+  CONVENE_RETURN_IF_ERROR(Attend(pass, a, x));
+  return RowParallelForward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
+                            pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut), y,
+                            *pass.around.rows, pass.stream);
+}
+
+template <typename T>
+absl::Status GroupedQueryMixer<T>::Again(const Pass<T>& pass, const T* x) {
+  return Attend(pass, MemoryOf(pass), x);
+}
+
+template <typename T>
+absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* dy, T* dx,
+                                            absl::Span<T> spare) {
+  const MixerMemory<T> a = MemoryOf(pass);
+  const UnitSurroundings<T>& around = pass.around;
+  ChunkedRows& rows = *around.rows;
+  CONVENE_RETURN_IF_ERROR(
+      RowParallelBackward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
+                          pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut), dy,
+                          around.narrow, ProductGradient(pass, kAttentionOut), rows, pass.stream));
+  const auto wide = static_cast<size_t>(s_.rows()) * s_.qkv_width();
+  T* qkv = wide <= spare.size() ? spare.data() : around.wide;
+  if (pass.deferred >= 0) {
+    const MixerDeferred<T>& later = deferred_[pass.deferred];
+    KeepGradient(pass, dy, later.out);
+    qkv = At(later.qkv);
+  }
+  // Attention may have collectives of its own in `stream`, and never two run there and beside it.
+  CONVENE_RETURN_IF_ERROR(rows.Finish(x, pass.stream));
+  CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
+                                                     At(a.log_sum_exp), around.narrow, qkv,
+                                                     around.workspace, pass.stream));
+  return ColumnParallelBackward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
+                                float8_.Layer(pass, kQkv), qkv, dx, ProductGradient(pass, kQkv),
+                                rows, pass.stream);
+}
+
+template <typename T>
+void GroupedQueryMixer<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
+  const MixerMemory<T> a = MemoryOf(pass);
+  const MixerDeferred<T>& later = deferred_[pass.deferred];
+  LaterWeightGradient(LinearShapeOf(s_, kAttentionOut), At(a.attention),
+                      float8_.Layer(pass, kAttentionOut), At(later.out),
+                      pass.LaterGradient(kAttentionOut), pass.stream);
+  LaterWeightGradient(LinearShapeOf(s_, kQkv), x, float8_.Layer(pass, kQkv), At(later.qkv),
+                      pass.LaterGradient(kQkv), pass.stream);
+}
+
+CONVENE_INSTANTIATE(DeclareMixer);
+template class GroupedQueryMixer<float>;
+template class GroupedQueryMixer<BFloat16>;
+
+}  // namespace convene::worker

@@ -1,0 +1,64 @@
+// The mixer of most families: causal grouped-query attention with rotary positions, this rank's
+// heads.
+//
+//   x ─ qkv ─ rope ─ attention ─ out ─ y
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/model/block_float8.h"
+#include "worker_runtime/model/block_part.h"
+
+namespace convene::worker {
+
+// Tensors that the forward pass leaves for the backward pass. The comment beside a tensor is its
+// width: it has rows * width elements.
+template <typename T>
+struct MixerMemory {
+  ArenaBlock<T> qkv;              // qkv_width, as ContextAttention keeps it
+  ArenaBlock<T> attention;        // attention_width
+  ArenaBlock<float> log_sum_exp;  // heads
+};
+template <typename T>
+void DeclareMixer(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
+                  MixerMemory<T>& memory);
+
+// What the input half of a backward pass leaves for the weight half.
+template <typename T>
+struct MixerDeferred {
+  ArenaBlock<T> qkv;       // qkv_width: the gradient
+  ArenaBlock<T> out;       // hidden: the gradient
+  MixerMemory<T> factors;  // what is recomputed of these
+};
+
+template <typename T>
+class GroupedQueryMixer final : public BlockPart<T> {
+ public:
+  // By slot and by deferred slot. Borrows `float8`.
+  GroupedQueryMixer(const BlockShape& shape, const Recompute& recompute,
+                    std::vector<MixerMemory<T>> memory, std::vector<MixerDeferred<T>> deferred,
+                    const BlockFloat8& float8);
+
+  ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
+  absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
+  bool starts_from_input() const override { return recompute_.attention; }
+  absl::Status Again(const Pass<T>& pass, const T* x) override;
+  absl::Status Backward(const Pass<T>& pass, const T* x, const T* dy, T* dx,
+                        absl::Span<T> spare) override;
+  void BackwardWeight(const Pass<T>& pass, const T* x) override;
+
+ private:
+  MixerMemory<T> MemoryOf(const Pass<T>& pass) const;
+  // Up to attention.
+  absl::Status Attend(const Pass<T>& pass, const MixerMemory<T>& a, const T* x) const;
+
+  const BlockShape s_;
+  const Recompute recompute_;
+  const std::vector<MixerMemory<T>> memory_;
+  const std::vector<MixerDeferred<T>> deferred_;
+  const BlockFloat8& float8_;
+};
+
+}  // namespace convene::worker
