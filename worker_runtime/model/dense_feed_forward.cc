@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/instantiate.h"
-#include "worker_runtime/ops/swiglu.h"
 
 namespace convene::worker {
 
@@ -52,7 +52,8 @@ template <typename T>
 absl::Status DenseFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
   const DenseMemory<T> a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(Again(pass, x));
-  SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+  ActivationForward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
+                    pass.stream);
   return RowParallelForward(LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown),
                             float8_.Layer(pass, kDown), y, *pass.around.rows, pass.stream);
 }
@@ -63,7 +64,8 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
   const DenseMemory<T> a = MemoryOf(pass);
   ChunkedRows& rows = *pass.around.rows;
   if (recompute_.swiglu) {
-    SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);
+    ActivationForward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
+                      pass.stream);
   }
   // Gradients take the places of what they are the gradients of, unless a weight half or a weight
   // product behind them wants both.
@@ -77,7 +79,8 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
     KeepGradient(pass, dy, later.down);
     gate_up = At(later.gate_up);
   }
-  SwigluBackward(s_.rows(), s_.ffn, At(a.gate_up), product, gate_up, pass.stream);
+  ActivationBackward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), product, gate_up,
+                     pass.stream);
   return ColumnParallelBackward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
                                 float8_.Layer(pass, kGateUp), gate_up, dx,
                                 ProductGradient(pass, kGateUp), rows, pass.stream);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
@@ -17,7 +18,6 @@
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
-#include "worker_runtime/ops/swiglu.h"
 
 namespace convene::worker {
 namespace {
@@ -137,12 +137,12 @@ void AddTurnsAndActivations(const BenchInputs& in, std::vector<BenchOp>& ops) {
   const int64_t size = int64_t{s.rows} * s.ffn;
   const double bytes = sizeof(T) * static_cast<double>(size);
   ops.push_back({"swiglu_forward", 3 * bytes, [=](Pieces& set) {
-                   SwigluForward(s.rows, s.ffn, set.Take<T>(2 * size), set.Take<T>(size),
-                                 in.stream);
+                   ActivationForward(Activation::kSwiglu, s.rows, s.ffn, set.Take<T>(2 * size),
+                                     set.Take<T>(size), in.stream);
                  }});
   ops.push_back({"swiglu_backward", 5 * bytes, [=](Pieces& set) {
-                   SwigluBackward(s.rows, s.ffn, set.Take<T>(2 * size), set.Take<T>(size),
-                                  set.Take<T>(2 * size), in.stream);
+                   ActivationBackward(Activation::kSwiglu, s.rows, s.ffn, set.Take<T>(2 * size),
+                                      set.Take<T>(size), set.Take<T>(2 * size), in.stream);
                  }});
 }
 

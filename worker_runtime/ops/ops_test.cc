@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cross_entropy.h"
@@ -16,15 +17,14 @@
 #include "worker_runtime/ops/embedding.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
-#include "worker_runtime/ops/swiglu.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/adamw.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"
 #include "worker_runtime/ops/testing/reference/elementwise.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/ops/testing/reference/rope.h"
-#include "worker_runtime/ops/testing/reference/swiglu.h"
 
 namespace convene::worker {
 namespace {
@@ -212,27 +212,31 @@ TEMPLATE_TEST_CASE("SwiGLU agrees with the reference, forward and backward in pl
         kForward,
         [&] {
           std::vector<TestType> y(shape.size());
-          SwigluForward(rows, width, Store<TestType>(gate_up).data(), y.data(), AnyStream());
+          ActivationForward(Activation::kSwiglu, rows, width, Store<TestType>(gate_up).data(),
+                            y.data(), AnyStream());
           return Outputs<float>{Load(y)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> y = {std::vector<Real>(shape.size())};
-          reference::SwigluForward<Real>(rows, width, As<Real>(gate_up).data(), y[0].data());
+          reference::ActivationForward<Real>(Activation::kSwiglu, rows, width,
+                                             As<Real>(gate_up).data(), y[0].data());
           return y;
         });
     Compare<TestType>(
         kBackward,
         [&] {
           auto d = Store<TestType>(gate_up);
-          SwigluBackward(rows, width, d.data(), Store<TestType>(dy).data(), d.data(), AnyStream());
+          ActivationBackward(Activation::kSwiglu, rows, width, d.data(), Store<TestType>(dy).data(),
+                             d.data(), AnyStream());
           return Outputs<float>{Load(d)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> d = {As<Real>(gate_up)};
-          reference::SwigluBackward<Real>(rows, width, As<Real>(gate_up).data(),
-                                          As<Real>(dy).data(), d[0].data());
+          reference::ActivationBackward<Real>(Activation::kSwiglu, rows, width,
+                                              As<Real>(gate_up).data(), As<Real>(dy).data(),
+                                              d[0].data());
           return d;
         });
   }

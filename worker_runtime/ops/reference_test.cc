@@ -2,15 +2,17 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/attention.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
+#include "worker_runtime/ops/testing/reference/layer_norm.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/ops/testing/reference/rope.h"
-#include "worker_runtime/ops/testing/reference/swiglu.h"
 
 namespace convene::worker {
 namespace {
@@ -74,20 +76,55 @@ TEST_CASE("RoPE's inverse is its slope's transpose") {
   }
 }
 
-TEST_CASE("SwiGLU's backward pass is its slope") {
+TEST_CASE("LayerNorm's backward pass is its slope: input, weight and bias") {
+  const int rows = 3;
+  const int columns = 5;
+  const double epsilon = 0.1;
+  const Vector x = Doubles(rows * columns, 1);
+  const Vector weight = Doubles(columns, 2);
+  const Vector bias = Doubles(columns, 3);
+  const auto forward = [&](const Vector& x, const Vector& weight, const Vector& bias) {
+    Vector y(x.size());
+    Vector statistics(2 * rows);
+    reference::LayerNormForward(rows, columns, x.data(), weight.data(), bias.data(), epsilon,
+                                y.data(), statistics.data());
+    return std::pair(y, statistics);
+  };
+  const auto backward = [&](const Vector& dy) {
+    std::vector<Vector> d = {Vector(x.size()), Vector(columns), Vector(columns)};
+    reference::LayerNormBackward(rows, columns, x.data(), weight.data(),
+                                 forward(x, weight, bias).second.data(), dy.data(), d[0].data(),
+                                 d[1].data(), d[2].data());
+    return d;
+  };
+  CheckGradient(
+      x, [&](const Vector& x) { return forward(x, weight, bias).first; },
+      [&](const Vector& dy) { return backward(dy)[0]; });
+  CheckGradient(
+      weight, [&](const Vector& weight) { return forward(x, weight, bias).first; },
+      [&](const Vector& dy) { return backward(dy)[1]; });
+  CheckGradient(
+      bias, [&](const Vector& bias) { return forward(x, weight, bias).first; },
+      [&](const Vector& dy) { return backward(dy)[2]; });
+}
+
+TEST_CASE("each activation's backward pass is its slope") {
+  const Activation activation =
+      GENERATE(Activation::kSwiglu, Activation::kGeglu, Activation::kGelu);
   const int rows = 2;
   const int width = 5;
-  const Vector gate_up = Doubles(rows * 2 * width, 1);
+  const Vector gate_up = Doubles(rows * ActivationInputs(activation) * width, 1);
   CheckGradient(
       gate_up,
       [&](const Vector& gate_up) {
         Vector y(rows * width);
-        reference::SwigluForward(rows, width, gate_up.data(), y.data());
+        reference::ActivationForward(activation, rows, width, gate_up.data(), y.data());
         return y;
       },
       [&](const Vector& dy) {
         Vector dgate_up(gate_up.size());
-        reference::SwigluBackward(rows, width, gate_up.data(), dy.data(), dgate_up.data());
+        reference::ActivationBackward(activation, rows, width, gate_up.data(), dy.data(),
+                                      dgate_up.data());
         return dgate_up;
       });
 }

@@ -418,8 +418,8 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::RmsNormBackward<float>(0, 8, none, none, none, none, false, none, false, none, Workspace(),
                                stream);
   cuda::RopeApply<float>(0, 4, 1, 2, 2, none, none, nullptr, nullptr, false, none, stream);
-  cuda::SwigluForward<float>(0, 8, none, none, stream);
-  cuda::SwigluBackward<float>(0, 8, none, none, none, stream);
+  cuda::ActivationForward<float>(Activation::kSwiglu, 0, 8, none, none, stream);
+  cuda::ActivationBackward<float>(Activation::kSwiglu, 0, 8, none, none, none, stream);
   cuda::EmbeddingForward<float>(0, 8, 0, 8, nullptr, none, none, stream);
   cuda::EmbeddingBackward<float>(0, 8, 0, 8, nullptr, none, none, Workspace(), stream);
   cuda::CrossEntropyStatistics<float>(0, 0, 8, nullptr, none, none, none, stream);

@@ -91,6 +91,25 @@ constexpr RowsGeometry RmsNormBackwardGeometry(int rows, int columns, int width,
   return result;
 }
 
+// Sums over rows: so many blocks, `chunks` to a row, each leave a part of a partial row. A thread
+// has one vector of the columns.
+struct ColumnSumGeometry {
+  int threads;  // a multiple of 32
+  int chunks;
+  int partial_rows;
+};
+inline constexpr int kColumnSumThreads = 256;
+constexpr int ColumnSumPartials(int rows) { return std::min(rows, 256); }
+constexpr ColumnSumGeometry MakeColumnSumGeometry(int rows, int row_vectors) {
+  const int chunks = static_cast<int>(CeilDivide(row_vectors, kColumnSumThreads));
+  const int threads = static_cast<int>(RoundUp(CeilDivide(row_vectors, chunks), kWarp));
+  return {threads, chunks, ColumnSumPartials(rows)};
+}
+// Scratch of `sums` sums of each column.
+constexpr size_t ColumnSumBytes(int rows, int columns, int sums) {
+  return sizeof(float) * static_cast<size_t>(ColumnSumPartials(rows)) * columns * sums;
+}
+
 // Rows cut into chunks that need no other thread: each thread moves up to `unroll` vectors of one
 // row, `threads` apart. Block b: chunk b % chunks of the rows from b / chunks * rows_per_block.
 struct TileGeometry {

@@ -2,6 +2,7 @@
 // then the partial rows are added in order.
 #include <cstdint>
 
+#include "worker_runtime/ops/cuda/column_sums.cuh"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
@@ -205,30 +206,6 @@ __global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(0) / kMaxR
   }
 }
 
-// dweight += the sum of the partial rows, or = it. A block has 32 columns; its warp w adds rows w,
-// w + 32, ..., then the first warp adds the warps' sums.
-constexpr int kPartialWarps = 32;
-__global__ void __launch_bounds__(kWarp* kPartialWarps)
-    AddPartials(int partial_rows, int columns, const float* partials, bool add_to_dweight,
-                float* dweight) {
-  __shared__ float sums[kPartialWarps][kWarp];
-  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
-  float sum = 0;
-  if (column < columns) {
-#pragma unroll 8
-    for (int row = static_cast<int>(threadIdx.y); row < partial_rows; row += kPartialWarps) {
-      sum += partials[int64_t{row} * columns + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= columns) return;
-  sum = 0;
-#pragma unroll
-  for (int warp = 0; warp < kPartialWarps; ++warp) sum += sums[warp][threadIdx.x];
-  dweight[column] = add_to_dweight ? dweight[column] + sum : sum;
-}
-
 }  // namespace
 
 size_t RmsNormWorkspaceBytes(int rows, int columns) {
@@ -260,8 +237,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const f
       Launch(stream, op, g.blocks, dim3(g.threads), AnyRows<T>, a);
       break;
   }
-  Launch(stream, op, CeilDivide(columns, kWarp), dim3(kWarp, kPartialWarps), AddPartials, g.blocks,
-         columns, static_cast<const float*>(partials), add_to_dweight, dweight);
+  LaunchAddPartials(op, g.blocks, columns, partials, add_to_dweight, dweight, stream);
 }
 
 CONVENE_INSTANTIATE(RmsNormBackward);

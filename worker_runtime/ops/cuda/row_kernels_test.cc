@@ -11,10 +11,10 @@
 #include "worker_runtime/ops/cuda/launch_geometry.h"
 #include "worker_runtime/ops/cuda/testing/kernel_testing.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/ops/testing/reference/rope.h"
-#include "worker_runtime/ops/testing/reference/swiglu.h"
 
 namespace convene::worker {
 namespace {
@@ -272,15 +272,15 @@ TEMPLATE_TEST_CASE("SwiGLU on the GPU agrees with the reference, forward and bac
         [&] {
           OnGpu<TestType> x = Put<TestType>(gate_up, shape.offset);
           OnGpu<TestType> y(shape.size(), shape.offset);
-          cuda::SwigluForward<TestType>(shape.rows, shape.columns, x.data(), y.data(),
-                                        Gpu().compute());
+          cuda::ActivationForward<TestType>(Activation::kSwiglu, shape.rows, shape.columns,
+                                            x.data(), y.data(), Gpu().compute());
           return Outputs<float>{Load(y.Read())};
         },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> y = {std::vector<Real>(shape.size())};
-          reference::SwigluForward<Real>(shape.rows, shape.columns, As<Real>(gate_up).data(),
-                                         y[0].data());
+          reference::ActivationForward<Real>(Activation::kSwiglu, shape.rows, shape.columns,
+                                             As<Real>(gate_up).data(), y[0].data());
           return y;
         });
     Compare<TestType>(
@@ -288,15 +288,16 @@ TEMPLATE_TEST_CASE("SwiGLU on the GPU agrees with the reference, forward and bac
         [&] {
           OnGpu<TestType> x = Put<TestType>(gate_up, shape.offset);
           OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
-          cuda::SwigluBackward<TestType>(shape.rows, shape.columns, x.data(), dy_there.data(),
-                                         x.data(), Gpu().compute());
+          cuda::ActivationBackward<TestType>(Activation::kSwiglu, shape.rows, shape.columns,
+                                             x.data(), dy_there.data(), x.data(), Gpu().compute());
           return Outputs<float>{Load(x.Read())};
         },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> d = {std::vector<Real>(2 * shape.size())};
-          reference::SwigluBackward<Real>(shape.rows, shape.columns, As<Real>(gate_up).data(),
-                                          As<Real>(dy).data(), d[0].data());
+          reference::ActivationBackward<Real>(Activation::kSwiglu, shape.rows, shape.columns,
+                                              As<Real>(gate_up).data(), As<Real>(dy).data(),
+                                              d[0].data());
           return d;
         });
   }
@@ -307,7 +308,7 @@ TEST_CASE("SwiGLU on the GPU is zero, not NaN, where the sigmoid vanishes") {
   const std::vector<float> gate_up = {-200.0f, -88.0f, 200.0f, NAN, 1.0f, 1.0f, 1.0f, 1.0f};
   OnGpu<BFloat16> x = Put<BFloat16>(gate_up);
   OnGpu<BFloat16> y(4);
-  cuda::SwigluForward<BFloat16>(1, 4, x.data(), y.data(), Gpu().compute());
+  cuda::ActivationForward<BFloat16>(Activation::kSwiglu, 1, 4, x.data(), y.data(), Gpu().compute());
   const std::vector<float> result = Load(y.Read());
   CHECK(result[0] == 0);
   CHECK(std::abs(result[1]) < 1e-30f);

@@ -1,0 +1,393 @@
+// The ops that some families of models have and Llama has not, on every device, against the plain
+// references in double.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/ops/activation.h"
+#include "worker_runtime/ops/bias.h"
+#include "worker_runtime/ops/head_norm.h"
+#include "worker_runtime/ops/layer_norm.h"
+#include "worker_runtime/ops/testing/ops_testing.h"
+#include "worker_runtime/ops/testing/reference/activation.h"
+#include "worker_runtime/ops/testing/reference/layer_norm.h"
+#include "worker_runtime/ops/testing/reference/rms_norm.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::As;
+using testing::Compare;
+using testing::DeviceArray;
+using testing::kBackward;
+using testing::kForward;
+using testing::Load;
+using testing::Numbers;
+using testing::NumbersOf;
+using testing::Outputs;
+using testing::Store;
+
+constexpr float kEpsilon = 1e-5f;
+
+Device& TheDevice() {
+  static const std::unique_ptr<Device> device = testing::MakeTestDevice();
+  return *device;
+}
+Stream& TheStream() { return TheDevice().compute(); }
+
+// An array of the device whose values begin `offset` elements behind the array's begin; between
+// values that no op may touch.
+template <typename T>
+class Array {
+ public:
+  explicit Array(const std::vector<float>& values, size_t offset = 0)
+      : offset_(offset), count_(values.size()), array_(Padded(values, offset), TheDevice()) {}
+
+  T* data() const { return array_.data() + offset_; }
+  std::vector<float> Fetch() const {
+    const std::vector<float> all = Load(array_.Fetch());
+    for (size_t i = 0; i < offset_; ++i) CHECK(all[i] == kMargin);
+    for (size_t i = offset_ + count_; i < all.size(); ++i) CHECK(all[i] == kMargin);
+    return {all.begin() + static_cast<ptrdiff_t>(offset_),
+            all.begin() + static_cast<ptrdiff_t>(offset_ + count_)};
+  }
+
+ private:
+  static constexpr float kMargin = 1024;
+  static std::vector<T> Padded(const std::vector<float>& values, size_t offset) {
+    std::vector<float> all(values.size() + offset + 64, kMargin);
+    std::copy(values.begin(), values.end(), all.begin() + static_cast<ptrdiff_t>(offset));
+    return Store<T>(all);
+  }
+
+  const size_t offset_;
+  const size_t count_;
+  const DeviceArray<T> array_;
+};
+
+// Full of NaN: no op may depend on it.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes)
+      : bytes_(bytes),
+        memory_(std::vector<double>(bytes / sizeof(double) + 1, std::nan("")), TheDevice()) {}
+  Workspace get() const { return {memory_.data(), bytes_}; }
+
+ private:
+  const size_t bytes_;
+  const DeviceArray<double> memory_;
+};
+
+struct Shape {
+  int rows, columns;
+  size_t offset = 0;
+  size_t size() const { return static_cast<size_t>(rows) * columns; }
+};
+// Rows that fill neither a warp nor a vector, rows in registers and rows that are read twice, and
+// arrays that start anywhere.
+const std::vector<Shape> kShapes = {{1, 5},    {3, 7},      {2, 31},      {5, 64},
+                                    {9, 130},  {300, 40},   {4, 768},     {3, 2048},
+                                    {2, 2056}, {4, 512, 1}, {2, 4104, 3}, {2, 17000}};
+
+std::vector<float> Poison(size_t count) { return std::vector<float>(count, std::nanf("")); }
+
+TEMPLATE_TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows", "",
+                   float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const Shape& s : kShapes) {
+    CAPTURE(s.rows, s.columns, s.offset);
+    const auto y_before = NumbersOf<TestType>(s.size(), 1);
+    const auto bias = NumbersOf<TestType>(s.columns, 2);
+    const auto before = Numbers(s.columns, 3);
+    Compare<TestType>(
+        kForward,
+        [&] {
+          const Array<TestType> y(y_before, s.offset);
+          const Array<TestType> bias_there(bias, s.offset);
+          AddBias<TestType>(s.rows, s.columns, bias_there.data(), y.data(), TheStream());
+          return Outputs<float>{y.Fetch()};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> y = {As<Real>(y_before)};
+          for (size_t i = 0; i < s.size(); ++i) y[0][i] += static_cast<Real>(bias[i % s.columns]);
+          return y;
+        });
+    for (const bool adds : {false, true}) {
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            const Array<float> dbias(adds ? before : Poison(s.columns));
+            const Scratch scratch(BiasWorkspaceBytes(s.rows, s.columns, TheDevice().kind()));
+            const Array<TestType> y_before_there(y_before, s.offset);
+            BiasBackward<TestType>(s.rows, s.columns, y_before_there.data(), adds, dbias.data(),
+                                   scratch.get(), TheStream());
+            return Outputs<float>{dbias.Fetch()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {adds ? As<Real>(before) : std::vector<Real>(s.columns)};
+            for (size_t i = 0; i < s.size(); ++i) {
+              d[0][i % s.columns] += static_cast<Real>(y_before[i]);
+            }
+            return d;
+          },
+          {0});
+    }
+  }
+}
+
+template <typename T>
+Outputs<float> LayerNorm(const Shape& s, const std::vector<float>& x,
+                         const std::vector<float>& delta, const std::vector<float>& weight,
+                         const std::vector<float>& bias) {
+  const Array<T> there(x, s.offset);
+  const Array<T> added(delta, s.offset);
+  const Array<T> y(Poison(s.size()), s.offset);
+  const Array<float> statistics(Poison(s.rows * kLayerNormStatistics));
+  const Array<T> weight_there(weight, s.offset);
+  const Array<T> bias_there(bias, s.offset);
+  LayerNormForward<T>(s.rows, s.columns, there.data(), delta.empty() ? nullptr : added.data(),
+                      weight_there.data(), bias_there.data(), kEpsilon, there.data(), y.data(),
+                      statistics.data(), TheStream());
+  return {y.Fetch(), statistics.Fetch(), there.Fetch()};
+}
+
+template <typename Real>
+Outputs<Real> PlainLayerNorm(const Shape& s, const std::vector<float>& x,
+                             const std::vector<float>& weight, const std::vector<float>& bias) {
+  Outputs<Real> y = {std::vector<Real>(s.size()), std::vector<Real>(s.rows * kLayerNormStatistics)};
+  reference::LayerNormForward<Real>(s.rows, s.columns, As<Real>(x).data(), As<Real>(weight).data(),
+                                    As<Real>(bias).data(), Real{kEpsilon}, y[0].data(),
+                                    y[1].data());
+  return y;
+}
+
+TEMPLATE_TEST_CASE("LayerNorm agrees with the reference; again, and behind a sum, it has its bits",
+                   "[many-barriers]", float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const Shape& s : kShapes) {
+    CAPTURE(s.rows, s.columns, s.offset);
+    // A mean far from 0, as residual streams have it.
+    auto x = NumbersOf<TestType>(s.size(), 1, 3);
+    for (float& value : x) value += 5;
+    x = Load(Store<TestType>(x));
+    const auto weight = NumbersOf<TestType>(s.columns, 2);
+    const auto bias = NumbersOf<TestType>(s.columns, 3);
+    Compare<TestType>(
+        kForward,
+        [&] {
+          Outputs<float> y = LayerNorm<TestType>(s, x, {}, weight, bias);
+          y.pop_back();
+          return y;
+        },
+        [&](auto zero) { return PlainLayerNorm<decltype(zero)>(s, x, weight, bias); }, {1});
+
+    const Outputs<float> forward = LayerNorm<TestType>(s, x, {}, weight, bias);
+    const Array<TestType> again(Poison(s.size()), s.offset);
+    const Array<TestType> x_there(x, s.offset);
+    const Array<TestType> weight_there(weight, s.offset);
+    const Array<TestType> bias_there(bias, s.offset);
+    const Array<float> forward_statistics(forward[1]);
+    LayerNormAgain<TestType>(s.rows, s.columns, x_there.data(), weight_there.data(),
+                             bias_there.data(), forward_statistics.data(), again.data(),
+                             TheStream());
+    CHECK((again.Fetch() == forward[0]));
+
+    const auto delta = NumbersOf<TestType>(s.size(), 4, 3);
+    std::vector<float> sum(s.size());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = x[i] + delta[i];
+    sum = Load(Store<TestType>(sum));
+    const Outputs<float> of_sum = LayerNorm<TestType>(s, sum, {}, weight, bias);
+    CHECK((LayerNorm<TestType>(s, x, delta, weight, bias) == of_sum));
+  }
+}
+
+TEMPLATE_TEST_CASE("LayerNorm's backward pass agrees with the reference", "[many-barriers]", float,
+                   BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const Shape& s : kShapes) {
+    for (const bool adds : {false, true}) {
+      CAPTURE(s.rows, s.columns, s.offset, adds);
+      const auto x = NumbersOf<TestType>(s.size(), 1, 3);
+      const auto weight = NumbersOf<TestType>(s.columns, 2);
+      const auto bias = std::vector<float>(s.columns);
+      const auto dy = NumbersOf<TestType>(s.size(), 3);
+      const auto dx_before = NumbersOf<TestType>(s.size(), 4);
+      const auto before = Numbers(s.columns, 5);
+      const auto statistics = PlainLayerNorm<float>(s, x, weight, bias)[1];
+      const auto first = [&](const std::vector<float>& values) {
+        return adds ? values : Poison(values.size());
+      };
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            const Array<TestType> dx(first(dx_before), s.offset);
+            const Array<float> dweight(first(before));
+            const Array<float> dbias(first(before));
+            const Scratch scratch(LayerNormWorkspaceBytes(s.rows, s.columns, TheDevice().kind()));
+            const Array<TestType> x_there(x, s.offset);
+            const Array<TestType> weight_there(weight, s.offset);
+            const Array<float> statistics_there(statistics);
+            const Array<TestType> dy_there(dy, s.offset);
+            LayerNormBackward<TestType>(s.rows, s.columns, x_there.data(), weight_there.data(),
+                                        statistics_there.data(), dy_there.data(), adds, dx.data(),
+                                        adds, dweight.data(), dbias.data(), scratch.get(),
+                                        TheStream());
+            return Outputs<float>{dx.Fetch(), dweight.Fetch(), dbias.Fetch()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {std::vector<Real>(s.size()), std::vector<Real>(s.columns),
+                               std::vector<Real>(s.columns)};
+            if (adds) d = {As<Real>(dx_before), As<Real>(before), As<Real>(before)};
+            reference::LayerNormBackward<Real>(
+                s.rows, s.columns, As<Real>(x).data(), As<Real>(weight).data(),
+                PlainLayerNorm<Real>(s, x, weight, bias)[1].data(), As<Real>(dy).data(),
+                d[0].data(), d[1].data(), d[2].data());
+            return d;
+          },
+          {1, 2});
+    }
+  }
+}
+
+// The heads of wider rows, as rows of their own.
+template <typename Real>
+std::vector<Real> HeadsOf(const HeadRows& shape, int stride, const std::vector<float>& rows) {
+  std::vector<Real> heads;
+  for (int row = 0; row < shape.rows; ++row) {
+    const auto begin = rows.begin() + static_cast<ptrdiff_t>(row) * stride;
+    heads.insert(heads.end(), begin, begin + shape.heads * shape.size);
+  }
+  return heads;
+}
+
+// What stands behind the heads.
+std::vector<float> RestOf(const HeadRows& shape, int stride, const std::vector<float>& rows) {
+  std::vector<float> rest;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (static_cast<int>(i % stride) >= shape.heads * shape.size) rest.push_back(rows[i]);
+  }
+  return rest;
+}
+
+TEMPLATE_TEST_CASE("heads are normed in place, each by itself, and the rest of a row stays", "",
+                   float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const HeadRows& shape :
+       std::vector<HeadRows>{{1, 1, 4}, {3, 5, 6}, {40, 3, 64}, {7, 2, 128}}) {
+    const int stride = shape.heads * shape.size + 2 * shape.size;
+    const size_t size = static_cast<size_t>(shape.rows) * stride;
+    const int heads = shape.rows * shape.heads;
+    const auto x = NumbersOf<TestType>(size, 1, 3);
+    const auto weight = NumbersOf<TestType>(shape.size, 2);
+    const auto before = Numbers(shape.size, 3);
+    for (const size_t offset : {0, 1}) {
+      CAPTURE(shape.rows, shape.heads, shape.size, offset);
+      const auto forward = [&](auto zero) {
+        using Real = decltype(zero);
+        Outputs<Real> y = {std::vector<Real>(shape.count()), std::vector<Real>(heads),
+                           HeadsOf<Real>(shape, stride, x)};
+        reference::RmsNormForward<Real>(heads, shape.size, y[2].data(), As<Real>(weight).data(),
+                                        Real{kEpsilon}, y[0].data(), y[1].data());
+        return y;
+      };
+      Compare<TestType>(kForward,
+                        [&] {
+                          const Array<TestType> there(x, offset);
+                          const Array<TestType> kept(Poison(shape.count()), offset);
+                          const Array<float> inverse_rms(Poison(heads));
+                          const Array<TestType> weight_there(weight, offset);
+                          HeadNormForward<TestType>(shape, stride, weight_there.data(), kEpsilon,
+                                                    there.data(), kept.data(), inverse_rms.data(),
+                                                    TheStream());
+                          CHECK((RestOf(shape, stride, there.Fetch()) == RestOf(shape, stride, x)));
+                          return Outputs<float>{HeadsOf<float>(shape, stride, there.Fetch()),
+                                                inverse_rms.Fetch(), kept.Fetch()};
+                        },
+                        forward, {1});
+      const auto dy = NumbersOf<TestType>(size, 4);
+      for (const bool adds : {false, true}) {
+        Compare<TestType>(
+            kBackward,
+            [&] {
+              const Outputs<float> kept = forward(0.0f);
+              const Array<TestType> dx(dy, offset);
+              const Array<float> dweight(adds ? before : Poison(shape.size));
+              const Scratch scratch(HeadNormWorkspaceBytes(shape, TheDevice().kind()));
+              const Array<TestType> kept_x(kept[2], offset);
+              const Array<TestType> weight_there(weight, offset);
+              const Array<float> kept_rms(kept[1]);
+              HeadNormBackward<TestType>(shape, stride, kept_x.data(), weight_there.data(),
+                                         kept_rms.data(), dx.data(), adds, dweight.data(),
+                                         scratch.get(), TheStream());
+              CHECK((RestOf(shape, stride, dx.Fetch()) == RestOf(shape, stride, dy)));
+              return Outputs<float>{HeadsOf<float>(shape, stride, dx.Fetch()), dweight.Fetch()};
+            },
+            [&](auto zero) {
+              using Real = decltype(zero);
+              Outputs<Real> d = {std::vector<Real>(shape.count()),
+                                 adds ? As<Real>(before) : std::vector<Real>(shape.size)};
+              const Outputs<Real> kept = forward(zero);
+              reference::RmsNormBackward<Real>(
+                  heads, shape.size, kept[2].data(), As<Real>(weight).data(), kept[1].data(),
+                  HeadsOf<Real>(shape, stride, dy).data(), d[0].data(), d[1].data());
+              return d;
+            },
+            {1});
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("GELU, alone and as a gate, agrees with the reference", "", float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const Activation activation : {Activation::kGeglu, Activation::kGelu}) {
+    for (const Shape& s : kShapes) {
+      CAPTURE(static_cast<int>(activation), s.rows, s.columns, s.offset);
+      const size_t inputs = s.size() * ActivationInputs(activation);
+      const auto x = NumbersOf<TestType>(inputs, 1, 9);
+      const auto dy = NumbersOf<TestType>(s.size(), 2);
+      Compare<TestType>(
+          kForward,
+          [&] {
+            const Array<TestType> y(Poison(s.size()), s.offset);
+            const Array<TestType> x_there(x, s.offset);
+            ActivationForward<TestType>(activation, s.rows, s.columns, x_there.data(), y.data(),
+                                        TheStream());
+            return Outputs<float>{y.Fetch()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> y = {std::vector<Real>(s.size())};
+            reference::ActivationForward<Real>(activation, s.rows, s.columns, As<Real>(x).data(),
+                                               y[0].data());
+            return y;
+          });
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            const Array<TestType> d(x, s.offset);
+            const Array<TestType> dy_there(dy, s.offset);
+            ActivationBackward<TestType>(activation, s.rows, s.columns, d.data(), dy_there.data(),
+                                         d.data(), TheStream());
+            return Outputs<float>{d.Fetch()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {std::vector<Real>(inputs)};
+            reference::ActivationBackward<Real>(activation, s.rows, s.columns, As<Real>(x).data(),
+                                                As<Real>(dy).data(), d[0].data());
+            return d;
+          });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
