@@ -3,7 +3,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/instantiate.h"
-#include "worker_runtime/ops/rms_norm.h"
 
 namespace convene::worker {
 namespace {
@@ -14,10 +13,11 @@ void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer&
              ResidualMemory<T>& memory, MixerMemory<T>& mixer, DenseMemory<T>& feed_forward) {
   const int64_t rows = s.rows();
   const int64_t own = s.residual_rows;
+  const int statistics = NormStatistics(s.family->norm);
   const bool is_split = own < rows;
   const ArenaPart normed_part = is_split ? ArenaPart::kCollective : ArenaPart::kLocal;
   declare(memory.norm1, recompute.norms, true, "norm1", rows * s.hidden, normed_part);
-  declare(memory.norm1_rms, false, false, "norm1 rms", own);
+  declare(memory.norm1_rms, false, false, "norm1 rms", own * statistics);
   DeclareMixer(s, recompute, declare, mixer);
   declare(memory.middle, recompute.middle, false, "middle", own * s.hidden);
   if (is_split && declare.set() == MemorySet::kRecomputed) {
@@ -25,7 +25,7 @@ void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer&
   } else {
     declare(memory.norm2, recompute.norms, true, "norm2", rows * s.hidden, normed_part);
   }
-  declare(memory.norm2_rms, false, false, "norm2 rms", own);
+  declare(memory.norm2_rms, false, false, "norm2 rms", own * statistics);
   DeclareDense(s, recompute, declare, feed_forward);
 }
 
@@ -70,7 +70,7 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
     DenseDeferred<T>& dense = memory.feed_forward;
     mixer.qkv = arena.Declare<T>("deferred/qkv gradient", rows * s.qkv_width());
     mixer.out = arena.Declare<T>("deferred/attention out gradient", rows * s.hidden);
-    dense.gate_up = arena.Declare<T>("deferred/gate-up gradient", rows * 2 * s.ffn);
+    dense.gate_up = arena.Declare<T>("deferred/gate-up gradient", rows * s.gate_up_width());
     dense.down = arena.Declare<T>("deferred/down gradient", rows * s.hidden);
     Declare(s, recompute, SetDeclarer(MemorySet::kDeferred, arena), memory.factors, mixer.factors,
             dense.factors);
@@ -97,8 +97,8 @@ Block<T>::Block(const BlockShape& shape, const Recompute& recompute,
 
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {
-  ScratchSizes sizes = {.workspace_bytes =
-                            RmsNormWorkspaceBytes(s_.residual_rows, s_.hidden, device)};
+  ScratchSizes sizes = {
+      .workspace_bytes = NormWorkspaceBytes(s_.family->norm, s_.residual_rows, s_.hidden, device)};
   sizes.Include(mixer_->scratch(device, feed_forward_->used_up_count()));
   sizes.Include(feed_forward_->scratch(device, 0));
   return sizes;
@@ -117,8 +117,8 @@ template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const ResidualMemory<T>& a) const {
   T* const hidden = pass.around.hidden;
   CONVENE_RETURN_IF_ERROR(mixer_->Forward(pass, At(a.norm1), hidden));
-  return NormForward(NormOf(pass, kMlpNorm, a.norm2_rms), pass.input, hidden, At(a.middle),
-                     At(a.norm2), *pass.around.rows, pass.stream);
+  return NormForward(NormOf(pass, kMlpNorm, kMlpNormBias, a.norm2_rms), pass.input, hidden,
+                     At(a.middle), At(a.norm2), *pass.around.rows, pass.stream);
 }
 
 template <typename T>
@@ -127,9 +127,9 @@ absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   if (float8_.is_on && (pass.is_first || !float8_.keeps_weights)) {
     CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
   }
-  CONVENE_RETURN_IF_ERROR(NormForward(NormOf(pass, kAttentionNorm, a.norm1_rms), flow.residual,
-                                      flow.delta, pass.input, At(a.norm1), *pass.around.rows,
-                                      pass.stream));
+  CONVENE_RETURN_IF_ERROR(NormForward(NormOf(pass, kAttentionNorm, kAttentionNormBias, a.norm1_rms),
+                                      flow.residual, flow.delta, pass.input, At(a.norm1),
+                                      *pass.around.rows, pass.stream));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   flow = {.residual = At(a.middle), .delta = target};
   return feed_forward_->Forward(pass, At(a.norm2), target);
@@ -155,7 +155,8 @@ absl::Status Block<T>::BranchBackward(const Pass<T>& pass, const Branch& branch,
   }
   CONVENE_RETURN_IF_ERROR(branch.part.Backward(pass, branch.x, gradient, around.hidden, spare));
   return NormBackward(branch.norm, branch.sum, around.hidden, /*add_to_dx=*/true, gradient,
-                      pass.Gradient(branch.norm_tensor), around.workspace, rows, pass.stream);
+                      pass.Gradient(branch.norm_tensor), pass.Gradient(branch.norm_bias),
+                      around.workspace, rows, pass.stream);
 }
 
 template <typename T>
@@ -164,7 +165,7 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
   if (float8_.is_on && !float8_.keeps_weights) {
     CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
   }
-  const Norm<T> norm1 = NormOf(pass, kAttentionNorm, a.norm1_rms);
+  const Norm<T> norm1 = NormOf(pass, kAttentionNorm, kAttentionNormBias, a.norm1_rms);
   // With the middle norm2's output comes again too, and so does all before it. Norm1's output lasts
   // where norm2's has another place.
   const bool made_middle = recompute_.middle;
@@ -175,8 +176,9 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
     CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   }
   const Branch feed_forward = {.part = *feed_forward_,
-                               .norm = NormOf(pass, kMlpNorm, a.norm2_rms),
+                               .norm = NormOf(pass, kMlpNorm, kMlpNormBias, a.norm2_rms),
                                .norm_tensor = kMlpNorm,
+                               .norm_bias = kMlpNormBias,
                                .sum = At(a.middle),
                                .x = At(a.norm2),
                                .norm_again = recompute_.norms && !made_middle,
@@ -184,6 +186,7 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Branch mixer = {.part = *mixer_,
                         .norm = norm1,
                         .norm_tensor = kAttentionNorm,
+                        .norm_bias = kAttentionNormBias,
                         .sum = pass.input,
                         .x = At(a.norm1),
                         .norm_again = recompute_.norms && (!made_middle || shares_norms),

@@ -26,10 +26,10 @@ namespace convene::worker {
 template <typename T>
 struct ResidualMemory {
   ArenaBlock<T> norm1;          // hidden, of all rows
-  ArenaBlock<float> norm1_rms;  // 1
+  ArenaBlock<float> norm1_rms;  // NormStatistics
   ArenaBlock<T> middle;         // hidden
   ArenaBlock<T> norm2;          // hidden, of all rows
-  ArenaBlock<float> norm2_rms;  // 1
+  ArenaBlock<float> norm2_rms;  // NormStatistics
 };
 
 template <typename T>
@@ -81,6 +81,7 @@ class Block final : public Unit<T> {
     BlockPart<T>& part;
     Norm<T> norm;
     int norm_tensor;
+    int norm_bias;
     const T* sum;  // that the norm takes
     T* x;          // the norm's output
     bool norm_again;
@@ -88,8 +89,13 @@ class Block final : public Unit<T> {
   };
 
   ResidualMemory<T> MemoryOf(const Pass<T>& pass) const;
-  Norm<T> NormOf(const Pass<T>& pass, int tensor, ArenaBlock<float> rms) const {
-    return {s_.hidden, pass.Weight(tensor), s_.norm_epsilon, At(rms)};
+  Norm<T> NormOf(const Pass<T>& pass, int tensor, int bias, ArenaBlock<float> statistics) const {
+    return {.kind = s_.family->norm,
+            .columns = s_.hidden,
+            .weight = pass.Weight(tensor),
+            .bias = pass.Weight(bias),
+            .epsilon = s_.norm_epsilon,
+            .statistics = At(statistics)};
   }
   // From norm1's output to norm2's.
   absl::Status Middle(const Pass<T>& pass, const ResidualMemory<T>& a) const;

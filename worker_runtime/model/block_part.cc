@@ -13,11 +13,10 @@ LinearShape LinearShapeOf(const BlockShape& s, BlockTensor tensor) {
     case kAttentionOut:
       return {s.rows(), s.hidden, s.attention_width()};
     case kGateUp:
-      return {s.rows(), 2 * s.ffn, s.hidden};
+      return {s.rows(), s.gate_up_width(), s.hidden};
     case kDown:
       return {s.rows(), s.hidden, s.ffn};
-    case kAttentionNorm:
-    case kMlpNorm:
+    default:
       break;
   }
   CONVENE_CHECK(false);
@@ -35,6 +34,7 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .kv_heads = std::max(1, config.kv_heads / tp_size),
           .head_size = config.head_size,
           .ffn = config.ffn_size / tp_size,
+          .family = config.family,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
           .deterministic = deterministic,
           .packed = packed};

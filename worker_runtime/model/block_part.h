@@ -27,6 +27,7 @@ struct BlockShape {
   int kv_heads = 0;  // local
   int head_size = 0;
   int ffn = 0;  // local
+  const Family* family = nullptr;
   float norm_epsilon = 0;
   bool deterministic = false;
   bool packed = false;  // rows hold several documents: Pass::documents.begin is given
@@ -34,6 +35,7 @@ struct BlockShape {
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
+  int gate_up_width() const { return ActivationInputs(family->activation) * ffn; }
   AttentionShape attention() const {
     return {batch, sequence_length, heads, kv_heads, head_size, deterministic, packed};
   }

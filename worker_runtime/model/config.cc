@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 
 namespace convene::worker {
 namespace {
@@ -17,33 +16,6 @@ namespace {
 // Larger sizes are surely typing errors. Within these bounds no product of sizes overflows int64.
 constexpr int kMostLayers = 4096;
 constexpr int kLargestSize = 1 << 20;
-
-struct NamedShape {
-  const char* name;
-  ModelConfig config;
-};
-
-// Sorted by name. Real shapes: Touvron et al. 2023 (Llama 2), Llama 3 herd 2024, and the Llama 3.2
-// model cards. Columns: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope theta,
-// norm epsilon, tied embeddings; initializer range, rope scaling.
-constexpr RopeScaling kLlama32Scaling = {.factor = 32};
-const NamedShape kNamedShapes[] = {
-    // The sizes of GPT-2 small and medium (padded vocabulary), as a Llama.
-    {"llama-125m", {12, 768, 2048, 12, 12, 64, 50304, 10000.0, 1e-5, true}},
-    {"llama-15m", {8, 384, 1024, 8, 8, 48, 256, 10000.0, 1e-5, false}},
-    {"llama-2-70b", {80, 8192, 28672, 64, 8, 128, 32000, 10000.0, 1e-5, false}},
-    {"llama-2-7b", {32, 4096, 11008, 32, 32, 128, 32000, 10000.0, 1e-5, false}},
-    {"llama-3-405b", {126, 16384, 53248, 128, 8, 128, 128256, 500000.0, 1e-5, false}},
-    {"llama-3-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
-    {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
-    {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
-    {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
-    {"llama-350m", {24, 1024, 2816, 16, 16, 64, 50304, 10000.0, 1e-5, true}},
-    // The short name that job files use for llama-3-70b.
-    {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
-    // Byte vocabulary and heads of 4, so that every layout up to tp 8 x pp 8 is legal in a test.
-    {"llama-tiny", {8, 64, 192, 16, 8, 4, 256, 10000.0, 1e-5, false}},
-};
 
 // "1, 2, 3 or 6": the numbers from 1 to `largest` that are legal, of which 1 is one; of many, the
 // eight nearest to `wanted`.
@@ -152,35 +124,6 @@ absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
 }
 
 }  // namespace
-
-int64_t ModelConfig::ParameterCount() const {
-  const int64_t hidden = hidden_size;
-  const int64_t query_and_output = 2 * hidden * heads * head_size;
-  const int64_t key_and_value = 2 * hidden * kv_heads * head_size;
-  const int64_t gate_up_and_down = 3 * hidden * ffn_size;
-  const int64_t norms = 2 * hidden;
-  const int64_t embedding = hidden * vocabulary_size;
-  return layers * (query_and_output + key_and_value + gate_up_and_down + norms) + hidden +
-         (tied_embeddings ? embedding : 2 * embedding);
-}
-
-std::vector<std::string> ModelNames() {
-  std::vector<std::string> names;
-  for (const NamedShape& shape : kNamedShapes) names.emplace_back(shape.name);
-  return names;
-}
-
-absl::StatusOr<ModelConfig> NamedModel(absl::string_view name) {
-  for (const NamedShape& shape : kNamedShapes) {
-    if (name == shape.name) return shape.config;
-  }
-  const std::vector<std::string> names = ModelNames();
-  const std::string closest = ClosestMatch(name, names);
-  return absl::NotFoundError(
-      absl::StrCat("unknown model \"", name, "\"",
-                   closest.empty() ? "" : absl::StrCat("; did you mean \"", closest, "\"?"),
-                   closest.empty() ? "; known: " : " Known: ", absl::StrJoin(names, ", ")));
-}
 
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(ValidateShape(config));

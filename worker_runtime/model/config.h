@@ -1,5 +1,4 @@
-// PURE. The shape of a Llama-family model (RMSNorm, RoPE, grouped-query attention, SwiGLU; Touvron
-// et al. 2023, Llama 3 herd 2024).
+// PURE. The shape of a model: its family, and its sizes.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/family.h"
 #include "worker_runtime/ops/rope_scaling.h"
 
 namespace convene::worker {
@@ -33,8 +33,9 @@ struct ModelConfig {
   bool tied_embeddings = false;
   double initializer_range = 0.02;
   RopeScaling rope_scaling;
+  int positions = 0;  // rows of a table of learned positions: the longest sequence
+  const Family* family = &LlamaFamily();  // never null; one of families.cc
 
-  int64_t ParameterCount() const;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -65,7 +66,7 @@ inline constexpr Recompute Recompute::kSelective = {.norms = true, .swiglu = tru
 inline constexpr Recompute Recompute::kFull = {
     .norms = true, .swiglu = true, .attention = true, .mlp = true, .middle = true};
 
-// The named shapes, sorted: llama-tiny, llama-15m, llama-3.2-1b, ...
+// The named shapes, sorted: gpt2-124m, llama-tiny, llama-3.2-1b, qwen3-8b, ...
 std::vector<std::string> ModelNames();
 
 // NotFound for an unknown name; the text lists the known ones and the closest.

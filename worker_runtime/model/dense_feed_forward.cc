@@ -1,9 +1,11 @@
 #include "worker_runtime/model/dense_feed_forward.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/activation.h"
+#include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker {
@@ -12,7 +14,7 @@ template <typename T>
 void DeclareDense(const BlockShape& s, const Recompute& recompute, const SetDeclarer& declare,
                   DenseMemory<T>& memory) {
   const int64_t rows = s.rows();
-  declare(memory.gate_up, recompute.mlp, false, "gate-up", rows * 2 * s.ffn);
+  declare(memory.gate_up, recompute.mlp, false, "gate-up", rows * s.gate_up_width());
   declare(memory.product, recompute.swiglu, true, "product", rows * s.ffn);
 }
 
@@ -29,9 +31,11 @@ DenseFeedForward<T>::DenseFeedForward(const BlockShape& shape, const Recompute& 
       float8_(float8) {}
 
 template <typename T>
-ScratchSizes DenseFeedForward<T>::scratch(DeviceKind /*device*/, int64_t /*spare*/) const {
+ScratchSizes DenseFeedForward<T>::scratch(DeviceKind device, int64_t /*spare*/) const {
   const bool wants_place = pipes_gradient_ || !deferred_.empty();
-  return {.narrow = wants_place ? int64_t{s_.rows()} * s_.ffn : 0};
+  const int widest = s_.family->other_biases ? std::max(s_.gate_up_width(), s_.hidden) : 0;
+  return {.narrow = wants_place ? int64_t{s_.rows()} * s_.ffn : 0,
+          .workspace_bytes = BiasWorkspaceBytes(s_.rows(), widest, device)};
 }
 
 template <typename T>
@@ -44,18 +48,19 @@ DenseMemory<T> DenseFeedForward<T>::MemoryOf(const Pass<T>& pass) const {
 template <typename T>
 absl::Status DenseFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
   return ColumnParallelForward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
-                               float8_.Layer(pass, kGateUp), At(memory_[pass.slot].gate_up),
-                               *pass.around.rows, pass.stream);
+                               pass.Weight(kGateUpBias), float8_.Layer(pass, kGateUp),
+                               At(memory_[pass.slot].gate_up), *pass.around.rows, pass.stream);
 }
 
 template <typename T>
 absl::Status DenseFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
   const DenseMemory<T> a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(Again(pass, x));
-  ActivationForward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
+  ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
                     pass.stream);
   return RowParallelForward(LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown),
-                            float8_.Layer(pass, kDown), y, *pass.around.rows, pass.stream);
+                            pass.Weight(kDownBias), float8_.Layer(pass, kDown), y,
+                            *pass.around.rows, pass.stream);
 }
 
 template <typename T>
@@ -64,7 +69,7 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
   const DenseMemory<T> a = MemoryOf(pass);
   ChunkedRows& rows = *pass.around.rows;
   if (recompute_.swiglu) {
-    ActivationForward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
+    ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
                       pass.stream);
   }
   // Gradients take the places of what they are the gradients of, unless a weight half or a weight
@@ -74,13 +79,18 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
   CONVENE_RETURN_IF_ERROR(RowParallelBackward(
       LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown), float8_.Layer(pass, kDown), dy,
       product, ProductGradient(pass, kDown), rows, pass.stream));
+  const Workspace& workspace = pass.around.workspace;
+  RowBiasBackward(LinearShapeOf(s_, kDown), dy, pass.Gradient(kDownBias), workspace, rows,
+                  pass.stream);
   if (pass.deferred >= 0) {
     const DenseDeferred<T>& later = deferred_[pass.deferred];
     KeepGradient(pass, dy, later.down);
     gate_up = At(later.gate_up);
   }
-  ActivationBackward(Activation::kSwiglu, s_.rows(), s_.ffn, At(a.gate_up), product, gate_up,
+  ActivationBackward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), product, gate_up,
                      pass.stream);
+  ColumnBiasBackward(LinearShapeOf(s_, kGateUp), gate_up, ProductGradient(pass, kGateUpBias),
+                     workspace, pass.stream);
   return ColumnParallelBackward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
                                 float8_.Layer(pass, kGateUp), gate_up, dx,
                                 ProductGradient(pass, kGateUp), rows, pass.stream);
@@ -92,6 +102,8 @@ void DenseFeedForward<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
   LaterWeightGradient(LinearShapeOf(s_, kDown), At(MemoryOf(pass).product),
                       float8_.Layer(pass, kDown), At(later.down), pass.LaterGradient(kDown),
                       pass.stream);
+  ColumnBiasBackward(LinearShapeOf(s_, kGateUp), At(later.gate_up), pass.LaterGradient(kGateUpBias),
+                     pass.around.workspace, pass.stream);
   LaterWeightGradient(LinearShapeOf(s_, kGateUp), x, float8_.Layer(pass, kGateUp),
                       At(later.gate_up), pass.LaterGradient(kGateUp), pass.stream);
 }

@@ -1,6 +1,6 @@
 // The feed-forward network of a dense block, this rank's slice of its inner width.
 //
-//   x ─ gate_up ─ swiglu ─ down ─ y
+//   x ─ gate_up ─ activation ─ down ─ y
 #pragma once
 
 #include <vector>
@@ -16,17 +16,17 @@ namespace convene::worker {
 // width: it has rows * width elements.
 template <typename T>
 struct DenseMemory {
-  ArenaBlock<T> gate_up;  // 2 ffn
+  ArenaBlock<T> gate_up;  // gate_up_width
   ArenaBlock<T> product;  // ffn
 };
 template <typename T>
 void DeclareDense(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
                   DenseMemory<T>& memory);
 
-// What the input half of a backward pass leaves for the weight half.
+// The input half of a backward pass leaves this for the weight half.
 template <typename T>
 struct DenseDeferred {
-  ArenaBlock<T> gate_up;   // 2 ffn: the gradient
+  ArenaBlock<T> gate_up;   // gate_up_width: the gradient
   ArenaBlock<T> down;      // hidden: the gradient
   DenseMemory<T> factors;  // what is recomputed of these
 };
@@ -48,7 +48,7 @@ class DenseFeedForward final : public BlockPart<T> {
   absl::Span<T> used_up(const Pass<T>& pass) const override {
     return memory_[pass.slot].gate_up.span();
   }
-  int64_t used_up_count() const override { return 2 * int64_t{s_.rows()} * s_.ffn; }
+  int64_t used_up_count() const override { return int64_t{s_.rows()} * s_.gate_up_width(); }
   void BackwardWeight(const Pass<T>& pass, const T* x) override;
 
  private:

@@ -8,8 +8,26 @@
 namespace convene::worker {
 
 template <typename T>
+Embedding<T>::Embedding(const EmbeddingShape& shape, Arena& arena)
+    : shape_(shape),
+      positions_(arena.Declare<int32_t>("scratch/positions",
+                                        shape.positions.size() > 0 ? shape.rows() : 0)) {}
+
+template <typename T>
 ScratchSizes Embedding<T>::scratch(DeviceKind device) const {
-  return {.workspace_bytes = EmbeddingWorkspaceBytes(rows_, hidden_, device)};
+  return {.workspace_bytes = EmbeddingWorkspaceBytes(shape_.rows(), shape_.hidden, device)};
+}
+
+template <typename T>
+typename Embedding<T>::Tables Embedding<T>::TablesOf(const Pass<T>& pass) const {
+  Tables all = {{{shape_.vocabulary, pass.inputs, pass.Weight(kEmbeddingTable)}},
+                {kEmbeddingTable}};
+  if (shape_.positions.size() == 0) return all;
+  TokenPositions(shape_.batch, shape_.length, shape_.runs, pass.documents.begin, At(positions_),
+                 pass.stream);
+  all.tables.push_back({shape_.positions, At(positions_), pass.Weight(kPositionTable)});
+  all.roles.push_back(kPositionTable);
+  return all;
 }
 
 template <typename T>
@@ -17,9 +35,8 @@ absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow
   flow = {.residual = target};
   const ChunkedRows& rows = *pass.around.rows;
   T* const sum = rows.is_split() ? pass.around.hidden : target;
-  CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding(vocabulary_, rows_, hidden_, pass.inputs,
-                                                      pass.Weight(kEmbeddingTable), sum, rows,
-                                                      pass.stream));
+  CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding<T>(TablesOf(pass).tables, shape_.rows(),
+                                                         shape_.hidden, sum, rows, pass.stream));
   if (!rows.is_split()) return absl::OkStatus();
   for (int c = 0; c < rows.chunks(); ++c) {
     pass.around.device->Copy(rows.Own(sum, c), rows.Packed(target, c),
@@ -28,18 +45,23 @@ absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow
   return absl::OkStatus();
 }
 
-// A microbatch has few of the table's tokens, so a step's first one zeroes the whole table, unless
-// the table is the head too, whose product has written every row.
+// A microbatch has few of a table's rows, so a step's first one zeroes the whole table, unless the
+// table is the head too, whose product has written every row.
 template <typename T>
 absl::Status Embedding<T>::Backward(const Pass<T>& pass, T* gradient) {
   CONVENE_RETURN_IF_ERROR(pass.around.rows->Gather(gradient, pass.stream));
-  const WeightGradient table = pass.Gradient(kEmbeddingTable);
-  if (!table.adds) {
-    const OpScope scope(pass.stream, "ZeroEmbeddingGradient");
-    pass.around.device->Zero(table.data, sizeof(float) * vocabulary_.size() * hidden_, pass.stream);
+  const Tables all = TablesOf(pass);
+  for (size_t i = 0; i < all.tables.size(); ++i) {
+    const auto& [slice, numbers, weights] = all.tables[i];
+    const WeightGradient table = pass.Gradient(all.roles[i]);
+    if (!table.adds) {
+      const OpScope scope(pass.stream, "ZeroEmbeddingGradient");
+      pass.around.device->Zero(table.data, sizeof(float) * slice.size() * shape_.hidden,
+                               pass.stream);
+    }
+    EmbeddingBackward(shape_.rows(), shape_.hidden, slice.begin, slice.end, numbers, gradient,
+                      table.data, pass.around.workspace, pass.stream);
   }
-  EmbeddingBackward(rows_, hidden_, vocabulary_.begin, vocabulary_.end, pass.inputs, gradient,
-                    table.data, pass.around.workspace, pass.stream);
   return absl::OkStatus();
 }
 

@@ -1,27 +1,49 @@
 // The first unit: tokens to the residual stream, with the vocabulary split over tensor-parallel
-// ranks. The table's gradient belongs to the input half of a backward pass: it is all that this
-// half has to do here, no rank waits for it, and put off it would need memory for its input.
+// ranks, and the table of learned positions too where the family has one. The tables' gradients
+// belong to the input half of a backward pass: they are all that this half has to do here, no rank
+// waits for them, and put off they would need memory for their input.
 #pragma once
 
+#include <vector>
+
+#include "worker_runtime/device/arena.h"
 #include "worker_runtime/model/unit.h"
+#include "worker_runtime/ops/token_positions.h"
 #include "worker_runtime/parallel/vocabulary.h"
 
 namespace convene::worker {
 
+struct EmbeddingShape {
+  int batch = 0;
+  int length = 0;  // tokens of a row on this rank
+  int hidden = 0;
+  VocabularySlice vocabulary;
+  VocabularySlice positions;  // empty: rotary
+  TokenRuns runs;             // of this rank's tokens
+
+  int rows() const { return batch * length; }
+};
+
 template <typename T>
 class Embedding final : public Unit<T> {
  public:
-  Embedding(int rows, int hidden, const VocabularySlice& vocabulary)
-      : rows_(rows), hidden_(hidden), vocabulary_(vocabulary) {}
+  // Borrows the arena.
+  Embedding(const EmbeddingShape& shape, Arena& arena);
 
   ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
  private:
-  const int rows_;
-  const int hidden_;
-  const VocabularySlice vocabulary_;
+  // The tables and their tensors' roles, with the numbers of the microbatch's rows.
+  struct Tables {
+    std::vector<SplitTable<T>> tables;
+    std::vector<int> roles;
+  };
+  Tables TablesOf(const Pass<T>& pass) const;
+
+  const EmbeddingShape shape_;
+  const ArenaBlock<int32_t> positions_;  // (rows)
 };
 
 }  // namespace convene::worker

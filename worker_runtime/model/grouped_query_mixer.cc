@@ -1,8 +1,10 @@
 #include "worker_runtime/model/grouped_query_mixer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker {
@@ -12,6 +14,11 @@ void DeclareMixer(const BlockShape& s, const Recompute& recompute, const SetDecl
                   MixerMemory<T>& memory) {
   const int64_t rows = s.rows();
   declare(memory.qkv, recompute.attention, false, "qkv", rows * s.qkv_width());
+  if (s.family->query_key_norms) {
+    const int64_t heads = rows * (s.heads + s.kv_heads);
+    declare(memory.heads, recompute.attention, false, "heads", heads * s.head_size);
+    declare(memory.heads_rms, recompute.attention, false, "heads rms", heads);
+  }
   declare(memory.attention, recompute.attention, true, "attention", rows * s.attention_width());
   declare(memory.log_sum_exp, recompute.attention, false, "log-sum-exp", rows * s.heads);
 }
@@ -28,10 +35,18 @@ GroupedQueryMixer<T>::GroupedQueryMixer(const BlockShape& shape, const Recompute
       float8_(float8) {}
 
 template <typename T>
-ScratchSizes GroupedQueryMixer<T>::scratch(DeviceKind /*device*/, int64_t spare) const {
+ScratchSizes GroupedQueryMixer<T>::scratch(DeviceKind device, int64_t spare) const {
   const int64_t rows = s_.rows();
   const int64_t wide = rows * s_.qkv_width();
-  return {.wide = wide <= spare ? 0 : wide, .narrow = rows * s_.attention_width()};
+  const int biases =
+      std::max(s_.family->qkv_biases ? s_.qkv_width() : 0, s_.family->other_biases ? s_.hidden : 0);
+  ScratchSizes sizes = {.wide = wide <= spare ? 0 : wide,
+                        .narrow = rows * s_.attention_width(),
+                        .workspace_bytes = BiasWorkspaceBytes(s_.rows(), biases, device)};
+  for (const HeadNorm& norm : HeadNorms()) {
+    sizes.Include({.workspace_bytes = HeadNormWorkspaceBytes(norm.shape, device)});
+  }
+  return sizes;
 }
 
 template <typename T>
@@ -42,11 +57,26 @@ MixerMemory<T> GroupedQueryMixer<T>::MemoryOf(const Pass<T>& pass) const {
 }
 
 template <typename T>
+std::vector<typename GroupedQueryMixer<T>::HeadNorm> GroupedQueryMixer<T>::HeadNorms() const {
+  if (!s_.family->query_key_norms) return {};
+  const HeadRows queries = {s_.rows(), s_.heads, s_.head_size};
+  const HeadRows keys = {s_.rows(), s_.kv_heads, s_.head_size};
+  return {{kQueryNorm, queries, 0, 0, 0},
+          {kKeyNorm, keys, s_.attention_width(), queries.count(),
+           int64_t{queries.rows} * queries.heads}};
+}
+
+template <typename T>
 absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a,
                                           const T* x) const {
   CONVENE_RETURN_IF_ERROR(ColumnParallelForward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
-                                                float8_.Layer(pass, kQkv), At(a.qkv),
-                                                *pass.around.rows, pass.stream));
+                                                pass.Weight(kQkvBias), float8_.Layer(pass, kQkv),
+                                                At(a.qkv), *pass.around.rows, pass.stream));
+  for (const HeadNorm& norm : HeadNorms()) {
+    HeadNormForward(norm.shape, s_.qkv_width(), pass.Weight(norm.tensor), s_.norm_epsilon,
+                    At(a.qkv) + norm.column, At(a.heads) + norm.kept,
+                    At(a.heads_rms) + norm.statistic, pass.stream);
+  }
   return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
                                         At(a.log_sum_exp), pass.around.workspace, pass.stream);
 }
@@ -56,8 +86,8 @@ absl::Status GroupedQueryMixer<T>::Forward(const Pass<T>& pass, const T* x, T* y
   const MixerMemory<T> a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(Attend(pass, a, x));
   return RowParallelForward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
-                            pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut), y,
-                            *pass.around.rows, pass.stream);
+                            pass.Weight(kAttentionOut), pass.Weight(kAttentionOutBias),
+                            float8_.Layer(pass, kAttentionOut), y, *pass.around.rows, pass.stream);
 }
 
 template <typename T>
@@ -75,6 +105,8 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
       RowParallelBackward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
                           pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut), dy,
                           around.narrow, ProductGradient(pass, kAttentionOut), rows, pass.stream));
+  RowBiasBackward(LinearShapeOf(s_, kAttentionOut), dy, pass.Gradient(kAttentionOutBias),
+                  around.workspace, rows, pass.stream);
   const auto wide = static_cast<size_t>(s_.rows()) * s_.qkv_width();
   T* qkv = wide <= spare.size() ? spare.data() : around.wide;
   if (pass.deferred >= 0) {
@@ -87,6 +119,14 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
                                                      At(a.log_sum_exp), around.narrow, qkv,
                                                      around.workspace, pass.stream));
+  for (const HeadNorm& norm : HeadNorms()) {
+    const WeightGradient dweight = pass.Gradient(norm.tensor);
+    HeadNormBackward(norm.shape, s_.qkv_width(), At(a.heads) + norm.kept, pass.Weight(norm.tensor),
+                     At(a.heads_rms) + norm.statistic, qkv + norm.column, dweight.adds,
+                     dweight.data, around.workspace, pass.stream);
+  }
+  ColumnBiasBackward(LinearShapeOf(s_, kQkv), qkv, ProductGradient(pass, kQkvBias),
+                     around.workspace, pass.stream);
   return ColumnParallelBackward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
                                 float8_.Layer(pass, kQkv), qkv, dx, ProductGradient(pass, kQkv),
                                 rows, pass.stream);
@@ -99,6 +139,8 @@ void GroupedQueryMixer<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
   LaterWeightGradient(LinearShapeOf(s_, kAttentionOut), At(a.attention),
                       float8_.Layer(pass, kAttentionOut), At(later.out),
                       pass.LaterGradient(kAttentionOut), pass.stream);
+  ColumnBiasBackward(LinearShapeOf(s_, kQkv), At(later.qkv), pass.LaterGradient(kQkvBias),
+                     pass.around.workspace, pass.stream);
   LaterWeightGradient(LinearShapeOf(s_, kQkv), x, float8_.Layer(pass, kQkv), At(later.qkv),
                       pass.LaterGradient(kQkv), pass.stream);
 }

@@ -1,7 +1,7 @@
 // The mixer of most families: causal grouped-query attention with rotary positions, this rank's
 // heads.
 //
-//   x ─ qkv ─ rope ─ attention ─ out ─ y
+//   x ─ qkv ─ norms of heads ─ rope ─ attention ─ out ─ y
 #pragma once
 
 #include <vector>
@@ -10,6 +10,7 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/model/block_float8.h"
 #include "worker_runtime/model/block_part.h"
+#include "worker_runtime/ops/head_norm.h"
 
 namespace convene::worker {
 
@@ -17,7 +18,10 @@ namespace convene::worker {
 // width: it has rows * width elements.
 template <typename T>
 struct MixerMemory {
-  ArenaBlock<T> qkv;              // qkv_width, as ContextAttention keeps it
+  ArenaBlock<T> qkv;  // qkv_width, as ContextAttention keeps it
+  // (heads + kv_heads) head_size, and heads + kv_heads: the heads before their norms.
+  ArenaBlock<T> heads;
+  ArenaBlock<float> heads_rms;
   ArenaBlock<T> attention;        // attention_width
   ArenaBlock<float> log_sum_exp;  // heads
 };
@@ -25,7 +29,7 @@ template <typename T>
 void DeclareMixer(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
                   MixerMemory<T>& memory);
 
-// What the input half of a backward pass leaves for the weight half.
+// The input half of a backward pass leaves this for the weight half.
 template <typename T>
 struct MixerDeferred {
   ArenaBlock<T> qkv;       // qkv_width: the gradient
@@ -51,6 +55,15 @@ class GroupedQueryMixer final : public BlockPart<T> {
 
  private:
   MixerMemory<T> MemoryOf(const Pass<T>& pass) const;
+  // A norm of heads: of all queries, or of all keys.
+  struct HeadNorm {
+    BlockTensor tensor;
+    HeadRows shape;
+    int column;         // where the heads begin in a row of qkv
+    int64_t kept;       // where they begin in MixerMemory::heads
+    int64_t statistic;  // the same in heads_rms
+  };
+  std::vector<HeadNorm> HeadNorms() const;
   // Up to attention.
   absl::Status Attend(const Pass<T>& pass, const MixerMemory<T>& a, const T* x) const;
 

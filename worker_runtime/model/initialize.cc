@@ -51,8 +51,8 @@ double NormalAt(uint64_t key, uint64_t index) {
 
 void InitializeParameter(const ParameterSlice& slice, uint64_t seed, int64_t first, int64_t count,
                          float* target) {
-  if (slice.initializer == Initializer::kOnes) {
-    std::fill_n(target, count, 1.0f);
+  if (slice.initializer != Initializer::kNormal) {
+    std::fill_n(target, count, slice.initializer == Initializer::kOnes ? 1.0f : 0.0f);
     return;
   }
   const uint64_t key = seed * 0x9E3779B97F4A7C15 + HashName(slice.name);

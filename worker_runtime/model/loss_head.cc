@@ -6,7 +6,6 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/cross_entropy.h"
-#include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
@@ -30,8 +29,9 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
     : shape_(shape),
       chunk_rows_(
           LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
-      workspace_bytes_(std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
-                                RmsNormWorkspaceBytes(shape.residual_rows, shape.hidden, device))),
+      workspace_bytes_(
+          std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
+                   NormWorkspaceBytes(shape.norm, shape.residual_rows, shape.hidden, device))),
       normalized_memory_(arena.Declare<T>(
           "scratch/final norm", int64_t{shape.rows} * shape.hidden,
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
@@ -44,10 +44,11 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
       workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)) {
   const int64_t hidden_count = int64_t{shape.rows} * shape.hidden;
   for (int slot = 0; slot < slots; ++slot) {
-    slots_.push_back(
-        {.rms = arena.Declare<float>("activations/final norm rms", shape.residual_rows),
-         .gradient = arena.Declare<T>("activations/final norm gradient", hidden_count,
-                                      ArenaPart::kCollective)});
+    slots_.push_back({.norm_statistics = arena.Declare<float>(
+                          "activations/final norm rms",
+                          int64_t{shape.residual_rows} * NormStatistics(shape.norm)),
+                      .gradient = arena.Declare<T>("activations/final norm gradient", hidden_count,
+                                                   ArenaPart::kCollective)});
   }
 }
 
@@ -62,7 +63,12 @@ CrossEntropyBuffers LossHead<T>::Buffers() const {
 
 template <typename T>
 Norm<T> LossHead<T>::NormOf(const Memory& memory, const Pass<T>& pass) const {
-  return {shape_.hidden, pass.Weight(kFinalNorm), shape_.norm_epsilon, At(memory.rms)};
+  return {.kind = shape_.norm,
+          .columns = shape_.hidden,
+          .weight = pass.Weight(kFinalNorm),
+          .bias = pass.Weight(kFinalNormBias),
+          .epsilon = shape_.norm_epsilon,
+          .statistics = At(memory.norm_statistics)};
 }
 
 template <typename T>
@@ -107,8 +113,8 @@ template <typename T>
 absl::Status LossHead<T>::Backward(const Pass<T>& pass, T* gradient) {
   const Memory& memory = slots_[pass.head];
   return NormBackward(NormOf(memory, pass), pass.input, At(memory.gradient), /*add_to_dx=*/false,
-                      gradient, pass.Gradient(kFinalNorm), workspace(), *pass.around.rows,
-                      pass.stream);
+                      gradient, pass.Gradient(kFinalNorm), pass.Gradient(kFinalNormBias),
+                      workspace(), *pass.around.rows, pass.stream);
 }
 
 template class LossHead<float>;

@@ -22,6 +22,7 @@ struct LossHeadShape {
   int residual_rows = 0;  // of the residual stream on this rank (ChunkedRows::own)
   int hidden = 0;
   VocabularySlice vocabulary;
+  NormKind norm = NormKind::kRms;
   float norm_epsilon = 0;
   size_t logits_bytes = 0;  // that one chunk may take
 };
@@ -50,8 +51,8 @@ class LossHead final : public Unit<T> {
  private:
   // The tensors of one microbatch, from its forward to its backward pass.
   struct Memory {
-    ArenaBlock<float> rms;   // (residual_rows)
-    ArenaBlock<T> gradient;  // (rows, hidden): of the norm's output
+    ArenaBlock<float> norm_statistics;  // (residual_rows, NormStatistics)
+    ArenaBlock<T> gradient;             // (rows, hidden): of the norm's output
   };
 
   absl::Status ForwardChunk(const Pass<T>& pass, int first_row, int rows,

@@ -91,6 +91,7 @@ Outcome Run(size_t logits_bytes) {
   const UnitSurroundings<float> around = {.rows = &rows};
   const auto weights = store.Acquire(0);
   REQUIRE_OK(weights);
+  const std::vector<int> places = {kFinalNorm, kHead};  // by role
   const Pass<float> pass = {.around = around,
                             .store = store,
                             .unit = 0,
@@ -106,6 +107,7 @@ Outcome Run(size_t logits_bytes) {
                             .loss_sum = loss.data(),
                             .documents = {},
                             .stream = device->compute(),
+                            .places = places,
                             .weights = *weights};
   Flow<float> flow = {.residual = residual.data(), .delta = delta.data()};
   REQUIRE_OK(head.Forward(pass, nullptr, flow));

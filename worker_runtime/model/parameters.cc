@@ -14,86 +14,194 @@ namespace {
 class Cutter {
  public:
   Cutter(const ModelConfig& config, const ModelChunk& chunk, int tp_size, int tp_rank)
-      : config_(config), chunk_(chunk), tp_size_(tp_size), tp_rank_(tp_rank) {}
+      : config_(config),
+        family_(*config.family),
+        names_(config.family->names),
+        chunk_(chunk),
+        tp_size_(tp_size),
+        tp_rank_(tp_rank) {}
 
-  UnitSpec Embedding() const {
-    return {.kind = UnitKind::kEmbedding, .tensors = {Table("model.embed_tokens.weight")}};
-  }
+  UnitSpec Embedding() const;
   UnitSpec Block(int layer) const;
   UnitSpec Head() const;
 
  private:
-  // Rows split over tp; `copies` neighbouring ranks have the same ones.
-  ParameterSlice ColumnParallel(const std::string& name, int64_t rows, int64_t columns,
-                                int copies = 1) const {
-    const int64_t local = rows * copies / tp_size_;
-    return {.name = name,
-            .global_shape = {rows, columns},
-            .offset = {local * (tp_rank_ / copies), 0},
+  // Rows of a tensor that are split over tp; `copies` neighbouring ranks have the same ones.
+  struct Rows {
+    int64_t count = 0;
+    int copies = 1;
+    int64_t first = 0;  // in the tensor
+    int64_t all = 0;    // of the tensor; 0: these
+  };
+
+  ParameterSlice ColumnParallel(const std::string& name, const Rows& rows, int64_t columns) const {
+    const int64_t local = rows.count * rows.copies / tp_size_;
+    return {.name = name + ".weight",
+            .global_shape = {rows.all > 0 ? rows.all : rows.count, columns},
+            .offset = {rows.first + local * (tp_rank_ / rows.copies), 0},
             .extent = {local, columns},
-            .owned = tp_rank_ % copies == 0,
-            .tp_copies = copies,
+            .owned = tp_rank_ % rows.copies == 0,
+            .tp_copies = rows.copies,
             .standard_deviation = config_.initializer_range};
   }
 
   // Columns split over tp. Their outputs are summed into the residual stream twice per layer, so
   // they start smaller (Radford et al. 2019, GPT-2, section 2.3).
-  UnitTensor RowParallel(const std::string& name, int64_t rows, int64_t columns) const {
+  UnitTensor RowParallel(BlockTensor role, const std::string& name, int64_t rows,
+                         int64_t columns) const {
     const int64_t local = columns / tp_size_;
-    return {.slices = {{.name = name,
+    return {.slices = {{.name = name + ".weight",
                         .global_shape = {rows, columns},
                         .offset = {0, local * tp_rank_},
                         .extent = {rows, local},
                         .standard_deviation =
-                            config_.initializer_range / std::sqrt(2.0 * config_.layers)}}};
+                            config_.initializer_range / std::sqrt(2.0 * config_.layers)}},
+            .role = role};
   }
 
-  UnitTensor Norm(const std::string& name) const {
-    return {.slices = {{.name = name,
-                        .global_shape = {1, config_.hidden_size},
-                        .offset = {0, 0},
-                        .extent = {1, config_.hidden_size},
-                        .decayed = false,
-                        .owned = tp_rank_ == 0,
-                        .initializer = Initializer::kOnes}},
+  // A vector that each tensor-parallel rank has whole.
+  ParameterSlice Whole(const std::string& name, int64_t count, Initializer initializer) const {
+    return {.name = name,
+            .global_shape = {1, count},
+            .offset = {0, 0},
+            .extent = {1, count},
+            .decayed = false,
+            .owned = tp_rank_ == 0,
+            .initializer = initializer};
+  }
+
+  // Where all ranks make the same gradient for it.
+  UnitTensor Same(int role, const std::string& name, Initializer initializer) const {
+    return {.slices = {Whole(name, config_.hidden_size, initializer)},
+            .role = role,
             .same_on_tp = true};
   }
 
+  // Each rank makes the gradient of its own heads.
+  UnitTensor HeadNorm(BlockTensor role, const std::string& name) const {
+    ParameterSlice slice = Whole(name + ".weight", config_.head_size, Initializer::kOnes);
+    slice.tp_copies = tp_size_;
+    return {.slices = {std::move(slice)}, .role = role, .in_first_bucket = true};
+  }
+
+  // The norm's weight, and its bias where it has one.
+  void AddNorm(int weight_role, int bias_role, const std::string& name, UnitSpec& unit) const {
+    unit.tensors.push_back(Same(weight_role, name + ".weight", Initializer::kOnes));
+    if (family_.norm == NormKind::kLayer) {
+      unit.tensors.push_back(Same(bias_role, name + ".bias", Initializer::kZeros));
+    }
+  }
+
+  // A column-parallel layer, with the biases of its rows.
+  static void AddSplit(BlockTensor role, BlockTensor bias_role, bool has_bias,
+                       std::vector<ParameterSlice> slices, UnitSpec& unit) {
+    UnitTensor bias = {.role = bias_role};
+    for (const ParameterSlice& slice : slices) {
+      ParameterSlice of_rows = slice;
+      of_rows.name.replace(of_rows.name.rfind('.'), std::string::npos, ".bias");
+      of_rows.global_shape = {1, slice.global_shape[0]};
+      of_rows.offset = {0, slice.offset[0]};
+      of_rows.extent = {1, slice.extent[0]};
+      of_rows.decayed = false;
+      of_rows.initializer = Initializer::kZeros;
+      bias.slices.push_back(std::move(of_rows));
+    }
+    unit.tensors.push_back({.slices = std::move(slices), .role = role});
+    if (has_bias) unit.tensors.push_back(std::move(bias));
+  }
+
+  void AddMixer(const std::string& layer, UnitSpec& unit) const;
+  void AddFeedForward(const std::string& layer, UnitSpec& unit) const;
+
   // One row a token. A tied table is input and output of the model.
-  UnitTensor Table(const std::string& name) const {
-    return {.slices = {ColumnParallel(name, config_.vocabulary_size, config_.hidden_size)},
+  UnitTensor Table(int role, const char* name) const {
+    return {.slices = {ColumnParallel(name, {config_.vocabulary_size}, config_.hidden_size)},
+            .role = role,
             .on_both_ends = config_.tied_embeddings && chunk_.ends_apart};
   }
 
   const ModelConfig& config_;
+  const Family& family_;
+  const TensorNames& names_;
   const ModelChunk& chunk_;
   const int tp_size_;
   const int tp_rank_;
 };
 
-UnitSpec Cutter::Block(int layer) const {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+UnitSpec Cutter::Embedding() const {
+  UnitSpec unit = {.kind = UnitKind::kEmbedding,
+                   .tensors = {Table(kEmbeddingTable, names_.embedding)}};
+  if (family_.learned_positions) {
+    unit.tensors.push_back(
+        {.slices = {ColumnParallel(names_.positions, {config_.positions}, config_.hidden_size)},
+         .role = kPositionTable,
+         .in_first_bucket = true});
+  }
+  return unit;
+}
+
+void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
   const int64_t hidden = config_.hidden_size;
   const int64_t query = int64_t{config_.heads} * config_.head_size;
   const int64_t key = int64_t{config_.kv_heads} * config_.head_size;
   const int copies = std::max(1, tp_size_ / config_.kv_heads);
-  return {.kind = UnitKind::kBlock,
-          .tensors = {Norm(prefix + "input_layernorm.weight"),
-                      {{ColumnParallel(prefix + "self_attn.q_proj.weight", query, hidden),
-                        ColumnParallel(prefix + "self_attn.k_proj.weight", key, hidden, copies),
-                        ColumnParallel(prefix + "self_attn.v_proj.weight", key, hidden, copies)}},
-                      RowParallel(prefix + "self_attn.o_proj.weight", hidden, query),
-                      Norm(prefix + "post_attention_layernorm.weight"),
-                      {{ColumnParallel(prefix + "mlp.gate_proj.weight", config_.ffn_size, hidden),
-                        ColumnParallel(prefix + "mlp.up_proj.weight", config_.ffn_size, hidden)}},
-                      RowParallel(prefix + "mlp.down_proj.weight", hidden, config_.ffn_size)}};
+  Rows queries = {.count = query};
+  Rows keys = {.count = key, .copies = copies};
+  Rows values = keys;
+  if (family_.fused_qkv) {
+    queries.all = keys.all = values.all = query + 2 * key;
+    keys.first = query;
+    values.first = query + key;
+  }
+  AddSplit(kQkv, kQkvBias, family_.qkv_biases,
+           {ColumnParallel(layer + names_.query, queries, hidden),
+            ColumnParallel(layer + names_.key, keys, hidden),
+            ColumnParallel(layer + names_.value, values, hidden)},
+           unit);
+  unit.tensors.push_back(RowParallel(kAttentionOut, layer + names_.attention_out, hidden, query));
+  if (family_.other_biases) {
+    unit.tensors.push_back(
+        Same(kAttentionOutBias, layer + names_.attention_out + ".bias", Initializer::kZeros));
+  }
+  if (family_.query_key_norms) {
+    unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm));
+    unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm));
+  }
+}
+
+void Cutter::AddFeedForward(const std::string& layer, UnitSpec& unit) const {
+  const int64_t hidden = config_.hidden_size;
+  std::vector<ParameterSlice> slices;
+  if (ActivationInputs(family_.activation) == 2) {
+    slices.push_back(ColumnParallel(layer + names_.gate, {config_.ffn_size}, hidden));
+  }
+  slices.push_back(ColumnParallel(layer + names_.up, {config_.ffn_size}, hidden));
+  AddSplit(kGateUp, kGateUpBias, family_.other_biases, std::move(slices), unit);
+  unit.tensors.push_back(RowParallel(kDown, layer + names_.down, hidden, config_.ffn_size));
+  if (family_.other_biases) {
+    unit.tensors.push_back(Same(kDownBias, layer + names_.down + ".bias", Initializer::kZeros));
+  }
+}
+
+UnitSpec Cutter::Block(int layer) const {
+  const std::string prefix = absl::StrCat(names_.layers, ".", layer, ".");
+  UnitSpec unit = {.kind = UnitKind::kBlock, .layer = layer};
+  AddNorm(kAttentionNorm, kAttentionNormBias, prefix + names_.attention_norm, unit);
+  AddMixer(prefix, unit);
+  AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
+  AddFeedForward(prefix, unit);
+  std::sort(unit.tensors.begin(), unit.tensors.end(),
+            [](const UnitTensor& a, const UnitTensor& b) { return a.role < b.role; });
+  return unit;
 }
 
 UnitSpec Cutter::Head() const {
-  UnitTensor table =
-      Table(config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
+  UnitSpec unit = {.kind = UnitKind::kHead};
+  AddNorm(kFinalNorm, kFinalNormBias, names_.final_norm, unit);
+  UnitTensor table = Table(kHead, config_.tied_embeddings ? names_.embedding : names_.head);
   table.slices.front().owned = !table.on_both_ends;
-  return {.kind = UnitKind::kHead, .tensors = {Norm("model.norm.weight"), std::move(table)}};
+  unit.tensors.insert(unit.tensors.begin() + 1, std::move(table));
+  return unit;
 }
 
 }  // namespace
@@ -102,6 +210,16 @@ int64_t UnitTensor::count() const {
   int64_t count = 0;
   for (const ParameterSlice& slice : slices) count += slice.count();
   return count;
+}
+
+std::vector<int> PlacesOf(const UnitSpec& unit) {
+  std::vector<int> places;
+  for (size_t i = 0; i < unit.tensors.size(); ++i) {
+    const auto role = static_cast<size_t>(unit.tensors[i].role);
+    places.resize(std::max(places.size(), role + 1), -1);
+    places[role] = static_cast<int>(i);
+  }
+  return places;
 }
 
 std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers,
@@ -128,10 +246,21 @@ std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk
   if (chunk.has_embedding) units.push_back(cutter.Embedding());
   for (int i = 0; i < chunk.layers; ++i) {
     units.push_back(cutter.Block(chunk.first_layer + i));
-    units.back().layer = chunk.first_layer + i;
   }
   if (chunk.has_head) units.push_back(cutter.Head());
   return units;
+}
+
+int64_t ParameterCount(const ModelConfig& config) {
+  const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
+  int64_t count = 0;
+  for (const UnitSpec& unit : UnitsOf(config, whole, /*tp_size=*/1, /*tp_rank=*/0)) {
+    const bool is_tied_head = unit.kind == UnitKind::kHead && config.tied_embeddings;
+    for (const UnitTensor& tensor : unit.tensors) {
+      if (!is_tied_head || tensor.role != kHead) count += tensor.count();
+    }
+  }
+  return count;
 }
 
 }  // namespace convene::worker

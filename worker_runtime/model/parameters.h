@@ -11,10 +11,10 @@
 
 namespace convene::worker {
 
-enum class Initializer { kOnes, kNormal };
+enum class Initializer { kOnes, kZeros, kNormal };
 
-// One rank's slice of one named tensor. Names and the [out, in] orientation are Hugging Face's
-// (LlamaForCausalLM).
+// One rank's slice of one named tensor. Names are those of the family's table; matrices are
+// [out, in].
 struct ParameterSlice {
   std::string name;                     // "model.layers.3.self_attn.q_proj.weight"
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
@@ -38,8 +38,13 @@ struct ParameterSlice {
 // multiplies once. Two units of a rank whose tensors have the same name share one tensor.
 struct UnitTensor {
   std::vector<ParameterSlice> slices;
+  int role = 0;  // an EmbeddingTensor, BlockTensor or HeadTensor
   // Every tensor-parallel rank holds it whole, and makes the same gradient for it.
   bool same_on_tp = false;
+  // Like those it lies beside the norms, small as it is: the input half of a backward pass makes
+  // its gradient, and a unit's own bucket is reduced when the weight half has made all of it; or it
+  // stands beside a tied table, which has to have a bucket of its own.
+  bool in_first_bucket = false;
   // The ranks of the first and of the last chunk both hold it, and are two: its gradient is the sum
   // of both ranks' gradients.
   bool on_both_ends = false;
@@ -50,8 +55,12 @@ struct UnitTensor {
 
 enum class UnitKind { kEmbedding, kBlock, kHead };
 
-// The places of a unit's tensors in UnitSpec::tensors.
-enum EmbeddingTensor { kEmbeddingTable };  // (vocabulary / tp, hidden)
+// The roles of a unit's tensors, of which a family has some. Their order is that of
+// UnitSpec::tensors.
+enum EmbeddingTensor {
+  kEmbeddingTable,  // (vocabulary / tp, hidden)
+  kPositionTable,   // (positions / tp, hidden)
+};
 enum BlockTensor {
   kAttentionNorm,  // (hidden)
   // ((heads / tp + 2 max(1, kv_heads / tp)) * head_size, hidden): query, key, value rows
@@ -60,10 +69,21 @@ enum BlockTensor {
   kMlpNorm,       // (hidden)
   kGateUp,        // (2 ffn / tp, hidden): gate rows, up rows
   kDown,          // (hidden, ffn / tp)
+  // Biases: of a norm (hidden), of a product as many as its rows. Without a gate kGateUp and its
+  // bias have up rows alone.
+  kAttentionNormBias,
+  kQkvBias,
+  kAttentionOutBias,
+  kMlpNormBias,
+  kGateUpBias,
+  kDownBias,
+  kQueryNorm,  // (head_size)
+  kKeyNorm,    // (head_size)
 };
 enum HeadTensor {
-  kFinalNorm,  // (hidden)
-  kHead,       // (vocabulary / tp, hidden)
+  kFinalNorm,      // (hidden)
+  kHead,           // (vocabulary / tp, hidden)
+  kFinalNormBias,  // (hidden)
 };
 
 // One link of the model's chain, and what this rank holds of its parameters.
@@ -72,6 +92,9 @@ struct UnitSpec {
   std::vector<UnitTensor> tensors;
   int layer = 0;  // of a block, in the model
 };
+
+// By role, the places in UnitSpec::tensors; -1: the unit has no such tensor.
+std::vector<int> PlacesOf(const UnitSpec& unit);
 
 // A run of the model's layers. The first chunk has the embedding too, the last one the head.
 struct ModelChunk {
@@ -91,5 +114,8 @@ std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers, const std::vect
 // pass. REQUIRES: ValidateModel is OK.
 std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
                               int tp_rank);
+
+// Of the whole model.
+int64_t ParameterCount(const ModelConfig& config);
 
 }  // namespace convene::worker

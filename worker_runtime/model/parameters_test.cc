@@ -73,7 +73,7 @@ TEST_CASE("on every layout each element of each tensor has exactly one owner") {
         elements += counts.size();
         CHECK(std::count(counts.begin(), counts.end(), 1) == static_cast<int64_t>(counts.size()));
       }
-      CHECK(elements == config.ParameterCount());
+      CHECK(elements == ParameterCount(config));
     }
   }
 }

@@ -41,6 +41,7 @@ class StageOf final : public Stage {
   // A chunk's units, and the number of the first one in the store.
   struct Chunk {
     std::vector<std::unique_ptr<Unit<T>>> units;
+    std::vector<std::vector<int>> tensors;  // of each unit, by role
     int first_unit = 0;
     bool has_embedding = false;
 
@@ -85,6 +86,7 @@ class StageOf final : public Stage {
   Device& device_;
   Arena& arena_;
   const BlockShape shape_;
+  const ContextCut cut_;
   ChunkedRows rows_;
   ContextAttention<T> attention_;
   std::map<int, Chunk> chunks_;
@@ -122,10 +124,12 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       shape_(MakeBlockShape(options.config, tp.size(), options.sequence_parallel,
                             options.micro_batch_size, options.sequence_length / cp.size(),
                             options.deterministic, options.packed_documents)),
+      cut_{options.context_method, cp.size(), cp.rank(), options.sequence_length},
       rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp, options.row_chunks,
             tp.size() > 1 && options.overlaps ? &device : nullptr),
       attention_({.local = shape_.attention(),
-                  .cut = {options.context_method, cp.size(), cp.rank(), options.sequence_length},
+                  .cut = cut_,
+                  .rotates = !options.config.family->learned_positions,
                   .rope_theta = options.config.rope_theta,
                   .rope_scaling = options.config.rope_scaling,
                   .overlaps = options.overlaps},
@@ -148,6 +152,7 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
     chunk.first_unit = first_unit;
     chunk.has_embedding = specs.front().kind == UnitKind::kEmbedding;
     chunk.units.resize(specs.size());
+    for (const UnitSpec& spec : specs) chunk.tensors.push_back(PlacesOf(spec));
     first_unit += static_cast<int>(specs.size());
     const size_t places = std::max(input_memory_.size(), chunk.places());
     saved_memory_.resize(places);
@@ -223,7 +228,15 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
       SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank());
   switch (unit.kind) {
     case UnitKind::kEmbedding:
-      return std::make_unique<Embedding<T>>(shape_.rows(), shape_.hidden, vocabulary);
+      return std::make_unique<Embedding<T>>(
+          EmbeddingShape{
+              .batch = shape_.batch,
+              .length = shape_.sequence_length,
+              .hidden = shape_.hidden,
+              .vocabulary = vocabulary,
+              .positions = SliceVocabulary(options_.config.positions, tp_.size(), tp_.rank()),
+              .runs = cut_.Runs()},
+          arena_);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
                                         deferred_memory_[place], MakeFloat8(unit.layer),
@@ -234,6 +247,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .residual_rows = shape_.residual_rows,
                         .hidden = shape_.hidden,
                         .vocabulary = vocabulary,
+                        .norm = options_.config.family->norm,
                         .norm_epsilon = shape_.norm_epsilon,
                         .logits_bytes = LossLogitsBytes(device_.kind())},
           options_.head_slots, device_.kind(), arena_);
@@ -306,6 +320,7 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .documents =
           batch_.documents != nullptr ? batch_.documents[pass.compute.microbatch] : Documents{},
       .stream = stream,
+      .places = chunk.tensors[unit],
       .weights = weights};
 }
 

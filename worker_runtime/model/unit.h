@@ -74,14 +74,24 @@ struct Pass {
   double* loss_sum;  // the head adds the summed loss, in nats, of the counted tokens
   Documents documents;
   Stream& stream;
+  absl::Span<const int> places;           // of the unit's tensors by role (PlacesOf)
   absl::Span<const void* const> weights;  // UnitStore::Acquire's; none in a weight half
 
-  const T* Weight(int tensor) const { return static_cast<const T*>(weights[tensor]); }
-  // Of a tensor whose gradient comes with the forward pass or with the input's gradient.
-  WeightGradient Gradient(int tensor) const { return store.Gradient(unit, tensor, is_first); }
+  // Null: the unit has no tensor of this role.
+  const T* Weight(int role) const {
+    return Has(role) ? static_cast<const T*>(weights[places[role]]) : nullptr;
+  }
+  // Of a tensor whose gradient comes with the forward pass or with the input's gradient. None where
+  // the unit has no such tensor.
+  WeightGradient Gradient(int role) const {
+    return Has(role) ? store.Gradient(unit, places[role], is_first) : WeightGradient{};
+  }
   // Of a tensor whose gradient may wait for the weight half.
-  WeightGradient LaterGradient(int tensor) const {
-    return store.Gradient(unit, tensor, is_first_weight);
+  WeightGradient LaterGradient(int role) const {
+    return Has(role) ? store.Gradient(unit, places[role], is_first_weight) : WeightGradient{};
+  }
+  bool Has(int role) const {
+    return static_cast<size_t>(role) < places.size() && places[role] >= 0;
   }
 };
 

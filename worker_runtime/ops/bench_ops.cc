@@ -156,7 +156,7 @@ void AddVocabulary(const BenchInputs& in, std::vector<BenchOp>& ops) {
   const double bytes = sizeof(T) * static_cast<double>(size);
   ops.push_back({"embedding_forward", 2 * bytes, [=](Pieces& set) {
                    EmbeddingForward(rows, hidden, 0, vocabulary, in.tokens, set.Take<T>(table),
-                                    set.Take<T>(size), in.stream);
+                                    false, set.Take<T>(size), in.stream);
                  }});
   const double table_bytes = 4.0 * static_cast<double>(in.distinct_tokens) * hidden;
   ops.push_back(

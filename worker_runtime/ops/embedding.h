@@ -12,10 +12,10 @@ namespace convene::worker {
 
 // tokens: (rows); table: (vocabulary_end - vocabulary_begin, columns), the rows [begin, end) of the
 // whole table; y: (rows, columns): the token's row, or zeros when it lies outside the slice
-// (another tensor-parallel rank holds it).
+// (another tensor-parallel rank holds it); added to y where `adds`.
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                      const int32_t* tokens, const T* table, T* y, Stream& stream);
+                      const int32_t* tokens, const T* table, bool adds, T* y, Stream& stream);
 
 // Scratch of EmbeddingBackward.
 size_t EmbeddingWorkspaceBytes(int rows, int columns, DeviceKind device);

@@ -259,14 +259,14 @@ TEMPLATE_TEST_CASE("embedding agrees with the reference for tokens inside and ou
         [&] {
           std::vector<TestType> y(shape.size(), TestType(std::nanf("")));
           EmbeddingForward(rows, columns, begin, end, tokens.data(), Store<TestType>(table).data(),
-                           y.data(), AnyStream());
+                           false, y.data(), AnyStream());
           return Outputs<float>{Load(y)};
         },
         [&](auto zero) {
           using Real = decltype(zero);
           Outputs<Real> y = {std::vector<Real>(shape.size())};
           reference::EmbeddingForward<Real>(rows, columns, begin, end, tokens.data(),
-                                            As<Real>(table).data(), y[0].data());
+                                            As<Real>(table).data(), false, y[0].data());
           return y;
         });
     Compare<float>(

@@ -135,7 +135,7 @@ TEST_CASE("embedding's backward pass is its slope") {
       Doubles(4 * 3, 1),
       [&](const Vector& table) {
         Vector y(tokens.size() * 3);
-        reference::EmbeddingForward(5, 3, 2, 6, tokens.data(), table.data(), y.data());
+        reference::EmbeddingForward(5, 3, 2, 6, tokens.data(), table.data(), false, y.data());
         return y;
       },
       [&](const Vector& dy) {

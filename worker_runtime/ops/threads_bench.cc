@@ -20,6 +20,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/bench_ops.h"
 #include "worker_runtime/ops/cpu/team_watch.h"
 
@@ -89,7 +90,7 @@ absl::Status BenchAll(const std::string& model, int micro_batch, int sequence,
                       const std::vector<int>& threads) {
   CONVENE_ASSIGN_OR_RETURN(const ModelConfig config, NamedModel(model));
   const int rows = micro_batch * sequence;
-  const int64_t parameters = std::min(kFlatMax, config.ParameterCount()) / kFlagBlock * kFlagBlock;
+  const int64_t parameters = std::min(kFlatMax, ParameterCount(config)) / kFlagBlock * kFlagBlock;
   const BenchShape shape = {.rows = rows,
                             .hidden = config.hidden_size,
                             .ffn = config.ffn_size,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/schedule/chunk_layers.h"
 #include "worker_runtime/schedule/generators.h"
@@ -238,7 +239,7 @@ std::string DescribeModel(const TrainOptions& options) {
   const bool is_changed = !named.ok() || *named != model;
   return absl::StrFormat(
       "%s%s, %s parameters (layers %d, hidden %d, ffn %d, heads %d/%d of %d, vocabulary %d%s)",
-      options.model_name, is_changed ? " with changes" : "", WithThousands(model.ParameterCount()),
+      options.model_name, is_changed ? " with changes" : "", WithThousands(ParameterCount(model)),
       model.layers, model.hidden_size, model.ffn_size, model.heads, model.kv_heads, model.head_size,
       model.vocabulary_size, model.tied_embeddings ? ", tied" : "");
 }
@@ -392,9 +393,13 @@ absl::Status ValidateHeads(ContextMethod method, const TrainOptions& options,
 
 // In layers: products of the head and of a layer's matrices, without attention's scores.
 double HeadCost(const ModelConfig& model) {
-  const double hidden = model.hidden_size;
-  const double attention = (2.0 * model.heads + 2.0 * model.kv_heads) * model.head_size * hidden;
-  return model.vocabulary_size * hidden / (attention + 3.0 * hidden * model.ffn_size);
+  const std::vector<UnitSpec> block = UnitsOf(model, {.layers = 1}, /*tp_size=*/1, /*tp_rank=*/0);
+  int64_t layer = 0;
+  for (const UnitTensor& tensor : block.front().tensors) {
+    for (const ParameterSlice& slice : tensor.slices) layer += slice.decayed ? slice.count() : 0;
+  }
+  return static_cast<double>(model.vocabulary_size) * model.hidden_size /
+         static_cast<double>(layer);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
       cp_(cp),
       device_(device),
       positions_(AllPositions(options.cut)) {
-  const int64_t angles = int64_t{cut_.sequence_length} * local_.head_size / 2;
+  const int64_t angles = options.rotates ? int64_t{cut_.sequence_length} * local_.head_size / 2 : 0;
   cosines_ = arena.Declare<float>("tables/rope cosines", angles);
   sines_ = arena.Declare<float>("tables/rope sines", angles);
   device_positions_ = arena.Declare<int32_t>("tables/positions", positions_.size());
@@ -103,13 +103,15 @@ size_t ContextAttention<T>::workspace_bytes() const {
 // The tables are computed on the host, once.
 template <typename T>
 void ContextAttention<T>::Bind() {
-  std::vector<float> host_cosines(cosines_.size());
-  std::vector<float> host_sines(sines_.size());
-  RopeTable(cut_.sequence_length, local_.head_size, options_.rope_theta, host_cosines.data(),
-            host_sines.data(), options_.rope_scaling);
-  const size_t bytes = host_cosines.size() * sizeof(float);
-  device_.Copy(host_cosines.data(), At(cosines_), bytes, device_.compute());
-  device_.Copy(host_sines.data(), At(sines_), bytes, device_.compute());
+  if (options_.rotates) {
+    std::vector<float> host_cosines(cosines_.size());
+    std::vector<float> host_sines(sines_.size());
+    RopeTable(cut_.sequence_length, local_.head_size, options_.rope_theta, host_cosines.data(),
+              host_sines.data(), options_.rope_scaling);
+    const size_t bytes = host_cosines.size() * sizeof(float);
+    device_.Copy(host_cosines.data(), At(cosines_), bytes, device_.compute());
+    device_.Copy(host_sines.data(), At(sines_), bytes, device_.compute());
+  }
   if (positions_.empty()) return;
   device_.Copy(positions_.data(), At(device_positions_), positions_.size() * sizeof(int32_t),
                device_.compute());
@@ -125,6 +127,7 @@ const int32_t* ContextAttention<T>::Positions(int owner) const {
 template <typename T>
 void ContextAttention<T>::Rotate(const Documents& documents, bool inverse, T* qkv,
                                  Stream& stream) const {
+  if (!options_.rotates) return;
   RopeApply(op_.batch, op_.sequence_length, op_.heads + op_.kv_heads, op_.head_size,
             op_.qkv_width(), At(cosines_), At(sines_), Positions(cut_.rank), documents.begin,
             inverse, qkv, stream);

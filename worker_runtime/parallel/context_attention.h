@@ -35,6 +35,7 @@ class ContextAttention {
   struct Options {
     AttentionShape local;  // of this rank's tokens and heads
     ContextCut cut;
+    bool rotates = true;  // else positions are no affair of attention
     double rope_theta = 0;
     RopeScaling rope_scaling;
     bool overlaps = true;  // a ring's messages travel beside the arithmetic

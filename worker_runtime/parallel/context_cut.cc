@@ -38,6 +38,15 @@ std::vector<int32_t> ContextPositions(ContextMethod method, int sequence_length,
   return positions;
 }
 
+TokenRuns ContextCut::Runs() const {
+  const int length = local_length();
+  if (splits_heads()) {
+    return {length, {rank * length}, sequence_length, rank * length};
+  }
+  const int chunk = length / 2;
+  return {chunk, {rank * chunk, (2 * size - 1 - rank) * chunk}, length, 0};
+}
+
 std::vector<int32_t> ContextCut::Positions() const {
   return ContextPositions(method, sequence_length, size, rank);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "worker_runtime/ops/token_runs.h"
 
 namespace convene::worker {
 
@@ -32,6 +33,8 @@ struct ContextCut {
   // This rank's tokens, and the queries of its attention op.
   std::vector<int32_t> Positions() const;
   std::vector<int32_t> QueryPositions() const;
+  // The same tokens as runs; the begins of documents stand as for ContextAttention::Forward.
+  TokenRuns Runs() const;
   // Whether attention is between all tokens of some heads: the plain op on every rank.
   bool splits_heads() const { return size == 1 || method == ContextMethod::kUlysses; }
 };

@@ -57,8 +57,8 @@ absl::Status MultiplyFloat8(testing::Place& place, bool later, Float8Products& p
   QuantizeFloat8(out, in, weight.data(), DType::kE4M3, layer.weight.largest, layer.weight.inverse,
                  layer.weight.codes, layer.weight.turned, stream);
   ChunkedRows of_rows(rows, in, /*is_split=*/false, *layer.tp);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward<float>(kFloat8Shape, x.data(), nullptr, layer,
-                                                       y.data(), of_rows, stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward<float>(kFloat8Shape, x.data(), nullptr, nullptr,
+                                                       layer, y.data(), of_rows, stream));
   const WeightGradient gradient_of_weight = {.data = dweight.data(), .adds = false};
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(
       kFloat8Shape, x.data(), nullptr, layer, dy.data(), dx.data(),
@@ -153,8 +153,8 @@ absl::Status MeasureShared(testing::Place& place, int rank, Largest& largest) {
   const DeviceArray<float> sums(of_rank, device, memory);
   ChunkedRows outputs(rows, out, /*is_split=*/false, *layer.tp);
   ChunkedRows inputs(rows, in, /*is_split=*/false, *layer.tp);
-  CONVENE_RETURN_IF_ERROR(RowParallelForward<float>(kFloat8Shape, numbers.data(), nullptr, layer,
-                                                    sums.data(), outputs, stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelForward<float>(kFloat8Shape, numbers.data(), nullptr, nullptr,
+                                                    layer, sums.data(), outputs, stream));
   CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(kFloat8Shape, numbers.data(), nullptr,
                                                         layer, numbers.data(), sums.data(), {},
                                                         inputs, stream));

@@ -4,6 +4,7 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
 
@@ -79,14 +80,18 @@ absl::Status ForGatheredRows(const LinearShape& shape, const T* awaited, Chunked
 
 template <typename T>
 absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                   const Float8Layer& float8, T* y, ChunkedRows& rows,
-                                   Stream& stream) {
+                                   const T* bias, const Float8Layer& float8, T* y,
+                                   ChunkedRows& rows, Stream& stream) {
   if (float8.is_on()) {
     CONVENE_CHECK(rows.chunks() == 1);
-    return Float8Forward(shape, x, OverTp::kWhole, float8, y, stream);
+    CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kWhole, float8, y, stream));
+    if (bias != nullptr) AddBias(shape.rows, shape.out, bias, y, stream);
+    return absl::OkStatus();
   }
   return ForGatheredRows(shape, x, rows, stream, [&](const LinearShape& part, int64_t row) {
-    LinearForward(part, x + row * shape.in, weight, y + row * shape.out, stream);
+    T* const part_y = y + row * shape.out;
+    LinearForward(part, x + row * shape.in, weight, part_y, stream);
+    if (bias != nullptr) AddBias(part.rows, part.out, bias, part_y, stream);
   });
 }
 
@@ -108,16 +113,18 @@ absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const 
 
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                const Float8Layer& float8, T* y, ChunkedRows& rows,
+                                const T* bias, const Float8Layer& float8, T* y, ChunkedRows& rows,
                                 Stream& stream) {
-  if (float8.is_on()) {
-    CONVENE_CHECK(rows.chunks() == 1);
-    CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kSplit, float8, y, stream));
-    return rows.StartSum(y, 0, stream);
-  }
+  CONVENE_CHECK(!float8.is_on() || rows.chunks() == 1);
+  const bool adds_bias = bias != nullptr && rows.tp().rank() == 0;
   for (int c = 0; c < rows.chunks(); ++c) {
-    LinearForward(ChunkOf(shape, rows), x + FirstRow(rows, c) * shape.in, weight, rows.Chunk(y, c),
-                  stream);
+    T* const part_y = rows.Chunk(y, c);
+    if (float8.is_on()) {
+      CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kSplit, float8, y, stream));
+    } else {
+      LinearForward(ChunkOf(shape, rows), x + FirstRow(rows, c) * shape.in, weight, part_y, stream);
+    }
+    if (adds_bias) AddBias(rows.chunk_rows(), shape.out, bias, part_y, stream);
     CONVENE_RETURN_IF_ERROR(rows.StartSum(y, c, stream));
   }
   return absl::OkStatus();
@@ -142,6 +149,25 @@ absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* 
 }
 
 template <typename T>
+void ColumnBiasBackward(const LinearShape& shape, const T* dy, const WeightGradient& dbias,
+                        const Workspace& workspace, Stream& stream) {
+  if (dbias.data == nullptr) return;
+  BiasBackward(shape.rows, shape.out, dy, dbias.adds, dbias.data, workspace, stream);
+}
+
+// All rows of a rank that holds all make one sum, as in NormBackward.
+template <typename T>
+void RowBiasBackward(const LinearShape& shape, const T* dy, const WeightGradient& dbias,
+                     const Workspace& workspace, const ChunkedRows& rows, Stream& stream) {
+  if (!rows.is_split()) return ColumnBiasBackward(shape, dy, dbias, workspace, stream);
+  if (dbias.data == nullptr) return;
+  for (int c = 0; c < rows.chunks(); ++c) {
+    BiasBackward(rows.chunk().own(), shape.out, rows.Own(dy, c), dbias.adds || c > 0, dbias.data,
+                 workspace, stream);
+  }
+}
+
+template <typename T>
 void LaterWeightGradient(const LinearShape& shape, const T* x, const Float8Layer& float8,
                          const T* dy, const WeightGradient& dweight, Stream& stream) {
   if (float8.is_on()) Float8TakeGradientAgain(shape, dy, float8, stream);
@@ -155,6 +181,8 @@ CONVENE_INSTANTIATE(ColumnParallelForward);
 CONVENE_INSTANTIATE(ColumnParallelBackward);
 CONVENE_INSTANTIATE(RowParallelForward);
 CONVENE_INSTANTIATE(RowParallelBackward);
+CONVENE_INSTANTIATE(ColumnBiasBackward);
+CONVENE_INSTANTIATE(RowBiasBackward);
 CONVENE_INSTANTIATE(LaterWeightGradient);
 
 }  // namespace convene::worker

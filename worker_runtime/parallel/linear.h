@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/device/workspace.h"
 #include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/float8_linear.h"
 
@@ -43,11 +44,12 @@ void LinearWeightGradient(const LinearShape& shape, const T* x, const T* dy,
 // the rows are one chunk.
 
 // Column-parallel: all ranks have the same x, whose rows may still be on their way (ChunkedRows):
-// each chunk's product begins when the chunk is there. Errors: the collective's.
+// each chunk's product begins when the chunk is there. bias: (out), of this rank's slice; null:
+// none. Errors: the collective's.
 template <typename T>
 absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                   const Float8Layer& float8, T* y, ChunkedRows& rows,
-                                   Stream& stream);
+                                   const T* bias, const Float8Layer& float8, T* y,
+                                   ChunkedRows& rows, Stream& stream);
 // dx is overwritten with the sum over ranks (ResidualRows::Sum), which is on its way then: each
 // chunk's runs beside the products of the next chunks, and of the weight's gradient, if it is made.
 // x may be on its way. Errors: the collective's.
@@ -58,10 +60,12 @@ absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const 
                                     Stream& stream);
 
 // Row-parallel: y (rows, out) = ResidualRows::Sum of x W^T, which is on its way then, in chunks.
-// Errors: the collective's.
+// bias: (out), which the first rank adds to its part of the sum; null: none. Errors: the
+// collective's.
 template <typename T>
 absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                const Float8Layer& float8, T* y, ChunkedRows& rows, Stream& stream);
+                                const T* bias, const Float8Layer& float8, T* y, ChunkedRows& rows,
+                                Stream& stream);
 
 // All ranks have the same dy, which may be on its way. dx is overwritten, and may be x. Errors: the
 // collective's.
@@ -69,6 +73,16 @@ template <typename T>
 absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* weight,
                                  const Float8Layer& float8, const T* dy, T* dx,
                                  const WeightGradient& dweight, ChunkedRows& rows, Stream& stream);
+
+// The gradients of the biases, from the gradient dy of a layer's output. Nothing where dbias has no
+// place. Of a row-parallel layer: from the rows of dy that this rank holds (ChunkedRows::Own), so
+// that it is treated as the gradient of a norm. workspace: BiasWorkspaceBytes of all rows.
+template <typename T>
+void ColumnBiasBackward(const LinearShape& shape, const T* dy, const WeightGradient& dbias,
+                        const Workspace& workspace, Stream& stream);
+template <typename T>
+void RowBiasBackward(const LinearShape& shape, const T* dy, const WeightGradient& dbias,
+                     const Workspace& workspace, const ChunkedRows& rows, Stream& stream);
 
 // A weight's gradient behind a backward pass of either kind that made none. No communication.
 template <typename T>

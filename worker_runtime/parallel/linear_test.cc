@@ -188,6 +188,7 @@ absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool be
   const DeviceArray<float> wide(WholeNumbers(12 * 7, 3), device);  // the same on all ranks
   const DeviceArray<float> narrow(WholeNumbers(12 * 6, 4 + own), device);
   const DeviceArray<float> weight(WholeNumbers(7 * 6, 7 + own), device);
+  const float* const no_bias = nullptr;
   const std::vector<float> none_wide(12 * 7, NAN), none_narrow(12 * 6, NAN), none_weight(42, NAN);
   const DeviceArray<float> y(none_narrow, device), sum(none_wide, device), dx(none_wide, device),
       gathered(none_wide, device), row_dx(none_narrow, device), row_dweight(none_weight, device),
@@ -198,10 +199,10 @@ absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool be
                 rows.chunk().own_count() * sizeof(float), stream);
     CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), c, stream));
   }
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(kColumn, gathered.data(), weight.data(),
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(kColumn, gathered.data(), weight.data(), no_bias,
                                                 none_in_8_bits, y.data(), rows, stream));
-  CONVENE_RETURN_IF_ERROR(RowParallelForward(kRow, narrow.data(), weight.data(), none_in_8_bits,
-                                             sum.data(), rows, stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(kRow, narrow.data(), weight.data(), no_bias,
+                                             none_in_8_bits, sum.data(), rows, stream));
   CONVENE_RETURN_IF_ERROR(rows.Finish(sum.data(), stream));
   CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), stream));
   CONVENE_RETURN_IF_ERROR(RowParallelBackward(kRow, narrow.data(), weight.data(), none_in_8_bits,

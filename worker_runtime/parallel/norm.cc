@@ -2,9 +2,64 @@
 
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/rms_norm.h"
 
 namespace convene::worker {
+namespace {
+
+template <typename T>
+void ForwardRows(const Norm<T>& norm, int rows, const T* x, const T* delta, T* sum, T* y,
+                 float* statistics, Stream& stream) {
+  switch (norm.kind) {
+    case NormKind::kRms:
+      return RmsNormForward(rows, norm.columns, x, delta, norm.weight, norm.epsilon, sum, y,
+                            statistics, stream);
+    case NormKind::kLayer:
+      return LayerNormForward(rows, norm.columns, x, delta, norm.weight, norm.bias, norm.epsilon,
+                              sum, y, statistics, stream);
+  }
+}
+
+template <typename T>
+void RowsAgain(const Norm<T>& norm, int rows, const T* sum, const float* statistics, T* y,
+               Stream& stream) {
+  switch (norm.kind) {
+    case NormKind::kRms:
+      return RmsNormAgain(rows, norm.columns, sum, norm.weight, statistics, y, stream);
+    case NormKind::kLayer:
+      return LayerNormAgain(rows, norm.columns, sum, norm.weight, norm.bias, statistics, y, stream);
+  }
+}
+
+template <typename T>
+void BackwardRows(const Norm<T>& norm, int rows, const T* sum, const float* statistics, const T* dy,
+                  bool add_to_dx, T* dx, bool adds, float* dweight, float* dbias,
+                  const Workspace& workspace, Stream& stream) {
+  switch (norm.kind) {
+    case NormKind::kRms:
+      return RmsNormBackward(rows, norm.columns, sum, norm.weight, statistics, dy, add_to_dx, dx,
+                             adds, dweight, workspace, stream);
+    case NormKind::kLayer:
+      return LayerNormBackward(rows, norm.columns, sum, norm.weight, statistics, dy, add_to_dx, dx,
+                               adds, dweight, dbias, workspace, stream);
+  }
+}
+
+// Where those of a chunk of `own` rows begin.
+template <typename T>
+float* StatisticsOf(const Norm<T>& norm, int own, int chunk) {
+  return norm.statistics + int64_t{chunk} * own * NormStatistics(norm.kind);
+}
+
+}  // namespace
+
+int NormStatistics(NormKind kind) { return kind == NormKind::kLayer ? kLayerNormStatistics : 1; }
+
+size_t NormWorkspaceBytes(NormKind kind, int own_rows, int columns, DeviceKind device) {
+  return kind == NormKind::kLayer ? LayerNormWorkspaceBytes(own_rows, columns, device)
+                                  : RmsNormWorkspaceBytes(own_rows, columns, device);
+}
 
 template <typename T>
 absl::Status NormForward(const Norm<T>& norm, const T* x, const T* delta, T* sum, T* y,
@@ -12,9 +67,8 @@ absl::Status NormForward(const Norm<T>& norm, const T* x, const T* delta, T* sum
   const int own = rows.chunk().own();
   for (int c = 0; c < rows.chunks(); ++c) {
     if (delta != nullptr) CONVENE_RETURN_IF_ERROR(rows.Finish(delta, c, stream));
-    RmsNormForward(own, norm.columns, rows.Packed(x, c),
-                   delta != nullptr ? rows.Own(delta, c) : nullptr, norm.weight, norm.epsilon,
-                   rows.Packed(sum, c), rows.Own(y, c), norm.inverse_rms + c * own, stream);
+    ForwardRows(norm, own, rows.Packed(x, c), delta != nullptr ? rows.Own(delta, c) : nullptr,
+                rows.Packed(sum, c), rows.Own(y, c), StatisticsOf(norm, own, c), stream);
     CONVENE_RETURN_IF_ERROR(rows.StartGather(y, c, stream));
   }
   return absl::OkStatus();
@@ -24,8 +78,7 @@ template <typename T>
 absl::Status NormAgain(const Norm<T>& norm, const T* sum, T* y, ChunkedRows& rows, Stream& stream) {
   const int own = rows.chunk().own();
   for (int c = 0; c < rows.chunks(); ++c) {
-    RmsNormAgain(own, norm.columns, rows.Packed(sum, c), norm.weight, norm.inverse_rms + c * own,
-                 rows.Own(y, c), stream);
+    RowsAgain(norm, own, rows.Packed(sum, c), StatisticsOf(norm, own, c), rows.Own(y, c), stream);
     CONVENE_RETURN_IF_ERROR(rows.StartGather(y, c, stream));
   }
   return absl::OkStatus();
@@ -35,20 +88,20 @@ absl::Status NormAgain(const Norm<T>& norm, const T* sum, T* y, ChunkedRows& row
 // their order.
 template <typename T>
 absl::Status NormBackward(const Norm<T>& norm, const T* sum, const T* dy, bool add_to_dx, T* dx,
-                          const WeightGradient& dweight, const Workspace& workspace,
-                          ChunkedRows& rows, Stream& stream) {
+                          const WeightGradient& dweight, const WeightGradient& dbias,
+                          const Workspace& workspace, ChunkedRows& rows, Stream& stream) {
   if (!rows.is_split()) {
     CONVENE_RETURN_IF_ERROR(rows.Finish(dy, stream));
-    RmsNormBackward(rows.own(), norm.columns, sum, norm.weight, norm.inverse_rms, dy, add_to_dx, dx,
-                    dweight.adds, dweight.data, workspace, stream);
+    BackwardRows(norm, rows.own(), sum, norm.statistics, dy, add_to_dx, dx, dweight.adds,
+                 dweight.data, dbias.data, workspace, stream);
     return absl::OkStatus();
   }
   const int own = rows.chunk().own();
   for (int c = 0; c < rows.chunks(); ++c) {
     CONVENE_RETURN_IF_ERROR(rows.Finish(dy, c, stream));
-    RmsNormBackward(own, norm.columns, rows.Packed(sum, c), norm.weight, norm.inverse_rms + c * own,
-                    rows.Own(dy, c), add_to_dx, rows.Own(dx, c), dweight.adds || c > 0,
-                    dweight.data, workspace, stream);
+    BackwardRows(norm, own, rows.Packed(sum, c), StatisticsOf(norm, own, c), rows.Own(dy, c),
+                 add_to_dx, rows.Own(dx, c), dweight.adds || c > 0, dweight.data, dbias.data,
+                 workspace, stream);
   }
   return absl::OkStatus();
 }

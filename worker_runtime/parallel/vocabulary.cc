@@ -1,6 +1,5 @@
 #include "worker_runtime/parallel/vocabulary.h"
 
-#include "absl/types/span.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/cross_entropy.h"
@@ -17,10 +16,14 @@ VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank) {
 }
 
 template <typename T>
-absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
-                                         const int32_t* tokens, const T* table, T* y,
-                                         const ChunkedRows& residual, Stream& stream) {
-  EmbeddingForward(rows, hidden, slice.begin, slice.end, tokens, table, y, stream);
+absl::Status VocabularyParallelEmbedding(absl::Span<const SplitTable<T>> tables, int rows,
+                                         int hidden, T* y, const ChunkedRows& residual,
+                                         Stream& stream) {
+  bool adds = false;
+  for (const auto& [slice, numbers, table] : tables) {
+    EmbeddingForward(rows, hidden, slice.begin, slice.end, numbers, table, adds, y, stream);
+    adds = true;
+  }
   return residual.Sum(y, stream);
 }
 

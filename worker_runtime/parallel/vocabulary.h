@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
@@ -23,12 +24,20 @@ struct VocabularySlice {
 
 VocabularySlice SliceVocabulary(int vocabulary_size, int tp_size, int tp_rank);
 
-// y (all rows, hidden) = ResidualRows::Sum of the ranks' parts. T: float or BFloat16. Errors: the
-// collective's.
+// A table whose rows are split over the ranks, and the numbers of the rows that are wanted.
 template <typename T>
-absl::Status VocabularyParallelEmbedding(const VocabularySlice& slice, int rows, int hidden,
-                                         const int32_t* tokens, const T* table, T* y,
-                                         const ChunkedRows& residual, Stream& stream);
+struct SplitTable {
+  VocabularySlice slice;
+  const int32_t* numbers = nullptr;  // (rows)
+  const T* table = nullptr;          // (slice.size(), hidden)
+};
+
+// y (all rows, hidden) = ResidualRows::Sum of the ranks' parts, each the sum over the tables. T:
+// float or BFloat16. Errors: the collective's.
+template <typename T>
+absl::Status VocabularyParallelEmbedding(absl::Span<const SplitTable<T>> tables, int rows,
+                                         int hidden, T* y, const ChunkedRows& residual,
+                                         Stream& stream);
 
 struct CrossEntropyBuffers {
   float* slice_max = nullptr;  // (rows)

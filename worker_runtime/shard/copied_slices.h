@@ -1,5 +1,6 @@
-// Sums of the gradients of slices that several tensor-parallel ranks hold: key and value heads, of
-// which there are fewer than ranks (ParameterSlice::tp_copies).
+// Sums of the gradients of slices that several tensor-parallel ranks hold, of which each makes a
+// part (ParameterSlice::tp_copies): key and value heads, of which there are fewer than ranks, and
+// the weight of the norms of all heads.
 #pragma once
 
 #include <algorithm>
@@ -44,18 +45,20 @@ class CopiedSlices {
     const ShardPart* part;
     int64_t begin = 0;  // in the part
     int64_t count = 0;
+    int copies = 1;
   };
 
   std::vector<Piece> PiecesOf(const Placement& placement, const FlatShard& shard) const;
-  int64_t PieceMax() const;
   // How many different slices there are, counted over tp.
-  int64_t PlaceCount() const { return std::max(1, tp_.size() / copies_); }
+  int64_t PlaceCount(int copies) const { return std::max(1, tp_.size() / copies); }
+  int64_t PieceMax(int copies) const;
+  // Elements that the longest run of copied slices wants of the buffer: the same on all ranks.
+  int64_t LongestPlaces(const Placement& placement) const;
 
   Collective& tp_;
   Device& device_;
-  const int copies_;  // of each copied slice; 1: there is none
   const std::vector<Piece> pieces_;
-  const ArenaBlock<float> places_;  // (PlaceCount(), the longest piece of any rank)
+  const ArenaBlock<float> places_;  // (PlaceCount, piece) of the one that wants most on any rank
 };
 
 }  // namespace convene::worker

@@ -24,7 +24,14 @@ class Placer {
   const std::vector<int64_t>& borders() const { return borders_; }
 
  private:
-  void PlaceTensors(bool same_on_tp, size_t unit);
+  // Where a tensor lies: among those that are the same on every tensor-parallel rank, behind them
+  // in the first bucket, or with its unit.
+  enum class Region { kSameOnTp, kFirstBucket, kUnit };
+  static Region RegionOf(const UnitTensor& tensor) {
+    if (tensor.same_on_tp) return Region::kSameOnTp;
+    return tensor.in_first_bucket ? Region::kFirstBucket : Region::kUnit;
+  }
+  void PlaceTensors(Region region, size_t unit);
   void Add(const UnitTensor& tensor);
 
   const std::vector<UnitSpec>& units_;
@@ -51,15 +58,15 @@ void Placer::Add(const UnitTensor& tensor) {
   }
 }
 
-void Placer::PlaceTensors(bool same_on_tp, size_t unit) {
+void Placer::PlaceTensors(Region region, size_t unit) {
   for (size_t i = 0; i < units_[unit].tensors.size(); ++i) {
     const UnitTensor& tensor = units_[unit].tensors[i];
-    if (tensor.same_on_tp != same_on_tp) continue;
+    if (RegionOf(tensor) != region) continue;
     if (by_name_.find(tensor.name()) == by_name_.end()) Add(tensor);
     const int index = by_name_[tensor.name()];
     placement_.units[unit].tensors[i] = index;
     placement_.tensors[index].last_unit = static_cast<int>(unit);
-    if (!same_on_tp) placement_.units[unit].bucket = placement_.tensors[index].bucket;
+    if (region == Region::kUnit) placement_.units[unit].bucket = placement_.tensors[index].bucket;
   }
 }
 
@@ -68,8 +75,10 @@ Placement Placer::Place() {
     placement_.units.push_back({.tensors = std::vector<int>(unit.tensors.size())});
   }
   placement_.buckets.push_back({});
-  for (size_t unit = 0; unit < units_.size(); ++unit) PlaceTensors(/*same_on_tp=*/true, unit);
+  for (size_t unit = 0; unit < units_.size(); ++unit) PlaceTensors(Region::kSameOnTp, unit);
   placement_.same_on_tp_end = next_;
+  for (size_t unit = 0; unit < units_.size(); ++unit) PlaceTensors(Region::kFirstBucket, unit);
+  placement_.units_begin = next_;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (opens_bucket_[unit]) {
       // An embedding alone has no norms, but no bucket is empty.
@@ -78,7 +87,7 @@ Placement Placer::Place() {
       placement_.buckets.push_back({.begin = next_});
     }
     borders_.push_back(next_);
-    PlaceTensors(/*same_on_tp=*/false, unit);
+    PlaceTensors(Region::kUnit, unit);
   }
   borders_.push_back(next_);
   placement_.flat_count = RoundUp(next_, bucket_alignment_);
@@ -137,10 +146,10 @@ void ForPadding(const Placement& placement, int bucket,
 
 // A tied table lies before the blocks, and its first gradient is the head's.
 FlatRange TensorsBefore(const Placement& placement, int unit) {
-  const int64_t first = RoundUp(placement.same_on_tp_end, kParameterAlignment);
+  const int64_t first = RoundUp(placement.units_begin, kParameterAlignment);
   FlatRange range = {first, first};
   for (const Placement::Tensor& tensor : placement.tensors) {
-    if (tensor.begin < placement.same_on_tp_end) continue;
+    if (tensor.begin < placement.units_begin) continue;
     const int64_t end = RoundUp(tensor.begin + tensor.count, kParameterAlignment);
     if (tensor.last_unit < unit) {
       range.second = end;

@@ -49,8 +49,9 @@ struct Placement {
   // [0, same_on_tp_end) are all tensors that every tensor-parallel rank holds whole, side by side
   // and at the same places on each rank, so that one collective reaches them all.
   int64_t same_on_tp_end = 0;
-  int on_both_ends = -1;   // the tensor that the first and the last stage share, or -1
-  int64_t flat_count = 0;  // elements, padding included; divisible by dp * kParameterAlignment
+  int64_t units_begin = 0;  // before it tensors of the first bucket, whatever their unit
+  int on_both_ends = -1;    // the tensor that the first and the last stage share, or -1
+  int64_t flat_count = 0;   // elements, padding included; divisible by dp * kParameterAlignment
 };
 
 // The fewest elements of a bucket: few enough that most of a large model's reductions run beside

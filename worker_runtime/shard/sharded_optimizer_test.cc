@@ -21,6 +21,7 @@
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/optimizer/update_rule.h"
@@ -121,7 +122,7 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
       rank.optimizer.SumOwnedSquares(squares.data());
       sum += squares.Fetch()[0];
     }
-    CHECK(sum == 4.0 * static_cast<double>(Tiny().ParameterCount()));
+    CHECK(sum == 4.0 * static_cast<double>(ParameterCount(Tiny())));
   }
 }
 
@@ -272,8 +273,7 @@ TEST_CASE("what was written into idle gradients between tensors is no gradient")
     }
     REQUIRE_OK(store.FinishReducing());
     const std::vector<float> all = testing::Fetch(gradients, *device);
-    CHECK(std::accumulate(all.begin(), all.end(), 0.0) ==
-          static_cast<double>(odd.ParameterCount()));
+    CHECK(std::accumulate(all.begin(), all.end(), 0.0) == static_cast<double>(ParameterCount(odd)));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/shard/bucket_store.h"
@@ -215,7 +216,7 @@ TEST_CASE("over 8 ranks a rank's memory is a tenth above the formula's at most")
   // DeepSpeed's estimate (stage3.py): bf16 parameters, fp32 gradients, masters and moments, of
   // which a rank has its shard; and the largest layer, gathered, with its gradients.
   const double largest = static_cast<double>(model->vocabulary_size) * model->hidden_size;
-  const double formula = 18.0 * static_cast<double>(model->ParameterCount()) / 8 + 4 * largest;
+  const double formula = 18.0 * static_cast<double>(ParameterCount(*model)) / 8 + 4 * largest;
   CAPTURE(arena.PlanToString(), formula);
   CHECK(static_cast<double>(arena.total_bytes()) < 1.1 * formula);
 }

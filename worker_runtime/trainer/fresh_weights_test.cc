@@ -6,6 +6,7 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/testing/checkpoint_world.h"
@@ -67,7 +68,7 @@ TEST_CASE("a rank makes the weights of its own shard alone") {
                                    0.5);
       return absl::OkStatus();
     }));
-    CHECK(made == Small().ParameterCount());
+    CHECK(made == ParameterCount(Small()));
   }
 }
 

@@ -13,18 +13,27 @@ namespace {
 
 constexpr double kForwardNanoseconds = 0.05;  // an element
 
+template <typename T>
+CONVENE_CPU_CLONES void AddRow(int columns, const T* x, T* y) {
+#pragma omp simd
+  for (int i = 0; i < columns; ++i) Narrow(Widen(y[i]) + Widen(x[i]), &y[i]);
+}
+
 }  // namespace
 
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                      const int32_t* tokens, const T* table, T* y, Stream& /*stream*/) {
+                      const int32_t* tokens, const T* table, bool adds, T* y, Stream& /*stream*/) {
   ForPieces(kForwardNanoseconds * rows * columns, rows, [=](int64_t row) {
     T* y_row = y + row * columns;
     const int token = tokens[row];
-    if (token >= vocabulary_begin && token < vocabulary_end) {
-      std::copy_n(table + static_cast<ptrdiff_t>(token - vocabulary_begin) * columns, columns,
-                  y_row);
-    } else {
+    const bool is_here = token >= vocabulary_begin && token < vocabulary_end;
+    const T* from = table + (is_here ? int64_t{token} - vocabulary_begin : 0) * columns;
+    if (is_here && adds) {
+      AddRow(columns, from, y_row);
+    } else if (is_here) {
+      std::copy_n(from, columns, y_row);
+    } else if (!adds) {
       std::fill_n(y_row, columns, T(0.0f));
     }
   });

@@ -20,12 +20,13 @@ constexpr int kForwardUnroll = 4;
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kTileThreads)
     Forward(int rows, int columns, int chunks, int vocabulary_begin, int vocabulary_end,
-            const int32_t* tokens, const T* table, T* y) {
+            const int32_t* tokens, const T* table, bool adds, T* y) {
   const Tile tile(chunks, kForwardUnroll);
   if (tile.row >= rows) return;
   const int vectors = columns / kWidth;
   const int token = tokens[tile.row];
   const bool is_here = token >= vocabulary_begin && token < vocabulary_end;
+  if (adds && !is_here) return;
   const T* from = table + (is_here ? int64_t{token} - vocabulary_begin : 0) * columns;
   T* to = y + tile.row * columns;
   Vector<T, kWidth> values[kForwardUnroll] = {};
@@ -37,7 +38,15 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
   for (int u = 0; u < kForwardUnroll; ++u) {
     const int64_t i = tile.VectorAt(u);
-    if (i < vectors) Store(values[u], to + i * kWidth);
+    if (i >= vectors) break;
+    if (adds) {
+      Floats<kWidth> sum = Unpack(Load<kWidth>(to + i * kWidth));
+      const Floats<kWidth> other = Unpack(values[u]);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sum[j] += other[j];
+      values[u] = Pack<T>(sum);
+    }
+    Store(values[u], to + i * kWidth);
   }
 }
 
@@ -152,14 +161,14 @@ int BitsOf(uint32_t largest) {
 
 template <typename T>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                      const int32_t* tokens, const T* table, T* y, Stream& stream) {
+                      const int32_t* tokens, const T* table, bool adds, T* y, Stream& stream) {
   if (rows == 0 || columns == 0) return;
   const bool wide = IsWide<T>(columns, {table, y});
   const TileGeometry g =
       MakeTileGeometry(rows, wide ? columns / kWide<T> : columns, kForwardUnroll);
   Launch(stream, "embedding_forward", g.blocks, dim3(g.threads, g.rows_per_block),
          wide ? Forward<T, kWide<T>> : Forward<T, 1>, rows, columns, g.chunks, vocabulary_begin,
-         vocabulary_end, tokens, table, y);
+         vocabulary_end, tokens, table, adds, y);
 }
 
 size_t EmbeddingWorkspaceBytes(int rows, int columns) {

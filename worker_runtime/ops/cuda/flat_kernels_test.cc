@@ -420,7 +420,7 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::RopeApply<float>(0, 4, 1, 2, 2, none, none, nullptr, nullptr, false, none, stream);
   cuda::ActivationForward<float>(Activation::kSwiglu, 0, 8, none, none, stream);
   cuda::ActivationBackward<float>(Activation::kSwiglu, 0, 8, none, none, none, stream);
-  cuda::EmbeddingForward<float>(0, 8, 0, 8, nullptr, none, none, stream);
+  cuda::EmbeddingForward<float>(0, 8, 0, 8, nullptr, none, false, none, stream);
   cuda::EmbeddingBackward<float>(0, 8, 0, 8, nullptr, none, none, Workspace(), stream);
   cuda::CrossEntropyStatistics<float>(0, 0, 8, nullptr, none, none, none, stream);
   cuda::CrossEntropyRescale(0, none, none, none, stream);

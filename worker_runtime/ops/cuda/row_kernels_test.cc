@@ -360,11 +360,11 @@ TEMPLATE_TEST_CASE("the embedding on the GPU copies its slice's rows and adds gr
     OnGpu<TestType> table_there = Put<TestType>(table, shape.offset);
     OnGpu<TestType> y(shape.size(), shape.offset);
     cuda::EmbeddingForward<TestType>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
-                                     tokens_there.data(), table_there.data(), y.data(),
+                                     tokens_there.data(), table_there.data(), false, y.data(),
                                      Gpu().compute());
     std::vector<float> expected(shape.size());
     reference::EmbeddingForward<float>(shape.rows, shape.columns, kVocabularyBegin, kVocabularyEnd,
-                                       tokens.data(), table.data(), expected.data());
+                                       tokens.data(), table.data(), false, expected.data());
     CHECK(Load(y.Read()) == expected);
 
     OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);

@@ -69,6 +69,12 @@ std::string OwnSchedule(const LayoutCase& c) {
   return text;
 }
 
+const Family* FamilyOf(const LayoutCase& c) {
+  const auto axis = absl::c_find_if(
+      LayoutAxes(), [](const LayoutAxis& a) { return a.field == &LayoutCase::family; });
+  return NamedModel(axis->words[c.family])->family;
+}
+
 int ChunksOf(const LayoutCase& c) {
   if (c.schedule == kOwnSchedule) return c.pp;
   const auto schedule = MakeSchedule(kSchedules[c.schedule], c.pp, c.virtual_stages, 1);
@@ -114,6 +120,11 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"bucket", &C::bucket, Kind::kExecution, {0, 1, 400}},
       {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
 
+      {"family",
+       &C::family,
+       Kind::kTask,
+       {0, 1, 2, 3},
+       {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny"}},
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
       {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
       {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
@@ -190,6 +201,7 @@ int RanksOf(const LayoutCase& the_case) {
 }
 
 TrainOptions OptionsOf(const LayoutCase& c) {
+  const Family* const family = FamilyOf(c);
   return {.model_name = "drawn",
           .model = {.layers = c.layers,
                     .hidden_size = c.hidden,
@@ -198,8 +210,12 @@ TrainOptions OptionsOf(const LayoutCase& c) {
                     .kv_heads = c.kv_heads,
                     .head_size = c.head_size,
                     .vocabulary_size = c.vocabulary,
+                    // The norm of a head of two small numbers turns the last bits into digits.
+                    .norm_epsilon = family->query_key_norms ? 0.1 : 1e-5,
                     .tied_embeddings = c.tied != 0,
-                    .initializer_range = 0.5 / std::sqrt(c.hidden)},
+                    .initializer_range = 0.5 / std::sqrt(c.hidden),
+                    .positions = family->learned_positions ? 24 : 0,
+                    .family = family},
           .data = {"drawn"},
           .tokenizer_path = "byte",
           .text_field = "text",

@@ -27,7 +27,7 @@ struct LayoutCase {
   int schedule, virtual_stages, uneven_cut, micro_batch, sequence_parallel, row_chunks, cp_method,
       recompute, recompute_layers, zero_stage, reshard, offload, overlap, bucket, gloo;
   // The task: the same for the one process that tells what is right.
-  int layers, hidden, kv_heads, queries_a_key, head_size, ffn, vocabulary, tied;
+  int family, layers, hidden, kv_heads, queries_a_key, head_size, ffn, vocabulary, tied;
   int sequence_length, global_batch, packed, masked, clip;
 
   friend bool operator==(const LayoutCase&, const LayoutCase&) = default;

@@ -8,12 +8,14 @@ namespace convene::worker::reference {
 
 template <typename Real>
 void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabulary_end,
-                      const int32_t* tokens, const Real* table, Real* y) {
+                      const int32_t* tokens, const Real* table, bool adds, Real* y) {
   for (ptrdiff_t row = 0; row < rows; ++row) {
     const bool is_here = tokens[row] >= vocabulary_begin && tokens[row] < vocabulary_end;
     for (ptrdiff_t i = 0; i < columns; ++i) {
+      const Real before = adds ? y[row * columns + i] : Real{0};
       y[row * columns + i] =
-          is_here ? table[(ptrdiff_t{tokens[row]} - vocabulary_begin) * columns + i] : Real{0};
+          before +
+          (is_here ? table[(ptrdiff_t{tokens[row]} - vocabulary_begin) * columns + i] : Real{0});
     }
   }
 }

@@ -1,0 +1,165 @@
+// The families, and the named shapes of each. A family of known parts is one more table here.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/text.h"
+#include "worker_runtime/model/config.h"
+
+namespace convene::worker {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  ModelConfig config;
+};
+
+constexpr TensorNames kLlamaNames = {.embedding = "model.embed_tokens",
+                                     .layers = "model.layers",
+                                     .attention_norm = "input_layernorm",
+                                     .query = "self_attn.q_proj",
+                                     .key = "self_attn.k_proj",
+                                     .value = "self_attn.v_proj",
+                                     .attention_out = "self_attn.o_proj",
+                                     .mlp_norm = "post_attention_layernorm",
+                                     .gate = "mlp.gate_proj",
+                                     .up = "mlp.up_proj",
+                                     .down = "mlp.down_proj",
+                                     .final_norm = "model.norm",
+                                     .head = "lm_head"};
+
+// Llama 1 to 3 (Touvron et al. 2023; Llama 3 herd 2024).
+constexpr Family kLlama = {.name = "llama", .names = kLlamaNames};
+
+// Columns of the tables below: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope
+// theta, norm epsilon, tied embeddings; initializer range, rope scaling. Sources: Touvron et al.
+// 2023 (Llama 2), Llama 3 herd 2024, and the Llama 3.2 model cards.
+constexpr RopeScaling kLlama32Scaling = {.factor = 32};
+const NamedShape kLlamas[] = {
+    // The sizes of GPT-2 small and medium (padded vocabulary), as a Llama.
+    {"llama-125m", {12, 768, 2048, 12, 12, 64, 50304, 10000.0, 1e-5, true}},
+    {"llama-15m", {8, 384, 1024, 8, 8, 48, 256, 10000.0, 1e-5, false}},
+    {"llama-2-13b", {40, 5120, 13824, 40, 40, 128, 32000, 10000.0, 1e-5, false}},
+    {"llama-2-70b", {80, 8192, 28672, 64, 8, 128, 32000, 10000.0, 1e-5, false}},
+    {"llama-2-7b", {32, 4096, 11008, 32, 32, 128, 32000, 10000.0, 1e-5, false}},
+    {"llama-3-405b", {126, 16384, 53248, 128, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
+    {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
+    {"llama-350m", {24, 1024, 2816, 16, 16, 64, 50304, 10000.0, 1e-5, true}},
+    // The short name that job files use for llama-3-70b.
+    {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
+    // Byte vocabulary and heads of 4, so that every layout up to tp 8 x pp 8 is legal in a test.
+    {"llama-tiny", {8, 64, 192, 16, 8, 4, 256, 10000.0, 1e-5, false}},
+};
+
+// Mistral (Jiang et al. 2023) without a window, as from v0.3 on.
+constexpr Family kMistral = {.name = "mistral", .names = kLlamaNames};
+const NamedShape kMistrals[] = {
+    {"mistral-7b-v0.3", {32, 4096, 14336, 32, 8, 128, 32768, 1e6, 1e-5, false}},
+};
+
+// Qwen 2 and 2.5 (Yang et al. 2024): biases of query, key and value.
+constexpr Family kQwen2 = {.name = "qwen2", .names = kLlamaNames, .qkv_biases = true};
+const NamedShape kQwen2s[] = {
+    {"qwen2-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
+    {"qwen2.5-0.5b", {24, 896, 4864, 14, 2, 64, 151936, 1e6, 1e-6, true}},
+    {"qwen2.5-1.5b", {28, 1536, 8960, 12, 2, 128, 151936, 1e6, 1e-6, true}},
+    {"qwen2.5-14b", {48, 5120, 13824, 40, 8, 128, 152064, 1e6, 1e-5, false}},
+    {"qwen2.5-32b", {64, 5120, 27648, 40, 8, 128, 152064, 1e6, 1e-5, false}},
+    {"qwen2.5-3b", {36, 2048, 11008, 16, 2, 128, 151936, 1e6, 1e-6, true}},
+    {"qwen2.5-72b", {80, 8192, 29568, 64, 8, 128, 152064, 1e6, 1e-5, false}},
+    {"qwen2.5-7b", {28, 3584, 18944, 28, 4, 128, 152064, 1e6, 1e-6, false}},
+};
+
+// Qwen 3 (Yang et al. 2025): norms of each query and key head, no biases.
+constexpr TensorNames kQwen3Names = [] {
+  TensorNames names = kLlamaNames;
+  names.query_norm = "self_attn.q_norm";
+  names.key_norm = "self_attn.k_norm";
+  return names;
+}();
+constexpr Family kQwen3 = {.name = "qwen3", .names = kQwen3Names, .query_key_norms = true};
+const NamedShape kQwen3s[] = {
+    {"qwen3-0.6b", {28, 1024, 3072, 16, 8, 128, 151936, 1e6, 1e-6, true}},
+    {"qwen3-1.7b", {28, 2048, 6144, 16, 8, 128, 151936, 1e6, 1e-6, true}},
+    {"qwen3-14b", {40, 5120, 17408, 40, 8, 128, 151936, 1e6, 1e-6, false}},
+    {"qwen3-32b", {64, 5120, 25600, 64, 8, 128, 151936, 1e6, 1e-6, false}},
+    {"qwen3-4b", {36, 2560, 9728, 32, 8, 128, 151936, 1e6, 1e-6, true}},
+    {"qwen3-8b", {36, 4096, 12288, 32, 8, 128, 151936, 1e6, 1e-6, false}},
+    {"qwen3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
+};
+
+// GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
+// [out, in] as all others.
+constexpr Family kGpt2 = {.name = "gpt2",
+                          .names = {.embedding = "transformer.wte",
+                                    .positions = "transformer.wpe",
+                                    .layers = "transformer.h",
+                                    .attention_norm = "ln_1",
+                                    .query = "attn.c_attn",
+                                    .key = "attn.c_attn",
+                                    .value = "attn.c_attn",
+                                    .attention_out = "attn.c_proj",
+                                    .mlp_norm = "ln_2",
+                                    .up = "mlp.c_fc",
+                                    .down = "mlp.c_proj",
+                                    .final_norm = "transformer.ln_f",
+                                    .head = "lm_head"},
+                          .norm = NormKind::kLayer,
+                          .activation = Activation::kGelu,
+                          .learned_positions = true,
+                          .qkv_biases = true,
+                          .other_biases = true,
+                          .fused_qkv = true};
+// Behind the columns above: positions.
+const NamedShape kGpt2s[] = {
+    {"gpt2-124m", {12, 768, 3072, 12, 12, 64, 50257, 1e4, 1e-5, true, 0.02, {}, 1024}},
+    {"gpt2-1558m", {48, 1600, 6400, 25, 25, 64, 50257, 1e4, 1e-5, true, 0.02, {}, 1024}},
+    {"gpt2-355m", {24, 1024, 4096, 16, 16, 64, 50257, 1e4, 1e-5, true, 0.02, {}, 1024}},
+    {"gpt2-774m", {36, 1280, 5120, 20, 20, 64, 50257, 1e4, 1e-5, true, 0.02, {}, 1024}},
+    {"gpt2-tiny", {8, 64, 256, 16, 16, 4, 256, 1e4, 1e-5, true, 0.02, {}, 1024}},
+};
+
+struct FamilyShapes {
+  const Family* family;
+  absl::Span<const NamedShape> shapes;
+};
+const FamilyShapes kFamilies[] = {{&kGpt2, kGpt2s},
+                                  {&kLlama, kLlamas},
+                                  {&kMistral, kMistrals},
+                                  {&kQwen2, kQwen2s},
+                                  {&kQwen3, kQwen3s}};
+
+}  // namespace
+
+const Family& LlamaFamily() { return kLlama; }
+
+std::vector<std::string> ModelNames() {
+  std::vector<std::string> names;
+  for (const FamilyShapes& family : kFamilies) {
+    for (const NamedShape& shape : family.shapes) names.emplace_back(shape.name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<ModelConfig> NamedModel(absl::string_view name) {
+  for (const FamilyShapes& family : kFamilies) {
+    for (const NamedShape& shape : family.shapes) {
+      if (name != shape.name) continue;
+      ModelConfig config = shape.config;
+      config.family = family.family;
+      return config;
+    }
+  }
+  const std::vector<std::string> names = ModelNames();
+  const std::string closest = ClosestMatch(name, names);
+  return absl::NotFoundError(
+      absl::StrCat("unknown model \"", name, "\"",
+                   closest.empty() ? "" : absl::StrCat("; did you mean \"", closest, "\"?"),
+                   closest.empty() ? "; known: " : " Known: ", absl::StrJoin(names, ", ")));
+}
+
+}  // namespace convene::worker

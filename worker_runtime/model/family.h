@@ -1,0 +1,44 @@
+// PURE. A family of models as data: the parts of its layers, and the names of its tensors. The
+// tables themselves stand in families.cc.
+#pragma once
+
+#include "worker_runtime/ops/kinds.h"
+
+namespace convene::worker {
+
+// Hugging Face's names, each without its end ".weight" or ".bias". Null: the family has none.
+struct TensorNames {
+  const char* embedding;
+  const char* positions;
+  const char* layers;  // a layer's tensors begin with it, a point and the layer's number
+  const char* attention_norm;
+  const char* query;  // with fused_qkv the name of all three
+  const char* key;
+  const char* value;
+  const char* attention_out;
+  const char* query_norm;
+  const char* key_norm;
+  const char* mlp_norm;
+  const char* gate;
+  const char* up;  // without a gate: the first layer of the network
+  const char* down;
+  const char* final_norm;
+  const char* head;
+};
+
+struct Family {
+  const char* name;  // model_type in config.json
+  TensorNames names;
+  NormKind norm = NormKind::kRms;
+  Activation activation = Activation::kSwiglu;
+  bool learned_positions = false;  // a table's; else rotary
+  bool query_key_norms = false;    // of each head, before rotary positions (ops/head_norm.h)
+  bool qkv_biases = false;
+  bool other_biases = false;  // of attention's output, and of the feed-forward network
+  bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
+};
+
+// The family of a model that names none.
+const Family& LlamaFamily();
+
+}  // namespace convene::worker

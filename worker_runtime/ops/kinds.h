@@ -1,0 +1,25 @@
+// PURE. Which of its kinds an op is: what a model's configuration says of its layers.
+#pragma once
+
+namespace convene::worker {
+
+// Norms of the residual stream, over its last axis.
+enum class NormKind {
+  kRms,    // ops/rms_norm.h
+  kLayer,  // ops/layer_norm.h
+};
+
+// What stands between the two products of a feed-forward network (ops/activation.h). With s the
+// logistic function and g(x) = 2 sqrt(2 / pi) (x + 0.044715 x^3):
+enum class Activation {
+  kSwiglu,  // gate s(gate) up (Shazeer 2020)
+  kGeglu,   // gate s(g(gate)) up: the same with the next one's GELU
+  kGelu,    // x s(g(x)): GELU by tanh (Hendrycks and Gimpel 2016; "gelu_new", "gelu_pytorch_tanh")
+};
+
+// Inputs of an output.
+constexpr int ActivationInputs(Activation activation) {
+  return activation == Activation::kGelu ? 1 : 2;
+}
+
+}  // namespace convene::worker
