@@ -75,6 +75,9 @@ absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckSize("kv_heads", config.kv_heads, kLargestSize));
   CONVENE_RETURN_IF_ERROR(CheckSize("head_size", config.head_size, kLargestSize / config.heads));
   CONVENE_RETURN_IF_ERROR(CheckSize("vocabulary_size", config.vocabulary_size, kLargestSize));
+  if (config.family->learned_positions) {
+    CONVENE_RETURN_IF_ERROR(CheckSize("positions", config.positions, kLargestSize));
+  }
   CONVENE_RETURN_IF_ERROR(CheckPositive("rope_theta", config.rope_theta));
   CONVENE_RETURN_IF_ERROR(CheckPositive("norm_epsilon", config.norm_epsilon));
   CONVENE_RETURN_IF_ERROR(CheckPositive("initializer_range", config.initializer_range));
@@ -85,7 +88,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
         " evenly; kv_heads can be ",
         NearestLegal(config.heads, config.kv_heads, [&](int n) { return config.heads % n == 0; })));
   }
-  if (config.head_size % 2 != 0) {
+  if (config.head_size % 2 != 0 && !config.family->learned_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size ", config.head_size,
                      " is odd, but rotary positions turn pairs of values; head_size can be ",
@@ -99,7 +102,8 @@ absl::Status ValidateShape(const ModelConfig& config) {
 std::string WhyNotOver(const ModelConfig& config, int tp) {
   const std::pair<const char*, int> split[] = {{"heads", config.heads},
                                                {"ffn_size", config.ffn_size},
-                                               {"vocabulary_size", config.vocabulary_size}};
+                                               {"vocabulary_size", config.vocabulary_size},
+                                               {"positions", config.positions}};
   for (const auto& [name, value] : split) {
     if (value % tp != 0) return absl::StrCat(name, " ", value, " cannot be split over");
   }
@@ -107,10 +111,13 @@ std::string WhyNotOver(const ModelConfig& config, int tp) {
   if (tp % config.kv_heads != 0) {
     return absl::StrCat("kv_heads ", config.kv_heads, " can neither be split nor copied over");
   }
-  const int64_t query = int64_t{config.heads / tp} * config.head_size * config.hidden_size;
+  const int64_t rows = int64_t{config.heads / tp} * config.head_size;
+  const bool biases_fit = !config.family->qkv_biases || rows % kParameterAlignment == 0;
+  const int64_t query = biases_fit ? rows * config.hidden_size : rows;
   if (query % kParameterAlignment == 0) return "";
   return absl::StrCat("kv_heads ", config.kv_heads, " cannot be copied behind heads / tp_size x ",
-                      "head_size x hidden_size = ", query, " values, which is no multiple of ",
+                      biases_fit ? "head_size x hidden_size = " : "head_size = ", query,
+                      biases_fit ? " values" : " biases", ", which is no multiple of ",
                       kParameterAlignment, ", over");
 }
 

@@ -75,8 +75,9 @@ absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 // Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an
 // even head_size; heads, ffn and vocabulary divisible by tp; kv_heads divisible by tp, or tp by
 // kv_heads, where so many neighbouring ranks hold the same key and value head. These ranks' query
-// rows must then fill whole blocks of kParameterAlignment, since one rank alone owns the key and
-// value rows behind them. InvalidArgument names the numbers and the legal values near them.
+// rows, and their biases where the family has these, must then fill whole blocks of
+// kParameterAlignment, since one rank alone owns the key and value rows behind them. Learned
+// positions are divisible by tp. InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 
 }  // namespace convene::worker

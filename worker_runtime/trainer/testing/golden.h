@@ -57,6 +57,13 @@ class Golden {
     return values;
   }
 
+  // The named model of the family.
+  std::string TinyOfFamily() const {
+    const std::string family =
+        HasMetadata("family") ? Item("__metadata__").fields().at("family").string_value() : "llama";
+    return absl::StrCat(family, "-tiny");
+  }
+
   // The start, by the tensors' names.
   std::map<std::string, std::vector<float>> Weights() const {
     std::map<std::string, std::vector<float>> weights;
@@ -79,6 +86,9 @@ class Golden {
     model.rope_theta = Metadata("rope_theta");
     model.norm_epsilon = Metadata("norm_epsilon");
     model.tied_embeddings = integer("tied_embeddings") != 0;
+    if (!HasMetadata("family")) return model;
+    model.positions = integer("positions");
+    model.family = NamedModel(TinyOfFamily())->family;
     return model;
   }
 
@@ -101,7 +111,18 @@ class Golden {
   google::protobuf::Struct header_;
 };
 
-inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed"};
+inline constexpr const char* kGoldenModels[] = {"untied", "tied",  "packed",
+                                                "qwen2",  "qwen3", "gpt2"};
+
+// The values of a slice, from those of its tensor.
+inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {
+  std::vector<float> box;
+  for (int64_t row = 0; row < slice.extent[0]; ++row) {
+    const auto begin = tensor.begin() + (slice.offset[0] + row) * slice.global_shape[1];
+    box.insert(box.end(), begin + slice.offset[1], begin + slice.offset[1] + slice.extent[1]);
+  }
+  return box;
+}
 
 // Gives an engine, of any layout, the weights of these tensors. Every rank calls it.
 inline absl::Status SetWeights(const std::map<std::string, std::vector<float>>& weights,

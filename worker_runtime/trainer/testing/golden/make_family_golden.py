@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
+
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes qwen2, qwen3 and gpt2.safetensors beside this file
+(transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
+everywhere in Convene, also those that GPT-2 keeps turned round.
+"""
+
+import os
+from typing import Dict
+
+import make_golden
+import torch
+import transformers
+from make_golden import Shape, Weights
+
+# GPT-2's modules with weights [in, out].
+TURNED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')
+
+
+def model_of(family: str, shape: Shape) -> torch.nn.Module:
+    common = {'vocab_size': shape.vocabulary_size, 'tie_word_embeddings': bool(shape.tied_embeddings), 'attn_implementation': 'eager'}
+    if family == 'gpt2':
+        config = transformers.GPT2Config(n_layer=shape.layers, n_embd=shape.hidden_size, n_inner=shape.ffn_size, n_head=shape.heads,
+                                         n_positions=shape.positions, layer_norm_epsilon=shape.norm_epsilon, resid_pdrop=0.0,
+                                         embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0, **common)
+        return transformers.GPT2LMHeadModel(config)
+    sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
+             'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
+             'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
+    if family == 'qwen2':
+        return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **common))
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **common))
+
+
+class FamilyShape(Shape):
+    """A Shape with what these families need more."""
+    family = ''
+    positions = 0
+
+
+def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
+    return weight.T if name.endswith(TURNED) else weight
+
+
+def use(family: str) -> None:
+    """make_golden's functions make their numbers with this family's model from now on."""
+    models: Dict[torch.dtype, torch.nn.Module] = {}
+
+    def initial_weights(shape: Shape) -> Weights:
+        generator = torch.Generator().manual_seed(7)
+        weights = {}
+        for name, parameter in model_of(family, shape).named_parameters():
+            value = torch.randn(parameter.shape, generator=generator) * 0.12
+            is_norm = parameter.dim() == 1 and name.endswith('weight')
+            weights[name] = turned(name, 1 + value if is_norm else value).contiguous()
+        return weights
+
+    def logits_of(shape: Shape, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+        dtype = next(iter(weights.values())).dtype
+        if dtype not in models:
+            models[dtype] = model_of(family, shape).to(dtype).eval()
+        named = {name: turned(name, weight) for name, weight in weights.items()}
+        if shape.tied_embeddings:
+            named['lm_head.weight'] = next(weight for name, weight in weights.items() if name.endswith(('embed_tokens.weight', 'wte.weight')))
+        return torch.func.functional_call(models[dtype], named, (tokens.long(),), {'use_cache': False}).logits
+
+    make_golden.initial_weights, make_golden.logits_of = initial_weights, logits_of
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    folder = os.path.dirname(os.path.abspath(__file__))
+    shapes = {'qwen2': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+    for family, shape in shapes.items():
+        FamilyShape.family, FamilyShape.positions = family, 32 if family == 'gpt2' else 0
+        use(family)
+        path = os.path.join(folder, f'{family}.safetensors')
+        tensors = make_golden.golden(shape)
+        metadata = {key: str(value) for key, value in shape._asdict().items() if value is not None}
+        metadata |= {'family': family, 'positions': str(shape.positions), 'torch': torch.__version__, 'transformers': transformers.__version__}
+        make_golden.write(path, tensors, metadata)
+        print(f'{path}: {os.path.getsize(path)} bytes, loss {tensors["loss"][0]:.4f} to {tensors["loss"][-1]:.4f}')
+
+
+if __name__ == '__main__':
+    main()
