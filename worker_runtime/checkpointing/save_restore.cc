@@ -194,9 +194,12 @@ std::string ShapeText(const ModelConfig& c) {
           ? ""
           : absl::StrCat(" scaled ", scaling.factor, " (", scaling.low_frequency_factor, " to ",
                          scaling.high_frequency_factor, " of ", scaling.original_positions, ")");
-  return absl::StrCat("layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
+  // The same of Llamas.
+  const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
+  const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
+  return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
-                      c.vocabulary_size, " theta ", c.rope_theta, scaled, " epsilon ",
+                      c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, " epsilon ",
                       c.norm_epsilon, c.tied_embeddings ? " tied" : " untied");
 }
 

@@ -41,9 +41,30 @@ absl::Status TakeInt(const Message& config, const std::string& key, int64_t mini
   return absl::OkStatus();
 }
 
+// Whether a key of positions is one of the model's kind of positions.
+absl::Status CheckPositionKeys(const std::string& name, const Family& family,
+                               const ModelShape& shape) {
+  const std::pair<const char*, bool> rotary[] = {
+      {"rope_theta", shape.has_rope_theta()},
+      {"rope_scaling_factor", shape.has_rope_scaling_factor()},
+      {"rope_low_frequency_factor", shape.has_rope_low_frequency_factor()},
+      {"rope_high_frequency_factor", shape.has_rope_high_frequency_factor()},
+      {"rope_original_positions", shape.has_rope_original_positions()}};
+  for (const auto& [key, is_set] : rotary) {
+    if (!is_set || !family.learned_positions) continue;
+    return absl::InvalidArgumentError(absl::StrCat(key, " is for rotary positions, and the model ",
+                                                   name, " has learned ones; leave it out"));
+  }
+  if (!shape.has_positions() || family.learned_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("positions is for a table of learned positions, and the model ", name,
+                   " has rotary ones; leave it out"));
+}
+
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
+  CONVENE_RETURN_IF_ERROR(CheckPositionKeys(name, *model.family, shape));
   RopeScaling& scaling = model.rope_scaling;
   const std::pair<const char*, int*> sizes[] = {
       {"layers", &model.layers},
@@ -53,6 +74,7 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
       {"kv_heads", &model.kv_heads},
       {"head_size", &model.head_size},
       {"vocabulary_size", &model.vocabulary_size},
+      {"positions", &model.positions},
       {"rope_original_positions", &scaling.original_positions}};
   for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
   if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();

@@ -211,6 +211,13 @@ absl::Status ValidateFloat8(const TrainOptions& options, const Layout& layout) {
 }
 
 absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout) {
+  const ModelConfig& model = options.model;
+  if (model.family->learned_positions && options.sequence_length > model.positions) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence_length ", options.sequence_length,
+                                                   " is longer than the model's ", model.positions,
+                                                   " learned positions; choose sequence_length ",
+                                                   model.positions, ", or more positions"));
+  }
   const int64_t multiple = SequenceMultiple(options, layout);
   if (options.sequence_length % multiple == 0) return absl::OkStatus();
   std::vector<std::string> cuts;

@@ -1,0 +1,107 @@
+// The tables of families.cc.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/model/testing/chunks.h"
+
+namespace convene::worker {
+namespace {
+
+ModelConfig Shape(const std::string& name) {
+  const auto config = NamedModel(name);
+  REQUIRE_OK(config);
+  return *config;
+}
+
+// Of the model cards, and of transformers' models with these shapes.
+TEST_CASE("parameter counts are the published ones") {
+  const std::pair<const char*, int64_t> published[] = {
+      {"gpt2-124m", 124'439'808},         {"gpt2-1558m", 1'557'611'200},
+      {"gpt2-355m", 354'823'168},         {"gpt2-774m", 774'030'080},
+      {"llama-2-13b", 13'015'864'320},    {"llama-2-70b", 68'976'648'192},
+      {"llama-2-7b", 6'738'415'616},      {"llama-3-405b", 405'853'388'800},
+      {"llama-3-70b", 70'553'706'496},    {"llama-3-8b", 8'030'261'248},
+      {"llama-3.2-1b", 1'235'814'400},    {"llama-3.2-3b", 3'212'749'824},
+      {"mistral-7b-v0.3", 7'248'023'552}, {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304},    {"qwen2.5-14b", 14'770'033'664},
+      {"qwen2.5-32b", 32'763'876'352},    {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-72b", 72'706'203'648},    {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-0.6b", 596'049'920},        {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-14b", 14'768'307'200},      {"qwen3-32b", 32'762'123'264},
+      {"qwen3-4b", 4'022'468'096},        {"qwen3-8b", 8'190'735'360}};
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    CHECK(ParameterCount(Shape(name)) == count);
+  }
+}
+
+TEST_CASE("the small shapes have the size their names promise") {
+  CHECK(ParameterCount(Shape("llama-tiny")) == 427'072);
+  CHECK(ParameterCount(Shape("llama-15m")) == 14'358'912);
+}
+
+TEST_CASE("each family has its own tensors, under Hugging Face's names") {
+  const auto tensors = [](const std::string& name) {
+    std::set<std::string> names;
+    const ModelConfig config = Shape(name);
+    for (const UnitSpec& unit : UnitsOf(config, testing::WholeModel(config), 1, 0)) {
+      for (const UnitTensor& tensor : unit.tensors) {
+        for (const ParameterSlice& slice : tensor.slices) names.insert(slice.name);
+      }
+    }
+    return names;
+  };
+  const std::set<std::string> llama = tensors("llama-tiny");
+  CHECK(llama.size() == 3 + 8 * 9);
+  // What the other has and Llama has not, of layer 0.
+  const auto more = [&](const std::string& name) {
+    std::vector<std::string> names;
+    for (const std::string& tensor : tensors(name)) {
+      if (llama.count(tensor) == 0 && tensor.find(".0.") != std::string::npos) {
+        names.push_back(tensor.substr(tensor.find(".0.") + 3));
+      }
+    }
+    return names;
+  };
+  CHECK(more("qwen2-tiny") == std::vector<std::string>{"self_attn.k_proj.bias",
+                                                       "self_attn.q_proj.bias",
+                                                       "self_attn.v_proj.bias"});
+  CHECK(more("qwen3-tiny") ==
+        std::vector<std::string>{"self_attn.k_norm.weight", "self_attn.q_norm.weight"});
+  CHECK(more("gpt2-tiny") ==
+        std::vector<std::string>{"attn.c_attn.bias", "attn.c_attn.weight", "attn.c_proj.bias",
+                                 "attn.c_proj.weight", "ln_1.bias", "ln_1.weight", "ln_2.bias",
+                                 "ln_2.weight", "mlp.c_fc.bias", "mlp.c_fc.weight",
+                                 "mlp.c_proj.bias", "mlp.c_proj.weight"});
+  CHECK(tensors("gpt2-tiny").count("transformer.wpe.weight") == 1);
+  CHECK(tensors("gpt2-tiny").count("transformer.ln_f.bias") == 1);
+  CHECK(tensors("gpt2-tiny").count("lm_head.weight") == 0);
+}
+
+TEST_CASE("every name is listed in order and gives a valid shape") {
+  const std::vector<std::string> names = ModelNames();
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  for (const std::string& name : names) {
+    INFO(name);
+    CHECK_OK(ValidateModel(Shape(name), Layout{}));
+  }
+  CHECK(Shape("llama-70b") == Shape("llama-3-70b"));
+}
+
+TEST_CASE("the small shapes can be split over every power of two up to 8") {
+  for (const std::string& name : ModelNames()) {
+    if (name.find("-tiny") == std::string::npos && name != "llama-15m") continue;
+    for (int parts : {1, 2, 4, 8}) {
+      INFO(name << " over " << parts);
+      CHECK_OK(ValidateModel(Shape(name), Layout{.pp = parts, .dp = 1, .tp = parts}));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
