@@ -197,10 +197,12 @@ std::string ShapeText(const ModelConfig& c) {
   // The same of Llamas.
   const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
   const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
+  const std::string window =
+      c.sliding_window == 0 ? "" : absl::StrCat(" window ", c.sliding_window);
   return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
-                      c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, " epsilon ",
-                      c.norm_epsilon, c.tied_embeddings ? " tied" : " untied");
+                      c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, window,
+                      " epsilon ", c.norm_epsilon, c.tied_embeddings ? " tied" : " untied");
 }
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,

@@ -79,7 +79,7 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
 }
 
 template <typename T>
-Block<T>::Block(const BlockShape& shape, const Recompute& recompute,
+Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
                 const std::vector<BlockMemory<T>>& memory,
                 const std::vector<BlockDeferred<T>>& deferred, const BlockFloat8& float8,
                 int chunks)
@@ -89,7 +89,7 @@ Block<T>::Block(const BlockShape& shape, const Recompute& recompute,
       factors_(Each(deferred, &BlockDeferred<T>::factors)),
       float8_(float8),
       mixer_(std::make_unique<GroupedQueryMixer<T>>(
-          s_, recompute_, Each(memory, &BlockMemory<T>::mixer),
+          s_, layer, recompute_, Each(memory, &BlockMemory<T>::mixer),
           Each(deferred, &BlockDeferred<T>::mixer), float8_)),
       feed_forward_(std::make_unique<DenseFeedForward<T>>(
           s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),

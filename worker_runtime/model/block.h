@@ -66,7 +66,7 @@ template <typename T>
 class Block final : public Unit<T> {
  public:
   // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's; `chunks`: of the rows (ChunkedRows).
-  Block(const BlockShape& shape, const Recompute& recompute,
+  Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
         const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
         const BlockFloat8& float8, int chunks);
 

@@ -132,6 +132,11 @@ absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
 
 }  // namespace
 
+int WindowOf(const ModelConfig& config, int layer) {
+  const int full_every = config.family->full_attention_every;
+  return full_every > 0 && (layer + 1) % full_every == 0 ? 0 : config.sliding_window;
+}
+
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(ValidateShape(config));
   return ValidateSplit(config, layout);

@@ -34,6 +34,8 @@ struct ModelConfig {
   double initializer_range = 0.02;
   RopeScaling rope_scaling;
   int positions = 0;  // rows of a table of learned positions: the longest sequence
+  // AttentionShape::window, of the layers that have one (WindowOf); 0: none has.
+  int sliding_window = 0;
   const Family* family = &LlamaFamily();  // never null; one of families.cc
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
@@ -65,6 +67,9 @@ inline constexpr Recompute Recompute::kNone = {};
 inline constexpr Recompute Recompute::kSelective = {.norms = true, .swiglu = true};
 inline constexpr Recompute Recompute::kFull = {
     .norms = true, .swiglu = true, .attention = true, .mlp = true, .middle = true};
+
+// The window of a layer; 0: it sees all.
+int WindowOf(const ModelConfig& config, int layer);
 
 // The named shapes, sorted: gpt2-124m, llama-tiny, llama-3.2-1b, qwen3-8b, ...
 std::vector<std::string> ModelNames();

@@ -54,10 +54,12 @@ const NamedShape kLlamas[] = {
     {"llama-tiny", {8, 64, 192, 16, 8, 4, 256, 10000.0, 1e-5, false}},
 };
 
-// Mistral (Jiang et al. 2023) without a window, as from v0.3 on.
-constexpr Family kMistral = {.name = "mistral", .names = kLlamaNames};
+// Mistral (Jiang et al. 2023): a window, until v0.1. Behind the columns above: positions, window.
+constexpr Family kMistral = {.name = "mistral", .names = kLlamaNames, .has_window = true};
 const NamedShape kMistrals[] = {
+    {"mistral-7b-v0.1", {32, 4096, 14336, 32, 8, 128, 32000, 1e4, 1e-5, false, 0.02, {}, 0, 4096}},
     {"mistral-7b-v0.3", {32, 4096, 14336, 32, 8, 128, 32768, 1e6, 1e-5, false}},
+    {"mistral-tiny", {8, 64, 192, 16, 8, 4, 256, 1e4, 1e-5, false, 0.02, {}, 0, 16}},
 };
 
 // Qwen 2 and 2.5 (Yang et al. 2024): biases of query, key and value.

@@ -34,8 +34,10 @@ struct Family {
   bool learned_positions = false;  // a table's; else rotary
   bool query_key_norms = false;    // of each head, before rotary positions (ops/head_norm.h)
   bool qkv_biases = false;
-  bool other_biases = false;  // of attention's output, and of the feed-forward network
-  bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
+  bool other_biases = false;     // of attention's output, and of the feed-forward network
+  bool fused_qkv = false;        // query, key and value rows are one tensor, in this order
+  bool has_window = false;       // of ModelConfig::sliding_window
+  int full_attention_every = 0;  // every so many layers one has no window; 0: all have it
 };
 
 // The family of a model that names none.

@@ -192,10 +192,11 @@ const std::vector<int32_t> kPacked = {0, 0, 2, 2, 4, 0, 1, 1, 1, 1};
 ModelConfig SmallModelOf(const char* named) {
   ModelConfig config = SmallModel(false);
   config.family = NamedModel(named)->family;
-  if (config.family->fused_qkv) config.positions = kSequenceLength;
+  if (config.family->learned_positions) config.positions = kSequenceLength;
+  if (config.family->has_window) config.sliding_window = 3;
   return config;
 }
-constexpr const char* kOfFamilies[] = {"qwen2-tiny", "qwen3-tiny", "gpt2-tiny"};
+constexpr const char* kOfFamilies[] = {"qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -215,8 +216,8 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
   const std::pair<const char*, std::vector<int32_t>> models[] = {
-      {"llama-tiny", {}}, {"llama-tiny", kPacked}, {"qwen2-tiny", {}},
-      {"qwen3-tiny", {}}, {"gpt2-tiny", {}},       {"gpt2-tiny", kPacked}};
+      {"llama-tiny", {}}, {"llama-tiny", kPacked}, {"qwen2-tiny", {}},       {"qwen3-tiny", {}},
+      {"gpt2-tiny", {}},  {"gpt2-tiny", kPacked},  {"mistral-tiny", kPacked}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);

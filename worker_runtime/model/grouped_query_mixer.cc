@@ -24,11 +24,13 @@ void DeclareMixer(const BlockShape& s, const Recompute& recompute, const SetDecl
 }
 
 template <typename T>
-GroupedQueryMixer<T>::GroupedQueryMixer(const BlockShape& shape, const Recompute& recompute,
+GroupedQueryMixer<T>::GroupedQueryMixer(const BlockShape& shape, const LayerAttention& layer,
+                                        const Recompute& recompute,
                                         std::vector<MixerMemory<T>> memory,
                                         std::vector<MixerDeferred<T>> deferred,
                                         const BlockFloat8& float8)
     : s_(shape),
+      layer_(layer),
       recompute_(recompute),
       memory_(std::move(memory)),
       deferred_(std::move(deferred)),
@@ -77,7 +79,7 @@ absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory
                     At(a.qkv) + norm.column, At(a.heads) + norm.kept,
                     At(a.heads_rms) + norm.statistic, pass.stream);
   }
-  return pass.around.attention->Forward(pass.documents, At(a.qkv), At(a.attention),
+  return pass.around.attention->Forward(layer_, pass.documents, At(a.qkv), At(a.attention),
                                         At(a.log_sum_exp), pass.around.workspace, pass.stream);
 }
 
@@ -116,9 +118,9 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   }
   // Attention may have collectives of its own in `stream`, and never two run there and beside it.
   CONVENE_RETURN_IF_ERROR(rows.Finish(x, pass.stream));
-  CONVENE_RETURN_IF_ERROR(around.attention->Backward(pass.documents, At(a.qkv), At(a.attention),
-                                                     At(a.log_sum_exp), around.narrow, qkv,
-                                                     around.workspace, pass.stream));
+  CONVENE_RETURN_IF_ERROR(around.attention->Backward(
+      layer_, pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp), around.narrow, qkv,
+      around.workspace, pass.stream));
   for (const HeadNorm& norm : HeadNorms()) {
     const WeightGradient dweight = pass.Gradient(norm.tensor);
     HeadNormBackward(norm.shape, s_.qkv_width(), At(a.heads) + norm.kept, pass.Weight(norm.tensor),

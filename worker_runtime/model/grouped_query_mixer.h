@@ -41,9 +41,9 @@ template <typename T>
 class GroupedQueryMixer final : public BlockPart<T> {
  public:
   // By slot and by deferred slot. Borrows `float8`.
-  GroupedQueryMixer(const BlockShape& shape, const Recompute& recompute,
-                    std::vector<MixerMemory<T>> memory, std::vector<MixerDeferred<T>> deferred,
-                    const BlockFloat8& float8);
+  GroupedQueryMixer(const BlockShape& shape, const LayerAttention& layer,
+                    const Recompute& recompute, std::vector<MixerMemory<T>> memory,
+                    std::vector<MixerDeferred<T>> deferred, const BlockFloat8& float8);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
@@ -68,6 +68,7 @@ class GroupedQueryMixer final : public BlockPart<T> {
   absl::Status Attend(const Pass<T>& pass, const MixerMemory<T>& a, const T* x) const;
 
   const BlockShape s_;
+  const LayerAttention layer_;
   const Recompute recompute_;
   const std::vector<MixerMemory<T>> memory_;
   const std::vector<MixerDeferred<T>> deferred_;

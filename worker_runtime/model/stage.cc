@@ -54,6 +54,7 @@ class StageOf final : public Stage {
                 Chunk& chunk);
   void DeclareInput(size_t place);
   std::unique_ptr<Unit<T>> MakeUnit(const UnitSpec& unit, size_t place);
+  LayerAttention AttentionOf(int layer) const;
   BlockFloat8 MakeFloat8(int layer);
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
@@ -201,6 +202,13 @@ void StageOf<T>::DeclareInput(size_t place) {
   }
 }
 
+// A window that holds the whole row is none.
+template <typename T>
+LayerAttention StageOf<T>::AttentionOf(int layer) const {
+  const int window = WindowOf(options_.config, layer);
+  return {.window = window < options_.sequence_length ? window : 0};
+}
+
 // Declares what is the block's own. Like activations it lasts from the block's first forward pass
 // to its last backward pass, so it may lie in idle gradients too.
 template <typename T>
@@ -238,9 +246,9 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
               .runs = cut_.Runs()},
           arena_);
     case UnitKind::kBlock:
-      return std::make_unique<Block<T>>(shape_, RecomputeAt(place), saved_memory_[place],
-                                        deferred_memory_[place], MakeFloat8(unit.layer),
-                                        rows_.chunks());
+      return std::make_unique<Block<T>>(shape_, AttentionOf(unit.layer), RecomputeAt(place),
+                                        saved_memory_[place], deferred_memory_[place],
+                                        MakeFloat8(unit.layer), rows_.chunks());
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),

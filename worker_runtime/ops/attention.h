@@ -39,6 +39,10 @@ struct AttentionShape {
   // tensor (Fused); a GPU is fastest then.
   int keys = 0;
   KeysSeen keys_seen = KeysSeen::kByPosition;  // of a part; a GPU is faster with the other two
+  // A query sees the key of its own position and those of the window - 1 positions before it
+  // (Beltagy et al. 2020, Longformer, section 3.1; as Mistral counts them). 0: all before it.
+  // REQUIRES of a part: then kByPosition.
+  int window = 0;
 
   bool is_part() const { return keys > 0; }
   int key_count() const { return is_part() ? keys : sequence_length; }
@@ -96,8 +100,8 @@ struct AttentionPositions {
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape, DeviceKind device);
 
-// A query sees the keys of its own document up to its own position: document begin <= key's
-// position <= query's position.
+// A query sees the keys of its own document up to its own position, and of these the window's:
+// document begin <= key's position <= query's position.
 //
 // out: (batch, sequence_length, heads * head_size). log_sum_exp is kept for the backward pass:
 // (batch, heads, sequence_length), but (batch, sequence_length, heads) of packed rows on a GPU that

@@ -53,6 +53,13 @@ std::vector<Case> Cases() {
     cases.push_back({{1, 300, 2, 1, 12}, lengths});
     cases.push_back({{2, 145, 3, 1, 20}, lengths});
   }
+  // Windows of one key, at the edges of chunks, vectors and blocks, and longer than a row.
+  for (const int window : {1, 5, 12, 16, 47, 49, 128, 130, 400}) {
+    AttentionShape shape = {1, 300, 2, 1, 12};
+    shape.window = window;
+    cases.push_back({shape, {}});
+    cases.push_back({shape, {5, 260, 35}});
+  }
   for (Case& one : cases) one.shape.packed = !one.document_lengths.empty();
   return cases;
 }

@@ -65,6 +65,12 @@ absl::Status CheckPositionKeys(const std::string& name, const Family& family,
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
   CONVENE_RETURN_IF_ERROR(CheckPositionKeys(name, *model.family, shape));
+  if (shape.has_sliding_window() && !model.family->has_window) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sliding_window is for families whose layers have one, such as Mistral's, and the model ",
+        name, " is no such; leave it out"));
+  }
+  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "sliding_window", 0, &model.sliding_window));
   RopeScaling& scaling = model.rope_scaling;
   const std::pair<const char*, int*> sizes[] = {
       {"layers", &model.layers},

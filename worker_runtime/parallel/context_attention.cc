@@ -95,7 +95,8 @@ template <typename T>
 size_t ContextAttention<T>::workspace_bytes() const {
   size_t bytes = AttentionWorkspaceBytes<T>(op_, device_.kind());
   for (int owner = 0; uses(ContextMethod::kRing) && owner < cut_.size; ++owner) {
-    bytes = std::max(bytes, AttentionWorkspaceBytes<T>(MeetingWith(owner).shape, device_.kind()));
+    bytes =
+        std::max(bytes, AttentionWorkspaceBytes<T>(MeetingWith({}, owner).shape, device_.kind()));
   }
   return bytes;
 }
@@ -139,14 +140,14 @@ void ContextAttention<T>::PackKeys(const T* qkv, T* keys, Stream& stream) const 
 }
 
 template <typename T>
-absl::Status ContextAttention<T>::Forward(const Documents& documents, T* qkv, T* out,
-                                          float* log_sum_exp, const Workspace& workspace,
-                                          Stream& stream) {
+absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Documents& documents,
+                                          T* qkv, T* out, float* log_sum_exp,
+                                          const Workspace& workspace, Stream& stream) {
   const bool exchanges = uses(ContextMethod::kUlysses);
   if (exchanges) CONVENE_RETURN_IF_ERROR(ToHeads(/*with_keys=*/true, qkv, qkv, stream));
   Rotate(documents, /*inverse=*/false, qkv, stream);
   if (uses(ContextMethod::kRing)) {
-    return RingForward(documents, qkv, out, log_sum_exp, workspace, stream);
+    return RingForward(layer, documents, qkv, out, log_sum_exp, workspace, stream);
   }
   QueriesKeysValues<const T> in = Fused<const T>(op_, qkv);
   if (uses(ContextMethod::kAllGather)) {
@@ -154,18 +155,19 @@ absl::Status ContextAttention<T>::Forward(const Documents& documents, T* qkv, T*
     SetKeys<const T>(At(keys_), op_.keys, key_width(), in);
   }
   T* const op_out = exchanges ? At(heads_) : out;
-  AttentionForward(op_, documents, {.queries = Positions(cut_.rank)}, in, op_out, log_sum_exp,
-                   workspace, stream);
+  AttentionForward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in, op_out,
+                   log_sum_exp, workspace, stream);
   return exchanges ? ToTokens(/*with_keys=*/false, op_out, out, stream) : absl::OkStatus();
 }
 
 template <typename T>
-absl::Status ContextAttention<T>::Backward(const Documents& documents, const T* qkv, const T* out,
-                                           const float* log_sum_exp, T* dout, T* dqkv,
-                                           const Workspace& workspace, Stream& stream) {
+absl::Status ContextAttention<T>::Backward(const LayerAttention& layer, const Documents& documents,
+                                           const T* qkv, const T* out, const float* log_sum_exp,
+                                           T* dout, T* dqkv, const Workspace& workspace,
+                                           Stream& stream) {
   if (uses(ContextMethod::kRing)) {
     CONVENE_RETURN_IF_ERROR(
-        RingBackward(documents, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
+        RingBackward(layer, documents, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
     Rotate(documents, /*inverse=*/true, dqkv, stream);
     return absl::OkStatus();
   }
@@ -182,7 +184,7 @@ absl::Status ContextAttention<T>::Backward(const Documents& documents, const T* 
     SetKeys<const T>(At(keys_), op_.keys, key_width(), in);
     SetKeys(At(key_gradients_), op_.keys, key_width(), gradients);
   }
-  AttentionBackward(op_, documents, {.queries = Positions(cut_.rank)}, in,
+  AttentionBackward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in,
                     exchanges ? At(heads_) : out, log_sum_exp, dout, /*adds=*/false, gradients,
                     workspace, stream);
   if (gathers) CONVENE_RETURN_IF_ERROR(ReduceKeys(dqkv, stream));
@@ -292,10 +294,12 @@ absl::Status ContextAttention<T>::Shift(E* from, E* to, Stream& stream) const {
 }
 
 template <typename T>
-typename ContextAttention<T>::Meeting ContextAttention<T>::MeetingWith(int owner) const {
+typename ContextAttention<T>::Meeting ContextAttention<T>::MeetingWith(const LayerAttention& layer,
+                                                                       int owner) const {
   const int length = cut_.local_length();
-  if (local_.packed) return {{.queries = length, .keys = length}, op_};
-  Meeting meeting = {RingPartOf(cut_, owner), op_};
+  const AttentionShape op = OpOf(layer);
+  if (op.packed || op.window > 0) return {{.queries = length, .keys = length}, op};
+  Meeting meeting = {RingPartOf(cut_, owner), op};
   meeting.shape.sequence_length = meeting.part.queries;
   meeting.shape.keys = meeting.part.keys;
   meeting.shape.keys_seen = meeting.part.is_in_order ? KeysSeen::kInOrder : KeysSeen::kAll;
@@ -322,7 +326,8 @@ typename ContextAttention<T>::QueryResults ContextAttention<T>::Gathered(const R
 
 // No part is hidden as a whole: the later chunk of the queries sees every rank's earlier one.
 template <typename T>
-absl::Status ContextAttention<T>::RingForward(const Documents& documents, const T* qkv, T* out,
+absl::Status ContextAttention<T>::RingForward(const LayerAttention& layer,
+                                              const Documents& documents, const T* qkv, T* out,
                                               float* log_sum_exp, const Workspace& workspace,
                                               Stream& stream) {
   PackKeys(qkv, Keys(0), stream);
@@ -330,7 +335,7 @@ absl::Status ContextAttention<T>::RingForward(const Documents& documents, const 
   for (int step = 0; step < cut_.size; ++step) {
     const bool goes_on = step + 1 < cut_.size;
     if (goes_on) CONVENE_RETURN_IF_ERROR(Shift(Keys(step), Keys(step + 1), side_->Fork(stream)));
-    const auto [part, shape] = MeetingWith(Owner(step));
+    const auto [part, shape] = MeetingWith(layer, Owner(step));
     in.queries.data = qkv + int64_t{part.first_query} * local_.qkv_width();
     SetRingKeys<const T>(Keys(step), part.first_key, in);
     AttentionForward(
@@ -349,7 +354,8 @@ absl::Status ContextAttention<T>::RingForward(const Documents& documents, const 
 // The sum of the gradients of a rank's keys arrives while this rank makes its part of it, and goes
 // one step further than the keys: home.
 template <typename T>
-absl::Status ContextAttention<T>::RingBackward(const Documents& documents, const T* qkv,
+absl::Status ContextAttention<T>::RingBackward(const LayerAttention& layer,
+                                               const Documents& documents, const T* qkv,
                                                const T* out, const float* log_sum_exp,
                                                const T* dout, T* dqkv, const Workspace& workspace,
                                                Stream& stream) {
@@ -364,7 +370,7 @@ absl::Status ContextAttention<T>::RingBackward(const Documents& documents, const
     Stream& side = side_->Fork(stream);
     if (step > 0) CONVENE_RETURN_IF_ERROR(Shift(KeySums(step - 1), KeySums(step), side));
     if (step + 1 < cut_.size) CONVENE_RETURN_IF_ERROR(Shift(Keys(step), Keys(step + 1), side));
-    const auto [part, shape] = MeetingWith(Owner(step));
+    const auto [part, shape] = MeetingWith(layer, Owner(step));
     in.queries.data = qkv + int64_t{part.first_query} * local_.qkv_width();
     sums.queries.data = At(query_sums_) + int64_t{part.first_query} * query_width();
     SetRingKeys<const T>(Keys(step), part.first_key, in);

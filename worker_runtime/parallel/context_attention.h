@@ -28,6 +28,11 @@ namespace convene::worker {
 // The shape of the attention op on a rank whose own tokens and heads are `local`.
 AttentionShape ContextAttentionShape(const ContextCut& cut, AttentionShape local);
 
+// What the attention of one layer has of its own.
+struct LayerAttention {
+  int window = 0;  // AttentionShape::window
+};
+
 // T: float or BFloat16. Not thread-safe. Every call overwrites the same scratch.
 template <typename T>
 class ContextAttention {
@@ -53,13 +58,13 @@ class ContextAttention {
   // the whole rows. qkv: (batch, local length, qkv_width) of this rank's tokens; it becomes what
   // Backward wants of it. out: (batch, local length, heads * head_size). log_sum_exp: (batch *
   // local length * heads), for Backward. Errors: the collective's.
-  absl::Status Forward(const Documents& documents, T* qkv, T* out, float* log_sum_exp,
-                       const Workspace& workspace, Stream& stream);
+  absl::Status Forward(const LayerAttention& layer, const Documents& documents, T* qkv, T* out,
+                       float* log_sum_exp, const Workspace& workspace, Stream& stream);
 
   // dout is lost; dqkv, of qkv's shape, is overwritten. Errors: the collective's.
-  absl::Status Backward(const Documents& documents, const T* qkv, const T* out,
-                        const float* log_sum_exp, T* dout, T* dqkv, const Workspace& workspace,
-                        Stream& stream);
+  absl::Status Backward(const LayerAttention& layer, const Documents& documents, const T* qkv,
+                        const T* out, const float* log_sum_exp, T* dout, T* dqkv,
+                        const Workspace& workspace, Stream& stream);
 
  private:
   bool uses(ContextMethod method) const { return cut_.size > 1 && cut_.method == method; }
@@ -97,13 +102,18 @@ class ContextAttention {
     all.keys = {keys, row_keys(), key_width()};
     all.values = {keys + key_width() / 2, row_keys(), key_width()};
   }
+  AttentionShape OpOf(const LayerAttention& layer) const {
+    AttentionShape op = op_;
+    op.window = layer.window;
+    return op;
+  }
   // The tokens that meet at a step of a ring, and the shape of their attention. Rows that are
-  // packed always meet as a whole.
+  // packed, and those of a layer with a window, always meet as a whole.
   struct Meeting {
     RingPart part;
     AttentionShape shape;
   };
-  Meeting MeetingWith(int owner) const;
+  Meeting MeetingWith(const LayerAttention& layer, int owner) const;
   // Of queries that are not all queries, out, log_sum_exp and dout are brought together in scratch.
   struct QueryResults {
     const T* out = nullptr;
@@ -123,10 +133,10 @@ class ContextAttention {
     side_->Join(stream);
     return cp_.Check();
   }
-  absl::Status RingForward(const Documents& documents, const T* qkv, T* out, float* log_sum_exp,
-                           const Workspace& workspace, Stream& stream);
-  absl::Status RingBackward(const Documents& documents, const T* qkv, const T* out,
-                            const float* log_sum_exp, const T* dout, T* dqkv,
+  absl::Status RingForward(const LayerAttention& layer, const Documents& documents, const T* qkv,
+                           T* out, float* log_sum_exp, const Workspace& workspace, Stream& stream);
+  absl::Status RingBackward(const LayerAttention& layer, const Documents& documents, const T* qkv,
+                            const T* out, const float* log_sum_exp, const T* dout, T* dqkv,
                             const Workspace& workspace, Stream& stream);
 
   const AttentionShape local_;

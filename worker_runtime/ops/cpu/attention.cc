@@ -80,7 +80,7 @@ struct Scratch {
 
 // How many of a rising list of positions (null: 0, 1, 2, ...) come before `position`.
 int CountBefore(const int32_t* positions, int count, int position) {
-  if (positions == nullptr) return std::min(position, count);
+  if (positions == nullptr) return std::clamp(position, 0, count);
   return static_cast<int>(std::lower_bound(positions, positions + count, position) - positions);
 }
 
@@ -104,8 +104,9 @@ struct Task {
         first_keys(scratch.first_keys),
         end_keys(scratch.end_keys) {
     for (int i = 0; i < queries; ++i) {
-      const int begin = documents.begin == nullptr ? 0 : documents.begin[first_query + i];
       const int position = positions.queries == nullptr ? i : positions.queries[i];
+      int begin = documents.begin == nullptr ? 0 : documents.begin[first_query + i];
+      if (shape.window > 0) begin = std::max(begin, position - shape.window + 1);
       scratch.first_keys[i] = CountBefore(positions.keys, keys, begin);
       scratch.end_keys[i] = CountBefore(positions.keys, keys, position + 1);
     }

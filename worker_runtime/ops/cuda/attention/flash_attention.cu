@@ -64,6 +64,7 @@ struct Geometry {
         head_size(shape.head_size),
         scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
         heads_last(shape.packed && !shape.is_part()),
+        window(shape.window),
         document_begin(document_begin),
         positions(positions) {}
 
@@ -92,19 +93,27 @@ struct Geometry {
   // none if that is empty or turned round). None of the four falls from one query or key to the
   // next, as positions rise. REQUIRES: query < queries, key < keys.
   __device__ int FirstKey(int batch, int query) const {
-    if (document_begin == nullptr) return 0;
-    return CountBefore(positions.keys, keys, document_begin[int64_t{batch} * queries + query]);
+    if (document_begin == nullptr && window == 0) return 0;
+    int begin = document_begin == nullptr ? 0 : document_begin[int64_t{batch} * queries + query];
+    if (window > 0) begin = max(begin, QueryPosition(query) - window + 1);
+    return CountBefore(positions.keys, keys, begin);
   }
   __device__ int EndKey(int query) const {
-    const int position = positions.queries == nullptr ? query : positions.queries[query];
-    return CountBefore(positions.keys, keys, position + 1);
+    return CountBefore(positions.keys, keys, QueryPosition(query) + 1);
   }
   __device__ int SeenBegin(int key) const {
     return CountBefore(positions.queries, queries, KeyPosition(key));
   }
   __device__ int SeenEnd(int batch, int key) const {
-    if (document_begin == nullptr) return queries;
-    return CountBefore(document_begin + int64_t{batch} * queries, queries, KeyPosition(key) + 1);
+    const int position = KeyPosition(key);
+    const int in_window =
+        window > 0 ? CountBefore(positions.queries, queries, position + window) : queries;
+    if (document_begin == nullptr) return in_window;
+    return min(in_window,
+               CountBefore(document_begin + int64_t{batch} * queries, queries, position + 1));
+  }
+  __device__ int QueryPosition(int query) const {
+    return positions.queries == nullptr ? query : positions.queries[query];
   }
   __device__ int KeyPosition(int key) const {
     return positions.keys == nullptr ? key : positions.keys[key];
@@ -117,6 +126,7 @@ struct Geometry {
   int head_size;
   float scale;
   bool heads_last;                // of log_sum_exp
+  int window;                     // 0: none
   const int32_t* document_begin;  // may be null
   AttentionPositions positions;
 };

@@ -33,9 +33,10 @@ struct AttentionRow {
   }
   // The keys that query i sees.
   std::vector<ptrdiff_t> SeenKeys(ptrdiff_t i) const {
-    const ptrdiff_t begin =
-        document_begin == nullptr ? 0 : document_begin[batch * shape.sequence_length + i];
     const ptrdiff_t end = positions.queries == nullptr ? i : positions.queries[i];
+    ptrdiff_t begin =
+        document_begin == nullptr ? 0 : document_begin[batch * shape.sequence_length + i];
+    if (shape.window > 0) begin = std::max<ptrdiff_t>(begin, end - shape.window + 1);
     std::vector<ptrdiff_t> keys;
     for (ptrdiff_t j = 0; j < shape.key_count(); ++j) {
       const ptrdiff_t position = positions.keys == nullptr ? j : positions.keys[j];
