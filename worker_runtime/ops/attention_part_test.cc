@@ -109,6 +109,12 @@ TEMPLATE_TEST_CASE("parts merged round a ring are the whole, forward and backwar
       }
     }
   }
+  AttentionShape windowed = {1, 150, 2, 1, 12};
+  for (const int window : {1, 20, 90}) {
+    windowed.window = window;
+    CheckRing<TestType>(runner, windowed, {}, ZigZag(windowed.sequence_length, 3));
+    CheckRing<TestType>(runner, windowed, {49, 7}, Contiguous(windowed.sequence_length, 2));
+  }
   // A key each.
   CheckRing<TestType>(runner, {1, 5, 2, 1, 8}, {}, Contiguous(5, 5));
 }

@@ -54,18 +54,23 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
 }
 
 std::string WhySlowAttention(const TrainOptions& options, const Layout& layout, bool is_gpu) {
+  constexpr const char* kOwnKernels =
+      ": attention runs our own kernels, which use no tensor cores (an estimate, never measured: "
+      "12 TFLOP/s forward on an H100, where cuDNN's take hundreds). ";
+  if (!is_gpu || ChoosePrecision(options.precision, is_gpu) != DType::kBFloat16) return "";
+  const int window = options.model.sliding_window;
+  if (window > 0 && window < options.sequence_length) {
+    return absl::StrCat("sliding_window ", window, " below sequence_length ",
+                        options.sequence_length, kOwnKernels, "A sequence_length up to ", window,
+                        " has no use for the window, and runs cuDNN's");
+  }
   const ContextMethod method = ContextMethodOf(options, layout);
   const bool is_cudnns = method == ContextMethod::kUlysses ||
                          (method == ContextMethod::kRing && !options.packed_documents);
-  if (!is_gpu || layout.cp == 1 || is_cudnns ||
-      ChoosePrecision(options.precision, is_gpu) != DType::kBFloat16) {
-    return "";
-  }
+  if (layout.cp == 1 || is_cudnns) return "";
   return absl::StrCat(
       "cp_size ", layout.cp, " by ", ContextMethodName(method),
-      options.packed_documents ? " with packed documents" : "",
-      ": attention runs our own kernels, which use no tensor cores (an estimate, "
-      "never measured: 12 TFLOP/s forward on an H100, where cuDNN's take hundreds). "
+      options.packed_documents ? " with packed documents" : "", kOwnKernels,
       "cp_method ulysses runs cuDNN's, where cp_size divides the heads and the "
       "key-value heads of a tensor-parallel rank; so does cp_method ring without packed documents");
 }

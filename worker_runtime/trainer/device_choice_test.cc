@@ -56,6 +56,11 @@ TEST_CASE("a method whose attention is slow on GPUs is warned of, with the one t
   CHECK(absl::StrContains(why, "by allgather"));
   CHECK(absl::StrContains(why, "an estimate"));
   CHECK(WhySlowAttention(options, {.cp = 4}, /*is_gpu=*/false).empty());
+  TrainOptions windowed = options;
+  windowed.model.sliding_window = static_cast<int>(options.sequence_length) - 1;
+  CHECK(absl::StartsWith(WhySlowAttention(windowed, {}, true), "sliding_window "));
+  windowed.model.sliding_window = static_cast<int>(options.sequence_length);
+  CHECK(WhySlowAttention(windowed, {}, true).empty());
   CHECK(WhySlowAttention(options, {}, true).empty());
   options.precision = DType::kFloat32;
   CHECK(WhySlowAttention(options, {.cp = 4}, true).empty());

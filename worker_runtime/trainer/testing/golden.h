@@ -88,6 +88,7 @@ class Golden {
     model.tied_embeddings = integer("tied_embeddings") != 0;
     if (!HasMetadata("family")) return model;
     model.positions = integer("positions");
+    model.sliding_window = integer("sliding_window");
     model.family = NamedModel(TinyOfFamily())->family;
     return model;
   }
@@ -111,8 +112,8 @@ class Golden {
   google::protobuf::Struct header_;
 };
 
-inline constexpr const char* kGoldenModels[] = {"untied", "tied",  "packed",
-                                                "qwen2",  "qwen3", "gpt2"};
+inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed", "qwen2",
+                                                "qwen3",  "gpt2", "mistral"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -319,6 +319,20 @@ TEST_CASE("our own attention agrees with the reference, in fp32 and bf16, with t
   }
 }
 
+TEST_CASE("windows of any length agree with the reference, of rows and of packed documents",
+          "[many-barriers]") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  for (const int window : {1, 5, 16, 33, 64, 130, 500}) {
+    AttentionShape shape = {2, 145, 4, 2, 64, /*deterministic=*/true};
+    shape.window = window;
+    CAPTURE(window);
+    CheckAttention<float>(queue, shape);
+    CheckAttention<BFloat16>(queue, shape);
+    CheckAttention<BFloat16>(queue, shape, {64, 1, 63});
+  }
+}
+
 // The sweep: a hundred of cuDNN's graphs. tools/gpu_check runs it apart from the other cases.
 TEST_CASE("bf16 attention agrees with the reference by whichever way it goes",
           "[slow][cudnn][sweep]") {

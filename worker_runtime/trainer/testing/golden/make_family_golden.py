@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes qwen2, qwen3 and gpt2.safetensors beside this file
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes gpt2, mistral, qwen2 and qwen3.safetensors beside this file
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
 """
@@ -28,6 +28,8 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
     sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
              'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
              'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
+    if family == 'mistral':
+        return transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **common, sliding_window=shape.sliding_window))
     if family == 'qwen2':
         return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **common))
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **common))
@@ -35,8 +37,8 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
 
 class FamilyShape(Shape):
     """A Shape with what these families need more."""
-    family = ''
     positions = 0
+    sliding_window = 0
 
 
 def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
@@ -72,14 +74,15 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
-    shapes = {'qwen2': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+    shapes = {'mistral': FamilyShape(), 'qwen2': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family, shape in shapes.items():
-        FamilyShape.family, FamilyShape.positions = family, 32 if family == 'gpt2' else 0
+        FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family == 'mistral' else 0
         use(family)
         path = os.path.join(folder, f'{family}.safetensors')
         tensors = make_golden.golden(shape)
         metadata = {key: str(value) for key, value in shape._asdict().items() if value is not None}
-        metadata |= {'family': family, 'positions': str(shape.positions), 'torch': torch.__version__, 'transformers': transformers.__version__}
+        metadata |= {'family': family, 'positions': str(shape.positions), 'sliding_window': str(shape.sliding_window),
+                     'torch': torch.__version__, 'transformers': transformers.__version__}
         make_golden.write(path, tensors, metadata)
         print(f'{path}: {os.path.getsize(path)} bytes, loss {tensors["loss"][0]:.4f} to {tensors["loss"][-1]:.4f}')
 
