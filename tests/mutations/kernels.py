@@ -34,7 +34,7 @@ MUTATIONS = [
     Mutation('wide accesses to arrays that are not aligned', f'{OPS}/launch_geometry.h',
              'return reinterpret_cast<uintptr_t>(array) % access_bytes == 0;',
              'return array == nullptr || access_bytes > 0;', KERNELS + 'forward'),
-    Mutation('an array in registers one too short', f'{OPS}/swiglu.cu',
+    Mutation('an array in registers one too short', f'{OPS}/activation.cu',
              'Vector<T, kWidth> ups[kForwardUnroll];', 'Vector<T, kWidth> ups[kForwardUnroll - 1];', KERNELS + 'address'),
     Mutation('shared memory that nobody wrote', f'{OPS}/vector.cuh',
              'if (lane == 0) scratch[warp] = value;', 'if (threadIdx.x == 0) scratch[warp] = value;', KERNELS + 'forward'),

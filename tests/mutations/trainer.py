@@ -28,6 +28,8 @@ LINEAR = f'{RUNTIME}/parallel/linear.cc'
 FLOAT8_BLOCK = f'{RUNTIME}/model/block_float8.cc'
 VOCABULARY = f'{RUNTIME}/parallel/vocabulary.cc'
 PARAMETERS = f'{RUNTIME}/model/parameters.cc'
+MIXER = f'{RUNTIME}/model/grouped_query_mixer.cc'
+FEED_FORWARD = f'{RUNTIME}/model/dense_feed_forward.cc'
 LOWER = f'{RUNTIME}/schedule/lower.cc'
 GROUP = f'{RUNTIME}/comm/group_collective.cc'
 ELASTIC = f'{RUNTIME}/options/elastic_layout.cc'
@@ -43,6 +45,8 @@ COPIES = '//worker_runtime/trainer:copies_test'
 FRESH = '//worker_runtime/trainer:fresh_weights_test'
 DECIDED = '//worker_runtime/options:elastic_layout_test'
 GOLDEN = '//worker_runtime/trainer/testing:golden_test'
+DOCUMENTS = '//worker_runtime/model:documents_test'
+PARTS = '//worker_runtime/ops:parts_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
@@ -175,7 +179,8 @@ MUTATIONS = [
     Mutation('what is gathered counts as gathered before', STORE,
              'order_.Record(gathered_[bucket]);\n', '', OVERLAP, '18'),
     Mutation('a recomputed pass reads the SwiGLU of another block', f'{RUNTIME}/model/dense_feed_forward.cc',
-             'SwigluForward(s_.rows(), s_.ffn, At(a.gate_up), At(a.product), pass.stream);\n  }', '}', LAYOUTS, 'recompute'),
+             'ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),\n                      pass.stream);\n  }', '}',
+             LAYOUTS, 'recompute'),
     Mutation('the second norm is not made again', f'{RUNTIME}/model/block.cc',
              '.norm_again = recompute_.norms && !made_middle,', '.norm_again = false,', LAYOUTS, 'recompute'),
     Mutation('gradients are not summed over dp', SUM,
@@ -252,12 +257,12 @@ MUTATIONS = [
     Mutation('copied heads keep the gradient of their own rank', COPIED,
              'CONVENE_RETURN_IF_ERROR(tp_.AllReduce(all, ReduceOp::kSum, stream));', '', LAYOUTS, 'kv heads below tp'),
     Mutation('the gradient norm counts every copy of a head', PARAMETERS,
-             '.owned = tp_rank_ % copies == 0,', '.owned = true,', LAYOUTS, 'kv heads below tp'),
+             '.owned = tp_rank_ % rows.copies == 0,', '.owned = true,', LAYOUTS, 'kv heads below tp'),
     Mutation('the weight half makes the gradient from the wrong norm', BLOCK,
              'feed_forward_->BackwardWeight(pass, At(a.norm2));', 'feed_forward_->BackwardWeight(pass, At(a.norm1));', LAYOUTS,
              'halves of backward passes'),
     Mutation("a weight half's gradient is the last microbatch's alone", f'{RUNTIME}/model/unit.h',
-             'return store.Gradient(unit, tensor, is_first_weight);', 'return store.Gradient(unit, tensor, true);', LAYOUTS,
+             'store.Gradient(unit, places[role], is_first_weight)', 'store.Gradient(unit, places[role], true)', LAYOUTS,
              'halves of backward passes'),
     Mutation('the host updates before the gradients have come', f'{RUNTIME}/trainer/engine.cc',
              'if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(parts_.optimizer.CopyGradients());\n  CONVENE_RETURN_IF_ERROR(AddUp());',
@@ -335,7 +340,7 @@ MUTATIONS = [
     Mutation('a layout that has trained makes way for another', ELASTIC,
              'if (AskedRows(options) > 0) return std::nullopt;', '', DECIDED, 'elastic layout'),
     Mutation('attention is not made again', BLOCK,
-             'if (attention_again) CONVENE_RETURN_IF_ERROR(Attention(pass, a));', '', LAYOUTS, 'recompute'),
+             '.part_again = mixer_->starts_from_input() && !made_middle};', '.part_again = false};', LAYOUTS, 'recompute'),
     Mutation("a ring's late queries are merged where the early ones stand", f'{RUNTIME}/parallel/context_attention.cc',
              '{part.first_query, local_.sequence_length}, /*is_first=*/', '{0, local_.sequence_length}, /*is_first=*/', LAYOUTS, 'cp'),
     Mutation("a ring's late queries go backward with the log-sum-exp of the early ones", f'{RUNTIME}/parallel/context_attention.cc',
@@ -365,4 +370,32 @@ MUTATIONS = [
              'left = arena_.lent_bytes() / sizeof(float);\n    chunk.units[i] = MakeUnit(specs[i], place);\n'
              '    scratch_.Include(chunk.units[i]->scratch(device_.kind()));',
              FLOAT8_LAYOUTS, 'fp8'),
+    Mutation("each tp rank keeps the gradient of its own heads' norm", PARAMETERS,
+             'slice.tp_copies = tp_size_;', '', LAYOUTS, 'families'),
+    Mutation('every tp rank adds the bias of a row-parallel layer', LINEAR,
+             'bias != nullptr && rows.tp().rank() == 0;', 'bias != nullptr;', LAYOUTS, 'families'),
+    Mutation('with split rows a bias has the gradient of all rows', LINEAR,
+             'if (!rows.is_split()) return ColumnBiasBackward', 'if (rows.own() > 0) return ColumnBiasBackward', LAYOUTS, 'families'),
+    Mutation("of a fused tensor the keys' rows are the queries'", PARAMETERS,
+             'keys.first = query;', '', GOLDEN, 'families'),
+    Mutation('learned positions count from the row, not from the document', f'{RUNTIME}/model/embedding.cc',
+             'shape_.runs, pass.documents.begin,', 'shape_.runs, nullptr,', DOCUMENTS, 'families'),
+    Mutation('learned positions are those of the first rank of a context group', f'{RUNTIME}/parallel/context_cut.cc',
+             'return {chunk, {rank * chunk, (2 * size - 1 - rank) * chunk}, length, 0};',
+             'return {chunk, {0, (2 * size - 1) * chunk}, length, 0};', LAYOUTS, 'families'),
+    Mutation('a window holds one key more', f'{RUNTIME}/ops/cpu/attention.cc',
+             'position - shape.window + 1', 'position - shape.window', GOLDEN, 'families'),
+    Mutation('attention forgets its layer', f'{RUNTIME}/parallel/context_attention.h',
+             'op.window = layer.window;', 'op.window = layer.window - layer.window;', GOLDEN, 'families'),
+    Mutation("heads of keys are normed with the queries' weight", MIXER,
+             's_.qkv_width(), pass.Weight(norm.tensor), s_.norm_epsilon,', 's_.qkv_width(), pass.Weight(kQueryNorm), s_.norm_epsilon,',
+             GOLDEN, 'families'),
+    Mutation('a weight half adds biases as if the input half came first', FEED_FORWARD,
+             'pass.LaterGradient(kGateUpBias)', 'pass.Gradient(kGateUpBias)', LAYOUTS, 'families'),
+    Mutation("GELU's slope lacks the cube's factor", f'{RUNTIME}/ops/cpu/activation.cc',
+             'kRoot * (1.0f + 3.0f * kCubic * x * x)', 'kRoot * (1.0f + kCubic * x * x)', PARTS, 'families'),
+    Mutation("LayerNorm's gradient forgets the mean", f'{RUNTIME}/ops/cpu/layer_norm.cc',
+             'const float g_mean = sum / static_cast<float>(columns);', 'const float g_mean = 0 * sum;', PARTS, 'families'),
+    Mutation("biases start as weights do", PARAMETERS,
+             'of_rows.initializer = Initializer::kZeros;', '', '//worker_runtime/model:families_test', 'families'),
 ]

@@ -59,7 +59,7 @@ TEST_CASE("each family has its own tensors, under Hugging Face's names") {
   };
   const std::set<std::string> llama = tensors("llama-tiny");
   CHECK(llama.size() == 3 + 8 * 9);
-  // What the other has and Llama has not, of layer 0.
+  // The tensors of layer 0 that Llama has not.
   const auto more = [&](const std::string& name) {
     std::vector<std::string> names;
     for (const std::string& tensor : tensors(name)) {
@@ -82,6 +82,24 @@ TEST_CASE("each family has its own tensors, under Hugging Face's names") {
   CHECK(tensors("gpt2-tiny").count("transformer.wpe.weight") == 1);
   CHECK(tensors("gpt2-tiny").count("transformer.ln_f.bias") == 1);
   CHECK(tensors("gpt2-tiny").count("lm_head.weight") == 0);
+}
+
+TEST_CASE("weights start as numbers, norms as ones, biases as zeros") {
+  for (const char* name : {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny"}) {
+    const ModelConfig config = Shape(name);
+    for (const UnitSpec& unit : UnitsOf(config, testing::WholeModel(config), 1, 0)) {
+      for (const UnitTensor& tensor : unit.tensors) {
+        for (const ParameterSlice& slice : tensor.slices) {
+          INFO(name << ": " << slice.name);
+          const bool is_matrix = slice.global_shape[0] > 1;
+          const bool is_bias = slice.name.ends_with(".bias");
+          CHECK(slice.decayed == is_matrix);
+          CHECK((slice.initializer == Initializer::kNormal) == is_matrix);
+          CHECK((slice.initializer == Initializer::kZeros) == is_bias);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("every name is listed in order and gives a valid shape") {

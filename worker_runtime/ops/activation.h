@@ -1,5 +1,5 @@
-// What stands between the two products of a feed-forward network. T: float or BFloat16; arithmetic
-// in float.
+// Activations: they stand between the two products of a feed-forward network. T: float or BFloat16;
+// arithmetic in float.
 #pragma once
 
 #include "worker_runtime/device/dtype.h"

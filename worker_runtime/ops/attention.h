@@ -14,9 +14,9 @@
 
 namespace convene::worker {
 
-// The keys that the queries of a part see, where their positions come to something simple. The
-// positions are given all the same. Only rows that are not packed have another value than
-// kByPosition.
+// The keys that the queries of a part see without a window, where their positions come to something
+// simple. The positions are given all the same. Only rows that are not packed have another value
+// than kByPosition.
 enum class KeysSeen {
   kByPosition,
   kInOrder,  // there are as many keys as queries, and query i sees the keys 0 to i
@@ -41,7 +41,6 @@ struct AttentionShape {
   KeysSeen keys_seen = KeysSeen::kByPosition;  // of a part; a GPU is faster with the other two
   // A query sees the key of its own position and those of the window - 1 positions before it
   // (Beltagy et al. 2020, Longformer, section 3.1; as Mistral counts them). 0: all before it.
-  // REQUIRES of a part: then kByPosition.
   int window = 0;
 
   bool is_part() const { return keys > 0; }

@@ -1,4 +1,4 @@
-// PURE. Which of its kinds an op is: what a model's configuration says of its layers.
+// PURE. The kinds of ops among which a model's configuration chooses.
 #pragma once
 
 namespace convene::worker {
@@ -9,8 +9,8 @@ enum class NormKind {
   kLayer,  // ops/layer_norm.h
 };
 
-// What stands between the two products of a feed-forward network (ops/activation.h). With s the
-// logistic function and g(x) = 2 sqrt(2 / pi) (x + 0.044715 x^3):
+// Activations stand between the two products of a feed-forward network (ops/activation.h). With s
+// the logistic function and g(x) = 2 sqrt(2 / pi) (x + 0.044715 x^3):
 enum class Activation {
   kSwiglu,  // gate s(gate) up (Shazeer 2020)
   kGeglu,   // gate s(g(gate)) up: the same with the next one's GELU

@@ -267,7 +267,7 @@ std::vector<Real> HeadsOf(const HeadRows& shape, int stride, const std::vector<f
   return heads;
 }
 
-// What stands behind the heads.
+// The numbers behind the heads.
 std::vector<float> RestOf(const HeadRows& shape, int stride, const std::vector<float>& rows) {
   std::vector<float> rest;
   for (size_t i = 0; i < rows.size(); ++i) {

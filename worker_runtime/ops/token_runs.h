@@ -1,9 +1,9 @@
-// PURE. Which tokens of a whole row stand side by side in an array.
+// PURE. The tokens of a whole row that stand side by side in an array.
 #pragma once
 
 namespace convene::worker {
 
-// Those from first[0] on, and after `run` of them those from first[1] on
+// The tokens from first[0] on, and after `run` of them the tokens from first[1] on
 // (parallel/context_cut.h).
 struct TokenRuns {
   int run = 0;

@@ -298,7 +298,7 @@ typename ContextAttention<T>::Meeting ContextAttention<T>::MeetingWith(const Lay
                                                                        int owner) const {
   const int length = cut_.local_length();
   const AttentionShape op = OpOf(layer);
-  if (op.packed || op.window > 0) return {{.queries = length, .keys = length}, op};
+  if (op.packed) return {{.queries = length, .keys = length}, op};
   Meeting meeting = {RingPartOf(cut_, owner), op};
   meeting.shape.sequence_length = meeting.part.queries;
   meeting.shape.keys = meeting.part.keys;

@@ -28,7 +28,7 @@ namespace convene::worker {
 // The shape of the attention op on a rank whose own tokens and heads are `local`.
 AttentionShape ContextAttentionShape(const ContextCut& cut, AttentionShape local);
 
-// What the attention of one layer has of its own.
+// The attention of one layer, as far as it differs from the others.
 struct LayerAttention {
   int window = 0;  // AttentionShape::window
 };
@@ -108,7 +108,7 @@ class ContextAttention {
     return op;
   }
   // The tokens that meet at a step of a ring, and the shape of their attention. Rows that are
-  // packed, and those of a layer with a window, always meet as a whole.
+  // packed always meet as a whole.
   struct Meeting {
     RingPart part;
     AttentionShape shape;

@@ -112,6 +112,7 @@ class Golden {
   google::protobuf::Struct header_;
 };
 
+// Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed", "qwen2",
                                                 "qwen3",  "gpt2", "mistral"};
 
