@@ -1,4 +1,5 @@
-"""The peer of tools/gpu_check and train_bench: a Llama in PyTorch on one GPU or the CPU, in fp32 or bf16.
+"""The peer of tools/gpu_check and train_bench: a Llama in PyTorch, or a model of Hugging Face's transformers where a case has a "family", on one GPU
+or the CPU, in fp32 or bf16.
 
 usage: torch_train_worker.py '[{"layers": 12, ..., "device": "cuda", "precision": "bf16", "compile": true, "data": "text.txt", ...}, ...]'
 bf16 means bf16 weights and activations with fp32 gradients, master weights, moments and update, as ours. On a GPU torch.compile compiles a block
@@ -49,6 +50,27 @@ def attention_seconds(c, kernel, repeat_kv):
     except RuntimeError:
         return math.inf
     return start.elapsed_time(end) / 1000 / TIMED_CALLS
+
+
+class OfTransformers(nn.Module):
+    """A family's model from transformers, as its users get it, with the loss of the others."""
+
+    def __init__(self, c):
+        super().__init__()
+        import transformers  # pylint: disable=import-outside-toplevel
+        common = {'vocab_size': c['vocabulary_size'], 'tie_word_embeddings': bool(c['tied_embeddings'])}
+        if c['family'] == 'gpt2':
+            config = transformers.GPT2Config(n_layer=c['layers'], n_embd=c['hidden_size'], n_inner=c['ffn_size'], n_head=c['heads'], resid_pdrop=0,
+                                             embd_pdrop=0, attn_pdrop=0, **common)
+        else:
+            config = transformers.AutoConfig.for_model(c['family'], num_hidden_layers=c['layers'], hidden_size=c['hidden_size'],
+                                                       intermediate_size=c['ffn_size'], num_attention_heads=c['heads'],
+                                                       num_key_value_heads=c['kv_heads'], head_dim=c['head_size'], **common)
+        self.model = transformers.AutoModelForCausalLM.from_config(config)
+
+    def forward(self, tokens, targets):
+        logits = self.model(tokens, use_cache=False).logits
+        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 def choose_attention(c):
@@ -149,7 +171,7 @@ def train(c):
     torch.manual_seed(c['seed'])
     kernel, repeat_kv = choose_attention(c)
     with torch.device(c['device']):
-        model = Llama({**c, 'repeat_kv': repeat_kv})
+        model = OfTransformers(c) if 'family' in c else Llama({**c, 'repeat_kv': repeat_kv})
     trainer = Trainer(model, c)
     if c['compile'] and c['device'] == 'cpu':
         model.compile()

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Training throughput and peak memory of one process on this machine's CPU, beside PyTorch eager and compiled.
 
-usage: tests/bench/train_bench.py [--models llama-15m,llama-125m] [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
+usage: tests/bench/train_bench.py [--models llama-15m,llama-125m,gpt2-124m,qwen3-125m] [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
 The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
 not counted. Prints medians over all counted steps, and ratios; also of the optimizer's part of a step alone: gradient norm, clipping, AdamW, and
 with bf16 the rounded copy.
@@ -31,9 +31,13 @@ class Model(NamedTuple):
     shape: Dict[str, int]
     micro_batch_size: int
     sequence_length: int
+    named: str = 'llama-15m'  # the model whose shape is changed
+    family: str = ''  # the rival is a model of transformers
 
 
 MODELS = {
+    'gpt2-124m': Model(dict(zip(SHAPE_KEYS, (12, 768, 3072, 12, 12, 64, 50257, 1))), 2, 512, 'gpt2-124m', 'gpt2'),
+    'qwen3-125m': Model(dict(zip(SHAPE_KEYS, (12, 768, 2048, 12, 6, 64, 50304, 1))), 2, 512, 'qwen3-tiny', 'qwen3'),
     'llama-15m': Model(dict(zip(SHAPE_KEYS, (8, 384, 1024, 8, 8, 48, 256, 0))), 8, 256),
     'llama-125m': Model(dict(zip(SHAPE_KEYS, (12, 768, 2048, 12, 12, 64, 50304, 1))), 2, 512),
 }
@@ -64,7 +68,7 @@ def profiled_optimizer_seconds(output: str) -> float:
 def run_convene(binary: str, data: str, model: Model, precision: str, steps: int, threads: int, profile: bool) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, 'metrics.jsonl')
-        command = [binary, '--model', 'llama-15m', *shape_flags(model), '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
+        command = [binary, '--model', model.named, *shape_flags(model), '--data', data, '--steps', str(steps), '--token-cache-dir', folder,
                    '--global-batch-size', str(model.micro_batch_size), '--micro-batch-size', str(model.micro_batch_size),
                    '--sequence-length', str(model.sequence_length), '--validation-every', '0', '--validation-samples', '1',
                    '--metrics-file', metrics, '--device', 'cpu', '--precision', precision, *(['--profile'] if profile else [])]
@@ -82,7 +86,8 @@ def run_convene(binary: str, data: str, model: Model, precision: str, steps: int
 
 def run_torch(model: Model, data: str, precision: str, steps: int, threads: int, compiled: bool) -> Result:
     case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
-            'compile': compiled, 'device': 'cpu', 'precision': precision, 'data': data, 'seed': 1, 'learning_rate': 1e-3}
+            'compile': compiled, 'device': 'cpu', 'precision': precision, 'data': data, 'seed': 1, 'learning_rate': 1e-3,
+            **({'family': model.family} if model.family else {})}
     command = [torch_environment.PYTHON, os.path.join(HERE, 'torch_train_worker.py'), json.dumps([case])]
     done = subprocess.run(command, env={**torch_environment.torch_environment(), 'OMP_NUM_THREADS': str(threads)}, check=False,
                           capture_output=True, text=True)
@@ -94,7 +99,7 @@ def run_torch(model: Model, data: str, precision: str, steps: int, threads: int,
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--models', default=','.join(MODELS))
+    parser.add_argument('--models', default='llama-15m,llama-125m')
     parser.add_argument('--precisions', default='fp32,bf16')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--steps', type=int, default=8)
@@ -102,6 +107,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         torch_version = torch_environment.install_torch()
+        if any(MODELS[name].family for name in arguments.models.split(',')):
+            torch_version += f', transformers {torch_environment.install_transformers()}'
     except torch_environment.NoTorch as error:
         sys.exit(f'train_bench: {error}')
     binary = os.path.join(launch_bench.build('//worker_runtime/trainer:convene-train'), 'worker_runtime/trainer/convene-train')

@@ -28,6 +28,7 @@ CUDA_LIBRARIES = '/usr/local/cuda/lib64'
 TORCH_PACKAGES = ['torch', 'typing_extensions', 'sympy', 'mpmath', 'networkx', 'jinja2', 'markupsafe', 'filelock', 'fsspec', 'numpy',
                   'setuptools']
 EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
+TRANSFORMERS = 'transformers==5.23.0'
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -82,6 +83,20 @@ def install_torch() -> str:
         if not version:
             raise NoTorch(f'PyTorch is installed but `import torch` fails: try {PYTHON} -c "import torch"')
         return version
+
+
+def install_transformers() -> str:
+    """The version of Hugging Face's transformers, which only some benchmarks need. After install_torch. Raises NoTorch."""
+    command = [PYTHON, '-c', 'import transformers; print(transformers.__version__)']
+    with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if subprocess.run(command, env=torch_environment(), capture_output=True, check=False, timeout=IMPORT_LIMIT_S).returncode != 0:
+            print(f'installing transformers into {VENV} (once)', flush=True)
+            _run('pip install', [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15', TRANSFORMERS])
+        done = subprocess.run(command, env=torch_environment(), capture_output=True, text=True, check=False, timeout=IMPORT_LIMIT_S)
+    if done.returncode != 0:
+        raise NoTorch(f'transformers is installed but cannot be imported: try {PYTHON} -c "import transformers"')
+    return done.stdout.strip()
 
 
 def main() -> int:
