@@ -78,6 +78,20 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertAlmostEqual(sum(shares.values()), 100, delta=0.3)
         self.assertGreater(shares["gaps"], 0)
 
+    def test_the_communication_of_each_axis_is_told(self):
+        text = self.finish(self.start(
+            CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,
+            *self.train_arguments(validation_every=4, pp_size=2), "--comm-log"), 60)
+        self.assertIn("communication of 27 steps", text)
+        table = text.partition("communication of")[2]
+        lines = {name: figures.split() for name, figures in re.findall(r"^\[0\] (\w[\w ]+?)  +(\d[^\n]*)$", table, re.MULTILINE)}
+        self.assertEqual(set(lines), {"dp reduce_scatter", "dp gather all_gather", "world all_reduce", "pp send", "pp recv"})
+        calls, megabytes, milliseconds, algbw, busbw, _ = lines["dp reduce_scatter"]
+        self.assertEqual(calls, "1.0")
+        self.assertAlmostEqual(float(algbw), float(megabytes) / float(milliseconds), delta=0.05 * float(algbw) + 0.001)
+        self.assertAlmostEqual(float(busbw), float(algbw) / 2, delta=0.001)  # (n - 1) / n of two ranks
+        self.assertEqual(lines["pp recv"][3:], ["-", "-", "-"])
+
     def test_a_stop_costs_the_rest_of_the_step_that_runs(self):
         # Steps of half a second or more, so that the signal comes in the midst of one.
         job = self.start(CONVENE_TRAIN, *self.train_arguments(

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "tools/base/check.h"
 #include "worker_runtime/device/elements.h"
+#include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/device/stream.h"
 
 namespace convene::worker {
@@ -33,6 +34,20 @@ constexpr const char* CollectiveName(CollectiveKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+// The same of messages.
+inline constexpr char kSend[] = "send";
+inline constexpr char kReceive[] = "recv";
+
+// The least that a rank of `ranks` has to move, of a collective's bytes: nccl-tests' factor of the
+// bus bandwidth (doc/PERFORMANCE.md there). `operation`: CollectiveName's.
+constexpr double BusFactor(absl::string_view operation, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  if (operation == "all_reduce") return 2 * others;
+  const bool is_cut =
+      operation == "reduce_scatter" || operation == "all_gather" || operation == "all_to_all";
+  return is_cut ? others : 1;
+}
+
 // One collective, as a value.
 struct CollectiveCall {
   CollectiveKind kind;
@@ -41,6 +56,20 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;  // of the reductions
   int root = 0;                  // of a broadcast
 };
+
+// The detail of a call over `ranks` ranks, for profiles.
+inline OpDetail DetailOf(const CollectiveCall& call, int ranks) {
+  return {.operation = CollectiveName(call.kind),
+          .bytes = static_cast<int64_t>(call.input.size_bytes()),
+          .ranks = ranks};
+}
+
+// The same of a message, whose op is the stream's wait for it.
+inline OpDetail MessageDetail(bool is_out, size_t size_bytes) {
+  return {.operation = is_out ? kSend : kReceive,
+          .bytes = static_cast<int64_t>(size_bytes),
+          .ranks = 2};
+}
 
 // A message that has been started; see Collective::Wait.
 struct PendingMessage {

@@ -86,13 +86,12 @@ void RunRank(int rank, int ranks, const std::string& directory) {
     std::printf("%d ranks, bootstrap %.1f ms\n%-15s %10s %12s %12s %12s\n", ranks, bootstrap_ms,
                 "operation", "bytes", "time us", "algbw GB/s", "busbw GB/s");
   }
-  const double n = ranks;
   const Operation operations[] = {
-      {"all_reduce", 2 * (n - 1) / n,
+      {"all_reduce", BusFactor("all_reduce", ranks),
        [&](absl::Span<float> data) { return world.AllReduce(data, ReduceOp::kSum, stream); }},
-      {"reduce_scatter", (n - 1) / n,
+      {"reduce_scatter", BusFactor("reduce_scatter", ranks),
        [&](absl::Span<float> data) { return world.ReduceScatter(data, ReduceOp::kSum, stream); }},
-      {"all_gather", (n - 1) / n,
+      {"all_gather", BusFactor("all_gather", ranks),
        [&](absl::Span<float> data) { return world.AllGather(data, stream); }},
       {"send/recv x 2", 2, [&](absl::Span<float> data) { return PingPong(world, stream, data); }},
   };

@@ -106,7 +106,7 @@ absl::Status GroupCollective::Call(const CollectiveCall& call, Stream& stream) {
   if (stream.host_queue() == nullptr || size_ == 1) {
     // A group of one does nothing, and passes the queue by: its profile is the queue's own.
     const OpScope scope(stream.host_queue() == nullptr ? stream.profile() : nullptr,
-                        profiled_as_.c_str());
+                        profiled_as_.c_str(), DetailOf(call, size_));
     return Run(call);
   }
   CONVENE_RETURN_IF_ERROR(Check());
@@ -116,7 +116,7 @@ absl::Status GroupCollective::Call(const CollectiveCall& call, Stream& stream) {
   }
   stream.host_queue()->Push([this, call, profile = stream.profile()] {
     {
-      const OpScope scope(profile, profiled_as_.c_str());
+      const OpScope scope(profile, profiled_as_.c_str(), DetailOf(call, size_));
       // Check() tells of its error.
       Run(call).IgnoreError();
     }
@@ -340,9 +340,10 @@ absl::StatusOr<PendingMessage> GroupCollective::StartRecv(Elements data, int pee
 
 absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   AwaitAll(stream);
-  const OpScope scope(stream, profiled_as_.c_str());
   OpenMessage& open = open_messages_[pending.id % kOpenMessagesMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
+  const OpScope scope(stream, profiled_as_.c_str(),
+                      MessageDetail(open.direction == Direction::kOut, open.size_bytes));
   const OpenMessage message = std::exchange(open, OpenMessage{});
   --open_message_count_;
   CONVENE_RETURN_IF_ERROR(Check());

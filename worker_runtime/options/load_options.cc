@@ -340,6 +340,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
   options.profile = config.profile();
+  options.comm_log = config.comm_log();
   options.log_every = config.log_every();
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();

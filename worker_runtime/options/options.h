@@ -90,6 +90,7 @@ struct TrainOptions {
   bool cuda_graphs = false;
   bool print_memory_plan = false;
   bool profile = false;
+  bool comm_log = false;
   double learning_rate = 0;
   double min_learning_rate = 0;
   int64_t warmup_steps = 0;

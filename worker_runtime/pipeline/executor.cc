@@ -5,6 +5,7 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker {
 namespace {
@@ -12,6 +13,20 @@ namespace {
 int SlotOf(const Slots& slots, int chunk, int microbatch) {
   const auto found = slots.of.find({chunk, microbatch});
   return found == slots.of.end() ? -1 : found->second;
+}
+
+const char* NameOf(ComputeKind kind) {
+  switch (kind) {
+    case ComputeKind::kForward:
+      return "forward";
+    case ComputeKind::kBackward:
+      return "backward";
+    case ComputeKind::kBackwardInput:
+      return "backward, input half";
+    case ComputeKind::kBackwardWeight:
+      return "backward, weight half";
+  }
+  CONVENE_CHECK(false);
 }
 
 StagePass PassOf(const RankPlan& plan, const Compute& compute) {
@@ -59,11 +74,17 @@ absl::Status PipelineExecutor::WaitFor(PendingMessage& pending, Stream& stream) 
   return pp_.Wait(std::exchange(pending, {}), stream);
 }
 
+absl::Status PipelineExecutor::RunPass(const StagePass& pass, Stream& stream) {
+  const auto [kind, chunk, microbatch] = pass.compute;
+  const PassScope scope(stream, NameOf(kind), {.chunk = chunk, .microbatch = microbatch});
+  return stage_.Run(pass, stream);
+}
+
 // A pass reads a slot once its message is there. A slot is written anew once the send of what lay
 // there is over.
 absl::Status PipelineExecutor::Do(const Step& step, Stream& stream) {
   const StagePass& pass = step.pass;
-  if (pass.compute.kind == ComputeKind::kBackwardWeight) return stage_.Run(pass, stream);
+  if (pass.compute.kind == ComputeKind::kBackwardWeight) return RunPass(pass, stream);
   const bool is_forward = pass.compute.kind == ComputeKind::kForward;
   const int read = is_forward ? pass.input : pass.gradient;
   const int written = is_forward ? pass.output : pass.gradient;
@@ -80,7 +101,7 @@ absl::Status PipelineExecutor::Do(const Step& step, Stream& stream) {
     case InstructionKind::kCompute:
       if (read >= 0) CONVENE_RETURN_IF_ERROR(WaitFor(messages[read], stream));
       if (written >= 0) CONVENE_RETURN_IF_ERROR(WaitFor(messages[written], stream));
-      return stage_.Run(pass, stream);
+      return RunPass(pass, stream);
     case InstructionKind::kSend: {
       CONVENE_CHECK(messages[written].id == 0);
       CONVENE_ASSIGN_OR_RETURN(messages[written], pp_.Send(data(written), step.peer, stream));

@@ -61,6 +61,7 @@ class PipelineExecutor {
   };
 
   absl::Status Do(const Step& step, Stream& stream);
+  absl::Status RunPass(const StagePass& pass, Stream& stream);
   absl::Status WaitFor(PendingMessage& pending, Stream& stream);
 
   PipelineStage& stage_;

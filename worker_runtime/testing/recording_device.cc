@@ -21,7 +21,7 @@ class RecordingDevice::Recorder : public OpProfile {
  public:
   Recorder(RecordingDevice& device, StreamNumber stream) : device_(device), stream_(stream) {}
 
-  void Begin(const char* op) override {
+  void Begin(const char* op, const OpDetail& /*detail*/) override {
     if (depth_++ > 0) return;
     op_ = op;
     device_.AddStrays();
@@ -30,6 +30,8 @@ class RecordingDevice::Recorder : public OpProfile {
     if (--depth_ == 0) device_.AddOp(stream_, op_);
   }
   std::vector<OpTime> Times() override { return {}; }
+  void KeepSpans(size_t /*most*/) override {}
+  OpSpans TakeSpans() override { return {}; }
 
  private:
   RecordingDevice& device_;

@@ -33,7 +33,10 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   if (!options.cuda_graphs) return {};
   const int64_t microbatches = MicrobatchCount(CutOf(options, layout));
   if (!is_gpu) return {false, "off: on a CPU ops run when they are called"};
-  if (options.profile) return {false, "off: --profile times single ops"};
+  if (options.profile || options.comm_log) {
+    return {false, absl::StrCat("off: ", options.profile ? "--profile" : "--comm-log",
+                                " times single ops")};
+  }
   if (options.packed_documents) {
     return {false, "off: with packed documents attention's work changes from step to step"};
   }

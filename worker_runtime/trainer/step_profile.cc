@@ -100,6 +100,16 @@ void StepProfile::Watch(bool is_wanted) {
   }
 }
 
+void StepProfile::KeepSpans(size_t most) {
+  for (Watched& watched : watched_) watched.profile->KeepSpans(most);
+}
+
+std::vector<OpSpans> StepProfile::TakeSpans() {
+  std::vector<OpSpans> spans;
+  for (Watched& watched : watched_) spans.push_back(watched.profile->TakeSpans());
+  return spans;
+}
+
 std::string StepProfile::Text(int64_t steps, double seconds) const {
   std::vector<OpTime> communication;
   for (size_t i = 2; i < watched_.size(); ++i) {

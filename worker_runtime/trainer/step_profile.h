@@ -1,6 +1,7 @@
 // Where the time of a run's steps went.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -38,6 +39,13 @@ class StepProfile {
 
   // Whether what is queued from now on counts; at first nothing does.
   void Watch(bool is_wanted);
+  // Also keeps each call (OpProfile::KeepSpans), at most `most` a stream until they are taken.
+  // REQUIRES: the device is idle.
+  void KeepSpans(size_t most);
+  // OpProfile::TakeSpans of the streams, in the order of kStreams.
+  std::vector<OpSpans> TakeSpans();
+  static constexpr const char* kStreams[] = {"compute", "host", "communication",
+                                             "layer communication"};
   // ProfileText of all that counted. Waits for what is queued.
   std::string Text(int64_t steps, double seconds) const;
 
@@ -46,7 +54,7 @@ class StepProfile {
     Stream& stream;
     std::unique_ptr<OpProfile> profile;
   };
-  std::vector<Watched> watched_;  // compute(), host(), the others
+  std::vector<Watched> watched_;  // in the order of kStreams
 };
 
 }  // namespace convene::worker

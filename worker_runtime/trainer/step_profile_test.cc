@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
@@ -105,6 +106,51 @@ TEST_CASE("the sums of a tensor-parallel backward pass are in the profile") {
   REQUIRE(beside != std::string::npos);
   CHECK(text.find("  MatMul") < beside);
   CHECK(text.find("  tp", beside) != std::string::npos);
+}
+
+const OpSpan* Find(const OpSpans& spans, const std::string& op) {
+  for (const OpSpan& span : spans.spans) {
+    if (op == span.op) return &span;
+  }
+  return nullptr;
+}
+
+TEST_CASE("each call is kept with its bytes, at the time by the host's clock when it ran") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const auto places = testing::Places::Make({.tp = 2});
+  REQUIRE_OK(places);
+  std::vector<OpSpans> taken;
+  MonotonicTime before, after;
+  for (const absl::Status& status : (*places)->OnEveryRank([&](int rank) -> absl::Status {
+         auto& [device, communicators, memory] = (**places)[rank];
+         StepProfile profile(*device);
+         profile.KeepSpans(100);
+         profile.Watch(true);
+         if (rank == 0) before = Clock::Real().Now();
+         CONVENE_RETURN_IF_ERROR(Backward(*device, *communicators.tp));
+         if (rank == 0) {
+           after = Clock::Real().Now();
+           taken = profile.TakeSpans();
+         }
+         return absl::OkStatus();
+       })) {
+    REQUIRE_OK(status);
+  }
+  REQUIRE(taken.size() == 4);
+  const OpSpan* const product = Find(taken[0], "MatMul");
+  const OpSpan* const sum = Find(taken[3], "communication/tp");
+  REQUIRE(product != nullptr);
+  REQUIRE(sum != nullptr);
+  CHECK(std::string(sum->detail.operation) == "all_reduce");
+  CHECK(sum->detail.bytes == sizeof(float));
+  CHECK(sum->detail.ranks == 2);
+  CHECK(product->detail.operation == nullptr);
+  const absl::Duration inexact = absl::Milliseconds(testing::OnGpus() ? 5 : 0);
+  for (const OpSpan* const span : {product, sum}) {
+    CHECK(span->begin >= before - inexact);
+    CHECK(span->begin <= span->end);
+    CHECK(span->end <= after + inexact);
+  }
 }
 
 // Sums of buckets, as gradients are reduced: over two ranks in a queue, then over a group of one.

@@ -33,17 +33,14 @@
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/op_reports.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/setup.h"
-#include "worker_runtime/trainer/step_profile.h"
 #include "worker_runtime/trainer/token_batch.h"
 
 namespace convene::worker {
 namespace {
-
-// Not profiled: the first steps also build kernels, choose algorithms and open connections.
-constexpr int64_t kUnprofiledSteps = 3;
 
 // The loop over steps and what happens between them.
 class Training {
@@ -80,7 +77,6 @@ class Training {
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
   absl::Status QueueStep();
-  absl::Status AwaitProfiledUpdate();
   absl::StatusOr<bool> Advance();
   absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time);
@@ -88,7 +84,6 @@ class Training {
   absl::Status ReportValidation(int64_t samples, double loss, int64_t counted_targets);
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
-  void WatchOps(bool wanted);
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
   // Whether work follows this step that needs an idle device.
   bool PausesAfter(int64_t step) const;
@@ -110,10 +105,8 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
-  std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
-  std::unique_ptr<StepProfile> profile_;    // rank 0 only, when asked for
-  int64_t profile_from_ = 0;                // steps before it also build what later ones reuse
-  absl::Duration profiled_time_;
+  std::unique_ptr<CheckpointSaver> saver_;   // made by Prepare; gone when Run returns
+  std::optional<OpReports> op_reports_;      // from the first step on
   int64_t step_ = 0;                         // finished
   std::optional<TokenBatch> ready_;          // of the step after the one that was queued last
   MonotonicTime last_time_;                  // when the last step ended, or the one under way began
@@ -239,7 +232,7 @@ absl::Status Training::QueueStep() {
   const auto batch_of = [this](int64_t step) {
     return loader_.Training(step * options_.global_batch_size);
   };
-  WatchOps(true);
+  op_reports_->Watch(step_);
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
   }
@@ -251,7 +244,7 @@ absl::Status Training::QueueStep() {
 }
 
 bool Training::PausesAfter(int64_t step) const {
-  return step == options_.steps || step == profile_from_ ||
+  return step == options_.steps || op_reports_->PausesAfter(step) ||
          IsDue(options_.checkpoint_every, step) || IsDue(options_.validation_every, step);
 }
 
@@ -287,7 +280,6 @@ absl::StatusOr<bool> Training::Advance() {
   progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
   const absl::Duration step_time = now - last_time_;
-  if (step_ > profile_from_) profiled_time_ += step_time;
   last_time_ = now;
   const absl::Status allowed = Record(result);
   if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested &&
@@ -300,21 +292,13 @@ absl::StatusOr<bool> Training::Advance() {
     CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
     return allowed;
   }
-  if (!engine_->is_in_flight()) CONVENE_RETURN_IF_ERROR(AwaitProfiledUpdate());
+  // On a GPU, and with an offloaded optimizer, a step's result is there before its update is done.
+  // On a CPU a step follows at once where nothing else does, though it is not yet in flight.
+  const bool is_update_late =
+      !engine_->is_in_flight() &&
+      (device_.kind() != DeviceKind::kCpu || (options_.offload_optimizer && PausesAfter(step_)));
+  CONVENE_RETURN_IF_ERROR(op_reports_->StepDone(step_, now, step_time, is_update_late));
   return result.stop_requested;
-}
-
-// On a GPU, and with an offloaded optimizer, a step's result is there before its update is done.
-// Where no step follows at once, a profile waits for it: its ops are counted, so their time must
-// be, and in this step. On a CPU a step follows at once where nothing else does, though it is not
-// yet in flight.
-absl::Status Training::AwaitProfiledUpdate() {
-  const bool waits =
-      device_.kind() != DeviceKind::kCpu || (options_.offload_optimizer && PausesAfter(step_));
-  if (profile_ == nullptr || !waits) return absl::OkStatus();
-  CONVENE_RETURN_IF_ERROR(device_.Synchronize(2 * options_.collective_timeout));
-  if (step_ > profile_from_) profiled_time_ += clock_.Now() - last_time_;
-  return absl::OkStatus();
 }
 
 // Returns whether to stop; then the validation may be incomplete.
@@ -323,7 +307,7 @@ absl::StatusOr<bool> Training::Validate() {
   if (end == 0) return false;
   ready_.reset();  // it lies in the loader, which is needed here
   progress_.Tell(step_, "validation");
-  WatchOps(false);
+  op_reports_->Pause();
   double loss = 0;
   int64_t counted_targets = 0;
   for (int64_t first = 0; first < end; first += options_.global_batch_size) {
@@ -382,11 +366,6 @@ absl::StatusOr<TrainingEnd> Training::Stop() {
   return TrainingEnd::kStopped;
 }
 
-// Ops are watched from the step after `profile_from_` on, outside of validations.
-void Training::WatchOps(bool wanted) {
-  if (profile_ != nullptr) profile_->Watch(wanted && step_ >= profile_from_);
-}
-
 absl::StatusOr<TrainingEnd> Training::Run() {
   absl::StatusOr<TrainingEnd> end = TrainToEnd();
   // After an error a save may be in flight, and the caller is about to close its connections.
@@ -401,8 +380,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
 
 absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(Prepare());
-  if (options_.profile && contract_.rank == 0) profile_ = std::make_unique<StepProfile>(device_);
-  profile_from_ = std::min(step_ + kUnprofiledSteps, options_.steps - 1);
+  op_reports_.emplace(options_, contract_.rank, step_, device_, clock_);
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
@@ -422,10 +400,11 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   CONVENE_RETURN_IF_ERROR(Validate().status());
-  if (profile_ != nullptr) {
-    reporter_->Say(profile_->Text(step_ - profile_from_, absl::ToDoubleSeconds(profiled_time_)));
+  if (reporter_ != nullptr) {
+    const std::string tables = op_reports_->Text(step_);
+    if (!tables.empty()) reporter_->Say(tables);
+    reporter_->Summary(step_);
   }
-  if (reporter_ != nullptr) reporter_->Summary(step_);
   return TrainingEnd::kFinished;
 }
 

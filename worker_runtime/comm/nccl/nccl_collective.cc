@@ -161,7 +161,7 @@ ncclResult_t NcclCollective::Queue(const CollectiveCall& call, ncclComm_t commun
 
 absl::Status NcclCollective::Start(absl::string_view operation, const CollectiveCall& call,
                                    Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
+  const OpScope scope(stream, profiled_as_.c_str(), DetailOf(call, size()));
   const cudaStream_t queue = stream.queue().stream();
   return session_->Start({.communicator = communicators_.collectives,
                           .order = order_,
@@ -217,18 +217,20 @@ absl::Status NcclCollective::OrderBehind(cudaStream_t stream, const Lane& lane) 
 }
 
 absl::StatusOr<PendingMessage> NcclCollective::StartMessage(
-    absl::string_view operation, const Lane& lane, ConstElements data, Stream& stream,
+    bool is_out, int peer, ConstElements data, Stream& stream,
     absl::FunctionRef<ncclResult_t(ncclComm_t)> queue) {
+  const Lane& lane = is_out ? lanes_[peer].to : lanes_[peer].from;
   CONVENE_CHECK(open_message_count_ < kOpenMessagesMax);
   CONVENE_RETURN_IF_ERROR(OrderBehind(stream.queue().stream(), lane));
-  CONVENE_RETURN_IF_ERROR(session_->Start({.communicator = lane.communicator,
-                                           .order = lane.order,
-                                           .group = name_,
-                                           .operation = std::string(operation),
-                                           .counted_as = "message",
-                                           .data = data,
-                                           .stream = lane.stream},
-                                          queue));
+  CONVENE_RETURN_IF_ERROR(
+      session_->Start({.communicator = lane.communicator,
+                       .order = lane.order,
+                       .group = name_,
+                       .operation = absl::StrCat(is_out ? "send to " : "recv from ", peer),
+                       .counted_as = "message",
+                       .data = data,
+                       .stream = lane.stream},
+                      queue));
   // The first place is nearly always free: callers wait for messages in about the order in which
   // they start.
   size_t place = messages_started_ % kOpenMessagesMax;
@@ -240,34 +242,31 @@ absl::StatusOr<PendingMessage> NcclCollective::StartMessage(
   }
   CONVENE_RETURN_IF_ERROR(Cuda(cudaEventRecord(open.over, lane.stream), "message"));
   open.id = ++messages_started_ * kOpenMessagesMax + place;
+  open.detail = MessageDetail(is_out, data.size_bytes());
   ++open_message_count_;
   return PendingMessage{.id = open.id};
 }
 
 absl::StatusOr<PendingMessage> NcclCollective::Send(ConstElements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  const Lane& lane = lanes_[peer].to;
-  return StartMessage(absl::StrCat("send to ", peer), lane, data, stream,
-                      [&](ncclComm_t communicator) {
-                        return ncclSend(data.data, data.count, TypeOf(data.dtype), /*peer=*/1,
-                                        communicator, lane.stream);
-                      });
+  return StartMessage(/*is_out=*/true, peer, data, stream, [&](ncclComm_t communicator) {
+    return ncclSend(data.data, data.count, TypeOf(data.dtype), /*peer=*/1, communicator,
+                    lanes_[peer].to.stream);
+  });
 }
 
 absl::StatusOr<PendingMessage> NcclCollective::StartRecv(Elements data, int peer, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(CheckPeer(peer));
-  const Lane& lane = lanes_[peer].from;
-  return StartMessage(absl::StrCat("recv from ", peer), lane, data, stream,
-                      [&](ncclComm_t communicator) {
-                        return ncclRecv(data.data, data.count, TypeOf(data.dtype), /*peer=*/0,
-                                        communicator, lane.stream);
-                      });
+  return StartMessage(/*is_out=*/false, peer, data, stream, [&](ncclComm_t communicator) {
+    return ncclRecv(data.data, data.count, TypeOf(data.dtype), /*peer=*/0, communicator,
+                    lanes_[peer].from.stream);
+  });
 }
 
 absl::Status NcclCollective::Wait(PendingMessage pending, Stream& stream) {
-  const OpScope scope(stream, profiled_as_.c_str());
   OpenMessage& open = open_messages_[pending.id % kOpenMessagesMax];
   CONVENE_CHECK(pending.id != 0 && open.id == pending.id);
+  const OpScope scope(stream, profiled_as_.c_str(), open.detail);
   open.id = 0;
   --open_message_count_;
   CONVENE_RETURN_IF_ERROR(session_->status());

@@ -97,6 +97,7 @@ class NcclCollective final : public Collective {
   struct OpenMessage {
     uint64_t id = 0;  // 0 = free
     cudaEvent_t over = nullptr;
+    OpDetail detail;
   };
   struct LanesOfPeer {
     Lane to;
@@ -116,8 +117,8 @@ class NcclCollective final : public Collective {
   absl::Status Meet(absl::string_view operation, Stream& stream, MonotonicTime deadline);
   absl::Status CheckPeer(int peer) const;
   // Queues one end of a message in its lane, behind all that `stream` holds.
-  absl::StatusOr<PendingMessage> StartMessage(absl::string_view operation, const Lane& lane,
-                                              ConstElements data, Stream& stream,
+  absl::StatusOr<PendingMessage> StartMessage(bool is_out, int peer, ConstElements data,
+                                              Stream& stream,
                                               absl::FunctionRef<ncclResult_t(ncclComm_t)> queue);
   // The lane's next operation begins after all that `stream` holds.
   absl::Status OrderBehind(cudaStream_t stream, const Lane& lane);
