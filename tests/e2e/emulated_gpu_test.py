@@ -6,6 +6,7 @@ FP32_DELTA is two units. In bf16 a unit in the last place of an activation is 2^
 moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
 """
 
+import json
 import shutil
 import unittest
 
@@ -46,6 +47,23 @@ class EmulatedGpuTest(ConveneTestCase):
         # The same bits whatever order threads and streams run in, op by op or as graphs.
         again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
         self.assertEqual(again, on_gpu)
+
+    def test_a_trace_shows_when_the_gpu_worked_by_the_hosts_clock(self):
+        trace = self.path("trace.json")
+        self.train(EMULATED_TRAIN, "traced", device="cuda", precision="fp32", trace="steps=2:3", trace_file=trace)
+        with open(trace, encoding="utf-8") as file:
+            slices = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+        steps = [event for event in slices if event["name"] in ("step 2", "step 3")]
+        passes = [event for event in slices if "microbatch" in event["args"]]
+        products = [event for event in slices if event["name"] == "MatMul"]
+        self.assertEqual(len(steps), 2)
+        self.assertEqual(len(passes), 2 * 2 * 3)  # steps, directions, micro batches
+        inexact = 5000
+        for event in passes:
+            self.assertGreater(event["ts"], min(step["ts"] for step in steps) - inexact)
+            self.assertLess(event["ts"] + event["dur"], max(step["ts"] + step["dur"] for step in steps) + inexact)
+            self.assertGreater(sum(event["ts"] <= product["ts"] and product["ts"] + product["dur"] <= event["ts"] + event["dur"] + 0.0015
+                                   for product in products), 5)
 
     def test_a_card_that_is_too_old_is_refused_before_anything_starts(self):
         train = self.start(EMULATED_TRAIN, *self.train_arguments(device="cuda"), CONVENE_EMULATED_CAPABILITY="75")

@@ -68,7 +68,7 @@ class OpProfile {
   // From now on each call is kept as a span, too, until it is taken: at most `most` of them. At
   // first none is. REQUIRES: the stream is idle, since a GPU's clock is compared with the host's.
   virtual void KeepSpans(size_t most) = 0;
-  // Takes the calls that are known to be over. It waits for none. Any thread, one at a time.
+  // Takes the calls that are known to be over. It waits for none. For the thread that queues work.
   virtual OpSpans TakeSpans() = 0;
 };
 

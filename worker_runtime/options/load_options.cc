@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/message.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/files.h"
@@ -217,6 +219,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"too_long", said.has_too_long() && !has_messages, kPlain},
       {"bf16_end_blocks", said.has_bf16_end_blocks() && said.precision() != "fp8",
        "without precision fp8 no block's products take 8-bit floats"},
+      {"trace_file", said.has_trace_file() && !said.has_trace(),
+       "no trace: nothing would be written there; choose --trace steps=10:12, or leave it out"},
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };
@@ -308,6 +312,23 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveTrace(const TrainConfig& config, TrainOptions* options) {
+  options->trace_file = config.trace_file();
+  if (!config.has_trace()) return absl::OkStatus();
+  StepRange steps;
+  absl::string_view text = config.trace();
+  const bool is_steps = absl::ConsumePrefix(&text, "steps=");
+  const std::vector<absl::string_view> ends = absl::StrSplit(text, ':');
+  if (!is_steps || ends.size() != 2 || !absl::SimpleAtoi(ends[0], &steps.first) ||
+      !absl::SimpleAtoi(ends[1], &steps.last)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("trace is \"", Utf8(config.trace(), 200),
+                     "\"; it can be steps=FIRST:LAST, such as steps=10:12"));
+  }
+  options->trace = steps;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -341,6 +362,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.metrics_file = config.metrics_file();
   options.profile = config.profile();
   options.comm_log = config.comm_log();
+  CONVENE_RETURN_IF_ERROR(ResolveTrace(config, &options));
   options.log_every = config.log_every();
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();

@@ -171,6 +171,22 @@ TEST_CASE("recompute is a word or a list of parts, and a wrong one is told all o
                "recompute_layers 9 must be from 1 to the model's layers, 8");
 }
 
+TEST_CASE("a trace names its steps, and its file only beside them") {
+  const TrainOptions options = Options({"--data", "a.txt", "--trace", "steps=10:12"});
+  REQUIRE(options.trace.has_value());
+  CHECK(options.trace->first == 10);
+  CHECK(options.trace->last == 12);
+  CHECK(options.trace_file == "trace.json");
+  CHECK_FALSE(Options({"--data", "a.txt"}).trace.has_value());
+  for (const char* wrong : {"10:12", "steps=10", "steps=10:12:14", "steps=a:b", "steps=", ""}) {
+    CAPTURE(wrong);
+    CHECK_STATUS(Load({"--data", "a.txt", "--trace", wrong}), kInvalid,
+                 "it can be steps=FIRST:LAST, such as steps=10:12");
+  }
+  CHECK_STATUS(Load({"--data", "a.txt", "--trace-file", "a.json"}), kInvalid,
+               "choose --trace steps=10:12");
+}
+
 TEST_CASE("the file wins over the defaults, and a flag over the file") {
   TempDir dir;
   const std::string path = dir.File("train.yaml");

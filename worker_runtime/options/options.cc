@@ -1,5 +1,6 @@
 #include "worker_runtime/options/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -53,6 +54,17 @@ absl::Status ValidateCounts(const TrainOptions& options) {
       " x sequence_length ", options.sequence_length, " is more tokens than can be counted; ",
       most_steps < 1 ? "choose a smaller global_batch_size or sequence_length"
                      : absl::StrCat("steps can be at most ", static_cast<int64_t>(most_steps))));
+}
+
+absl::Status ValidateTrace(const TrainOptions& options) {
+  if (!options.trace.has_value()) return absl::OkStatus();
+  const auto [first, last] = *options.trace;
+  if (1 <= first && first <= last && last <= options.steps) return absl::OkStatus();
+  const auto within = [&](int64_t step) { return std::clamp<int64_t>(step, 1, options.steps); };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "trace steps=", first, ":", last, " must be a first and a last step of the run's ",
+      options.steps, ": write steps=", within(std::min(first, last)), ":",
+      within(std::max(first, last))));
 }
 
 absl::Status ValidateOptimizer(const TrainOptions& options) {
@@ -415,6 +427,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateSurroundings(options));
   CONVENE_RETURN_IF_ERROR(ValidateCounts(options));
   CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
+  CONVENE_RETURN_IF_ERROR(ValidateTrace(options));
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));

@@ -36,6 +36,12 @@ enum class DataOrder { kConvene, kMegatron };
 // Messages that are longer than a sample.
 enum class TooLong { kCut, kDrop };
 
+// Steps of a run, which count from 1.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 // Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. The
 // defaults stand in proto/train_config.proto alone; the values below are only there until
 // LoadOptions has run.
@@ -91,6 +97,8 @@ struct TrainOptions {
   bool print_memory_plan = false;
   bool profile = false;
   bool comm_log = false;
+  std::optional<StepRange> trace;
+  std::string trace_file;
   double learning_rate = 0;
   double min_learning_rate = 0;
   int64_t warmup_steps = 0;

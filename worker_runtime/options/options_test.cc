@@ -211,6 +211,15 @@ TEST_CASE("what is out of range is named with its value and the right one") {
                "min_learning_rate 0.5 must be from 0 to learning_rate, which is 0.001");
   CHECK_STATUS(With([](TrainOptions& o) { o.warmup_steps = 101; }), kInvalid,
                "warmup_steps 101 must be from 0 to steps, which is 100");
+  CHECK_STATUS(With([](TrainOptions& o) { o.trace = StepRange{.first = 12, .last = 10}; }),
+               kInvalid,
+               "trace steps=12:10 must be a first and a last step of the run's 100: "
+               "write steps=10:12");
+  CHECK_STATUS(With([](TrainOptions& o) { o.trace = StepRange{.first = 90, .last = 101}; }),
+               kInvalid, "write steps=90:100");
+  CHECK_STATUS(With([](TrainOptions& o) { o.trace = StepRange{.first = 0, .last = 1}; }), kInvalid,
+               "write steps=1:1");
+  CHECK_OK(With([](TrainOptions& o) { o.trace = StepRange{.first = 100, .last = 100}; }));
   CHECK_STATUS(With([](TrainOptions& o) { o.weight_decay = -0.1; }), kInvalid, "weight_decay -0.1");
   CHECK_STATUS(With([](TrainOptions& o) { o.beta1 = 1; }), kInvalid,
                "beta1 1 must be at least 0 and less than 1");

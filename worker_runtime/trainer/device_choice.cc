@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/device_choice.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,9 +34,10 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   if (!options.cuda_graphs) return {};
   const int64_t microbatches = MicrobatchCount(CutOf(options, layout));
   if (!is_gpu) return {false, "off: on a CPU ops run when they are called"};
-  if (options.profile || options.comm_log) {
-    return {false, absl::StrCat("off: ", options.profile ? "--profile" : "--comm-log",
-                                " times single ops")};
+  for (const auto& [is_given, flag] :
+       {std::pair(options.profile, "--profile"), std::pair(options.comm_log, "--comm-log"),
+        std::pair(options.trace.has_value(), "--trace")}) {
+    if (is_given) return {false, absl::StrCat("off: ", flag, " times single ops")};
   }
   if (options.packed_documents) {
     return {false, "off: with packed documents attention's work changes from step to step"};

@@ -106,7 +106,7 @@ class Training {
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
   std::unique_ptr<CheckpointSaver> saver_;   // made by Prepare; gone when Run returns
-  std::optional<OpReports> op_reports_;      // from the first step on
+  std::optional<OpReports> op_reports_;      // made by Prepare
   int64_t step_ = 0;                         // finished
   std::optional<TokenBatch> ready_;          // of the step after the one that was queued last
   MonotonicTime last_time_;                  // when the last step ended, or the one under way began
@@ -194,6 +194,10 @@ absl::Status Training::Prepare() {
   }
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
+  op_reports_.emplace(options_, layout_, *communicators_.host, reporter_.get(), progress_, device_,
+                      step_);
+  CONVENE_RETURN_IF_ERROR(Agree(op_reports_->Open(), "open the trace's file",
+                                *communicators_.checkpoint, host_stream_));
   const bool is_own =
       resumed.has_value() && resumed->path == StepDirectory(options_.checkpoint_dir, step_);
   saver_ = std::make_unique<CheckpointSaver>(
@@ -232,7 +236,7 @@ absl::Status Training::QueueStep() {
   const auto batch_of = [this](int64_t step) {
     return loader_.Training(step * options_.global_batch_size);
   };
-  op_reports_->Watch(step_);
+  CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
   }
@@ -380,7 +384,6 @@ absl::StatusOr<TrainingEnd> Training::Run() {
 
 absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(Prepare());
-  op_reports_.emplace(options_, contract_.rank, step_, device_, clock_);
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());

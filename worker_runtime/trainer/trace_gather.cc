@@ -1,0 +1,130 @@
+#include "worker_runtime/trainer/trace_gather.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int kRoundTrips = 16;
+constexpr size_t kPieceBytes = 1 << 20;
+
+// A rank's question: the time by rank 0's clock, and where the file's time begins there.
+struct Answer {
+  int64_t now_ns = 0;
+  int64_t origin_ns = 0;
+};
+
+// Bytes on their way: a message's type says its size alone.
+Elements Bytes(void* data, size_t size) { return {data, size, DType::kE4M3}; }
+
+absl::Status Send(Collective& host, int peer, const void* data, size_t size) {
+  Stream stream = Stream::Cpu();
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage message,
+                           host.Send(Bytes(const_cast<void*>(data), size), peer, stream));
+  return host.Wait(message, stream);
+}
+
+absl::Status Receive(Collective& host, int peer, void* data, size_t size) {
+  Stream stream = Stream::Cpu();
+  CONVENE_ASSIGN_OR_RETURN(const PendingMessage message,
+                           host.StartRecv(Bytes(data, size), peer, stream));
+  return host.Wait(message, stream);
+}
+
+MonotonicTime FromNanoseconds(int64_t nanoseconds) {
+  return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
+}
+int64_t Nanoseconds(MonotonicTime time) { return absl::ToInt64Nanoseconds(time.since_epoch()); }
+
+// The part of rank 0: the answers to `peer`, and its events.
+absl::Status Serve(Clock& clock, Collective& host, int peer, MonotonicTime origin,
+                   absl::FunctionRef<void(absl::string_view)> write) {
+  char question = 0;
+  for (int i = 0; i < kRoundTrips; ++i) {
+    CONVENE_RETURN_IF_ERROR(Receive(host, peer, &question, sizeof(question)));
+    const Answer answer{.now_ns = Nanoseconds(clock.Now()), .origin_ns = Nanoseconds(origin)};
+    CONVENE_RETURN_IF_ERROR(Send(host, peer, &answer, sizeof(answer)));
+  }
+  uint64_t size = 0;
+  CONVENE_RETURN_IF_ERROR(Receive(host, peer, &size, sizeof(size)));
+  std::string piece;
+  for (uint64_t done = 0; done < size; done += piece.size()) {
+    piece.resize(std::min<uint64_t>(kPieceBytes, size - done));
+    CONVENE_RETURN_IF_ERROR(Receive(host, peer, piece.data(), piece.size()));
+    write(piece);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Deliver(const RankTrace& trace, Clock& clock, Collective& host) {
+  std::vector<RoundTrip> trips;
+  Answer answer;
+  for (int i = 0; i < kRoundTrips; ++i) {
+    const char question = 0;
+    RoundTrip trip{.sent = clock.Now()};
+    CONVENE_RETURN_IF_ERROR(Send(host, 0, &question, sizeof(question)));
+    CONVENE_RETURN_IF_ERROR(Receive(host, 0, &answer, sizeof(answer)));
+    trip.received = clock.Now();
+    trip.other = FromNanoseconds(answer.now_ns);
+    trips.push_back(trip);
+  }
+  const std::string events = TraceEvents(trace, OffsetBy(trips), FromNanoseconds(answer.origin_ns));
+  const uint64_t size = events.size();
+  CONVENE_RETURN_IF_ERROR(Send(host, 0, &size, sizeof(size)));
+  for (size_t done = 0; done < events.size(); done += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, events.size() - done);
+    CONVENE_RETURN_IF_ERROR(Send(host, 0, events.data() + done, piece));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status GatherTrace(const RankTrace& trace, Clock& clock, Collective& host,
+                         absl::FunctionRef<void(absl::string_view)> write) {
+  if (host.rank() != 0) return Deliver(trace, clock, host);
+  const MonotonicTime origin = trace.steps.front().begin;
+  write(kTraceHead);
+  const std::string own = TraceEvents(trace, {}, origin);
+  for (size_t done = 0; done < own.size(); done += kPieceBytes) {
+    write(absl::string_view(own).substr(done, kPieceBytes));
+  }
+  for (int peer = 1; peer < host.size(); ++peer) {
+    write(kTraceBetween);
+    CONVENE_RETURN_IF_ERROR(Serve(clock, host, peer, origin, write));
+  }
+  write(kTraceEnd);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd file,
+                           OpenFile(absl::StrCat(path, ".tmp"), O_WRONLY | O_CREAT | O_TRUNC));
+  return std::unique_ptr<TraceFile>(new TraceFile(path, std::move(file)));
+}
+
+TraceFile::~TraceFile() {
+  if (file_.valid()) unlink(absl::StrCat(path_, ".tmp").c_str());
+}
+
+void TraceFile::Write(absl::string_view piece) {
+  if (status_.ok()) status_ = WriteAll(file_.get(), piece, path_);
+}
+
+absl::Status TraceFile::Finish() {
+  if (status_.ok()) status_ = RenameFile(absl::StrCat(path_, ".tmp"), path_);
+  if (status_.ok()) file_ = UniqueFd();
+  return status_;
+}
+
+}  // namespace convene::worker
