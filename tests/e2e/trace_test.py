@@ -12,7 +12,6 @@ import unittest
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase
 
 MICROBATCHES = 4
-CHUNKS = 2  # one on each of two stages
 
 
 def end_of(event):
@@ -56,8 +55,10 @@ class TraceTest(ConveneTestCase):
             open_until.append(end_of(event))
 
     def test_the_passes_of_a_pipeline_are_shown_on_one_clock(self):
-        text = self.train(4, "--trace", "steps=2:3")
-        self.assertIn("trace of steps 2 to 3: ", text)
+        # Rank 0 watches step 4, too, for its table.
+        text = self.train(4, "--trace", "steps=5:6", "--comm-log")
+        self.assertIn("trace of steps 5 to 6: ", text)
+        self.assertIn("communication of 3 steps", text)
         threads, names = self.slices()
         self.assertEqual([names[rank]["process_name", None] for rank in sorted(names)],
                          ["rank 0: pp 0, dp 0", "rank 1: pp 0, dp 1", "rank 2: pp 1, dp 0", "rank 3: pp 1, dp 1"])
@@ -65,7 +66,7 @@ class TraceTest(ConveneTestCase):
         for (rank, thread), slices in threads.items():
             self.assert_nested(slices)
             if thread == "steps":
-                self.assertEqual([event["name"] for event in slices], ["step 2", "step 3"])
+                self.assertEqual([event["name"] for event in slices], ["step 5", "step 6"])
             if thread == "communication":
                 sums = [event["args"] for event in slices if event["name"] == "dp reduce_scatter"]
                 self.assertEqual({(call["axis"], call["ranks"]) for call in sums}, {("dp", 2)})

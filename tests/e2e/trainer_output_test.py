@@ -90,6 +90,7 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertEqual(calls, "1.0")
         self.assertAlmostEqual(float(algbw), float(megabytes) / float(milliseconds), delta=0.05 * float(algbw) + 0.001)
         self.assertAlmostEqual(float(busbw), float(algbw) / 2, delta=0.001)  # (n - 1) / n of two ranks
+        self.assertEqual(lines["pp recv"][:2], ["4.0", "0.008"])  # a row of 32 x 64 floats
         self.assertEqual(lines["pp recv"][3:], ["-", "-", "-"])
 
     def test_a_stop_costs_the_rest_of_the_step_that_runs(self):

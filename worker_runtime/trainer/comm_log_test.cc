@@ -53,28 +53,28 @@ TEST_CASE("a collective of the main stream hides nothing, and hides no other one
       {Op(0, 10),
        Call("communication/tp", {.operation = "all_reduce", .bytes = 1, .ranks = 2}, 10, 20)},
       {Call("communication/dp", kSum, 0, 20)});
-  CHECK_THAT(text, Catch::Contains("0.0%\n"));
-  CHECK_THAT(text, Catch::Contains("50.0%\n"));
+  CHECK_THAT(text, Catch::Contains(" 0.0%\n"));
+  CHECK_THAT(text, Catch::Contains(" 50.0%\n"));
 }
 
 TEST_CASE("passes do not count as arithmetic, since ranks wait within them") {
   CommLog log;
   const OpSpan pass = Call("forward", {.chunk = 0, .microbatch = 0}, 0, 100);
   CHECK_THAT(TextOf(log, {Op(0, 10), pass}, {Call("communication/dp", kSum, 0, 100)}),
-             Catch::Contains("10.0%\n"));
+             Catch::Contains(" 10.0%\n"));
 }
 
 TEST_CASE("a collective that ends behind the known ops waits for those that run beside it") {
   CommLog log;
   log.Add({{.spans = {Op(0, 10)}}, {.spans = {Call("communication/dp", kSum, 5, 25)}}});
-  CHECK_THAT(TextOf(log, {Op(10, 20), Op(24, 30)}, {}), Catch::Contains("80.0%\n"));
+  CHECK_THAT(TextOf(log, {Op(10, 20), Op(24, 30)}, {}), Catch::Contains(" 80.0%\n"));
 }
 
 TEST_CASE("a collective that is known a step late is compared with the ops of its own step") {
   CommLog log;
   log.Add({{.spans = {Op(0, 10)}}, {}});
   CHECK_THAT(TextOf(log, {Op(30, 40)}, {Call("communication/dp", kSum, 0, 20)}),
-             Catch::Contains("50.0%\n"));
+             Catch::Contains(" 50.0%\n"));
 }
 
 TEST_CASE("messages have no bandwidth, groups of one no line, and calls without room are told") {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -31,11 +32,13 @@ class ShiftedClock final : public Clock {
   const absl::Duration shift_;
 };
 
-RankTrace TraceOf(int rank, MonotonicTime begin, size_t calls = 0) {
-  const OpSpan call{.op = "MatMul", .begin = begin, .end = begin + absl::Microseconds(1)};
+// The last call is another op.
+RankTrace TraceOf(int rank, MonotonicTime begin, size_t calls = 1) {
+  std::vector<OpSpan> spans(calls, {.op = "MatMul", .begin = begin, .end = begin});
+  spans.push_back({.op = "AdamW", .begin = begin, .end = begin});
   return {.rank = rank,
           .steps = {{.step = 2, .begin = begin, .end = begin + absl::Milliseconds(1)}},
-          .streams = {{.name = "compute", .calls = {.spans = std::vector(calls, call)}}}};
+          .streams = {{.name = "compute", .calls = {.spans = std::move(spans)}}}};
 }
 
 TEST_CASE("the events of ranks with other clocks come in rank 0's time, in pieces") {
@@ -72,6 +75,8 @@ TEST_CASE("the events of ranks with other clocks come in rank 0's time, in piece
     const size_t at = file.find(slice);
     REQUIRE(at != std::string::npos);
     CHECK(std::abs(std::strtod(file.c_str() + at + slice.size(), nullptr)) < 20'000);  // us
+    const std::string last = "{\"ph\":\"X\",\"pid\":" + rank + ",\"tid\":1,\"name\":\"AdamW\",";
+    CHECK(file.find(last) != std::string::npos);
   }
 }
 

@@ -13,8 +13,8 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Minutes(5);
 // The host's clock and the GPU's are compared so many times; the shortest round trip counts.
 constexpr int kRoundTrips = 8;
-// An older anchor is replaced: a float of 4 s is exact to half a microsecond.
-constexpr double kAnchorMilliseconds = 4000;
+// An older anchor is replaced: a float of 250 ms is exact to 15 ns.
+constexpr double kAnchorMilliseconds = 250;
 
 }  // namespace
 

@@ -1,0 +1,46 @@
+"""Bugs planted in what a run tells about its ops: --comm-log and --trace."""
+
+from planting import Mutation
+
+TRAINER = 'worker_runtime/trainer'
+LOG = f'{TRAINER}/comm_log.cc'
+TRACE = f'{TRAINER}/trace.cc'
+GATHER = f'{TRAINER}/trace_gather.cc'
+REPORTS = f'{TRAINER}/op_reports.cc'
+CUDA = 'worker_runtime/device/cuda/cuda_profile.cc'
+HOST = 'worker_runtime/device/host_profile.cc'
+LOGGED = f'//{TRAINER}:comm_log_test'
+TRACED = f'//{TRAINER}:trace_test'
+RUN = '//tests/e2e:trace_test'
+PROFILED = '//worker_runtime/device:host_profile_test'
+ON_A_GPU = '//tests/e2e:emulated_gpu_test'
+
+MUTATIONS = [
+    Mutation('a pass hides what it waits for', LOG, '} else if (!is_pass) {', '} else if (!is_pass || span.detail.chunk >= 0) {', LOGGED),
+    Mutation('a collective is compared before the ops beside it are known', LOG,
+             'if (!computing_.empty()) Settle(computing_.back().end);', 'Settle(MonotonicTime::InfiniteFuture());', LOGGED),
+    Mutation('the ops of the last step are forgotten at once', LOG,
+             'computing_.begin() + computing_before_);', 'computing_.end());', LOGGED),
+    Mutation("a collective of the main stream hides another stream's", LOG,
+             'Count(span, 0);\n', 'Count(span, 0);\n      computing_.push_back({span.begin, span.end});\n', LOGGED),
+    Mutation('an all-reduce counts as one half of itself', 'worker_runtime/comm/collective.h', 'return 2 * others;', 'return others;', LOGGED),
+    Mutation("a rank's clock is moved the wrong way", TRACE, 'origin_ + offset_', 'origin_ - offset_', TRACED),
+    Mutation('a clock is compared by the longest round trip', TRACE, 'return a.received - a.sent < b.received - b.sent;',
+             'return b.received - b.sent < a.received - a.sent;', TRACED),
+    Mutation('the way to the other clock takes no time', TRACE, 'best.other - (best.sent + half)', 'best.other - best.sent', TRACED),
+    Mutation('an op ends behind its pass', TRACE, 'is_within ? std::min(call.end, pass_end)', 'is_within ? call.end', TRACED),
+    Mutation('no comma stands between two ranks', GATHER, 'write(kTraceBetween);', 'write("");', RUN),
+    Mutation('the first piece of a rank comes again and again', GATHER, 'events.data() + done, piece', 'events.data(), piece', RUN + ' ' + TRACED),
+    Mutation('a resumed run waits for a step that is done', REPORTS, 'std::max(wanted.first, first_step + 1)', 'wanted.first', RUN),
+    Mutation('ops of other steps are in the trace', REPORTS, 'if (!Traces(step)) return;\n', '', RUN),
+    Mutation('a file that nobody can write is found out at the end', REPORTS,
+             'if (!traced_.has_value() || reporter_ == nullptr) return absl::OkStatus();\n  absl',
+             'if (options_.steps > 0) return absl::OkStatus();\n  absl', RUN),
+    Mutation('a pass counts as an op', HOST, 'pass_.end = clock_.Now();', 'pass_.end = clock_.Now();\n  ++TimeOf(pass_.op, times_).calls;', PROFILED),
+    Mutation('calls without room are not told', HOST, '++kept_.left_out;', '', PROFILED),
+    Mutation("a GPU's passes are not kept", CUDA, 'spans_.push_back(std::exchange(pass_, {}));',
+             'pass_ = {};', ON_A_GPU),
+    Mutation("a GPU's clock is not compared with the host's", CUDA, 'anchor_time_ = before + trip / 2;',
+             'anchor_time_ = MonotonicTime();', ON_A_GPU),
+    Mutation("an anchor that is replaced keeps the old one's time", CUDA, 'anchor_time_ = kept.end;', '', ON_A_GPU),
+]
