@@ -11,6 +11,9 @@
 namespace convene::worker {
 namespace {
 
+// The streams' numbers follow. No thread is 0, which is the kernel's idle thread elsewhere.
+constexpr int kStepsThread = 1;
+
 // The events of one process.
 class Events {
  public:
@@ -102,12 +105,12 @@ std::string TraceEvents(const RankTrace& trace, const ClockOffset& clock, Monoto
   events.Label(absl::StrCat(
       absl::StrFormat("clock exact to %.1f us", absl::ToDoubleMicroseconds(clock.error)),
       left_out > 0 ? absl::StrCat(", ", left_out, " calls left out for want of room") : ""));
-  events.Name(0, "steps");
+  events.Name(kStepsThread, "steps");
   for (const TraceStep& step : trace.steps) {
-    events.Slice(0, absl::StrCat("step ", step.step), "", step.begin, step.end);
+    events.Slice(kStepsThread, absl::StrCat("step ", step.step), "", step.begin, step.end);
   }
   for (size_t i = 0; i < trace.streams.size(); ++i) {
-    const int thread = static_cast<int>(i) + 1;
+    const int thread = kStepsThread + 1 + static_cast<int>(i);
     events.Name(thread, trace.streams[i].name);
     AddCalls(thread, trace.streams[i].calls.spans, events);
   }

@@ -71,11 +71,11 @@ TEST_CASE("the events of ranks with other clocks come in rank 0's time, in piece
   CHECK(absl::EndsWith(file, kTraceEnd));
   for (const std::string rank : {"0", "1", "2"}) {
     const std::string slice =
-        "{\"ph\":\"X\",\"pid\":" + rank + ",\"tid\":0,\"name\":\"step 2\",\"ts\":";
+        "{\"ph\":\"X\",\"pid\":" + rank + ",\"tid\":1,\"name\":\"step 2\",\"ts\":";
     const size_t at = file.find(slice);
     REQUIRE(at != std::string::npos);
     CHECK(std::abs(std::strtod(file.c_str() + at + slice.size(), nullptr)) < 20'000);  // us
-    const std::string last = "{\"ph\":\"X\",\"pid\":" + rank + ",\"tid\":1,\"name\":\"AdamW\",";
+    const std::string last = "{\"ph\":\"X\",\"pid\":" + rank + ",\"tid\":2,\"name\":\"AdamW\",";
     CHECK(file.find(last) != std::string::npos);
   }
 }

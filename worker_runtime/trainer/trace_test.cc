@@ -36,12 +36,12 @@ TEST_CASE("a rank is a process, a stream a thread, a call a slice in rank 0's ti
         R"({"ph":"M","pid":3,"name":"process_name","args":{"name":"rank 3: pp 1, dp 0"}},
 {"ph":"M","pid":3,"name":"process_sort_index","args":{"sort_index":3}},
 {"ph":"M","pid":3,"name":"process_labels","args":{"labels":"clock exact to 2.0 us, 7 calls left out for want of room"}},
-{"ph":"M","pid":3,"tid":0,"name":"thread_name","args":{"name":"steps"}},
-{"ph":"M","pid":3,"tid":0,"name":"thread_sort_index","args":{"sort_index":0}},
-{"ph":"X","pid":3,"tid":0,"name":"step 10","ts":30.000,"dur":200.000,"args":{}},
-{"ph":"M","pid":3,"tid":1,"name":"thread_name","args":{"name":"communication"}},
+{"ph":"M","pid":3,"tid":1,"name":"thread_name","args":{"name":"steps"}},
 {"ph":"M","pid":3,"tid":1,"name":"thread_sort_index","args":{"sort_index":1}},
-{"ph":"X","pid":3,"tid":1,"name":"dp all_reduce","ts":40.000,"dur":20.000,"args":{"axis":"dp","bytes":64,"ranks":2}})");
+{"ph":"X","pid":3,"tid":1,"name":"step 10","ts":30.000,"dur":200.000,"args":{}},
+{"ph":"M","pid":3,"tid":2,"name":"thread_name","args":{"name":"communication"}},
+{"ph":"M","pid":3,"tid":2,"name":"thread_sort_index","args":{"sort_index":2}},
+{"ph":"X","pid":3,"tid":2,"name":"dp all_reduce","ts":40.000,"dur":20.000,"args":{"axis":"dp","bytes":64,"ranks":2}})");
 }
 
 TEST_CASE("a pass stands before its ops, and holds also one that seems to end behind it") {
