@@ -94,6 +94,15 @@ class TraceTest(ConveneTestCase):
                 for end, begin in zip(ends, begins):
                     self.assertLess(end, begin + 2 * inexact + 0.002)
 
+    def test_a_long_trace_is_cut_and_says_so(self):
+        self.train(1, "--trace", "steps=1:90", steps=90, pp_size=1, layers=2, global_batch_size=32)
+        threads, names = self.slices()
+        calls = len(threads[0, "compute"])
+        self.assertRegex(names[0]["process_labels", None], r"^clock exact to 0.0 us, \d+ calls left out for want of room$")
+        self.assertGreater(calls, 50000)
+        self.assertLessEqual(calls, 100000)
+        self.assertEqual(len(threads[0, "steps"]), 90)
+
     def test_what_is_traced_changes_no_result(self):
         losses = []
         for flags in ((), ("--trace", "steps=1:6", "--profile", "--comm-log")):

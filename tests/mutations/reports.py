@@ -33,6 +33,7 @@ MUTATIONS = [
     Mutation('the first piece of a rank comes again and again', GATHER, 'events.data() + done, piece', 'events.data(), piece', RUN + ' ' + TRACED),
     Mutation('a resumed run waits for a step that is done', REPORTS, 'std::max(wanted.first, first_step + 1)', 'wanted.first', RUN),
     Mutation('ops of other steps are in the trace', REPORTS, 'if (!Traces(step)) return;\n', '', RUN),
+    Mutation('a long trace fills the memory and the disk', REPORTS, 'most - trace_calls_)', 'most)', RUN),
     Mutation('a file that nobody can write is found out at the end', REPORTS,
              'if (!traced_.has_value() || reporter_ == nullptr) return absl::OkStatus();\n  absl',
              'if (options_.steps > 0) return absl::OkStatus();\n  absl', RUN),
