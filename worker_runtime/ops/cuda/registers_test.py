@@ -16,8 +16,8 @@ def registers(ptxas: str) -> Dict[str, int]:
     """Of each kernel for sm_90 by its name, such as "RowsInRegisters<float, 1>"."""
     text = subprocess.run(['c++filt'], input=ptxas, check=True, capture_output=True, text=True).stdout
     found = re.findall(r"Compiling entry function '(.*?)' for 'sm_90'.*?Used (\d+) registers", text, re.DOTALL)
-    return {name.split('(anonymous namespace)::', 1)[1].split('(', 1)[0].replace('convene::worker::', ''): int(count)
-            for name, count in found}
+    found = [(name.split('::cuda::', 1)[1].replace('(anonymous namespace)::', '', 1), count) for name, count in found]
+    return {name.split('(', 1)[0].replace('convene::worker::', ''): int(count) for name, count in found}
 
 
 class RegistersTest(unittest.TestCase):
