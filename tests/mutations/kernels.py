@@ -10,7 +10,11 @@ FLASH = f'{OPS}/attention/flash_attention.cu'
 
 MUTATIONS = [
     Mutation('no barrier between the warps and the first one', f'{OPS}/cross_entropy.cu',
-             '__syncthreads();', '', KERNELS + 'forward'),
+             '__syncthreads();\n  if (thread >= kWarp)', 'if (thread >= kWarp)', KERNELS + 'forward'),
+    Mutation("no barrier between a row's statistics and its gradient", f'{OPS}/cross_entropy.cu',
+             'may change.\n    __syncthreads();', 'may change.', KERNELS + 'reverse'),
+    Mutation('a block leaves out its last row', f'{OPS}/cross_entropy.cu',
+             'row < rows; row += gridDim.x) {\n    T* x', 'row + 1 < rows; row += gridDim.x) {\n    T* x', KERNELS + 'forward'),
     Mutation('no barrier in the sum of a block', f'{OPS}/vector.cuh',
              '__syncthreads();\n  return WarpSum', 'return WarpSum', KERNELS + 'forward'),
     Mutation('one scratch for two rows in turn', f'{OPS}/rms_norm_backward.cu',

@@ -170,7 +170,7 @@ MUTATIONS = [
              'const bool shares_norms = pass.around.rows->is_split() && pass.deferred < 0;', 'const bool shares_norms = false;',
              '//worker_runtime/trainer/testing:layout_bits_test', 'sequence parallel'),
     Mutation('a token that does not count teaches', f'{RUNTIME}/ops/cpu/cross_entropy.cc',
-             'if (target < 0) {', 'if (target < -1) {', LAYOUTS, '1'),
+             'if (!counts) {', 'if (false) {', LAYOUTS, '1'),
     Mutation("a message's slot is free once its reader has begun", LOWER,
              'gradients.push_back({begins_[rank][input], lowest > 0 ? SentUntil(rank, end) : end, chunk,',
              'gradients.push_back({begins_[rank][input], end, chunk,', LOWERED, '8'),

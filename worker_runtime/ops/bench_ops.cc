@@ -177,6 +177,11 @@ void AddVocabulary(const BenchInputs& in, std::vector<BenchOp>& ops) {
                                         set.Take<float>(2 * rows), in.scale, set.Take<T>(logits),
                                         in.stream);
                  }});
+  ops.push_back({"cross_entropy_at_once (in place)", 2 * logit_bytes, [=](Pieces& set) {
+                   CrossEntropyAtOnce(rows, 0, vocabulary, in.tokens, in.scale,
+                                      set.Take<float>(rows), set.Take<float>(2 * rows),
+                                      set.Take<T>(logits), in.stream);
+                 }});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Cross-entropy over a slice of the vocabulary, in the local parts between which the
 // vocabulary-parallel loss communicates (Shoeybi et al. 2019, Megatron-LM, section 3). Two passes
 // over the logits: statistics (the online softmax of Milakov and Gimelshein 2018), then the
-// gradient in place.
+// gradient in place. Where nothing is communicated between them, CrossEntropyAtOnce makes both.
 //
 // logits: (rows, vocabulary_end - vocabulary_begin), the columns [begin, end) of all logits. A
 // target < 0 marks a token that does not count. T: float or BFloat16; arithmetic in float.
@@ -43,5 +43,12 @@ template <typename T>
 void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
                           const int32_t* targets, const float* row_max, const float* sums,
                           const float* gradient_scale, T* logits, Stream& stream);
+
+// CrossEntropyStatistics, then CrossEntropyGradient, to the bit: for a slice that is the whole
+// vocabulary. Each row's gradient follows its statistics at once, while the row is in the cache.
+template <typename T>
+void CrossEntropyAtOnce(int rows, int vocabulary_begin, int vocabulary_end, const int32_t* targets,
+                        const float* gradient_scale, float* row_max, float* sums, T* logits,
+                        Stream& stream);
 
 }  // namespace convene::worker

@@ -336,6 +336,25 @@ TEMPLATE_TEST_CASE("cross-entropy agrees with the reference, ignored and foreign
   }
 }
 
+TEMPLATE_TEST_CASE("cross-entropy at once gives the bits of statistics and gradient", "", float,
+                   BFloat16) {
+  for (const auto& shape : kRowShapes) {
+    CAPTURE(shape.rows, shape.columns);
+    const auto targets = Integers(shape.rows, 1, -2, shape.columns);
+    const auto logits = NumbersOf<TestType>(shape.size(), 2, 12);
+    const float scale = 0.125f;
+    Outputs<float> apart =
+        CrossEntropy<TestType>(shape.rows, 0, shape.columns, targets, logits, scale);
+    apart.pop_back();  // the loss
+    auto x = Store<TestType>(logits);
+    std::vector<float> row_max(shape.rows), sums(2 * shape.rows);
+    CrossEntropyAtOnce(shape.rows, 0, shape.columns, targets.data(), &scale, row_max.data(),
+                       sums.data(), x.data(), AnyStream());
+    const bool are_same = Outputs<float>{Load(x), row_max, sums} == apart;
+    CHECK(are_same);
+  }
+}
+
 TEST_CASE("cross-entropy over two slices is that over the whole vocabulary") {
   const int rows = 5;
   const int columns = 24;

@@ -33,8 +33,14 @@ absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int ro
                                             const CrossEntropyBuffers& buffers, double* loss_sum,
                                             T* logits, Collective& tp, Stream& stream) {
   const size_t count = rows;
-  CrossEntropyStatistics(rows, slice.begin, slice.end, targets, logits, buffers.row_max,
-                         buffers.sums, stream);
+  const bool at_once = tp.size() == 1 && gradient_scale != nullptr;
+  if (at_once) {
+    CrossEntropyAtOnce(rows, slice.begin, slice.end, targets, gradient_scale, buffers.row_max,
+                       buffers.sums, logits, stream);
+  } else {
+    CrossEntropyStatistics(rows, slice.begin, slice.end, targets, logits, buffers.row_max,
+                           buffers.sums, stream);
+  }
   if (tp.size() > 1) {
     Copy(rows, buffers.row_max, buffers.slice_max, stream);
     CONVENE_RETURN_IF_ERROR(
@@ -45,7 +51,7 @@ absl::Status VocabularyParallelCrossEntropy(const VocabularySlice& slice, int ro
   }
   CrossEntropyLoss(rows, targets, buffers.row_max, buffers.sums, loss_sum, buffers.workspace,
                    stream);
-  if (gradient_scale != nullptr) {
+  if (gradient_scale != nullptr && !at_once) {
     CrossEntropyGradient(rows, slice.begin, slice.end, targets, buffers.row_max, buffers.sums,
                          gradient_scale, logits, stream);
   }

@@ -16,6 +16,30 @@ namespace {
 constexpr double kStatisticsNanoseconds = 0.3;  // an element
 constexpr double kGradientNanoseconds = 0.25;
 
+// `target`: the column of the row's target; outside of [0, columns) where it is not of this slice.
+template <typename T>
+void RowStatistics(int columns, int target, const T* logits, float* row_max, float* sums) {
+  const bool is_here = target >= 0 && target < columns;
+  *row_max = Max(columns, logits);
+  sums[0] = ExpSum(columns, *row_max, logits);
+  sums[1] = is_here ? Widen(logits[target]) : 0.0f;
+}
+
+template <typename T>
+void RowGradient(int columns, int target, bool counts, float row_max, float sum, float scale,
+                 T* logits) {
+  if (!counts) {
+    std::fill_n(logits, columns, T(0.0f));
+    return;
+  }
+  const bool is_here = target >= 0 && target < columns;
+  T* const target_logit = logits + (is_here ? target : 0);
+  // In float, before the gradient is rounded: near the end of training the two parts nearly cancel.
+  const float target_gradient = scale * (std::exp(Widen(*target_logit) - row_max) / sum - 1.0f);
+  ScaledExpInPlace(columns, row_max, scale / sum, logits);
+  if (is_here) Narrow(target_gradient, target_logit);
+}
+
 }  // namespace
 
 template <typename T>
@@ -24,12 +48,8 @@ void CrossEntropyStatistics(int rows, int vocabulary_begin, int vocabulary_end,
                             Stream& /*stream*/) {
   const int columns = vocabulary_end - vocabulary_begin;
   ForPieces(kStatisticsNanoseconds * rows * columns, rows, [=](int64_t row) {
-    const T* logits_row = logits + row * columns;
-    const int target = targets[row];
-    const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
-    row_max[row] = Max(columns, logits_row);
-    sums[2 * row] = ExpSum(columns, row_max[row], logits_row);
-    sums[2 * row + 1] = is_here ? Widen(logits_row[target - vocabulary_begin]) : 0.0f;
+    RowStatistics(columns, targets[row] - vocabulary_begin, logits + row * columns, row_max + row,
+                  sums + 2 * row);
   });
 }
 
@@ -59,24 +79,28 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
   const int columns = vocabulary_end - vocabulary_begin;
   const float scale = *gradient_scale;
   ForPieces(kGradientNanoseconds * rows * columns, rows, [=](int64_t row) {
+    RowGradient(columns, targets[row] - vocabulary_begin, targets[row] >= 0, row_max[row],
+                sums[2 * row], scale, logits + row * columns);
+  });
+}
+
+template <typename T>
+void CrossEntropyAtOnce(int rows, int vocabulary_begin, int vocabulary_end, const int32_t* targets,
+                        const float* gradient_scale, float* row_max, float* sums, T* logits,
+                        Stream& /*stream*/) {
+  const int columns = vocabulary_end - vocabulary_begin;
+  const float scale = *gradient_scale;
+  const double nanoseconds = kStatisticsNanoseconds + kGradientNanoseconds;
+  ForPieces(nanoseconds * rows * columns, rows, [=](int64_t row) {
     T* logits_row = logits + row * columns;
-    const int target = targets[row];
-    if (target < 0) {
-      std::fill_n(logits_row, columns, T(0.0f));
-      return;
-    }
-    const bool is_here = target >= vocabulary_begin && target < vocabulary_end;
-    T* const target_logit = logits_row + (is_here ? target - vocabulary_begin : 0);
-    // In float, before the gradient is rounded: near the end of training the two parts nearly
-    // cancel.
-    const float target_gradient =
-        scale * (std::exp(Widen(*target_logit) - row_max[row]) / sums[2 * row] - 1.0f);
-    ScaledExpInPlace(columns, row_max[row], scale / sums[2 * row], logits_row);
-    if (is_here) Narrow(target_gradient, target_logit);
+    const int target = targets[row] - vocabulary_begin;
+    RowStatistics(columns, target, logits_row, row_max + row, sums + 2 * row);
+    RowGradient(columns, target, targets[row] >= 0, row_max[row], sums[2 * row], scale, logits_row);
   });
 }
 
 CONVENE_INSTANTIATE(CrossEntropyStatistics);
 CONVENE_INSTANTIATE(CrossEntropyGradient);
+CONVENE_INSTANTIATE(CrossEntropyAtOnce);
 
 }  // namespace convene::worker::cpu

@@ -1,5 +1,6 @@
 // Cross-entropy over a slice of the vocabulary: statistics read the logits once, the gradient reads
-// and overwrites them once. A block per row.
+// and overwrites them once. A block per row; where one kernel makes both, a block goes through
+// every blocks-th row.
 #include <cmath>
 #include <cstdint>
 
@@ -68,18 +69,16 @@ __device__ __forceinline__ RowCut Cut(const T* row, int columns) {
   return CutRow(reinterpret_cast<uintptr_t>(row), sizeof(T), columns);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kMaxThreads)
-    Statistics(int vocabulary_begin, int columns, const int32_t* targets, const T* logits,
-               float* row_max, float* sums) {
+// A row's maximum and sum, in the block's first thread. `is_constant`: no thread writes the logits
+// during the kernel.
+template <bool is_constant, typename T>
+__device__ __forceinline__ OnlineSum<T> RowStatistics(const T* x, const RowCut& cut) {
   constexpr int kWidth = kWide<T>;
   __shared__ float maxima[kWarp];
   __shared__ float warp_sums[kWarp];
-  // From the last row to the first: the product has just written the last, and the gradient begins
-  // with the first. The last rows are still in the cache.
-  const int64_t row = gridDim.x - 1 - blockIdx.x;
-  const T* x = logits + row * columns;
-  const RowCut cut = Cut(x, columns);
+  const auto load = [](const T* from) {
+    return is_constant ? LoadConstant<kWidth>(from) : Load<kWidth>(from);
+  };
   const int thread = static_cast<int>(threadIdx.x);
   const int step = static_cast<int>(blockDim.x);
   const T* body = x + cut.head;
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     Vector<T, kWidth> loaded[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      loaded[u] = LoadConstant<kWidth>(body + (i + u * step) * kWidth);
+      loaded[u] = load(body + (i + u * step) * kWidth);
     }
     Floats<kUnroll * kWidth> values;
 #pragma unroll
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     online.Add(values);
   }
-  for (; i < cut.vectors; i += step) online.Add(Unpack(LoadConstant<kWidth>(body + i * kWidth)));
+  for (; i < cut.vectors; i += step) online.Add(Unpack(load(body + i * kWidth)));
 
   online.MergeWarp();
   if (thread % kWarp == 0) {
@@ -113,16 +112,35 @@ __global__ void __launch_bounds__(kMaxThreads)
     warp_sums[thread / kWarp] = online.sum;
   }
   __syncthreads();
-  if (thread >= kWarp) return;
+  if (thread >= kWarp) return online;
   const bool is_warp = thread < step / kWarp;
   online.max = is_warp ? maxima[thread] : -kInfinity;
   online.sum = is_warp ? warp_sums[thread] : 0.0f;
   online.MergeWarp();
-  if (thread != 0) return;
-  const int64_t target = int64_t{targets[row]} - vocabulary_begin;
-  row_max[row] = online.max;
-  sums[2 * row] = online.sum;
-  sums[2 * row + 1] = target >= 0 && target < columns ? Widen(x + target) : 0.0f;
+  return online;
+}
+
+template <typename T>
+__device__ __forceinline__ void WriteStatistics(const OnlineSum<T>& online, int64_t target,
+                                                const T* x, int columns, float* row_max,
+                                                float* sums) {
+  *row_max = online.max;
+  sums[0] = online.sum;
+  sums[1] = target >= 0 && target < columns ? Widen(x + target) : 0.0f;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads)
+    Statistics(int vocabulary_begin, int columns, const int32_t* targets, const T* logits,
+               float* row_max, float* sums) {
+  // From the last row to the first: the product has just written the last, and the gradient begins
+  // with the first. The last rows are still in the cache.
+  const int64_t row = gridDim.x - 1 - blockIdx.x;
+  const T* x = logits + row * columns;
+  const OnlineSum<T> online = RowStatistics</*is_constant=*/true>(x, Cut(x, columns));
+  if (threadIdx.x != 0) return;
+  WriteStatistics(online, int64_t{targets[row]} - vocabulary_begin, x, columns, row_max + row,
+                  sums + 2 * row);
 }
 
 __global__ void __launch_bounds__(kFlatThreads)
@@ -186,19 +204,9 @@ __device__ void FillWithZeros(T* x, const RowCut& cut) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kMaxThreads)
-    Gradient(int vocabulary_begin, int columns, const int32_t* targets, const float* row_max,
-             const float* sums, const float* gradient_scale, T* logits) {
+__device__ __forceinline__ void MakeGradient(const RowGradient<T>& gradient, const RowCut& cut,
+                                             T* x) {
   constexpr int kWidth = kWide<T>;
-  const int64_t row = blockIdx.x;
-  T* x = logits + row * columns;
-  const RowCut cut = Cut(x, columns);
-  if (targets[row] < 0) return FillWithZeros(x, cut);
-  const float scale = *gradient_scale;
-  const int64_t target = int64_t{targets[row]} - vocabulary_begin;
-  const float sum = sums[2 * row];
-  const RowGradient<T> gradient = {ExpFrom<T>(row_max[row]), sum, scale, scale / sum, target};
-
   const int thread = static_cast<int>(threadIdx.x);
   const int step = static_cast<int>(blockDim.x);
   T* body = x + cut.head;
@@ -220,6 +228,49 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (; i < cut.vectors; i += step) {
     const int64_t at = i * kWidth;
     Store(gradient(Load<kWidth>(body + at), cut.head + at), body + at);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads)
+    Gradient(int vocabulary_begin, int columns, const int32_t* targets, const float* row_max,
+             const float* sums, const float* gradient_scale, T* logits) {
+  const int64_t row = blockIdx.x;
+  T* x = logits + row * columns;
+  const RowCut cut = Cut(x, columns);
+  if (targets[row] < 0) return FillWithZeros(x, cut);
+  const float scale = *gradient_scale;
+  const float sum = sums[2 * row];
+  MakeGradient<T>(
+      {ExpFrom<T>(row_max[row]), sum, scale, scale / sum, int64_t{targets[row]} - vocabulary_begin},
+      cut, x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kMaxThreads)
+    AtOnce(int rows, int vocabulary_begin, int columns, const int32_t* targets,
+           const float* gradient_scale, float* row_max, float* sums, T* logits) {
+  __shared__ float max_and_sum[2];  // of the block's row
+  const float scale = *gradient_scale;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    T* x = logits + row * columns;
+    const RowCut cut = Cut(x, columns);
+    const int64_t target = int64_t{targets[row]} - vocabulary_begin;
+    // Behind its barrier no thread reads the numbers of the row before any more.
+    const OnlineSum<T> online = RowStatistics</*is_constant=*/false>(x, cut);
+    if (threadIdx.x == 0) {
+      WriteStatistics(online, target, x, columns, row_max + row, sums + 2 * row);
+      max_and_sum[0] = online.max;
+      max_and_sum[1] = online.sum;
+    }
+    // From here on the target's logit may change.
+    __syncthreads();
+    if (targets[row] < 0) {
+      FillWithZeros(x, cut);
+    } else {
+      const float sum = max_and_sum[1];
+      MakeGradient<T>({ExpFrom<T>(max_and_sum[0]), sum, scale, scale / sum, target}, cut, x);
+    }
   }
 }
 
@@ -264,7 +315,20 @@ void CrossEntropyGradient(int rows, int vocabulary_begin, int vocabulary_end,
          Gradient<T>, vocabulary_begin, columns, targets, row_max, sums, gradient_scale, logits);
 }
 
+template <typename T>
+void CrossEntropyAtOnce(int rows, int vocabulary_begin, int vocabulary_end, const int32_t* targets,
+                        const float* gradient_scale, float* row_max, float* sums, T* logits,
+                        Stream& stream) {
+  const int columns = vocabulary_end - vocabulary_begin;
+  const int blocks = CrossEntropyAtOnceBlocks(rows, sizeof(T) * static_cast<size_t>(columns),
+                                              stream.queue().multiprocessors());
+  Launch(stream, "cross_entropy_at_once", blocks, dim3(CrossEntropyThreads(columns, kWide<T>)),
+         AtOnce<T>, rows, vocabulary_begin, columns, targets, gradient_scale, row_max, sums,
+         logits);
+}
+
 CONVENE_INSTANTIATE(CrossEntropyStatistics);
 CONVENE_INSTANTIATE(CrossEntropyGradient);
+CONVENE_INSTANTIATE(CrossEntropyAtOnce);
 
 }  // namespace convene::worker::cuda

@@ -126,6 +126,40 @@ TEMPLATE_TEST_CASE("cross-entropy's gradient on the GPU agrees with the referenc
   }
 }
 
+TEMPLATE_TEST_CASE("cross-entropy at once on the GPU gives the bits of statistics and gradient", "",
+                   float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  std::vector<Logits> shapes = kLogits;
+  // Blocks that go through several rows: more rows than any GPU has multiprocessors four times.
+  shapes.push_back({.rows = 1501, .vocabulary_begin = 0, .vocabulary_end = 37});
+  for (const Logits& shape : shapes) {
+    CAPTURE(shape.rows, shape.vocabulary_begin, shape.vocabulary_end, shape.offset);
+    const auto logits = NumbersOf<TestType>(shape.size(), 1, 12);
+    OnGpu<int32_t> targets(Targets(shape));
+    OnGpu<float> scale(std::vector<float>{0.03f});
+    const auto run = [&](bool at_once) {
+      OnGpu<TestType> x(Store<TestType>(logits), shape.offset);
+      OnGpu<float> row_max(shape.rows);
+      OnGpu<float> sums(2 * static_cast<size_t>(shape.rows));
+      Stream& stream = Gpu().compute();
+      const int begin = shape.vocabulary_begin;
+      const int end = shape.vocabulary_end;
+      if (at_once) {
+        cuda::CrossEntropyAtOnce<TestType>(shape.rows, begin, end, targets.data(), scale.data(),
+                                           row_max.data(), sums.data(), x.data(), stream);
+      } else {
+        cuda::CrossEntropyStatistics<TestType>(shape.rows, begin, end, targets.data(), x.data(),
+                                               row_max.data(), sums.data(), stream);
+        cuda::CrossEntropyGradient<TestType>(shape.rows, begin, end, targets.data(), row_max.data(),
+                                             sums.data(), scale.data(), x.data(), stream);
+      }
+      return Outputs<float>{row_max.Read(), sums.Read(), Load(x.Read())};
+    };
+    const bool are_same = run(true) == run(false);
+    CHECK(are_same);
+  }
+}
+
 TEMPLATE_TEST_CASE("a NaN among the logits shows on the GPU, and logits of -inf do not make one",
                    "", float, BFloat16) {
   if (!HasGpuOrSkips()) return;
@@ -426,6 +460,7 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::CrossEntropyRescale(0, none, none, none, stream);
   cuda::CrossEntropyLoss(0, nullptr, none, none, nullptr, Workspace(), stream);
   cuda::CrossEntropyGradient<float>(0, 0, 8, nullptr, none, none, none, none, stream);
+  cuda::CrossEntropyAtOnce<float>(0, 0, 8, nullptr, none, none, none, none, stream);
   cuda::AddInPlace<float>(0, none, none, stream);
   cuda::CopyRows<float>(0, 8, none, 8, none, 8, stream);
   cuda::RoundRows<float>(0, 8, none, 8, none, 8, stream);

@@ -148,6 +148,15 @@ TEST_CASE("cross-entropy's blocks are whole warps that outnumber a row's single 
   CHECK(CrossEntropyThreads(0, 8) == kWarp);  // an empty slice still writes its statistics
 }
 
+TEST_CASE("cross-entropy at once has as many blocks as keep their rows in the cache") {
+  CHECK(CrossEntropyAtOnceBlocks(8192, 2 * 128256, 132) == 132);
+  CHECK(CrossEntropyAtOnceBlocks(8192, 4 * 128256, 132) == 132);  // a row alone is more
+  CHECK(CrossEntropyAtOnceBlocks(8192, 2 * 50257, 132) == 2 * 132);
+  CHECK(CrossEntropyAtOnceBlocks(8192, 2 * 256, 132) == 4 * 132);
+  CHECK(CrossEntropyAtOnceBlocks(100, 2 * 128256, 132) == 100);
+  CHECK(CrossEntropyAtOnceBlocks(0, 0, 132) == 0);
+}
+
 TEST_CASE("the number of partial sums depends on the size alone, and has a limit") {
   CHECK(SumOfSquaresPartials(0) == 0);
   CHECK(SumOfSquaresPartials(64) == 1);
