@@ -27,8 +27,8 @@ struct LossHeadShape {
   size_t logits_bytes = 0;  // that one chunk may take
 };
 
-// The default of LossHeadShape::logits_bytes: on the CPU part of a shared cache, on a GPU enough
-// rows to fill its multiprocessors.
+// The least of LossHeadShape::logits_bytes that serves the device: on the CPU part of a shared
+// cache, on a GPU enough rows to fill its multiprocessors.
 constexpr size_t LossLogitsBytes(DeviceKind device) {
   return device == DeviceKind::kCpu ? size_t{64} << 20 : size_t{512} << 20;
 }

@@ -257,7 +257,9 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .vocabulary = vocabulary,
                         .norm = options_.config.family->norm,
                         .norm_epsilon = shape_.norm_epsilon,
-                        .logits_bytes = LossLogitsBytes(device_.kind())},
+                        .logits_bytes = options_.logits_bytes > 0
+                                            ? options_.logits_bytes
+                                            : LossLogitsBytes(device_.kind())},
           options_.head_slots, device_.kind(), arena_);
   }
   CONVENE_CHECK(false);

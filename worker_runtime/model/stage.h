@@ -55,6 +55,7 @@ class Stage : public PipelineStage {
     bool packed_documents = false;
     bool sequence_parallel = false;  // ResidualRows
     int row_chunks = 1;              // ChunkedRows
+    size_t logits_bytes = 0;         // LossHeadShape; 0: LossLogitsBytes
     bool overlaps = true;            // collectives inside a block run beside its arithmetic
     int micro_batch_size = 1;
     int sequence_length = 1;  // of a whole row

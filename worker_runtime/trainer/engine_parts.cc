@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "worker_runtime/model/block.h"
+#include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/parallel/context_attention.h"
 #include "worker_runtime/schedule/chunk_layers.h"
@@ -89,6 +90,7 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .packed_documents = options.packed_documents,
           .sequence_parallel = options.sequence_parallel,
           .row_chunks = RowChunksOf(options, device).chunks,
+          .logits_bytes = options.logits_bytes,
           .overlaps = options.overlap_communication,
           .micro_batch_size = options.micro_batch_size,
           .sequence_length = options.sequence_length,
@@ -112,6 +114,33 @@ ChunkChoice RowChunksOf(const EngineOptions& options, DeviceKind device) {
   return ChooseChunks(options.micro_batch_size * options.sequence_length / options.layout.cp,
                       options.model.hidden_size * SizeOf(options.dtype), options.sequence_parallel,
                       options.layout.tp, device, options.row_chunks);
+}
+
+size_t ChooseLogitsBytes(const EngineOptions& options, int64_t memory_bytes, Device& device) {
+  constexpr size_t kMost = size_t{2} << 30;
+  constexpr double kUsableShare = 0.9;  // the rest is for the libraries and the communicators
+  const size_t least = LossLogitsBytes(device.kind());
+  if (device.kind() == DeviceKind::kCpu) return least;
+  EngineOptions tried = options;
+  const auto plans_with = [&](size_t logits_bytes) {
+    tried.logits_bytes = logits_bytes;
+    return PlanMemory(tried, device);
+  };
+  const std::vector<MemoryPlan> with_least = plans_with(least);
+  const auto fits = [&](size_t logits_bytes) {
+    const std::vector<MemoryPlan> plans = plans_with(logits_bytes);
+    for (size_t stage = 0; stage < plans.size(); ++stage) {
+      const size_t bytes = plans[stage].device_bytes;
+      if (bytes > with_least[stage].device_bytes &&
+          static_cast<double>(bytes) > kUsableShare * static_cast<double>(memory_bytes)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  size_t chosen = kMost;
+  while (chosen > least && !fits(chosen)) chosen /= 2;
+  return chosen;
 }
 
 StepPlans::StepPlans(const EngineOptions& options) {

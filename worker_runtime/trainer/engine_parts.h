@@ -42,7 +42,8 @@ struct EngineOptions {
   // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
   // tp.
   bool sequence_parallel = false;
-  int row_chunks = 0;  // ChooseChunks: at most as many; 0: as it pays
+  int row_chunks = 0;       // ChooseChunks: at most as many; 0: as it pays
+  size_t logits_bytes = 0;  // LossHeadShape; 0: LossLogitsBytes
   // Collectives run beside the arithmetic where they can; the results are the same bits.
   bool overlap_communication = true;
   bool packed_documents = false;  // each TokenBatch says where documents begin
@@ -85,6 +86,12 @@ struct EngineOptions {
 
 // PURE. Into how many chunks the rows of a microbatch are cut (parallel/chunked_rows.h).
 ChunkChoice RowChunksOf(const EngineOptions& options, DeviceKind device);
+
+// PURE. The largest of 2 GiB and its halves for EngineOptions::logits_bytes with which the plan of
+// every stage takes at most 0.9 of a GPU's `memory_bytes`, or as much as with LossLogitsBytes; the
+// latter where there is none, and on a CPU. The head's products are faster on more rows, and their
+// bits depend on the chunks: all ranks give the same `memory_bytes`.
+size_t ChooseLogitsBytes(const EngineOptions& options, int64_t memory_bytes, Device& device);
 
 // PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many
 // microbatches.

@@ -12,6 +12,8 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/model/loss_head.h"
+#include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/testing/forwarding_device.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
@@ -105,6 +107,68 @@ TEST_CASE("the plan has the gradient that rows in chunks keep beside its layer's
   const size_t not_split = PlanMemory(options, *device).front().device_bytes;
   options.row_chunks = 1;
   CHECK(PlanMemory(options, *device).front().device_bytes == not_split);
+}
+
+TEST_CASE("the head's chunks grow to 2 GiB where every stage's plan keeps to 0.9 of the memory") {
+  const std::unique_ptr<Device> cpu = Device::Cpu();
+  CHECK(ChooseLogitsBytes({.model = *NamedModel("llama-tiny")}, int64_t{1} << 40, *cpu) ==
+        LossLogitsBytes(DeviceKind::kCpu));
+  if (!testing::OnGpus()) return;
+  const std::unique_ptr<Device> device = testing::MakeTestDevice();
+  Device& gpu = *device;
+  // 8 GiB of logits.
+  EngineOptions options = {.model = *NamedModel("llama-tiny"),
+                           .layout = {.pp = 2},
+                           .dtype = DType::kBFloat16,
+                           .micro_batch_size = 1,
+                           .sequence_length = 32768};
+  options.model.vocabulary_size = 131072;
+  const auto plan = [&](size_t logits_bytes) {
+    options.logits_bytes = logits_bytes;
+    const std::vector<MemoryPlan> plans = PlanMemory(options, gpu);
+    return std::pair(plans[0].device_bytes, plans[1].device_bytes);
+  };
+  const size_t gib = size_t{1} << 30;
+  const auto [first, least] = plan(0);
+  const auto [first_again, most] = plan(2 * gib);
+  CHECK(first == first_again);
+  CHECK(least == plan(gib / 2).second);
+  CHECK(most >= least + 3 * gib / 2);
+  const auto memory_for = [](size_t bytes) {
+    return static_cast<int64_t>(static_cast<double>(bytes) / 0.9) + 2;
+  };
+  for (const size_t from : {size_t{0}, gib}) {
+    INFO("whatever stood there: " << from);
+    options.logits_bytes = from;
+    CHECK(ChooseLogitsBytes(options, memory_for(most), gpu) == 2 * gib);
+    CHECK(ChooseLogitsBytes(options, memory_for(most) - 4, gpu) == gib);
+    CHECK(ChooseLogitsBytes(options, memory_for(plan(gib).second) - 4, gpu) == gib / 2);
+    CHECK(ChooseLogitsBytes(options, 1, gpu) == gib / 2);  // it fits or fails as before
+  }
+  // All rows fit in the smallest chunk: a larger one is none, whatever the memory.
+  options.sequence_length = 1024;
+  CHECK(ChooseLogitsBytes(options, 1, gpu) == 2 * gib);
+}
+
+TEST_CASE("another stage that is full does not keep the head's chunks small") {
+  if (!testing::OnGpus()) return;
+  const std::unique_ptr<Device> device = testing::MakeTestDevice();
+  Device& gpu = *device;
+  EngineOptions options = {.model = *NamedModel("llama-tiny"),
+                           .layout = {.pp = 2},
+                           .dtype = DType::kBFloat16,
+                           .micro_batch_size = 1,
+                           .sequence_length = 32768,
+                           .chunk_layers = {39, 1}};
+  options.model.layers = 40;
+  options.model.vocabulary_size = 131072;
+  options.schedule = *MakeSchedule("1f1b", 2, 0, 1);
+  options.logits_bytes = size_t{2} << 30;
+  const std::vector<MemoryPlan> plans = PlanMemory(options, gpu);
+  REQUIRE(plans[0].device_bytes > plans[1].device_bytes);
+  const auto memory = static_cast<int64_t>(static_cast<double>(plans[1].device_bytes) / 0.9) + 2;
+  REQUIRE(static_cast<double>(plans[0].device_bytes) > 0.9 * static_cast<double>(memory));
+  CHECK(ChooseLogitsBytes(options, memory, gpu) == options.logits_bytes);
 }
 
 // A line of /proc/self/status, in bytes.

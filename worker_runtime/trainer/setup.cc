@@ -31,7 +31,7 @@ namespace {
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 constexpr double kPlannedRanksMax = 1 << 20;
 
-// By pipeline stage.
+// By pipeline stage, with the head's smallest chunks: they grow into memory that is free.
 std::vector<MemoryPlan> PlansOf(const TrainOptions& options, const Layout& layout, Device& device) {
   return PlanMemory(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device);
 }
@@ -158,7 +158,9 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
 }
 
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {
-  const std::vector<MemoryPlan> plans = PlansOf(options, layout, device);
+  EngineOptions engine = MakeEngineOptions(options, layout, /*rank=*/0, device.kind());
+  engine.logits_bytes = ChooseLogitsBytes(engine, device.memory_bytes(), device);
+  const std::vector<MemoryPlan> plans = PlanMemory(engine, device);
   // Stages [begin, end).
   const auto print = [&](int begin, int end) {
     const auto plan = std::max_element(

@@ -73,6 +73,7 @@ class Training {
   absl::StatusOr<TrainingEnd> TrainToEnd();
   absl::Status Prepare();
   absl::Status CheckSameData();
+  absl::StatusOr<int64_t> LeastMemory();
   std::string DataIdentity() const;
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
@@ -148,6 +149,14 @@ std::string Training::DataIdentity() const {
                       options_.eod_token.value_or(0));
 }
 
+// Of any rank's device.
+absl::StatusOr<int64_t> Training::LeastMemory() {
+  double negative = -static_cast<double>(device_.memory_bytes());
+  CONVENE_RETURN_IF_ERROR(
+      communicators_.host->AllReduce(absl::MakeSpan(&negative, 1), ReduceOp::kMax, host_stream_));
+  return static_cast<int64_t>(-negative);
+}
+
 absl::Status Training::CreateReporter() {
   if (contract_.rank != 0) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(reporter_,
@@ -159,6 +168,8 @@ absl::Status Training::Prepare() {
   CONVENE_RETURN_IF_ERROR(CheckSameData());
   EngineOptions engine_options =
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
+  CONVENE_ASSIGN_OR_RETURN(const int64_t memory_bytes, LeastMemory());
+  engine_options.logits_bytes = ChooseLogitsBytes(engine_options, memory_bytes, device_);
   engine_options.collective_memory = collective_memory_;
   engine_options.fresh_weights = false;
   engine_options.stop_wanted = [this] {
