@@ -196,6 +196,7 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   const bool has_messages = !said.chat_template().empty();
   constexpr char kPlain[] =
       "no chat_template: the data are plain texts, of which all tokens count, at any length";
+  constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
     const char* key;
@@ -221,6 +222,10 @@ absl::Status RefuseUnused(const TrainConfig& said) {
        "without precision fp8 no block's products take 8-bit floats"},
       {"trace_file", said.has_trace_file() && !said.has_trace(),
        "no trace: nothing would be written there; choose --trace steps=10:12, or leave it out"},
+      {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
+      {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
+      {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
+       "with lr_schedule constant the rate stays at learning_rate"},
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };
@@ -329,6 +334,28 @@ absl::Status ResolveTrace(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveRate(const TrainConfig& config, TrainOptions* options) {
+  options->learning_rate = config.learning_rate();
+  options->min_learning_rate =
+      config.has_min_learning_rate() ? config.min_learning_rate() : config.learning_rate() / 10;
+  options->warmup_steps = config.has_warmup_steps() ? config.warmup_steps()
+                                                    : std::min<int64_t>(100, config.steps() / 10);
+  options->lr_decay_steps =
+      config.has_lr_decay_steps()
+          ? config.lr_decay_steps()
+          : std::min(config.steps() / 5, config.steps() - options->warmup_steps);
+  RateShape wsd = RateShape::kWsdOneMinusSqrt;
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("lr_decay_shape", config.lr_decay_shape(), &wsd,
+             {{"linear", RateShape::kWsdLinear}, {"1-sqrt", RateShape::kWsdOneMinusSqrt}}));
+  return ToWord("lr_schedule", config.lr_schedule(), &options->rate_shape,
+                {{"linear", RateShape::kLinear},
+                 {"cosine", RateShape::kCosine},
+                 {"wsd", wsd},
+                 {"constant", RateShape::kConstant},
+                 {"inverse-sqrt", RateShape::kInverseSqrt}});
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -341,11 +368,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.micro_batch_size = config.micro_batch_size();
   CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
-  options.learning_rate = config.learning_rate();
-  options.min_learning_rate =
-      config.has_min_learning_rate() ? config.min_learning_rate() : config.learning_rate() / 10;
-  options.warmup_steps = config.has_warmup_steps() ? config.warmup_steps()
-                                                   : std::min<int64_t>(100, config.steps() / 10);
+  CONVENE_RETURN_IF_ERROR(ResolveRate(config, &options));
   options.weight_decay = config.weight_decay();
   options.beta1 = config.beta1();
   options.beta2 = config.beta2();

@@ -212,6 +212,33 @@ TEST_CASE("what is said is not derived, even a zero") {
   CHECK(options.dp_size == 2);
 }
 
+TEST_CASE("the way of the rate is chosen by its words, and a word without an effect is refused") {
+  const TrainOptions plain = Options({});
+  CHECK(plain.rate_shape == RateShape::kCosine);
+  const TrainOptions wsd = Options({"--lr-schedule=wsd"});
+  CHECK(wsd.rate_shape == RateShape::kWsdOneMinusSqrt);
+  CHECK(wsd.lr_decay_steps == 20);
+  CHECK(Options({"--lr-schedule=wsd", "--warmup-steps=95"}).lr_decay_steps == 5);
+  const TrainOptions line =
+      Options({"--lr-schedule", "wsd", "--lr-decay-shape", "linear", "--lr-decay-steps", "7"});
+  CHECK(line.rate_shape == RateShape::kWsdLinear);
+  CHECK(line.lr_decay_steps == 7);
+  CHECK(RateScheduleOf(line).decay_steps == 7);
+  CHECK(Options({"--lr-schedule=linear"}).rate_shape == RateShape::kLinear);
+  CHECK(Options({"--lr-schedule=constant"}).rate_shape == RateShape::kConstant);
+  CHECK(Options({"--lr-schedule=inverse-sqrt"}).rate_shape == RateShape::kInverseSqrt);
+  const auto refused = [](const std::vector<std::string>& arguments) {
+    return LoadOptions(arguments, HomeOnly);
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(refused({"--lr-schedule=wavy"}), kInvalid,
+               "it can be linear, cosine, wsd, constant, inverse-sqrt");
+  CHECK_STATUS(refused({"--lr-decay-steps=7"}), kInvalid, "but only lr_schedule wsd");
+  CHECK_STATUS(refused({"--lr-decay-shape=linear"}), kInvalid, "but only lr_schedule wsd");
+  CHECK_STATUS(refused({"--lr-schedule=constant", "--min-learning-rate=0"}), kInvalid,
+               "the rate stays at learning_rate");
+}
+
 TEST_CASE("the token cache follows the environment") {
   CHECK(Options({}).token_cache_dir == "/home/ada/.cache/convene");
   CHECK(Options({"--token-cache-dir=/tmp/x"}).token_cache_dir == "/tmp/x");

@@ -79,6 +79,13 @@ absl::Status ValidateOptimizer(const TrainOptions& options) {
                                                    " must be from 0 to steps, which is ",
                                                    options.steps));
   }
+  const int64_t most_decay = options.steps - options.warmup_steps;
+  if (IsWsd(options.rate_shape) &&
+      (options.lr_decay_steps < 0 || options.lr_decay_steps > most_decay)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lr_decay_steps ", options.lr_decay_steps,
+                     " must be from 0 to steps - warmup_steps, which is ", most_decay));
+  }
   CONVENE_RETURN_IF_ERROR(
       Demand(options.weight_decay >= 0, "weight_decay", options.weight_decay, "0 or more"));
   CONVENE_RETURN_IF_ERROR(Demand(options.beta1 >= 0 && options.beta1 < 1, "beta1", options.beta1,
@@ -327,6 +334,31 @@ const char* CountedText(TrainOn counted) {
   return "";
 }
 
+std::string DescribeRate(const TrainOptions& options) {
+  const std::string to = absl::StrCat(" to ", options.min_learning_rate);
+  const std::string in_the_end =
+      absl::StrCat("the same, and in the last ", WithThousands(options.lr_decay_steps), " steps ");
+  const auto then = [&]() -> std::string {
+    switch (options.rate_shape) {
+      case RateShape::kLinear:
+        return absl::StrCat("in a line", to);
+      case RateShape::kCosine:
+        return absl::StrCat("a cosine", to);
+      case RateShape::kWsdLinear:
+        return absl::StrCat(in_the_end, "in a line", to);
+      case RateShape::kWsdOneMinusSqrt:
+        return absl::StrCat(in_the_end, "by 1 - sqrt", to);
+      case RateShape::kConstant:
+        return "the same";
+      case RateShape::kInverseSqrt:
+        return absl::StrCat("by 1 / sqrt(step), never below ", options.min_learning_rate);
+    }
+    return "";
+  };
+  return absl::StrCat(options.learning_rate, " after ", WithThousands(options.warmup_steps),
+                      " warm-up steps, then ", then());
+}
+
 std::string DescribeDocuments(const TrainOptions& options) {
   if (!options.chat_template.empty()) {
     return absl::StrCat("\ndocuments    messages by ", options.chat_template, ", ",
@@ -483,6 +515,15 @@ bool SplitsRows(const TrainOptions& options, const Layout& layout) {
   return layout.tp > 1 && options.sequence_parallel.value_or(rows % layout.tp == 0);
 }
 
+LearningRateSchedule RateScheduleOf(const TrainOptions& options) {
+  return {.shape = options.rate_shape,
+          .peak = options.learning_rate,
+          .minimum = options.min_learning_rate,
+          .warmup_steps = options.warmup_steps,
+          .decay_steps = options.lr_decay_steps,
+          .total_steps = options.steps};
+}
+
 BatchCut CutOf(const TrainOptions& options, const Layout& layout) {
   return EvenCut(options.global_batch_size, options.micro_batch_size, layout.dp);
 }
@@ -506,8 +547,7 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
       " in ", WithThousands(options.steps), " steps",  //
       DescribeDocuments(options),                      //
-      "\nrate         ", options.learning_rate, " after ", WithThousands(options.warmup_steps),
-      " warm-up steps, then a cosine to ", options.min_learning_rate,  //
+      "\nrate         ", DescribeRate(options),        //
       "\ncheckpoints  ", DescribeCheckpoints(options), "\n");
 }
 

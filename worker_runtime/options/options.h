@@ -14,6 +14,7 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
+#include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/plan.h"
 
@@ -102,6 +103,8 @@ struct TrainOptions {
   double learning_rate = 0;
   double min_learning_rate = 0;
   int64_t warmup_steps = 0;
+  RateShape rate_shape = RateShape::kCosine;
+  int64_t lr_decay_steps = 0;  // of the two kWsd
   double weight_decay = 0;
   double beta1 = 0;
   double beta2 = 0;
@@ -151,6 +154,9 @@ ContextMethod ContextMethodOf(const TrainOptions& options, const Layout& layout)
 // Whether the residual stream's rows are split over tp (parallel/residual_rows.h). REQUIRES:
 // ValidateOptions said OK.
 bool SplitsRows(const TrainOptions& options, const Layout& layout);
+
+// The learning rate of all steps.
+LearningRateSchedule RateScheduleOf(const TrainOptions& options);
 
 // The shares of the data-parallel ranks in a step's samples. A micro batch may have fewer rows than
 // options.micro_batch_size. REQUIRES: ValidateOptions said OK.

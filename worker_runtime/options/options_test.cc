@@ -220,6 +220,12 @@ TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.trace = StepRange{.first = 0, .last = 1}; }), kInvalid,
                "write steps=1:1");
   CHECK_OK(With([](TrainOptions& o) { o.trace = StepRange{.first = 100, .last = 100}; }));
+  const auto wsd = [](TrainOptions& o) {
+    o.rate_shape = RateShape::kWsdLinear;
+    o.lr_decay_steps = 91;
+  };
+  CHECK_STATUS(With(wsd), kInvalid,
+               "lr_decay_steps 91 must be from 0 to steps - warmup_steps, which is 90");
   CHECK_STATUS(With([](TrainOptions& o) { o.weight_decay = -0.1; }), kInvalid, "weight_decay -0.1");
   CHECK_STATUS(With([](TrainOptions& o) { o.beta1 = 1; }), kInvalid,
                "beta1 1 must be at least 0 and less than 1");
@@ -319,6 +325,22 @@ TEST_CASE("the description shows the batch arithmetic") {
         "tokens       4,096 a step (32 x 128), 410k in 100 steps\n"
         "rate         0.001 after 10 warm-up steps, then a cosine to 0.0001\n"
         "checkpoints  none\n");
+}
+
+TEST_CASE("the description tells how the rate goes down") {
+  TrainOptions options = Defaults();
+  const auto line = [&](RateShape shape) {
+    options.rate_shape = shape;
+    const std::string text = Describe(options, Layout{}, 1);
+    return text.substr(text.find("then "), text.find("\ncheckpoints") - text.find("then "));
+  };
+  CHECK(line(RateShape::kLinear) == "then in a line to 0.0001");
+  CHECK(line(RateShape::kWsdLinear) ==
+        "then the same, and in the last 20 steps in a line to 0.0001");
+  CHECK(line(RateShape::kWsdOneMinusSqrt) ==
+        "then the same, and in the last 20 steps by 1 - sqrt to 0.0001");
+  CHECK(line(RateShape::kConstant) == "then the same");
+  CHECK(line(RateShape::kInverseSqrt) == "then by 1 / sqrt(step), never below 0.0001");
 }
 
 TEST_CASE("the description tells a changed shape and where checkpoints go") {

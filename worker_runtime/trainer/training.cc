@@ -227,11 +227,7 @@ absl::Status Training::Prepare() {
 }
 
 double Training::LearningRate(int64_t step) const {
-  return LearningRateAt({.peak = options_.learning_rate,
-                         .minimum = options_.min_learning_rate,
-                         .warmup_steps = options_.warmup_steps,
-                         .total_steps = options_.steps},
-                        step);
+  return LearningRateAt(RateScheduleOf(options_), step);
 }
 
 // Queues the next step, when none is in flight. The last step's result is known, since Adam counts
