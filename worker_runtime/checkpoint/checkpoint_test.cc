@@ -215,6 +215,25 @@ TEST_CASE("element types are written where one is not fp32; all in fp32 is the v
   CHECK(all == std::vector<float>{1.0f, 2.0f, 3.0f, 4.0f});
 }
 
+TEST_CASE("an optimizer is named where it is not AdamW, whose checkpoints older programs read") {
+  TempDir dir;
+  const std::vector<float> values = {1.0f, 2.0f};
+  for (const char* const optimizer : {"adamw", "sgd"}) {
+    INFO(optimizer);
+    REQUIRE_OK(WriteShard(dir.path(), 5, 0,
+                          {{{"weight", {2}, {{0}, {2}}, 0, 2}, absl::MakeConstSpan(values)}}));
+    CheckpointInfo info = InfoOf(5, 1);
+    info.optimizer = optimizer;
+    REQUIRE_OK(PublishCheckpoint(dir.path(), info));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader.status());
+    CHECK(reader->info() == info);
+    CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest") ==
+          (info.optimizer == "adamw" ? "convene-checkpoint-manifest 3, tensor 1 2 weight"
+                                     : "convene-checkpoint-manifest 5, tensor fp32 1 2 weight"));
+  }
+}
+
 TEST_CASE("a checkpoint that does not tile its tensors is not published") {
   TempDir dir;
   const TensorPiece half = {"weight", {4}, {{0}, {2}}, 0, 2};

@@ -17,7 +17,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 4;
+constexpr int kVersion = 5;
 // The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
 // The first version that counts updates and says how the data was cut into samples.
@@ -25,6 +25,10 @@ constexpr int kFirstVersionWithUpdates = 3;
 // The first version that names the tensors' element types. Before it all were fp32, and where all
 // are, the version before it is written: programs that know no other type read it too.
 constexpr int kFirstVersionWithTypes = 4;
+// The first version that names the optimizer. Before it all were AdamW, and where it is, a version
+// before it is written.
+constexpr int kFirstVersionWithOptimizer = 5;
+constexpr char kFirstOptimizer[] = "adamw";
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -128,6 +132,9 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
   if (version >= kFirstVersionWithUpdates) {
     CONVENE_RETURN_IF_ERROR(reader->Line("samples", &info->samples));
   }
+  if (version >= kFirstVersionWithOptimizer) {
+    CONVENE_RETURN_IF_ERROR(reader->Line("optimizer", &info->optimizer));
+  }
   return reader->Line("layout", &info->layout);
 }
 
@@ -204,15 +211,20 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
+  const bool has_optimizer = info.optimizer != kFirstOptimizer;
   const bool has_types =
+      has_optimizer ||
       std::any_of(manifest.places.begin(), manifest.places.end(),
                   [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
-  const int version = has_types ? kVersion : kFirstVersionWithTypes - 1;
+  const int version = has_optimizer ? kVersion
+                      : has_types   ? kFirstVersionWithTypes
+                                    : kFirstVersionWithTypes - 1;
   std::string text = absl::StrCat(FirstWords(kind), version, "\nstep ", info.step,
                                   "\nsamples_consumed ", info.samples_consumed, "\nupdates ");
   absl::StrAppend(&text, info.updates, "\nseed ", info.seed, "\nworld_size ", info.world_size);
   absl::StrAppend(&text, "\nmodel ", absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data),
                   "\nsamples ", absl::CEscape(info.samples));
+  if (has_optimizer) absl::StrAppend(&text, "\noptimizer ", absl::CEscape(info.optimizer));
   absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {

@@ -177,6 +177,13 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
                      ": the sample order would change; give that seed, or --resume none with "
                      "another --checkpoint-dir"));
   }
+  if (info.optimizer != options.optimizer->name()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(source.name(), " was trained with --optimizer ", info.optimizer, ", not ",
+                     options.optimizer->name(),
+                     ", which keeps other numbers; give that optimizer, or another "
+                     "--checkpoint-dir"));
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
                            CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);

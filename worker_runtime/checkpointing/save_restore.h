@@ -58,10 +58,10 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
 // Every rank calls it with the same arguments but `source`: where this rank reads the job's state
 // from, or why it cannot. The sources of all ranks hold the same state. The verdict is OK when the
 // optimizer is filled and the parameters are gathered. Else the job can be restored from other
-// sources: StateSource::Read's errors, and FailedPrecondition for a state of another shape or seed,
-// and for one of other data, or of data cut into other samples, unless options.accept_new_data
-// (then rank 0 logs both). A state that does not name its data is loaded with a warning. Errors:
-// the collective's.
+// sources: StateSource::Read's errors, and FailedPrecondition for a state of another shape, seed or
+// optimizer, and for one of other data, or of data cut into other samples, unless
+// options.accept_new_data (then rank 0 logs both). A state that does not name its data is loaded
+// with a warning. Errors: the collective's.
 absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
                                       const TrainOptions& options, const JobIdentity& job,
                                       ShardedOptimizer& optimizer, Collective& world,

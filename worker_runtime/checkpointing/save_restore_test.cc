@@ -327,7 +327,7 @@ TEST_CASE("the same data in other samples is refused by every rank, unless it is
                absl::StatusCode::kFailedPrecondition, "was trained on 9 tokens with hash 1; this");
 }
 
-TEST_CASE("another seed or shape is refused by every rank") {
+TEST_CASE("another seed, shape or optimizer is refused by every rank") {
   const TempDir directory;
   World world({.pp = 1, .dp = 2, .tp = 1});
   RequireAllOk(world.Save(directory.path(), 1));
@@ -336,6 +336,12 @@ TEST_CASE("another seed or shape is refused by every rank") {
   TrainOptions other_shape = ResumeFrom(directory.path());
   other_shape.model.rope_theta = 500000;
   std::vector<int64_t> steps;
+  TrainOptions other_optimizer = ResumeFrom(directory.path());
+  other_optimizer.optimizer = &SgdRule();
+  for (const absl::Status& status : world.Restore(other_optimizer, &steps)) {
+    CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition,
+                 "was trained with --optimizer adamw, not sgd");
+  }
   for (const absl::Status& status : world.Restore(other_seed, &steps)) {
     CHECK_STATUS(status, absl::StatusCode::kFailedPrecondition, "--seed 3, not 4");
   }

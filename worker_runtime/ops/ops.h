@@ -14,4 +14,5 @@
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/sgd.h"
 #include "worker_runtime/ops/token_positions.h"

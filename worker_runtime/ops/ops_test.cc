@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "worker_runtime/ops/activation.h"
-#include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
@@ -19,7 +18,6 @@
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/activation.h"
-#include "worker_runtime/ops/testing/reference/adamw.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"
 #include "worker_runtime/ops/testing/reference/elementwise.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
@@ -477,83 +475,6 @@ TEST_CASE("a sum of squares counts owned blocks alone and is added to what was t
               {static_cast<Real>(reference::SumOfSquares<Real>(count, owned.data()))}};
         });
   }
-}
-
-TEST_CASE("a step is controlled by its gradients' norm") {
-  const auto decide = [](double sum_of_squares, double max_norm) {
-    StepControl control = {-1, -1};
-    DecideStep(&sum_of_squares, max_norm, &control, AnyStream());
-    return control;
-  };
-  CHECK(decide(4.0, 0).gradient_scale == 1.0f);
-  CHECK(decide(1e60, 0).gradient_scale == 1.0f);
-  CHECK(decide(4.0, 3).gradient_scale == 1.0f);
-  CHECK(decide(0.0, 1).gradient_scale == 1.0f);
-  CHECK(decide(16.0, 1).gradient_scale == Approx(1.0 / 4.000001));
-  CHECK(decide(4.0, 1).skip == 0);
-  CHECK(decide(std::numeric_limits<double>::infinity(), 1).skip == 1);
-  CHECK(decide(std::numeric_limits<double>::infinity(), 1).gradient_scale == 0.0f);
-  CHECK(decide(std::nan(""), 0).skip == 1);
-}
-
-TEMPLATE_TEST_CASE("AdamW agrees with the reference over its first steps", "", float, BFloat16) {
-  for (const int64_t count : {64, 128, 20032}) {
-    CAPTURE(count);
-    UpdateParameters parameters;
-    parameters.learning_rate = 0.01;
-    parameters.weight_decay = 0.1;
-    const StepControl control = {0.5f, 0};
-    const auto weights = Numbers(count, 1);
-    std::vector<uint8_t> flags(count / kFlagBlock);
-    for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 == 1 ? kOwned : kOwned | kDecayed;
-    constexpr int kSteps = 3;
-    std::vector<TestType> rounded(count);
-    Compare<float>(
-        kForward,
-        [&] {
-          Outputs<float> y = {weights, std::vector<float>(count), std::vector<float>(count)};
-          for (int step = 1; step <= kSteps; ++step) {
-            parameters.step = step;
-            const AdamWFactors factors = MakeAdamWFactors(parameters);
-            TestType* target = rounded.data();
-            if constexpr (std::is_same_v<TestType, float>) target = y[0].data();
-            AdamW(count, &factors, &control, flags.data(), Numbers(count, 10 + step).data(),
-                  y[0].data(), target, y[1].data(), y[2].data(), AnyStream());
-          }
-          if (std::is_same_v<TestType, BFloat16>) {
-            CHECK(Load(rounded) == Load(Store<TestType>(y[0])));
-          }
-          return y;
-        },
-        [&](auto zero) {
-          using Real = decltype(zero);
-          Outputs<Real> y = {As<Real>(weights), std::vector<Real>(count), std::vector<Real>(count)};
-          for (int step = 1; step <= kSteps; ++step) {
-            for (int64_t i = 0; i < count; i += kFlagBlock) {
-              auto now = parameters;
-              now.step = step;
-              if ((flags[i / kFlagBlock] & kDecayed) == 0) now.weight_decay = 0;
-              reference::AdamW<Real>(kFlagBlock, now, Real{0.5},
-                                     As<Real>(Numbers(count, 10 + step)).data() + i,
-                                     y[0].data() + i, y[1].data() + i, y[2].data() + i);
-            }
-          }
-          return y;
-        });
-  }
-}
-
-TEST_CASE("a skipped step changes neither weights nor moments") {
-  const auto before = Numbers(128, 1);
-  Outputs<float> y = {before, before, before};
-  const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.1});
-  const StepControl control = {0, 1};
-  const std::vector<uint8_t> flags = {kDecayed, kDecayed};
-  std::vector<BFloat16> weights = Store<BFloat16>(before);
-  AdamW(128, &factors, &control, flags.data(), Numbers(128, 2).data(), y[0].data(), weights.data(),
-        y[1].data(), y[2].data(), AnyStream());
-  CHECK(y == Outputs<float>{before, before, before});
-  CHECK(Load(weights) == Load(Store<BFloat16>(before)));
 }
 
 TEST_CASE("the vector exponential is within two units in the last place") {

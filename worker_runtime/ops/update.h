@@ -16,6 +16,8 @@ struct UpdateParameters {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0;
+  double momentum = 0.9;
+  bool nesterov = false;
   int64_t step = 1;  // counts from 1
 };
 

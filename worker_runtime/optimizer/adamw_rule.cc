@@ -8,6 +8,7 @@ namespace {
 
 class AdamWUpdate final : public UpdateRule {
  public:
+  const char* name() const override { return "adamw"; }
   absl::Span<const char* const> states() const override {
     static constexpr const char* kStates[] = {"first_moment", "second_moment"};
     return kStates;

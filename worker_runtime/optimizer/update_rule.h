@@ -29,8 +29,8 @@ class UpdateRule {
     const Factors* factors = nullptr;
     const StepControl* control = nullptr;
     const uint8_t* flags = nullptr;  // (count / kFlagBlock), see ParameterFlag
-    const float* gradients = nullptr;
-    float* master = nullptr;  // the fp32 weights
+    float* gradients = nullptr;      // the rule may overwrite them
+    float* master = nullptr;         // the fp32 weights
     // They become the masters, rounded. Of fp32 they are the masters.
     Elements weights;
     // One array for each of states(). The pointers themselves are gone when Update returns; all
@@ -39,6 +39,9 @@ class UpdateRule {
   };
 
   virtual ~UpdateRule() = default;
+
+  // As in --optimizer and in checkpoints.
+  virtual const char* name() const = 0;
 
   // The fp32 numbers that the rule keeps for each element, by the names that they have in
   // checkpoints ("first_moment"). They start as zeros.
@@ -50,5 +53,7 @@ class UpdateRule {
 
 // ops/adamw.h.
 const UpdateRule& AdamWRule();
+// ops/sgd.h: torch.optim.SGD, whose weight decay is part of the gradient.
+const UpdateRule& SgdRule();
 
 }  // namespace convene::worker

@@ -196,6 +196,9 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   const bool has_messages = !said.chat_template().empty();
   constexpr char kPlain[] =
       "no chat_template: the data are plain texts, of which all tokens count, at any length";
+  const bool is_sgd = said.optimizer() == "sgd";
+  constexpr char kNotAdam[] = "with optimizer sgd there is momentum alone";
+  constexpr char kNotSgd[] = "only optimizer sgd has this momentum";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
@@ -222,6 +225,11 @@ absl::Status RefuseUnused(const TrainConfig& said) {
        "without precision fp8 no block's products take 8-bit floats"},
       {"trace_file", said.has_trace_file() && !said.has_trace(),
        "no trace: nothing would be written there; choose --trace steps=10:12, or leave it out"},
+      {"beta1", said.has_beta1() && is_sgd, kNotAdam},
+      {"beta2", said.has_beta2() && is_sgd, kNotAdam},
+      {"epsilon", said.has_epsilon() && is_sgd, kNotAdam},
+      {"momentum", said.has_momentum() && !is_sgd, kNotSgd},
+      {"nesterov", said.has_nesterov() && !is_sgd, kNotSgd},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
@@ -369,10 +377,14 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveRate(config, &options));
+  CONVENE_RETURN_IF_ERROR(ToWord("optimizer", config.optimizer(), &options.optimizer,
+                                 {{"adamw", &AdamWRule()}, {"sgd", &SgdRule()}}));
   options.weight_decay = config.weight_decay();
   options.beta1 = config.beta1();
   options.beta2 = config.beta2();
   options.epsilon = config.epsilon();
+  options.momentum = config.momentum();
+  options.nesterov = config.nesterov();
   options.clip_grad_norm = config.clip_grad_norm();
   options.max_skipped_steps = config.max_skipped_steps();
   options.checkpoint_dir = config.checkpoint_dir();

@@ -239,6 +239,20 @@ TEST_CASE("the way of the rate is chosen by its words, and a word without an eff
                "the rate stays at learning_rate");
 }
 
+TEST_CASE("the optimizer is chosen by its name, and what it does not have is refused") {
+  CHECK(Options({}).optimizer == &AdamWRule());
+  const TrainOptions sgd = Options({"--optimizer=sgd", "--momentum=0.5", "--nesterov"});
+  CHECK(sgd.optimizer == &SgdRule());
+  CHECK(sgd.momentum == 0.5);
+  CHECK(sgd.nesterov);
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, sgd");
+  CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--beta2=0.9"}, HomeOnly), kInvalid,
+               "beta2 is set, but with optimizer sgd");
+  CHECK_STATUS(LoadOptions({"--momentum=0.9"}, HomeOnly), kInvalid,
+               "momentum is set, but only optimizer sgd");
+}
+
 TEST_CASE("the token cache follows the environment") {
   CHECK(Options({}).token_cache_dir == "/home/ada/.cache/convene");
   CHECK(Options({"--token-cache-dir=/tmp/x"}).token_cache_dir == "/tmp/x");

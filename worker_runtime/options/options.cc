@@ -92,6 +92,8 @@ absl::Status ValidateOptimizer(const TrainOptions& options) {
                                  "at least 0 and less than 1"));
   CONVENE_RETURN_IF_ERROR(Demand(options.beta2 >= 0 && options.beta2 < 1, "beta2", options.beta2,
                                  "at least 0 and less than 1"));
+  CONVENE_RETURN_IF_ERROR(Demand(options.momentum >= 0 && options.momentum < 1, "momentum",
+                                 options.momentum, "at least 0 and less than 1"));
   CONVENE_RETURN_IF_ERROR(
       Demand(options.epsilon > 0, "epsilon", options.epsilon, "greater than 0"));
   return Demand(options.clip_grad_norm >= 0, "clip_grad_norm", options.clip_grad_norm,

@@ -15,6 +15,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/optimizer/learning_rate.h"
+#include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/plan.h"
 
@@ -105,10 +106,13 @@ struct TrainOptions {
   int64_t warmup_steps = 0;
   RateShape rate_shape = RateShape::kCosine;
   int64_t lr_decay_steps = 0;  // of the two kWsd
+  const UpdateRule* optimizer = &AdamWRule();
   double weight_decay = 0;
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
+  double momentum = 0;
+  bool nesterov = false;
   double clip_grad_norm = 0;  // 0 = off
   int64_t max_skipped_steps = 0;
   std::string checkpoint_dir;    // "" = no checkpoints

@@ -117,7 +117,7 @@ void ShardedOptimizer::SumOwnedSquares(double* sum) {
   }
 }
 
-const float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
+float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {
   return options_.offloads ? At(host_gradients_) + part.shard_begin
                            : store_.GradientsOf(part).data();
 }

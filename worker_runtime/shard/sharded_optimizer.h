@@ -109,7 +109,7 @@ class ShardedOptimizer {
   bool reads_by_copy() const { return options_.copies_for_checkpoints && !options_.offloads; }
   bool has_masters() const { return options_.offloads || store_.dtype() != DType::kFloat32; }
   // The gradients of a part, and the place for its new weights, for the update.
-  const float* GradientsOf(const ShardPart& part) const;
+  float* GradientsOf(const ShardPart& part) const;
   Elements WeightsOf(const ShardPart& part) const;
   void UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
                   const StepControl* control, Stream& stream);

@@ -370,6 +370,7 @@ TEST_CASE("an offloaded state lies in host memory, where checkpoints are read an
 // The weight becomes the last gradient, and one number an element is kept: how often.
 class Follow final : public UpdateRule {
  public:
+  const char* name() const override { return "follow"; }
   absl::Span<const char* const> states() const override {
     static constexpr const char* kStates[] = {"steps"};
     return kStates;

@@ -155,6 +155,7 @@ TEST_CASE("what follows an update by the host finds the bits of one by the devic
 // AdamW, before whose second bucket the host stands until the test lets it go on.
 class LateSecondBucket final : public UpdateRule {
  public:
+  const char* name() const override { return AdamWRule().name(); }
   absl::Span<const char* const> states() const override { return AdamWRule().states(); }
   Factors FactorsOf(const UpdateParameters& parameters) const override {
     return AdamWRule().FactorsOf(parameters);

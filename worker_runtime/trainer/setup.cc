@@ -56,6 +56,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
   const BatchCut cut = CutOf(options, layout);
   PipelineChoice pipeline = *PipelineOf(options, layout);
   return {.model = options.model,
+          .update_rule = options.optimizer,
           .layout = layout,
           .rank = rank,
           .seed = static_cast<uint64_t>(options.seed),

@@ -19,7 +19,9 @@ struct Group {
 size_t GroupOfOp(absl::string_view name) {
   if (name == "MatMul") return 0;
   if (absl::StartsWith(name, "Attention")) return 1;
-  if (name == "AdamW" || name == "SumOfSquares" || name == "DecideStep") return 2;
+  if (name == "AdamW" || name == "Momentum" || name == "Descend" || name == "SumOfSquares" ||
+      name == "DecideStep")
+    return 2;
   if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
   return 4;
 }

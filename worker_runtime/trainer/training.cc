@@ -234,12 +234,14 @@ double Training::LearningRate(int64_t step) const {
 // the steps that changed the weights. While a GPU works, the host fetches the tokens of the step
 // after.
 absl::Status Training::QueueStep() {
-  const UpdateParameters adam{.learning_rate = LearningRate(step_ + 1),
-                              .beta1 = options_.beta1,
-                              .beta2 = options_.beta2,
-                              .epsilon = options_.epsilon,
-                              .weight_decay = options_.weight_decay,
-                              .step = skipped_steps_.updates() + 1};
+  const UpdateParameters update{.learning_rate = LearningRate(step_ + 1),
+                                .beta1 = options_.beta1,
+                                .beta2 = options_.beta2,
+                                .epsilon = options_.epsilon,
+                                .weight_decay = options_.weight_decay,
+                                .momentum = options_.momentum,
+                                .nesterov = options_.nesterov,
+                                .step = skipped_steps_.updates() + 1};
   const auto batch_of = [this](int64_t step) {
     return loader_.Training(step * options_.global_batch_size);
   };
@@ -247,7 +249,7 @@ absl::Status Training::QueueStep() {
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
   }
-  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, adam));
+  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, update));
   ready_.reset();
   if (step_ + 1 == options_.steps) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_ + 1));
@@ -360,6 +362,7 @@ CheckpointInfo Training::Info() const {
           .model = ShapeText(options_.model),
           .data = DataIdentity(),
           .samples = dataset_.SamplesText(),
+          .optimizer = options_.optimizer->name(),
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

@@ -1,19 +1,16 @@
 #include "worker_runtime/ops/adamw.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/flag_runs.h"
 #include "worker_runtime/ops/cpu/simd.h"
-#include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
 
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int64_t kBlocksPerTask = 128;  // 8192 elements
-constexpr double kNanoseconds = 0.35;    // an element
+constexpr double kNanoseconds = 0.35;  // an element
 
 template <typename T>
 CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float gradient_scale,
@@ -47,22 +44,10 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
            const uint8_t* flags, const float* gradients, float* master, T* weights,
            float* first_moment, float* second_moment, Stream& /*stream*/) {
   if (control->skip != 0) return;
-  const int64_t blocks = count / kFlagBlock;
-  const int64_t tasks = CeilDivide(blocks, kBlocksPerTask);
-  ForPieces(kNanoseconds * static_cast<double>(count), tasks, [=](int64_t task) {
-    const int64_t task_begin = task * kBlocksPerTask;
-    const int64_t task_end = std::min(blocks, task_begin + kBlocksPerTask);
-    // Runs of blocks with one flag: nearly always the whole task.
-    for (int64_t begin = task_begin; begin < task_end;) {
-      const uint8_t decayed = flags[begin] & kDecayed;
-      int64_t end = begin + 1;
-      while (end < task_end && (flags[end] & kDecayed) == decayed) ++end;
-      const int64_t first = begin * kFlagBlock;
-      Update((end - begin) * kFlagBlock, *factors, control->gradient_scale,
-             decayed != 0 ? factors->decay : 1.0f, gradients + first, master + first,
-             weights + first, first_moment + first, second_moment + first);
-      begin = end;
-    }
+  ForFlagRuns(kNanoseconds, count, flags, [=](int64_t first, int64_t length, bool is_decayed) {
+    Update(length, *factors, control->gradient_scale, is_decayed ? factors->decay : 1.0f,
+           gradients + first, master + first, weights + first, first_moment + first,
+           second_moment + first);
   });
 }
 

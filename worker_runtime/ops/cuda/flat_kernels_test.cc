@@ -14,6 +14,7 @@
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/adamw.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"
+#include "worker_runtime/ops/testing/reference/sgd.h"
 
 namespace convene::worker {
 namespace {
@@ -443,6 +444,69 @@ TEST_CASE("AdamW on the GPU leaves everything as it is when the step is skipped"
   CHECK(std::isnan(result[3][0]));  // as it was
 }
 
+// Weights, momentum, direction; and the weights that were rounded, where they are others.
+template <typename T>
+Outputs<float> SgdOnGpu(int64_t count, bool nesterov, const StepControl& control,
+                        const std::vector<float>& gradients, const std::vector<float>& weights) {
+  OnGpu<MomentumFactors> momentum_factors(std::vector<MomentumFactors>{{0.9f, 0.1f, nesterov}});
+  OnGpu<DescentFactors> descent_factors(std::vector<DescentFactors>{{0.01f, 0.0f}});
+  OnGpu<StepControl> control_there(std::vector<StepControl>{control});
+  OnGpu<uint8_t> flags_there(Flags(count));
+  OnGpu<float> direction(gradients);
+  OnGpu<float> master(weights);
+  OnGpu<float> momentum(gradients);
+  OnGpu<T> rounded(count);
+  T* target = rounded.data();
+  if constexpr (std::is_same_v<T, float>) target = master.data();
+  cuda::Momentum(count, momentum_factors.data(), control_there.data(), flags_there.data(),
+                 master.data(), direction.data(), momentum.data(), Gpu().compute());
+  cuda::Descend<T>(count, descent_factors.data(), control_there.data(), flags_there.data(),
+                   direction.data(), master.data(), target, Gpu().compute());
+  Outputs<float> result = {master.Read(), momentum.Read()};
+  if constexpr (!std::is_same_v<T, float>) result.push_back(Load(rounded.Read()));
+  return result;
+}
+
+TEMPLATE_TEST_CASE("SGD on the GPU agrees with the reference, or leaves all as it is", "", float,
+                   BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const bool nesterov : {false, true}) {
+    for (const int64_t count : {int64_t{64}, int64_t{64} * 33, int64_t{64} * 1000}) {
+      CAPTURE(nesterov, count);
+      const auto gradients = Numbers(count, 1);
+      const auto weights = Numbers(count, 2);
+      const std::vector<uint8_t> flags = Flags(count);
+      Compare<float>(
+          kForward,
+          [&] {
+            auto result = SgdOnGpu<TestType>(count, nesterov, {0.4f, 0}, gradients, weights);
+            if (result.size() > 2) {
+              CHECK(result[2] == Load(Store<TestType>(result[0])));
+              result.pop_back();
+            }
+            return result;
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> result = {As<Real>(weights), As<Real>(gradients)};
+            for (int64_t begin = 0; begin < count; begin += kFlagBlock) {
+              UpdateParameters here;
+              here.learning_rate = 0.01;
+              here.nesterov = nesterov;
+              here.weight_decay = (flags[begin / kFlagBlock] & kDecayed) == 0 ? 0 : 0.1;
+              reference::Sgd<Real>(kFlagBlock, here, Real{0.4f}, As<Real>(gradients).data() + begin,
+                                   result[0].data() + begin, result[1].data() + begin);
+            }
+            return result;
+          });
+    }
+  }
+  const auto numbers = Numbers(64, 1);
+  const auto same = SgdOnGpu<TestType>(64, true, {0.0f, 1}, numbers, numbers);
+  CHECK(same[0] == numbers);
+  CHECK(same[1] == numbers);
+}
+
 TEST_CASE("ops on the GPU without rows or elements do nothing") {
   if (!HasGpuOrSkips()) return;
   Stream& stream = Gpu().compute();
@@ -466,6 +530,8 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::RoundRows<float>(0, 8, none, 8, none, 8, stream);
   cuda::ToBFloat16(0, none, nullptr, stream);
   cuda::ToFloat(0, nullptr, none, stream);
+  cuda::Momentum(0, nullptr, nullptr, nullptr, none, none, none, stream);
+  cuda::Descend<float>(0, nullptr, nullptr, nullptr, none, none, none, stream);
   cuda::AdamW<float>(0, nullptr, nullptr, nullptr, none, none, none, none, none, stream);
   REQUIRE_OK(Gpu().Synchronize(absl::Seconds(60)));
 }

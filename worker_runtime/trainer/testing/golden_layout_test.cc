@@ -167,5 +167,37 @@ TEST_CASE("on every layout fifty steps follow PyTorch's losses and norms") {
   }
 }
 
+TEST_CASE("on every layout fifty steps of each optimizer follow PyTorch's losses and norms") {
+  const struct {
+    const char* name;
+    const UpdateRule& rule;
+    UpdateParameters update;
+  } optimizers[] = {
+      {"plain", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0}},
+      {"sgd", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01}},
+      {"nesterov", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01, .nesterov = true}},
+  };
+  const Golden start("untied");
+  const Golden golden("optimizers");
+  for (const auto& optimizer : optimizers) {
+    const auto losses = golden.Values<double>(std::string("loss/") + optimizer.name);
+    const auto norms = golden.Values<double>(std::string("grad_norm/") + optimizer.name);
+    REQUIRE(losses.size() == kSteps);
+    for (const char* const layout : kLayouts) {
+      TrainingRun run = RunOf(start, layout);
+      run.engine.update_rule = &optimizer.rule;
+      run.adam = [&](int) { return optimizer.update; };
+      const Curve curve = CurveOf(run);
+      for (int step = 0; step < kSteps; ++step) {
+        INFO(optimizer.name << ", " << layout << ", step " << step << ": loss "
+                            << curve.losses[step] << ", PyTorch " << losses[step] << "; norm "
+                            << curve.grad_norms[step] << ", PyTorch " << norms[step]);
+        CHECK(std::abs(curve.losses[step] - losses[step]) < 1e-5 * losses[step]);
+        CHECK(std::abs(curve.grad_norms[step] - norms[step]) < 1e-5 * norms[step]);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of golden_test.cc and its neighbours: a small Llama in PyTorch, written from the paper's formulas and not from our code.
 
-usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied, packed and attention.safetensors beside this file
+usage: PYTHON_WITH_TORCH make_golden.py    writes untied, tied, packed, attention and optimizers.safetensors beside this file
 (tests/bench/launch_bench.py makes such a Python in ~/.cache/convene/venv.) The files are kept in the repository; make
 them again only when the test asks for something new: another PyTorch may round differently in the last digit.
 
@@ -16,6 +16,9 @@ One file holds, little endian, in safetensors' format:
   loss_bf16             (STEPS): the same with weights, activations and gradients in bf16, master weights in float
   gradient_bf16_error/NAME  one double: the norm of (bf16 gradient - gradient/NAME): what plain bf16 loses
 
+optimizers.safetensors: loss/NAME and grad_norm/NAME, (STEPS), of the start, the batches and the model of untied.safetensors, with the optimizers of
+OPTIMIZERS. torch.optim.Muon, which rounds to bf16, computes in float here.
+
 attention.safetensors: the attention of some tokens of a packed row to some others, in double, under the names of ops/attention.h; key head h
 serves the query heads 2 h and 2 h + 1. part0/ and part1/ are the attention to the first and the second half of the keys.
 """
@@ -24,7 +27,7 @@ import json
 import math
 import os
 import struct
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.nn import functional
@@ -159,6 +162,50 @@ def adam_of(weights: Weights) -> torch.optim.Optimizer:
                               {'params': [w for w in weights.values() if w.dim() == 1], 'weight_decay': 0.0}], **ADAM)
 
 
+def sgd_of(weights: Weights, **settings: object) -> List[torch.optim.Optimizer]:
+    matrices, vectors = ([w for w in weights.values() if w.dim() == axes] for axes in (2, 1))
+    return [torch.optim.SGD([{'params': matrices, 'weight_decay': 0.01}, {'params': vectors, 'weight_decay': 0.0}], lr=0.1, **settings)]
+
+
+def muon_of(weights: Weights) -> List[torch.optim.Optimizer]:
+    matrices = {name: w for name, w in weights.items() if w.dim() == 2 and '.layers.' in name}
+    rest = {name: w for name, w in weights.items() if name not in matrices}
+    return [torch.optim.Muon(matrices.values(), lr=ADAM['lr'], weight_decay=WEIGHT_DECAY, momentum=0.95, nesterov=True,
+                             adjust_lr_fn='match_rms_adamw'), adam_of(rest)]
+
+
+OPTIMIZERS = {'sgd': lambda weights: sgd_of(weights, momentum=0.9), 'nesterov': lambda weights: sgd_of(weights, momentum=0.9, nesterov=True),
+              'plain': lambda weights: sgd_of(weights, momentum=0.0), 'muon': muon_of}
+
+
+def losses_and_norms(shape: Shape, optimizers_of: Callable[[Weights], List[torch.optim.Optimizer]], tokens: torch.Tensor,
+                     targets: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    weights = parameters_of(initial_weights(shape), torch.float32)
+    optimizers = optimizers_of(weights)
+    losses, norms = [], []
+    for step in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = mean_loss(shape, weights, tokens[step], targets[step])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP).item())
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64), torch.tensor(norms, dtype=torch.float64)
+
+
+def optimizers_golden(shape: Shape) -> Weights:
+    tokens, targets = tokens_and_targets(shape)
+    rounding = torch.Tensor.bfloat16
+    torch.Tensor.bfloat16 = torch.Tensor.clone
+    result = {}
+    for name, optimizers_of in OPTIMIZERS.items():
+        result[f'loss/{name}'], result[f'grad_norm/{name}'] = losses_and_norms(shape, optimizers_of, tokens, targets)
+    torch.Tensor.bfloat16 = rounding
+    return result
+
+
 def bf16_gradients(shape: Shape, weights: Weights, tokens: torch.Tensor, targets: torch.Tensor) -> Tuple[float, Weights]:
     rounded = parameters_of(weights, torch.bfloat16)
     loss = mean_loss(shape, rounded, tokens, targets)
@@ -180,10 +227,16 @@ def bf16_losses(shape: Shape, start: Weights, tokens: torch.Tensor, targets: tor
     return losses
 
 
-def golden(shape: Shape) -> Weights:
-    start, samples = initial_weights(shape), batches(shape)
+def tokens_and_targets(shape: Shape) -> Tuple[torch.Tensor, torch.Tensor]:
+    samples = batches(shape)
     tokens, targets = samples[..., :-1].contiguous(), samples[..., 1:].clone()
     targets[:, 0, :5] = -1
+    return tokens, targets
+
+
+def golden(shape: Shape) -> Weights:
+    start = initial_weights(shape)
+    tokens, targets = tokens_and_targets(shape)
     result = {'weight/' + name: w.clone() for name, w in start.items()}
     result |= {'tokens': tokens.int(), 'targets': targets.int()}
 
@@ -195,17 +248,8 @@ def golden(shape: Shape) -> Weights:
     result |= {'gradient_bf16_error/' + name: (rounded[name] - w.grad).norm().double().reshape(1) for name, w in truth.items()}
     result['loss_bf16'] = torch.tensor(bf16_losses(shape, start, tokens, targets), dtype=torch.float64)
 
-    weights = parameters_of(start, torch.float32)
-    adam = adam_of(weights)
-    losses, norms = [], []
-    for step in range(STEPS):
-        adam.zero_grad()
-        loss = mean_loss(shape, weights, tokens[step], targets[step])
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP).item())
-        adam.step()
-        losses.append(loss.item())
-    return result | {'loss': torch.tensor(losses, dtype=torch.float64), 'grad_norm': torch.tensor(norms, dtype=torch.float64)}
+    losses, norms = losses_and_norms(shape, lambda weights: [adam_of(weights)], tokens, targets)
+    return result | {'loss': losses, 'grad_norm': norms}
 
 
 def attention_golden() -> Weights:
@@ -263,6 +307,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     write(os.path.join(folder, 'attention.safetensors'), attention_golden(), {'torch': torch.__version__})
+    write(os.path.join(folder, 'optimizers.safetensors'), optimizers_golden(Shape()), {'torch': torch.__version__})
     for name, shape in (('untied', Shape()), ('tied', Shape(tied_embeddings=1)), ('packed', Shape(eod_token=5))):
         path = os.path.join(folder, f'{name}.safetensors')
         tensors = golden(shape)
