@@ -54,6 +54,7 @@ class Cutter {
                         .global_shape = {rows, columns},
                         .offset = {0, local * tp_rank_},
                         .extent = {rows, local},
+                        .is_matrix = true,
                         .standard_deviation =
                             config_.initializer_range / std::sqrt(2.0 * config_.layers)}},
             .role = role};
@@ -106,6 +107,7 @@ class Cutter {
       of_rows.initializer = Initializer::kZeros;
       bias.slices.push_back(std::move(of_rows));
     }
+    for (ParameterSlice& slice : slices) slice.is_matrix = true;
     unit.tensors.push_back({.slices = std::move(slices), .role = role});
     if (has_bias) unit.tensors.push_back(std::move(bias));
   }

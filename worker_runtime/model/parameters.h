@@ -20,6 +20,7 @@ struct ParameterSlice {
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
   std::array<int64_t, 2> offset;        // of the slice in the global tensor
   std::array<int64_t, 2> extent;        // of the slice
+  bool is_matrix = false;               // of a block
   bool decayed = true;                  // weight decay applies (matrices)
   // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
   // one of the ranks that hold the same slice because of tensor parallelism (norms, copied heads)

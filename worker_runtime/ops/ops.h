@@ -12,6 +12,7 @@
 #include "worker_runtime/ops/head_norm.h"
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/matmul.h"
+#include "worker_runtime/ops/muon.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/sgd.h"

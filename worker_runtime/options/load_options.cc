@@ -198,7 +198,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       "no chat_template: the data are plain texts, of which all tokens count, at any length";
   const bool is_sgd = said.optimizer() == "sgd";
   constexpr char kNotAdam[] = "with optimizer sgd there is momentum alone";
-  constexpr char kNotSgd[] = "only optimizer sgd has this momentum";
+  const bool is_adamw = !said.has_optimizer() || said.optimizer() == "adamw";
+  constexpr char kNotAdamW[] = "only the optimizers muon and sgd have this momentum";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
@@ -228,8 +229,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"beta1", said.has_beta1() && is_sgd, kNotAdam},
       {"beta2", said.has_beta2() && is_sgd, kNotAdam},
       {"epsilon", said.has_epsilon() && is_sgd, kNotAdam},
-      {"momentum", said.has_momentum() && !is_sgd, kNotSgd},
-      {"nesterov", said.has_nesterov() && !is_sgd, kNotSgd},
+      {"momentum", said.has_momentum() && is_adamw, kNotAdamW},
+      {"nesterov", said.has_nesterov() && is_adamw, kNotAdamW},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
@@ -377,14 +378,16 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveRate(config, &options));
-  CONVENE_RETURN_IF_ERROR(ToWord("optimizer", config.optimizer(), &options.optimizer,
-                                 {{"adamw", &AdamWRule()}, {"sgd", &SgdRule()}}));
+  CONVENE_RETURN_IF_ERROR(
+      ToWord("optimizer", config.optimizer(), &options.optimizer,
+             {{"adamw", &AdamWRule()}, {"muon", &MuonRule()}, {"sgd", &SgdRule()}}));
   options.weight_decay = config.weight_decay();
   options.beta1 = config.beta1();
   options.beta2 = config.beta2();
   options.epsilon = config.epsilon();
-  options.momentum = config.momentum();
-  options.nesterov = config.nesterov();
+  const bool is_muon = options.optimizer == &MuonRule();
+  options.momentum = config.has_momentum() ? config.momentum() : is_muon ? 0.95 : 0.9;
+  options.nesterov = config.has_nesterov() ? config.nesterov() : is_muon;
   options.clip_grad_norm = config.clip_grad_norm();
   options.max_skipped_steps = config.max_skipped_steps();
   options.checkpoint_dir = config.checkpoint_dir();

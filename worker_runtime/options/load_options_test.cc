@@ -245,12 +245,18 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK(sgd.optimizer == &SgdRule());
   CHECK(sgd.momentum == 0.5);
   CHECK(sgd.nesterov);
+  CHECK(Options({"--optimizer=sgd"}).momentum == 0.9);
+  CHECK_FALSE(Options({"--optimizer=sgd"}).nesterov);
+  const TrainOptions muon = Options({"--optimizer=muon"});
+  CHECK(muon.optimizer == &MuonRule());
+  CHECK(muon.momentum == 0.95);
+  CHECK(muon.nesterov);
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, sgd");
+  CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, muon, sgd");
   CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--beta2=0.9"}, HomeOnly), kInvalid,
                "beta2 is set, but with optimizer sgd");
   CHECK_STATUS(LoadOptions({"--momentum=0.9"}, HomeOnly), kInvalid,
-               "momentum is set, but only optimizer sgd");
+               "momentum is set, but only the optimizers muon and sgd");
 }
 
 TEST_CASE("the token cache follows the environment") {

@@ -96,6 +96,12 @@ absl::Status ValidateOptimizer(const TrainOptions& options) {
                                  options.momentum, "at least 0 and less than 1"));
   CONVENE_RETURN_IF_ERROR(
       Demand(options.epsilon > 0, "epsilon", options.epsilon, "greater than 0"));
+  if (options.offload_optimizer && options.optimizer->matrices() != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer ", options.optimizer->name(),
+                     " multiplies whole matrices on the device, so its state cannot be offloaded; "
+                     "choose offload none, or optimizer adamw or sgd"));
+  }
   return Demand(options.clip_grad_norm >= 0, "clip_grad_norm", options.clip_grad_norm,
                 "0 (off) or more");
 }

@@ -226,6 +226,13 @@ TEST_CASE("what is out of range is named with its value and the right one") {
   };
   CHECK_STATUS(With(wsd), kInvalid,
                "lr_decay_steps 91 must be from 0 to steps - warmup_steps, which is 90");
+  const auto offloaded_muon = [](TrainOptions& o) {
+    o.optimizer = &MuonRule();
+    o.offload_optimizer = true;
+  };
+  CHECK_STATUS(With(offloaded_muon), kInvalid, "choose offload none, or optimizer adamw or sgd");
+  CHECK_STATUS(With([](TrainOptions& o) { o.momentum = 1; }), kInvalid,
+               "momentum 1 must be at least 0 and less than 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.weight_decay = -0.1; }), kInvalid, "weight_decay -0.1");
   CHECK_STATUS(With([](TrainOptions& o) { o.beta1 = 1; }), kInvalid,
                "beta1 1 must be at least 0 and less than 1");

@@ -133,6 +133,7 @@ class BucketStore final : public UnitStore {
                : gradients().subspan(part.flat_begin, part.count);
   }
 
+  const Groups& groups() const { return groups_; }
   DType dtype() const { return options_.dtype; }
   // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks
   // that keep a copy of it.

@@ -25,6 +25,28 @@ std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatSh
   return flags;
 }
 
+std::vector<MatrixRun> MatrixRuns(const Placement& placement, const FlatShard& shard) {
+  std::vector<MatrixRun> runs;
+  for (size_t i = 0; i < shard.parts.size(); ++i) {
+    const ShardPart& part = shard.parts[i];
+    const int index = static_cast<int>(i);
+    const int64_t end = part.shard_begin + part.count;
+    runs.push_back({.part = index, .shard_begin = part.shard_begin, .count = part.count});
+    for (const ShardSegment& segment : shard.segments) {
+      if (segment.part != index) continue;
+      const bool is_matrix = placement.parameters[segment.parameter].is_matrix;
+      if (is_matrix == runs.back().of_matrices) continue;
+      // A tensor begins at a multiple; so does a segment that is not the first of its tensor.
+      const int64_t begin = segment.shard_begin;
+      CONVENE_CHECK(begin % kParameterAlignment == 0);
+      runs.back().count = begin - runs.back().shard_begin;
+      if (runs.back().count == 0) runs.pop_back();
+      runs.push_back({index, begin, end - begin, is_matrix});
+    }
+  }
+  return runs;
+}
+
 FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank) {
   FlatShard shard;
   for (const ParameterBucket& bucket : placement.buckets) {

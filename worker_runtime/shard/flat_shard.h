@@ -34,6 +34,18 @@ struct FlatShard {
   std::vector<ShardSegment> segments;  // in flat order; padding is in none
 };
 
+// Neighbouring elements of one part that are all of matrices (ParameterSlice::is_matrix), or none;
+// padding goes with what lies before it.
+struct MatrixRun {
+  int part = 0;
+  int64_t shard_begin = 0;  // a multiple of kParameterAlignment, as is count
+  int64_t count = 0;
+  bool of_matrices = false;
+};
+
+// The whole shard as runs, in flat order.
+std::vector<MatrixRun> MatrixRuns(const Placement& placement, const FlatShard& shard);
+
 // ParameterFlags (ops/elementwise.h), one for each kParameterAlignment elements of the shard.
 // `speaks_for_shard`: else no parameter is kOwned. REQUIRES: as below.
 std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatShard& shard,

@@ -56,6 +56,8 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       options_(options),
       device_(device),
       shard_(store.shard()),
+      whole_matrices_(store, options.rule->matrices(), device, arena),
+      runs_(MatrixRuns(store.placement(), shard_)),
       master_((options.offloads ? staging : arena)
                   .Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
       states_(DeclareStates(*options.rule, shard_.count, options.offloads ? staging : arena)),
@@ -78,6 +80,7 @@ absl::Status ShardedOptimizer::Bind() {
   const std::vector<uint8_t> flags =
       MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
   if (options_.offloads) absl::c_copy(flags, At(host_flags_));
+  whole_matrices_.Bind();
   device_.Copy(flags.data(), At(flags_), flags.size(), device_.compute());
   return device_.Synchronize(options_.timeout);
 }
@@ -146,31 +149,63 @@ void ShardedOptimizer::Round(const ShardPart& part, Stream& stream) {
   }
 }
 
+void ShardedOptimizer::WithPiece(const ShardPart& part, int64_t begin, int64_t count,
+                                 const UpdateRule::Factors* factors, const StepControl* control,
+                                 absl::FunctionRef<void(const UpdateRule::Piece&)> call) {
+  const int64_t shard_begin = part.shard_begin + begin;
+  absl::InlinedVector<float*, 4> states;
+  for (const ArenaBlock<float>& state : states_) states.push_back(At(state) + shard_begin);
+  float* const master = MasterOf(part) + begin;
+  const bool is_float = store_.dtype() == DType::kFloat32;
+  call({.count = count,
+        .factors = factors,
+        .control = control,
+        .flags = At(options_.offloads ? host_flags_ : flags_) + shard_begin / kFlagBlock,
+        .gradients = GradientsOf(part) + begin,
+        .master = master,
+        .weights = is_float ? Elements(absl::MakeSpan(master, count))
+                            : WeightsOf(part).Slice(begin, count),
+        .states = states});
+}
+
 void ShardedOptimizer::UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
                                   const StepControl* control, Stream& stream) {
-  const uint8_t* const flags =
-      At(options_.offloads ? host_flags_ : flags_) + part.shard_begin / kFlagBlock;
-  absl::InlinedVector<float*, 4> states;
-  for (const ArenaBlock<float>& state : states_) states.push_back(At(state) + part.shard_begin);
-  float* const master = MasterOf(part);
-  const bool is_float = store_.dtype() == DType::kFloat32;
-  options_.rule->Update(
-      {.count = part.count,
-       .factors = factors,
-       .control = control,
-       .flags = flags,
-       .gradients = GradientsOf(part),
-       .master = master,
-       .weights = is_float ? Elements(absl::MakeSpan(master, part.count)) : WeightsOf(part),
-       .states = states},
-      stream);
-  if (is_float) Round(part, stream);
+  WithPiece(part, 0, part.count, factors, control,
+            [&](const UpdateRule::Piece& piece) { options_.rule->Update(piece, stream); });
+  if (store_.dtype() == DType::kFloat32) Round(part, stream);
+}
+
+// The matrices' collectives are in compute(), so no gather may be on its way beside them: two ranks
+// could begin the two in different orders, and wait for each other.
+absl::Status ShardedOptimizer::UpdateMatrices(const UpdateRule::Factors* factors,
+                                              const StepControl* control) {
+  const MatrixRule& rule = *options_.rule->matrices();
+  Stream& stream = device_.compute();
+  const auto for_runs = [&](const auto& call) {
+    for (const MatrixRun& run : runs_) {
+      const ShardPart& part = shard_.parts[run.part];
+      WithPiece(part, run.shard_begin - part.shard_begin, run.count, factors, control,
+                [&](const UpdateRule::Piece& piece) { call(run, piece); });
+    }
+  };
+  for_runs([&](const MatrixRun& run, const UpdateRule::Piece& piece) {
+    run.of_matrices ? rule.Direct(piece, stream) : options_.rule->Update(piece, stream);
+  });
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    CONVENE_RETURN_IF_ERROR(whole_matrices_.Transform(i));
+  }
+  for_runs([&](const MatrixRun& run, const UpdateRule::Piece& piece) {
+    if (run.of_matrices) rule.Descend(piece, stream);
+  });
+  return absl::OkStatus();
 }
 
 absl::Status ShardedOptimizer::Update(const UpdateRule::Factors* factors,
                                       const StepControl* control) {
+  const bool has_matrices = options_.rule->matrices() != nullptr;
+  if (has_matrices) CONVENE_RETURN_IF_ERROR(UpdateMatrices(factors, control));
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
-    UpdatePart(shard_.parts[i], factors, control, device_.compute());
+    if (!has_matrices) UpdatePart(shard_.parts[i], factors, control, device_.compute());
     CONVENE_RETURN_IF_ERROR(Publish(i));
   }
   return store_.CopyToOtherEnd();
@@ -262,7 +297,9 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
                               ? state.master + segment.shard_begin
                               : MasterOf(part) + segment.flat_begin - part.flat_begin;
     pieces.push_back({PieceOf(slice, segment, ""), absl::MakeSpan(master, segment.count)});
-    for (size_t i = 0; i < states_.size(); ++i) {
+    const MatrixRule* const matrices = slice.is_matrix ? options_.rule->matrices() : nullptr;
+    const size_t kept = matrices != nullptr ? matrices->states() : states_.size();
+    for (size_t i = 0; i < kept; ++i) {
       const std::string prefix = absl::StrCat("optimizer.", options_.rule->states()[i], "/");
       pieces.push_back({PieceOf(slice, segment, prefix),
                         absl::MakeSpan(state.states[i] + segment.shard_begin, segment.count)});

@@ -19,6 +19,7 @@
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/whole_matrices.h"
 
 namespace convene::worker {
 
@@ -26,7 +27,7 @@ namespace convene::worker {
 class ShardedOptimizer {
  public:
   struct Options {
-    const UpdateRule* rule = &AdamWRule();  // borrowed
+    const UpdateRule* rule = &AdamWRule();  // borrowed; one for whole matrices cannot be offloaded
     // A checkpoint is written from a copy of the shard in `staging`: of AdamW 12 bytes an element.
     // Without it a GPU can write and read no checkpoint, unless it offloads; where the state lies
     // in host memory, the state itself is written, and the next step changes it.
@@ -64,7 +65,8 @@ class ShardedOptimizer {
   void SumOwnedSquares(double* sum);
 
   // The rule on the shard; factors and control in the device's memory. Each bucket's parameters are
-  // gathered as soon as they are updated. Errors: the collective's. REQUIRES: not offloaded.
+  // gathered as soon as they are updated, with a rule for whole matrices once all are. Errors: the
+  // collective's. REQUIRES: not offloaded.
   absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
 
   // The same where the state is offloaded, in two halves. First compute() copies the reduced
@@ -113,6 +115,12 @@ class ShardedOptimizer {
   Elements WeightsOf(const ShardPart& part) const;
   void UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
                   const StepControl* control, Stream& stream);
+  // `call` gets elements [begin, begin + count) of the part.
+  void WithPiece(const ShardPart& part, int64_t begin, int64_t count,
+                 const UpdateRule::Factors* factors, const StepControl* control,
+                 absl::FunctionRef<void(const UpdateRule::Piece&)> call);
+  // Updates all parts; matrices as wholes.
+  absl::Status UpdateMatrices(const UpdateRule::Factors* factors, const StepControl* control);
   // Masters become weights.
   void Round(const ShardPart& part, Stream& stream);
   // Arrays of the shard's length that a checkpoint has.
@@ -127,7 +135,9 @@ class ShardedOptimizer {
   BucketStore& store_;
   const Options options_;
   Device& device_;
-  const FlatShard& shard_;          // the store's
+  const FlatShard& shard_;  // the store's
+  WholeMatrices whole_matrices_;
+  const std::vector<MatrixRun> runs_;
   const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
   const std::vector<ArenaBlock<float>> states_;  // (shard_.count) each
   const ArenaBlock<uint8_t> flags_;

@@ -150,6 +150,27 @@ TEST_CASE("rows in chunks: the same bits beside the arithmetic, recomputed and i
   CheckSameBits(CurveOf(run), kept);
 }
 
+// The sums over two ranks are exact in either order, so the directions are the same bits.
+TEST_CASE("Muon's whole matrices have the same bits however they are sharded", "[once]") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Run run{Tiny(), {.dp = 2, .tp = 2, .dp_replicate = 2}, 2, 1, dtype};
+    run.update_rule = &MuonRule();
+    run.steps = testing::StepsOfBits();
+    run.zero_stage = 0;
+    const Curve copied = CurveOf(run);
+    CHECK(copied.parameters[0] == copied.parameters[2]);
+    CHECK(copied.unequal == std::vector<std::string>());
+    run.layout.dp_replicate = 1;
+    run.zero_stage = 1;
+    const Curve sharded = CurveOf(run);
+    CHECK(sharded.losses == copied.losses);
+    CHECK(sharded.tensors == copied.tensors);
+    run.overlap_communication = false;
+    if (!testing::OnGpus()) CheckSameBits(CurveOf(run), sharded);
+  }
+}
+
 TEST_CASE("replicas hold the same bits after training") {
   if (testing::OnGpus()) return;  // copies_test has it
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

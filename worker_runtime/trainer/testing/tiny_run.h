@@ -48,6 +48,7 @@ struct TinyRun {
   int steps = kSteps;
   bool float8 = false;
   int bf16_end_blocks = 0;
+  const UpdateRule* update_rule = &AdamWRule();
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
 };
@@ -88,6 +89,7 @@ inline Curve CurveOf(const TinyRun& run) {
   REQUIRE_OK(schedule);
   absl::StatusOr<Curve> curve =
       Train({.engine = {.model = run.model,
+                        .update_rule = run.update_rule,
                         .layout = run.layout,
                         .seed = 11,
                         .dtype = run.dtype,
