@@ -40,6 +40,8 @@ class Cutter {
             .global_shape = {rows.all > 0 ? rows.all : rows.count, columns},
             .offset = {rows.first + local * (tp_rank_ / rows.copies), 0},
             .extent = {local, columns},
+            .matrix_begin = rows.first,
+            .matrix_rows = rows.count,
             .owned = tp_rank_ % rows.copies == 0,
             .tp_copies = rows.copies,
             .standard_deviation = config_.initializer_range};
@@ -54,7 +56,7 @@ class Cutter {
                         .global_shape = {rows, columns},
                         .offset = {0, local * tp_rank_},
                         .extent = {rows, local},
-                        .is_matrix = true,
+                        .matrix_rows = rows,
                         .standard_deviation =
                             config_.initializer_range / std::sqrt(2.0 * config_.layers)}},
             .role = role};
@@ -103,11 +105,11 @@ class Cutter {
       of_rows.global_shape = {1, slice.global_shape[0]};
       of_rows.offset = {0, slice.offset[0]};
       of_rows.extent = {1, slice.extent[0]};
+      of_rows.matrix_rows = 0;
       of_rows.decayed = false;
       of_rows.initializer = Initializer::kZeros;
       bias.slices.push_back(std::move(of_rows));
     }
-    for (ParameterSlice& slice : slices) slice.is_matrix = true;
     unit.tensors.push_back({.slices = std::move(slices), .role = role});
     if (has_bias) unit.tensors.push_back(std::move(bias));
   }
@@ -115,9 +117,15 @@ class Cutter {
   void AddMixer(const std::string& layer, UnitSpec& unit) const;
   void AddFeedForward(const std::string& layer, UnitSpec& unit) const;
 
+  ParameterSlice TableSlice(const char* name, int64_t rows) const {
+    ParameterSlice slice = ColumnParallel(name, {rows}, config_.hidden_size);
+    slice.matrix_rows = 0;  // of no block
+    return slice;
+  }
+
   // One row a token. A tied table is input and output of the model.
   UnitTensor Table(int role, const char* name) const {
-    return {.slices = {ColumnParallel(name, {config_.vocabulary_size}, config_.hidden_size)},
+    return {.slices = {TableSlice(name, config_.vocabulary_size)},
             .role = role,
             .on_both_ends = config_.tied_embeddings && chunk_.ends_apart};
   }
@@ -134,10 +142,9 @@ UnitSpec Cutter::Embedding() const {
   UnitSpec unit = {.kind = UnitKind::kEmbedding,
                    .tensors = {Table(kEmbeddingTable, names_.embedding)}};
   if (family_.learned_positions) {
-    unit.tensors.push_back(
-        {.slices = {ColumnParallel(names_.positions, {config_.positions}, config_.hidden_size)},
-         .role = kPositionTable,
-         .in_first_bucket = true});
+    unit.tensors.push_back({.slices = {TableSlice(names_.positions, config_.positions)},
+                            .role = kPositionTable,
+                            .in_first_bucket = true});
   }
   return unit;
 }

@@ -20,7 +20,10 @@ struct ParameterSlice {
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
   std::array<int64_t, 2> offset;        // of the slice in the global tensor
   std::array<int64_t, 2> extent;        // of the slice
-  bool is_matrix = false;               // of a block
+  // The rows of the tensor that are one matrix of a block, from the first one on (a fused tensor has
+  // several). None: it is no matrix of a block.
+  int64_t matrix_begin = 0;
+  int64_t matrix_rows = 0;
   bool decayed = true;                  // weight decay applies (matrices)
   // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
   // one of the ranks that hold the same slice because of tensor parallelism (norms, copied heads)
@@ -33,6 +36,7 @@ struct ParameterSlice {
   double standard_deviation = 0;
 
   int64_t count() const { return extent[0] * extent[1]; }
+  bool is_matrix() const { return matrix_rows > 0; }
 };
 
 // One tensor as a unit's arithmetic sees it: slices side by side, fused where the forward pass

@@ -34,7 +34,7 @@ std::vector<MatrixRun> MatrixRuns(const Placement& placement, const FlatShard& s
     runs.push_back({.part = index, .shard_begin = part.shard_begin, .count = part.count});
     for (const ShardSegment& segment : shard.segments) {
       if (segment.part != index) continue;
-      const bool is_matrix = placement.parameters[segment.parameter].is_matrix;
+      const bool is_matrix = placement.parameters[segment.parameter].is_matrix();
       if (is_matrix == runs.back().of_matrices) continue;
       // A tensor begins at a multiple; so does a segment that is not the first of its tensor.
       const int64_t begin = segment.shard_begin;

@@ -297,7 +297,7 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
                               ? state.master + segment.shard_begin
                               : MasterOf(part) + segment.flat_begin - part.flat_begin;
     pieces.push_back({PieceOf(slice, segment, ""), absl::MakeSpan(master, segment.count)});
-    const MatrixRule* const matrices = slice.is_matrix ? options_.rule->matrices() : nullptr;
+    const MatrixRule* const matrices = slice.is_matrix() ? options_.rule->matrices() : nullptr;
     const size_t kept = matrices != nullptr ? matrices->states() : states_.size();
     for (size_t i = 0; i < kept; ++i) {
       const std::string prefix = absl::StrCat("optimizer.", options_.rule->states()[i], "/");

@@ -15,7 +15,7 @@ Matrices MatricesOf(const Placement& placement, bool are_used) {
   Matrices matrices(placement.buckets.size());
   if (!are_used) return matrices;
   for (const PlacedParameter& parameter : placement.parameters) {
-    if (!parameter.is_matrix) continue;
+    if (!parameter.is_matrix()) continue;
     const auto holds = [&](const ParameterBucket& bucket) {
       return parameter.flat_offset < bucket.end();
     };
@@ -26,7 +26,7 @@ Matrices MatricesOf(const Placement& placement, bool are_used) {
 }
 
 int64_t CountOf(const PlacedParameter& matrix) {
-  return matrix.global_shape[0] * matrix.global_shape[1];
+  return matrix.matrix_rows * matrix.global_shape[1];
 }
 
 // Over all matrices.
@@ -41,7 +41,7 @@ int64_t Largest(const Matrices& matrices, const Size& size) {
 
 int64_t LargestSquare(const Matrices& matrices) {
   const int64_t side = Largest(matrices, [](const PlacedParameter& matrix) {
-    return std::min(matrix.global_shape[0], matrix.global_shape[1]);
+    return std::min(matrix.matrix_rows, matrix.global_shape[1]);
   });
   return side * side;
 }
@@ -101,7 +101,7 @@ void WholeMatrices::CopySlice(const PlacedParameter& matrix, Elements slice, Ele
   const int64_t rows = matrix.extent[0];
   const auto columns = static_cast<int>(matrix.extent[1]);
   const int64_t stride = matrix.global_shape[1];
-  const int64_t first = matrix.offset[0] * stride + matrix.offset[1];
+  const int64_t first = (matrix.offset[0] - matrix.matrix_begin) * stride + matrix.offset[1];
   const auto copy = [&](auto* in_slice, auto* in_whole) {
     if (to_whole)
       return CopyRows(rows, columns, in_slice, columns, in_whole, stride, device_.compute());
@@ -134,7 +134,7 @@ absl::Status WholeMatrices::TransformWave(absl::Span<const PlacedParameter* cons
     device_.Zero(At(product_) + count, (slot_ - count) * sizeof(float), stream);
     device_.Zero(At(sum_of_squares_), sizeof(double), stream);
     rule_->Transform(
-        {.rows = static_cast<int>(mine.global_shape[0]),
+        {.rows = static_cast<int>(mine.matrix_rows),
          .columns = static_cast<int>(mine.global_shape[1]),
          .values = wave.Slice(tp.rank() * slot_, slot_),
          .square = Elements(At(square_), square_.size() / SizeOf(wave.dtype), wave.dtype),
