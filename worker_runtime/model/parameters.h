@@ -20,11 +20,11 @@ struct ParameterSlice {
   std::array<int64_t, 2> global_shape;  // (rows, columns); a vector is (1, columns)
   std::array<int64_t, 2> offset;        // of the slice in the global tensor
   std::array<int64_t, 2> extent;        // of the slice
-  // The rows of the tensor that are one matrix of a block, from the first one on (a fused tensor has
-  // several). None: it is no matrix of a block.
+  // The rows of the tensor that are one matrix of a block, from the first one on (a fused tensor
+  // has several). None: it is no matrix of a block.
   int64_t matrix_begin = 0;
   int64_t matrix_rows = 0;
-  bool decayed = true;                  // weight decay applies (matrices)
+  bool decayed = true;  // weight decay applies (matrices)
   // Counted in the global gradient norm and written to checkpoints by this rank: false for all but
   // one of the ranks that hold the same slice because of tensor parallelism (norms, copied heads)
   // or tied embeddings (the last stage's copy).
