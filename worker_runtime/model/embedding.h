@@ -3,9 +3,7 @@
 // belong to the input half of a backward pass: they are all that this half has to do here, no rank
 // waits for them, and put off they would need memory for their input.
 #pragma once
-
-#include <vector>
-
+#include "absl/container/inlined_vector.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/token_positions.h"
@@ -35,10 +33,10 @@ class Embedding final : public Unit<T> {
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
  private:
-  // The tables and their tensors' roles, with the numbers of the microbatch's rows.
+  // The tables and their tensors' roles, with the numbers of the microbatch's rows. No heap.
   struct Tables {
-    std::vector<SplitTable<T>> tables;
-    std::vector<int> roles;
+    absl::InlinedVector<SplitTable<T>, 2> tables;
+    absl::InlinedVector<int, 2> roles;
   };
   Tables TablesOf(const Pass<T>& pass) const;
 

@@ -59,7 +59,8 @@ MixerMemory<T> GroupedQueryMixer<T>::MemoryOf(const Pass<T>& pass) const {
 }
 
 template <typename T>
-std::vector<typename GroupedQueryMixer<T>::HeadNorm> GroupedQueryMixer<T>::HeadNorms() const {
+absl::InlinedVector<typename GroupedQueryMixer<T>::HeadNorm, 2> GroupedQueryMixer<T>::HeadNorms()
+    const {
   if (!s_.family->query_key_norms) return {};
   const HeadRows queries = {s_.rows(), s_.heads, s_.head_size};
   const HeadRows keys = {s_.rows(), s_.kv_heads, s_.head_size};

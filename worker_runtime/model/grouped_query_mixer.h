@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/model/block_float8.h"
@@ -63,7 +64,7 @@ class GroupedQueryMixer final : public BlockPart<T> {
     int64_t kept;       // where they begin in MixerMemory::heads
     int64_t statistic;  // the same in heads_rms
   };
-  std::vector<HeadNorm> HeadNorms() const;
+  absl::InlinedVector<HeadNorm, 2> HeadNorms() const;  // no heap
   // Up to attention.
   absl::Status Attend(const Pass<T>& pass, const MixerMemory<T>& a, const T* x) const;
 

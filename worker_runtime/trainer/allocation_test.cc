@@ -37,10 +37,11 @@ TEST_CASE("after the first, a step allocates nothing") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool packed = GENERATE(false, true);
   const bool offloads = GENERATE(false, true);  // and so has shards, on one rank too
-  CAPTURE(dtype, packed, offloads);
+  const char* const named = GENERATE("llama-tiny", "qwen3-tiny", "gpt2-tiny");
+  CAPTURE(dtype, packed, offloads, named);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
   CommunicatorSet communicators = SoloCommunicators();
-  const auto model = NamedModel("llama-tiny");
+  const auto model = NamedModel(named);
   REQUIRE_OK(model);
   const std::unique_ptr<Device> device = Device::Cpu();
   auto engine = Engine::Create({.model = *model,
