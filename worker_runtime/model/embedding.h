@@ -3,6 +3,7 @@
 // belong to the input half of a backward pass: they are all that this half has to do here, no rank
 // waits for them, and put off they would need memory for their input.
 #pragma once
+
 #include "absl/container/inlined_vector.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/model/unit.h"
