@@ -204,8 +204,10 @@ std::string ShapeText(const ModelConfig& c) {
   // The same of Llamas.
   const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
   const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
-  const std::string window =
-      c.sliding_window == 0 ? "" : absl::StrCat(" window ", c.sliding_window);
+  const std::string window = c.sliding_window == 0
+                                 ? ""
+                                 : absl::StrCat(" window ", c.sliding_window, " theta ",
+                                                c.window_rope_theta, " scalar ", c.query_scalar);
   return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
                       c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, window,

@@ -19,6 +19,13 @@ void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer&
   declare(memory.norm1, recompute.norms, true, "norm1", rows * s.hidden, normed_part);
   declare(memory.norm1_rms, false, false, "norm1 rms", own * statistics);
   DeclareMixer(s, recompute, declare, mixer);
+  const auto declare_post = [&](ArenaBlock<T>& output, ArenaBlock<float>& rms, bool is_recomputed,
+                                const char* name) {
+    if (!s.family->post_norms) return;
+    declare(output, is_recomputed, false, name, own * s.hidden);
+    declare(rms, is_recomputed, false, "post norm rms", own * statistics);
+  };
+  declare_post(memory.mixed, memory.mixed_rms, recompute.middle, "mixed");
   declare(memory.middle, recompute.middle, false, "middle", own * s.hidden);
   if (is_split && declare.set() == MemorySet::kRecomputed) {
     memory.norm2 = memory.norm1;
@@ -27,6 +34,7 @@ void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer&
   }
   declare(memory.norm2_rms, false, false, "norm2 rms", own * statistics);
   DeclareDense(s, recompute, declare, feed_forward);
+  declare_post(memory.fed, memory.fed_rms, false, "fed");
 }
 
 // One member of all elements.
@@ -117,6 +125,11 @@ template <typename T>
 absl::Status Block<T>::Middle(const Pass<T>& pass, const ResidualMemory<T>& a) const {
   T* const hidden = pass.around.hidden;
   CONVENE_RETURN_IF_ERROR(mixer_->Forward(pass, At(a.norm1), hidden));
+  if (s_.family->post_norms) {
+    CONVENE_RETURN_IF_ERROR(NormDelta(NormOf(pass, kAttentionPostNorm, -1, a.mixed_rms),
+                                      At(a.mixed), hidden, *pass.around.rows, *pass.around.device,
+                                      pass.stream));
+  }
   return NormForward(NormOf(pass, kMlpNorm, kMlpNormBias, a.norm2_rms), pass.input, hidden,
                      At(a.middle), At(a.norm2), *pass.around.rows, pass.stream);
 }
@@ -132,7 +145,10 @@ absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
                                       *pass.around.rows, pass.stream));
   CONVENE_RETURN_IF_ERROR(Middle(pass, a));
   flow = {.residual = At(a.middle), .delta = target};
-  return feed_forward_->Forward(pass, At(a.norm2), target);
+  CONVENE_RETURN_IF_ERROR(feed_forward_->Forward(pass, At(a.norm2), target));
+  if (!s_.family->post_norms) return absl::OkStatus();
+  return NormDelta(NormOf(pass, kMlpPostNorm, -1, a.fed_rms), At(a.fed), target, *pass.around.rows,
+                   *pass.around.device, pass.stream);
 }
 
 // Each branch adds its gradient to the residual stream's, which passes through unchanged. A norm's
@@ -149,11 +165,18 @@ absl::Status Block<T>::BranchBackward(const Pass<T>& pass, const Branch& branch,
     }
     CONVENE_RETURN_IF_ERROR(branch.part.Again(pass, branch.x));
   }
-  CONVENE_RETURN_IF_ERROR(rows.StartGather(gradient, pass.stream));
+  T* dy = gradient;
+  if (s_.family->post_norms) {
+    dy = around.branch;
+    CONVENE_RETURN_IF_ERROR(NormBackward(branch.post_norm, branch.output, gradient,
+                                         /*add_to_dx=*/false, dy, pass.Gradient(branch.post_tensor),
+                                         WeightGradient{}, around.workspace, rows, pass.stream));
+  }
+  CONVENE_RETURN_IF_ERROR(rows.StartGather(dy, pass.stream));
   if (branch.norm_again && !branch.part_again) {
     CONVENE_RETURN_IF_ERROR(NormAgain(branch.norm, branch.sum, branch.x, rows, pass.stream));
   }
-  CONVENE_RETURN_IF_ERROR(branch.part.Backward(pass, branch.x, gradient, around.hidden, spare));
+  CONVENE_RETURN_IF_ERROR(branch.part.Backward(pass, branch.x, dy, around.hidden, spare));
   return NormBackward(branch.norm, branch.sum, around.hidden, /*add_to_dx=*/true, gradient,
                       pass.Gradient(branch.norm_tensor), pass.Gradient(branch.norm_bias),
                       around.workspace, rows, pass.stream);
@@ -182,7 +205,10 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
                                .sum = At(a.middle),
                                .x = At(a.norm2),
                                .norm_again = recompute_.norms && !made_middle,
-                               .part_again = feed_forward_->starts_from_input()};
+                               .part_again = feed_forward_->starts_from_input(),
+                               .post_tensor = kMlpPostNorm,
+                               .post_norm = NormOf(pass, kMlpPostNorm, -1, a.fed_rms),
+                               .output = At(a.fed)};
   const Branch mixer = {.part = *mixer_,
                         .norm = norm1,
                         .norm_tensor = kAttentionNorm,
@@ -190,7 +216,10 @@ absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
                         .sum = pass.input,
                         .x = At(a.norm1),
                         .norm_again = recompute_.norms && (!made_middle || shares_norms),
-                        .part_again = mixer_->starts_from_input() && !made_middle};
+                        .part_again = mixer_->starts_from_input() && !made_middle,
+                        .post_tensor = kAttentionPostNorm,
+                        .post_norm = NormOf(pass, kAttentionPostNorm, -1, a.mixed_rms),
+                        .output = At(a.mixed)};
   CONVENE_RETURN_IF_ERROR(BranchBackward(pass, feed_forward, gradient, {}));
   return BranchBackward(pass, mixer, gradient, feed_forward_->used_up(pass));
 }

@@ -30,6 +30,11 @@ struct ResidualMemory {
   ArenaBlock<T> middle;         // hidden
   ArenaBlock<T> norm2;          // hidden, of all rows
   ArenaBlock<float> norm2_rms;  // NormStatistics
+  // The parts' outputs before the norms behind them, and these norms' statistics, where they are.
+  ArenaBlock<T> mixed;          // hidden
+  ArenaBlock<float> mixed_rms;  // NormStatistics
+  ArenaBlock<T> fed;            // hidden
+  ArenaBlock<float> fed_rms;    // NormStatistics
 };
 
 template <typename T>
@@ -86,6 +91,9 @@ class Block final : public Unit<T> {
     T* x;          // the norm's output
     bool norm_again;
     bool part_again;
+    int post_tensor;  // of the norm behind the part
+    Norm<T> post_norm;
+    const T* output;  // of the part, before that norm
   };
 
   ResidualMemory<T> MemoryOf(const Pass<T>& pass) const;

@@ -1,6 +1,7 @@
 #include "worker_runtime/model/block_part.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tools/base/check.h"
 
@@ -36,6 +37,8 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .ffn = config.ffn_size / tp_size,
           .family = config.family,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
+          .score_scale =
+              config.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config.query_scalar)) : 0,
           .deterministic = deterministic,
           .packed = packed};
 }

@@ -29,6 +29,7 @@ struct BlockShape {
   int ffn = 0;  // local
   const Family* family = nullptr;
   float norm_epsilon = 0;
+  float score_scale = 0;  // AttentionShape's
   bool deterministic = false;
   bool packed = false;  // rows hold several documents: Pass::documents.begin is given
 
@@ -37,7 +38,10 @@ struct BlockShape {
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   int gate_up_width() const { return ActivationInputs(family->activation) * ffn; }
   AttentionShape attention() const {
-    return {batch, sequence_length, heads, kv_heads, head_size, deterministic, packed};
+    AttentionShape shape = {batch,     sequence_length, heads, kv_heads,
+                            head_size, deterministic,   packed};
+    shape.score_scale = score_scale;
+    return shape;
   }
 };
 

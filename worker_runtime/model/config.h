@@ -36,6 +36,9 @@ struct ModelConfig {
   int positions = 0;  // rows of a table of learned positions: the longest sequence
   // AttentionShape::window, of the layers that have one (WindowOf); 0: none has.
   int sliding_window = 0;
+  double window_rope_theta = 0;  // of the layers that have a window; 0: rope_theta, and its scaling
+  // Scores are scaled by 1 / sqrt of it; 0: head_size (Hugging Face: query_pre_attn_scalar).
+  double query_scalar = 0;
   const Family* family = &LlamaFamily();  // never null; one of families.cc
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

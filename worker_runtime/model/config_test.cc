@@ -26,16 +26,20 @@ TEST_CASE("tied embeddings are counted once") {
 
 TEST_CASE("an unknown name is answered with the closest and the known ones") {
   CHECK_STATUS(NamedModel("llama-3-8"), absl::StatusCode::kNotFound,
-               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: gpt2-124m, ");
+               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: gemma3-12b, ");
   CHECK_STATUS(NamedModel("mixture-of-everything"), absl::StatusCode::kNotFound,
-               "unknown model \"mixture-of-everything\"; known: gpt2-124m, ");
+               "unknown model \"mixture-of-everything\"; known: gemma3-12b, ");
 }
 
-TEST_CASE("Llama 3.2 stretches its rotary positions, and the other shapes do not") {
+TEST_CASE("Llama 3.2 and Gemma 3 stretch their rotary positions, and the other shapes do not") {
   for (const std::string& name : ModelNames()) {
     INFO(name);
-    CHECK(Shape(name).rope_scaling ==
-          RopeScaling{.factor = name == "llama-3.2-1b" || name == "llama-3.2-3b" ? 32.0 : 1.0});
+    RopeScaling expected;
+    if (name == "llama-3.2-1b" || name == "llama-3.2-3b") expected.factor = 32;
+    if (name == "gemma3-4b" || name == "gemma3-12b" || name == "gemma3-27b") {
+      expected = {.factor = 8, .is_linear = true};
+    }
+    CHECK(Shape(name).rope_scaling == expected);
   }
 }
 

@@ -1,8 +1,11 @@
 #include "worker_runtime/model/embedding.h"
 
+#include <cmath>
+
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
 
 namespace convene::worker {
@@ -31,17 +34,24 @@ typename Embedding<T>::Tables Embedding<T>::TablesOf(const Pass<T>& pass) const 
 }
 
 template <typename T>
+void Embedding<T>::Scale(int64_t count, T* x, Stream& stream) const {
+  if (!shape_.scales) return;
+  const T factor(std::sqrt(static_cast<float>(shape_.hidden)));
+  ScaleInPlace(count, static_cast<float>(factor), x, stream);
+}
+
+template <typename T>
 absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   flow = {.residual = target};
   const ChunkedRows& rows = *pass.around.rows;
   T* const sum = rows.is_split() ? pass.around.hidden : target;
   CONVENE_RETURN_IF_ERROR(VocabularyParallelEmbedding<T>(TablesOf(pass).tables, shape_.rows(),
                                                          shape_.hidden, sum, rows, pass.stream));
-  if (!rows.is_split()) return absl::OkStatus();
-  for (int c = 0; c < rows.chunks(); ++c) {
+  for (int c = 0; rows.is_split() && c < rows.chunks(); ++c) {
     pass.around.device->Copy(rows.Own(sum, c), rows.Packed(target, c),
                              rows.chunk().own_count() * sizeof(T), pass.stream);
   }
+  Scale(static_cast<int64_t>(rows.own_count()), target, pass.stream);
   return absl::OkStatus();
 }
 
@@ -50,6 +60,7 @@ absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow
 template <typename T>
 absl::Status Embedding<T>::Backward(const Pass<T>& pass, T* gradient) {
   CONVENE_RETURN_IF_ERROR(pass.around.rows->Gather(gradient, pass.stream));
+  Scale(int64_t{shape_.rows()} * shape_.hidden, gradient, pass.stream);
   const Tables all = TablesOf(pass);
   for (size_t i = 0; i < all.tables.size(); ++i) {
     const auto& [slice, numbers, weights] = all.tables[i];

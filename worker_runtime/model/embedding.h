@@ -19,6 +19,7 @@ struct EmbeddingShape {
   VocabularySlice vocabulary;
   VocabularySlice positions;  // empty: rotary
   TokenRuns runs;             // of this rank's tokens
+  bool scales = false;        // Family::scales_embedding
 
   int rows() const { return batch * length; }
 };
@@ -40,6 +41,7 @@ class Embedding final : public Unit<T> {
     absl::InlinedVector<int, 2> roles;
   };
   Tables TablesOf(const Pass<T>& pass) const;
+  void Scale(int64_t count, T* x, Stream& stream) const;
 
   const EmbeddingShape shape_;
   const ArenaBlock<int32_t> positions_;  // (rows)

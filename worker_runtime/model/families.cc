@@ -93,6 +93,38 @@ const NamedShape kQwen3s[] = {
     {"qwen3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
 };
 
+// Gemma 3, the text models (Kamath et al. 2025): norms before and behind each part, weights of
+// norms that count from 1, and five layers with a window to one without.
+constexpr TensorNames kGemma3Names = [] {
+  TensorNames names = kQwen3Names;
+  names.attention_post_norm = "post_attention_layernorm";
+  names.mlp_norm = "pre_feedforward_layernorm";
+  names.mlp_post_norm = "post_feedforward_layernorm";
+  return names;
+}();
+constexpr Family kGemma3 = {.name = "gemma3_text",
+                            .names = kGemma3Names,
+                            .norm = NormKind::kRmsPlusOne,
+                            .activation = Activation::kGeglu,
+                            .query_key_norms = true,
+                            .post_norms = true,
+                            .scales_embedding = true,
+                            .has_window = true,
+                            .full_attention_every = 6};
+// Behind the columns above: positions, window, the windows' rope theta, query scalar.
+constexpr RopeScaling kGemma3Scaling = {.factor = 8, .is_linear = true};
+const NamedShape kGemma3s[] = {
+    {"gemma3-12b",
+     {48, 3840, 15360, 16, 8, 256, 262208, 1e6, 1e-6, true, 0.02, kGemma3Scaling, 0, 1024, 1e4}},
+    {"gemma3-1b", {26, 1152, 6912, 4, 1, 256, 262144, 1e6, 1e-6, true, 0.02, {}, 0, 512, 1e4}},
+    {"gemma3-27b",
+     {62, 5376, 21504, 32, 16, 128, 262208, 1e6, 1e-6, true, 0.02, kGemma3Scaling, 0, 1024, 1e4,
+      168}},
+    {"gemma3-4b",
+     {34, 2560, 10240, 8, 4, 256, 262208, 1e6, 1e-6, true, 0.02, kGemma3Scaling, 0, 1024, 1e4}},
+    {"gemma3-tiny", {12, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true, 0.02, {}, 0, 16, 1e4}},
+};
+
 // GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
 // [out, in] as all others.
 constexpr Family kGpt2 = {.name = "gpt2",
@@ -128,11 +160,8 @@ struct FamilyShapes {
   const Family* family;
   absl::Span<const NamedShape> shapes;
 };
-const FamilyShapes kFamilies[] = {{&kGpt2, kGpt2s},
-                                  {&kLlama, kLlamas},
-                                  {&kMistral, kMistrals},
-                                  {&kQwen2, kQwen2s},
-                                  {&kQwen3, kQwen3s}};
+const FamilyShapes kFamilies[] = {{&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},   {&kLlama, kLlamas},
+                                  {&kMistral, kMistrals}, {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s}};
 
 }  // namespace
 

@@ -18,7 +18,9 @@ struct TensorNames {
   const char* attention_out;
   const char* query_norm;
   const char* key_norm;
+  const char* attention_post_norm;  // behind the mixer
   const char* mlp_norm;
+  const char* mlp_post_norm;  // behind the feed-forward network
   const char* gate;
   const char* up;  // without a gate: the first layer of the network
   const char* down;
@@ -33,6 +35,8 @@ struct Family {
   Activation activation = Activation::kSwiglu;
   bool learned_positions = false;  // a table's; else rotary
   bool query_key_norms = false;    // of each head, before rotary positions (ops/head_norm.h)
+  bool post_norms = false;         // behind each part, before it is added to the residual stream
+  bool scales_embedding = false;   // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;
   bool other_biases = false;     // of attention's output, and of the feed-forward network
   bool fused_qkv = false;        // query, key and value rows are one tensor, in this order

@@ -196,7 +196,8 @@ ModelConfig SmallModelOf(const char* named) {
   if (config.family->has_window) config.sliding_window = 3;
   return config;
 }
-constexpr const char* kOfFamilies[] = {"qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny"};
+constexpr const char* kOfFamilies[] = {"qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny",
+                                       "gemma3-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -216,8 +217,8 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
   const std::pair<const char*, std::vector<int32_t>> models[] = {
-      {"llama-tiny", {}}, {"llama-tiny", kPacked}, {"qwen2-tiny", {}},       {"qwen3-tiny", {}},
-      {"gpt2-tiny", {}},  {"gpt2-tiny", kPacked},  {"mistral-tiny", kPacked}};
+      {"llama-tiny", {}}, {"llama-tiny", kPacked}, {"qwen2-tiny", {}},        {"qwen3-tiny", {}},
+      {"gpt2-tiny", {}},  {"gpt2-tiny", kPacked},  {"mistral-tiny", kPacked}, {"gemma3-tiny", {}}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);
@@ -249,6 +250,9 @@ TEST_CASE("a loss without a gradient is the same loss", "[once]") {
 TEST_CASE("tied embeddings get both gradients", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
   CheckGradients(SmallModel(true));
+  ModelConfig scaled = SmallModelOf("gemma3-tiny");
+  scaled.tied_embeddings = true;
+  CheckGradients(scaled);
 }
 
 }  // namespace

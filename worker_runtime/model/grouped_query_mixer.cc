@@ -76,9 +76,9 @@ absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory
                                                 pass.Weight(kQkvBias), float8_.Layer(pass, kQkv),
                                                 At(a.qkv), *pass.around.rows, pass.stream));
   for (const HeadNorm& norm : HeadNorms()) {
-    HeadNormForward(norm.shape, s_.qkv_width(), pass.Weight(norm.tensor), s_.norm_epsilon,
-                    At(a.qkv) + norm.column, At(a.heads) + norm.kept,
-                    At(a.heads_rms) + norm.statistic, pass.stream);
+    HeadNormForward(norm.shape, s_.qkv_width(), pass.Weight(norm.tensor),
+                    WeightOffset(s_.family->norm), s_.norm_epsilon, At(a.qkv) + norm.column,
+                    At(a.heads) + norm.kept, At(a.heads_rms) + norm.statistic, pass.stream);
   }
   return pass.around.attention->Forward(layer_, pass.documents, At(a.qkv), At(a.attention),
                                         At(a.log_sum_exp), pass.around.workspace, pass.stream);
@@ -125,8 +125,8 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   for (const HeadNorm& norm : HeadNorms()) {
     const WeightGradient dweight = pass.Gradient(norm.tensor);
     HeadNormBackward(norm.shape, s_.qkv_width(), At(a.heads) + norm.kept, pass.Weight(norm.tensor),
-                     At(a.heads_rms) + norm.statistic, qkv + norm.column, dweight.adds,
-                     dweight.data, around.workspace, pass.stream);
+                     WeightOffset(s_.family->norm), At(a.heads_rms) + norm.statistic,
+                     qkv + norm.column, dweight.adds, dweight.data, around.workspace, pass.stream);
   }
   ColumnBiasBackward(LinearShapeOf(s_, kQkv), qkv, ProductGradient(pass, kQkvBias),
                      around.workspace, pass.stream);

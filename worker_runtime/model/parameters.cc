@@ -82,14 +82,18 @@ class Cutter {
 
   // Each rank makes the gradient of its own heads.
   UnitTensor HeadNorm(BlockTensor role, const std::string& name) const {
-    ParameterSlice slice = Whole(name + ".weight", config_.head_size, Initializer::kOnes);
+    ParameterSlice slice = Whole(name + ".weight", config_.head_size, NormStart());
     slice.tp_copies = tp_size_;
     return {.slices = {std::move(slice)}, .role = role, .in_first_bucket = true};
   }
 
+  Initializer NormStart() const {
+    return WeightOffset(family_.norm) == 0 ? Initializer::kOnes : Initializer::kZeros;
+  }
+
   // The norm's weight, and its bias where it has one.
   void AddNorm(int weight_role, int bias_role, const std::string& name, UnitSpec& unit) const {
-    unit.tensors.push_back(Same(weight_role, name + ".weight", Initializer::kOnes));
+    unit.tensors.push_back(Same(weight_role, name + ".weight", NormStart()));
     if (family_.norm == NormKind::kLayer) {
       unit.tensors.push_back(Same(bias_role, name + ".bias", Initializer::kZeros));
     }
@@ -199,6 +203,10 @@ UnitSpec Cutter::Block(int layer) const {
   AddMixer(prefix, unit);
   AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
   AddFeedForward(prefix, unit);
+  if (family_.post_norms) {
+    AddNorm(kAttentionPostNorm, -1, prefix + names_.attention_post_norm, unit);
+    AddNorm(kMlpPostNorm, -1, prefix + names_.mlp_post_norm, unit);
+  }
   std::sort(unit.tensors.begin(), unit.tensors.end(),
             [](const UnitTensor& a, const UnitTensor& b) { return a.role < b.role; });
   return unit;

@@ -82,8 +82,10 @@ enum BlockTensor {
   kMlpNormBias,
   kGateUpBias,
   kDownBias,
-  kQueryNorm,  // (head_size)
-  kKeyNorm,    // (head_size)
+  kQueryNorm,          // (head_size)
+  kKeyNorm,            // (head_size)
+  kAttentionPostNorm,  // (hidden)
+  kMlpPostNorm,        // (hidden)
 };
 enum HeadTensor {
   kFinalNorm,      // (hidden)

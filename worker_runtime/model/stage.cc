@@ -20,6 +20,15 @@
 namespace convene::worker {
 namespace {
 
+// The rotary positions of all layers, and behind them those of layers with a window, where they
+// differ.
+std::vector<RopeKind> RopesOf(const ModelConfig& config) {
+  if (config.family->learned_positions) return {};
+  std::vector<RopeKind> ropes = {{config.rope_theta, config.rope_scaling}};
+  if (config.window_rope_theta > 0) ropes.push_back({config.window_rope_theta, {}});
+  return ropes;
+}
+
 template <typename T>
 class StageOf final : public Stage {
  public:
@@ -98,7 +107,7 @@ class StageOf final : public Stage {
   std::vector<std::vector<ArenaBlock<T>>> input_memory_;
   std::vector<ArenaBlock<T>> activation_memory_;  // by slot: inputs of chunks, on both ranks
   std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
-  ArenaBlock<T> hidden_memory_, wide_memory_, narrow_memory_;
+  ArenaBlock<T> hidden_memory_, branch_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<char> workspace_memory_;
   Float8Scratch float8_scratch_;
   Float8Weights float8_weights_;  // where no block keeps its own
@@ -130,9 +139,7 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
             tp.size() > 1 && options.overlaps ? &device : nullptr),
       attention_({.local = shape_.attention(),
                   .cut = cut_,
-                  .rotates = !options.config.family->learned_positions,
-                  .rope_theta = options.config.rope_theta,
-                  .rope_scaling = options.config.rope_scaling,
+                  .ropes = RopesOf(options.config),
                   .overlaps = options.overlaps},
                  cp, device, arena) {
   scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
@@ -206,7 +213,8 @@ void StageOf<T>::DeclareInput(size_t place) {
 template <typename T>
 LayerAttention StageOf<T>::AttentionOf(int layer) const {
   const int window = WindowOf(options_.config, layer);
-  return {.window = window < options_.sequence_length ? window : 0};
+  return {.window = window < options_.sequence_length ? window : 0,
+          .rope = window > 0 && options_.config.window_rope_theta > 0 ? 1 : 0};
 }
 
 // Declares what is the block's own. Like activations it lasts from the block's first forward pass
@@ -243,7 +251,8 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
               .hidden = shape_.hidden,
               .vocabulary = vocabulary,
               .positions = SliceVocabulary(options_.config.positions, tp_.size(), tp_.rank()),
-              .runs = cut_.Runs()},
+              .runs = cut_.Runs(),
+              .scales = options_.config.family->scales_embedding},
           arena_);
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(shape_, AttentionOf(unit.layer), RecomputeAt(place),
@@ -277,6 +286,9 @@ void StageOf<T>::DeclareShared() {
         arena_.Declare<T>("scratch/gradient", hidden_count, ArenaPart::kCollective));
   }
   hidden_memory_ = arena_.Declare<T>("scratch/hidden", hidden_count, ArenaPart::kCollective);
+  if (options_.config.family->post_norms) {
+    branch_memory_ = arena_.Declare<T>("scratch/branch", hidden_count, ArenaPart::kCollective);
+  }
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
@@ -291,6 +303,7 @@ void StageOf<T>::Bind(double* loss_sum) {
              .cp = &cp_,
              .attention = &attention_,
              .hidden = At(hidden_memory_),
+             .branch = At(branch_memory_),
              .wide = At(wide_memory_),
              .narrow = At(narrow_memory_),
              .workspace = {At(workspace_memory_), scratch_.workspace_bytes}};

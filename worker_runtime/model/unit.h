@@ -40,6 +40,7 @@ struct UnitSurroundings {
   Collective* cp = nullptr;
   ContextAttention<T>* attention = nullptr;
   T* hidden = nullptr;  // scratch: (rows, hidden)
+  T* branch = nullptr;  // the same, where the family has norms behind the parts
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;
@@ -90,8 +91,9 @@ struct Pass {
   WeightGradient LaterGradient(int role) const {
     return Has(role) ? store.Gradient(unit, places[role], is_first_weight) : WeightGradient{};
   }
+  // -1: no role.
   bool Has(int role) const {
-    return static_cast<size_t>(role) < places.size() && places[role] >= 0;
+    return role >= 0 && static_cast<size_t>(role) < places.size() && places[role] >= 0;
   }
 };
 

@@ -4,6 +4,7 @@
 // token against the keys of all before it.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,7 +24,7 @@ enum class KeysSeen {
   kAll,      // each query sees each key
 };
 
-// Query head h uses key-value head h / (heads / kv_heads). Scores are scaled by 1/sqrt(head_size).
+// Query head h uses key-value head h / (heads / kv_heads). Scores are scaled by scale().
 struct AttentionShape {
   int batch = 0;            // rows
   int sequence_length = 0;  // queries of a row
@@ -42,8 +43,12 @@ struct AttentionShape {
   // A query sees the key of its own position and those of the window - 1 positions before it
   // (Beltagy et al. 2020, Longformer, section 3.1; as Mistral counts them). 0: all before it.
   int window = 0;
+  float score_scale = 0;  // 0: 1 / sqrt(head_size)
 
   bool is_part() const { return keys > 0; }
+  float scale() const {
+    return score_scale > 0 ? score_scale : 1.0f / std::sqrt(static_cast<float>(head_size));
+  }
   int key_count() const { return is_part() ? keys : sequence_length; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;

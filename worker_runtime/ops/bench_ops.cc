@@ -102,25 +102,25 @@ void AddNorms(const BenchInputs& in, std::vector<BenchOp>& ops) {
   const double bytes = sizeof(T) * static_cast<double>(size);
   ops.push_back({"rms_norm_forward", 2 * bytes, [=](Pieces& set) {
                    RmsNormForward<T>(rows, hidden, set.Take<T>(size), nullptr, set.Take<T>(hidden),
-                                     1e-5f, nullptr, set.Take<T>(size), set.Take<float>(rows),
+                                     0, 1e-5f, nullptr, set.Take<T>(size), set.Take<float>(rows),
                                      in.stream);
                  }});
   ops.push_back({"rms_norm_forward (with addition)", 4 * bytes, [=](Pieces& set) {
                    RmsNormForward(rows, hidden, set.Take<T>(size), set.Take<T>(size),
-                                  set.Take<T>(hidden), 1e-5f, set.Take<T>(size), set.Take<T>(size),
-                                  set.Take<float>(rows), in.stream);
+                                  set.Take<T>(hidden), 0, 1e-5f, set.Take<T>(size),
+                                  set.Take<T>(size), set.Take<float>(rows), in.stream);
                  }});
   ops.push_back({"rms_norm_again", 2 * bytes, [=](Pieces& set) {
-                   RmsNormAgain(rows, hidden, set.Take<T>(size), set.Take<T>(hidden),
+                   RmsNormAgain(rows, hidden, set.Take<T>(size), set.Take<T>(hidden), 0,
                                 set.Take<float>(rows), set.Take<T>(size), in.stream);
                  }});
-  ops.push_back({"rms_norm_backward (adds to dx)", 4 * bytes, [=](Pieces& set) {
-                   RmsNormBackward(
-                       rows, hidden, set.Take<T>(size), set.Take<T>(hidden), set.Take<float>(rows),
-                       set.Take<T>(size), true, set.Take<T>(size), true, set.Take<float>(hidden),
-                       set.Scratch(RmsNormWorkspaceBytes(rows, hidden, in.stream.kind())),
-                       in.stream);
-                 }});
+  ops.push_back(
+      {"rms_norm_backward (adds to dx)", 4 * bytes, [=](Pieces& set) {
+         RmsNormBackward(
+             rows, hidden, set.Take<T>(size), set.Take<T>(hidden), 0, set.Take<float>(rows),
+             set.Take<T>(size), true, set.Take<T>(size), true, set.Take<float>(hidden),
+             set.Scratch(RmsNormWorkspaceBytes(rows, hidden, in.stream.kind())), in.stream);
+       }});
 }
 
 template <typename T>

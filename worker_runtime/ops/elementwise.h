@@ -14,6 +14,10 @@ namespace convene::worker {
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream);
 
+// x *= factor. T: float or BFloat16.
+template <typename T>
+void ScaleInPlace(int64_t count, float factor, T* x, Stream& stream);
+
 // `rows` rows of x, x_stride elements apart, to those of y. No overlap.
 template <typename T>
 void CopyRows(int64_t rows, int columns, const T* x, int64_t x_stride, T* y, int64_t y_stride,

@@ -22,10 +22,10 @@ struct HeadRows {
 };
 
 // x: rows `stride` elements apart. kept: (rows, heads, size), what x was; inverse_rms: (rows,
-// heads). Both are for the backward pass. weight: (size).
+// heads). Both are for the backward pass. weight: (size), offset: of RMSNorm.
 template <typename T>
-void HeadNormForward(const HeadRows& shape, int stride, const T* weight, float epsilon, T* x,
-                     T* kept, float* inverse_rms, Stream& stream);
+void HeadNormForward(const HeadRows& shape, int stride, const T* weight, float offset,
+                     float epsilon, T* x, T* kept, float* inverse_rms, Stream& stream);
 
 // Scratch of HeadNormBackward.
 size_t HeadNormWorkspaceBytes(const HeadRows& shape, DeviceKind device);
@@ -35,7 +35,7 @@ size_t HeadNormWorkspaceBytes(const HeadRows& shape, DeviceKind device);
 // for the same input.
 template <typename T>
 void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T* weight,
-                      const float* inverse_rms, T* dx, bool adds, float* dweight,
+                      float offset, const float* inverse_rms, T* dx, bool adds, float* dweight,
                       const Workspace& workspace, Stream& stream);
 
 }  // namespace convene::worker

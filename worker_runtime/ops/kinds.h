@@ -5,9 +5,13 @@ namespace convene::worker {
 
 // Norms of the residual stream, over its last axis.
 enum class NormKind {
-  kRms,    // ops/rms_norm.h
-  kLayer,  // ops/layer_norm.h
+  kRms,         // ops/rms_norm.h
+  kRmsPlusOne,  // the same with an offset of 1
+  kLayer,       // ops/layer_norm.h
 };
+
+// RMSNorm's offset.
+constexpr float WeightOffset(NormKind kind) { return kind == NormKind::kRmsPlusOne ? 1 : 0; }
 
 // Activations stand between the two products of a feed-forward network (ops/activation.h). With s
 // the logistic function and g(x) = 2 sqrt(2 / pi) (x + 0.044715 x^3):

@@ -66,7 +66,7 @@ TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", ""
     const auto forward = [&] {
       auto y = Store<TestType>(x);  // in place
       std::vector<float> inverse_rms(rows);
-      RmsNormForward<TestType>(rows, columns, y.data(), nullptr, w.data(), epsilon, nullptr,
+      RmsNormForward<TestType>(rows, columns, y.data(), nullptr, w.data(), 0, epsilon, nullptr,
                                y.data(), inverse_rms.data(), AnyStream());
       return Outputs<float>{Load(y), inverse_rms};
     };
@@ -82,7 +82,7 @@ TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", ""
     // The same bits from what the forward pass kept, and from a sum made in the same pass.
     const auto stored = Store<TestType>(x);
     std::vector<TestType> again(shape.size());
-    RmsNormAgain(rows, columns, stored.data(), w.data(), forward()[1].data(), again.data(),
+    RmsNormAgain(rows, columns, stored.data(), w.data(), 0, forward()[1].data(), again.data(),
                  AnyStream());
     CHECK(Load(again) == forward()[0]);
 
@@ -96,7 +96,7 @@ TEMPLATE_TEST_CASE("RMSNorm agrees with the reference, forward and backward", ""
             auto dx = Store<TestType>(before(dx_before));
             auto dweight = before(dweight_before);
             PoisonedWorkspace workspace(RmsNormWorkspaceBytes(rows, columns, DeviceKind::kCpu));
-            RmsNormBackward(rows, columns, stored.data(), w.data(), forward()[1].data(),
+            RmsNormBackward(rows, columns, stored.data(), w.data(), 0, forward()[1].data(),
                             Store<TestType>(dy).data(), adds, dx.data(), adds, dweight.data(),
                             workspace.get(), AnyStream());
             return Outputs<float>{Load(dx), dweight};
@@ -126,13 +126,13 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm is the addition, then R
     AddInPlace(static_cast<int64_t>(shape.size()), x.data(), sum.data(), AnyStream());
     std::vector<TestType> y(shape.size());
     std::vector<float> inverse_rms(shape.rows);
-    RmsNormForward<TestType>(shape.rows, shape.columns, sum.data(), nullptr, weight.data(), 1e-5f,
-                             nullptr, y.data(), inverse_rms.data(), AnyStream());
+    RmsNormForward<TestType>(shape.rows, shape.columns, sum.data(), nullptr, weight.data(), 0,
+                             1e-5f, nullptr, y.data(), inverse_rms.data(), AnyStream());
     auto fused_sum = x;  // in place
     std::vector<TestType> fused_y(shape.size());
     std::vector<float> fused_inverse_rms(shape.rows);
-    RmsNormForward(shape.rows, shape.columns, fused_sum.data(), delta.data(), weight.data(), 1e-5f,
-                   fused_sum.data(), fused_y.data(), fused_inverse_rms.data(), AnyStream());
+    RmsNormForward(shape.rows, shape.columns, fused_sum.data(), delta.data(), weight.data(), 0,
+                   1e-5f, fused_sum.data(), fused_y.data(), fused_inverse_rms.data(), AnyStream());
     CHECK(Load(fused_sum) == Load(sum));
     CHECK(Load(fused_y) == Load(y));
     CHECK(fused_inverse_rms == inverse_rms);

@@ -8,6 +8,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/bias.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/head_norm.h"
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
@@ -267,6 +268,11 @@ std::vector<Real> HeadsOf(const HeadRows& shape, int stride, const std::vector<f
   return heads;
 }
 
+std::vector<float> Plus(float summand, std::vector<float> values) {
+  for (float& value : values) value += summand;
+  return values;
+}
+
 // The numbers behind the heads.
 std::vector<float> RestOf(const HeadRows& shape, int stride, const std::vector<float>& rows) {
   std::vector<float> rest;
@@ -288,13 +294,16 @@ TEMPLATE_TEST_CASE("heads are normed in place, each by itself, and the rest of a
     const auto weight = NumbersOf<TestType>(shape.size, 2);
     const auto before = Numbers(shape.size, 3);
     for (const size_t offset : {0, 1}) {
+      const auto from = static_cast<float>(offset);  // weights count from 0, or from 1
+      const auto whole_weight = Plus(from, weight);
       CAPTURE(shape.rows, shape.heads, shape.size, offset);
       const auto forward = [&](auto zero) {
         using Real = decltype(zero);
         Outputs<Real> y = {std::vector<Real>(shape.count()), std::vector<Real>(heads),
                            HeadsOf<Real>(shape, stride, x)};
-        reference::RmsNormForward<Real>(heads, shape.size, y[2].data(), As<Real>(weight).data(),
-                                        Real{kEpsilon}, y[0].data(), y[1].data());
+        reference::RmsNormForward<Real>(heads, shape.size, y[2].data(),
+                                        As<Real>(whole_weight).data(), Real{kEpsilon}, y[0].data(),
+                                        y[1].data());
         return y;
       };
       Compare<TestType>(kForward,
@@ -303,9 +312,9 @@ TEMPLATE_TEST_CASE("heads are normed in place, each by itself, and the rest of a
                           const Array<TestType> kept(Poison(shape.count()), offset);
                           const Array<float> inverse_rms(Poison(heads));
                           const Array<TestType> weight_there(weight, offset);
-                          HeadNormForward<TestType>(shape, stride, weight_there.data(), kEpsilon,
-                                                    there.data(), kept.data(), inverse_rms.data(),
-                                                    TheStream());
+                          HeadNormForward<TestType>(shape, stride, weight_there.data(), from,
+                                                    kEpsilon, there.data(), kept.data(),
+                                                    inverse_rms.data(), TheStream());
                           CHECK((RestOf(shape, stride, there.Fetch()) == RestOf(shape, stride, x)));
                           return Outputs<float>{HeadsOf<float>(shape, stride, there.Fetch()),
                                                 inverse_rms.Fetch(), kept.Fetch()};
@@ -323,7 +332,7 @@ TEMPLATE_TEST_CASE("heads are normed in place, each by itself, and the rest of a
               const Array<TestType> kept_x(kept[2], offset);
               const Array<TestType> weight_there(weight, offset);
               const Array<float> kept_rms(kept[1]);
-              HeadNormBackward<TestType>(shape, stride, kept_x.data(), weight_there.data(),
+              HeadNormBackward<TestType>(shape, stride, kept_x.data(), weight_there.data(), from,
                                          kept_rms.data(), dx.data(), adds, dweight.data(),
                                          scratch.get(), TheStream());
               CHECK((RestOf(shape, stride, dx.Fetch()) == RestOf(shape, stride, dy)));
@@ -335,12 +344,27 @@ TEMPLATE_TEST_CASE("heads are normed in place, each by itself, and the rest of a
                                  adds ? As<Real>(before) : std::vector<Real>(shape.size)};
               const Outputs<Real> kept = forward(zero);
               reference::RmsNormBackward<Real>(
-                  heads, shape.size, kept[2].data(), As<Real>(weight).data(), kept[1].data(),
+                  heads, shape.size, kept[2].data(), As<Real>(whole_weight).data(), kept[1].data(),
                   HeadsOf<Real>(shape, stride, dy).data(), d[0].data(), d[1].data());
               return d;
             },
             {1});
       }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("values are scaled in place, and rounded once", "", float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const size_t count : {1, 7, 4096, 5003}) {
+    for (const size_t offset : {0, 1}) {
+      CAPTURE(count, offset);
+      const auto x = NumbersOf<TestType>(count, 1);
+      const Array<TestType> scaled(x, offset);
+      ScaleInPlace<TestType>(static_cast<int64_t>(count), 27.75f, scaled.data(), TheStream());
+      std::vector<float> expected = x;
+      for (float& value : expected) value *= 27.75f;
+      CHECK((scaled.Fetch() == Load(Store<TestType>(expected))));
     }
   }
 }

@@ -1,5 +1,5 @@
-// RMSNorm (Zhang and Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) * weight, over the last
-// axis.
+// RMSNorm (Zhang and Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) * (weight + offset), over
+// the last axis. offset: 0, or 1 where weights count from 1 (Gemma).
 //
 // T: float or BFloat16; arithmetic in float.
 #pragma once
@@ -18,12 +18,12 @@ namespace convene::worker {
 // pass.
 template <typename T>
 void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream);
+                    float offset, float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream);
 
 // y again, from what the forward pass kept: the same bits.
 template <typename T>
-void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                  T* y, Stream& stream);
+void RmsNormAgain(int rows, int columns, const T* x, const T* weight, float offset,
+                  const float* inverse_rms, T* y, Stream& stream);
 
 // Scratch of RmsNormBackward.
 size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device);
@@ -32,8 +32,9 @@ size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device);
 // else overwritten; dweight: (columns), added to when `add_to_dweight`, else overwritten. An output
 // that is overwritten is never read. No rows: nothing is touched. The same bits for the same input.
 template <typename T>
-void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
-                     const Workspace& workspace, Stream& stream);
+void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float offset,
+                     const float* inverse_rms, const T* dy, bool add_to_dx, T* dx,
+                     bool add_to_dweight, float* dweight, const Workspace& workspace,
+                     Stream& stream);
 
 }  // namespace convene::worker

@@ -7,6 +7,7 @@ namespace convene::worker {
 namespace {
 
 double Scaled(double frequency, const RopeScaling& scaling) {
+  if (scaling.is_linear) return frequency / scaling.factor;
   // Whole waves within the original context.
   const double waves = scaling.original_positions * frequency / (2 * std::numbers::pi);
   if (waves < scaling.low_frequency_factor) return frequency / scaling.factor;

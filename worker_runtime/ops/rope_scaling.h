@@ -8,6 +8,7 @@ namespace convene::worker {
 // wave is short stays, and between the two lies a straight line.
 struct RopeScaling {
   double factor = 1;                 // factor; 1 = no scaling
+  bool is_linear = false;            // all frequencies are divided (type "linear")
   double low_frequency_factor = 1;   // low_freq_factor: waves longer than original / low are scaled
   double high_frequency_factor = 4;  // high_freq_factor: waves shorter than original / high stay
   int original_positions = 8192;     // original_max_position_embeddings

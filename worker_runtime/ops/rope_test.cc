@@ -61,5 +61,11 @@ TEST_CASE("without scaling the frequencies are powers of theta, and the table tu
   }
 }
 
+TEST_CASE("a linear scaling divides every frequency") {
+  const std::vector<double> plain = RopeFrequencies(16, 10000, {});
+  const std::vector<double> scaled = RopeFrequencies(16, 10000, {.factor = 8, .is_linear = true});
+  for (size_t i = 0; i < plain.size(); ++i) CHECK(scaled[i] == plain[i] / 8);
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -59,9 +59,9 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
       cp_(cp),
       device_(device),
       positions_(AllPositions(options.cut)) {
-  const int64_t angles = options.rotates ? int64_t{cut_.sequence_length} * local_.head_size / 2 : 0;
-  cosines_ = arena.Declare<float>("tables/rope cosines", angles);
-  sines_ = arena.Declare<float>("tables/rope sines", angles);
+  const auto ropes = static_cast<int64_t>(options.ropes.size());
+  cosines_ = arena.Declare<float>("tables/rope cosines", ropes * angles());
+  sines_ = arena.Declare<float>("tables/rope sines", ropes * angles());
   device_positions_ = arena.Declare<int32_t>("tables/positions", positions_.size());
   const auto declare = [&]<typename E>(ContextMethod method, ArenaBlock<E>& block, const char* name,
                                        int64_t count, ArenaPart part = ArenaPart::kLocal) {
@@ -104,14 +104,15 @@ size_t ContextAttention<T>::workspace_bytes() const {
 // The tables are computed on the host, once.
 template <typename T>
 void ContextAttention<T>::Bind() {
-  if (options_.rotates) {
-    std::vector<float> host_cosines(cosines_.size());
-    std::vector<float> host_sines(sines_.size());
-    RopeTable(cut_.sequence_length, local_.head_size, options_.rope_theta, host_cosines.data(),
-              host_sines.data(), options_.rope_scaling);
+  for (size_t i = 0; i < options_.ropes.size(); ++i) {
+    const RopeKind& rope = options_.ropes[i];
+    std::vector<float> host_cosines(angles());
+    std::vector<float> host_sines(angles());
+    RopeTable(cut_.sequence_length, local_.head_size, rope.theta, host_cosines.data(),
+              host_sines.data(), rope.scaling);
     const size_t bytes = host_cosines.size() * sizeof(float);
-    device_.Copy(host_cosines.data(), At(cosines_), bytes, device_.compute());
-    device_.Copy(host_sines.data(), At(sines_), bytes, device_.compute());
+    device_.Copy(host_cosines.data(), At(cosines_) + i * angles(), bytes, device_.compute());
+    device_.Copy(host_sines.data(), At(sines_) + i * angles(), bytes, device_.compute());
   }
   if (positions_.empty()) return;
   device_.Copy(positions_.data(), At(device_positions_), positions_.size() * sizeof(int32_t),
@@ -126,12 +127,13 @@ const int32_t* ContextAttention<T>::Positions(int owner) const {
 }
 
 template <typename T>
-void ContextAttention<T>::Rotate(const Documents& documents, bool inverse, T* qkv,
-                                 Stream& stream) const {
-  if (!options_.rotates) return;
+void ContextAttention<T>::Rotate(const LayerAttention& layer, const Documents& documents,
+                                 bool inverse, T* qkv, Stream& stream) const {
+  if (options_.ropes.empty()) return;
+  const int64_t table = layer.rope * angles();
   RopeApply(op_.batch, op_.sequence_length, op_.heads + op_.kv_heads, op_.head_size,
-            op_.qkv_width(), At(cosines_), At(sines_), Positions(cut_.rank), documents.begin,
-            inverse, qkv, stream);
+            op_.qkv_width(), At(cosines_) + table, At(sines_) + table, Positions(cut_.rank),
+            documents.begin, inverse, qkv, stream);
 }
 
 template <typename T>
@@ -145,7 +147,7 @@ absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Doc
                                           const Workspace& workspace, Stream& stream) {
   const bool exchanges = uses(ContextMethod::kUlysses);
   if (exchanges) CONVENE_RETURN_IF_ERROR(ToHeads(/*with_keys=*/true, qkv, qkv, stream));
-  Rotate(documents, /*inverse=*/false, qkv, stream);
+  Rotate(layer, documents, /*inverse=*/false, qkv, stream);
   if (uses(ContextMethod::kRing)) {
     return RingForward(layer, documents, qkv, out, log_sum_exp, workspace, stream);
   }
@@ -168,7 +170,7 @@ absl::Status ContextAttention<T>::Backward(const LayerAttention& layer, const Do
   if (uses(ContextMethod::kRing)) {
     CONVENE_RETURN_IF_ERROR(
         RingBackward(layer, documents, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
-    Rotate(documents, /*inverse=*/true, dqkv, stream);
+    Rotate(layer, documents, /*inverse=*/true, dqkv, stream);
     return absl::OkStatus();
   }
   const bool exchanges = uses(ContextMethod::kUlysses);
@@ -188,7 +190,7 @@ absl::Status ContextAttention<T>::Backward(const LayerAttention& layer, const Do
                     exchanges ? At(heads_) : out, log_sum_exp, dout, /*adds=*/false, gradients,
                     workspace, stream);
   if (gathers) CONVENE_RETURN_IF_ERROR(ReduceKeys(dqkv, stream));
-  Rotate(documents, /*inverse=*/true, dqkv, stream);
+  Rotate(layer, documents, /*inverse=*/true, dqkv, stream);
   return exchanges ? ToTokens(/*with_keys=*/true, dqkv, dqkv, stream) : absl::OkStatus();
 }
 

@@ -31,6 +31,12 @@ AttentionShape ContextAttentionShape(const ContextCut& cut, AttentionShape local
 // The attention of one layer, as far as it differs from the others.
 struct LayerAttention {
   int window = 0;  // AttentionShape::window
+  int rope = 0;    // of ContextAttention::Options::ropes
+};
+
+struct RopeKind {
+  double theta = 0;
+  RopeScaling scaling;
 };
 
 // T: float or BFloat16. Not thread-safe. Every call overwrites the same scratch.
@@ -40,10 +46,8 @@ class ContextAttention {
   struct Options {
     AttentionShape local;  // of this rank's tokens and heads
     ContextCut cut;
-    bool rotates = true;  // else positions are no affair of attention
-    double rope_theta = 0;
-    RopeScaling rope_scaling;
-    bool overlaps = true;  // a ring's messages travel beside the arithmetic
+    std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
+    bool overlaps = true;         // a ring's messages travel beside the arithmetic
   };
 
   // Declares tables and scratch. Borrows all references.
@@ -77,7 +81,9 @@ class ContextAttention {
   int64_t key_count() const { return local_.batch * row_keys(); }
   // Of the queries, and of the keys of the rank `owner`; null where no op is told positions.
   const int32_t* Positions(int owner) const;
-  void Rotate(const Documents& documents, bool inverse, T* qkv, Stream& stream) const;
+  void Rotate(const LayerAttention& layer, const Documents& documents, bool inverse, T* qkv,
+              Stream& stream) const;
+  int64_t angles() const { return int64_t{cut_.sequence_length} * local_.head_size / 2; }
   void PackKeys(const T* qkv, T* keys, Stream& stream) const;
 
   // All tokens' heads of this rank from all heads of its tokens, and back; in place is fine.
@@ -147,7 +153,7 @@ class ContextAttention {
   Device& device_;
   const std::vector<int32_t> positions_;  // (ranks, local length); empty where heads are split
 
-  ArenaBlock<float> cosines_, sines_;
+  ArenaBlock<float> cosines_, sines_;  // (ropes, sequence length, head size / 2)
   ArenaBlock<int32_t> device_positions_;
   ArenaBlock<T> sent_, arrived_, heads_;             // Ulysses
   ArenaBlock<T> gathered_, keys_, key_gradients_;    // all-gather

@@ -13,8 +13,9 @@ void ForwardRows(const Norm<T>& norm, int rows, const T* x, const T* delta, T* s
                  float* statistics, Stream& stream) {
   switch (norm.kind) {
     case NormKind::kRms:
-      return RmsNormForward(rows, norm.columns, x, delta, norm.weight, norm.epsilon, sum, y,
-                            statistics, stream);
+    case NormKind::kRmsPlusOne:
+      return RmsNormForward(rows, norm.columns, x, delta, norm.weight, WeightOffset(norm.kind),
+                            norm.epsilon, sum, y, statistics, stream);
     case NormKind::kLayer:
       return LayerNormForward(rows, norm.columns, x, delta, norm.weight, norm.bias, norm.epsilon,
                               sum, y, statistics, stream);
@@ -26,7 +27,9 @@ void RowsAgain(const Norm<T>& norm, int rows, const T* sum, const float* statist
                Stream& stream) {
   switch (norm.kind) {
     case NormKind::kRms:
-      return RmsNormAgain(rows, norm.columns, sum, norm.weight, statistics, y, stream);
+    case NormKind::kRmsPlusOne:
+      return RmsNormAgain(rows, norm.columns, sum, norm.weight, WeightOffset(norm.kind), statistics,
+                          y, stream);
     case NormKind::kLayer:
       return LayerNormAgain(rows, norm.columns, sum, norm.weight, norm.bias, statistics, y, stream);
   }
@@ -38,8 +41,9 @@ void BackwardRows(const Norm<T>& norm, int rows, const T* sum, const float* stat
                   const Workspace& workspace, Stream& stream) {
   switch (norm.kind) {
     case NormKind::kRms:
-      return RmsNormBackward(rows, norm.columns, sum, norm.weight, statistics, dy, add_to_dx, dx,
-                             adds, dweight, workspace, stream);
+    case NormKind::kRmsPlusOne:
+      return RmsNormBackward(rows, norm.columns, sum, norm.weight, WeightOffset(norm.kind),
+                             statistics, dy, add_to_dx, dx, adds, dweight, workspace, stream);
     case NormKind::kLayer:
       return LayerNormBackward(rows, norm.columns, sum, norm.weight, statistics, dy, add_to_dx, dx,
                                adds, dweight, dbias, workspace, stream);
@@ -70,6 +74,20 @@ absl::Status NormForward(const Norm<T>& norm, const T* x, const T* delta, T* sum
     ForwardRows(norm, own, rows.Packed(x, c), delta != nullptr ? rows.Own(delta, c) : nullptr,
                 rows.Packed(sum, c), rows.Own(y, c), StatisticsOf(norm, own, c), stream);
     CONVENE_RETURN_IF_ERROR(rows.StartGather(y, c, stream));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status NormDelta(const Norm<T>& norm, T* kept, T* delta, ChunkedRows& rows, Device& device,
+                       Stream& stream) {
+  const int own = rows.chunk().own();
+  for (int c = 0; c < rows.chunks(); ++c) {
+    CONVENE_RETURN_IF_ERROR(rows.Finish(delta, c, stream));
+    device.Copy(rows.Own(delta, c), rows.Packed(kept, c), rows.chunk().own_count() * sizeof(T),
+                stream);
+    ForwardRows<T>(norm, own, rows.Packed(kept, c), nullptr, nullptr, rows.Own(delta, c),
+                   StatisticsOf(norm, own, c), stream);
   }
   return absl::OkStatus();
 }
@@ -107,6 +125,7 @@ absl::Status NormBackward(const Norm<T>& norm, const T* sum, const T* dy, bool a
 }
 
 CONVENE_INSTANTIATE(NormForward);
+CONVENE_INSTANTIATE(NormDelta);
 CONVENE_INSTANTIATE(NormAgain);
 CONVENE_INSTANTIATE(NormBackward);
 

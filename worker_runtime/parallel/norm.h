@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/device/workspace.h"
 #include "worker_runtime/ops/kinds.h"
@@ -36,6 +37,13 @@ struct Norm {
 template <typename T>
 absl::Status NormForward(const Norm<T>& norm, const T* x, const T* delta, T* sum, T* y,
                          ChunkedRows& rows, Stream& stream);
+
+// A norm behind a part: delta, (rows, columns), which may be on its way, becomes the norm of itself
+// in the own rows; kept, (own rows, columns), becomes what they were, as `sum` of NormBackward.
+// Errors: the collective's.
+template <typename T>
+absl::Status NormDelta(const Norm<T>& norm, T* kept, T* delta, ChunkedRows& rows, Device& device,
+                       Stream& stream);
 
 // y again, from sum.
 template <typename T>

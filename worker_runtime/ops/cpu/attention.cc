@@ -100,7 +100,7 @@ struct Task {
         padded_keys(RoundUpToVector(keys)),
         out_stride(static_cast<ptrdiff_t>(shape.heads) * shape.head_size),
         first_query(static_cast<ptrdiff_t>(batch_index) * shape.sequence_length),
-        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
+        scale(shape.scale()),
         first_keys(scratch.first_keys),
         end_keys(scratch.end_keys) {
     for (int i = 0; i < queries; ++i) {

@@ -18,6 +18,12 @@ constexpr double kSquareNanoseconds = 0.09;
 constexpr int kPartialSums = 64;
 
 template <typename T>
+CONVENE_CPU_CLONES void ScaleBlock(int64_t count, float factor, T* x) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) Narrow(factor * Widen(x[i]), &x[i]);
+}
+
+template <typename T>
 CONVENE_CPU_CLONES void AddBlock(int64_t count, const T* x, T* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]) + Widen(y[i]), &y[i]);
@@ -65,6 +71,12 @@ template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& /*stream*/) {
   ForBlocks(kAddNanoseconds, count,
             [=](int64_t begin, int64_t length) { AddBlock(length, x + begin, y + begin); });
+}
+
+template <typename T>
+void ScaleInPlace(int64_t count, float factor, T* x, Stream& /*stream*/) {
+  ForBlocks(kAddNanoseconds, count,
+            [=](int64_t begin, int64_t length) { ScaleBlock(length, factor, x + begin); });
 }
 
 void Copy(int64_t count, const float* x, float* y, Stream& /*stream*/) { std::copy_n(x, count, y); }
@@ -116,6 +128,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
 }
 
 CONVENE_INSTANTIATE(AddInPlace);
+CONVENE_INSTANTIATE(ScaleInPlace);
 CONVENE_INSTANTIATE(CopyRows);
 CONVENE_INSTANTIATE(RoundRows);
 

@@ -20,10 +20,11 @@ constexpr double kBackwardNanoseconds = 0.17;
 constexpr double kWeightNanoseconds = 0.08;
 
 template <typename T>
-CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float inverse,
-                                     T* y) {
+CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, float offset,
+                                     float inverse, T* y) {
 #pragma omp simd
-  for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) * inverse * Widen(weight[i]), &y[i]);
+  for (int i = 0; i < columns; ++i)
+    Narrow(Widen(x[i]) * inverse * (Widen(weight[i]) + offset), &y[i]);
 }
 
 template <typename T>
@@ -42,24 +43,25 @@ CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) 
 
 // With n = x * inverse_rms: dx += inverse_rms * (dy * weight - n * mean(dy * weight * n)).
 template <typename T>
-CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, float inverse_rms,
-                                    const T* dy, bool add_to_dx, T* dx) {
+CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, float offset,
+                                    float inverse_rms, const T* dy, bool add_to_dx, T* dx) {
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
-  for (int i = 0; i < columns; ++i) dot += Widen(dy[i]) * Widen(weight[i]) * Widen(x[i]);
+  for (int i = 0; i < columns; ++i) dot += Widen(dy[i]) * (Widen(weight[i]) + offset) * Widen(x[i]);
   const float projection =
       dot * inverse_rms * inverse_rms * inverse_rms / static_cast<float>(columns);
   if (add_to_dx) {
 #pragma omp simd
     for (int i = 0; i < columns; ++i) {
-      Narrow(Widen(dx[i]) +
-                 (inverse_rms * (Widen(dy[i]) * Widen(weight[i])) - projection * Widen(x[i])),
+      Narrow(Widen(dx[i]) + (inverse_rms * (Widen(dy[i]) * (Widen(weight[i]) + offset)) -
+                             projection * Widen(x[i])),
              &dx[i]);
     }
   } else {
 #pragma omp simd
     for (int i = 0; i < columns; ++i) {
-      Narrow(inverse_rms * (Widen(dy[i]) * Widen(weight[i])) - projection * Widen(x[i]), &dx[i]);
+      Narrow(inverse_rms * (Widen(dy[i]) * (Widen(weight[i]) + offset)) - projection * Widen(x[i]),
+             &dx[i]);
     }
   }
 }
@@ -87,35 +89,38 @@ CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int coun
 
 template <typename T>
 void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& /*stream*/) {
+                    float offset, float epsilon, T* sum, T* y, float* inverse_rms,
+                    Stream& /*stream*/) {
   const T* const normed = delta == nullptr ? x : sum;
   ForPieces(kForwardNanoseconds * rows * columns, rows, [=](int64_t row) {
-    const int64_t offset = row * columns;
-    if (delta != nullptr) AddRow(columns, x + offset, delta + offset, sum + offset);
-    inverse_rms[row] = InverseRmsOfRow(columns, normed + offset, epsilon);
-    NormalizeRow(columns, normed + offset, weight, inverse_rms[row], y + offset);
+    const int64_t begin = row * columns;
+    if (delta != nullptr) AddRow(columns, x + begin, delta + begin, sum + begin);
+    inverse_rms[row] = InverseRmsOfRow(columns, normed + begin, epsilon);
+    NormalizeRow(columns, normed + begin, weight, offset, inverse_rms[row], y + begin);
   });
 }
 
 template <typename T>
-void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                  T* y, Stream& /*stream*/) {
+void RmsNormAgain(int rows, int columns, const T* x, const T* weight, float offset,
+                  const float* inverse_rms, T* y, Stream& /*stream*/) {
   ForPieces(kAgainNanoseconds * rows * columns, rows, [=](int64_t row) {
-    const int64_t offset = row * columns;
-    NormalizeRow(columns, x + offset, weight, inverse_rms[row], y + offset);
+    const int64_t begin = row * columns;
+    NormalizeRow(columns, x + begin, weight, offset, inverse_rms[row], y + begin);
   });
 }
 
 size_t RmsNormWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
 
 template <typename T>
-void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
-                     const Workspace& /*workspace*/, Stream& /*stream*/) {
+void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float offset,
+                     const float* inverse_rms, const T* dy, bool add_to_dx, T* dx,
+                     bool add_to_dweight, float* dweight, const Workspace& /*workspace*/,
+                     Stream& /*stream*/) {
   if (rows == 0) return;
   ForPieces(kBackwardNanoseconds * rows * columns, rows, [=](int64_t row) {
-    const int64_t offset = row * columns;
-    BackwardRow(columns, x + offset, weight, inverse_rms[row], dy + offset, add_to_dx, dx + offset);
+    const int64_t begin = row * columns;
+    BackwardRow(columns, x + begin, weight, offset, inverse_rms[row], dy + begin, add_to_dx,
+                dx + begin);
   });
   ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
             [=](int64_t block) {

@@ -46,6 +46,21 @@ __global__ void __launch_bounds__(kFlatThreads) Add(int64_t count, const T* x, T
   ForRest<kWidth>(count, [&](int64_t i) { Narrow(Widen(y + i) + Widen(x + i), y + i); });
 }
 
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kFlatThreads) Scale(int64_t count, float factor, T* x) {
+  const int64_t vectors = count / kWidth;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = FlatVectorAt(u, kUnroll);
+    if (i >= vectors) break;
+    Floats<kWidth> values = Unpack(Load<kWidth>(x + i * kWidth));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) values[j] *= factor;
+    Store(Pack<T>(values), x + i * kWidth);
+  }
+  ForRest<kWidth>(count, [&](int64_t i) { Narrow(factor * Widen(x + i), x + i); });
+}
+
 template <typename From, typename To, int kWidth>
 __global__ void __launch_bounds__(kFlatThreads) Convert(int64_t count, const From* x, To* y) {
   const int64_t vectors = count / kWidth;
@@ -140,6 +155,14 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 }  // namespace
+
+template <typename T>
+void ScaleInPlace(int64_t count, float factor, T* x, Stream& stream) {
+  const bool wide = IsWide<T>(0, {x});
+  Launch(stream, "scale_in_place", FlatBlocks(count, wide ? kWide<T> : 1, kUnroll),
+         dim3(kFlatThreads), wide ? Scale<T, kWide<T>> : Scale<T, 1>, count, factor, x);
+}
+CONVENE_INSTANTIATE(ScaleInPlace);
 
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream) {

@@ -511,10 +511,10 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   if (!HasGpuOrSkips()) return;
   Stream& stream = Gpu().compute();
   float* const none = nullptr;
-  cuda::RmsNormForward<float>(0, 8, none, none, none, kInfinity, none, none, none, stream);
-  cuda::RmsNormAgain<float>(0, 8, none, none, none, none, stream);
-  cuda::RmsNormBackward<float>(0, 8, none, none, none, none, false, none, false, none, Workspace(),
-                               stream);
+  cuda::RmsNormForward<float>(0, 8, none, none, none, 0, kInfinity, none, none, none, stream);
+  cuda::RmsNormAgain<float>(0, 8, none, none, 0, none, none, stream);
+  cuda::RmsNormBackward<float>(0, 8, none, none, 0, none, none, false, none, false, none,
+                               Workspace(), stream);
   cuda::RopeApply<float>(0, 4, 1, 2, 2, none, none, nullptr, nullptr, false, none, stream);
   cuda::ActivationForward<float>(Activation::kSwiglu, 0, 8, none, none, stream);
   cuda::ActivationBackward<float>(Activation::kSwiglu, 0, 8, none, none, none, stream);

@@ -26,8 +26,8 @@ struct Place {
 
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kHeadsPerBlock)
-    Forward(const HeadRows shape, int stride, const T* weight, float epsilon, T* x, T* kept,
-            float* inverse_rms) {
+    Forward(const HeadRows shape, int stride, const T* weight, float offset, float epsilon, T* x,
+            T* kept, float* inverse_rms) {
   const Place place(shape, stride);
   if (place.head >= int64_t{shape.rows} * shape.heads) return;
   float sum = 0;
@@ -40,26 +40,26 @@ __global__ void __launch_bounds__(kWarp* kHeadsPerBlock)
   for (int i = static_cast<int>(threadIdx.x); i < shape.size; i += kWarp) {
     const float value = Widen(x + place.x + i);
     Narrow(value, kept + place.kept + i);
-    Narrow(value * inverse * Widen(weight + i), x + place.x + i);
+    Narrow(value * inverse * (Widen(weight + i) + offset), x + place.x + i);
   }
 }
 
 // dx = inverse_rms * (dy * weight) - projection * x, as in RmsNormBackward.
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kHeadsPerBlock)
-    Backward(const HeadRows shape, int stride, const T* kept, const T* weight,
+    Backward(const HeadRows shape, int stride, const T* kept, const T* weight, float offset,
              const float* inverse_rms, T* dx) {
   const Place place(shape, stride);
   if (place.head >= int64_t{shape.rows} * shape.heads) return;
   const float inverse = inverse_rms[place.head];
   float dot = 0;
   for (int i = static_cast<int>(threadIdx.x); i < shape.size; i += kWarp) {
-    dot += Widen(dx + place.x + i) * Widen(weight + i) * Widen(kept + place.kept + i);
+    dot += Widen(dx + place.x + i) * (Widen(weight + i) + offset) * Widen(kept + place.kept + i);
   }
   const float projection =
       WarpSum(dot) * inverse * inverse * inverse / static_cast<float>(shape.size);
   for (int i = static_cast<int>(threadIdx.x); i < shape.size; i += kWarp) {
-    Narrow(inverse * (Widen(dx + place.x + i) * Widen(weight + i)) -
+    Narrow(inverse * (Widen(dx + place.x + i) * (Widen(weight + i) + offset)) -
                projection * Widen(kept + place.kept + i),
            dx + place.x + i);
   }
@@ -90,11 +90,11 @@ struct WeightTerms {
 }  // namespace
 
 template <typename T>
-void HeadNormForward(const HeadRows& shape, int stride, const T* weight, float epsilon, T* x,
-                     T* kept, float* inverse_rms, Stream& stream) {
+void HeadNormForward(const HeadRows& shape, int stride, const T* weight, float offset,
+                     float epsilon, T* x, T* kept, float* inverse_rms, Stream& stream) {
   const int64_t heads = int64_t{shape.rows} * shape.heads;
   Launch(stream, "head_norm_forward", CeilDivide(heads, kHeadsPerBlock),
-         dim3(kWarp, kHeadsPerBlock), Forward<T>, shape, stride, weight, epsilon, x, kept,
+         dim3(kWarp, kHeadsPerBlock), Forward<T>, shape, stride, weight, offset, epsilon, x, kept,
          inverse_rms);
 }
 
@@ -105,7 +105,7 @@ size_t HeadNormWorkspaceBytes(const HeadRows& shape) {
 // The sum comes first: dx takes the place of what it reads.
 template <typename T>
 void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T* weight,
-                      const float* inverse_rms, T* dx, bool adds, float* dweight,
+                      float offset, const float* inverse_rms, T* dx, bool adds, float* dweight,
                       const Workspace& workspace, Stream& stream) {
   const char* op = "head_norm_backward";
   const int heads = shape.rows * shape.heads;
@@ -115,7 +115,7 @@ void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T*
                       WeightTerms<T>{shape, stride, kept, inverse_rms, dx},
                       workspace.As<float>(HeadNormWorkspaceBytes(shape)), adds, {dweight}, stream);
   Launch(stream, op, CeilDivide(heads, kHeadsPerBlock), dim3(kWarp, kHeadsPerBlock), Backward<T>,
-         shape, stride, kept, weight, inverse_rms, dx);
+         shape, stride, kept, weight, offset, inverse_rms, dx);
 }
 
 CONVENE_INSTANTIATE(HeadNormForward);

@@ -22,6 +22,7 @@ struct Arguments {
   const T* x;
   const T* delta;
   const T* weight;
+  float offset;
   float epsilon;
   T* sum;
   T* y;
@@ -33,8 +34,8 @@ __device__ float InverseRms(float sum_of_squares, int columns, float epsilon) {
 }
 
 // The same operations in the same order for every path: RmsNormAgain gives the same bits.
-__device__ __forceinline__ float Normalize(float x, float inverse_rms, float weight) {
-  return x * inverse_rms * weight;
+__device__ __forceinline__ float Normalize(float x, float inverse_rms, float weight, float offset) {
+  return x * inverse_rms * (weight + offset);
 }
 
 // blockDim.x threads take a row. REQUIRES: RmsNormGeometry's launch, 16-byte accesses aligned.
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) RowInRegisters(const Arguments
     Floats<kWidth> y = Unpack(kept[v]);
     const Floats<kWidth> weight = Unpack(LoadConstant<kWidth>(a.weight + int64_t{i} * kWidth));
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) y[j] = Normalize(y[j], inverse_rms, weight[j]);
+    for (int j = 0; j < kWidth; ++j) y[j] = Normalize(y[j], inverse_rms, weight[j], a.offset);
     Store(Pack<T>(y), a.y + begin + int64_t{i} * kWidth);
   }
 }
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) AnyRow(const Arguments<T> a) {
     if (threadIdx.x == 0) a.inverse_rms[row] = inverse_rms;
   }
   for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x) {
-    Narrow(Normalize(Widen(x + i), inverse_rms, Widen(a.weight + i)), a.y + begin + i);
+    Narrow(Normalize(Widen(x + i), inverse_rms, Widen(a.weight + i), a.offset), a.y + begin + i);
   }
 }
 
@@ -157,18 +158,18 @@ void Forward(const char* op, const Arguments<T>& a, Stream& stream) {
 
 template <typename T>
 void RmsNormForward(int rows, int columns, const T* x, const T* delta, const T* weight,
-                    float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream) {
-  const Arguments<T> a = {rows, columns, x, delta, weight, epsilon, sum, y, inverse_rms};
+                    float offset, float epsilon, T* sum, T* y, float* inverse_rms, Stream& stream) {
+  const Arguments<T> a = {rows, columns, x, delta, weight, offset, epsilon, sum, y, inverse_rms};
   const auto forward = delta == nullptr ? Forward<Row::kInput, T> : Forward<Row::kSum, T>;
   forward("rms_norm_forward", a, stream);
 }
 
 template <typename T>
-void RmsNormAgain(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                  T* y, Stream& stream) {
+void RmsNormAgain(int rows, int columns, const T* x, const T* weight, float offset,
+                  const float* inverse_rms, T* y, Stream& stream) {
   // Row::kKnownRms only reads inverse_rms.
   Forward<Row::kKnownRms>("rms_norm_again",
-                          Arguments<T>{rows, columns, x, nullptr, weight, 0.0f, nullptr, y,
+                          Arguments<T>{rows, columns, x, nullptr, weight, offset, 0.0f, nullptr, y,
                                        const_cast<float*>(inverse_rms)},
                           stream);
 }

@@ -17,6 +17,7 @@ struct Arguments {
   int columns;
   const T* x;
   const T* weight;
+  float offset;
   const float* inverse_rms;
   const T* dy;
   bool add_to_dx;
@@ -51,21 +52,27 @@ template <typename T, int kVectors>
 struct WeightPart {
   static constexpr bool kKept = kVectors <= 2;
   const T* weight;
+  float offset;
   int row_vectors;
   RowPart<T, kKept ? kVectors : 1> kept;
 
-  __device__ __forceinline__ WeightPart(const T* from, int vectors)
-      : weight(from), row_vectors(vectors) {
+  __device__ __forceinline__ WeightPart(const T* from, float its_offset, int vectors)
+      : weight(from), offset(its_offset), row_vectors(vectors) {
     if constexpr (kKept) kept.Read(weight, row_vectors);
   }
   __device__ __forceinline__ Floats<kWide<T>> At(int v) const {
     if constexpr (kKept) {
-      return Unpack(kept.vectors[v]);
+      return WithOffset(Unpack(kept.vectors[v]));
     } else {
       const int i = v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
       if (i >= row_vectors) return {};
-      return Unpack(LoadConstant<kWide<T>>(weight + int64_t{i} * kWide<T>));
+      return WithOffset(Unpack(LoadConstant<kWide<T>>(weight + int64_t{i} * kWide<T>)));
     }
+  }
+  __device__ __forceinline__ Floats<kWide<T>> WithOffset(Floats<kWide<T>> values) const {
+#pragma unroll
+    for (int j = 0; j < kWide<T>; ++j) values[j] += offset;
+    return values;
   }
 };
 
@@ -124,7 +131,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(kVectors) 
   // Two, taken in turn: the barrier in a row's BlockSum parts the uses of each.
   __shared__ float scratch[2][kWarp];
   const int row_vectors = a.columns / kWidth;
-  const WeightPart<T, kVectors> weight(a.weight, row_vectors);
+  const WeightPart<T, kVectors> weight(a.weight, a.offset, row_vectors);
   Floats<kWidth> dweight[kVectors] = {};
 
   RowPart<T, kVectors> x;
@@ -189,7 +196,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(0) / kMaxR
     T* dx = a.dx + row * a.columns;
     float dot = 0;
     for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x) {
-      dot += Widen(dy + i) * Widen(a.weight + i) * Widen(x + i);
+      dot += Widen(dy + i) * (Widen(a.weight + i) + a.offset) * Widen(x + i);
     }
     dot = BlockSum(dot, scratch[turn]);
     turn ^= 1;
@@ -199,7 +206,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, RowsResidentThreads(0) / kMaxR
       const float x_value = Widen(x + i);
       const float dy_value = Widen(dy + i);
       const float before = a.add_to_dx ? Widen(dx + i) : 0.0f;
-      Narrow(before + (inverse_rms * (dy_value * Widen(a.weight + i)) - projection * x_value),
+      Narrow(before + (inverse_rms * (dy_value * (Widen(a.weight + i) + a.offset)) -
+                       projection * x_value),
              dx + i);
       partial[i] = (row == first_row ? 0.0f : partial[i]) + dy_value * x_value * inverse_rms;
     }
@@ -213,13 +221,15 @@ size_t RmsNormWorkspaceBytes(int rows, int columns) {
 }
 
 template <typename T>
-void RmsNormBackward(int rows, int columns, const T* x, const T* weight, const float* inverse_rms,
-                     const T* dy, bool add_to_dx, T* dx, bool add_to_dweight, float* dweight,
-                     const Workspace& workspace, Stream& stream) {
+void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float offset,
+                     const float* inverse_rms, const T* dy, bool add_to_dx, T* dx,
+                     bool add_to_dweight, float* dweight, const Workspace& workspace,
+                     Stream& stream) {
   if (rows == 0 || columns == 0) return;
   const char* op = "rms_norm_backward";
   auto* partials = workspace.As<float>(RmsNormWorkspaceBytes(rows, columns));
-  const Arguments<T> a = {rows, columns, x, weight, inverse_rms, dy, add_to_dx, dx, partials};
+  const Arguments<T> a = {rows,        columns, x,         weight, offset,
+                          inverse_rms, dy,      add_to_dx, dx,     partials};
   const bool wide = IsWide<T>(columns, {x, weight, dy, dx});
   const RowsGeometry g =
       RmsNormBackwardGeometry(rows, columns, wide ? kWide<T> : 1, stream.queue().multiprocessors());

@@ -62,8 +62,8 @@ Outputs<float> NormForward(const Shape& shape, const std::vector<float>& x,
   OnGpu<T> y = Put<T>(x, shape.offset);  // in place
   OnGpu<T> w = Put<T>(weight, shape.offset);
   OnGpu<float> inverse_rms(shape.rows);
-  cuda::RmsNormForward<T>(shape.rows, shape.columns, y.data(), nullptr, w.data(), kEpsilon, nullptr,
-                          y.data(), inverse_rms.data(), Gpu().compute());
+  cuda::RmsNormForward<T>(shape.rows, shape.columns, y.data(), nullptr, w.data(), 0, kEpsilon,
+                          nullptr, y.data(), inverse_rms.data(), Gpu().compute());
   return {Load(y.Read()), inverse_rms.Read()};
 }
 
@@ -102,7 +102,7 @@ TEMPLATE_TEST_CASE("RMSNorm again on the GPU gives the bits of the forward pass"
     OnGpu<TestType> w_there = Put<TestType>(weight, shape.offset);
     OnGpu<float> inverse_rms(forward[1]);
     OnGpu<TestType> y(shape.size(), shape.offset);
-    cuda::RmsNormAgain(shape.rows, shape.columns, x_there.data(), w_there.data(),
+    cuda::RmsNormAgain(shape.rows, shape.columns, x_there.data(), w_there.data(), 0,
                        static_cast<const float*>(inverse_rms.data()), y.data(), Gpu().compute());
     CHECK(Load(y.Read()) == forward[0]);
   }
@@ -125,7 +125,7 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm on the GPU is the addit
     OnGpu<TestType> y(shape.size(), shape.offset);
     OnGpu<float> inverse_rms(shape.rows);
     cuda::RmsNormForward<TestType>(shape.rows, shape.columns, x_there.data(), delta_there.data(),
-                                   w_there.data(), kEpsilon, x_there.data(), y.data(),
+                                   w_there.data(), 0, kEpsilon, x_there.data(), y.data(),
                                    inverse_rms.data(), Gpu().compute());
     CHECK(Load(x_there.Read()) == sum);
     CHECK(Load(delta_there.Read()) == delta);
@@ -161,9 +161,9 @@ TEMPLATE_TEST_CASE("RMSNorm's backward pass on the GPU agrees with the reference
             OnGpu<float> dweight(before(dweight_before));
             GpuWorkspace workspace(cuda::RmsNormWorkspaceBytes(shape.rows, shape.columns));
             cuda::RmsNormBackward<TestType>(shape.rows, shape.columns, x_there.data(),
-                                            w_there.data(), inverse_there.data(), dy_there.data(),
-                                            adds, dx.data(), adds, dweight.data(), workspace.get(),
-                                            Gpu().compute());
+                                            w_there.data(), 0, inverse_there.data(),
+                                            dy_there.data(), adds, dx.data(), adds, dweight.data(),
+                                            workspace.get(), Gpu().compute());
             workspace.Check();
             return Outputs<float>{Load(dx.Read()), dweight.Read()};
           },

@@ -61,7 +61,7 @@ class Golden {
   std::string TinyOfFamily() const {
     const std::string family =
         HasMetadata("family") ? Item("__metadata__").fields().at("family").string_value() : "llama";
-    return absl::StrCat(family, "-tiny");
+    return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
   // The start, by the tensors' names.
@@ -90,6 +90,11 @@ class Golden {
     model.positions = integer("positions");
     model.sliding_window = integer("sliding_window");
     model.family = NamedModel(TinyOfFamily())->family;
+    if (!model.family->post_norms) return model;
+    // As make_family_golden.py says.
+    model.window_rope_theta = 500;
+    model.query_scalar = 20;
+    model.rope_scaling = {.factor = 8, .is_linear = true};
     return model;
   }
 
@@ -113,8 +118,8 @@ class Golden {
 };
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
-inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed", "qwen2",
-                                                "qwen3",  "gpt2", "mistral"};
+inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed",  "qwen2",
+                                                "qwen3",  "gpt2", "mistral", "gemma3_text"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

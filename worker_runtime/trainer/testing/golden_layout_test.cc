@@ -33,9 +33,10 @@ constexpr const char* kLayouts[] = {
 
 std::string TextOf(const Golden& golden, const std::string& layout) {
   const bool shares_keys = golden.Metadata("kv_heads") == 2;
-  return layout +
-         " layers=2 hidden=32 head_size=8 ffn=48 vocabulary=64 sequence_length=24 global_batch=4"
-         " clip=1 family=" +
+  const ModelConfig model = golden.Model();
+  return absl::StrCat(layout, " layers=", model.layers, " hidden=", model.hidden_size,
+                      " ffn=", model.ffn_size) +
+         " head_size=8 vocabulary=64 sequence_length=24 global_batch=4 clip=1 family=" +
          golden.TinyOfFamily() + (shares_keys ? " kv_heads=2 queries_a_key=2" : " kv_heads=4") +
          (golden.HasMetadata("eod_token") ? " packed=1" : "") +
          (golden.Metadata("tied_embeddings") != 0 ? " tied=1" : "");

@@ -4,7 +4,6 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -129,10 +128,6 @@ void MakeOutput(const TensorPointer& tensor, TensorId id, const Layout& layout,
   if (offsets != nullptr) tensor->set_ragged_offset(offsets);
 }
 
-float Scale(const AttentionShape& shape) {
-  return 1.0f / std::sqrt(static_cast<float>(shape.head_size));
-}
-
 template <typename Options>
 void HideLaterKeys(const AttentionShape& shape, Options& options) {
   if (shape.keys_seen == KeysSeen::kAll) return;
@@ -156,7 +151,7 @@ void AddForward(const PlanKey& plan_key, Graph& graph) {
   auto options = fe::graph::SDPA_attributes()
                      .set_name("attention_forward")
                      .set_generate_stats(true)
-                     .set_attn_scale(Scale(shape));
+                     .set_attn_scale(shape.scale());
   HideLaterKeys(shape, options);
   // Without a mask the frontend would take another operation than with one (1.32: "unified").
   if (shape.is_part()) options.set_implementation(fe::AttentionImplementation_t::COMPOSITE);
@@ -189,7 +184,7 @@ void AddBackward(const PlanKey& plan_key, Graph& graph) {
                        .set_data_type(fe::DataType_t::FLOAT));
   auto options = fe::graph::SDPA_backward_attributes()
                      .set_name("attention_backward")
-                     .set_attn_scale(Scale(shape))
+                     .set_attn_scale(shape.scale())
                      .set_deterministic_algorithm(shape.deterministic);
   HideLaterKeys(shape, options);
   if (shape.packed) {

@@ -62,7 +62,7 @@ struct Geometry {
         heads(shape.heads),
         kv_heads(shape.kv_heads),
         head_size(shape.head_size),
-        scale(1.0f / std::sqrt(static_cast<float>(shape.head_size))),
+        scale(shape.scale()),
         heads_last(shape.packed && !shape.is_part()),
         window(shape.window),
         document_begin(document_begin),

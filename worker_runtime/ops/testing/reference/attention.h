@@ -64,7 +64,9 @@ template <typename Real>
 void AttentionForward(const AttentionShape& shape, const int32_t* document_begin,
                       const AttentionPositions& positions, const QueriesKeysValues<const Real>& qkv,
                       Real* out, Real* log_sum_exp) {
-  const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
+  const Real scale = shape.score_scale > 0
+                         ? static_cast<Real>(shape.score_scale)
+                         : Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
       const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
@@ -99,7 +101,9 @@ void AttentionBackwardAdd(const AttentionShape& shape, const int32_t* document_b
                           const QueriesKeysValues<const Real>& qkv, const Real* out,
                           const Real* log_sum_exp, const Real* dout,
                           const QueriesKeysValues<Real>& gradients) {
-  const Real scale = Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
+  const Real scale = shape.score_scale > 0
+                         ? static_cast<Real>(shape.score_scale)
+                         : Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
       const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
