@@ -113,7 +113,7 @@ TEST_CASE("the head's chunks grow to 2 GiB where every stage's plan keeps to 0.9
   const std::unique_ptr<Device> cpu = Device::Cpu();
   CHECK(ChooseLogitsBytes({.model = *NamedModel("llama-tiny")}, int64_t{1} << 40, *cpu) ==
         LossLogitsBytes(DeviceKind::kCpu));
-  if (!testing::OnGpus()) return;
+  if (!testing::OnGpus() || !testing::HasPlacesOrSkips(1)) return;
   const std::unique_ptr<Device> device = testing::MakeTestDevice();
   Device& gpu = *device;
   // 8 GiB of logits.
@@ -151,7 +151,7 @@ TEST_CASE("the head's chunks grow to 2 GiB where every stage's plan keeps to 0.9
 }
 
 TEST_CASE("another stage that is full does not keep the head's chunks small") {
-  if (!testing::OnGpus()) return;
+  if (!testing::OnGpus() || !testing::HasPlacesOrSkips(1)) return;
   const std::unique_ptr<Device> device = testing::MakeTestDevice();
   Device& gpu = *device;
   EngineOptions options = {.model = *NamedModel("llama-tiny"),
