@@ -18,7 +18,7 @@ ModelConfig Shape(const std::string& name) {
   return *config;
 }
 
-// Of the model cards, and of transformers' models with these shapes.
+// Of the model cards.
 TEST_CASE("parameter counts are the published ones") {
   const std::pair<const char*, int64_t> published[] = {
       {"gemma3-1b", 999'885'952},         {"gpt2-124m", 124'439'808},

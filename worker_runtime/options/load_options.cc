@@ -43,35 +43,39 @@ absl::Status TakeInt(const Message& config, const std::string& key, int64_t mini
   return absl::OkStatus();
 }
 
-// Whether a key of positions is one of the model's kind of positions.
-absl::Status CheckPositionKeys(const std::string& name, const Family& family,
+// Refuses keys that would change nothing in a model of this family.
+absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model,
                                const ModelShape& shape) {
-  const std::pair<const char*, bool> rotary[] = {
-      {"rope_theta", shape.has_rope_theta()},
-      {"rope_scaling_factor", shape.has_rope_scaling_factor()},
-      {"rope_low_frequency_factor", shape.has_rope_low_frequency_factor()},
-      {"rope_high_frequency_factor", shape.has_rope_high_frequency_factor()},
-      {"rope_original_positions", shape.has_rope_original_positions()}};
-  for (const auto& [key, is_set] : rotary) {
-    if (!is_set || !family.learned_positions) continue;
-    return absl::InvalidArgumentError(absl::StrCat(key, " is for rotary positions, and the model ",
-                                                   name, " has learned ones; leave it out"));
+  const Family& family = *model.family;
+  constexpr char kLearned[] = "has learned positions, not rotary ones";
+  constexpr char kLinear[] = "divides all rotary frequencies by one factor";
+  const char* const of_all_ropes = family.learned_positions ? kLearned : nullptr;
+  const char* const of_llama3 = model.rope_scaling.is_linear ? kLinear : of_all_ropes;
+  const struct {
+    const char* key;
+    bool is_set;
+    const char* why_not;  // null: the key counts
+  } keys[] = {{"rope_theta", shape.has_rope_theta(), of_all_ropes},
+              {"rope_scaling_factor", shape.has_rope_scaling_factor(), of_all_ropes},
+              {"rope_low_frequency_factor", shape.has_rope_low_frequency_factor(), of_llama3},
+              {"rope_high_frequency_factor", shape.has_rope_high_frequency_factor(), of_llama3},
+              {"rope_original_positions", shape.has_rope_original_positions(), of_llama3},
+              {"positions", shape.has_positions(),
+               family.learned_positions ? nullptr : "has rotary positions, and no table of them"},
+              {"sliding_window", shape.has_sliding_window(),
+               family.has_window ? nullptr : "has no layers with a window"}};
+  for (const auto& [key, is_set, why_not] : keys) {
+    if (!is_set || why_not == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " changes nothing: the model ", name, " ", why_not, "; leave it out"));
   }
-  if (!shape.has_positions() || family.learned_positions) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("positions is for a table of learned positions, and the model ", name,
-                   " has rotary ones; leave it out"));
+  return absl::OkStatus();
 }
 
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
-  CONVENE_RETURN_IF_ERROR(CheckPositionKeys(name, *model.family, shape));
-  if (shape.has_sliding_window() && !model.family->has_window) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sliding_window is for families whose layers have one, such as Mistral's, and the model ",
-        name, " is no such; leave it out"));
-  }
+  CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
   CONVENE_RETURN_IF_ERROR(TakeInt(shape, "sliding_window", 0, &model.sliding_window));
   RopeScaling& scaling = model.rope_scaling;
   const std::pair<const char*, int*> sizes[] = {

@@ -55,6 +55,29 @@ TEST_CASE("documents are packed when asked, and may end with another token than 
                absl::StatusCode::kInvalidArgument, "but not packed_documents");
 }
 
+TEST_CASE("a key that would change nothing in the model's family is refused") {
+  const auto refuses = [](const char* model, const char* flag, const char* value,
+                          const char* text) {
+    CHECK_STATUS(LoadOptions({"--data", "a.txt", "--model", model, flag, value}, HomeOnly),
+                 absl::StatusCode::kInvalidArgument, text);
+  };
+  refuses("gpt2-tiny", "--rope-theta", "5e5",
+          "rope_theta changes nothing: the model gpt2-tiny has learned positions");
+  refuses("gpt2-tiny", "--rope-scaling-factor", "8", "rope_scaling_factor changes nothing");
+  refuses("llama-tiny", "--positions", "512",
+          "positions changes nothing: the model llama-tiny has rotary positions");
+  refuses("qwen3-tiny", "--sliding-window", "64",
+          "sliding_window changes nothing: the model qwen3-tiny has no layers with a window");
+  refuses("gemma3-4b", "--rope-low-frequency-factor", "2",
+          "rope_low_frequency_factor changes nothing: the model gemma3-4b divides all");
+  CHECK(
+      Options({"--data", "a.txt", "--model", "gpt2-tiny", "--positions", "512"}).model.positions ==
+      512);
+  CHECK(Options({"--data", "a.txt", "--model", "gemma3-4b", "--sliding-window", "64",
+                 "--rope-scaling-factor", "4"})
+            .model.sliding_window == 64);
+}
+
 TEST_CASE("data are what their keys say, and texts of bytes where nothing is said") {
   const TrainOptions plain = Options({"--data", "a.txt"});
   CHECK(plain.tokenizer_path == "byte");
