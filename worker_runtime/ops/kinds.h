@@ -26,4 +26,10 @@ constexpr int ActivationInputs(Activation activation) {
   return activation == Activation::kGelu ? 1 : 2;
 }
 
+// A router's scores, made of experts' logits. A bias comes to them in the choice alone.
+enum class RouterScore {
+  kSoftmax,  // over all experts
+  kSigmoid,  // of each expert alone (DeepSeek-V3)
+};
+
 }  // namespace convene::worker

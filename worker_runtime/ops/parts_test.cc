@@ -2,7 +2,6 @@
 // references in double.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <memory>
 #include <vector>
 
 #include "worker_runtime/device/device.h"
@@ -11,77 +10,32 @@
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/head_norm.h"
 #include "worker_runtime/ops/layer_norm.h"
+#include "worker_runtime/ops/testing/op_arrays.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/layer_norm.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
-#include "worker_runtime/testing/device_array.h"
 #include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {
 
+using testing::Array;
 using testing::As;
 using testing::Compare;
-using testing::DeviceArray;
 using testing::kBackward;
 using testing::kForward;
 using testing::Load;
 using testing::Numbers;
 using testing::NumbersOf;
 using testing::Outputs;
+using testing::Poison;
+using testing::Scratch;
 using testing::Store;
+using testing::TheDevice;
+using testing::TheStream;
 
 constexpr float kEpsilon = 1e-5f;
-
-Device& TheDevice() {
-  static const std::unique_ptr<Device> device = testing::MakeTestDevice();
-  return *device;
-}
-Stream& TheStream() { return TheDevice().compute(); }
-
-// An array of the device whose values begin `offset` elements behind the array's begin; between
-// values that no op may touch.
-template <typename T>
-class Array {
- public:
-  explicit Array(const std::vector<float>& values, size_t offset = 0)
-      : offset_(offset), count_(values.size()), array_(Padded(values, offset), TheDevice()) {}
-
-  T* data() const { return array_.data() + offset_; }
-  std::vector<float> Fetch() const {
-    const std::vector<float> all = Load(array_.Fetch());
-    for (size_t i = 0; i < offset_; ++i) CHECK(all[i] == kMargin);
-    for (size_t i = offset_ + count_; i < all.size(); ++i) CHECK(all[i] == kMargin);
-    return {all.begin() + static_cast<ptrdiff_t>(offset_),
-            all.begin() + static_cast<ptrdiff_t>(offset_ + count_)};
-  }
-
- private:
-  static constexpr float kMargin = 1024;
-  static std::vector<T> Padded(const std::vector<float>& values, size_t offset) {
-    std::vector<float> all(values.size() + offset + 64, kMargin);
-    std::copy(values.begin(), values.end(), all.begin() + static_cast<ptrdiff_t>(offset));
-    return Store<T>(all);
-  }
-
-  const size_t offset_;
-  const size_t count_;
-  const DeviceArray<T> array_;
-};
-
-// Full of NaN: no op may depend on it.
-class Scratch {
- public:
-  explicit Scratch(size_t bytes)
-      : bytes_(bytes),
-        memory_(std::vector<double>(bytes / sizeof(double) + 1, std::nan("")), TheDevice()) {}
-  Workspace get() const { return {memory_.data(), bytes_}; }
-
- private:
-  const size_t bytes_;
-  const DeviceArray<double> memory_;
-};
 
 struct Shape {
   int rows, columns;
@@ -93,8 +47,6 @@ struct Shape {
 const std::vector<Shape> kShapes = {{1, 5},    {3, 7},      {2, 31},      {5, 64},
                                     {9, 130},  {300, 40},   {4, 768},     {3, 2048},
                                     {2, 2056}, {4, 512, 1}, {2, 4104, 3}, {2, 17000}};
-
-std::vector<float> Poison(size_t count) { return std::vector<float>(count, std::nanf("")); }
 
 TEMPLATE_TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows", "",
                    float, BFloat16) {

@@ -13,6 +13,7 @@
 #include "worker_runtime/ops/testing/reference/layer_norm.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/ops/testing/reference/rope.h"
+#include "worker_runtime/ops/testing/reference/router.h"
 
 namespace convene::worker {
 namespace {
@@ -52,6 +53,49 @@ TEST_CASE("RMSNorm's backward pass is its slope") {
   CheckGradient(
       weight, [&](const Vector& weight) { return run(x, weight, &unused); },
       [&](const Vector& dy) { return backward(dy, true); });
+}
+
+TEST_CASE("a router's backward pass is the slope of its weights and of its penalty") {
+  const int rows_per_sequence = 2;
+  const int32_t targets[] = {1, -1, 0, 2};
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    for (const bool normalizes : {false, true}) {
+      const RouterShape shape = {.rows = 4,
+                                 .experts = 5,
+                                 .chosen = 2,
+                                 .score = score,
+                                 .normalizes = normalizes,
+                                 .scale = 2.5f};
+      const Vector logits = Doubles(4 * 5, 1);
+      const Vector balance = Doubles(2 * 5, 2);
+      std::vector<int32_t> experts(4 * 2);
+      // The weights, and one number more: the penalty.
+      const auto forward = [&](const Vector& logits) {
+        Vector results(experts.size() + 1);
+        reference::RouterForward(shape, logits.data(), nullptr, experts.data(), results.data());
+        Vector statistics(2 * 11);
+        reference::RouterStatistics(shape, rows_per_sequence, logits.data(), experts.data(),
+                                    targets, statistics.data());
+        for (int sequence = 0; sequence < 2; ++sequence) {
+          for (int i = 0; i < 5; ++i) {
+            results.back() += balance[sequence * 5 + i] * statistics[sequence * 11 + 5 + i];
+          }
+          results.back() += statistics[sequence * 11 + 10];
+        }
+        return results;
+      };
+      forward(logits);
+      CheckGradient(logits, forward, [&](const Vector& dy) {
+        Vector its_balance = balance;
+        for (double& slope : its_balance) slope *= dy.back();
+        Vector dlogits(logits.size());
+        reference::RouterBackward(shape, rows_per_sequence, logits.data(), experts.data(),
+                                  dy.data(), its_balance.data(), 1.0f,
+                                  static_cast<float>(dy.back()), targets, dlogits.data());
+        return dlogits;
+      });
+    }
+  }
 }
 
 TEST_CASE("RoPE's inverse is its slope's transpose") {

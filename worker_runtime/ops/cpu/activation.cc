@@ -13,12 +13,6 @@ namespace {
 constexpr double kForwardNanoseconds = 0.37;  // an element
 constexpr double kBackwardNanoseconds = 0.45;
 
-// 1 / (1 + e^-x), through e^-|x| so that nothing overflows.
-CONVENE_CPU_INLINE float Sigmoid(float x) {
-  const float e = Exp(-__builtin_fabsf(x));
-  return (x < 0 ? e : 1.0f) / (1.0f + e);
-}
-
 // 2 sqrt(2 / pi) (x + 0.044715 x^3), and its slope.
 constexpr float kRoot = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;

@@ -110,8 +110,7 @@ bool HasBFloat16Products() {
 template <typename Out>
 void BFloat16MatMul(const ProductShape& shape, const BFloat16* a, const BFloat16* b, float beta,
                     Out* c) {
-  constexpr double kNanoseconds = 0.01;  // a multiply-add
-  const LibraryTeam team = ProductTeam(shape, kNanoseconds);
+  const LibraryTeam team = ProductTeam(shape, kNanosecondsOfBFloat16);
   PrimitiveMatMul(shape, a, b, beta, c);
 }
 

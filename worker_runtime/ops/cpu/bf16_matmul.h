@@ -14,6 +14,9 @@ namespace convene::worker::cpu {
 // Whether this processor multiplies bf16 itself (AVX512-BF16 or AMX).
 bool HasBFloat16Products();
 
+// One multiply-add there, by one thread.
+inline constexpr double kNanosecondsOfBFloat16 = 0.01;
+
 // oneDNN's bf16 product: needs AVX-512, and is fast where HasBFloat16Products(). (It gave 48
 // GFLOP/s on a Cascade Lake where sgemm gave 174.)
 template <typename Out>

@@ -76,4 +76,10 @@ CONVENE_CPU_INLINE float Exp(float x) {
   return p * __builtin_bit_cast(float, exponent);
 }
 
+// 1 / (1 + e^-x), through e^-|x| so that nothing overflows.
+CONVENE_CPU_INLINE float Sigmoid(float x) {
+  const float e = Exp(-__builtin_fabsf(x));
+  return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
 }  // namespace convene::worker::cpu

@@ -21,11 +21,9 @@ constexpr int kCopiedTerms = 512;
 // Tiles begin at whole cache lines.
 constexpr int kLine = 16;
 
-// `length` cut into equal pieces of at most `longest`, but for the last.
-constexpr int PieceOf(int length, int longest) {
-  const int pieces = (length + longest - 1) / longest;
-  const int piece = (length + pieces - 1) / pieces;
-  return (piece + kLine - 1) / kLine * kLine;
+// `length` > 0 cut into equal pieces of at most `longest`, but for the last: multiples of `line`.
+constexpr int PieceOf(int length, int longest, int line) {
+  return static_cast<int>(RoundUp(CeilDivide(length, CeilDivide(length, longest)), line));
 }
 
 // A tile's columns of a transposed a are first copied to stand side by side: sgemm walks down them,
@@ -58,26 +56,31 @@ bool NeedsTiles() {
   return needs;
 }
 
+ProductTiles::ProductTiles(const ProductShape& shape, int rows_most, int columns_most, int line)
+    : shape_(shape),
+      rows_(PieceOf(std::max(shape.m, 1), rows_most, line)),
+      columns_(PieceOf(std::max(shape.n, 1), columns_most, kLine)),
+      down_(CeilDivide(shape.m, rows_)),
+      count_(down_ * CeilDivide(shape.n, columns_)) {}
+
+ProductShape ProductTiles::ShapeAt(int row, int column) const {
+  ProductShape tile = shape_;
+  tile.m = std::min(rows_, shape_.m - row);
+  tile.n = std::min(columns_, shape_.n - column);
+  return tile;
+}
+
+void MultiplyTile(const ProductTile<float, float>& tile, float beta) {
+  const ScopedThreadCount one(1);
+  (tile.shape.transpose_a == Transpose::kYes ? CopiedProduct : Sgemm)(tile.shape, tile.a, tile.b,
+                                                                      beta, tile.c);
+}
+
 void TiledMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
-  if (shape.m == 0 || shape.n == 0) return;
-  const bool transposes_a = shape.transpose_a == Transpose::kYes;
-  const ptrdiff_t a_step = transposes_a ? 1 : shape.lda;
-  const ptrdiff_t b_step = shape.transpose_b == Transpose::kYes ? shape.ldb : 1;
-  const int rows = PieceOf(shape.m, kTileRows);
-  const int columns = PieceOf(shape.n, kTileColumns);
-  const int64_t tiles_down = CeilDivide(shape.m, rows);
-  const int64_t tiles = tiles_down * CeilDivide(shape.n, columns);
+  const ProductTiles tiles(shape, kTileRows, kTileColumns, kLine);
   const double multiply_adds = static_cast<double>(shape.m) * shape.n * shape.k;
-  ForPieces(kNanosecondsOfFloat * multiply_adds, tiles, [&](int64_t index) {
-    const ScopedThreadCount one(1);  // a tile is one thread's product
-    const int i = static_cast<int>(index % tiles_down) * rows;
-    const int j = static_cast<int>(index / tiles_down) * columns;
-    ProductShape tile = shape;
-    tile.m = std::min(rows, shape.m - i);
-    tile.n = std::min(columns, shape.n - j);
-    (transposes_a ? CopiedProduct : Sgemm)(tile, a + i * a_step, b + j * b_step, beta,
-                                           c + static_cast<ptrdiff_t>(i) * shape.ldc + j);
-  });
+  ForPieces(kNanosecondsOfFloat * multiply_adds, tiles.count(),
+            [&](int64_t index) { MultiplyTile(tiles.At(index, a, b, c), beta); });
 }
 
 }  // namespace convene::worker::cpu

@@ -186,6 +186,12 @@ inline constexpr int kSumThreads = 256;
 constexpr int CrossEntropyPartials(int rows) {
   return static_cast<int>(std::min<int64_t>(CeilDivide(rows, kSumThreads), 128));
 }
+// Statistics of a router: a warp has two sums for each expert in shared memory.
+inline constexpr int kRouterStatisticsThreads = 1024;
+inline constexpr int kRouterStatisticsSums = 8192;
+constexpr int RouterStatisticsWarps(int experts) {
+  return std::min(kRouterStatisticsThreads / kWarp, kRouterStatisticsSums / (2 * experts));
+}
 inline constexpr int kSumUnroll = 4;
 constexpr int SumOfSquaresPartials(int64_t count) {
   constexpr int64_t kPerBlock = int64_t{kSumThreads} * kSumUnroll * kWide<float>;

@@ -158,6 +158,9 @@ TEST_CASE("cross-entropy at once has as many blocks as keep their rows in the ca
 }
 
 TEST_CASE("the number of partial sums depends on the size alone, and has a limit") {
+  CHECK(RouterStatisticsWarps(1) == 32);
+  CHECK(RouterStatisticsWarps(256) == 16);
+  CHECK(RouterStatisticsWarps(512) == 8);
   CHECK(SumOfSquaresPartials(0) == 0);
   CHECK(SumOfSquaresPartials(64) == 1);
   CHECK(SumOfSquaresPartials(int64_t{1} << 40) == 1056);
