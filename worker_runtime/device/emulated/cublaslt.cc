@@ -1,5 +1,6 @@
 // Products by plain loops in float, one order of summation whatever the algorithm.
 #include <cublasLt.h>
+#include <cublas_v2.h>
 
 #include <algorithm>
 #include <cstring>
@@ -231,5 +232,59 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
         std::memset(static_cast<char*>(workspace) + scratch_bytes - end_bytes, 0xff, end_bytes);
         Multiply(product, a, b, c, d);
       });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+struct cublasContext {
+  cudaStream_t stream = nullptr;
+};
+
+cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  *handle = new cublasContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasSetMathMode(cublasHandle_t /*handle*/, cublasMath_t /*mode*/) {
+  return CUBLAS_STATUS_SUCCESS;  // sums are in float here
+}
+
+cublasStatus_t cublasGemmGroupedBatchedEx(
+    cublasHandle_t handle, const cublasOperation_t transpose_a[],
+    const cublasOperation_t transpose_b[], const int m[], const int n[], const int k[],
+    const void* alpha, const void* const a[], cudaDataType_t type_a, const int stride_a[],
+    const void* const b[], cudaDataType_t type_b, const int stride_b[], const void* beta,
+    void* const c[], cudaDataType_t type_c, const int stride_c[], int groups, const int sizes[],
+    cublasComputeType_t compute) {
+  // cuBLAS multiplies bfloat16 into bfloat16 alone.
+  if (compute != CUBLAS_COMPUTE_32F || type_a != type_b || type_a != type_c || IsFloat8(type_a)) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  const auto layout = [](cudaDataType_t type, bool turns, int rows, int columns, int stride) {
+    if (turns) std::swap(rows, columns);
+    return cublasLtMatrixLayoutOpaque_t{type, static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(columns), stride};
+  };
+  std::vector<Product> products;
+  for (int i = 0; i < groups; ++i) {
+    products.push_back({{transpose_a[i], transpose_b[i], nullptr, nullptr},
+                        layout(type_a, transpose_a[i] == CUBLAS_OP_T, m[i], k[i], stride_a[i]),
+                        layout(type_b, transpose_b[i] == CUBLAS_OP_T, k[i], n[i], stride_b[i]),
+                        layout(type_c, false, m[i], n[i], stride_c[i]),
+                        static_cast<const float*>(alpha)[i],
+                        static_cast<const float*>(beta)[i]});
+    if (m[i] <= 0 || n[i] <= 0 || k[i] <= 0 || sizes[i] != 1 || !products.back().Fits()) {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
+  }
+  const cudaError_t error = convene::emulated::QueueWork(handle->stream, [=] {
+    for (size_t i = 0; i < products.size(); ++i) Multiply(products[i], a[i], b[i], c[i], c[i]);
+  });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -80,12 +80,21 @@ void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
   if (operands.inverse_a != nullptr) {
     status = plan->problem.SetInverses(operands.inverse_a, operands.inverse_b);
   }
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = plan->problem.Launch(queue_.cublaslt(), plan->algorithm, operands.a, operands.b,
-                                  operands.c, operands.c, queue_.matmul_workspace(),
-                                  Queue::kMatMulWorkspaceBytes, queue_.stream());
-  }
+  if (status == CUBLAS_STATUS_SUCCESS) status = Launch(*plan, operands);
   queue_.Report(status, "matmul: cublasLtMatmul");
+}
+
+void MatMulPlans::RunOnce(MatMulKey key, const MatMulOperands& operands) {
+  key.mode = CurrentMatMulMode();
+  if (key.mode == MatMulMode::kTimed) key.mode = MatMulMode::kFirst;
+  const std::unique_ptr<Plan> plan = Make(key, operands);
+  if (plan != nullptr) queue_.Report(Launch(*plan, operands), "matmul: cublasLtMatmul");
+}
+
+cublasStatus_t MatMulPlans::Launch(const Plan& plan, const MatMulOperands& operands) {
+  return plan.problem.Launch(queue_.cublaslt(), plan.algorithm, operands.a, operands.b, operands.c,
+                             operands.c, queue_.matmul_workspace(), Queue::kMatMulWorkspaceBytes,
+                             queue_.stream());
 }
 
 MatMulPlans::Plan* MatMulPlans::Find(MatMulKey key, const MatMulOperands& operands) {

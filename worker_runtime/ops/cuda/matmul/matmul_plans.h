@@ -35,6 +35,9 @@ class MatMulPlans {
   // and waits for it: before a step is captured. In a stream that is being captured nothing can be
   // timed: the first candidate. `key.mode` is ignored: the process's mode counts.
   void Run(MatMulKey key, const MatMulOperands& operands);
+  // The same for a product of another size at each call: by the library's first candidate, of which
+  // nothing is kept.
+  void RunOnce(MatMulKey key, const MatMulOperands& operands);
 
  private:
   struct Plan {
@@ -46,6 +49,7 @@ class MatMulPlans {
   // Null after an error, which is reported (once: the kind is then known to have none).
   Plan* Find(MatMulKey key, const MatMulOperands& operands);
   std::unique_ptr<Plan> Make(const MatMulKey& key, const MatMulOperands& operands);
+  cublasStatus_t Launch(const Plan& plan, const MatMulOperands& operands);
   bool IsBeingCaptured();
 
   Queue& queue_;
