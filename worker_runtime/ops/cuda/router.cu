@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kWarp* kRows)
 
 // A block takes a sequence: its warps every n-th row, each with sums of its own, which are then
 // added in order.
-__global__ void __launch_bounds__(kRouterStatisticsThreads)
+__global__ void __launch_bounds__(kRouterStatisticsThreads, 1)
     Statistics(const RouterShape shape, int rows_per_sequence, const float* logits,
                const int32_t* experts, const int32_t* targets, float* statistics) {
   __shared__ float all_sums[kRouterStatisticsSums];
