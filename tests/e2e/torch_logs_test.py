@@ -9,12 +9,14 @@ import unittest
 from tests.support import torch_environment
 from tests.support.torch_testing import TORCHRUN_LINK, TorchTestCase, need_torch
 
+# Each line is one write. torchrun starts Python unbuffered, where print writes word by word, and leaves two workers on one
+# descriptor: their words would mix on its console (seen once in 60 runs on a busy machine, and in CI).
 SCRIPT = """
 import os, sys
 rank = os.environ["RANK"]
-print("out of", rank)
-print("apple of", rank)
-print("err of", rank, file=sys.stderr)
+sys.stdout.write(f"out of {rank}\\n")
+sys.stdout.write(f"apple of {rank}\\n")
+sys.stderr.write(f"err of {rank}\\n")
 """
 
 
