@@ -31,6 +31,11 @@ struct CommunicatorSet {
   std::unique_ptr<Collective> dp;            // over dp_shard and cp, for reductions
   std::unique_ptr<Collective> dp_gather;     // the same, for gathers: a queue of their own
   std::unique_ptr<Collective> dp_replicate;  // between the ranks with a copy of one shard
+  // Of experts' tokens, and of their parameters as dp to dp_replicate of all others.
+  std::unique_ptr<Collective> ep;
+  std::unique_ptr<Collective> expert_dp;
+  std::unique_ptr<Collective> expert_dp_gather;
+  std::unique_ptr<Collective> expert_dp_replicate;
   std::unique_ptr<Collective> pp;
   std::unique_ptr<Collective> embedding;  // null on ranks of middle stages
 

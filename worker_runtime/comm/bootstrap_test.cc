@@ -35,6 +35,12 @@ std::unique_ptr<Collective>& MemberOf(CommunicatorSet& set, Axes axes) {
       return set.dp;
     case Axes::kDpReplicate:
       return set.dp_replicate;
+    case Axes::kEp:
+      return set.ep;
+    case Axes::kExpertShard:
+      return set.expert_dp;
+    case Axes::kExpertReplicate:
+      return set.expert_dp_replicate;
     case Axes::kPp:
       return set.pp;
     case Axes::kPipelineEnds:
@@ -77,11 +83,13 @@ TEST_CASE("each communicator connects the ranks of its group and no others") {
     for (const Layout& layout :
          {Layout{.pp = 2, .dp = 2, .tp = 2}, Layout{.pp = 3, .dp = 1, .tp = 2},
           Layout{.pp = 1, .dp = 4, .tp = 1}, Layout{.dp = 4, .dp_replicate = 2},
-          Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{}}) {
+          Layout{.dp = 2, .tp = 2, .cp = 2}, Layout{.dp = 4, .dp_replicate = 2, .cp = 2, .ep = 2},
+          Layout{}}) {
       INFO(testing::ToString(transport));
       std::vector<CommunicatorSet> sets = MakeSets(transport, layout);
-      for (const Axes axes : {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kDpReplicate, Axes::kPp,
-                              Axes::kPipelineEnds, Axes::kWorld}) {
+      for (const Axes axes :
+           {Axes::kTp, Axes::kCp, Axes::kShard, Axes::kDpReplicate, Axes::kEp, Axes::kExpertShard,
+            Axes::kExpertReplicate, Axes::kPp, Axes::kPipelineEnds, Axes::kWorld}) {
         CheckGroups(sets, layout, axes);
       }
     }

@@ -22,6 +22,7 @@ enum class CollectiveKind {
   kReduceScatter,
   kAllGather,
   kAllToAll,
+  kAllToAllV,
   kShift,
   kBroadcast,
   kBarrier
@@ -29,8 +30,8 @@ enum class CollectiveKind {
 
 // "all_reduce".
 constexpr const char* CollectiveName(CollectiveKind kind) {
-  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
-                                    "shift",      "broadcast",      "barrier"};
+  constexpr const char* kNames[] = {"all_reduce",   "reduce_scatter", "all_gather", "all_to_all",
+                                    "all_to_all_v", "shift",          "broadcast",  "barrier"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -43,10 +44,19 @@ inline constexpr char kReceive[] = "recv";
 constexpr double BusFactor(absl::string_view operation, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   if (operation == "all_reduce") return 2 * others;
-  const bool is_cut =
-      operation == "reduce_scatter" || operation == "all_gather" || operation == "all_to_all";
+  const bool is_cut = operation == "reduce_scatter" || operation == "all_gather" ||
+                      operation == "all_to_all" || operation == "all_to_all_v";
   return is_cut ? others : 1;
 }
+
+// The cut of rows into a piece for each rank: piece i is rows [begin[i], begin[i + 1]).
+struct RowCut {
+  const int32_t* begin = nullptr;  // (ranks + 1), in host memory
+  int64_t columns = 0;             // elements of a row
+
+  int64_t offset(int rank) const { return begin[rank] * columns; }
+  int64_t count(int rank) const { return (begin[rank + 1] - begin[rank]) * columns; }
+};
 
 // One collective, as a value.
 struct CollectiveCall {
@@ -55,6 +65,7 @@ struct CollectiveCall {
   Elements output;
   ReduceOp op = ReduceOp::kSum;  // of the reductions
   int root = 0;                  // of a broadcast
+  RowCut input_cut, output_cut;  // of kAllToAllV
 };
 
 // The detail of a call over `ranks` ranks, for profiles.
@@ -78,7 +89,8 @@ struct PendingMessage {
 
 // One communicator: a fixed, ordered group of ranks, 0 .. size()-1 within the group.
 //
-// Every rank of a group calls the same collectives in the same order with the same counts. One
+// Every rank of a group calls the same collectives in the same order with the same counts (but for
+// AllToAllV's). One
 // thread at a time per communicator; different communicators may be used by different threads. A
 // group of one is legal: every call succeeds at once.
 //
@@ -136,6 +148,20 @@ class Collective {
     CONVENE_CHECK(input.count == output.count && input.count % size() == 0);
     CONVENE_CHECK(input.dtype == output.dtype);
     return Call({CollectiveKind::kAllToAll, input, output}, stream);
+  }
+
+  // The same of pieces that differ in length: each rank's piece of another's `input` is as long as
+  // the other's of its `output`. The cuts' borders stay in place until the stream has run the call.
+  // REQUIRES: input.count and output.count are the ends of the cuts.
+  absl::Status AllToAllV(ConstElements input, const RowCut& input_cut, Elements output,
+                         const RowCut& output_cut, Stream& stream) {
+    CONVENE_CHECK(input.dtype == output.dtype);
+    return Call({.kind = CollectiveKind::kAllToAllV,
+                 .input = input,
+                 .output = output,
+                 .input_cut = input_cut,
+                 .output_cut = output_cut},
+                stream);
   }
 
   // `input` goes to the next rank, `output` comes from the one before; the last rank's goes to the

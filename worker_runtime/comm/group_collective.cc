@@ -25,6 +25,11 @@ constexpr size_t kDirectBroadcastLimitBytes = 64 << 10;
 // bucket.
 constexpr size_t kPieceBytes = 4 << 20;
 
+// Whether a group of one has something to do.
+bool CopiesAlone(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kAllToAllV;
+}
+
 absl::Span<std::byte> AsBytes(Elements data) {
   return {static_cast<std::byte*>(data.data), data.size_bytes()};
 }
@@ -95,11 +100,12 @@ absl::Status GroupCollective::Break(const absl::Status& status, absl::string_vie
 
 // At once, or as work of the stream's queue. A group of one has nothing to queue.
 absl::Status GroupCollective::Call(const CollectiveCall& call, Stream& stream) {
-  if (call.kind == CollectiveKind::kAllToAll) {
+  if (CopiesAlone(call.kind)) {
     // Of a group of one, which works on any device as long as there is nothing to do.
     if (stream.kind() != DeviceKind::kCpu) {
       return absl::UnimplementedError(
-          absl::StrCat(name_, " all_to_all of one rank in a GPU's memory: use Device::Copy"));
+          absl::StrCat(name_, " ", CollectiveName(call.kind),
+                       " of one rank in a GPU's memory: use Device::Copy"));
     }
     if (size_ == 1) AwaitAll(stream);  // it is not queued, and does copy
   }
@@ -241,7 +247,7 @@ absl::Status GroupCollective::AllGatherShards(Elements data) {
 absl::Status GroupCollective::Perform(const CollectiveCall& call) {
   const ConstElements input = call.input;
   const Elements output = call.output;
-  if (size_ == 1 && call.kind != CollectiveKind::kAllToAll) return absl::OkStatus();
+  if (size_ == 1 && !CopiesAlone(call.kind)) return absl::OkStatus();
   switch (call.kind) {
     case CollectiveKind::kAllReduce: {
       // With two ranks both ways send as many bytes, and gathering takes one round instead of two;
@@ -262,6 +268,17 @@ absl::Status GroupCollective::Perform(const CollectiveCall& call) {
       std::copy(kept.begin(), kept.end(), AsBytes(ShardOf(output, rank_)).begin());
       return Exchange([&](int peer) { return AsBytes(ShardOf(input, peer)); },
                       [&](int peer) { return AsBytes(ShardOf(output, peer)); });
+    }
+    case CollectiveKind::kAllToAllV: {
+      const auto sent = [&](int peer) {
+        return AsBytes(input.Slice(call.input_cut.offset(peer), call.input_cut.count(peer)));
+      };
+      const auto received = [&](int peer) {
+        return AsBytes(output.Slice(call.output_cut.offset(peer), call.output_cut.count(peer)));
+      };
+      const ConstBytes kept = sent(rank_);
+      std::copy(kept.begin(), kept.end(), received(rank_).begin());
+      return Exchange(sent, received);
     }
     case CollectiveKind::kShift: {
       const int next = (rank_ + 1) % size_;

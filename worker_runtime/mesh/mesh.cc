@@ -12,8 +12,34 @@ bool Has(Axes set, Axes axis) {
 
 bool IsEnd(const Layout& layout, int stage) { return stage == 0 || stage == layout.pp - 1; }
 
+// A rank's place among those of dp x cp, with the experts' axes.
+struct ExpertPlace {
+  int ep;
+  int shard;
+  int replicate;
+};
+
+ExpertPlace ExpertPlaceOf(const Layout& layout, const Coordinate& rank) {
+  const int place = rank.dp * layout.cp + rank.cp;
+  const int group = place / layout.ep;
+  return {place % layout.ep, group % layout.expert_shards(), group / layout.expert_shards()};
+}
+
+// Where each rank has all experts nobody has these groups: the dense ones serve.
+bool SharesExperts(const Layout& layout, Axes axes, const Coordinate& a, const Coordinate& b) {
+  if (layout.ep == 1) return a == b;
+  const ExpertPlace at = ExpertPlaceOf(layout, a);
+  const ExpertPlace bt = ExpertPlaceOf(layout, b);
+  return a.pp == b.pp && a.tp == b.tp && (axes == Axes::kEp || at.ep == bt.ep) &&
+         (axes == Axes::kExpertShard || at.shard == bt.shard) &&
+         (axes == Axes::kExpertReplicate || at.replicate == bt.replicate);
+}
+
 // Whether two ranks differ in no coordinate but those of `axes`.
 bool SharesGroup(const Layout& layout, Axes axes, const Coordinate& a, const Coordinate& b) {
+  if (axes == Axes::kEp || axes == Axes::kExpertShard || axes == Axes::kExpertReplicate) {
+    return SharesExperts(layout, axes, a, b);
+  }
   if (Has(axes, Axes::kPipelineEnds)) {
     if (!IsEnd(layout, a.pp) || !IsEnd(layout, b.pp)) return false;
   } else if (!Has(axes, Axes::kPp) && a.pp != b.pp) {
@@ -27,6 +53,12 @@ bool SharesGroup(const Layout& layout, Axes axes, const Coordinate& a, const Coo
 
 }  // namespace
 
+bool Layout::has_legal_ep() const {
+  const int shards = dp_shard() * cp;
+  if (ep <= shards) return shards % ep == 0;
+  return ep % shards == 0 && dp_replicate % (ep / shards) == 0;
+}
+
 std::string Layout::ToString() const {
   std::string copies;
   if (dp_replicate > 1) {
@@ -34,6 +66,7 @@ std::string Layout::ToString() const {
                  ? " (whole copies)"
                  : absl::StrCat(" (", dp_replicate, " copies of ", dp_shard(), " shards)");
   }
+  if (ep > 1) absl::StrAppend(&copies, " (ep", ep, ")");
   return absl::StrCat("dp", dp, copies, cp > 1 ? absl::StrCat(" x cp", cp) : "", " x tp", tp,
                       " x pp", pp);
 }
@@ -71,6 +104,12 @@ const char* AxesName(Axes axes) {
       return "pp";
     case Axes::kPipelineEnds:
       return "embedding";
+    case Axes::kEp:
+      return "ep";
+    case Axes::kExpertShard:
+      return "expert dp";
+    case Axes::kExpertReplicate:
+      return "expert dp replicate";
     case Axes::kWorld:
       return "world";
   }

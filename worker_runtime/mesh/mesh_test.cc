@@ -105,6 +105,48 @@ TEST_CASE("ranks that share samples share the optimizer's state too") {
         "world: 0 1 2 3 4 5 6 7\n");
 }
 
+TEST_CASE("ranks that have other experts are neighbours of dp x cp") {
+  const auto groups = [](const Layout& layout) {
+    std::string text;
+    for (const Axes axes : {Axes::kEp, Axes::kExpertShard, Axes::kExpertReplicate}) {
+      absl::StrAppend(&text, AxesName(axes), ":");
+      for (const auto& group : AllGroups(layout, axes)) {
+        absl::StrAppend(&text, " [", absl::StrJoin(group, " "), "]");
+      }
+      absl::StrAppend(&text, "\n");
+    }
+    return text;
+  };
+  CHECK(groups({.dp = 4, .tp = 2, .ep = 2}) ==
+        "ep: [0 2] [1 3] [4 6] [5 7]\n"
+        "expert dp: [0 4] [1 5] [2 6] [3 7]\n"
+        "expert dp replicate: [0] [1] [2] [3] [4] [5] [6] [7]\n");
+  CHECK(groups({.pp = 2, .dp = 2, .cp = 2, .ep = 4}) ==
+        "ep: [0 1 2 3] [4 5 6 7]\n"
+        "expert dp: [0] [1] [2] [3] [4] [5] [6] [7]\n"
+        "expert dp replicate: [0] [1] [2] [3] [4] [5] [6] [7]\n");
+  // Two copies of four shards: experts over two neighbours of each copy.
+  CHECK(groups({.dp = 8, .dp_replicate = 2, .ep = 2}) ==
+        "ep: [0 1] [2 3] [4 5] [6 7]\n"
+        "expert dp: [0 2] [1 3] [4 6] [5 7]\n"
+        "expert dp replicate: [0 4] [1 5] [2 6] [3 7]\n");
+  // Whole copies: experts over ranks of several of them.
+  CHECK(groups({.dp = 4, .dp_replicate = 4, .ep = 2}) ==
+        "ep: [0 1] [2 3]\n"
+        "expert dp: [0] [1] [2] [3]\n"
+        "expert dp replicate: [0 2] [1 3]\n");
+  CHECK(groups({.dp = 2}) == "ep: [0] [1]\nexpert dp: [0] [1]\nexpert dp replicate: [0] [1]\n");
+}
+
+TEST_CASE("experts come out even within the shards, or over whole copies of them") {
+  CHECK(Layout{.dp = 6, .ep = 3}.has_legal_ep());
+  CHECK(Layout{.dp = 2, .cp = 2, .ep = 4}.has_legal_ep());
+  CHECK(Layout{.dp = 8, .dp_replicate = 4, .ep = 4}.has_legal_ep());
+  CHECK_FALSE(Layout{.dp = 6, .ep = 4}.has_legal_ep());
+  CHECK_FALSE(Layout{.dp = 6, .dp_replicate = 3, .ep = 4}.has_legal_ep());
+  CHECK_FALSE(Layout{.dp = 2, .ep = 4}.has_legal_ep());
+}
+
 TEST_CASE("coordinates and ranks are inverse, tp fastest and pp slowest") {
   for (const int world_size : {1, 2, 4, 8}) {
     for (const Layout& layout : LayoutsOf(world_size)) {

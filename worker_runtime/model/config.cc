@@ -98,12 +98,56 @@ absl::Status ValidateShape(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
+  const ExpertConfig& experts = config.experts;
+  if (experts.count == 0) {
+    if (layout.ep == 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ep_size ", layout.ep, " splits experts, and the model has none; leave ep_size out"));
+  }
+  CONVENE_RETURN_IF_ERROR(CheckSize("experts", experts.count, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("expert_ffn_size", experts.ffn_size, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("experts_per_token", experts.chosen, experts.count));
+  const auto divides = [&](const char* name, int number) -> absl::Status {
+    if (number > 0 && experts.count % number == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts ", experts.count, " cannot be shared out evenly over ", name, " ", number, "; ",
+        name, " can be ",
+        NearestLegal(experts.count, number, [&](int n) { return experts.count % n == 0; })));
+  };
+  CONVENE_RETURN_IF_ERROR(divides("ep_size", layout.ep));
+  CONVENE_RETURN_IF_ERROR(divides("expert_groups", experts.groups));
+  CONVENE_RETURN_IF_ERROR(CheckSize("chosen_expert_groups", experts.chosen_groups, experts.groups));
+  const int reachable = experts.count / experts.groups * experts.chosen_groups;
+  if (experts.chosen > reachable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("experts_per_token ", experts.chosen, " is more than the ", reachable,
+                     " experts in ", experts.chosen_groups, " of ", experts.groups, " groups"));
+  }
+  if (experts.groups > 1 && experts.count / experts.groups < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert_groups ", experts.groups, " leave ", experts.count / experts.groups,
+                     " expert a group, and a group is judged by two"));
+  }
+  if (layout.has_legal_ep()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ep_size ", layout.ep, " does not come out even with ", layout.ToString(), ", whose ",
+      layout.gradient_ranks(), " ranks of dp x cp share its experts; ep_size can be ",
+      NearestLegal(std::min(experts.count, layout.gradient_ranks()), layout.ep, [&](int n) {
+        Layout tried = layout;
+        tried.ep = n;
+        return experts.count % n == 0 && tried.has_legal_ep();
+      })));
+}
+
 // Why so many ranks cannot split the model, or share its key and value heads; empty: they can.
 std::string WhyNotOver(const ModelConfig& config, int tp) {
   const std::pair<const char*, int> split[] = {{"heads", config.heads},
                                                {"ffn_size", config.ffn_size},
                                                {"vocabulary_size", config.vocabulary_size},
-                                               {"positions", config.positions}};
+                                               {"positions", config.positions},
+                                               {"expert_ffn_size", config.experts.ffn_size},
+                                               {"shared_ffn_size", config.experts.shared_ffn_size}};
   for (const auto& [name, value] : split) {
     if (value % tp != 0) return absl::StrCat(name, " ", value, " cannot be split over");
   }
@@ -137,8 +181,13 @@ int WindowOf(const ModelConfig& config, int layer) {
   return full_every > 0 && (layer + 1) % full_every == 0 ? 0 : config.sliding_window;
 }
 
+bool HasExperts(const ModelConfig& config, int layer) {
+  return config.experts.count > 0 && layer >= config.experts.first_dense_layers;
+}
+
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(ValidateShape(config));
+  CONVENE_RETURN_IF_ERROR(ValidateExperts(config, layout));
   return ValidateSplit(config, layout);
 }
 

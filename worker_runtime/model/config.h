@@ -20,6 +20,29 @@ namespace convene::worker {
 // (ops/elementwise.h, kFlagBlock).
 inline constexpr int64_t kParameterAlignment = 64;
 
+// The experts of a model whose feed-forward networks are mixtures of them, and their router.
+struct ExpertConfig {
+  int count = 0;     // of a layer; 0: the model has none
+  int chosen = 0;    // experts that a token goes to
+  int ffn_size = 0;  // of each
+  // The experts that every token goes to, as one network; 0: none.
+  int shared_ffn_size = 0;
+  int first_dense_layers = 0;  // so many layers have a dense network, of ModelConfig::ffn_size
+  int groups = 1;              // RouterShape's
+  int chosen_groups = 1;
+  double weight_scale = 1;
+  // Factors of what is added to the loss (ops/router.h), and of the step of the router's bias,
+  // which only families with such a bias have (Wang et al. 2024, "Auxiliary-loss-free load
+  // balancing").
+  double balance_loss = 0;
+  double z_loss = 0;
+  double bias_rate = 0;
+  // Room for so many times the tokens of an even load on a rank with others' tokens.
+  double memory_factor = 2;
+
+  friend bool operator==(const ExpertConfig&, const ExpertConfig&) = default;
+};
+
 struct ModelConfig {
   int layers = 0;
   int hidden_size = 0;
@@ -39,6 +62,7 @@ struct ModelConfig {
   double window_rope_theta = 0;  // of the layers that have a window; 0: rope_theta, and its scaling
   // Scores are scaled by 1 / sqrt of it; 0: head_size (Hugging Face: query_pre_attn_scalar).
   double query_scalar = 0;
+  ExpertConfig experts;
   const Family* family = &LlamaFamily();  // never null; one of families.cc
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
@@ -74,6 +98,9 @@ inline constexpr Recompute Recompute::kFull = {
 // The window of a layer; 0: it sees all.
 int WindowOf(const ModelConfig& config, int layer);
 
+// Whether the layer's feed-forward network is a mixture of experts.
+bool HasExperts(const ModelConfig& config, int layer);
+
 // The named shapes, sorted: gpt2-124m, llama-tiny, llama-3.2-1b, qwen3-8b, ...
 std::vector<std::string> ModelNames();
 
@@ -85,7 +112,8 @@ absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 // kv_heads, where so many neighbouring ranks hold the same key and value head. These ranks' query
 // rows, and their biases where the family has these, must then fill whole blocks of
 // kParameterAlignment, since one rank alone owns the key and value rows behind them. Learned
-// positions are divisible by tp. InvalidArgument names the numbers and the legal values near them.
+// positions are divisible by tp, experts' ffn_size by tp, and their count by ep and by the groups.
+// InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 
 }  // namespace convene::worker

@@ -24,6 +24,15 @@ struct TensorNames {
   const char* gate;
   const char* up;  // without a gate: the first layer of the network
   const char* down;
+  const char* router;
+  const char* router_bias;  // whole
+  const char* experts;      // an expert's tensors begin with it, a point and the expert's number
+  const char* expert_gate;
+  const char* expert_up;
+  const char* expert_down;
+  const char* shared_gate;
+  const char* shared_up;
+  const char* shared_down;
   const char* final_norm;
   const char* head;
 };
@@ -38,10 +47,13 @@ struct Family {
   bool post_norms = false;         // behind each part, before it is added to the residual stream
   bool scales_embedding = false;   // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;
-  bool other_biases = false;     // of attention's output, and of the feed-forward network
-  bool fused_qkv = false;        // query, key and value rows are one tensor, in this order
-  bool has_window = false;       // of ModelConfig::sliding_window
-  int full_attention_every = 0;  // every so many layers one has no window; 0: all have it
+  bool other_biases = false;  // of attention's output, and of the feed-forward network
+  bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
+  RouterScore router_score = RouterScore::kSoftmax;
+  bool normalizes_router = false;  // RouterShape's
+  bool router_bias = false;        // for the choice alone, not learned from the loss
+  bool has_window = false;         // of ModelConfig::sliding_window
+  int full_attention_every = 0;    // every so many layers one has no window; 0: all have it
 };
 
 // The family of a model that names none.

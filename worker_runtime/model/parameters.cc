@@ -13,13 +13,16 @@ namespace {
 // Cuts the tensors of one rank.
 class Cutter {
  public:
-  Cutter(const ModelConfig& config, const ModelChunk& chunk, int tp_size, int tp_rank)
+  Cutter(const ModelConfig& config, const ModelChunk& chunk, int tp_size, int tp_rank, int ep_size,
+         int ep_rank)
       : config_(config),
         family_(*config.family),
         names_(config.family->names),
         chunk_(chunk),
         tp_size_(tp_size),
-        tp_rank_(tp_rank) {}
+        tp_rank_(tp_rank),
+        local_experts_(config.experts.count / ep_size),
+        first_expert_(local_experts_ * ep_rank) {}
 
   UnitSpec Embedding() const;
   UnitSpec Block(int layer) const;
@@ -120,6 +123,10 @@ class Cutter {
 
   void AddMixer(const std::string& layer, UnitSpec& unit) const;
   void AddFeedForward(const std::string& layer, UnitSpec& unit) const;
+  void AddExperts(const std::string& layer, UnitSpec& unit) const;
+  // Gate and up rows of a network.
+  std::vector<ParameterSlice> GateUp(const std::string& gate, const std::string& up,
+                                     int64_t ffn) const;
 
   ParameterSlice TableSlice(const char* name, int64_t rows) const {
     ParameterSlice slice = ColumnParallel(name, {rows}, config_.hidden_size);
@@ -140,6 +147,8 @@ class Cutter {
   const ModelChunk& chunk_;
   const int tp_size_;
   const int tp_rank_;
+  const int local_experts_;
+  const int first_expert_;
 };
 
 UnitSpec Cutter::Embedding() const {
@@ -184,16 +193,61 @@ void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
 
 void Cutter::AddFeedForward(const std::string& layer, UnitSpec& unit) const {
   const int64_t hidden = config_.hidden_size;
-  std::vector<ParameterSlice> slices;
-  if (ActivationInputs(family_.activation) == 2) {
-    slices.push_back(ColumnParallel(layer + names_.gate, {config_.ffn_size}, hidden));
-  }
-  slices.push_back(ColumnParallel(layer + names_.up, {config_.ffn_size}, hidden));
-  AddSplit(kGateUp, kGateUpBias, family_.other_biases, std::move(slices), unit);
+  AddSplit(kGateUp, kGateUpBias, family_.other_biases,
+           GateUp(layer + names_.gate, layer + names_.up, config_.ffn_size), unit);
   unit.tensors.push_back(RowParallel(kDown, layer + names_.down, hidden, config_.ffn_size));
   if (family_.other_biases) {
     unit.tensors.push_back(Same(kDownBias, layer + names_.down + ".bias", Initializer::kZeros));
   }
+}
+
+// All ranks of tp have the whole router, and each makes the part of its gradient that comes through
+// its slice of the experts.
+void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
+  const ExpertConfig& experts = config_.experts;
+  const int64_t hidden = config_.hidden_size;
+  ParameterSlice router = Whole(layer + names_.router + ".weight", 0, Initializer::kNormal);
+  router.global_shape = router.extent = {experts.count, hidden};
+  router.decayed = true;
+  router.tp_copies = tp_size_;
+  router.standard_deviation = config_.initializer_range;
+  unit.tensors.push_back({.slices = {std::move(router)}, .role = kRouter, .in_first_bucket = true});
+  if (family_.router_bias) {
+    ParameterSlice bias = Whole(layer + names_.router_bias, experts.count, Initializer::kZeros);
+    bias.balances = true;
+    unit.tensors.push_back({.slices = {std::move(bias)}, .role = kRouterBias, .same_on_tp = true});
+  }
+  if (experts.shared_ffn_size > 0) {
+    unit.tensors.push_back({.slices = GateUp(layer + names_.shared_gate, layer + names_.shared_up,
+                                             experts.shared_ffn_size),
+                            .role = kGateUp});
+    unit.tensors.push_back(
+        RowParallel(kDown, layer + names_.shared_down, hidden, experts.shared_ffn_size));
+  }
+  UnitTensor gate_up = {.role = kExpertGateUp, .of_experts = true};
+  UnitTensor down = {.role = kExpertDown, .of_experts = true};
+  for (int expert = first_expert_; expert < first_expert_ + local_experts_; ++expert) {
+    const std::string prefix = absl::StrCat(layer, names_.experts, ".", expert, ".");
+    for (ParameterSlice& slice :
+         GateUp(prefix + names_.expert_gate, prefix + names_.expert_up, experts.ffn_size)) {
+      gate_up.slices.push_back(std::move(slice));
+    }
+    UnitTensor of_expert =
+        RowParallel(kExpertDown, prefix + names_.expert_down, hidden, experts.ffn_size);
+    down.slices.push_back(std::move(of_expert.slices.front()));
+  }
+  unit.tensors.push_back(std::move(gate_up));
+  unit.tensors.push_back(std::move(down));
+}
+
+std::vector<ParameterSlice> Cutter::GateUp(const std::string& gate, const std::string& up,
+                                           int64_t ffn) const {
+  std::vector<ParameterSlice> slices;
+  if (ActivationInputs(family_.activation) == 2) {
+    slices.push_back(ColumnParallel(gate, {ffn}, config_.hidden_size));
+  }
+  slices.push_back(ColumnParallel(up, {ffn}, config_.hidden_size));
+  return slices;
 }
 
 UnitSpec Cutter::Block(int layer) const {
@@ -202,7 +256,7 @@ UnitSpec Cutter::Block(int layer) const {
   AddNorm(kAttentionNorm, kAttentionNormBias, prefix + names_.attention_norm, unit);
   AddMixer(prefix, unit);
   AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
-  AddFeedForward(prefix, unit);
+  HasExperts(config_, layer) ? AddExperts(prefix, unit) : AddFeedForward(prefix, unit);
   if (family_.post_norms) {
     AddNorm(kAttentionPostNorm, -1, prefix + names_.attention_post_norm, unit);
     AddNorm(kMlpPostNorm, -1, prefix + names_.mlp_post_norm, unit);
@@ -256,9 +310,9 @@ std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers,
 }
 
 std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
-                              int tp_rank) {
+                              int tp_rank, int ep_size, int ep_rank) {
   CONVENE_CHECK(config.heads % tp_size == 0);
-  const Cutter cutter(config, chunk, tp_size, tp_rank);
+  const Cutter cutter(config, chunk, tp_size, tp_rank, ep_size, ep_rank);
   std::vector<UnitSpec> units;
   if (chunk.has_embedding) units.push_back(cutter.Embedding());
   for (int i = 0; i < chunk.layers; ++i) {

@@ -32,6 +32,9 @@ struct ParameterSlice {
   // So many neighbouring tensor-parallel ranks hold this slice, and each makes a part of its
   // gradient: the sum over them is the gradient (key and value heads, where tp is larger).
   int tp_copies = 1;
+  // The router's bias: its gradient says by how much more tokens than the mean chose an expert, and
+  // counts in no norm (BalanceStep).
+  bool balances = false;
   Initializer initializer = Initializer::kNormal;
   double standard_deviation = 0;
 
@@ -50,6 +53,7 @@ struct UnitTensor {
   // its gradient, and a unit's own bucket is reduced when the weight half has made all of it; or it
   // stands beside a tied table, which has to have a bucket of its own.
   bool in_first_bucket = false;
+  bool of_experts = false;  // an expert-parallel rank holds those of its experts alone
   // The ranks of the first and of the last chunk both hold it, and are two: its gradient is the sum
   // of both ranks' gradients.
   bool on_both_ends = false;
@@ -86,6 +90,11 @@ enum BlockTensor {
   kKeyNorm,            // (head_size)
   kAttentionPostNorm,  // (hidden)
   kMlpPostNorm,        // (hidden)
+  kRouter,             // (experts, hidden)
+  kRouterBias,         // (experts)
+  // With experts kGateUp and kDown are the shared experts'.
+  kExpertGateUp,  // (experts / ep, 2 ffn / tp, hidden): each expert's gate rows, up rows
+  kExpertDown,    // (experts / ep, hidden, ffn / tp)
 };
 enum HeadTensor {
   kFinalNorm,      // (hidden)
@@ -117,10 +126,10 @@ struct ModelChunk {
 // model's.
 std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers, const std::vector<int>& placement);
 
-// The units of one chunk on one of `tp_size` tensor-parallel ranks, in the order of the forward
-// pass. REQUIRES: ValidateModel is OK.
+// The units of one chunk on one of `tp_size` tensor-parallel and `ep_size` expert-parallel ranks,
+// in the order of the forward pass. REQUIRES: ValidateModel is OK.
 std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
-                              int tp_rank);
+                              int tp_rank, int ep_size = 1, int ep_rank = 0);
 
 // Of the whole model.
 int64_t ParameterCount(const ModelConfig& config);

@@ -52,7 +52,8 @@ class Maker {
         Connect(name, group,
                 {.blocks_max = blocks_max,
                  .has_equal_memory = HasEqualMemory(member.axes),
-                 .prefers_copy_engines = member.place == &CommunicatorSet::dp_gather}));
+                 .prefers_copy_engines = member.place == &CommunicatorSet::dp_gather ||
+                                         member.place == &CommunicatorSet::expert_dp_gather}));
     if (member.axes == Axes::kPp) {
       CONVENE_ASSIGN_OR_RETURN(parts.links, ConnectLinks(name, group));
     }
@@ -66,8 +67,7 @@ class Maker {
  private:
   // Ranks of one stage of the pipeline declare equal arenas (device/arena.h).
   static bool HasEqualMemory(Axes axes) {
-    return axes == Axes::kTp || axes == Axes::kCp || axes == Axes::kShard ||
-           axes == Axes::kDpReplicate;
+    return axes != Axes::kPp && axes != Axes::kPipelineEnds && axes != Axes::kWorld;
   }
 
   int PlaceIn(const std::vector<int>& group) const {

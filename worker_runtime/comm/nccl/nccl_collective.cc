@@ -118,7 +118,8 @@ ncclResult_t NcclCollective::Queue(const CollectiveCall& call, ncclComm_t commun
   const ConstElements input = call.input;
   const Elements output = call.output;
   const ncclDataType_t type = TypeOf(input.dtype);
-  const size_t count = input.count / size();  // of a shard
+  // Of a shard, where shards are of one length.
+  const size_t count = call.kind == CollectiveKind::kAllToAllV ? 0 : input.count / size();
   void* const own = output.Slice(rank_ * count, count).data;
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
@@ -139,6 +140,24 @@ ncclResult_t NcclCollective::Queue(const CollectiveCall& call, ncclComm_t commun
           if (result != ncclSuccess) break;
           result = ncclRecv(output.Slice(peer * count, count).data, count, type, peer, communicator,
                             stream);
+        }
+        return result;
+      });
+    case CollectiveKind::kAllToAllV:
+      return InOneGroup([&] {
+        ncclResult_t result = ncclSuccess;
+        for (int peer = 0; peer < size() && result == ncclSuccess; ++peer) {
+          const RowCut& to = call.input_cut;
+          const RowCut& from = call.output_cut;
+          if (to.count(peer) > 0) {
+            result = ncclSend(input.Slice(to.offset(peer), to.count(peer)).data, to.count(peer),
+                              type, peer, communicator, stream);
+          }
+          if (result != ncclSuccess) break;
+          if (from.count(peer) > 0) {
+            result = ncclRecv(output.Slice(from.offset(peer), from.count(peer)).data,
+                              from.count(peer), type, peer, communicator, stream);
+          }
         }
         return result;
       });

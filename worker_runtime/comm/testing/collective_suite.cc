@@ -233,7 +233,31 @@ absl::Status CheckMoves(RankUnderTest& rank) {
   return absl::OkStatus();
 }
 
+// Rank r sends (r + 2 p) % 4 rows to rank p: some pairs exchange none. Each row is its sender's
+// number and the receiver's.
+absl::Status UnevenPiecesReachTheirPlaces(RankUnderTest& rank) {
+  Collective& group = rank.group;
+  constexpr int64_t kColumns = 3;
+  const auto rows = [](int from, int to) { return (from + 2 * to) % 4; };
+  const auto fill = [](int from, int to) { return static_cast<float>(100 * from + to); };
+  std::vector<int32_t> sent = {0}, received = {0};
+  std::vector<float> own, expected;
+  for (int peer = 0; peer < group.size(); ++peer) {
+    sent.push_back(sent.back() + rows(group.rank(), peer));
+    received.push_back(received.back() + rows(peer, group.rank()));
+    own.resize(sent.back() * kColumns, fill(group.rank(), peer));
+    expected.resize(received.back() * kColumns, fill(peer, group.rank()));
+  }
+  const Buffer<float> input(rank, own);
+  const Buffer<float> output(rank, std::vector<float>(expected.size()));
+  CONVENE_RETURN_IF_ERROR(group.AllToAllV(input.elements(), {sent.data(), kColumns},
+                                          output.elements(), {received.data(), kColumns},
+                                          rank.stream));
+  return ExpectSame(output, expected, 0, expected.size(), "all-to-all-v");
+}
+
 absl::Status MovesReachTheirPlaces(RankUnderTest& rank) {
+  CONVENE_RETURN_IF_ERROR(UnevenPiecesReachTheirPlaces(rank));
   CONVENE_RETURN_IF_ERROR(CheckMoves<float>(rank));
   return CheckMoves<BFloat16>(rank);
 }
