@@ -162,7 +162,7 @@ absl::StatusOr<std::unique_ptr<StateSource>> OpenChosen(const std::string& path)
 }
 
 absl::Status Load(const StateSource& source, const TrainOptions& options, const JobIdentity& job,
-                  bool is_speaker, ShardedOptimizer& optimizer) {
+                  bool is_speaker, CheckpointedState& optimizer) {
   const CheckpointInfo& info = source.info();
   if (info.model != ShapeText(options.model)) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -263,7 +263,7 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
 
 absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
                                       const TrainOptions& options, const JobIdentity& job,
-                                      ShardedOptimizer& optimizer, Collective& world,
+                                      CheckpointedState& optimizer, Collective& world,
                                       Stream& stream) {
   const absl::Status loaded =
       source.ok() ? Load(**source, options, job, world.rank() == 0, optimizer) : source.status();
@@ -275,7 +275,7 @@ absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<State
 
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
-                                                          ShardedOptimizer& optimizer,
+                                                          CheckpointedState& optimizer,
                                                           Collective& world, Stream& stream) {
   Refused refused;
   for (;;) {

@@ -64,7 +64,7 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
 // with a warning. Errors: the collective's.
 absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
                                       const TrainOptions& options, const JobIdentity& job,
-                                      ShardedOptimizer& optimizer, Collective& world,
+                                      CheckpointedState& optimizer, Collective& world,
                                       Stream& stream);
 
 struct Restored {
@@ -87,7 +87,7 @@ struct Restored {
 // there or not whole; FailedPrecondition: as RestoreFrom.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
-                                                          ShardedOptimizer& optimizer,
+                                                          CheckpointedState& optimizer,
                                                           Collective& world, Stream& stream);
 
 }  // namespace convene::worker

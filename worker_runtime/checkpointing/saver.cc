@@ -39,7 +39,7 @@ CheckpointSaver::~CheckpointSaver() {
   world_.Abort("the training has ended before its checkpoint was saved");
 }
 
-absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
+absl::Status CheckpointSaver::Save(const CheckpointInfo& info, CheckpointedState& optimizer) {
   if (options_.directory.empty()) return absl::OkStatus();
   const MonotonicTime began = clock_.Now();
   CONVENE_RETURN_IF_ERROR(Finish(info.step));
@@ -48,7 +48,7 @@ absl::Status CheckpointSaver::Save(const CheckpointInfo& info, ShardedOptimizer&
   return options_.in_background ? absl::OkStatus() : Finish(info.step);
 }
 
-absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer) {
+absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, CheckpointedState& optimizer) {
   if (options_.directory.empty()) return absl::OkStatus();
   FailuresInARow failures(std::min(kLastSaveTries, options_.failures_max));
   if (flight_.has_value() && flight_->info.step != info.step && saved_step_ >= 0) {
@@ -82,7 +82,7 @@ bool CheckpointSaver::HasHardlyBegun() const {
   return 2 * write_.bytes < bytes;
 }
 
-void CheckpointSaver::Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer,
+void CheckpointSaver::Begin(const CheckpointInfo& info, CheckpointedState& optimizer,
                             MonotonicTime began, bool in_background) {
   progress_.Tell(info.step, in_background ? kCopyPhase : contract::kCheckpointPhase);
   write_.bytes = 0;

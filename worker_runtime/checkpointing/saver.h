@@ -65,12 +65,12 @@ class CheckpointSaver {
   // Between two steps: saves the state as it is now, which `info` describes. Waits for the save in
   // flight first. A save that fails is reported, and the next one tries again. Errors: the
   // collective's; the file system's when failures_max saves in a row have failed.
-  absl::Status Save(const CheckpointInfo& info, ShardedOptimizer& optimizer);
+  absl::Status Save(const CheckpointInfo& info, CheckpointedState& optimizer);
   // The same for a run's last step: on return the checkpoint is on the disk. Where that fails it is
   // tried again, at most kLastSaveTries times. It takes the place of a save in flight of which less
   // than half is written on some rank, where an older checkpoint is on the disk: so it takes half
   // as long again as a save at most, and what is nearly on the disk is not thrown away.
-  absl::Status SaveLast(const CheckpointInfo& info, ShardedOptimizer& optimizer);
+  absl::Status SaveLast(const CheckpointInfo& info, CheckpointedState& optimizer);
 
   // Waits for the save in flight, if there is one, after `step`, and reports it. Errors: as Save.
   absl::Status Finish(int64_t step);
@@ -97,7 +97,7 @@ class CheckpointSaver {
 
   // Whether less than half of the save in flight is written.
   bool HasHardlyBegun() const;
-  void Begin(const CheckpointInfo& info, ShardedOptimizer& optimizer, MonotonicTime began,
+  void Begin(const CheckpointInfo& info, CheckpointedState& optimizer, MonotonicTime began,
              bool in_background);
   void Write();
   bool HasLanded();  // the save in flight

@@ -88,6 +88,10 @@ int RankOf(const Layout& layout, const Coordinate& coordinate) {
          coordinate.tp;
 }
 
+int ExpertRankOf(const Layout& layout, const Coordinate& coordinate) {
+  return ExpertPlaceOf(layout, coordinate).ep;
+}
+
 const char* AxesName(Axes axes) {
   switch (axes) {
     case Axes::kTp:

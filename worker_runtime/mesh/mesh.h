@@ -47,6 +47,8 @@ struct Coordinate {
 // REQUIRES: 0 <= rank < layout.world_size().
 Coordinate CoordinateOf(const Layout& layout, int rank);
 int RankOf(const Layout& layout, const Coordinate& coordinate);
+// The rank's place among the expert-parallel ones.
+int ExpertRankOf(const Layout& layout, const Coordinate& coordinate);
 
 // A set of axes. Its groups are the ranks that differ in no other coordinate.
 enum class Axes : unsigned {

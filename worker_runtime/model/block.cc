@@ -10,7 +10,8 @@ namespace {
 // Declares those tensors of a block that lie in the set, in the order of the forward pass.
 template <typename T>
 void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer& declare,
-             ResidualMemory<T>& memory, MixerMemory<T>& mixer, DenseMemory<T>& feed_forward) {
+             ResidualMemory<T>& memory, MixerMemory<T>& mixer, DenseMemory<T>& feed_forward,
+             ExpertMemory<T>& experts) {
   const int64_t rows = s.rows();
   const int64_t own = s.residual_rows;
   const int statistics = NormStatistics(s.family->norm);
@@ -34,7 +35,23 @@ void Declare(const BlockShape& s, const Recompute& recompute, const SetDeclarer&
   }
   declare(memory.norm2_rms, false, false, "norm2 rms", own * statistics);
   DeclareDense(s, recompute, declare, feed_forward);
+  DeclareExperts(s, recompute, declare, experts);
   declare_post(memory.fed, memory.fed_rms, false, "fed");
+}
+
+// The block's second part: a dense network, or experts.
+template <typename T>
+std::unique_ptr<BlockPart<T>> MakeFeedForward(const BlockShape& shape, const Recompute& recompute,
+                                              std::vector<DenseMemory<T>> dense,
+                                              std::vector<DenseDeferred<T>> deferred,
+                                              std::vector<ExpertMemory<T>> experts,
+                                              const BlockFloat8& float8, int chunks) {
+  if (!shape.experts.is_on()) {
+    return std::make_unique<DenseFeedForward<T>>(shape, recompute, std::move(dense),
+                                                 std::move(deferred), float8, chunks);
+  }
+  return std::make_unique<ExpertFeedForward<T>>(shape, recompute, std::move(experts),
+                                                std::move(dense), std::move(deferred));
 }
 
 // One member of all elements.
@@ -52,7 +69,7 @@ BlockMemory<T> DeclareRecomputed(const BlockShape& shape, const Recompute& recom
                                  Arena& arena) {
   BlockMemory<T> memory;
   Declare(shape, recompute, SetDeclarer(MemorySet::kRecomputed, arena), memory.residual,
-          memory.mixer, memory.feed_forward);
+          memory.mixer, memory.feed_forward, memory.experts);
   return memory;
 }
 
@@ -63,7 +80,7 @@ std::vector<BlockMemory<T>> DeclareSaved(const BlockShape& shape, const Recomput
   std::vector<BlockMemory<T>> memories(slots, recomputed);
   for (BlockMemory<T>& memory : memories) {
     Declare(shape, recompute, SetDeclarer(MemorySet::kSaved, arena), memory.residual, memory.mixer,
-            memory.feed_forward);
+            memory.feed_forward, memory.experts);
   }
   return memories;
 }
@@ -76,12 +93,13 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
   for (BlockDeferred<T>& memory : memories) {
     MixerDeferred<T>& mixer = memory.mixer;
     DenseDeferred<T>& dense = memory.feed_forward;
+    ExpertMemory<T> of_experts;  // stays empty: their weight gradients wait for no half
     mixer.qkv = arena.Declare<T>("deferred/qkv gradient", rows * s.qkv_width());
     mixer.out = arena.Declare<T>("deferred/attention out gradient", rows * s.hidden);
     dense.gate_up = arena.Declare<T>("deferred/gate-up gradient", rows * s.gate_up_width());
     dense.down = arena.Declare<T>("deferred/down gradient", rows * s.hidden);
     Declare(s, recompute, SetDeclarer(MemorySet::kDeferred, arena), memory.factors, mixer.factors,
-            dense.factors);
+            dense.factors, of_experts);
   }
   return memories;
 }
@@ -99,9 +117,9 @@ Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Reco
       mixer_(std::make_unique<GroupedQueryMixer<T>>(
           s_, layer, recompute_, Each(memory, &BlockMemory<T>::mixer),
           Each(deferred, &BlockDeferred<T>::mixer), float8_)),
-      feed_forward_(std::make_unique<DenseFeedForward<T>>(
-          s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),
-          Each(deferred, &BlockDeferred<T>::feed_forward), float8_, chunks)) {}
+      feed_forward_(MakeFeedForward<T>(s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),
+                                       Each(deferred, &BlockDeferred<T>::feed_forward),
+                                       Each(memory, &BlockMemory<T>::experts), float8_, chunks)) {}
 
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {

@@ -15,6 +15,7 @@
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/dense_feed_forward.h"
+#include "worker_runtime/model/expert_feed_forward.h"
 #include "worker_runtime/model/grouped_query_mixer.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/parallel/norm.h"
@@ -42,6 +43,7 @@ struct BlockMemory {
   ResidualMemory<T> residual;
   MixerMemory<T> mixer;
   DenseMemory<T> feed_forward;
+  ExpertMemory<T> experts;
 };
 
 // Tensors that the input half of a backward pass leaves for the weight half.

@@ -43,4 +43,38 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .packed = packed};
 }
 
+BlockShape ShapeOfLayer(const BlockShape& shape, const ModelConfig& config, int layer, int tp_size,
+                        int ep_size, int ep_rank) {
+  if (!HasExperts(config, layer)) return shape;
+  const ExpertConfig& experts = config.experts;
+  BlockShape s = shape;
+  s.ffn = experts.shared_ffn_size / tp_size;
+  s.experts.router = {.rows = s.rows(),
+                      .experts = experts.count,
+                      .chosen = experts.chosen,
+                      .score = config.family->router_score,
+                      .normalizes = config.family->normalizes_router,
+                      .scale = static_cast<float>(experts.weight_scale),
+                      .groups = experts.groups,
+                      .chosen_groups = experts.chosen_groups};
+  DispatchShape& dispatch = s.experts.dispatch;
+  dispatch = {.ranks = ep_size,
+              .rank = ep_rank,
+              .rows = s.rows(),
+              .chosen = experts.chosen,
+              .experts = experts.count};
+  dispatch.bound = BoundOf(dispatch, experts.memory_factor);
+  s.experts.ffn = experts.ffn_size / tp_size;
+  s.experts.balance_loss = static_cast<float>(experts.balance_loss);
+  s.experts.z_loss = static_cast<float>(experts.z_loss);
+  return s;
+}
+
+BlockShape RoomForBoth(const BlockShape& a, const BlockShape& b) {
+  BlockShape s = a;
+  s.ffn = std::max(a.ffn, b.ffn);
+  if (b.experts.is_on()) s.experts = b.experts;
+  return s;
+}
+
 }  // namespace convene::worker

@@ -13,9 +13,22 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/router.h"
+#include "worker_runtime/parallel/expert_dispatch.h"
 #include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
+
+// Local sizes of the experts of a block.
+struct ExpertShape {
+  RouterShape router;
+  DispatchShape dispatch;
+  int ffn = 0;  // of each expert
+  float balance_loss = 0;
+  float z_loss = 0;
+
+  bool is_on() const { return router.experts > 0; }
+};
 
 // Local sizes of a block for one microbatch. rows = batch * sequence_length.
 struct BlockShape {
@@ -26,7 +39,8 @@ struct BlockShape {
   int heads = 0;     // local
   int kv_heads = 0;  // local
   int head_size = 0;
-  int ffn = 0;  // local
+  int ffn = 0;  // local; with experts the shared ones', 0: none
+  ExpertShape experts;
   const Family* family = nullptr;
   float norm_epsilon = 0;
   float score_scale = 0;  // AttentionShape's
@@ -49,9 +63,16 @@ struct BlockShape {
 LinearShape LinearShapeOf(const BlockShape& shape, BlockTensor tensor);
 
 // `sequence_parallel`: see ResidualRows.
+// With a dense feed-forward network.
 BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_parallel,
                           int micro_batch_size, int sequence_length, bool deterministic,
                           bool packed);
+
+// The same for a layer of the model, whose tokens go to one of `ep_size` ranks.
+BlockShape ShapeOfLayer(const BlockShape& shape, const ModelConfig& config, int layer, int tp_size,
+                        int ep_size, int ep_rank);
+// Room for either block.
+BlockShape RoomForBoth(const BlockShape& a, const BlockShape& b);
 
 // The sets in which a block's tensors lie.
 enum class MemorySet {

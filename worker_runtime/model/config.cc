@@ -115,6 +115,14 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
         name, " can be ",
         NearestLegal(experts.count, number, [&](int n) { return experts.count % n == 0; })));
   };
+  const std::pair<const char*, double> factors[] = {{"router_balance_loss", experts.balance_loss},
+                                                    {"router_z_loss", experts.z_loss},
+                                                    {"router_bias_rate", experts.bias_rate}};
+  for (const auto& [name, factor] : factors) {
+    if (factor >= 0 && std::isfinite(factor)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", factor, " must be 0 or greater"));
+  }
+  CONVENE_RETURN_IF_ERROR(CheckPositive("expert_memory_factor", experts.memory_factor));
   CONVENE_RETURN_IF_ERROR(divides("ep_size", layout.ep));
   CONVENE_RETURN_IF_ERROR(divides("expert_groups", experts.groups));
   CONVENE_RETURN_IF_ERROR(CheckSize("chosen_expert_groups", experts.chosen_groups, experts.groups));

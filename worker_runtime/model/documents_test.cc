@@ -47,7 +47,8 @@ Losses LossesOf(const char* named, const std::vector<int32_t>& tokens,
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
-                  {{0, units}}, store, *communicators.tp, *communicators.cp, *device, arena);
+                  {{0, units}}, store, {*communicators.tp, *communicators.cp, *communicators.ep},
+                  *device, arena);
   REQUIRE_OK(arena.Build());
   Losses result;
   double loss = 0;

@@ -94,6 +94,151 @@ const NamedShape kQwen3s[] = {
     {"qwen3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
 };
 
+// The columns of models with experts: behind the columns above positions, window, the windows' rope
+// theta and query scalar, then experts, chosen, their ffn, shared ffn, dense layers, groups, chosen
+// groups, weight scale, balance loss, z-loss, bias rate.
+constexpr double kBalance = 0.001;  // Hugging Face's router_aux_loss_coef
+
+// Mixtral (Jiang et al. 2024): Mistral with 8 experts a layer.
+constexpr TensorNames kMixtralNames = [] {
+  TensorNames names = kLlamaNames;
+  names.router = "block_sparse_moe.gate";
+  names.experts = "block_sparse_moe.experts";
+  names.expert_gate = "w1";
+  names.expert_up = "w3";
+  names.expert_down = "w2";
+  return names;
+}();
+constexpr Family kMixtral = {
+    .name = "mixtral", .names = kMixtralNames, .normalizes_router = true, .has_window = true};
+const NamedShape kMixtrals[] = {
+    {"mixtral-8x22b",
+     {56,
+      6144,
+      16384,
+      48,
+      8,
+      128,
+      32768,
+      1e6,
+      1e-5,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {8, 2, 16384, 0, 0, 1, 1, 1, kBalance}}},
+    {"mixtral-8x7b",
+     {32,
+      4096,
+      14336,
+      32,
+      8,
+      128,
+      32000,
+      1e6,
+      1e-5,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {8, 2, 14336, 0, 0, 1, 1, 1, kBalance}}},
+    {"moe-tiny",
+     {8,
+      64,
+      192,
+      16,
+      8,
+      4,
+      256,
+      1e6,
+      1e-5,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {8, 2, 96, 0, 0, 1, 1, 1, 0.01}}},
+};
+
+// Qwen 3's models with experts (Yang et al. 2025).
+constexpr TensorNames kQwen3MoeNames = [] {
+  TensorNames names = kQwen3Names;
+  names.router = "mlp.gate";
+  names.experts = "mlp.experts";
+  names.expert_gate = "gate_proj";
+  names.expert_up = "up_proj";
+  names.expert_down = "down_proj";
+  return names;
+}();
+constexpr Family kQwen3Moe = {.name = "qwen3_moe",
+                              .names = kQwen3MoeNames,
+                              .query_key_norms = true,
+                              .normalizes_router = true};
+const NamedShape kQwen3Moes[] = {
+    {"qwen3-235b-a22b",
+     {94,
+      4096,
+      12288,
+      64,
+      4,
+      128,
+      151936,
+      1e6,
+      1e-6,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {128, 8, 1536, 0, 0, 1, 1, 1, kBalance}}},
+    {"qwen3-30b-a3b",
+     {48,
+      2048,
+      6144,
+      32,
+      4,
+      128,
+      151936,
+      1e6,
+      1e-6,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {128, 8, 768, 0, 0, 1, 1, 1, kBalance}}},
+    {"qwen3-moe-tiny",
+     {4,
+      64,
+      192,
+      16,
+      8,
+      4,
+      256,
+      1e6,
+      1e-6,
+      false,
+      0.02,
+      {},
+      0,
+      0,
+      0,
+      0,
+      {16, 4, 32, 0, 0, 1, 1, 1, 0.01}}},
+};
+
 // Gemma 3, the text models (Kamath et al. 2025): norms before and behind each part, weights of
 // norms that count from 1, and five layers with a window to one without.
 constexpr TensorNames kGemma3Names = [] {
@@ -162,8 +307,9 @@ struct FamilyShapes {
   const Family* family;
   absl::Span<const NamedShape> shapes;
 };
-const FamilyShapes kFamilies[] = {{&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},   {&kLlama, kLlamas},
-                                  {&kMistral, kMistrals}, {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s}};
+const FamilyShapes kFamilies[] = {
+    {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},   {&kLlama, kLlamas}, {&kMistral, kMistrals},
+    {&kMixtral, kMixtrals}, {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s}, {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

@@ -43,7 +43,8 @@ class OneRankModel {
   // `document_begin`: given for packed rows. `in_halves`: the backward pass.
   explicit OneRankModel(const ModelConfig& config, Recompute recompute = Recompute::kNone,
                         const std::vector<int32_t>& document_begin = {}, bool in_halves = false)
-      : units_(UnitsOf(config, testing::WholeModel(config), 1, 0)),
+      : config_(config),
+        units_(UnitsOf(config, testing::WholeModel(config), 1, 0)),
         store_(units_, *device_),
         communicators_(SoloCommunicators()),
         stage_(Stage::Make({.config = config,
@@ -52,7 +53,8 @@ class OneRankModel {
                             .micro_batch_size = kBatch,
                             .sequence_length = kSequenceLength,
                             .deferred_slots = in_halves ? 1 : 0},
-                           {{0, units_}}, store_, *communicators_.tp, *communicators_.cp, *device_,
+                           {{0, units_}}, store_,
+                           {*communicators_.tp, *communicators_.cp, *communicators_.ep}, *device_,
                            arena_)),
         in_halves_(in_halves),
         is_packed_(!document_begin.empty()),
@@ -64,7 +66,8 @@ class OneRankModel {
     stage_->Bind(loss_sum_.data());
   }
 
-  double Loss() { return Forward(nullptr); }
+  // Routers add to the loss in training alone.
+  double Loss() { return Forward(config_.experts.count > 0 ? gradient_scale_.data() : nullptr); }
 
   double Backward() {
     const double loss = Forward(gradient_scale_.data());
@@ -109,7 +112,7 @@ class OneRankModel {
   }
 
   double Forward(const float* gradient_scale) {
-    testing::Put({0.0}, loss_sum_.data(), *device_);
+    testing::Put({0.0, 0.0, 0.0}, loss_sum_.data(), *device_);
     stage_->SetBatch({.inputs = inputs_.data(),
                       .targets = targets_.data(),
                       .gradient_scale = gradient_scale,
@@ -117,16 +120,19 @@ class OneRankModel {
     const StagePass forward = {
         .compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .head = 0, .is_first = true};
     REQUIRE_OK(stage_->Run(forward, device_->compute()));
-    return loss_sum_.Fetch()[0];
+    // With what the router's losses add.
+    const std::vector<double> losses = loss_sum_.Fetch();
+    return losses[0] + losses[1] + losses[2];
   }
 
+  const ModelConfig config_;
   const std::unique_ptr<Device> device_ = testing::MakeTestDevice();
   const std::vector<UnitSpec> units_;
   testing::WholeStore store_;
   CommunicatorSet communicators_;
   Arena arena_{"test", device_->memory()};
   const std::unique_ptr<Stage> stage_;
-  const DeviceArray<double> loss_sum_{{0.0}, *device_};
+  const DeviceArray<double> loss_sum_{{0.0, 0.0, 0.0}, *device_};
   const DeviceArray<float> gradient_scale_{{1.0f}, *device_};
   const bool in_halves_;
   const bool is_packed_;
@@ -194,10 +200,19 @@ ModelConfig SmallModelOf(const char* named) {
   config.family = NamedModel(named)->family;
   if (config.family->learned_positions) config.positions = kSequenceLength;
   if (config.family->has_window) config.sliding_window = 3;
+  if (config.family->names.router != nullptr) {
+    config.experts = {.count = 4,
+                      // Where all are chosen no small move changes the choice.
+                      .chosen = config.family->query_key_norms ? 4 : 2,
+                      .ffn_size = 8,
+                      .first_dense_layers = 1,
+                      .balance_loss = 0.3,
+                      .z_loss = 0.05};
+  }
   return config;
 }
-constexpr const char* kOfFamilies[] = {"qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny",
-                                       "gemma3-tiny"};
+constexpr const char* kOfFamilies[] = {"qwen2-tiny",  "qwen3-tiny", "gpt2-tiny",     "mistral-tiny",
+                                       "gemma3-tiny", "moe-tiny",   "qwen3-moe-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -217,8 +232,9 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
   const std::pair<const char*, std::vector<int32_t>> models[] = {
-      {"llama-tiny", {}}, {"llama-tiny", kPacked}, {"qwen2-tiny", {}},        {"qwen3-tiny", {}},
-      {"gpt2-tiny", {}},  {"gpt2-tiny", kPacked},  {"mistral-tiny", kPacked}, {"gemma3-tiny", {}}};
+      {"llama-tiny", {}},        {"llama-tiny", kPacked}, {"qwen2-tiny", {}},
+      {"qwen3-tiny", {}},        {"gpt2-tiny", {}},       {"gpt2-tiny", kPacked},
+      {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},     {"moe-tiny", {}}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);

@@ -124,8 +124,8 @@ class Cutter {
   void AddMixer(const std::string& layer, UnitSpec& unit) const;
   void AddFeedForward(const std::string& layer, UnitSpec& unit) const;
   void AddExperts(const std::string& layer, UnitSpec& unit) const;
-  // Gate and up rows of a network.
-  std::vector<ParameterSlice> GateUp(const std::string& gate, const std::string& up,
+  // Gate and up rows of a network whose names begin with `prefix`; `gate`: null without a gate.
+  std::vector<ParameterSlice> GateUp(const std::string& prefix, const char* gate, const char* up,
                                      int64_t ffn) const;
 
   ParameterSlice TableSlice(const char* name, int64_t rows) const {
@@ -194,7 +194,7 @@ void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
 void Cutter::AddFeedForward(const std::string& layer, UnitSpec& unit) const {
   const int64_t hidden = config_.hidden_size;
   AddSplit(kGateUp, kGateUpBias, family_.other_biases,
-           GateUp(layer + names_.gate, layer + names_.up, config_.ffn_size), unit);
+           GateUp(layer, names_.gate, names_.up, config_.ffn_size), unit);
   unit.tensors.push_back(RowParallel(kDown, layer + names_.down, hidden, config_.ffn_size));
   if (family_.other_biases) {
     unit.tensors.push_back(Same(kDownBias, layer + names_.down + ".bias", Initializer::kZeros));
@@ -218,9 +218,9 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
     unit.tensors.push_back({.slices = {std::move(bias)}, .role = kRouterBias, .same_on_tp = true});
   }
   if (experts.shared_ffn_size > 0) {
-    unit.tensors.push_back({.slices = GateUp(layer + names_.shared_gate, layer + names_.shared_up,
-                                             experts.shared_ffn_size),
-                            .role = kGateUp});
+    unit.tensors.push_back(
+        {.slices = GateUp(layer, names_.shared_gate, names_.shared_up, experts.shared_ffn_size),
+         .role = kGateUp});
     unit.tensors.push_back(
         RowParallel(kDown, layer + names_.shared_down, hidden, experts.shared_ffn_size));
   }
@@ -229,7 +229,7 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
   for (int expert = first_expert_; expert < first_expert_ + local_experts_; ++expert) {
     const std::string prefix = absl::StrCat(layer, names_.experts, ".", expert, ".");
     for (ParameterSlice& slice :
-         GateUp(prefix + names_.expert_gate, prefix + names_.expert_up, experts.ffn_size)) {
+         GateUp(prefix, names_.expert_gate, names_.expert_up, experts.ffn_size)) {
       gate_up.slices.push_back(std::move(slice));
     }
     UnitTensor of_expert =
@@ -240,13 +240,13 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
   unit.tensors.push_back(std::move(down));
 }
 
-std::vector<ParameterSlice> Cutter::GateUp(const std::string& gate, const std::string& up,
-                                           int64_t ffn) const {
+std::vector<ParameterSlice> Cutter::GateUp(const std::string& prefix, const char* gate,
+                                           const char* up, int64_t ffn) const {
   std::vector<ParameterSlice> slices;
   if (ActivationInputs(family_.activation) == 2) {
-    slices.push_back(ColumnParallel(gate, {ffn}, config_.hidden_size));
+    slices.push_back(ColumnParallel(prefix + gate, {ffn}, config_.hidden_size));
   }
-  slices.push_back(ColumnParallel(up, {ffn}, config_.hidden_size));
+  slices.push_back(ColumnParallel(prefix + up, {ffn}, config_.hidden_size));
   return slices;
 }
 

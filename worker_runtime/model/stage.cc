@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -32,10 +33,11 @@ std::vector<RopeKind> RopesOf(const ModelConfig& config) {
 template <typename T>
 class StageOf final : public Stage {
  public:
-  StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store, Collective& tp,
-          Collective& cp, Device& device, Arena& arena);
+  StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
+          const Groups& groups, Device& device, Arena& arena);
 
-  void Bind(double* loss_sum) override;
+  void Bind(double* losses) override;
+  ExpertTotals TakeExpertTotals() override { return std::exchange(expert_totals_, {}); }
   void SetBatch(const StageBatch& batch) override { batch_ = batch; }
 
   absl::Status Run(const StagePass& pass, Stream& stream) override {
@@ -61,9 +63,14 @@ class StageOf final : public Stage {
   void AddChunks(const UnitsByChunk& chunks);
   void AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<T>& recomputed, bool borrows,
                 Chunk& chunk);
+  void AddRooms(const std::vector<UnitSpec>& specs);
   void DeclareInput(size_t place);
   std::unique_ptr<Unit<T>> MakeUnit(const UnitSpec& unit, size_t place);
   LayerAttention AttentionOf(int layer) const;
+  BlockShape ShapeOf(int layer) const {
+    return ShapeOfLayer(shape_, options_.config, layer, tp_.size(), ep_.size(), ep_.rank());
+  }
+  void DeclareExpertScratch();
   BlockFloat8 MakeFloat8(int layer);
   void DeclareShared();
   absl::Status Forward(const StagePass& pass, Stream& stream);
@@ -93,15 +100,18 @@ class StageOf final : public Stage {
   UnitStore& store_;
   Collective& tp_;
   Collective& cp_;
+  Collective& ep_;
   Device& device_;
   Arena& arena_;
-  const BlockShape shape_;
+  const BlockShape shape_;  // of a block without experts
+  BlockShape room_;         // for any block of the rank
   const ContextCut cut_;
   ChunkedRows rows_;
   ContextAttention<T> attention_;
   std::map<int, Chunk> chunks_;
 
   // By place behind the chunk's embedding, and slot: all chunks share them.
+  std::vector<BlockShape> rooms_;  // by place: for the block of any chunk
   std::vector<std::vector<BlockMemory<T>>> saved_memory_;
   std::vector<std::vector<BlockDeferred<T>>> deferred_memory_;
   std::vector<std::vector<ArenaBlock<T>>> input_memory_;
@@ -109,13 +119,21 @@ class StageOf final : public Stage {
   std::vector<ArenaBlock<T>> gradient_memory_;    // by slot
   ArenaBlock<T> hidden_memory_, branch_memory_, wide_memory_, narrow_memory_;
   ArenaBlock<char> workspace_memory_;
+  // Of blocks with experts.
+  ArenaBlock<T> sent_memory_, arrived_memory_;
+  ArenaBlock<float> floats_memory_;
+  std::vector<int32_t> chosen_;
+  ChunkedRows summands_;
+  std::unique_ptr<Event> routed_, fork_, join_;
+  ExpertTotals expert_totals_ = {};
+  ExpertSurroundings<T> experts_;
   Float8Scratch float8_scratch_;
   Float8Weights float8_weights_;  // where no block keeps its own
   ScratchSizes scratch_;
 
   // Set by Bind.
   UnitSurroundings<T> around_;
-  double* loss_sum_ = nullptr;
+  double* losses_ = nullptr;
 
   StageBatch batch_;
   // By chunk, microbatch and unit, where units are graphs: see ForwardUnit.
@@ -124,24 +142,26 @@ class StageOf final : public Stage {
 
 template <typename T>
 StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
-                    Collective& tp, Collective& cp, Device& device, Arena& arena)
+                    const Groups& groups, Device& device, Arena& arena)
     : options_(options),
       store_(store),
-      tp_(tp),
-      cp_(cp),
+      tp_(groups.tp),
+      cp_(groups.cp),
+      ep_(groups.ep),
       device_(device),
       arena_(arena),
-      shape_(MakeBlockShape(options.config, tp.size(), options.sequence_parallel,
-                            options.micro_batch_size, options.sequence_length / cp.size(),
+      shape_(MakeBlockShape(options.config, tp_.size(), options.sequence_parallel,
+                            options.micro_batch_size, options.sequence_length / cp_.size(),
                             options.deterministic, options.packed_documents)),
-      cut_{options.context_method, cp.size(), cp.rank(), options.sequence_length},
-      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp, options.row_chunks,
-            tp.size() > 1 && options.overlaps ? &device : nullptr),
+      cut_{options.context_method, cp_.size(), cp_.rank(), options.sequence_length},
+      rows_(shape_.rows(), shape_.hidden, options.sequence_parallel, tp_, options.row_chunks,
+            tp_.size() > 1 && options.overlaps ? &device : nullptr),
       attention_({.local = shape_.attention(),
                   .cut = cut_,
                   .ropes = RopesOf(options.config),
                   .overlaps = options.overlaps},
-                 cp, device, arena) {
+                 cp_, device, arena),
+      summands_(ChunkedRows::Summands(shape_.rows(), shape_.hidden, tp_)) {
   scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
   AddChunks(chunks);
   DeclareShared();
@@ -149,11 +169,14 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
 
 template <typename T>
 void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
-  const BlockMemory<T> recomputed = DeclareRecomputed<T>(shape_, options_.recompute, arena_);
   if (options_.float8.is_on) {
     float8_scratch_ = DeclareFloat8Scratch(shape_, arena_);
     if (!options_.float8.keeps_weights) float8_weights_ = DeclareFloat8Weights(shape_, arena_);
   }
+  for (const auto& [number, specs] : chunks) AddRooms(specs);
+  room_ = rooms_.empty() ? shape_ : rooms_.front();
+  for (const BlockShape& room : rooms_) room_ = RoomForBoth(room_, room);
+  const BlockMemory<T> recomputed = DeclareRecomputed<T>(room_, options_.recompute, arena_);
   int first_unit = 0;
   for (const auto& [number, specs] : chunks) {
     Chunk& chunk = chunks_[number];
@@ -167,6 +190,21 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
     deferred_memory_.resize(places);
     input_memory_.resize(places);
     AddUnits(specs, recomputed, chunks.size() == 1 && options_.deferred_slots == 0, chunk);
+  }
+}
+
+template <typename T>
+void StageOf<T>::AddRooms(const std::vector<UnitSpec>& specs) {
+  size_t place = 0;
+  for (const UnitSpec& spec : specs) {
+    if (spec.kind != UnitKind::kBlock) continue;
+    const BlockShape shape = ShapeOf(spec.layer);
+    if (place < rooms_.size()) {
+      rooms_[place] = RoomForBoth(rooms_[place], shape);
+    } else {
+      rooms_.push_back(shape);
+    }
+    ++place;
   }
 }
 
@@ -185,9 +223,9 @@ void StageOf<T>::AddUnits(const std::vector<UnitSpec>& specs, const BlockMemory<
     const size_t place = i - (chunk.has_embedding ? 1 : 0);
     if (specs[i].kind == UnitKind::kBlock && saved_memory_[place].empty()) {
       saved_memory_[place] =
-          DeclareSaved(shape_, RecomputeAt(place), recomputed, options_.saved_slots, arena_);
+          DeclareSaved(rooms_[place], RecomputeAt(place), recomputed, options_.saved_slots, arena_);
       deferred_memory_[place] =
-          DeclareDeferred<T>(shape_, RecomputeAt(place), options_.deferred_slots, arena_);
+          DeclareDeferred<T>(rooms_[place], RecomputeAt(place), options_.deferred_slots, arena_);
     }
     if (specs[i].kind != UnitKind::kEmbedding) DeclareInput(place);
     chunk.units[i] = MakeUnit(specs[i], place);
@@ -224,6 +262,7 @@ BlockFloat8 StageOf<T>::MakeFloat8(int layer) {
   const Float8Products& products = options_.float8;
   const int ends = products.bf16_end_blocks;
   if (!products.is_on || layer < ends || layer >= options_.config.layers - ends) return {};
+  if (HasExperts(options_.config, layer)) return {};
   BlockFloat8 float8 = {
       .is_on = true,
       .keeps_weights = products.keeps_weights,
@@ -255,9 +294,9 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
               .scales = options_.config.family->scales_embedding},
           arena_);
     case UnitKind::kBlock:
-      return std::make_unique<Block<T>>(shape_, AttentionOf(unit.layer), RecomputeAt(place),
-                                        saved_memory_[place], deferred_memory_[place],
-                                        MakeFloat8(unit.layer), rows_.chunks());
+      return std::make_unique<Block<T>>(
+          ShapeOf(unit.layer), AttentionOf(unit.layer), RecomputeAt(place), saved_memory_[place],
+          deferred_memory_[place], MakeFloat8(unit.layer), rows_.chunks());
     case UnitKind::kHead:
       return std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -292,11 +331,25 @@ void StageOf<T>::DeclareShared() {
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
   workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
+  if (room_.experts.is_on()) DeclareExpertScratch();
 }
 
 template <typename T>
-void StageOf<T>::Bind(double* loss_sum) {
-  loss_sum_ = loss_sum;
+void StageOf<T>::DeclareExpertScratch() {
+  constexpr ArenaPart kPart = ArenaPart::kCollective;
+  sent_memory_ = arena_.Declare<T>("scratch/tokens to experts", scratch_.sent, kPart);
+  arrived_memory_ = arena_.Declare<T>("scratch/tokens from ranks", scratch_.arrived, kPart);
+  floats_memory_ = arena_.Declare<float>("scratch/router", scratch_.floats, kPart);
+  const DispatchShape& dispatch = room_.experts.dispatch;
+  chosen_.resize(size_t{1} * dispatch.ranks * dispatch.rows * dispatch.chosen);
+  routed_ = device_.MakeEvent();
+  fork_ = device_.MakeEvent();
+  join_ = device_.MakeEvent();
+}
+
+template <typename T>
+void StageOf<T>::Bind(double* losses) {
+  losses_ = losses;
   attention_.Bind();
   around_ = {.device = &device_,
              .rows = &rows_,
@@ -307,6 +360,21 @@ void StageOf<T>::Bind(double* loss_sum) {
              .wide = At(wide_memory_),
              .narrow = At(narrow_memory_),
              .workspace = {At(workspace_memory_), scratch_.workspace_bytes}};
+  if (!room_.experts.is_on()) return;
+  experts_ = {.ep = &ep_,
+              .summands = &summands_,
+              .sent = At(sent_memory_),
+              .arrived = At(arrived_memory_),
+              .floats = At(floats_memory_),
+              .chosen = chosen_.data(),
+              .losses = losses_ + 1,
+              .totals = &expert_totals_,
+              .beside = options_.overlaps ? &device_ : nullptr,
+              .routed = routed_.get(),
+              .fork = fork_.get(),
+              .join = join_.get(),
+              .timeout = options_.timeout};
+  around_.experts = &experts_;
 }
 
 template <typename T>
@@ -339,7 +407,7 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .inputs = batch_.inputs + row,
       .targets = batch_.targets + row,
       .gradient_scale = batch_.gradient_scale,
-      .loss_sum = loss_sum_,
+      .loss_sum = losses_,
       .documents =
           batch_.documents != nullptr ? batch_.documents[pass.compute.microbatch] : Documents{},
       .stream = stream,
@@ -445,13 +513,13 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
 }  // namespace
 
 std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& chunks,
-                                   UnitStore& store, Collective& tp, Collective& cp, Device& device,
+                                   UnitStore& store, const Groups& groups, Device& device,
                                    Arena& arena) {
   switch (options.dtype) {
     case DType::kFloat32:
-      return std::make_unique<StageOf<float>>(options, chunks, store, tp, cp, device, arena);
+      return std::make_unique<StageOf<float>>(options, chunks, store, groups, device, arena);
     case DType::kBFloat16:
-      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, tp, cp, device, arena);
+      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, groups, device, arena);
     case DType::kFloat64:
     case DType::kE4M3:
     case DType::kE5M2:

@@ -7,12 +7,14 @@
 #include <memory>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/pipeline/executor.h"
@@ -60,6 +62,7 @@ class Stage : public PipelineStage {
     int micro_batch_size = 1;
     int sequence_length = 1;  // of a whole row
     ContextMethod context_method = ContextMethod::kRing;
+    absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
     // How many of each the stage keeps, as its plans say (schedule/lower.h).
     int saved_slots = 1;
     int deferred_slots = 0;
@@ -68,15 +71,25 @@ class Stage : public PipelineStage {
     int gradient_slots = 1;
   };
 
+  struct Groups {
+    Collective& tp;
+    Collective& cp;
+    Collective& ep;
+  };
+
   // Declares activations and scratch in `arena`. `store` numbers the units in the order of
   // `chunks`. All references are borrowed and outlive the stage, but for `chunks`.
   static std::unique_ptr<Stage> Make(const Options& options, const UnitsByChunk& chunks,
-                                     UnitStore& store, Collective& tp, Collective& cp,
-                                     Device& device, Arena& arena);
+                                     UnitStore& store, const Groups& groups, Device& device,
+                                     Arena& arena);
 
-  // Call it once the arena is built. The last chunk adds the summed loss, in nats, of the batch's
-  // counted tokens to *loss_sum.
-  virtual void Bind(double* loss_sum) = 0;
+  // Call it once the arena is built. losses, in the device's memory: the last chunk adds the summed
+  // loss, in nats, of the batch's counted tokens to losses[0]; blocks with experts add
+  // RouterPenalty's to losses[1] and losses[2].
+  virtual void Bind(double* losses) = 0;
+
+  // Of the training passes queued since the last call.
+  virtual ExpertTotals TakeExpertTotals() = 0;
 
   // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;

@@ -72,8 +72,9 @@ class LoneStage {
                             .head_slots = microbatches,
                             .activation_slots = 2 * microbatches,
                             .gradient_slots = microbatches},
-                           {{place, units_}}, store, *communicators_.tp, *communicators_.cp,
-                           *device_, arena_)),
+                           {{place, units_}}, store,
+                           {*communicators_.tp, *communicators_.cp, *communicators_.ep}, *device_,
+                           arena_)),
         inputs_(Numbers(5, 0, config), *device_),
         targets_(Numbers(7, 1, config), *device_) {
     REQUIRE_OK(arena_.Build());

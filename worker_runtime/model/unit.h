@@ -23,14 +23,31 @@ namespace convene::worker {
 struct ScratchSizes {
   int64_t wide = 0;
   int64_t narrow = 0;
+  int64_t sent = 0;     // where a rank has experts: tokens on their way to them
+  int64_t arrived = 0;  // the same of those that came
+  int64_t floats = 0;   // the same of numbers beside tokens
   size_t workspace_bytes = 0;
 
   void Include(const ScratchSizes& other) {
     wide = std::max(wide, other.wide);
     narrow = std::max(narrow, other.narrow);
+    sent = std::max(sent, other.sent);
+    arrived = std::max(arrived, other.arrived);
+    floats = std::max(floats, other.floats);
     workspace_bytes = std::max(workspace_bytes, other.workspace_bytes);
   }
 };
+
+// How even the experts' load was, summed over the routings of a rank in a step.
+struct ExpertTotals {
+  double routings;
+  double highest_load;  // ExpertLoad's
+  double entropy;
+  double chunked;  // routings whose tokens had no room at once
+};
+
+template <typename T>
+struct ExpertSurroundings;
 
 // Memory, tables and communicators that all units of a rank share. Borrowed.
 template <typename T>
@@ -44,6 +61,7 @@ struct UnitSurroundings {
   T* wide = nullptr;    // scratch, as ScratchSizes say
   T* narrow = nullptr;
   Workspace workspace;
+  const ExpertSurroundings<T>* experts = nullptr;  // null: no block has experts
 };
 
 // The residual stream between two units is residual + delta. With delta null it is the residual

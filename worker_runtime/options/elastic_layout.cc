@@ -108,6 +108,16 @@ Layout Spread(Layout layout, int rows, int shards, int copies) {
   return layout;
 }
 
+// Where the layout cannot have the expert-parallel ranks that were asked for, fewer: the job goes
+// on.
+Layout WithExperts(const TrainOptions& options, Layout layout) {
+  const int experts = std::max(1, options.model.experts.count);
+  for (layout.ep = std::min(options.ep_size, layout.gradient_ranks()); layout.ep > 1; --layout.ep) {
+    if (experts % layout.ep == 0 && layout.has_legal_ep()) break;
+  }
+  return layout;
+}
+
 absl::Status CheckCopies(const TrainOptions& options) {
   const int64_t copies = RanksOfCopies(options);
   const bool is_whole = options.dp_shard_size > 0 && options.dp_replicate_size > 0;
@@ -170,7 +180,9 @@ absl::StatusOr<Layout> Kept(const TrainOptions& options, int world_size, bool jo
   if (options.dp_size > 0) rows = std::min(rows, options.dp_size);
   absl::Status refusal;
   while (rows > 0) {
-    const Layout layout = Spread(replica, rows, AskedShards(options), options.dp_replicate_size);
+    Layout layout = Spread(replica, rows, AskedShards(options), options.dp_replicate_size);
+    layout.ep = options.ep_size;
+    if (job_has_begun) layout = WithExperts(options, layout);
     const absl::Status legal = ValidateOptions(options, layout);
     if (legal.ok()) return layout;
     if (refusal.ok()) refusal = legal;
@@ -216,6 +228,7 @@ absl::Status WithLegalValues(const absl::Status& refusal, const TrainOptions& op
     if (!way.empty()) ways.push_back(std::move(way));
   };
   for (const ModelAxis& axis : kModelAxes) try_key(absl::StrCat(axis.name, "_size"), axis.asked);
+  if (options.ep_size > 1) try_key("ep_size", &TrainOptions::ep_size);
   try_key("dp_size", &TrainOptions::dp_size);
   try_key("dp_shard_size", &TrainOptions::dp_shard_size);
   try_key("dp_replicate_size", &TrainOptions::dp_replicate_size);
@@ -247,7 +260,8 @@ void AddCandidates(const TrainOptions& options, int world_size, size_t axis, Lay
   const int64_t room = world_size / layout.world_size();
   int rows = static_cast<int>(std::clamp<int64_t>(options.global_batch_size, 1, room));
   do {
-    candidates->push_back(Spread(layout, rows, shards, shards > 0 ? 0 : options.dp_replicate_size));
+    candidates->push_back(WithExperts(
+        options, Spread(layout, rows, shards, shards > 0 ? 0 : options.dp_replicate_size)));
     rows = candidates->back().dp - 1;
   } while (rows > 0 && !options.pp_schedule_csv.empty());
 }
@@ -332,6 +346,7 @@ std::vector<std::string> AskedOtherwise(const TrainOptions& options, const Layou
     if (layout.*axis.degree == options.*axis.asked) continue;
     asked.push_back(absl::StrCat(axis.name, options.*axis.asked));
   }
+  if (layout.ep != options.ep_size) asked.push_back(absl::StrCat("ep", options.ep_size));
   return asked;
 }
 

@@ -50,6 +50,7 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
   constexpr char kLearned[] = "has learned positions, not rotary ones";
   constexpr char kLinear[] = "divides all rotary frequencies by one factor";
   const char* const of_all_ropes = family.learned_positions ? kLearned : nullptr;
+  const char* const of_experts = model.experts.count > 0 ? nullptr : "has no experts";
   const char* const of_llama3 = model.rope_scaling.is_linear ? kLinear : of_all_ropes;
   const struct {
     const char* key;
@@ -63,7 +64,18 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
               {"positions", shape.has_positions(),
                family.learned_positions ? nullptr : "has rotary positions, and no table of them"},
               {"sliding_window", shape.has_sliding_window(),
-               family.has_window ? nullptr : "has no layers with a window"}};
+               family.has_window ? nullptr : "has no layers with a window"},
+              {"experts", shape.has_experts(), of_experts},
+              {"experts_per_token", shape.has_experts_per_token(), of_experts},
+              {"expert_ffn_size", shape.has_expert_ffn_size(), of_experts},
+              {"shared_ffn_size", shape.has_shared_ffn_size(),
+               family.names.shared_up != nullptr ? nullptr : "has no shared experts"},
+              {"first_dense_layers", shape.has_first_dense_layers(), of_experts},
+              {"router_balance_loss", shape.has_router_balance_loss(), of_experts},
+              {"router_z_loss", shape.has_router_z_loss(), of_experts},
+              {"router_bias_rate", shape.has_router_bias_rate(),
+               family.router_bias ? nullptr : "has no router with a bias"},
+              {"expert_memory_factor", shape.has_expert_memory_factor(), of_experts}};
   for (const auto& [key, is_set, why_not] : keys) {
     if (!is_set || why_not == nullptr) continue;
     return absl::InvalidArgumentError(
@@ -72,11 +84,26 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
   return absl::OkStatus();
 }
 
+absl::Status ChangeExperts(const ModelShape& shape, ExpertConfig* experts) {
+  const std::pair<const char*, int*> sizes[] = {{"experts", &experts->count},
+                                                {"experts_per_token", &experts->chosen},
+                                                {"expert_ffn_size", &experts->ffn_size}};
+  for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
+  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "shared_ffn_size", 0, &experts->shared_ffn_size));
+  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "first_dense_layers", 0, &experts->first_dense_layers));
+  if (shape.has_router_balance_loss()) experts->balance_loss = shape.router_balance_loss();
+  if (shape.has_router_z_loss()) experts->z_loss = shape.router_z_loss();
+  if (shape.has_router_bias_rate()) experts->bias_rate = shape.router_bias_rate();
+  if (shape.has_expert_memory_factor()) experts->memory_factor = shape.expert_memory_factor();
+  return absl::OkStatus();
+}
+
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
   CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
   CONVENE_RETURN_IF_ERROR(TakeInt(shape, "sliding_window", 0, &model.sliding_window));
+  CONVENE_RETURN_IF_ERROR(ChangeExperts(shape, &model.experts));
   RopeScaling& scaling = model.rope_scaling;
   const std::pair<const char*, int*> sizes[] = {
       {"layers", &model.layers},
@@ -274,6 +301,7 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
                                   {"ulysses", ContextMethod::kUlysses}}));
   const std::pair<const char*, int*> sizes[] = {{"tp_size", &options->tp_size},
                                                 {"cp_size", &options->cp_size},
+                                                {"ep_size", &options->ep_size},
                                                 {"pp_size", &options->pp_size},
                                                 {"dp_size", &options->dp_size},
                                                 {"dp_shard_size", &options->dp_shard_size},

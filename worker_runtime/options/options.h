@@ -72,6 +72,7 @@ struct TrainOptions {
   std::optional<int64_t> eod_token;
   int tp_size = 0;
   int cp_size = 0;
+  int ep_size = 1;
   std::optional<ContextMethod> cp_method;  // nullopt: ContextMethodOf decides
   int pp_size = 0;
   int dp_size = 0;              // 0 = derived from the world size (DecideLayout)

@@ -49,6 +49,10 @@ class ChunkedRows {
   // chunk's.
   ChunkedRows(int rows, int columns, bool is_split, Collective& tp, int chunks = 1,
               Device* beside = nullptr);
+  // All rows at once, whose sums are made later (ResidualRows).
+  static ChunkedRows Summands(int rows, int columns, Collective& tp) {
+    return ChunkedRows(ResidualRows(rows, columns, false, tp, /*keeps_summands=*/true), rows);
+  }
 
   int chunks() const { return chunks_; }
   const ResidualRows& chunk() const { return chunk_; }  // each of them
@@ -119,6 +123,9 @@ class ChunkedRows {
   }
 
  private:
+  ChunkedRows(const ResidualRows& chunk, int rows)
+      : chunks_(1), chunk_rows_(rows), chunk_(chunk), beside_(nullptr) {}
+
   // A chunk on its way; null: free for another one.
   struct Started {
     const void* chunk = nullptr;

@@ -19,12 +19,14 @@ namespace convene::worker {
 // which this rank's lie in their place. Borrows the communicator. A cheap value.
 class ResidualRows {
  public:
-  // REQUIRES: where the rows are split, they are divisible by tp.size().
-  ResidualRows(int rows, int columns, bool is_split, Collective& tp)
+  // `keeps_summands`: Sum leaves each rank its own summand, and a later Sum of other rows adds
+  // these up with more. REQUIRES: where the rows are split, they are divisible by tp.size().
+  ResidualRows(int rows, int columns, bool is_split, Collective& tp, bool keeps_summands = false)
       : own_(is_split ? rows / tp.size() : rows),
         count_(static_cast<size_t>(rows) * columns),
         own_begin_(is_split ? count_ / tp.size() * tp.rank() : 0),
         is_split_(is_split),
+        keeps_summands_(keeps_summands),
         tp_(&tp) {
     CONVENE_CHECK(!is_split || rows % tp.size() == 0);
   }
@@ -50,6 +52,7 @@ class ResidualRows {
   // collective's.
   template <typename T>
   absl::Status Sum(T* all, Stream& stream) const {
+    if (keeps_summands_) return absl::OkStatus();
     const absl::Span<T> data = absl::MakeSpan(all, count_);
     return is_split_ ? tp_->ReduceScatter(data, ReduceOp::kSum, stream)
                      : tp_->AllReduce(data, ReduceOp::kSum, stream);
@@ -60,6 +63,7 @@ class ResidualRows {
   size_t count_;      // elements of all rows
   size_t own_begin_;  // elements
   bool is_split_;
+  bool keeps_summands_;
   Collective* tp_;
 };
 

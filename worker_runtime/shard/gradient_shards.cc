@@ -73,12 +73,24 @@ WeightGradient GradientShards::Gradient(int bucket, int tensor) {
   return {.data = At(slot->memory) + place, .adds = adds};
 }
 
+// Experts' gradients come with the input half of a backward pass, the others of their unit with the
+// weight half: a slot that is emptied between the two has only some of them.
+void GradientShards::ZeroWhatIsNotMade(const Slot& slot, Stream& stream) {
+  for (size_t i = 0; i < is_made_.size(); ++i) {
+    const Placement::Tensor& tensor = placement_.tensors[i];
+    if (tensor.bucket != slot.bucket || is_made_[i]) continue;
+    order_.device().Zero(At(slot.memory) + (tensor.begin - placement_.buckets[slot.bucket].begin),
+                         tensor.count * sizeof(float), stream);
+  }
+}
+
 absl::Status GradientShards::Empty(Slot& slot, int64_t made) {
   const int bucket = slot.bucket;
   const ShardPart& part = shard_.parts[bucket];
   const absl::Span<float> gradients = slot.memory.span().subspan(0, part.bucket.count);
   Stream& stream = order_.communication();
   order_.Follow(made);
+  ZeroWhatIsNotMade(slot, stream);
   CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients, /*of_all=*/false, stream));
   const float* const summed = gradients.data() + (part.flat_begin - part.bucket.begin);
   if (has_sum_[bucket]) {

@@ -59,6 +59,7 @@ class GradientShards {
   Slot* Find(int bucket);
   Slot& Take(int bucket);
   void ZeroPadding(const Slot& slot);
+  void ZeroWhatIsNotMade(const Slot& slot, Stream& stream);
   absl::Status Empty(Slot& slot, int64_t made);
 
   const Placement& placement_;

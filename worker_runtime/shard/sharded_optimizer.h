@@ -23,8 +23,28 @@
 
 namespace convene::worker {
 
+// What a rank writes to checkpoints and reads from them.
+class CheckpointedState {
+ public:
+  virtual ~CheckpointedState() = default;
+
+  // This rank's state for a checkpoint, in host memory: master weights and the rule's state, of
+  // owned parameters only. Waits for what is queued. Valid until the next step; with
+  // copies_for_checkpoints until the next call of this function or of PiecesToRead, and any thread
+  // may read it. Errors: the device's; DeadlineExceeded; FailedPrecondition on a GPU without
+  // copies_for_checkpoints.
+  virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() = 0;
+
+  // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
+  // FinishRead, or this function again. All ranks of dp call it. Errors: as PiecesToWrite.
+  virtual absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() = 0;
+  // The filled pieces become the state, and every rank gets all parameters.
+  // Errors: the collective's.
+  virtual absl::Status FinishRead() = 0;
+};
+
 // Not thread-safe. Borrows the references that its constructor takes.
-class ShardedOptimizer {
+class ShardedOptimizer final : public CheckpointedState {
  public:
   struct Options {
     const UpdateRule* rule = &AdamWRule();  // borrowed; one for whole matrices cannot be offloaded
@@ -79,19 +99,9 @@ class ShardedOptimizer {
   // collective's.
   absl::Status UpdateOnHost(const UpdateRule::Factors& factors, const StepControl& control);
 
-  // This shard for a checkpoint, in host memory: master weights and the rule's state, of owned
-  // parameters only. Waits for what is queued. Valid until the next step; with
-  // copies_for_checkpoints until the next call of this function or of PiecesToRead, and any thread
-  // may read it. Errors: the device's; DeadlineExceeded; FailedPrecondition on a GPU without
-  // copies_for_checkpoints.
-  absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite();
-
-  // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
-  // FinishRead, or this function again. All ranks of dp call it. Errors: as PiecesToWrite.
-  absl::StatusOr<std::vector<PieceToRead>> PiecesToRead();
-  // The filled pieces become the state, and every rank gets all parameters.
-  // Errors: the collective's.
-  absl::Status FinishRead();
+  absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() override;
+  absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() override;
+  absl::Status FinishRead() override;
 
  private:
   // The state in host memory: the copy, or the state itself.

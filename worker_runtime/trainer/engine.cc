@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(parts_.arena.Build());
   CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
-  CONVENE_RETURN_IF_ERROR(parts_.optimizer.Bind());
+  CONVENE_RETURN_IF_ERROR(parts_.optimizers.Bind());
   parts_.stage->Bind(&At(parts_.on_device.totals)->loss);
   if (options_.fresh_weights) CONVENE_RETURN_IF_ERROR(InitializeWeights());
   return device_.status();
@@ -77,7 +77,7 @@ absl::Status Engine::Allocate() {
 absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell) {
   CONVENE_CHECK(!is_in_flight_);
   int64_t made = 0;
-  return parts_.optimizer.SetWeights(
+  return parts_.optimizers.SetWeights(
       [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         Stream& host = device_.host();
         RunIn(host, [&] {
@@ -87,7 +87,7 @@ absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell
         });
         device_.Synchronize(absl::InfiniteDuration()).IgnoreError();  // it stays the device's
         made += static_cast<int64_t>(values.size());
-        tell(static_cast<double>(made) / static_cast<double>(parts_.store.shard().count));
+        tell(static_cast<double>(made) / static_cast<double>(parts_.ShardCount()));
       });
 }
 
@@ -129,7 +129,14 @@ absl::Status Engine::AddUp() {
   device_.Copy(At(parts_.stop), &totals->stop, sizeof(double), stream);
   // The loss is the same on all tensor-parallel ranks, so one of them adds it; each
   // context-parallel rank has that of its own tokens.
-  if (parts_.coordinate.tp != 0) device_.Zero(&totals->loss, sizeof(double), stream);
+  // The experts' losses and loads likewise.
+  const ExpertTotals experts = parts_.stage->TakeExpertTotals();
+  if (parts_.coordinate.tp != 0) {
+    device_.Zero(&totals->loss, sizeof(totals->loss) + sizeof(totals->router), stream);
+  } else if (options_.model.experts.count > 0) {
+    *At(parts_.experts) = experts;
+    device_.Copy(At(parts_.experts), &totals->experts, sizeof(ExpertTotals), stream);
+  }
   CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
       Elements(totals, sizeof(StepTotals) / sizeof(double), DType::kFloat64), ReduceOp::kSum,
       stream));
@@ -146,15 +153,15 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& 
   At(parts_.on_host.scalars)->factors = options_.update_rule->FactorsOf(update);
   Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
-  CONVENE_RETURN_IF_ERROR(parts_.store.FinishReducing());
-  parts_.optimizer.SumOwnedSquares(sum_of_squares);
+  CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());
+  parts_.optimizers.SumOwnedSquares(sum_of_squares);
   // They are there when the result is, which decides the host's update.
-  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(parts_.optimizer.CopyGradients());
+  if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(parts_.optimizers.CopyGradients());
   CONVENE_RETURN_IF_ERROR(AddUp());
   if (!options_.offload_optimizer) {
     DecideStep(sum_of_squares, options_.clip_grad_norm, At(parts_.control), stream);
     CONVENE_RETURN_IF_ERROR(
-        parts_.optimizer.Update(&At(parts_.on_device.scalars)->factors, At(parts_.control)));
+        parts_.optimizers.Update(&At(parts_.on_device.scalars)->factors, At(parts_.control)));
   }
   is_in_flight_ = true;
   return device_.status();
@@ -202,13 +209,15 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
   const bool skips = is_empty || control.skip != 0;
   if (options_.offload_optimizer && !skips) {
     CONVENE_RETURN_IF_ERROR(
-        parts_.optimizer.UpdateOnHost(At(parts_.on_host.scalars)->factors, control));
+        parts_.optimizers.UpdateOnHost(At(parts_.on_host.scalars)->factors, control));
   }
   return StepResult{.loss = is_empty ? 0 : totals.loss / static_cast<double>(counted_targets_),
                     .grad_norm = norm,
                     .stop_requested = totals.stop > 0,
                     .counted_targets = counted_targets_,
-                    .skipped = skips};
+                    .skipped = skips,
+                    .router_losses = {totals.router[0], totals.router[1]},
+                    .experts = totals.experts};
 }
 
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {

@@ -32,6 +32,10 @@ struct StepResult {
   int64_t counted_targets = 0;  // of the global batch
   // Nothing was updated: the gradient was no number, or no target counts.
   bool skipped = false;
+  // Of models with experts: what their balance and their z-loss add to the loss (ops/router.h), in
+  // all layers together; and sums over all routings.
+  double router_losses[2] = {};
+  ExpertTotals experts = {};
 };
 
 // The same on every rank.
@@ -82,9 +86,13 @@ class Engine {
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
-  ShardedOptimizer& optimizer() { return parts_.optimizer; }
+  ExpertOptimizers& optimizer() { return parts_.optimizers; }
+  // Of the store below.
   const Placement& placement() const { return parts_.store.placement(); }
+  // Of all tensors but those of experts that other ranks have not.
   BucketStore& store() { return parts_.store; }
+  // That one, and behind it the experts'.
+  const std::vector<BucketStore*>& stores() const { return parts_.stores.all(); }
   // The parameters of whole buckets (BucketStore), in the device's memory; the host may read them
   // once Device::Synchronize has returned. With offload_optimizer they may still be the parameters
   // of the step before: a bucket changes when a later call needs it.

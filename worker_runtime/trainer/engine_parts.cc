@@ -21,13 +21,17 @@ constexpr int64_t kBucketCountMinOnCpu = 1'000'000;
 
 // A shard of one rank is all there is: what is whole needs no second place for it, unless that is
 // in host memory.
-bool Shards(const EngineOptions& options, int stage) {
-  return options.zero_stage >= stage &&
-         (options.layout.dp_shard() * options.layout.cp > 1 || options.offload_parameters);
+bool Shards(const EngineOptions& options, int stage, int shards) {
+  return options.zero_stage >= stage && (shards > 1 || options.offload_parameters);
 }
 
-int64_t BucketCountOf(const EngineOptions& options, DeviceKind device) {
-  if (Shards(options, 2)) return kUnitBuckets;
+bool Shards(const EngineOptions& options, int stage) {
+  return Shards(options, stage, options.layout.dp_shard() * options.layout.cp);
+}
+
+// `shards`: ranks that share a copy of the optimizer's state.
+int64_t BucketCountOf(const EngineOptions& options, int shards, DeviceKind device) {
+  if (Shards(options, 2, shards)) return kUnitBuckets;
   const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
   return BucketCountMin(options.layout,
                         is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
@@ -44,15 +48,55 @@ UnitsByChunk UnitsOfRank(const EngineOptions& options, const ChunkPlacement& pla
   UnitsByChunk units;
   for (int chunk = 0; chunk < count; ++chunk) {
     if (placement[chunk] != coordinate.pp) continue;
-    units[chunk] = UnitsOf(options.model, chunks[chunk], options.layout.tp, coordinate.tp);
+    const Layout& layout = options.layout;
+    units[chunk] = UnitsOf(options.model, chunks[chunk], layout.tp, coordinate.tp, layout.ep,
+                           ExpertRankOf(layout, coordinate));
   }
   return units;
 }
 
-Placement PlacementOf(const EngineOptions& options, const UnitsByChunk& chunks, DeviceKind device) {
+std::vector<UnitSpec> AllUnits(const UnitsByChunk& chunks) {
   std::vector<UnitSpec> units;
   for (const auto& [chunk, of_chunk] : chunks) absl::c_copy(of_chunk, std::back_inserter(units));
-  return PlaceUnits(units, options.layout.gradient_ranks(), BucketCountOf(options, device));
+  return units;
+}
+
+bool SplitsExperts(const EngineOptions& options) { return options.layout.ep > 1; }
+
+BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, bool of_experts,
+                      int stage, CommunicatorSet& communicators, Device& device, Arena& arena,
+                      Arena& staging) {
+  const Layout& layout = options.layout;
+  const int shards = of_experts ? layout.expert_shards() : layout.dp_shard() * layout.cp;
+  const int ranks = of_experts ? layout.expert_gradient_ranks() : layout.gradient_ranks();
+  const std::vector<UnitSpec> units = AllUnits(chunks);
+  BucketStore::Groups groups = {
+      .dp = of_experts ? *communicators.expert_dp : *communicators.dp,
+      .dp_gather = of_experts ? *communicators.expert_dp_gather : *communicators.dp_gather,
+      .dp_replicate = of_experts ? *communicators.expert_dp_replicate : *communicators.dp_replicate,
+      .tp = *communicators.tp,
+      .embedding = of_experts ? nullptr : communicators.embedding.get()};
+  return BucketStore(PlaceUnits(SplitsExperts(options) ? TensorsOf(units, of_experts) : units,
+                                ranks, BucketCountOf(options, shards, device.kind())),
+                     {.dtype = options.dtype,
+                      .reduce_dtype = options.reduce_dtype,
+                      .sums_over_tp = options.sequence_parallel,
+                      .reduces_at_end = stage > 0,
+                      .shards_gradients = Shards(options, 2, shards),
+                      .shards_parameters = Shards(options, 3, shards),
+                      .reshards_after_forward = options.reshard_after_forward,
+                      .overlaps = options.overlap_communication,
+                      .one_pass = options.microbatches == 1},
+                     groups, device, arena, options.offload_parameters ? staging : arena);
+}
+
+ShardedOptimizer::Options OptimizerOptionsOf(const EngineOptions& options) {
+  return {.rule = options.update_rule,
+          .copies_for_checkpoints = options.copies_for_checkpoints,
+          .offloads = options.offload_optimizer,
+          .offloads_parameters = options.offload_parameters,
+          .overlaps = options.overlap_communication,
+          .timeout = options.timeout};
 }
 
 int64_t StepTokens(const EngineOptions& options, const ContextCut& cut) {
@@ -95,6 +139,7 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .micro_batch_size = options.micro_batch_size,
           .sequence_length = options.sequence_length,
           .context_method = options.context_method,
+          .timeout = options.timeout,
           .saved_slots = std::max(training.saved.count, validation.saved.count),
           .deferred_slots = training.deferred.count,
           .head_slots = std::max(training.heads.count, validation.heads.count),
@@ -158,38 +203,36 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       arena("on the device", device.memory(),
             options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       staging("steps on the host", device.staging()),
-      store(PlacementOf(options, units, device.kind()),
-            {.dtype = options.dtype,
-             .reduce_dtype = options.reduce_dtype,
-             .sums_over_tp = options.sequence_parallel,
-             .reduces_at_end = coordinate.pp > 0,
-             .shards_gradients = Shards(options, 2),
-             .shards_parameters = Shards(options, 3),
-             .reshards_after_forward = options.reshard_after_forward,
-             .overlaps = options.overlap_communication,
-             .one_pass = options.microbatches == 1},
-            {.dp = *communicators.dp,
-             .dp_gather = *communicators.dp_gather,
-             .dp_replicate = *communicators.dp_replicate,
-             .tp = *communicators.tp,
-             .embedding = communicators.embedding.get()},
-            device, arena, options.offload_parameters ? staging : arena),
+      store(MakeStore(options, units, /*of_experts=*/false, coordinate.pp, communicators, device,
+                      arena, staging)),
+      expert_store(SplitsExperts(options) ? new BucketStore(MakeStore(
+                                                options, units, /*of_experts=*/true, coordinate.pp,
+                                                communicators, device, arena, staging))
+                                          : nullptr),
+      stores(AllUnits(units), store, expert_store.get()),
       on_device(DeclareStep(StepTokens(options, cut), arena, "step/", ArenaPart::kCollective)),
       on_host(DeclareStep(StepTokens(options, cut), staging, "", ArenaPart::kLocal)),
       control(arena.Declare<StepControl>("step/control", 1)),
       stop(staging.Declare<double>("stop", 1)),
+      experts(staging.Declare<ExpertTotals>("expert totals", 1)),
       documents(DocumentsOf(options, cut, device.kind()), device, arena, staging),
-      optimizer(store,
-                {.rule = options.update_rule,
-                 .copies_for_checkpoints = options.copies_for_checkpoints,
-                 .offloads = options.offload_optimizer,
-                 .offloads_parameters = options.offload_parameters,
-                 .overlaps = options.overlap_communication,
-                 .timeout = options.timeout},
-                device, arena, staging),
+      optimizer(store, OptimizerOptionsOf(options), device, arena, staging),
+      expert_optimizer(SplitsExperts(options)
+                           ? std::make_unique<ShardedOptimizer>(
+                                 *expert_store, OptimizerOptionsOf(options), device, arena, staging)
+                           : nullptr),
+      optimizers(optimizer, expert_optimizer.get()),
       stage(Stage::Make(StageOptionsOf(options, device.kind(), plans.training[coordinate.pp],
                                        plans.validation[coordinate.pp]),
-                        units, store, *communicators.tp, *communicators.cp, device, arena)) {}
+                        units, stores,
+                        {.tp = *communicators.tp, .cp = *communicators.cp, .ep = *communicators.ep},
+                        device, arena)) {}
+
+int64_t EngineParts::ShardCount() const {
+  int64_t count = 0;
+  for (const BucketStore* const one : stores.all()) count += one->shard().count;
+  return count;
+}
 
 std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
   const StepPlans plans(options);

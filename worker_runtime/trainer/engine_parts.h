@@ -22,6 +22,7 @@
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/shard/bucket_store.h"
+#include "worker_runtime/shard/expert_stores.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/document_feed.h"
 
@@ -111,8 +112,10 @@ struct StepInputs {
 // The numbers that ranks add up at the end of a step, in one all-reduce.
 struct StepTotals {
   double sum_of_squares;
-  double loss;  // nats
+  double loss;       // nats
+  double router[2];  // RouterPenalty's losses
   double stop;
+  ExpertTotals experts;
 };
 
 // The inputs of a step, and the totals that come back, on the device or on the host.
@@ -135,14 +138,22 @@ struct EngineParts {
   Arena arena;               // the device's memory
   Arena staging;             // the host's
   BucketStore store;
+  const std::unique_ptr<BucketStore> expert_store;  // null: each rank has all experts
+  ExpertStores stores;
   const StepMemory on_device, on_host;
   const ArenaBlock<StepControl> control;
   // On the host: this rank's wish, as a number to add up. Only this word may change while a copy of
   // it is queued: any mix of the bytes of 0 and 1 is 0 or a number above it.
   const ArenaBlock<double> stop;
+  const ArenaBlock<ExpertTotals> experts;  // on the host: this rank's, to add up
   DocumentFeed documents;
   ShardedOptimizer optimizer;
+  const std::unique_ptr<ShardedOptimizer> expert_optimizer;
+  ExpertOptimizers optimizers;
   const std::unique_ptr<Stage> stage;
+
+  // Parameters of this rank's shards.
+  int64_t ShardCount() const;
 };
 
 // The memory that an engine allocates, in bytes.

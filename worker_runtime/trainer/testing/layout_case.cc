@@ -75,6 +75,18 @@ const Family* FamilyOf(const LayoutCase& c) {
   return NamedModel(axis->words[c.family])->family;
 }
 
+// A share of an expert that a step's last bits decide would be another model: losses are large, and
+// so are the router's weights.
+ExpertConfig ExpertsOf(const LayoutCase& c, const Family& family) {
+  if (family.names.router == nullptr) return {};
+  return {.count = c.experts,
+          .chosen = c.chosen,
+          .ffn_size = c.expert_ffn,
+          .balance_loss = c.router_losses * 0.1,
+          .z_loss = c.router_losses * 0.01,
+          .memory_factor = c.expert_memory / 10.0};
+}
+
 int ChunksOf(const LayoutCase& c) {
   if (c.schedule == kOwnSchedule) return c.pp;
   const auto schedule = MakeSchedule(kSchedules[c.schedule], c.pp, c.virtual_stages, 1);
@@ -91,6 +103,7 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7, 7}},
       {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
       {"tp", &C::tp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 6, 8}},
+      {"ep", &C::ep, Kind::kExecution, {1, 1, 1, 2, 2, 3, 4, 6, 8}},
 
       {"schedule",
        &C::schedule,
@@ -123,8 +136,9 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"family",
        &C::family,
        Kind::kTask,
-       {0, 1, 2, 3, 4, 5},
-       {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny"}},
+       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7},
+       {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
+        "moe-tiny", "qwen3-moe-tiny"}},
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
       {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
       {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
@@ -143,6 +157,12 @@ const std::vector<LayoutAxis>& LayoutAxes() {
         kAllButOneTokenMasked, kStepsMasked},
        {"nothing", "tokens", "samples", "all_but_one_sample", "all_but_one_token", "steps"}},
       {"clip", &C::clip, Kind::kTask, {0, 1}},
+      {"experts", &C::experts, Kind::kTask, {2, 3, 4, 6, 8}},
+      {"chosen", &C::chosen, Kind::kTask, {1, 2, 3}},
+      {"expert_ffn", &C::expert_ffn, Kind::kTask, {4, 6, 8, 12}},
+      {"router_losses", &C::router_losses, Kind::kTask, {0, 1}},
+      // In tenths of an even load.
+      {"expert_memory", &C::expert_memory, Kind::kExecution, {20, 1, 10}},
   };
   return *axes;
 }
@@ -217,6 +237,7 @@ TrainOptions OptionsOf(const LayoutCase& c) {
                     .positions = family->learned_positions ? 24 : 0,
                     .sliding_window = family->has_window ? 5 : 0,
                     .window_rope_theta = family->post_norms ? 100.0 : 0,
+                    .experts = ExpertsOf(c, *family),
                     .family = family},
           .data = {"drawn"},
           .tokenizer_path = "byte",
@@ -229,6 +250,7 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .packed_documents = c.packed != 0,
           .tp_size = c.tp,
           .cp_size = c.cp,
+          .ep_size = c.ep,
           .cp_method = static_cast<ContextMethod>(c.cp_method),
           .pp_size = c.pp,
           .dp_size = RowsOf(c),

@@ -23,12 +23,14 @@ namespace convene::worker::testing {
 struct LayoutCase {
   // How many ranks each axis of the mesh has.
   int pp, dp_replicate, dp_shard, cp, tp;
+  int ep;  // of these ranks of dp x cp
   // How they go about it.
   int schedule, virtual_stages, uneven_cut, micro_batch, sequence_parallel, row_chunks, cp_method,
       recompute, recompute_layers, zero_stage, reshard, offload, overlap, bucket, gloo;
   // The task: the same for the one process that tells what is right.
   int family, layers, hidden, kv_heads, queries_a_key, head_size, ffn, vocabulary, tied;
   int sequence_length, global_batch, packed, masked, clip;
+  int experts, chosen, expert_ffn, router_losses, expert_memory;
 
   friend bool operator==(const LayoutCase&, const LayoutCase&) = default;
 };

@@ -80,6 +80,7 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Place& place, Rank& her
     if (!result.skipped) ++updates;
     here.curve.losses.push_back(result.loss);
     here.curve.grad_norms.push_back(result.grad_norm);
+    here.curve.router_losses.push_back(result.router_losses[0] + result.router_losses[1]);
   }
   const Tokens tokens = TokensOfStep(run, dp_rank, run.steps);
   CONVENE_ASSIGN_OR_RETURN(const ForwardResult result,
@@ -96,12 +97,14 @@ class Assembly {
   explicit Assembly(Curve& curve) : curve_(curve) {}
 
   void Add(const Rank& here, int rank) {
-    const auto* const all = reinterpret_cast<const float*>(here.parameters.data());
-    for (const PlacedParameter& slice : here.engine->placement().parameters) {
-      const float* values = all + slice.flat_offset;
-      if (!AddSlice(slice, values)) {
-        curve_.unequal.push_back(absl::StrCat(slice.name, " on rank ", rank));
+    const auto* all = reinterpret_cast<const float*>(here.parameters.data());
+    for (const BucketStore* const store : here.engine->stores()) {
+      for (const PlacedParameter& slice : store->placement().parameters) {
+        if (!AddSlice(slice, all + slice.flat_offset)) {
+          curve_.unequal.push_back(absl::StrCat(slice.name, " on rank ", rank));
+        }
       }
+      all += store->placement().flat_count;
     }
   }
 
@@ -185,6 +188,7 @@ absl::StatusOr<Curve> Train(const TrainingRun& run) {
   for (int rank = 0; rank < world_size; ++rank) {
     const Rank& here = ranks[rank];
     if (here.curve.losses != curve.losses || here.curve.grad_norms != curve.grad_norms ||
+        here.curve.router_losses != curve.router_losses ||
         here.curve.validation_loss != curve.validation_loss) {
       curve.unequal.push_back(absl::StrCat("results on rank ", rank));
     }
@@ -199,6 +203,10 @@ std::string CurveDifference(const Curve& curve, const Curve& expected) {
     if (!IsNear(curve.losses[step], expected.losses[step])) {
       return absl::StrCat("step ", step + 1, ": loss ", curve.losses[step], ", expected ",
                           expected.losses[step]);
+    }
+    if (!IsNear(curve.router_losses[step], expected.router_losses[step])) {
+      return absl::StrCat("step ", step + 1, ": losses of routers ", curve.router_losses[step],
+                          ", expected ", expected.router_losses[step]);
     }
     if (!IsNear(curve.grad_norms[step], expected.grad_norms[step])) {
       return absl::StrCat("step ", step + 1, ": gradient norm ", curve.grad_norms[step],

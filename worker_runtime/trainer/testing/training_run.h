@@ -40,6 +40,7 @@ struct TrainingRun {
 struct Curve {
   std::vector<double> losses;  // by step
   std::vector<double> grad_norms;
+  std::vector<double> router_losses;  // both together
   double validation_loss = 0;  // after the last step, nats a token of the samples that follow it
   // After the last step.
   std::vector<std::string> parameters;                // bytes, by rank
