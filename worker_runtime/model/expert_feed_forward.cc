@@ -13,6 +13,7 @@
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/router.h"
+#include "worker_runtime/ops/router_bias.h"
 
 namespace convene::worker {
 
@@ -137,6 +138,10 @@ absl::Status ExpertFeedForward<T>::Penalize(const Pass<T>& pass) {
     const size_t count = size_t{1} * s_.batch * RouterStatisticsWidth(router.experts);
     CONVENE_RETURN_IF_ERROR(
         cp.AllReduce(absl::MakeSpan(statistics, count), ReduceOp::kSum, pass.stream));
+  }
+  if (pass.Has(kRouterBias)) {
+    const WeightGradient imbalance = pass.Gradient(kRouterBias);
+    RouterImbalance(s_.batch, router, statistics, imbalance.adds, imbalance.data, pass.stream);
   }
   RouterPenalty(s_.batch, router, s_.experts.balance_loss, s_.experts.z_loss, pass.gradient_scale,
                 statistics, At(a.balance), cp.rank() == 0 ? Around(pass).losses : nullptr,

@@ -18,5 +18,6 @@
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/router.h"
+#include "worker_runtime/ops/router_bias.h"
 #include "worker_runtime/ops/sgd.h"
 #include "worker_runtime/ops/token_positions.h"

@@ -92,8 +92,9 @@ absl::Status ExpertStores::FinishReducing() {
   return absl::OkStatus();
 }
 
-ExpertOptimizers::ExpertOptimizers(ShardedOptimizer& dense, ShardedOptimizer* experts)
-    : all_{&dense} {
+ExpertOptimizers::ExpertOptimizers(BucketStore& dense_store, ShardedOptimizer& dense,
+                                   ShardedOptimizer* experts)
+    : dense_(dense_store), all_{&dense} {
   if (experts != nullptr) all_.push_back(experts);
 }
 
@@ -116,6 +117,8 @@ void ExpertOptimizers::SumOwnedSquares(double* sum) {
 absl::Status ExpertOptimizers::Update(const UpdateRule::Factors* factors,
                                       const StepControl* control) {
   for (ShardedOptimizer* const optimizer : all_) {
+    // Its matrices' collectives are in compute(), beside which no gather of the other may run.
+    if (optimizer != all_.front() && optimizer->moves_matrices()) dense_.AwaitCommunication();
     CONVENE_RETURN_IF_ERROR(optimizer->Update(factors, control));
   }
   return absl::OkStatus();

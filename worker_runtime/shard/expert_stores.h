@@ -50,7 +50,7 @@ class ExpertStores final : public UnitStore {
 // Not thread-safe. Borrows the optimizers, of the stores in their order.
 class ExpertOptimizers final : public CheckpointedState {
  public:
-  ExpertOptimizers(ShardedOptimizer& dense, ShardedOptimizer* experts);
+  ExpertOptimizers(BucketStore& dense_store, ShardedOptimizer& dense, ShardedOptimizer* experts);
 
   // All as ShardedOptimizer's.
   absl::Status Bind();
@@ -64,6 +64,7 @@ class ExpertOptimizers final : public CheckpointedState {
   absl::Status FinishRead() override;
 
  private:
+  BucketStore& dense_;
   std::vector<ShardedOptimizer*> all_;
 };
 

@@ -13,8 +13,8 @@ std::vector<uint8_t> MakeParameterFlags(const Placement& placement, const FlatSh
   std::vector<uint8_t> flags(shard.count / kFlagBlock);
   for (const ShardSegment& segment : shard.segments) {
     const PlacedParameter& slice = placement.parameters[segment.parameter];
-    const int flag =
-        (slice.decayed ? kDecayed : 0) | (slice.owned && speaks_for_shard ? kOwned : 0);
+    const bool counts = slice.owned && speaks_for_shard && !slice.balances;
+    const int flag = (slice.decayed ? kDecayed : 0) | (counts ? kOwned : 0);
     const int64_t begin = segment.shard_begin;
     for (int64_t block = begin / kFlagBlock; block * kFlagBlock < begin + segment.count; ++block) {
       // A block is shared only by the parts of one fused matrix, which have the same flags.

@@ -1,6 +1,7 @@
 #include "worker_runtime/shard/sharded_optimizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/router_bias.h"
 
 namespace convene::worker {
 namespace {
@@ -32,6 +34,15 @@ size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
     largest = std::max(largest, SumOfSquaresWorkspaceBytes(part.count, device));
   }
   return largest;
+}
+
+// The pieces of routers' biases.
+std::vector<ShardSegment> BiasesOf(const Placement& placement, const FlatShard& shard) {
+  std::vector<ShardSegment> biases;
+  absl::c_copy_if(shard.segments, std::back_inserter(biases), [&](const ShardSegment& segment) {
+    return placement.parameters[segment.parameter].balances;
+  });
+  return biases;
 }
 
 std::vector<ArenaBlock<float>> DeclareStates(const UpdateRule& rule, int64_t count, Arena& arena) {
@@ -58,6 +69,7 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       shard_(store.shard()),
       whole_matrices_(store, options.rule->matrices(), device, arena),
       runs_(MatrixRuns(store.placement(), shard_)),
+      biases_(BiasesOf(store.placement(), shard_)),
       master_((options.offloads ? staging : arena)
                   .Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
       states_(DeclareStates(*options.rule, shard_.count, options.offloads ? staging : arena)),
@@ -168,8 +180,19 @@ void ShardedOptimizer::WithPiece(const ShardPart& part, int64_t begin, int64_t c
         .states = states});
 }
 
+void ShardedOptimizer::StepBiases(const ShardPart& part, const StepControl* control,
+                                  Stream& stream) {
+  for (const ShardSegment& segment : biases_) {
+    if (&shard_.parts[segment.part] != &part) continue;
+    const int64_t begin = segment.flat_begin - part.flat_begin;
+    RouterBiasStep(segment.count, options_.router_bias_rate, control, GradientsOf(part) + begin,
+                   MasterOf(part) + begin, stream);
+  }
+}
+
 void ShardedOptimizer::UpdatePart(const ShardPart& part, const UpdateRule::Factors* factors,
                                   const StepControl* control, Stream& stream) {
+  StepBiases(part, control, stream);
   WithPiece(part, 0, part.count, factors, control,
             [&](const UpdateRule::Piece& piece) { options_.rule->Update(piece, stream); });
   if (store_.dtype() == DType::kFloat32) Round(part, stream);
@@ -188,6 +211,7 @@ absl::Status ShardedOptimizer::UpdateMatrices(const UpdateRule::Factors* factors
                 [&](const UpdateRule::Piece& piece) { call(run, piece); });
     }
   };
+  for (const ShardPart& part : shard_.parts) StepBiases(part, control, stream);
   for_runs([&](const MatrixRun& run, const UpdateRule::Piece& piece) {
     run.of_matrices ? rule.Direct(piece, stream) : options_.rule->Update(piece, stream);
   });

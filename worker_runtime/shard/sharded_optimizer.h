@@ -57,7 +57,8 @@ class ShardedOptimizer final : public CheckpointedState {
     bool offloads = false;
     // The store's shard of the parameters lies there too.
     bool offloads_parameters = false;
-    bool overlaps = true;  // false: the host has updated all when UpdateOnHost returns
+    float router_bias_rate = 0;  // RouterBiasStep's
+    bool overlaps = true;        // false: the host has updated all when UpdateOnHost returns
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
@@ -88,6 +89,8 @@ class ShardedOptimizer final : public CheckpointedState {
   // gathered as soon as they are updated, with a rule for whole matrices once all are. Errors: the
   // collective's. REQUIRES: not offloaded.
   absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
+  // Whether Update has collectives in compute().
+  bool moves_matrices() const { return options_.rule->matrices() != nullptr; }
 
   // The same where the state is offloaded, in two halves. First compute() copies the reduced
   // gradients to the host.
@@ -129,6 +132,8 @@ class ShardedOptimizer final : public CheckpointedState {
   void WithPiece(const ShardPart& part, int64_t begin, int64_t count,
                  const UpdateRule::Factors* factors, const StepControl* control,
                  absl::FunctionRef<void(const UpdateRule::Piece&)> call);
+  // The routers' biases that lie in the part, before the rule comes to it.
+  void StepBiases(const ShardPart& part, const StepControl* control, Stream& stream);
   // Updates all parts; matrices as wholes.
   absl::Status UpdateMatrices(const UpdateRule::Factors* factors, const StepControl* control);
   // Masters become weights.
@@ -148,6 +153,7 @@ class ShardedOptimizer final : public CheckpointedState {
   const FlatShard& shard_;  // the store's
   WholeMatrices whole_matrices_;
   const std::vector<MatrixRun> runs_;
+  const std::vector<ShardSegment> biases_;
   const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
   const std::vector<ArenaBlock<float>> states_;  // (shard_.count) each
   const ArenaBlock<uint8_t> flags_;

@@ -46,6 +46,9 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
     return {false, absl::StrCat("off: with tp_size ", layout.tp, " and cp_size ", layout.cp,
                                 " every block has collectives, which are watched one by one")};
   }
+  if (options.model.experts.count > 0) {
+    return {false, "off: the host plans the way of each layer's tokens to their experts"};
+  }
   if (options.zero_stage > 1) {
     return {false, absl::StrCat("off: with zero_stage ", options.zero_stage,
                                 " every pass has collectives; with zero_stage 1 only the first and "

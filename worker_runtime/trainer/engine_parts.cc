@@ -95,6 +95,7 @@ ShardedOptimizer::Options OptimizerOptionsOf(const EngineOptions& options) {
           .copies_for_checkpoints = options.copies_for_checkpoints,
           .offloads = options.offload_optimizer,
           .offloads_parameters = options.offload_parameters,
+          .router_bias_rate = static_cast<float>(options.model.experts.bias_rate),
           .overlaps = options.overlap_communication,
           .timeout = options.timeout};
 }
@@ -221,7 +222,7 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
                            ? std::make_unique<ShardedOptimizer>(
                                  *expert_store, OptimizerOptionsOf(options), device, arena, staging)
                            : nullptr),
-      optimizers(optimizer, expert_optimizer.get()),
+      optimizers(store, optimizer, expert_optimizer.get()),
       stage(Stage::Make(StageOptionsOf(options, device.kind(), plans.training[coordinate.pp],
                                        plans.validation[coordinate.pp]),
                         units, stores,
