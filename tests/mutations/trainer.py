@@ -29,6 +29,7 @@ FLOAT8_BLOCK = f'{RUNTIME}/model/block_float8.cc'
 VOCABULARY = f'{RUNTIME}/parallel/vocabulary.cc'
 PARAMETERS = f'{RUNTIME}/model/parameters.cc'
 MIXER = f'{RUNTIME}/model/grouped_query_mixer.cc'
+LATENT_MIXER = f'{RUNTIME}/model/latent_mixer.cc'
 FEED_FORWARD = f'{RUNTIME}/model/dense_feed_forward.cc'
 LOWER = f'{RUNTIME}/schedule/lower.cc'
 GROUP = f'{RUNTIME}/comm/group_collective.cc'
@@ -412,4 +413,23 @@ MUTATIONS = [
              '(layer + 1) % full_every == 0 ? 0', '(layer + 1) % full_every == full_every ? 0', GOLDEN, 'families'),
     Mutation('scores are scaled by the head size alone', f'{RUNTIME}/ops/attention.h',
              'return score_scale > 0 ? score_scale :', 'return score_scale < 0 ? score_scale :', GOLDEN, 'families'),
+    Mutation("the latents' norms have the family's epsilon", LATENT_MIXER,
+             'kLatentEpsilon, nullptr, normed,', 's_.norm_epsilon, nullptr, normed,', GOLDEN, 'families'),
+    Mutation('a weight half reads the latents of another block', LATENT_MIXER,
+             'TakeDeferred(deferred_[pass.deferred].factors.latents, a.latents);', '', '//worker_runtime/model:gradient_test', 'families'),
+    Mutation('a weight half adds the matrices behind latents as if the input half came first', LATENT_MIXER,
+             'pass.LaterGradient(latent.up)', 'pass.Gradient(latent.up)', LAYOUTS, 'families'),
+    Mutation("the matrices of latents keep each tp rank's own part of their gradient", PARAMETERS,
+             '.tp_copies = rows.copies,', '.tp_copies = rows.count == config_.key_rank + config_.rotary_size ? 1 : rows.copies,', LAYOUTS,
+             'families'),
+    Mutation("YaRN leaves latent attention's scores alone", f'{RUNTIME}/model/block_part.cc',
+             'config.family->latent_attention && YarnScale', 'config.query_scalar > 0 && YarnScale', GOLDEN, 'families'),
+    Mutation('YaRN scales no magnitude', f'{RUNTIME}/ops/rope.cc',
+             'const double amplitude = RopeAmplitude(scaling);', 'const double amplitude = 1;', GOLDEN, 'families'),
+    Mutation("rotary elements stay pairs", f'{RUNTIME}/ops/cpu/latent_heads.cc',
+             'halves[i] = pairs[2 * i];', 'halves[i] = pairs[i];', PARTS, 'families'),
+    Mutation("the rotary key has the gradient of one head", f'{RUNTIME}/ops/cpu/latent_heads.cc',
+             'sum += Widen(first_key[head * size + i]);', 'sum = Widen(first_key[head * size + i]);', PARTS, 'families'),
+    Mutation('all of a head turns', f'{RUNTIME}/ops/cpu/rope.cc',
+             'TurnRow(heads, head_size, turned,', 'TurnRow(heads, head_size, head_size,', '//worker_runtime/ops:ops_test', 'families'),
 ]

@@ -200,7 +200,11 @@ std::string ShapeText(const ModelConfig& c) {
       scaling.factor == 1
           ? ""
           : absl::StrCat(" scaled ", scaling.factor, " (", scaling.low_frequency_factor, " to ",
-                         scaling.high_frequency_factor, " of ", scaling.original_positions, ")");
+                         scaling.high_frequency_factor, " of ", scaling.original_positions, ")",
+                         scaling.kind != RopeScalingKind::kYarn
+                             ? ""
+                             : absl::StrCat(" yarn ", scaling.amplitude, " ", scaling.mscale, " ",
+                                            scaling.mscale_all_dim));
   // The same of Llamas.
   const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
   const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
@@ -208,10 +212,15 @@ std::string ShapeText(const ModelConfig& c) {
                                  ? ""
                                  : absl::StrCat(" window ", c.sliding_window, " theta ",
                                                 c.window_rope_theta, " scalar ", c.query_scalar);
+  const std::string latents =
+      c.rotary_size == 0 ? ""
+                         : absl::StrCat(" rotary ", c.rotary_size, " latents ", c.query_rank, "/",
+                                        c.key_rank, " values ", c.value_size);
   return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
                       c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, window,
-                      " epsilon ", c.norm_epsilon, c.tied_embeddings ? " tied" : " untied");
+                      latents, " epsilon ", c.norm_epsilon,
+                      c.tied_embeddings ? " tied" : " untied");
 }
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,

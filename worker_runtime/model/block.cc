@@ -1,5 +1,7 @@
 #include "worker_runtime/model/block.h"
 
+#include <utility>
+
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -62,6 +64,20 @@ std::vector<Member> Each(const std::vector<Whole>& all, Member Whole::*member) {
   return members;
 }
 
+template <typename T>
+std::unique_ptr<BlockPart<T>> MakeMixer(const BlockShape& shape, const LayerAttention& layer,
+                                        const Recompute& recompute,
+                                        std::vector<MixerMemory<T>> memory,
+                                        std::vector<MixerDeferred<T>> deferred,
+                                        const BlockFloat8& float8) {
+  if (shape.family->latent_attention) {
+    return std::make_unique<LatentMixer<T>>(shape, layer, recompute, std::move(memory),
+                                            std::move(deferred));
+  }
+  return std::make_unique<GroupedQueryMixer<T>>(shape, layer, recompute, std::move(memory),
+                                                std::move(deferred), float8);
+}
+
 }  // namespace
 
 template <typename T>
@@ -94,8 +110,7 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
     MixerDeferred<T>& mixer = memory.mixer;
     DenseDeferred<T>& dense = memory.feed_forward;
     ExpertMemory<T> of_experts;  // stays empty: their weight gradients wait for no half
-    mixer.qkv = arena.Declare<T>("deferred/qkv gradient", rows * s.qkv_width());
-    mixer.out = arena.Declare<T>("deferred/attention out gradient", rows * s.hidden);
+    DeclareMixerGradients(s, arena, mixer);
     dense.gate_up = arena.Declare<T>("deferred/gate-up gradient", rows * s.gate_up_width());
     dense.down = arena.Declare<T>("deferred/down gradient", rows * s.hidden);
     Declare(s, recompute, SetDeclarer(MemorySet::kDeferred, arena), memory.factors, mixer.factors,
@@ -114,9 +129,8 @@ Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Reco
       memory_(Each(memory, &BlockMemory<T>::residual)),
       factors_(Each(deferred, &BlockDeferred<T>::factors)),
       float8_(float8),
-      mixer_(std::make_unique<GroupedQueryMixer<T>>(
-          s_, layer, recompute_, Each(memory, &BlockMemory<T>::mixer),
-          Each(deferred, &BlockDeferred<T>::mixer), float8_)),
+      mixer_(MakeMixer(s_, layer, recompute_, Each(memory, &BlockMemory<T>::mixer),
+                       Each(deferred, &BlockDeferred<T>::mixer), float8_)),
       feed_forward_(MakeFeedForward<T>(s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),
                                        Each(deferred, &BlockDeferred<T>::feed_forward),
                                        Each(memory, &BlockMemory<T>::experts), float8_, chunks)) {}

@@ -17,6 +17,7 @@
 #include "worker_runtime/model/dense_feed_forward.h"
 #include "worker_runtime/model/expert_feed_forward.h"
 #include "worker_runtime/model/grouped_query_mixer.h"
+#include "worker_runtime/model/latent_mixer.h"
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/parallel/norm.h"
 

@@ -4,15 +4,29 @@
 #include <cmath>
 
 #include "tools/base/check.h"
+#include "worker_runtime/ops/rope.h"
 
 namespace convene::worker {
+namespace {
+
+// AttentionShape's. With YaRN latent attention makes scores larger, by DeepSeek's mscale_all_dim.
+float ScoreScale(const ModelConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  if (config.family->latent_attention && YarnScale(scaling, scaling.mscale_all_dim) != 1) {
+    return static_cast<float>(std::pow(YarnScale(scaling, scaling.mscale_all_dim), 2) /
+                              std::sqrt(config.head_size));
+  }
+  return config.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config.query_scalar)) : 0;
+}
+
+}  // namespace
 
 LinearShape LinearShapeOf(const BlockShape& s, BlockTensor tensor) {
   switch (tensor) {
     case kQkv:
-      return {s.rows(), s.qkv_width(), s.hidden};
+      return {s.rows(), s.first_width(), s.hidden};
     case kAttentionOut:
-      return {s.rows(), s.hidden, s.attention_width()};
+      return {s.rows(), s.hidden, s.last_width()};
     case kGateUp:
       return {s.rows(), s.gate_up_width(), s.hidden};
     case kDown:
@@ -37,8 +51,11 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .ffn = config.ffn_size / tp_size,
           .family = config.family,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
-          .score_scale =
-              config.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config.query_scalar)) : 0,
+          .score_scale = ScoreScale(config),
+          .rotary_size = config.rotary_size > 0 ? config.rotary_size : config.head_size,
+          .query_rank = config.query_rank,
+          .key_rank = config.key_rank,
+          .value_size = config.value_size,
           .deterministic = deterministic,
           .packed = packed};
 }

@@ -44,12 +44,26 @@ struct BlockShape {
   const Family* family = nullptr;
   float norm_epsilon = 0;
   float score_scale = 0;  // AttentionShape's
+  int rotary_size = 0;    // elements of a head
+  int query_rank = 0;     // of latent attention, as are the next two (ModelConfig)
+  int key_rank = 0;
+  int value_size = 0;
   bool deterministic = false;
   bool packed = false;  // rows hold several documents: Pass::documents.begin is given
 
   int rows() const { return batch * sequence_length; }
   int attention_width() const { return heads * head_size; }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
+  // Of latent attention: the width of what the latents of keys and values become.
+  int key_value_width() const { return heads * (head_size - rotary_size + value_size); }
+  // The width of what the mixer's first product makes, and of what its last one takes.
+  int first_width() const {
+    if (!family->latent_attention) return qkv_width();
+    return (query_rank > 0 ? query_rank : attention_width()) + key_rank + rotary_size;
+  }
+  int last_width() const {
+    return family->latent_attention ? heads * value_size : attention_width();
+  }
   int gate_up_width() const { return ActivationInputs(family->activation) * ffn; }
   AttentionShape attention() const {
     AttentionShape shape = {batch,     sequence_length, heads, kv_heads,

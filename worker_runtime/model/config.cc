@@ -67,6 +67,28 @@ absl::Status ValidateScaling(const RopeScaling& scaling) {
                    std::numeric_limits<int>::max());
 }
 
+absl::Status ValidateRotary(const ModelConfig& config) {
+  const int size = config.rotary_size;
+  if (size >= 0 && size <= config.head_size && size % 2 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("rotary_size ", size, " must be an even number from 0 to head_size ",
+                   config.head_size, ": rotary positions turn pairs of a head's values"));
+}
+
+absl::Status ValidateLatents(const ModelConfig& config) {
+  if (!config.family->latent_attention) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(CheckSize("rotary_size", config.rotary_size, config.head_size));
+  CONVENE_RETURN_IF_ERROR(CheckSize("key_rank", config.key_rank, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("value_size", config.value_size, config.head_size));
+  if (config.query_rank != 0) {
+    CONVENE_RETURN_IF_ERROR(CheckSize("query_rank", config.query_rank, kLargestSize));
+  }
+  if (config.kv_heads == config.heads) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("kv_heads ", config.kv_heads, " must be heads ", config.heads,
+                   ": latent attention makes a key and a value for each query head"));
+}
+
 absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckSize("layers", config.layers, kMostLayers));
   CONVENE_RETURN_IF_ERROR(CheckSize("hidden_size", config.hidden_size, kLargestSize));
@@ -88,14 +110,15 @@ absl::Status ValidateShape(const ModelConfig& config) {
         " evenly; kv_heads can be ",
         NearestLegal(config.heads, config.kv_heads, [&](int n) { return config.heads % n == 0; })));
   }
-  if (config.head_size % 2 != 0 && !config.family->learned_positions) {
+  if (config.head_size % 2 != 0 && config.rotary_size == 0 && !config.family->learned_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size ", config.head_size,
                      " is odd, but rotary positions turn pairs of values; head_size can be ",
                      config.head_size == 1 ? "" : absl::StrCat(config.head_size - 1, " or "),
                      config.head_size + 1));
   }
-  return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(ValidateRotary(config));
+  return ValidateLatents(config);
 }
 
 absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
@@ -158,6 +181,14 @@ std::string WhyNotOver(const ModelConfig& config, int tp) {
                                                {"shared_ffn_size", config.experts.shared_ffn_size}};
   for (const auto& [name, value] : split) {
     if (value % tp != 0) return absl::StrCat(name, " ", value, " cannot be split over");
+  }
+  if (config.family->latent_attention && config.query_rank == 0) {
+    const int64_t query = int64_t{config.heads / tp} * config.head_size * config.hidden_size;
+    if (tp > 1 && query % kParameterAlignment != 0) {
+      return absl::StrCat("latents of keys cannot be copied behind heads / tp_size x head_size x ",
+                          "hidden_size = ", query, " values, which is no multiple of ",
+                          kParameterAlignment, ", over");
+    }
   }
   if (config.kv_heads % tp == 0) return "";
   if (tp % config.kv_heads != 0) {

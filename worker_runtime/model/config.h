@@ -62,6 +62,13 @@ struct ModelConfig {
   double window_rope_theta = 0;  // of the layers that have a window; 0: rope_theta, and its scaling
   // Scores are scaled by 1 / sqrt of it; 0: head_size (Hugging Face: query_pre_attn_scalar).
   double query_scalar = 0;
+  // So many elements of a head have rotary positions: the first ones, of latent attention the last.
+  // 0: all.
+  int rotary_size = 0;
+  // Of latent attention; there head_size is a query's and a key's.
+  int query_rank = 0;  // of the queries' latents; 0: queries have none (q_proj)
+  int key_rank = 0;    // of the latents of keys and values
+  int value_size = 0;  // elements of a value; at most head_size
   ExpertConfig experts;
   const Family* family = &LlamaFamily();  // never null; one of families.cc
 
@@ -107,13 +114,13 @@ std::vector<std::string> ModelNames();
 // NotFound for an unknown name; the text lists the known ones and the closest.
 absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 
-// Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, an
-// even head_size; heads, ffn and vocabulary divisible by tp; kv_heads divisible by tp, or tp by
-// kv_heads, where so many neighbouring ranks hold the same key and value head. These ranks' query
-// rows, and their biases where the family has these, must then fill whole blocks of
-// kParameterAlignment, since one rank alone owns the key and value rows behind them. Learned
-// positions are divisible by tp, experts' ffn_size by tp, and their count by ep and by the groups.
-// InvalidArgument names the numbers and the legal values near them.
+// Whether the shape makes sense and can be split: positive sizes, heads divisible by kv_heads, of
+// latent attention equal to them, an even head_size; heads, ffn and vocabulary divisible by tp;
+// kv_heads divisible by tp, or tp by kv_heads, where so many neighbouring ranks hold the same key
+// and value head. These ranks' query rows, and their biases where the family has these, must then
+// fill whole blocks of kParameterAlignment, since one rank alone owns the key and value rows behind
+// them. Learned positions and experts' ffn_size are divisible by tp, experts by ep and by their
+// groups. InvalidArgument names the numbers and the legal values near them.
 absl::Status ValidateModel(const ModelConfig& config, const Layout& layout);
 
 }  // namespace convene::worker

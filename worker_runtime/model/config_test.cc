@@ -26,18 +26,27 @@ TEST_CASE("tied embeddings are counted once") {
 
 TEST_CASE("an unknown name is answered with the closest and the known ones") {
   CHECK_STATUS(NamedModel("llama-3-8"), absl::StatusCode::kNotFound,
-               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: gemma3-12b, ");
+               "unknown model \"llama-3-8\"; did you mean \"llama-3-8b\"? Known: deepseek-tiny, ");
   CHECK_STATUS(NamedModel("mixture-of-everything"), absl::StatusCode::kNotFound,
-               "unknown model \"mixture-of-everything\"; known: gemma3-12b, ");
+               "unknown model \"mixture-of-everything\"; known: deepseek-tiny, ");
 }
 
-TEST_CASE("Llama 3.2 and Gemma 3 stretch their rotary positions, and the other shapes do not") {
+TEST_CASE(
+    "Llama 3.2, Gemma 3 and DeepSeek stretch their rotary positions, and the other shapes do not") {
   for (const std::string& name : ModelNames()) {
     INFO(name);
     RopeScaling expected;
     if (name == "llama-3.2-1b" || name == "llama-3.2-3b") expected.factor = 32;
     if (name == "gemma3-4b" || name == "gemma3-12b" || name == "gemma3-27b") {
-      expected = {.factor = 8, .is_linear = true};
+      expected = {.factor = 8, .kind = RopeScalingKind::kLinear};
+    }
+    if (name == "mla-tiny") {
+      expected = {.factor = 40,
+                  .kind = RopeScalingKind::kYarn,
+                  .high_frequency_factor = 32,
+                  .original_positions = 4096,
+                  .mscale = 1,
+                  .mscale_all_dim = 1};
     }
     CHECK(Shape(name).rope_scaling == expected);
   }
@@ -67,6 +76,30 @@ TEST_CASE("a split that does not come out even names the legal ones") {
   config.vocabulary_size = 240;
   CHECK_STATUS(ValidateModel(config, Layout{.tp = 4}), kInvalid,
                "heads 6 cannot be split over tp_size 4; tp_size can be 1, 2, 3 or 6");
+}
+
+TEST_CASE("sizes of latent attention that make no sense name the number") {
+  const auto changed = [](int ModelConfig::*size, int value, int tp = 1) {
+    ModelConfig config = Shape("mla-tiny");
+    config.*size = value;
+    return ValidateModel(config, Layout{.tp = tp});
+  };
+  CHECK_OK(changed(&ModelConfig::query_rank, 0));
+  CHECK_STATUS(changed(&ModelConfig::rotary_size, 3), kInvalid, "rotary_size 3 must be an even");
+  CHECK_STATUS(changed(&ModelConfig::rotary_size, 10), kInvalid, "rotary_size 10 must be an even");
+  CHECK_STATUS(changed(&ModelConfig::rotary_size, 0), kInvalid, "rotary_size 0 must be a number");
+  CHECK_STATUS(changed(&ModelConfig::query_rank, -1), kInvalid, "query_rank -1");
+  CHECK_STATUS(changed(&ModelConfig::key_rank, 0), kInvalid, "key_rank 0");
+  CHECK_STATUS(changed(&ModelConfig::value_size, 9), kInvalid, "value_size 9 must be a number");
+  CHECK_STATUS(changed(&ModelConfig::kv_heads, 8), kInvalid, "kv_heads 8 must be heads 16");
+  ModelConfig config = Shape("mla-tiny");
+  config.query_rank = 0;
+  config.heads = config.kv_heads = 6;
+  config.hidden_size = 63;
+  CHECK_OK(ValidateModel(config, Layout{}));
+  CHECK_STATUS(ValidateModel(config, Layout{.tp = 2}), kInvalid,
+               "latents of keys cannot be copied behind heads / tp_size x head_size x hidden_size "
+               "= 1512 values, which is no multiple of 64, over tp_size 2");
 }
 
 TEST_CASE("each of the sizes split over tp is checked") {

@@ -27,16 +27,21 @@ struct Losses {
 Losses LossesOf(const char* named, const std::vector<int32_t>& tokens,
                 const std::vector<int32_t>& document_begin) {
   const Family* const family = NamedModel(named)->family;
+  const bool is_latent = family->latent_attention;
   const ModelConfig config = {.layers = 2,
                               .hidden_size = 24,
                               .ffn_size = 40,
                               .heads = 4,
-                              .kv_heads = 2,
+                              .kv_heads = is_latent ? 4 : 2,
                               .head_size = 6,
                               .vocabulary_size = kVocabulary,
                               .initializer_range = 0.3,
                               .positions = family->learned_positions ? 140 : 0,
                               .sliding_window = family->has_window ? 20 : 0,
+                              .rotary_size = is_latent ? 4 : 0,
+                              .query_rank = is_latent ? 10 : 0,
+                              .key_rank = is_latent ? 8 : 0,
+                              .value_size = is_latent ? 5 : 0,
                               .family = family};
   const std::vector<UnitSpec> units = UnitsOf(config, testing::WholeModel(config), 1, 0);
   const std::unique_ptr<Device> device = Device::Cpu();
@@ -93,7 +98,7 @@ std::vector<int32_t> Tokens(int count, int seed) {
 
 TEST_CASE("a packed row has the losses and gradients of its documents alone") {
   const char* const named = GENERATE("llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny",
-                                     "mistral-tiny", "gemma3-tiny");
+                                     "mistral-tiny", "gemma3-tiny", "mla-tiny");
   CAPTURE(named);
   // Lengths around the sizes in which attention works.
   const std::vector<std::vector<int32_t>> documents = {Tokens(13, 5), Tokens(1, 7), Tokens(48, 11),

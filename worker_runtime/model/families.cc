@@ -94,9 +94,12 @@ const NamedShape kQwen3s[] = {
     {"qwen3-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
 };
 
-// The columns of models with experts: behind the columns above positions, window, the windows' rope
-// theta and query scalar, then experts, chosen, their ffn, shared ffn, dense layers, groups, chosen
+// A shape with experts: their count, chosen, their ffn, shared ffn, dense layers, groups, chosen
 // groups, weight scale, balance loss, z-loss, bias rate.
+ModelConfig WithExperts(ModelConfig config, const ExpertConfig& experts) {
+  config.experts = experts;
+  return config;
+}
 constexpr double kBalance = 0.001;  // Hugging Face's router_aux_loss_coef
 
 // Mixtral (Jiang et al. 2024): Mistral with 8 experts a layer.
@@ -112,60 +115,12 @@ constexpr TensorNames kMixtralNames = [] {
 constexpr Family kMixtral = {
     .name = "mixtral", .names = kMixtralNames, .normalizes_router = true, .has_window = true};
 const NamedShape kMixtrals[] = {
-    {"mixtral-8x22b",
-     {56,
-      6144,
-      16384,
-      48,
-      8,
-      128,
-      32768,
-      1e6,
-      1e-5,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {8, 2, 16384, 0, 0, 1, 1, 1, kBalance}}},
-    {"mixtral-8x7b",
-     {32,
-      4096,
-      14336,
-      32,
-      8,
-      128,
-      32000,
-      1e6,
-      1e-5,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {8, 2, 14336, 0, 0, 1, 1, 1, kBalance}}},
+    {"mixtral-8x22b", WithExperts({56, 6144, 16384, 48, 8, 128, 32768, 1e6, 1e-5, false},
+                                  {8, 2, 16384, 0, 0, 1, 1, 1, kBalance})},
+    {"mixtral-8x7b", WithExperts({32, 4096, 14336, 32, 8, 128, 32000, 1e6, 1e-5, false},
+                                 {8, 2, 14336, 0, 0, 1, 1, 1, kBalance})},
     {"moe-tiny",
-     {8,
-      64,
-      192,
-      16,
-      8,
-      4,
-      256,
-      1e6,
-      1e-5,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {8, 2, 96, 0, 0, 1, 1, 1, 0.01}}},
+     WithExperts({8, 64, 192, 16, 8, 4, 256, 1e6, 1e-5, false}, {8, 2, 96, 0, 0, 1, 1, 1, 0.01})},
 };
 
 // Qwen 3's models with experts (Yang et al. 2025).
@@ -183,60 +138,12 @@ constexpr Family kQwen3Moe = {.name = "qwen3_moe",
                               .query_key_norms = true,
                               .normalizes_router = true};
 const NamedShape kQwen3Moes[] = {
-    {"qwen3-235b-a22b",
-     {94,
-      4096,
-      12288,
-      64,
-      4,
-      128,
-      151936,
-      1e6,
-      1e-6,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {128, 8, 1536, 0, 0, 1, 1, 1, kBalance}}},
-    {"qwen3-30b-a3b",
-     {48,
-      2048,
-      6144,
-      32,
-      4,
-      128,
-      151936,
-      1e6,
-      1e-6,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {128, 8, 768, 0, 0, 1, 1, 1, kBalance}}},
+    {"qwen3-235b-a22b", WithExperts({94, 4096, 12288, 64, 4, 128, 151936, 1e6, 1e-6, false},
+                                    {128, 8, 1536, 0, 0, 1, 1, 1, kBalance})},
+    {"qwen3-30b-a3b", WithExperts({48, 2048, 6144, 32, 4, 128, 151936, 1e6, 1e-6, false},
+                                  {128, 8, 768, 0, 0, 1, 1, 1, kBalance})},
     {"qwen3-moe-tiny",
-     {4,
-      64,
-      192,
-      16,
-      8,
-      4,
-      256,
-      1e6,
-      1e-6,
-      false,
-      0.02,
-      {},
-      0,
-      0,
-      0,
-      0,
-      {16, 4, 32, 0, 0, 1, 1, 1, 0.01}}},
+     WithExperts({4, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, false}, {16, 4, 32, 0, 0, 1, 1, 1, 0.01})},
 };
 
 // Gemma 3, the text models (Kamath et al. 2025): norms before and behind each part, weights of
@@ -259,7 +166,7 @@ constexpr Family kGemma3 = {.name = "gemma3_text",
                             .full_attention_every = 6};
 // Behind the columns above: positions, window, the windows' rope theta, query scalar. The sizes
 // from 4b on have not been compared with their config.json: none was at hand.
-constexpr RopeScaling kGemma3Scaling = {.factor = 8, .is_linear = true};
+constexpr RopeScaling kGemma3Scaling = {.factor = 8, .kind = RopeScalingKind::kLinear};
 const NamedShape kGemma3s[] = {
     {"gemma3-12b",
      {48, 3840, 15360, 16, 8, 256, 262208, 1e6, 1e-6, true, 0.02, kGemma3Scaling, 0, 1024, 1e4}},
@@ -270,6 +177,55 @@ const NamedShape kGemma3s[] = {
     {"gemma3-4b",
      {34, 2560, 10240, 8, 4, 256, 262208, 1e6, 1e-6, true, 0.02, kGemma3Scaling, 0, 1024, 1e4}},
     {"gemma3-tiny", {12, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true, 0.02, {}, 0, 16, 1e4}},
+};
+
+// DeepSeek-V3 (2024): multi-head latent attention; experts that a sigmoid and a bias choose, behind
+// the first layers, and shared ones.
+constexpr TensorNames kDeepSeekNames = [] {
+  TensorNames names = kLlamaNames;
+  names.key = "self_attn.kv_a_proj_with_mqa";
+  names.value = nullptr;
+  names.query_norm = "self_attn.q_a_layernorm";
+  names.key_norm = "self_attn.kv_a_layernorm";
+  names.query_down = "self_attn.q_a_proj";
+  names.query_up = "self_attn.q_b_proj";
+  names.key_value_up = "self_attn.kv_b_proj";
+  names.router = "mlp.gate";
+  names.router_bias = "mlp.gate.e_score_correction_bias";
+  names.experts = "mlp.experts";
+  names.expert_gate = "gate_proj";
+  names.expert_up = "up_proj";
+  names.expert_down = "down_proj";
+  names.shared_gate = "mlp.shared_experts.gate_proj";
+  names.shared_up = "mlp.shared_experts.up_proj";
+  names.shared_down = "mlp.shared_experts.down_proj";
+  return names;
+}();
+constexpr Family kDeepSeek = {.name = "deepseek_v3",
+                              .names = kDeepSeekNames,
+                              .latent_attention = true,
+                              .router_score = RouterScore::kSigmoid,
+                              .normalizes_router = true,
+                              .router_bias = true};
+constexpr RopeScaling kDeepSeekScaling = {.factor = 40,
+                                          .kind = RopeScalingKind::kYarn,
+                                          .high_frequency_factor = 32,
+                                          .original_positions = 4096,
+                                          .mscale = 1,
+                                          .mscale_all_dim = 1};
+// Behind the columns above: positions, window, the windows' rope theta, query scalar; rotary size,
+// query rank, key rank, value size.
+const NamedShape kDeepSeeks[] = {
+    {"deepseek-tiny",
+     WithExperts({8, 64, 192, 16, 16, 8,  256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
+                  0, 0,  0,   0,  4,  24, 16,  6},
+                 {8, 2, 48, 64, 1, 4, 2, 2.5, 0.001, 0, 0.001})},
+    {"deepseek-v3",
+     WithExperts({61, 7168, 18432, 128, 128, 192,  129280, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
+                  0,  0,    0,     0,   64,  1536, 512,    128},
+                 {256, 8, 2048, 2048, 3, 8, 4, 2.5, 0.0001, 0, 0.001})},
+    {"mla-tiny", {8, 64, 192, 16, 16, 8,  256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
+                  0, 0,  0,   0,  4,  24, 16,  6}},
 };
 
 // GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
@@ -308,8 +264,9 @@ struct FamilyShapes {
   absl::Span<const NamedShape> shapes;
 };
 const FamilyShapes kFamilies[] = {
-    {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},   {&kLlama, kLlamas}, {&kMistral, kMistrals},
-    {&kMixtral, kMixtrals}, {&kQwen2, kQwen2s}, {&kQwen3, kQwen3s}, {&kQwen3Moe, kQwen3Moes}};
+    {&kDeepSeek, kDeepSeeks}, {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
+    {&kLlama, kLlamas},       {&kMistral, kMistrals}, {&kMixtral, kMixtrals},
+    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},     {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

@@ -18,6 +18,11 @@ struct TensorNames {
   const char* attention_out;
   const char* query_norm;
   const char* key_norm;
+  // Of latent attention, where `query` stands in place of the first two where there is no query
+  // rank, and `key` makes the keys' latents and rotary elements.
+  const char* query_down;
+  const char* query_up;
+  const char* key_value_up;
   const char* attention_post_norm;  // behind the mixer
   const char* mlp_norm;
   const char* mlp_post_norm;  // behind the feed-forward network
@@ -44,6 +49,7 @@ struct Family {
   Activation activation = Activation::kSwiglu;
   bool learned_positions = false;  // a table's; else rotary
   bool query_key_norms = false;    // of each head, before rotary positions (ops/head_norm.h)
+  bool latent_attention = false;   // keys and values from low-rank latents (latent_mixer.h)
   bool post_norms = false;         // behind each part, before it is added to the residual stream
   bool scales_embedding = false;   // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;

@@ -19,8 +19,25 @@ void DeclareMixer(const BlockShape& s, const Recompute& recompute, const SetDecl
     declare(memory.heads, recompute.attention, false, "heads", heads * s.head_size);
     declare(memory.heads_rms, recompute.attention, false, "heads rms", heads);
   }
+  if (s.family->latent_attention) {
+    const int64_t ranks = s.query_rank + s.key_rank;
+    declare(memory.heads, recompute.attention, false, "latents before norms", rows * ranks);
+    declare(memory.heads_rms, recompute.attention, false, "latents rms", rows * 2);
+    declare(memory.latents, recompute.attention, true, "latents", rows * ranks);
+  }
   declare(memory.attention, recompute.attention, true, "attention", rows * s.attention_width());
   declare(memory.log_sum_exp, recompute.attention, false, "log-sum-exp", rows * s.heads);
+}
+
+template <typename T>
+void DeclareMixerGradients(const BlockShape& s, Arena& arena, MixerDeferred<T>& memory) {
+  const int64_t rows = s.rows();
+  memory.qkv = arena.Declare<T>("deferred/qkv gradient", rows * s.first_width());
+  memory.out = arena.Declare<T>("deferred/attention out gradient", rows * s.hidden);
+  if (s.family->latent_attention) {
+    memory.up = arena.Declare<T>("deferred/up gradient",
+                                 rows * (s.attention_width() + s.key_value_width()));
+  }
 }
 
 template <typename T>
@@ -149,6 +166,7 @@ void GroupedQueryMixer<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
 }
 
 CONVENE_INSTANTIATE(DeclareMixer);
+CONVENE_INSTANTIATE(DeclareMixerGradients);
 template class GroupedQueryMixer<float>;
 template class GroupedQueryMixer<BFloat16>;
 

@@ -23,6 +23,9 @@ struct MixerMemory {
   // (heads + kv_heads) head_size, and heads + kv_heads: the heads before their norms.
   ArenaBlock<T> heads;
   ArenaBlock<float> heads_rms;
+  // Of latent attention: query_rank + key_rank, one behind the other. There `heads` and `heads_rms`
+  // are what these were before their norms.
+  ArenaBlock<T> latents;
   ArenaBlock<T> attention;        // attention_width
   ArenaBlock<float> log_sum_exp;  // heads
 };
@@ -33,10 +36,15 @@ void DeclareMixer(const BlockShape& shape, const Recompute& recompute, const Set
 // The input half of a backward pass leaves this for the weight half.
 template <typename T>
 struct MixerDeferred {
-  ArenaBlock<T> qkv;       // qkv_width: the gradient
+  ArenaBlock<T> qkv;       // first_width: the gradient
+  ArenaBlock<T> up;        // of latent attention, of queries and of keys and values: the gradients
   ArenaBlock<T> out;       // hidden: the gradient
   MixerMemory<T> factors;  // what is recomputed of these
 };
+
+// Declares what lies between the halves of a backward pass, but for `factors`.
+template <typename T>
+void DeclareMixerGradients(const BlockShape& shape, Arena& arena, MixerDeferred<T>& memory);
 
 template <typename T>
 class GroupedQueryMixer final : public BlockPart<T> {

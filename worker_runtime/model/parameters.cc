@@ -84,8 +84,8 @@ class Cutter {
   }
 
   // Each rank makes the gradient of its own heads.
-  UnitTensor HeadNorm(BlockTensor role, const std::string& name) const {
-    ParameterSlice slice = Whole(name + ".weight", config_.head_size, NormStart());
+  UnitTensor HeadNorm(BlockTensor role, const std::string& name, int size) const {
+    ParameterSlice slice = Whole(name + ".weight", size, NormStart());
     slice.tp_copies = tp_size_;
     return {.slices = {std::move(slice)}, .role = role, .in_first_bucket = true};
   }
@@ -122,6 +122,7 @@ class Cutter {
   }
 
   void AddMixer(const std::string& layer, UnitSpec& unit) const;
+  void AddLatentMixer(const std::string& layer, UnitSpec& unit) const;
   void AddFeedForward(const std::string& layer, UnitSpec& unit) const;
   void AddExperts(const std::string& layer, UnitSpec& unit) const;
   // Gate and up rows of a network whose names begin with `prefix`; `gate`: null without a gate.
@@ -186,9 +187,36 @@ void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
         Same(kAttentionOutBias, layer + names_.attention_out + ".bias", Initializer::kZeros));
   }
   if (family_.query_key_norms) {
-    unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm));
-    unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm));
+    unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm, config_.head_size));
+    unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm, config_.head_size));
   }
+}
+
+// Each rank makes a part of the gradient of what all have whole: that of its own heads.
+void Cutter::AddLatentMixer(const std::string& layer, UnitSpec& unit) const {
+  const int64_t hidden = config_.hidden_size;
+  const int64_t queries = int64_t{config_.heads} * config_.head_size;
+  const int64_t plain = config_.head_size - config_.rotary_size;
+  const bool has_latents = config_.query_rank > 0;
+  const Rows whole_query = {.count = config_.query_rank, .copies = tp_size_};
+  const Rows whole_key = {.count = config_.key_rank + config_.rotary_size, .copies = tp_size_};
+  AddSplit(kQkv, kQkvBias, /*has_bias=*/false,
+           {has_latents ? ColumnParallel(layer + names_.query_down, whole_query, hidden)
+                        : ColumnParallel(layer + names_.query, {queries}, hidden),
+            ColumnParallel(layer + names_.key, whole_key, hidden)},
+           unit);
+  const auto add_up = [&](BlockTensor role, const char* name, int64_t rows, int rank) {
+    unit.tensors.push_back({.slices = {ColumnParallel(layer + name, {rows}, rank)}, .role = role});
+  };
+  if (has_latents) {
+    unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm, config_.query_rank));
+    add_up(kQueryUp, names_.query_up, queries, config_.query_rank);
+  }
+  unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm, config_.key_rank));
+  add_up(kKeyValueUp, names_.key_value_up, config_.heads * (plain + config_.value_size),
+         config_.key_rank);
+  unit.tensors.push_back(RowParallel(kAttentionOut, layer + names_.attention_out, hidden,
+                                     int64_t{config_.heads} * config_.value_size));
 }
 
 void Cutter::AddFeedForward(const std::string& layer, UnitSpec& unit) const {
@@ -254,7 +282,11 @@ UnitSpec Cutter::Block(int layer) const {
   const std::string prefix = absl::StrCat(names_.layers, ".", layer, ".");
   UnitSpec unit = {.kind = UnitKind::kBlock, .layer = layer};
   AddNorm(kAttentionNorm, kAttentionNormBias, prefix + names_.attention_norm, unit);
-  AddMixer(prefix, unit);
+  if (family_.latent_attention) {
+    AddLatentMixer(prefix, unit);
+  } else {
+    AddMixer(prefix, unit);
+  }
   AddNorm(kMlpNorm, kMlpNormBias, prefix + names_.mlp_norm, unit);
   HasExperts(config_, layer) ? AddExperts(prefix, unit) : AddFeedForward(prefix, unit);
   if (family_.post_norms) {

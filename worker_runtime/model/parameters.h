@@ -72,9 +72,11 @@ enum EmbeddingTensor {
 };
 enum BlockTensor {
   kAttentionNorm,  // (hidden)
-  // ((heads / tp + 2 max(1, kv_heads / tp)) * head_size, hidden): query, key, value rows
+  // ((heads / tp + 2 max(1, kv_heads / tp)) * head_size, hidden): query, key, value rows. Of latent
+  // attention (query_rank + key_rank + rotary_size, hidden), the same on each rank: the latents'
+  // rows and those of the keys' rotary elements; without a query rank the rank's query rows.
   kQkv,
-  kAttentionOut,  // (hidden, heads / tp * head_size)
+  kAttentionOut,  // (hidden, heads / tp * head_size), of latent attention value_size
   kMlpNorm,       // (hidden)
   kGateUp,        // (2 ffn / tp, hidden): gate rows, up rows
   kDown,          // (hidden, ffn / tp)
@@ -86,12 +88,16 @@ enum BlockTensor {
   kMlpNormBias,
   kGateUpBias,
   kDownBias,
-  kQueryNorm,          // (head_size)
-  kKeyNorm,            // (head_size)
+  kQueryNorm,          // (head_size), of latent attention (query_rank)
+  kKeyNorm,            // (head_size), of latent attention (key_rank)
   kAttentionPostNorm,  // (hidden)
   kMlpPostNorm,        // (hidden)
-  kRouter,             // (experts, hidden)
-  kRouterBias,         // (experts)
+  // Of latent attention: (heads / tp * head_size, query_rank), and (heads / tp * (head_size -
+  // rotary_size + value_size), key_rank): for each head key rows, value rows.
+  kQueryUp,
+  kKeyValueUp,
+  kRouter,      // (experts, hidden)
+  kRouterBias,  // (experts)
   // With experts kGateUp and kDown are the shared experts'.
   kExpertGateUp,  // (experts / ep, 2 ffn / tp, hidden): each expert's gate rows, up rows
   kExpertDown,    // (experts / ep, hidden, ffn / tp)

@@ -159,6 +159,7 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       attention_({.local = shape_.attention(),
                   .cut = cut_,
                   .ropes = RopesOf(options.config),
+                  .rotary_size = shape_.rotary_size,
                   .overlaps = options.overlaps},
                  cp_, device, arena),
       summands_(ChunkedRows::Summands(shape_.rows(), shape_.hidden, tp_)) {

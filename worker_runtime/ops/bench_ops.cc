@@ -131,7 +131,7 @@ void AddTurnsAndActivations(const BenchInputs& in, std::vector<BenchOp>& ops) {
   const double turned_bytes = sizeof(T) * static_cast<double>(s.rows) * turned * s.head_size;
   ops.push_back({"rope_apply (queries and keys)", 2 * turned_bytes, [=](Pieces& set) {
                    RopeApply(s.rows / s.sequence_length, s.sequence_length, turned, s.head_size,
-                             stride, in.cosines, in.sines, nullptr, nullptr, false,
+                             s.head_size, stride, in.cosines, in.sines, nullptr, nullptr, false,
                              set.Take<T>(int64_t{s.rows} * stride), in.stream);
                  }});
   const int64_t size = int64_t{s.rows} * s.ffn;

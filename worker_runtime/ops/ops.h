@@ -12,6 +12,7 @@
 #include "worker_runtime/ops/float8.h"
 #include "worker_runtime/ops/grouped_matmul.h"
 #include "worker_runtime/ops/head_norm.h"
+#include "worker_runtime/ops/latent_heads.h"
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/muon.h"

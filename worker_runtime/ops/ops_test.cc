@@ -142,19 +142,23 @@ TEMPLATE_TEST_CASE("the residual addition within RMSNorm is the addition, then R
 TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, and turns back", "",
                    float, BFloat16) {
   struct Shape {
-    int batch, sequence_length, heads, head_size, row_stride;
+    int batch, sequence_length, heads, head_size, turned, row_stride;
   };
-  for (const Shape& shape : std::vector<Shape>{
-           {1, 1, 1, 2, 2}, {2, 3, 1, 4, 9}, {1, 33, 3, 6, 20}, {2, 65, 4, 64, 400}}) {
+  for (const Shape& shape : std::vector<Shape>{{1, 1, 1, 2, 2, 2},
+                                               {2, 3, 1, 4, 4, 9},
+                                               {1, 33, 3, 6, 6, 20},
+                                               {2, 9, 3, 11, 6, 40},
+                                               {2, 65, 4, 64, 64, 400}}) {
     const int batch = shape.batch;
     const int sequence_length = shape.sequence_length;
     const int heads = shape.heads;
     const int head_size = shape.head_size;
+    const int turned = shape.turned;
     const int row_stride = shape.row_stride;
-    CAPTURE(batch, sequence_length, heads, head_size);
-    const size_t angles = static_cast<size_t>(sequence_length) * head_size / 2;
+    CAPTURE(batch, sequence_length, heads, head_size, turned);
+    const size_t angles = static_cast<size_t>(sequence_length) * turned / 2;
     std::vector<float> cosines(angles), sines(angles);
-    RopeTable(sequence_length, head_size, 10000.0, cosines.data(), sines.data());
+    RopeTable(sequence_length, turned, 10000.0, cosines.data(), sines.data());
     const auto x =
         NumbersOf<TestType>(static_cast<size_t>(batch) * sequence_length * row_stride, 1);
     const auto begins = testing::DocumentBegins(batch, sequence_length, {2, 1, 7});
@@ -164,8 +168,8 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
     const auto turn = [&](bool inverse, std::vector<TestType>& y,
                           const int32_t* document_begin = nullptr,
                           const int32_t* positions = nullptr) {
-      RopeApply(batch, sequence_length, heads, head_size, row_stride, cosines.data(), sines.data(),
-                positions, document_begin, inverse, y.data(), AnyStream());
+      RopeApply(batch, sequence_length, heads, head_size, turned, row_stride, cosines.data(),
+                sines.data(), positions, document_begin, inverse, y.data(), AnyStream());
     };
     for (const int way : {0, 1, 2, 3, 4, 5, 6, 7}) {
       const bool inverse = way % 2 == 1;
@@ -181,10 +185,10 @@ TEMPLATE_TEST_CASE("RoPE agrees with the reference, leaves the rest of the row, 
           [&](auto zero) {
             using Real = decltype(zero);
             std::vector<Real> cosines(angles), sines(angles);
-            reference::RopeTable<Real>(sequence_length, head_size, 10000.0, cosines.data(),
+            reference::RopeTable<Real>(sequence_length, turned, 10000.0, cosines.data(),
                                        sines.data());
             Outputs<Real> y = {As<Real>(x)};
-            reference::RopeApply<Real>(batch, sequence_length, heads, head_size, row_stride,
+            reference::RopeApply<Real>(batch, sequence_length, heads, head_size, turned, row_stride,
                                        cosines.data(), sines.data(), positions, document_begin,
                                        inverse, y[0].data());
             return y;

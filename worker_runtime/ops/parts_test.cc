@@ -9,6 +9,7 @@
 #include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/head_norm.h"
+#include "worker_runtime/ops/latent_heads.h"
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/testing/op_arrays.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
@@ -362,6 +363,87 @@ TEMPLATE_TEST_CASE("GELU, alone and as a gate, agrees with the reference", "", f
             return d;
           });
     }
+  }
+}
+
+// In attention's order element i of a head stands here in its query, and the rotary ones `plain`
+// earlier in the rotary key.
+int InLatentQuery(const LatentHeads& s, int i) {
+  if (i >= s.rotary) return i - s.rotary;
+  return s.plain + (i < s.rotary / 2 ? 2 * i : 2 * i - s.rotary + 1);
+}
+
+// Visits all elements of attention's queries, keys and values: where the element stands there and
+// in which input (0: queries, 1: keys and values, 2: the rotary key; -1: it is 0), and where.
+template <typename Visit>
+void ForLatentElements(const LatentHeads& s, int query_stride, int rotary_stride,
+                       const Visit& visit) {
+  const int size = s.head_size();
+  for (int row = 0; row < s.rows; ++row) {
+    for (int head = 0; head < s.heads; ++head) {
+      for (int i = 0; i < size; ++i) {
+        const int there = InLatentQuery(s, i);
+        const int query = (row * 3 * s.heads + head) * size + i;
+        const int key_value = (row * s.heads + head) * (s.plain + s.value);
+        visit(query, 0, row * query_stride + head * size + there);
+        if (i < s.rotary) {
+          visit(query + s.heads * size, 2, row * rotary_stride + there - s.plain);
+        } else {
+          visit(query + s.heads * size, 1, key_value + there);
+        }
+        visit(query + 2 * s.heads * size, i < s.value ? 1 : -1, key_value + s.plain + i);
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("latent heads are put together for attention, and taken apart", "", float,
+                   BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const std::pair<LatentHeads, int> cases[] = {{{1, 1, 0, 2, 1}, 0},
+                                               {{5, 3, 4, 2, 3}, 7},
+                                               {{2, 4, 5, 6, 11}, 1},
+                                               {{3, 20, 128, 64, 128}, 0}};
+  for (const auto& [s, more] : cases) {
+    CAPTURE(s.rows, s.heads, s.plain, s.rotary, s.value, more);
+    const int query_stride = s.heads * s.head_size() + more;
+    const int rotary_stride = s.rotary + more;
+    const size_t width = size_t{3} * s.rows * s.heads * s.head_size();
+    const std::vector<float> inputs[] = {
+        NumbersOf<TestType>(size_t{1} * s.rows * query_stride, 1),
+        NumbersOf<TestType>(size_t{1} * s.rows * s.heads * (s.plain + s.value), 2),
+        NumbersOf<TestType>(size_t{1} * s.rows * rotary_stride, 3)};
+    std::vector<float> expected(width);
+    const Array<TestType> queries(inputs[0]), keys_values(inputs[1]), rotary_key(inputs[2]);
+    ForLatentElements(s, query_stride, rotary_stride, [&](int place, int input, int there) {
+      if (input >= 0) expected[place] = inputs[input][there];
+    });
+    const Array<TestType> qkv(Poison(width));
+    LatentHeadsForward(s, queries.data(), query_stride, keys_values.data(), rotary_key.data(),
+                       rotary_stride, qkv.data(), TheStream());
+    CHECK(qkv.Fetch() == expected);
+    // Between the rows nothing changes.
+    const auto dqkv = NumbersOf<TestType>(width, 4);
+    const Array<TestType> dqkv_there(dqkv);
+    Compare<TestType>(
+        kBackward,
+        [&] {
+          LatentHeadsBackward(s, dqkv_there.data(), queries.data(), query_stride,
+                              keys_values.data(), rotary_key.data(), rotary_stride, TheStream());
+          return Outputs<float>{queries.Fetch(), keys_values.Fetch(), rotary_key.Fetch()};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> d = {As<Real>(inputs[0]), As<Real>(inputs[1]), As<Real>(inputs[2])};
+          const auto for_places = [&](const auto& change) {
+            ForLatentElements(s, query_stride, rotary_stride, [&](int place, int input, int there) {
+              if (input >= 0) change(d[input][there], static_cast<Real>(dqkv[place]));
+            });
+          };
+          for_places([](Real& gradient, Real) { gradient = 0; });
+          for_places([](Real& gradient, Real part) { gradient += part; });
+          return d;
+        });
   }
 }
 

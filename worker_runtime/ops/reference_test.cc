@@ -107,8 +107,8 @@ TEST_CASE("RoPE's inverse is its slope's transpose") {
   const int32_t begins[] = {0, 0, 2, 2};
   const int32_t* document_begin = nullptr;
   const auto turn = [&](Vector x, bool inverse) {
-    reference::RopeApply(1, sequence_length, heads, head_size, heads * head_size, cosines.data(),
-                         sines.data(), nullptr, document_begin, inverse, x.data());
+    reference::RopeApply(1, sequence_length, heads, head_size, head_size, heads * head_size,
+                         cosines.data(), sines.data(), nullptr, document_begin, inverse, x.data());
     return x;
   };
   for (const int32_t* const documents : {static_cast<const int32_t*>(nullptr), begins + 0}) {

@@ -63,8 +63,49 @@ TEST_CASE("without scaling the frequencies are powers of theta, and the table tu
 
 TEST_CASE("a linear scaling divides every frequency") {
   const std::vector<double> plain = RopeFrequencies(16, 10000, {});
-  const std::vector<double> scaled = RopeFrequencies(16, 10000, {.factor = 8, .is_linear = true});
+  const std::vector<double> scaled =
+      RopeFrequencies(16, 10000, {.factor = 8, .kind = RopeScalingKind::kLinear});
   for (size_t i = 0; i < plain.size(); ++i) CHECK(scaled[i] == plain[i] / 8);
+}
+
+// Qwen's and DeepSeek-V3's YaRN: the bounds and the values of transformers 5.23.
+TEST_CASE("YaRN's frequencies and scales are Hugging Face's") {
+  const RopeScaling qwen = {.factor = 4,
+                            .kind = RopeScalingKind::kYarn,
+                            .high_frequency_factor = 32,
+                            .original_positions = 32768};
+  const std::vector<double> plain = RopeFrequencies(128, 1e6, {});
+  const std::vector<double> frequencies = RopeFrequencies(128, 1e6, qwen);
+  CheckFrequencies(frequencies,
+                   {{23, plain[23]}, {31, 8.029597e-4}, {40, 4.445699e-5}, {41, plain[41] / 4}});
+  CHECK(frequencies[24] < plain[24]);
+  CHECK(frequencies[39] > plain[39] / 4 * 1.1);
+  CHECK(RopeAmplitude(qwen) == Approx(1.1386294).epsilon(1e-7));
+  const RopeScaling deepseek = {.factor = 40,
+                                .kind = RopeScalingKind::kYarn,
+                                .high_frequency_factor = 32,
+                                .original_positions = 4096,
+                                .mscale = 1,
+                                .mscale_all_dim = 1};
+  const std::vector<double> turned = RopeFrequencies(64, 1e4, deepseek);
+  const std::vector<double> of_deepseek = RopeFrequencies(64, 1e4, {});
+  CHECK(turned[10] == of_deepseek[10]);
+  CHECK(turned[11] < of_deepseek[11]);
+  CHECK(turned[22] > of_deepseek[22] / 40 * 1.1);
+  CHECK(turned[23] == Approx(of_deepseek[23] / 40).epsilon(1e-12));
+  CHECK(RopeAmplitude(deepseek) == 1);
+  CHECK(std::pow(YarnScale(deepseek, 1), 2) / std::sqrt(192) == Approx(0.1352338).epsilon(1e-6));
+  RopeScaling uneven = deepseek;
+  uneven.mscale = 0.5;
+  CHECK(RopeAmplitude(uneven) == Approx(YarnScale(deepseek, 0.5) / YarnScale(deepseek, 1)));
+  uneven.mscale_all_dim = 0;  // then neither counts
+  CHECK(RopeAmplitude(uneven) == YarnScale(deepseek, 1));
+  uneven.amplitude = 0.75;
+  CHECK(RopeAmplitude(uneven) == 0.75);
+  std::vector<float> cosines(2 * 32), sines(2 * 32);
+  RopeTable(2, 64, 1e4, cosines.data(), sines.data(), uneven);
+  CHECK(cosines[0] == 0.75f);
+  CHECK(sines[32] == static_cast<float>(0.75 * std::sin(1)));
 }
 
 }  // namespace

@@ -43,6 +43,38 @@ absl::Status TakeInt(const Message& config, const std::string& key, int64_t mini
   return absl::OkStatus();
 }
 
+template <typename Enum>
+using Words = std::initializer_list<std::pair<const char*, Enum>>;
+
+template <typename Enum>
+absl::Status ToWord(const char* key, const std::string& text, Enum* value,
+                    Words<std::common_type_t<Enum>> words) {
+  for (const auto& [word, meaning] : words) {
+    if (text != word) continue;
+    *value = meaning;
+    return absl::OkStatus();
+  }
+  const auto append = [](std::string* list, const auto& word) { list->append(word.first); };
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(words, ", ", append)));
+}
+
+// Another type than the named model's starts from that type's usual bounds.
+absl::Status ResolveScalingType(const ModelShape& shape, RopeScaling* scaling) {
+  if (!shape.has_rope_scaling_type()) return absl::OkStatus();
+  const RopeScalingKind named = scaling->kind;
+  CONVENE_RETURN_IF_ERROR(ToWord("rope_scaling_type", shape.rope_scaling_type(), &scaling->kind,
+                                 {{"llama3", RopeScalingKind::kLlama3},
+                                  {"linear", RopeScalingKind::kLinear},
+                                  {"yarn", RopeScalingKind::kYarn}}));
+  if (scaling->kind == named) return absl::OkStatus();
+  *scaling = {.factor = scaling->factor,
+              .kind = scaling->kind,
+              .high_frequency_factor = scaling->kind == RopeScalingKind::kYarn ? 32.0 : 4.0,
+              .original_positions = scaling->original_positions};
+  return absl::OkStatus();
+}
+
 // Refuses keys that would change nothing in a model of this family.
 absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model,
                                const ModelShape& shape) {
@@ -51,16 +83,28 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
   constexpr char kLinear[] = "divides all rotary frequencies by one factor";
   const char* const of_all_ropes = family.learned_positions ? kLearned : nullptr;
   const char* const of_experts = model.experts.count > 0 ? nullptr : "has no experts";
-  const char* const of_llama3 = model.rope_scaling.is_linear ? kLinear : of_all_ropes;
+  const char* const of_llama3 =
+      model.rope_scaling.kind == RopeScalingKind::kLinear ? kLinear : of_all_ropes;
+  const char* const of_latents =
+      family.latent_attention ? nullptr : "has no attention with latents";
+  const bool is_scaled = model.rope_scaling.factor != 1 || shape.has_rope_scaling_factor();
   const struct {
     const char* key;
     bool is_set;
     const char* why_not;  // null: the key counts
   } keys[] = {{"rope_theta", shape.has_rope_theta(), of_all_ropes},
               {"rope_scaling_factor", shape.has_rope_scaling_factor(), of_all_ropes},
+              {"rope_scaling_type", shape.has_rope_scaling_type(),
+               is_scaled ? of_all_ropes : "has no rope_scaling_factor above 1"},
               {"rope_low_frequency_factor", shape.has_rope_low_frequency_factor(), of_llama3},
               {"rope_high_frequency_factor", shape.has_rope_high_frequency_factor(), of_llama3},
               {"rope_original_positions", shape.has_rope_original_positions(), of_llama3},
+              {"rotary_size", shape.has_rotary_size(), of_all_ropes},
+              {"query_rank", shape.has_query_rank(), of_latents},
+              {"key_rank", shape.has_key_rank(), of_latents},
+              {"value_size", shape.has_value_size(), of_latents},
+              {"kv_heads", shape.has_kv_heads(),
+               family.latent_attention ? "makes a key and a value for each query head" : nullptr},
               {"positions", shape.has_positions(),
                family.learned_positions ? nullptr : "has rotary positions, and no table of them"},
               {"sliding_window", shape.has_sliding_window(),
@@ -69,12 +113,12 @@ absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model
               {"experts_per_token", shape.has_experts_per_token(), of_experts},
               {"expert_ffn_size", shape.has_expert_ffn_size(), of_experts},
               {"shared_ffn_size", shape.has_shared_ffn_size(),
-               family.names.shared_up != nullptr ? nullptr : "has no shared experts"},
+               family.names.shared_up != nullptr ? of_experts : "has no shared experts"},
               {"first_dense_layers", shape.has_first_dense_layers(), of_experts},
               {"router_balance_loss", shape.has_router_balance_loss(), of_experts},
               {"router_z_loss", shape.has_router_z_loss(), of_experts},
               {"router_bias_rate", shape.has_router_bias_rate(),
-               family.router_bias ? nullptr : "has no router with a bias"},
+               family.router_bias ? of_experts : "has no router with a bias"},
               {"expert_memory_factor", shape.has_expert_memory_factor(), of_experts}};
   for (const auto& [key, is_set, why_not] : keys) {
     if (!is_set || why_not == nullptr) continue;
@@ -101,10 +145,13 @@ absl::Status ChangeExperts(const ModelShape& shape, ExpertConfig* experts) {
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
   CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
+  RopeScaling& scaling = model.rope_scaling;
+  CONVENE_RETURN_IF_ERROR(ResolveScalingType(shape, &scaling));
   CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
   CONVENE_RETURN_IF_ERROR(TakeInt(shape, "sliding_window", 0, &model.sliding_window));
   CONVENE_RETURN_IF_ERROR(ChangeExperts(shape, &model.experts));
-  RopeScaling& scaling = model.rope_scaling;
+  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "rotary_size", 0, &model.rotary_size));
+  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "query_rank", 0, &model.query_rank));
   const std::pair<const char*, int*> sizes[] = {
       {"layers", &model.layers},
       {"hidden_size", &model.hidden_size},
@@ -112,10 +159,13 @@ absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelSha
       {"heads", &model.heads},
       {"kv_heads", &model.kv_heads},
       {"head_size", &model.head_size},
+      {"key_rank", &model.key_rank},
+      {"value_size", &model.value_size},
       {"vocabulary_size", &model.vocabulary_size},
       {"positions", &model.positions},
       {"rope_original_positions", &scaling.original_positions}};
   for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
+  if (model.family->latent_attention) model.kv_heads = model.heads;
   if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
   if (shape.has_rope_scaling_factor()) scaling.factor = shape.rope_scaling_factor();
   if (shape.has_rope_low_frequency_factor()) {
@@ -145,22 +195,6 @@ absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
   if (std::filesystem::is_directory(resume, ignored)) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(
       "resume \"", resume, "\" is no directory; it can be auto, none or a checkpoint's directory"));
-}
-
-template <typename Enum>
-using Words = std::initializer_list<std::pair<const char*, Enum>>;
-
-template <typename Enum>
-absl::Status ToWord(const char* key, const std::string& text, Enum* value,
-                    Words<std::common_type_t<Enum>> words) {
-  for (const auto& [word, meaning] : words) {
-    if (text != word) continue;
-    *value = meaning;
-    return absl::OkStatus();
-  }
-  const auto append = [](std::string* list, const auto& word) { list->append(word.first); };
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(words, ", ", append)));
 }
 
 absl::Status ResolveRecompute(const TrainConfig& config, int layers, Recompute* recompute) {

@@ -70,12 +70,49 @@ TEST_CASE("a key that would change nothing in the model's family is refused") {
           "sliding_window changes nothing: the model qwen3-tiny has no layers with a window");
   refuses("gemma3-4b", "--rope-low-frequency-factor", "2",
           "rope_low_frequency_factor changes nothing: the model gemma3-4b divides all");
+  refuses("llama-tiny", "--rope-scaling-type", "yarn",
+          "rope_scaling_type changes nothing: the model llama-tiny has no rope_scaling_factor");
+  refuses("llama-tiny", "--rope-scaling-type", "ntk",
+          "rope_scaling_type is \"ntk\"; it can be llama3, linear, yarn");
+  refuses("gpt2-tiny", "--rotary-size", "2", "rotary_size changes nothing");
+  for (const char* flag : {"--query-rank", "--key-rank", "--value-size"}) {
+    refuses("llama-tiny", flag, "4", "changes nothing: the model llama-tiny has no attention with");
+  }
+  refuses("mla-tiny", "--kv-heads", "4",
+          "kv_heads changes nothing: the model mla-tiny makes a key");
   CHECK(
       Options({"--data", "a.txt", "--model", "gpt2-tiny", "--positions", "512"}).model.positions ==
       512);
   CHECK(Options({"--data", "a.txt", "--model", "gemma3-4b", "--sliding-window", "64",
                  "--rope-scaling-factor", "4"})
             .model.sliding_window == 64);
+}
+
+TEST_CASE("a scaling of rotary positions may be another than the named model's") {
+  const auto scaling = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--data", "a.txt"});
+    return Options(flags).model.rope_scaling;
+  };
+  CHECK(scaling({"--model", "qwen3-8b", "--rope-scaling-type", "yarn", "--rope-scaling-factor", "4",
+                 "--rope-original-positions", "32768"}) ==
+        RopeScaling{.factor = 4,
+                    .kind = RopeScalingKind::kYarn,
+                    .high_frequency_factor = 32,
+                    .original_positions = 32768});
+  CHECK(scaling({"--model", "llama-3.2-1b", "--rope-scaling-type", "linear"}) ==
+        RopeScaling{.factor = 32, .kind = RopeScalingKind::kLinear});
+  // The named model's own type keeps all of it.
+  CHECK(scaling({"--model", "mla-tiny", "--rope-scaling-type", "yarn"}).mscale_all_dim == 1);
+}
+
+TEST_CASE("latent attention has its own sizes, and as many heads of keys as of queries") {
+  const ModelConfig model =
+      Options({"--data", "a.txt", "--model", "mla-tiny", "--heads", "8", "--query-rank", "0",
+               "--key-rank", "12", "--rotary-size", "2", "--value-size", "4"})
+          .model;
+  CHECK(model.kv_heads == 8);
+  CHECK(std::vector{model.query_rank, model.key_rank, model.rotary_size, model.value_size} ==
+        std::vector{0, 12, 2, 4});
 }
 
 TEST_CASE("data are what their keys say, and texts of bytes where nothing is said") {

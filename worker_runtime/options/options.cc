@@ -213,6 +213,11 @@ absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layou
 absl::Status ValidateFloat8(const TrainOptions& options, const Layout& layout) {
   if (!options.float8) return absl::OkStatus();
   const ModelConfig& model = options.model;
+  if (model.family->latent_attention) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision fp8 knows no latent attention, which ", options.model_name,
+                     " has; precision can be bf16 or fp32"));
+  }
   const int64_t heads = model.heads / layout.tp;
   const int64_t kv_heads = std::max(1, model.kv_heads / layout.tp);
   const struct {

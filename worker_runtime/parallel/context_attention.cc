@@ -108,7 +108,7 @@ void ContextAttention<T>::Bind() {
     const RopeKind& rope = options_.ropes[i];
     std::vector<float> host_cosines(angles());
     std::vector<float> host_sines(angles());
-    RopeTable(cut_.sequence_length, local_.head_size, rope.theta, host_cosines.data(),
+    RopeTable(cut_.sequence_length, options_.rotary_size, rope.theta, host_cosines.data(),
               host_sines.data(), rope.scaling);
     const size_t bytes = host_cosines.size() * sizeof(float);
     device_.Copy(host_cosines.data(), At(cosines_) + i * angles(), bytes, device_.compute());
@@ -132,8 +132,8 @@ void ContextAttention<T>::Rotate(const LayerAttention& layer, const Documents& d
   if (options_.ropes.empty()) return;
   const int64_t table = layer.rope * angles();
   RopeApply(op_.batch, op_.sequence_length, op_.heads + op_.kv_heads, op_.head_size,
-            op_.qkv_width(), At(cosines_) + table, At(sines_) + table, Positions(cut_.rank),
-            documents.begin, inverse, qkv, stream);
+            options_.rotary_size, op_.qkv_width(), At(cosines_) + table, At(sines_) + table,
+            Positions(cut_.rank), documents.begin, inverse, qkv, stream);
 }
 
 template <typename T>

@@ -47,6 +47,7 @@ class ContextAttention {
     AttentionShape local;  // of this rank's tokens and heads
     ContextCut cut;
     std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
+    int rotary_size = 0;          // so many elements of a head are turned, from the first on
     bool overlaps = true;         // a ring's messages travel beside the arithmetic
   };
 
@@ -83,7 +84,7 @@ class ContextAttention {
   const int32_t* Positions(int owner) const;
   void Rotate(const LayerAttention& layer, const Documents& documents, bool inverse, T* qkv,
               Stream& stream) const;
-  int64_t angles() const { return int64_t{cut_.sequence_length} * local_.head_size / 2; }
+  int64_t angles() const { return int64_t{cut_.sequence_length} * options_.rotary_size / 2; }
   void PackKeys(const T* qkv, T* keys, Stream& stream) const;
 
   // All tokens' heads of this rank from all heads of its tokens, and back; in place is fine.

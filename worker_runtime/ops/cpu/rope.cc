@@ -14,9 +14,9 @@ namespace {
 constexpr double kNanoseconds = 0.2;  // a pair
 
 template <typename T>
-CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, const float* sines,
-                                float sign, T* row) {
-  const int half = head_size / 2;
+CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, int turned, const float* cosines,
+                                const float* sines, float sign, T* row) {
+  const int half = turned / 2;
   for (int head = 0; head < heads; ++head) {
     T* low = row + static_cast<ptrdiff_t>(head) * head_size;
     T* high = low + half;
@@ -34,18 +34,18 @@ CONVENE_CPU_CLONES void TurnRow(int heads, int head_size, const float* cosines, 
 }  // namespace
 
 template <typename T>
-void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
+void RopeApply(int batch, int sequence_length, int heads, int head_size, int turned, int row_stride,
                const float* cosines, const float* sines, const int32_t* positions,
                const int32_t* document_begin, bool inverse, T* x, Stream& /*stream*/) {
   const int rows = batch * sequence_length;
-  const int half = head_size / 2;
+  const int half = turned / 2;
   const double pairs = static_cast<double>(rows) * heads * half;
   ForPieces(kNanoseconds * pairs, rows, [=](int64_t row) {
     const int64_t token = row % sequence_length;
     const int position = (positions == nullptr ? token : positions[token]) -
                          (document_begin == nullptr ? 0 : document_begin[row]);
     const ptrdiff_t angles = static_cast<ptrdiff_t>(position) * half;
-    TurnRow(heads, head_size, cosines + angles, sines + angles, inverse ? -1.0f : 1.0f,
+    TurnRow(heads, head_size, turned, cosines + angles, sines + angles, inverse ? -1.0f : 1.0f,
             x + row * row_stride);
   });
 }

@@ -515,7 +515,7 @@ TEST_CASE("ops on the GPU without rows or elements do nothing") {
   cuda::RmsNormAgain<float>(0, 8, none, none, 0, none, none, stream);
   cuda::RmsNormBackward<float>(0, 8, none, none, 0, none, none, false, none, false, none,
                                Workspace(), stream);
-  cuda::RopeApply<float>(0, 4, 1, 2, 2, none, none, nullptr, nullptr, false, none, stream);
+  cuda::RopeApply<float>(0, 4, 1, 2, 2, 2, none, none, nullptr, nullptr, false, none, stream);
   cuda::ActivationForward<float>(Activation::kSwiglu, 0, 8, none, none, stream);
   cuda::ActivationBackward<float>(Activation::kSwiglu, 0, 8, none, none, none, stream);
   cuda::EmbeddingForward<float>(0, 8, 0, 8, nullptr, none, false, none, stream);

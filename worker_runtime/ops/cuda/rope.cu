@@ -16,7 +16,8 @@ struct Arguments {
   int64_t rows;
   int sequence_length;
   int heads;
-  int half;  // of a head
+  int head_size;
+  int half;  // of a head's turned elements
   int row_stride;
   int items;
   const float* cosines;
@@ -50,7 +51,7 @@ __device__ __forceinline__ void TurnItem(const Arguments<T>& a, const Floats<kWi
 #pragma unroll
   for (int h = 0; h < kHeadsPerItem; ++h) {
     if (head + h >= a.heads) break;
-    const T* from = low_of_head_0 + int64_t{head + h} * 2 * a.half;
+    const T* from = low_of_head_0 + int64_t{head + h} * a.head_size;
     low[h] = Load<kWidth>(from);
     high[h] = Load<kWidth>(from + a.half);
   }
@@ -67,7 +68,7 @@ __device__ __forceinline__ void TurnItem(const Arguments<T>& a, const Floats<kWi
       after_low[j] = before_low[j] * cosines[j] - before_high[j] * sine;
       after_high[j] = before_high[j] * cosines[j] + before_low[j] * sine;
     }
-    T* to = low_of_head_0 + int64_t{head + h} * 2 * a.half;
+    T* to = low_of_head_0 + int64_t{head + h} * a.head_size;
     Store(Pack<T>(after_low), to);
     Store(Pack<T>(after_high), to + a.half);
   }
@@ -100,20 +101,21 @@ __global__ void __launch_bounds__(kTileThreads, kTurnBlocks<T>) Turn(const Argum
 }  // namespace
 
 template <typename T>
-void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
+void RopeApply(int batch, int sequence_length, int heads, int head_size, int turned, int row_stride,
                const float* cosines, const float* sines, const int32_t* positions,
                const int32_t* document_begin, bool inverse, T* x, Stream& stream) {
-  const int half = head_size / 2;
+  const int half = turned / 2;
   const int64_t rows = int64_t{batch} * sequence_length;
   if (rows == 0 || heads == 0 || half == 0) return;
   // The upper half of a head, the next head and the next row are all whole accesses away.
-  const bool wide =
-      IsWide<T>(half, {x}) && row_stride % kWide<T> == 0 && IsWide<float>(half, {cosines, sines});
+  const bool wide = IsWide<T>(half, {x}) && head_size % kWide<T> == 0 &&
+                    row_stride % kWide<T> == 0 && IsWide<float>(half, {cosines, sines});
   const int width = wide ? kWide<T> : 1;
   const RopeGeometry g = MakeRopeGeometry(rows, heads, half / width, kHeadsPerItem);
   const Arguments<T> a = {.rows = rows,
                           .sequence_length = sequence_length,
                           .heads = heads,
+                          .head_size = head_size,
                           .half = half,
                           .row_stride = row_stride,
                           .items = g.items,

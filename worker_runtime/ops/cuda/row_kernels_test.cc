@@ -192,12 +192,20 @@ size_t ChangedBehindHeads(const std::vector<float>& after, const std::vector<flo
   return changed;
 }
 
+// Tokens at other places than they lie at, the document's start at or before each.
+std::vector<int32_t> MovedTokens(int count) {
+  std::vector<int32_t> moved(count);
+  for (int i = 0; i < count; ++i) moved[i] = (i + count) / 2;
+  return moved;
+}
+
 TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the rest of the row", "",
                    float, BFloat16) {
   if (!HasGpuOrSkips()) return;
   struct Case {
     int batch, sequence_length, heads, head_size, row_stride;
     size_t offset = 0;
+    int not_turned = 0;  // of a head
   };
   for (const Case& shape : std::vector<Case>{{1, 1, 1, 2, 2},
                                              {2, 3, 1, 4, 9},
@@ -207,21 +215,22 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
                                              {1, 7, 40, 64, 3075},
                                              {1, 5, 6, 128, 1024, 1},
                                              {1, 3, 140, 128, 18432},
-                                             {2, 300, 2, 16, 48}}) {
+                                             {2, 300, 2, 16, 48},
+                                             {1, 9, 3, 11, 40, 0, 5},
+                                             {1, 7, 40, 192, 23040, 0, 128}}) {
     CAPTURE(shape.batch, shape.sequence_length, shape.heads, shape.head_size, shape.row_stride,
             shape.offset);
-    const size_t angles = static_cast<size_t>(shape.sequence_length) * shape.head_size / 2;
+    const int turned = shape.head_size - shape.not_turned;
+    const size_t angles = static_cast<size_t>(shape.sequence_length) * turned / 2;
     std::vector<float> cosines(angles);
     std::vector<float> sines(angles);
-    reference::RopeTable<float>(shape.sequence_length, shape.head_size, 10000.0, cosines.data(),
+    reference::RopeTable<float>(shape.sequence_length, turned, 10000.0, cosines.data(),
                                 sines.data());
     const size_t size = static_cast<size_t>(shape.batch) * shape.sequence_length * shape.row_stride;
     const auto x = NumbersOf<TestType>(size, 1);
     const auto begins =
         worker::testing::DocumentBegins(shape.batch, shape.sequence_length, {2, 1, 7});
-    // Tokens at other places than they lie at, the document's start at or before each.
-    std::vector<int32_t> moved(shape.sequence_length);
-    for (int i = 0; i < shape.sequence_length; ++i) moved[i] = (i + shape.sequence_length) / 2;
+    const auto moved = MovedTokens(shape.sequence_length);
     for (const int way : {0, 1, 2, 3, 6, 7}) {
       const bool inverse = way % 2 == 1;
       const bool packed = way >= 2;
@@ -234,10 +243,11 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
             OnGpu<float> cosines_there(cosines);
             OnGpu<float> sines_there(sines);
             OnGpu<TestType> y = Put<TestType>(x, shape.offset);
-            cuda::RopeApply(
-                shape.batch, shape.sequence_length, shape.heads, shape.head_size, shape.row_stride,
-                cosines_there.data(), sines_there.data(), is_moved ? moved_there.data() : nullptr,
-                packed ? begins_there.data() : nullptr, inverse, y.data(), Gpu().compute());
+            cuda::RopeApply(shape.batch, shape.sequence_length, shape.heads, shape.head_size,
+                            turned, shape.row_stride, cosines_there.data(), sines_there.data(),
+                            is_moved ? moved_there.data() : nullptr,
+                            packed ? begins_there.data() : nullptr, inverse, y.data(),
+                            Gpu().compute());
             const std::vector<float> result = Load(y.Read());
             CHECK(ChangedBehindHeads(result, x, shape.row_stride, shape.heads * shape.head_size) ==
                   0);
@@ -247,12 +257,13 @@ TEMPLATE_TEST_CASE("RoPE on the GPU agrees with the reference and leaves the res
             using Real = decltype(zero);
             std::vector<Real> exact_cosines(angles);
             std::vector<Real> exact_sines(angles);
-            reference::RopeTable<Real>(shape.sequence_length, shape.head_size, 10000.0,
-                                       exact_cosines.data(), exact_sines.data());
+            reference::RopeTable<Real>(shape.sequence_length, turned, 10000.0, exact_cosines.data(),
+                                       exact_sines.data());
             Outputs<Real> y = {As<Real>(x)};
             reference::RopeApply<Real>(shape.batch, shape.sequence_length, shape.heads,
-                                       shape.head_size, shape.row_stride, exact_cosines.data(),
-                                       exact_sines.data(), is_moved ? moved.data() : nullptr,
+                                       shape.head_size, turned, shape.row_stride,
+                                       exact_cosines.data(), exact_sines.data(),
+                                       is_moved ? moved.data() : nullptr,
                                        packed ? begins.data() : nullptr, inverse, y[0].data());
             return y;
           });

@@ -61,6 +61,7 @@ class Golden {
   std::string TinyOfFamily() const {
     const std::string family =
         HasMetadata("family") ? Item("__metadata__").fields().at("family").string_value() : "llama";
+    if (family == "deepseek_v3") return "mla-tiny";
     return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
@@ -90,11 +91,23 @@ class Golden {
     model.positions = integer("positions");
     model.sliding_window = integer("sliding_window");
     model.family = NamedModel(TinyOfFamily())->family;
+    // From here on as make_family_golden.py says.
+    if (model.family->latent_attention) {
+      model.rotary_size = 4;
+      model.query_rank = 24;
+      model.key_rank = 16;
+      model.value_size = 6;
+      model.rope_scaling = {.factor = 4,
+                            .kind = RopeScalingKind::kYarn,
+                            .high_frequency_factor = 4,
+                            .original_positions = 16,
+                            .mscale = 1,
+                            .mscale_all_dim = 0.5};
+    }
     if (!model.family->post_norms) return model;
-    // As make_family_golden.py says.
     model.window_rope_theta = 500;
     model.query_scalar = 20;
-    model.rope_scaling = {.factor = 8, .is_linear = true};
+    model.rope_scaling = {.factor = 8, .kind = RopeScalingKind::kLinear};
     return model;
   }
 
@@ -118,8 +131,8 @@ class Golden {
 };
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
-inline constexpr const char* kGoldenModels[] = {"untied", "tied", "packed",  "qwen2",
-                                                "qwen3",  "gpt2", "mistral", "gemma3_text"};
+inline constexpr const char* kGoldenModels[] = {
+    "untied", "tied", "packed", "qwen2", "qwen3", "gpt2", "mistral", "gemma3_text", "deepseek_v3"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

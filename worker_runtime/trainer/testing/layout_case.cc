@@ -69,22 +69,54 @@ std::string OwnSchedule(const LayoutCase& c) {
   return text;
 }
 
-const Family* FamilyOf(const LayoutCase& c) {
+const char* FamilyWord(const LayoutCase& c) {
   const auto axis = absl::c_find_if(
       LayoutAxes(), [](const LayoutAxis& a) { return a.field == &LayoutCase::family; });
-  return NamedModel(axis->words[c.family])->family;
+  return axis->words[c.family];
 }
+
+const Family* FamilyOf(const LayoutCase& c) { return NamedModel(FamilyWord(c))->family; }
 
 // A share of an expert that a step's last bits decide would be another model: losses are large, and
 // so are the router's weights.
 ExpertConfig ExpertsOf(const LayoutCase& c, const Family& family) {
-  if (family.names.router == nullptr) return {};
+  if (NamedModel(FamilyWord(c))->experts.count == 0) return {};
   return {.count = c.experts,
           .chosen = c.chosen,
           .ffn_size = c.expert_ffn,
+          .shared_ffn_size = family.names.shared_up != nullptr ? c.ffn : 0,
+          .first_dense_layers = family.router_bias ? 1 : 0,
+          .groups = family.router_bias && c.experts % 4 == 0 ? 2 : 1,
           .balance_loss = c.router_losses * 0.1,
           .z_loss = c.router_losses * 0.01,
+          .bias_rate = 0.01,
           .memory_factor = c.expert_memory / 10.0};
+}
+
+ModelConfig ModelOf(const LayoutCase& c) {
+  const Family* const family = FamilyOf(c);
+  const bool is_latent = family->latent_attention;
+  const int heads = is_latent ? c.kv_heads : c.kv_heads * c.queries_a_key;
+  return {.layers = c.layers,
+          .hidden_size = c.hidden,
+          .ffn_size = c.ffn,
+          .heads = heads,
+          .kv_heads = c.kv_heads,
+          .head_size = c.head_size,
+          .vocabulary_size = c.vocabulary,
+          // The norm of a head of two small numbers turns the last bits into digits.
+          .norm_epsilon = family->query_key_norms ? 0.1 : 1e-5,
+          .tied_embeddings = c.tied != 0,
+          .initializer_range = 0.5 / std::sqrt(c.hidden),
+          .positions = family->learned_positions ? 24 : 0,
+          .sliding_window = family->has_window ? 5 : 0,
+          .window_rope_theta = family->post_norms ? 100.0 : 0,
+          .rotary_size = is_latent ? 2 : 0,
+          .query_rank = is_latent && c.tied == 0 ? 7 : 0,
+          .key_rank = is_latent ? 5 : 0,
+          .value_size = is_latent ? c.head_size / 2 + 1 : 0,
+          .experts = ExpertsOf(c, *family),
+          .family = family};
 }
 
 int ChunksOf(const LayoutCase& c) {
@@ -136,9 +168,9 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"family",
        &C::family,
        Kind::kTask,
-       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7},
+       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9},
        {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
-        "moe-tiny", "qwen3-moe-tiny"}},
+        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny"}},
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
       {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
       {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
@@ -221,24 +253,8 @@ int RanksOf(const LayoutCase& the_case) {
 }
 
 TrainOptions OptionsOf(const LayoutCase& c) {
-  const Family* const family = FamilyOf(c);
   return {.model_name = "drawn",
-          .model = {.layers = c.layers,
-                    .hidden_size = c.hidden,
-                    .ffn_size = c.ffn,
-                    .heads = c.kv_heads * c.queries_a_key,
-                    .kv_heads = c.kv_heads,
-                    .head_size = c.head_size,
-                    .vocabulary_size = c.vocabulary,
-                    // The norm of a head of two small numbers turns the last bits into digits.
-                    .norm_epsilon = family->query_key_norms ? 0.1 : 1e-5,
-                    .tied_embeddings = c.tied != 0,
-                    .initializer_range = 0.5 / std::sqrt(c.hidden),
-                    .positions = family->learned_positions ? 24 : 0,
-                    .sliding_window = family->has_window ? 5 : 0,
-                    .window_rope_theta = family->post_norms ? 100.0 : 0,
-                    .experts = ExpertsOf(c, *family),
-                    .family = family},
+          .model = ModelOf(c),
           .data = {"drawn"},
           .tokenizer_path = "byte",
           .text_field = "text",

@@ -21,10 +21,10 @@ void RopeTable(int sequence_length, int head_size, double theta, Real* cosines, 
 }
 
 template <typename Real>
-void RopeApply(int batch, int sequence_length, int heads, int head_size, int row_stride,
+void RopeApply(int batch, int sequence_length, int heads, int head_size, int turned, int row_stride,
                const Real* cosines, const Real* sines, const int32_t* positions,
                const int32_t* document_begin, bool inverse, Real* x) {
-  const ptrdiff_t half = head_size / 2;
+  const ptrdiff_t half = turned / 2;
   for (ptrdiff_t row = 0; row < ptrdiff_t{batch} * sequence_length; ++row) {
     const ptrdiff_t token = row % sequence_length;
     const ptrdiff_t position = (positions == nullptr ? token : positions[token]) -

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes gemma3_text, gpt2, mistral, qwen2 and qwen3.safetensors beside this file
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_v3, gemma3_text, gpt2, mistral, qwen2 and qwen3.safetensors
+beside this file; with names of these as arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
 """
 
 import os
+import sys
 from typing import Dict
 
 import make_golden
@@ -16,6 +18,10 @@ from make_golden import Shape, Weights
 
 # Gemma 3's, beside a Shape.
 WINDOW_ROPE_THETA, QUERY_SCALAR = 500.0, 20
+# DeepSeek-V3's, beside a Shape. YaRN's two scales differ, so that both the tables' and the scores' count.
+LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6}
+YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'mscale': 1.0,
+        'mscale_all_dim': 0.5}
 # By seed 7 AdamW meets gradients that are rounding alone: PyTorch in float is then 1.6e-5 from PyTorch in double, by seed 8 2.9e-6.
 SEEDS = {'gemma3_text': 8}
 # GPT-2's modules with weights [in, out].
@@ -32,6 +38,11 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
     sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
              'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
              'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
+    if family == 'deepseek_v3':
+        del sizes['head_dim'], sizes['rope_theta']
+        common |= {'first_k_dense_replace': shape.layers, 'max_position_embeddings': 64, 'pad_token_id': None}
+        ropes = YARN | {'rope_theta': shape.rope_theta}
+        return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **common, **LATENTS, rope_parameters=ropes))
     if family == 'gemma3_text':
         kinds = ['sliding_attention'] * 5 + ['full_attention']
         ropes = {'sliding_attention': {'rope_type': 'default', 'rope_theta': WINDOW_ROPE_THETA},
@@ -58,8 +69,10 @@ def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def use_double(model: torch.nn.Module) -> None:
-    """Gemma's norms compute in float whatever they are given: 24 of them are further from the truth than the test allows."""
+    """Gemma's and DeepSeek's norms compute in float whatever they are given: many of them are further from the truth than the test allows."""
     for module in model.modules():
+        if type(module).__name__ == 'DeepseekV3RMSNorm':
+            module.forward = lambda x, norm=module: make_golden.rms_norm(x, norm.weight, norm.variance_epsilon)
         if type(module).__name__ == 'Gemma3RMSNorm':
             module.forward = lambda x, norm=module: norm._norm(x) * (1 + norm.weight)  # pylint: disable=protected-access
 
@@ -97,9 +110,10 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
-    shapes = {'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1),
-              'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
-    for family, shape in shapes.items():
+    shapes = {'deepseek_v3': FamilyShape(kv_heads=4), 'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
+              'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+    for family in sys.argv[1:] or shapes:
+        shape = shapes[family]
         FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family in ('mistral', 'gemma3_text') else 0
         use(family)
         path = os.path.join(folder, f'{family}.safetensors')
