@@ -4,6 +4,7 @@
 import argparse
 import json
 import math
+import string
 import sys
 from typing import Iterable, List, Tuple
 
@@ -69,9 +70,13 @@ def plot(lines: List[dict], width: int = WIDTH, height: int = HEIGHT) -> str:
     """The curve of the metrics' lines: a loss that is no number is a gap, a new epoch a restart. `height` is at least 2."""
     training = [line for line in lines if 'loss' in line]
     losses = [(line['step'], line['loss']) for line in training]
-    validation = [(line['step'], line['validation_loss']) for line in lines if line.get('validation_loss') is not None]
+    validations = [line for line in lines if line.get('validation_loss') is not None]
+    # The held-out part of the training data has no name, other sets have one.
+    names = sorted({line['validation_set'] for line in validations if 'validation_set' in line})
+    mark_of = {None: 'o', **{name: string.ascii_lowercase.replace('o', '')[i % 25] for i, name in enumerate(names)}}
+    validation = [(line['step'], line['validation_loss'], mark_of[line.get('validation_set')]) for line in validations]
     restarts = [line['step'] for before, line in zip(training, training[1:]) if line['epoch'] != before['epoch']]
-    known = [point for point in losses if point[1] is not None] + validation
+    known = [point for point in losses if point[1] is not None] + [point[:2] for point in validation]
     if not known:
         return 'no losses to plot\n'
     x, y = Scale((step for step, _ in known), 2 * width), Scale((loss for _, loss in known), 4 * height)
@@ -87,12 +92,13 @@ def plot(lines: List[dict], width: int = WIDTH, height: int = HEIGHT) -> str:
         if place is not None:
             draw_line(dots, previous or place, place)
         previous = place
-    for step, loss in validation:
-        marks[(y.dots - 1 - y.dot(loss)) // 4][x.dot(step) // 2] = 'o'
+    for step, loss, mark in validation:
+        marks[(y.dots - 1 - y.dot(loss)) // 4][x.dot(step) // 2] = mark
     # A validation stands over the curve, a restart's line under it.
-    rows = [''.join(chr(0x2800 + dot) if dot and mark != 'o' else mark for dot, mark in zip(*row)) for row in zip(dots, marks)]
+    rows = [''.join(chr(0x2800 + dot) if dot and mark in ' ┊' else mark for dot, mark in zip(*row)) for row in zip(dots, marks)]
     text = [f'{row_label(y, row, height)} │{characters}' for row, characters in enumerate(rows)]
-    legend = 'step    ⠤ training loss' + '   o validation loss' * bool(validation) + '   ┊ restart' * bool(restarts)
+    legend = 'step    ⠤ training loss' + '   o validation loss' * any('validation_set' not in line for line in validations)
+    legend += ''.join(f'   {mark_of[name]} {name}' for name in names) + '   ┊ restart' * bool(restarts)
     text += [' ' * 9 + '└' + '─' * width, ' ' * 10 + step_labels(x, width), ' ' * 10 + legend]
     return ''.join(line.rstrip() + '\n' for line in text)
 

@@ -73,6 +73,18 @@ class LossPlotTest(unittest.TestCase):
                          '          1  8  16\n'
                          '          step    ⠤ training loss   o validation loss   ┊ restart\n')
 
+    def test_validation_sets_have_letters_of_their_own(self):
+        lines = steps(self.FALLING) + [dict(step=8, validation_loss=5.75), dict(step=1, validation_set='web', validation_loss=2),
+                                       dict(step=16, validation_set='code', validation_loss=5.75)]
+        self.assertEqual(loss_plot.plot(lines, 8, 4),
+                         '   5.750 │⠑⢄ o   a\n'
+                         '         │  ⠑⢄\n'
+                         '         │    ⠑⢄\n'
+                         '   2.000 │b     ⠑⢄\n'
+                         '         └────────\n'
+                         '          1  8  16\n'
+                         '          step    ⠤ training loss   o validation loss   a code   b web\n')
+
     def test_a_single_point_and_none_at_all_can_be_plotted(self):
         self.assertEqual(loss_plot.plot([]), 'no losses to plot\n')
         self.assertEqual(loss_plot.plot(steps([(5, None)])), 'no losses to plot\n')

@@ -89,6 +89,16 @@ class BadTrainerInputTest(ConveneTestCase):
         self.assertIn("training samples of 16 tokens, as --accept-new-data says", text)
         self.assertIn("resumed after step 5", text)
 
+    def test_ranks_that_have_other_data_or_another_validation_set(self):
+        for rank, text in enumerate(("one text " * 40, "or other " * 40)):
+            with open(self.path(f"{rank}.txt"), "w", encoding="ascii") as f:
+                f.write(text)
+        for flag, changes in (("--data ", {"data": None}), ("--validation-data x=", {})):
+            command = f'exec {CONVENE_TRAIN} "$@" {flag}{self.directory}/$RANK.txt'
+            text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "0", "/bin/sh", "-c",
+                                          command, "sh", *self.train_arguments(**changes)), 60, 64)
+            self.assertIn("--data and --validation-data must name the same texts on every node", text)
+
     def test_packed_documents_that_nothing_tells_apart(self):
         self.check("token 0, which ends a document, occurs nowhere within the data", packed_documents="true")
 

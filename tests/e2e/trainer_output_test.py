@@ -78,6 +78,29 @@ class TrainerOutputTest(ConveneTestCase):
         self.assertAlmostEqual(sum(shares.values()), 100, delta=0.3)
         self.assertGreater(shares["gaps"], 0)
 
+    def test_validation_sets_are_told_by_name_alike_on_one_rank_and_on_three(self):
+        sets = [self.path(name) for name in ("digits.txt", "letters.txt")]
+        for path, text in zip(sets, ("0123456789" * 40, "abcdefghij" * 90)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        flags = ["--validation-data", f"digits={sets[0]}", f"letters={sets[1]}"]
+        changes = {"steps": 6, "validation_every": 3, "checkpoint_dir": None, "checkpoint_every": None}
+        found = []
+        for ranks in (1, 3):
+            metrics = self.path(f"{ranks}.jsonl")
+            text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", str(ranks), CONVENE_TRAIN,
+                                          *self.train_arguments(metrics_file=metrics, **changes), *flags), 60)
+            self.assertRegex(text, r"validation loss of letters [0-9.]+ after step 6, [0-9.]+ bits a byte")
+            self.assertRegex(text, r"  loss  .* validation [0-9.]+, [0-9.]+ bits a byte, digits [0-9.]+, [0-9.]+ bits a byte, letters [0-9.]+, ")
+            self.assertEqual(text.count(", digits "), 1)  # the last one alone
+            with open(metrics, encoding="utf-8") as file:
+                found.append([line for line in map(json.loads, file) if "validation_loss" in line])
+            self.assertEqual([(line["step"], line.get("validation_set")) for line in found[-1]],
+                             [(step, name) for step in (3, 6) for name in (None, "digits", "letters")])
+        for one, three in zip(*found):
+            self.assertAlmostEqual(one["validation_loss"], three["validation_loss"], places=4)
+        self.assertEqual(len({line["validation_loss"] for line in found[0]}), 6)
+
     def test_the_communication_of_each_axis_is_told(self):
         text = self.finish(self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,

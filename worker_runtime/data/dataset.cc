@@ -79,7 +79,7 @@ struct Dataset::Parts {
   std::vector<std::shared_ptr<const TokenSource>> sources;
   std::vector<std::unique_ptr<Rows>> rows;  // of each source
   std::vector<int64_t> weights;
-  std::unique_ptr<Blend> training, validation;  // validation is null when nothing is held out
+  std::unique_ptr<Blend> training, validation;  // null where there is nothing of it
   int sequence_length = 0;
   int64_t id_limit = 0;
   int64_t training_samples = 0;
@@ -87,18 +87,24 @@ struct Dataset::Parts {
 
   const TokenSource& SourceOf(const Place& place) const { return *sources[place.source]; }
   const Rows& RowsOf(const Place& place) const { return *rows[place.source]; }
+  // A source that is held out whole has been cut as if it were to be trained.
+  int64_t FirstHeldOut(int source) const {
+    return training == nullptr ? 0 : rows[source]->training_rows();
+  }
 };
 
 namespace {
+
+bool HoldsAllOut(const DatasetOptions& options) { return options.validation_fraction == 1.0; }
 
 absl::Status CheckOptions(const DatasetOptions& options) {
   const double fraction = options.validation_fraction;
   if (options.sequence_length < 1) {
     return absl::InvalidArgumentError(absl::StrCat("sequence_length ", options.sequence_length));
   }
-  if (!(fraction >= 0.0 && fraction < 1.0)) {
+  if (!(fraction >= 0.0 && fraction <= 1.0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("validation_fraction ", fraction, " is not in [0, 1)"));
+        absl::StrCat("validation_fraction ", fraction, " is not in [0, 1]"));
   }
   if (options.sources.empty()) return absl::InvalidArgumentError("data: no source is given");
   if (options.sources.size() > kBlendSourcesMax) {
@@ -106,18 +112,19 @@ absl::Status CheckOptions(const DatasetOptions& options) {
         absl::StrCat("data: ", options.sources.size(), " sources; at most ", kBlendSourcesMax));
   }
   if (options.order != SampleOrder::kMegatron) return absl::OkStatus();
-  if (options.sources.size() > 1 || options.packing.has_value()) {
+  if (options.sources.size() > 1 || options.packing.has_value() || HoldsAllOut(options)) {
     return absl::InvalidArgumentError(
-        "Megatron's order is that of one source without packing: give one source, or leave the "
-        "order to this program");
+        "Megatron's order is that of one source, trained without packing: give one source, or "
+        "leave the order to this program");
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Rows>> Cut(const TokenSource& source,
                                           const DatasetOptions& options) {
-  const RowsOptions cut = {.sequence_length = options.sequence_length,
-                           .validation_fraction = options.validation_fraction};
+  const RowsOptions cut = {
+      .sequence_length = options.sequence_length,
+      .validation_fraction = HoldsAllOut(options) ? 0.0 : options.validation_fraction};
   if (options.packing.has_value()) return PackDocuments(source, cut, *options.packing);
   if (options.order == SampleOrder::kMegatron) {
     return CutAsMegatron(source, cut, options.seed, options.run_samples);
@@ -146,8 +153,9 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
     absl::StatusOr<std::unique_ptr<Rows>> rows = Cut(*source, options);
     if (!rows.ok()) return Annotate(rows.status(), source->path());
     parts->sources.push_back(source);
-    training_counts.push_back((*rows)->training_rows());
-    validation_counts.push_back((*rows)->validation_rows());
+    const int64_t trained = (*rows)->training_rows();
+    training_counts.push_back(HoldsAllOut(options) ? 0 : trained);
+    validation_counts.push_back(HoldsAllOut(options) ? trained : (*rows)->validation_rows());
     parts->training_samples += training_counts.back();
     parts->validation_samples += validation_counts.back();
     parts->rows.push_back(*std::move(rows));
@@ -157,8 +165,9 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
     if (source.weight.has_value()) shares.push_back(*source.weight);
   }
   CONVENE_CHECK(shares.empty() || shares.size() == options.sources.size());
-  parts->weights = shares.empty() ? training_counts : WeightsOfShares(shares);
-  parts->training = std::make_unique<Blend>(parts->weights);
+  const auto& counts = HoldsAllOut(options) ? validation_counts : training_counts;
+  parts->weights = shares.empty() ? counts : WeightsOfShares(shares);
+  if (!HoldsAllOut(options)) parts->training = std::make_unique<Blend>(parts->weights);
   if (options.validation_fraction > 0.0) {
     parts->validation = std::make_unique<Blend>(validation_counts);
   }
@@ -260,7 +269,7 @@ std::vector<Dataset::Place> Dataset::ValidationPlaces(absl::Span<const int64_t> 
     if (index == kNoSample) continue;
     CONVENE_CHECK(index >= 0 && index < parts_->validation_samples);
     const auto [source, held_out] = parts_->validation->At(index);
-    place = {source, parts_->rows[source]->training_rows() + held_out};
+    place = {source, parts_->FirstHeldOut(source) + held_out};
   }
   return places;
 }

@@ -38,7 +38,8 @@ struct DatasetOptions {
   std::vector<DatasetSource> sources;  // of one tokenizer, as OpenData gives them
   int sequence_length = 0;
   // Of each source, the last such part is held out, rounded down, but at least one sample (a
-  // document with `packing`, one sample's tokens in Megatron's order) when it is above 0.
+  // document with `packing`, one sample's tokens in Megatron's order) when it is above 0. With 1
+  // all is held out, and nothing is left to train on.
   double validation_fraction = 0.0;
   SampleOrder order = SampleOrder::kShuffled;
   // With `packing` a row is whole documents, padded at the end. Without, a row begins and ends
@@ -64,10 +65,10 @@ struct DatasetOptions {
 // Read-only and thread-safe; copies are cheap.
 class Dataset {
  public:
-  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1), too few tokens in a source for
+  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1], too few tokens in a source for
   // one training sample (and one validation sample), a source with ids for more than
-  // `vocabulary_size`, Megatron's order with several sources, packing or a bad seed, packing of a
-  // source that does not know its documents. The text names the source.
+  // `vocabulary_size`, Megatron's order with several sources, packing, all held out or a bad seed,
+  // packing of a source that does not know its documents. The text names the source.
   static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
 
   int sequence_length() const;
@@ -101,6 +102,7 @@ class Dataset {
     int source = 0;
     int64_t row = kNoSample;
   };
+  // REQUIRES: training_samples() > 0.
   std::vector<Place> TrainingPlaces(int64_t seed, absl::Span<const int64_t> positions) const;
   // REQUIRES: each index is kNoSample or in [0, validation_samples()).
   std::vector<Place> ValidationPlaces(absl::Span<const int64_t> indices) const;

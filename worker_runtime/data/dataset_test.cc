@@ -132,6 +132,30 @@ TEST_CASE("the smallest fraction holds out one sample") {
   CHECK(data->training_samples() == 9);
 }
 
+TEST_CASE("data that are held out whole have each sample once, in the order of the file") {
+  const TempDir dir;
+  const auto data = Dataset::Open(Options({Counting(dir, 41), Counting(dir, 5, "short")}, 4, 1.0));
+  REQUIRE_OK(data);
+  CHECK(data->training_samples() == 0);
+  REQUIRE(data->validation_samples() == 11);
+  std::vector<int64_t> rows_of_long;
+  int64_t of_short = 0;
+  for (int64_t index = 0; index < 11; ++index) {
+    const Dataset::Place place = data->ValidationPlaces({index})[0];
+    if (place.source == 0) rows_of_long.push_back(place.row);
+    of_short += place.source;
+  }
+  CHECK(rows_of_long == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(of_short == 1);
+  std::vector<int32_t> inputs(4), targets(4);
+  const Dataset::Place last = {.source = 0, .row = 9};
+  REQUIRE_OK(data->Fill({last}, inputs.data(), targets.data()));
+  CHECK(targets == std::vector<int32_t>{37, 38, 39, 40});
+  DatasetOptions megatron = Options({Counting(dir, 41)}, 4, 1.0);
+  megatron.order = SampleOrder::kMegatron;
+  CHECK_STATUS(Dataset::Open(megatron), absl::StatusCode::kInvalidArgument, "leave the order");
+}
+
 TEST_CASE("too little data says how much is needed, and of which source") {
   const TempDir dir;
   const std::string path = Counting(dir, 812);
@@ -142,8 +166,8 @@ TEST_CASE("too little data says how much is needed, and of which source") {
                "needs at least 1623 (one training sample and one validation sample)");
   CHECK_STATUS(Dataset::Open(Options({path}, 0)), absl::StatusCode::kInvalidArgument,
                "sequence_length 0");
-  CHECK_STATUS(Dataset::Open(Options({path}, 8, 1.0)), absl::StatusCode::kInvalidArgument,
-               "validation_fraction 1");
+  CHECK_STATUS(Dataset::Open(Options({path}, 8, 1.1)), absl::StatusCode::kInvalidArgument,
+               "validation_fraction 1.1");
   CHECK_STATUS(Dataset::Open(Options({path, Counting(dir, 7, "short")}, 8)),
                absl::StatusCode::kInvalidArgument, dir.File("short") + ": data has 7 tokens");
   CHECK_STATUS(Dataset::Open(Options({}, 8)), absl::StatusCode::kInvalidArgument, "no source");

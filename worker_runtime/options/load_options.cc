@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -371,8 +373,33 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
+// "NAME=DATA"; the same name again adds to the set.
+absl::Status ResolveValidationData(const TrainConfig& config, TrainOptions* options) {
+  for (const std::string& text : config.validation_data()) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    const auto& [name, data] = parts;
+    const bool is_word = absl::c_all_of(
+        name, [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("._-", c); });
+    if (name.empty() || !is_word || data.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("validation_data is \"", Utf8(text, 200),
+                       "\"; it can be NAME=DATA, such as code=held-out/code.bin, where NAME has "
+                       "letters, digits, '.', '_' and '-' alone"));
+    }
+    const auto set = absl::c_find_if(options->validation_data,
+                                     [&](const NamedData& known) { return known.name == name; });
+    if (set == options->validation_data.end()) {
+      options->validation_data.push_back({name, {data}});
+    } else {
+      set->data.push_back(data);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   options->data.assign(config.data().begin(), config.data().end());
+  CONVENE_RETURN_IF_ERROR(ResolveValidationData(config, options));
   options->tokenizer_path = config.tokenizer();
   options->text_field = config.text_field();
   options->max_bad_lines = config.max_bad_lines();

@@ -135,6 +135,20 @@ TEST_CASE("data are what their keys say, and texts of bytes where nothing is sai
                "data_order is \"random\"; it can be convene, megatron");
 }
 
+TEST_CASE("validation sets have names, and a name that comes again adds to its set") {
+  const TrainOptions options = Options({"--data", "a.txt", "--validation-data", "code=c.bin",
+                                        "web-1.x=a=b.txt", "--validation-data=code=d.bin"});
+  REQUIRE(options.validation_data.size() == 2);
+  CHECK(options.validation_data[0].name == "code");
+  CHECK(options.validation_data[0].data == std::vector<std::string>{"c.bin", "d.bin"});
+  CHECK(options.validation_data[1].name == "web-1.x");
+  CHECK(options.validation_data[1].data == std::vector<std::string>{"a=b.txt"});
+  for (const char* wrong : {"c.bin", "=c.bin", "code=", "a b=c.bin", "a\"b=c.bin"}) {
+    CHECK_STATUS(Load({"--data", "a.txt", "--validation-data", wrong}), kInvalid,
+                 "it can be NAME=DATA");
+  }
+}
+
 TEST_CASE("messages are packed, and their answers count, unless something else is said") {
   const TrainOptions options = Options({"--data", "a.jsonl", "--chat-template", "llama3"});
   CHECK(options.chat_template == "llama3");

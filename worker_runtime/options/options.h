@@ -44,6 +44,12 @@ struct StepRange {
   int64_t last = 0;
 };
 
+// Data that are held out whole.
+struct NamedData {
+  std::string name;               // of letters, digits, '.', '_' and '-'
+  std::vector<std::string> data;  // as TrainOptions::data
+};
+
 // Filled by LoadOptions (load_options.h): defaults, then the YAML file, then the flags. The
 // defaults stand in proto/train_config.proto alone; the values below are only there until
 // LoadOptions has run.
@@ -54,8 +60,9 @@ struct TrainOptions {
   // default model's, and ApplyTokenIds (tokenizer_options.h) may change it.
   bool chose_vocabulary = false;
   std::vector<std::string> data;  // as ParseDataPaths (data/prepare/open_data.h) takes them
-  std::string tokenizer_path;     // as LoadTokenizer takes it
-  std::string text_field;         // of JSON lines
+  std::vector<NamedData> validation_data;  // their names differ
+  std::string tokenizer_path;              // as LoadTokenizer takes it
+  std::string text_field;                  // of JSON lines
   int64_t max_bad_lines = 0;
   std::string chat_template;  // of messages; "": the data are plain texts
   TrainOn train_on = TrainOn::kAnswers;

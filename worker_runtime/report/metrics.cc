@@ -27,6 +27,7 @@ template <typename Metrics, typename Visitor>
 void Visit(Metrics& metrics, Visitor& visit) {
   visit("step", metrics.step);
   if constexpr (std::is_same_v<std::remove_const_t<Metrics>, ValidationMetrics>) {
+    visit("validation_set", metrics.validation_set);
     visit("validation_loss", metrics.validation_loss);
     visit("bits_per_byte", metrics.bits_per_byte);
   } else if constexpr (std::is_same_v<std::remove_const_t<Metrics>, CheckpointMetrics>) {
@@ -58,12 +59,13 @@ class LineWriter {
                     std::isfinite(value) ? absl::string_view(text, end.ptr - text) : "null");
   }
 
-  void operator()(const char* key, const std::optional<double>& value) {
+  template <typename T>
+  void operator()(const char* key, const std::optional<T>& value) {
     if (value.has_value()) (*this)(key, *value);
   }
 
   void operator()(const char* key, const std::string& value) {
-    // Layouts need no escapes.
+    // Layouts and names of validation sets need no escapes.
     for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
     absl::StrAppend(Key(key), "\"", value, "\"");
   }
@@ -98,11 +100,10 @@ class LineReader {
     Require(absl::SimpleAtod(text, &value) && std::isfinite(value));
   }
 
-  void operator()(const char* key, std::optional<double>& value) {
+  template <typename T>
+  void operator()(const char* key, std::optional<T>& value) {
     if (!absl::StartsWith(rest_, absl::StrCat("\"", key, "\":"))) return;
-    double present = 0;
-    (*this)(key, present);
-    value = present;
+    (*this)(key, value.emplace());
   }
 
   void operator()(const char* key, std::string& value) {

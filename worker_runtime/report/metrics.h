@@ -4,6 +4,7 @@
 //    "step_seconds":0.0994,"epoch":1,"world_size":8,"layout":"dp2 x tp2 x pp2"}          (one line
 //    in the file)
 //   {"step":50,"validation_loss":2.2981,"bits_per_byte":3.3155}
+//   {"step":50,"validation_set":"code","validation_loss":1.9127}
 //   {"step":50,"checkpoint_held_seconds":0.021,"checkpoint_seconds":0.87}
 //
 // Every line is whole JSON and appended by a single write. Numbers keep their exact value; NaN and
@@ -42,6 +43,8 @@ struct StepMetrics {
 
 struct ValidationMetrics {
   int64_t step = 0;  // steps finished when it ran
+  // The name of the held-out data; nullopt: the held-out part of the training data.
+  std::optional<std::string> validation_set;
   double validation_loss = 0;
   // The same in bits for each byte of text that the counted targets stand for; nullopt where the
   // data does not say how many bytes these are.

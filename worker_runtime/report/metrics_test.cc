@@ -76,6 +76,12 @@ TEST_CASE("a share of counted targets and bits a byte stand in a line only where
   CHECK(read_back(Step(3)));
   CHECK(read_back(validation));
   CHECK(read_back(ValidationMetrics{.step = 50, .validation_loss = 2.25}));
+  const ValidationMetrics named = {
+      .step = 50, .validation_set = "code-1.x_y", .validation_loss = 2.25, .bits_per_byte = 3.5};
+  CHECK(MetricsLine(named) ==
+        "{\"step\":50,\"validation_set\":\"code-1.x_y\",\"validation_loss\":2.25,"
+        "\"bits_per_byte\":3.5}\n");
+  CHECK(read_back(named));
   CHECK(read_back(CheckpointMetrics{50, 0.25, 0.5}));
 }
 

@@ -1,7 +1,5 @@
 #include "worker_runtime/report/summary.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -70,11 +68,11 @@ std::string SummaryText(const TrainingSummary& summary) {
                       ", the last whose loss is a number");
     }
   }
-  if (summary.validation_loss.has_value()) {
-    losses.push_back(absl::StrFormat("validation %.4f", *summary.validation_loss));
-  }
-  if (summary.bits_per_byte.has_value()) {
-    losses.push_back(absl::StrFormat("%.4f bits a byte", *summary.bits_per_byte));
+  for (const ValidationMetrics& validation : summary.validations) {
+    losses.push_back(absl::StrFormat("%s %.4f", validation.validation_set.value_or("validation"),
+                                     validation.validation_loss));
+    if (!validation.bits_per_byte.has_value()) continue;
+    losses.push_back(absl::StrFormat("%.4f bits a byte", *validation.bits_per_byte));
   }
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
   if (summary.skipped_steps > 0) add("skipped", WhatWasSkipped(summary));

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "worker_runtime/report/metrics.h"
 
 namespace convene::worker {
 
@@ -19,14 +21,13 @@ struct TrainingSummary {
   int64_t loss_step = 0;       // that step
   int64_t skipped_steps = 0;   // of this process's, because their gradient was no number
   int64_t skipped_at_end = 0;  // of these, the last ones without another between them
-  std::optional<double> validation_loss;
-  std::optional<double> bits_per_byte;  // of the same validation
-  absl::Duration wall_time;             // of this process
-  double tokens_per_second = 0;         // over that time
-  int64_t restarts = 0;                 // how often the job was formed anew before
-  std::string checkpoint;               // the newest one's directory, "" when there is none
-  int64_t checkpoint_step = 0;          // meaningful with a checkpoint
-  std::string metrics_file;             // "" when there is none
+  std::vector<ValidationMetrics> validations;  // the last one of each set
+  absl::Duration wall_time;                    // of this process
+  double tokens_per_second = 0;                // over that time
+  int64_t restarts = 0;                        // how often the job was formed anew before
+  std::string checkpoint;                      // the newest one's directory, "" when there is none
+  int64_t checkpoint_step = 0;                 // meaningful with a checkpoint
+  std::string metrics_file;                    // "" when there is none
 };
 
 // A few aligned lines, the last of which says how to go on; with a newline at the end.

@@ -11,7 +11,7 @@ TrainingSummary Finished() {
           .steps = 500,
           .loss = 2.1046,
           .loss_step = 500,
-          .validation_loss = 2.2031,
+          .validations = {{.validation_loss = 2.2031}},
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
           .restarts = 1,
@@ -38,7 +38,7 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   summary.step = 320;
   summary.loss_step = 320;
   summary.checkpoint_step = 300;
-  summary.validation_loss.reset();
+  summary.validations.clear();
   const std::string text = SummaryText(summary);
   CHECK_THAT(text, Catch::StartsWith("stopped after step 320, after 2 restarts\n"));
   CHECK_THAT(text, Catch::Contains("  loss        2.1046\n"));
@@ -71,9 +71,11 @@ TEST_CASE("a run whose last steps were skipped does not look like one that learn
 
 TEST_CASE("bits a byte stand beside the loss that they are made of") {
   TrainingSummary summary = Finished();
-  summary.bits_per_byte = 3.17841;
+  summary.validations[0].bits_per_byte = 3.17841;
   CHECK_THAT(SummaryText(summary),
              Catch::Contains("  loss        2.1046, validation 2.2031, 3.1784 bits a byte\n"));
+  summary.validations.push_back({.validation_set = "code", .validation_loss = 1.5});
+  CHECK_THAT(SummaryText(summary), Catch::Contains("3.1784 bits a byte, code 1.5000\n"));
 }
 
 TEST_CASE("without a checkpoint the summary names the flag that would have kept one") {
@@ -83,7 +85,7 @@ TEST_CASE("without a checkpoint the summary names the flag that would have kept 
   summary.step = 0;
   summary.first_step = 0;
   summary.loss.reset();
-  summary.validation_loss.reset();
+  summary.validations.clear();
   CHECK_THAT(SummaryText(summary),
              !Catch::Contains("loss") && Catch::Contains("start again; with --checkpoint-dir DIR"));
 }

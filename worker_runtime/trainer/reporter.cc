@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
@@ -117,14 +118,25 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                                   .layout = layout_.ToString()});
 }
 
-absl::Status Reporter::Validation(int64_t step, double loss, std::optional<double> bits_per_byte) {
-  validation_loss_ = loss;
-  bits_per_byte_ = bits_per_byte;
-  std::string text = absl::StrFormat("validation loss %.4f after step %d", loss, step);
-  if (bits_per_byte.has_value()) absl::StrAppendFormat(&text, ", %.4f bits a byte", *bits_per_byte);
+absl::Status Reporter::Validation(const ValidationMetrics& validation) {
+  const auto last = absl::c_find_if(validations_, [&](const ValidationMetrics& known) {
+    return known.validation_set == validation.validation_set;
+  });
+  if (last == validations_.end()) {
+    validations_.push_back(validation);
+  } else {
+    *last = validation;
+  }
+  std::string text = "validation loss";
+  if (validation.validation_set.has_value()) {
+    absl::StrAppend(&text, " of ", *validation.validation_set);
+  }
+  absl::StrAppendFormat(&text, " %.4f after step %d", validation.validation_loss, validation.step);
+  if (validation.bits_per_byte.has_value()) {
+    absl::StrAppendFormat(&text, ", %.4f bits a byte", *validation.bits_per_byte);
+  }
   Say(text);
-  return WriteMetrics(
-      ValidationMetrics{.step = step, .validation_loss = loss, .bits_per_byte = bits_per_byte});
+  return WriteMetrics(validation);
 }
 
 void Reporter::Checkpoint(int64_t step, const std::string& path) {
@@ -169,8 +181,7 @@ void Reporter::Summary(int64_t step) {
                    .loss_step = last_loss_step_,
                    .skipped_steps = skipped_,
                    .skipped_at_end = skipped_at_end_,
-                   .validation_loss = validation_loss_,
-                   .bits_per_byte = bits_per_byte_,
+                   .validations = validations_,
                    .wall_time = wall_time,
                    .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
                    .restarts = contract_.attempt,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,8 +40,8 @@ class Reporter final : public SaveListener {
   // line.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time);
-  // `loss`: nats a target that counts; `bits_per_byte`: ValidationMetrics'.
-  absl::Status Validation(int64_t step, double loss, std::optional<double> bits_per_byte);
+  // `validation_loss`: nats a target that counts.
+  absl::Status Validation(const ValidationMetrics& validation);
   // The summary names it: the newest, saved by this run or the one that it resumed from.
   void Checkpoint(int64_t step, const std::string& path);
   // SaveListener. Errors: as Step.
@@ -78,8 +79,7 @@ class Reporter final : public SaveListener {
   int64_t last_loss_step_ = 0;
   int64_t skipped_ = 0;
   int64_t skipped_at_end_ = 0;
-  std::optional<double> validation_loss_;
-  std::optional<double> bits_per_byte_;
+  std::vector<ValidationMetrics> validations_;  // the last one of each set
   std::string checkpoint_;
   int64_t checkpoint_step_ = 0;
 };

@@ -44,7 +44,8 @@ TEST_CASE("steps and validations become lines of the metrics file") {
                              absl::Milliseconds(500)));
   CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0, .counted_targets = 128}, 2e-3,
                              absl::Milliseconds(250)));
-  CHECK_OK((*reporter)->Validation(2, 5.125, 2.5));
+  CHECK_OK((*reporter)->Validation({.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5}));
+  CHECK_OK((*reporter)->Validation({.step = 2, .validation_set = "code", .validation_loss = 3}));
   CHECK_OK((*reporter)->CheckpointSaved("saved", {2, 0.25, 0.5}));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
@@ -59,9 +60,10 @@ TEST_CASE("steps and validations become lines of the metrics file") {
                                          .epoch = 3,
                                          .world_size = 4,
                                          .layout = "dp2 x tp1 x pp2"});
-  REQUIRE(history->validations.size() == 1);
+  REQUIRE(history->validations.size() == 2);
   CHECK(history->validations[0] ==
         ValidationMetrics{.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5});
+  CHECK(history->validations[1].validation_set == "code");
   CHECK(history->checkpoints == std::vector<CheckpointMetrics>{{2, 0.25, 0.5}});
 }
 
@@ -72,7 +74,7 @@ TEST_CASE("the share of counted targets is told, and a step without one has no l
   REQUIRE_OK(reporter);
   CHECK_OK((*reporter)->Step(1, {.loss = 5, .counted_targets = 32}, 1e-3, absl::Seconds(1)));
   CHECK_OK((*reporter)->Step(2, {.skipped = true}, 1e-3, absl::Seconds(1)));
-  CHECK_OK((*reporter)->Validation(2, 5, std::nullopt));
+  CHECK_OK((*reporter)->Validation({.step = 2, .validation_loss = 5}));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
   REQUIRE(history->steps.size() == 2);

@@ -113,6 +113,50 @@ absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& datas
       "bytes 10: each line is one)"));
 }
 
+absl::StatusOr<PrepareOptions> PrepareOptionsOf(const TrainOptions& options,
+                                                const Tokenizer& tokenizer) {
+  PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
+  // Where documents must be told apart, ApplyTokenIds has refused a tokenizer without such a token.
+  prepare.append_end_of_document = tokenizer.end_of_document().has_value();
+  prepare.input.field = options.text_field;
+  prepare.input.max_bad_lines = options.max_bad_lines;
+  if (!options.chat_template.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(prepare.format,
+                             ChatDocuments(options.chat_template, options.train_on,
+                                           prepare.append_end_of_document, &tokenizer));
+  }
+  return prepare;
+}
+
+TokenCache CacheOf(const TrainOptions& options) {
+  TokenCache cache = {.directory = options.token_cache_dir};
+  cache.bounds = {.unused_max = options.token_cache_days > 0
+                                    ? absl::Hours(24) * options.token_cache_days
+                                    : absl::InfiniteDuration(),
+                  .bytes_max = options.token_cache_bytes};
+  return cache;
+}
+
+DatasetOptions DatasetOptionsOf(const TrainOptions& options, const std::vector<OpenedData>& opened,
+                                double held_out) {
+  // Data that are held out whole stay in their own order.
+  const bool is_megatron = options.data_order == DataOrder::kMegatron && held_out < 1.0;
+  DatasetOptions dataset_options = {
+      .sequence_length = static_cast<int>(options.sequence_length),
+      .validation_fraction = held_out,
+      .order = is_megatron ? SampleOrder::kMegatron : SampleOrder::kShuffled,
+      .vocabulary_size = options.model.vocabulary_size,
+      .seed = options.seed,
+      .run_samples = options.steps * options.global_batch_size};
+  for (const OpenedData& data : opened) {
+    dataset_options.sources.push_back({.tokens = data.tokens, .weight = data.weight});
+  }
+  if (!options.chat_template.empty() && options.packed_documents) {
+    dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
+  }
+  return dataset_options;
+}
+
 }  // namespace
 
 std::string PackingText(const PackingCounts& counts) {
@@ -146,49 +190,45 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
   return tokenizer;
 }
 
-absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
+absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract,
                                     const std::function<void(const std::string& done)>& tell) {
-  PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
-  // Where documents must be told apart, ApplyTokenIds has refused a tokenizer without such a token.
-  prepare.append_end_of_document = tokenizer.end_of_document().has_value();
-  prepare.input.field = options.text_field;
-  prepare.input.max_bad_lines = options.max_bad_lines;
-  if (!options.chat_template.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(prepare.format,
-                             ChatDocuments(options.chat_template, options.train_on,
-                                           prepare.append_end_of_document, &tokenizer));
-  }
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(options.data));
-  TokenCache cache = {.directory = options.token_cache_dir};
-  cache.bounds = {.unused_max = options.token_cache_days > 0
-                                    ? absl::Hours(24) * options.token_cache_days
-                                    : absl::InfiniteDuration(),
-                  .bytes_max = options.token_cache_bytes};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<OpenedData> opened,
-                           OpenData(paths, prepare, cache, ProgressOf(contract, tell)));
-  const bool is_megatron = options.data_order == DataOrder::kMegatron;
-  DatasetOptions dataset_options = {
-      .sequence_length = static_cast<int>(options.sequence_length),
-      .validation_fraction = options.validation_fraction,
-      .order = is_megatron ? SampleOrder::kMegatron : SampleOrder::kShuffled,
-      .vocabulary_size = options.model.vocabulary_size,
-      .seed = options.seed,
-      .run_samples = options.steps * options.global_batch_size};
-  for (const OpenedData& data : opened) {
-    CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *data.tokens));
-    dataset_options.sources.push_back({.tokens = data.tokens, .weight = data.weight});
-  }
-  if (!options.chat_template.empty() && options.packed_documents) {
-    dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
-  }
-  CONVENE_ASSIGN_OR_RETURN(Dataset dataset, Dataset::Open(dataset_options));
-  CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
-  if (contract.rank == 0 && dataset.packing_counts().has_value()) {
-    std::printf("packing      %s\n", PackingText(*dataset.packing_counts()).c_str());
+  CONVENE_ASSIGN_OR_RETURN(const PrepareOptions prepare, PrepareOptionsOf(options, tokenizer));
+  std::vector<const TokenSource*> sources;
+  const auto open = [&](const std::vector<std::string>& data,
+                        double held_out) -> absl::StatusOr<Dataset> {
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<WeightedPath> paths, ParseDataPaths(data));
+    if (held_out == 1.0 && paths[0].weight.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(paths[0].path,
+                       " has a share, but of held-out data each sample counts once: "
+                       "leave the shares out"));
+    }
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::vector<OpenedData> opened,
+        OpenData(paths, prepare, CacheOf(options), ProgressOf(contract, tell)));
+    for (const OpenedData& source : opened) {
+      CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *source.tokens));
+      sources.push_back(source.tokens.get());
+    }
+    CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
+    CONVENE_ASSIGN_OR_RETURN(Dataset dataset,
+                             Dataset::Open(DatasetOptionsOf(options, opened, held_out)));
+    CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
+    return dataset;
+  };
+  CONVENE_ASSIGN_OR_RETURN(Dataset training, open(options.data, options.validation_fraction));
+  if (contract.rank == 0 && training.packing_counts().has_value()) {
+    std::printf("packing      %s\n", PackingText(*training.packing_counts()).c_str());
     std::fflush(stdout);
   }
-  return dataset;
+  RunData data = {.training = std::move(training), .validation_sets = {}};
+  for (const auto& [name, texts] : options.validation_data) {
+    absl::StatusOr<Dataset> dataset = open(texts, /*held_out=*/1.0);
+    if (!dataset.ok()) return Annotate(dataset.status(), absl::StrCat("validation_data ", name));
+    data.validation_sets.push_back({name, *std::move(dataset)});
+  }
+  return data;
 }
 
 }  // namespace convene::worker

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/contract/contract.h"
@@ -22,13 +23,24 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 // PURE. "1,200 documents in 310 samples, 39,000 tokens, 12 cut to a sample's length".
 std::string PackingText(const PackingCounts& counts);
 
+struct ValidationSet {
+  std::string name;
+  Dataset dataset;  // all of it is held out
+};
+
+struct RunData {
+  Dataset training;                            // with its own held-out part
+  std::vector<ValidationSet> validation_sets;  // as TrainOptions::validation_data
+};
+
 // Makes token files of texts and messages that are not prepared yet, once a node. The rank with
 // local rank 0 prints how far the node has come; `tell` is called with that ("31.4%") on each of
 // its ranks, now and then. Rank 0 prints how documents were packed.
-// FailedPrecondition: a file was made by another tokenizer than the named one. InvalidArgument:
-// packed documents whose end occurs nowhere. ChatDocuments's, OpenData's (data/prepare/open_data.h)
-// and Dataset::Open's errors.
-absl::StatusOr<Dataset> OpenDataset(const TrainOptions& options, const Tokenizer& tokenizer,
+// FailedPrecondition: a file was made by another tokenizer than the named one, or two files of the
+// training or held-out data by two. InvalidArgument: packed documents whose end occurs nowhere,
+// shares within a validation set. ChatDocuments's, OpenData's (data/prepare/open_data.h) and
+// Dataset::Open's errors; those of a validation set have its name.
+absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract,
                                     const std::function<void(const std::string& done)>& tell);
 

@@ -32,7 +32,10 @@ TrainOptions Options(const TempDir& directory, std::vector<std::string> argument
 absl::StatusOr<Dataset> OpenFor(TrainOptions& options) {
   auto tokenizer = LoadRunTokenizer(&options);
   if (!tokenizer.ok()) return tokenizer.status();
-  return OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {});
+  absl::StatusOr<RunData> data =
+      OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {});
+  if (!data.ok()) return data.status();
+  return std::move(data->training);
 }
 
 std::vector<int32_t> Inputs(const Dataset& dataset, int64_t position) {
@@ -110,10 +113,10 @@ TEST_CASE("token files of another tokenizer than the named one are refused, with
   TrainOptions options = Options(directory, {"--data", path});
   auto tokenizer = LoadRunTokenizer(&options);
   REQUIRE_OK(tokenizer);
-  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}));
+  REQUIRE_OK(OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {}));
   options.tokenizer_path = "own/";
   CHECK_STATUS(
-      OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}),
+      OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {}),
       absl::StatusCode::kFailedPrecondition,
       "made by the tokenizer gpt2/ (BPE), which is not the same as --tokenizer own/ (byte)");
 }
@@ -129,10 +132,49 @@ TEST_CASE("a compact vocabulary is the file's own, which no tokenizer's name sta
   const auto tokenizer = LoadRunTokenizer(&options);
   REQUIRE_OK(tokenizer);
   CHECK(options.model.vocabulary_size == 384);
-  REQUIRE_OK(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}));
+  REQUIRE_OK(OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {}));
   options.tokenizer_path = "gpt2/";
-  CHECK_STATUS(OpenDataset(options, **tokenizer, Contract(), [](const std::string&) {}),
+  CHECK_STATUS(OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {}),
                absl::StatusCode::kFailedPrecondition, "leave --tokenizer out");
+}
+
+TEST_CASE("validation sets are held out whole, by their names, with the run's tokenizer") {
+  const TempDir directory;
+  const TokenizerIdentity gpt2 = {.kind = "BPE", .path = "gpt2/", .fingerprint = 5};
+  const TokenizerIdentity llama = {.kind = "BPE", .path = "llama/", .fingerprint = 6};
+  const std::string data = WriteTokens(directory, "a.bin", 200, 4, gpt2);
+  const std::string code = WriteTokens(directory, "code.bin", 200, 2, gpt2);
+  const std::string web = WriteTokens(directory, "web.bin", 200, 1, gpt2);
+  const auto open = [&](const std::vector<std::string>& sets) {
+    std::vector<std::string> arguments = {"--data", data, "--validation-data"};
+    arguments.insert(arguments.end(), sets.begin(), sets.end());
+    TrainOptions options = Options(directory, arguments);
+    const auto tokenizer = LoadRunTokenizer(&options);
+    REQUIRE_OK(tokenizer);
+    return OpenRunData(options, **tokenizer, Contract(), [](const std::string&) {});
+  };
+  const auto opened = open({"code=" + code, "all=" + web, "all=" + code});
+  REQUIRE_OK(opened);
+  CHECK(opened->training.token_count() == 200);
+  CHECK(opened->training.validation_samples() > 0);
+  REQUIRE(opened->validation_sets.size() == 2);
+  CHECK(opened->validation_sets[0].name == "code");
+  CHECK(opened->validation_sets[0].dataset.validation_samples() == 12);
+  CHECK(opened->validation_sets[0].dataset.training_samples() == 0);
+  CHECK(opened->validation_sets[1].name == "all");
+  CHECK(opened->validation_sets[1].dataset.token_count() == 150);
+  const auto other = open({"x=" + WriteTokens(directory, "other.bin", 200, 2, llama)}).status();
+  CHECK_STATUS(other, absl::StatusCode::kFailedPrecondition, "validation_data x: data: ");
+  CHECK_STATUS(other, absl::StatusCode::kFailedPrecondition, "gpt2/");
+  CHECK_STATUS(other, absl::StatusCode::kFailedPrecondition, "llama/");
+  const std::string text = directory.File("b.txt");
+  REQUIRE_OK(WriteFileAtomic(text, std::string(200, 'x')));
+  CHECK_STATUS(open({"text=" + text}).status(), absl::StatusCode::kFailedPrecondition,
+               "their ids mean different texts");
+  CHECK_STATUS(open({"code=" + code + ":0.5," + web + ":0.5"}).status(), kInvalid,
+               "leave the shares out");
+  CHECK_STATUS(open({"code=" + directory.File("none.bin")}).status(), absl::StatusCode::kNotFound,
+               "validation_data code: ");
 }
 
 TEST_CASE("several files are mixed by their weights, or else by their size") {

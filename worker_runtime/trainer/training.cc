@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <numbers>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,6 +37,7 @@
 #include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/token_batch.h"
+#include "worker_runtime/trainer/validation.h"
 
 namespace convene::worker {
 namespace {
@@ -47,24 +47,22 @@ class Training {
  public:
   // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const Dataset& dataset, CommunicatorSet& communicators, Device& device,
+           const RunData& data, CommunicatorSet& communicators, Device& device,
            Memory* collective_memory, StopToken& stop, const SpareWishes* spares,
            ProgressWriter& progress)
       : options_(options),
         contract_(contract),
         layout_(layout),
-        dataset_(dataset),
+        data_(data),
+        dataset_(data.training),
         communicators_(communicators),
         device_(device),
         collective_memory_(collective_memory),
         stop_(stop),
         spares_(spares),
         progress_(progress),
-        loader_(dataset, {.seed = options.seed,
-                          .cut = CutOf(options, layout),
-                          .dp_rank = CoordinateOf(layout, contract.rank).dp,
-                          .packed_documents = options.packed_documents,
-                          .end_of_document = static_cast<int32_t>(options.eod_token.value_or(0))}),
+        loader_(data.training, LoaderOptionsOf(options, layout, contract.rank)),
+        validation_(options, layout, contract.rank, data),
         skipped_steps_(options.max_skipped_steps) {}
 
   absl::StatusOr<TrainingEnd> Run();
@@ -82,7 +80,6 @@ class Training {
   absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time);
   absl::StatusOr<bool> Validate();
-  absl::Status ReportValidation(int64_t samples, double loss, int64_t counted_targets);
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -92,7 +89,8 @@ class Training {
   const TrainOptions& options_;
   const Contract& contract_;
   const Layout& layout_;
-  const Dataset& dataset_;
+  const RunData& data_;
+  const Dataset& dataset_;  // that is trained on
   CommunicatorSet& communicators_;
   Device& device_;
   Memory* const collective_memory_;
@@ -102,25 +100,30 @@ class Training {
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
+  Validation validation_;
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
-  std::unique_ptr<CheckpointSaver> saver_;   // made by Prepare; gone when Run returns
-  std::optional<OpReports> op_reports_;      // made by Prepare
-  int64_t step_ = 0;                         // finished
-  std::optional<TokenBatch> ready_;          // of the step after the one that was queued last
-  MonotonicTime last_time_;                  // when the last step ended, or the one under way began
-  std::optional<int64_t> validation_bytes_;  // 0: the data does not say; nullopt: not asked yet
+  std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
+  std::optional<OpReports> op_reports_;     // made by Prepare
+  int64_t step_ = 0;                        // finished
+  std::optional<TokenBatch> ready_;         // of the step after the one that was queued last
+  MonotonicTime last_time_;                 // when the last step ended, or the one under way began
 };
 
 // Without this check nodes with different texts would train, tensor-parallel ranks even on
 // different tokens, and nobody would notice.
 absl::Status Training::CheckSameData() {
+  int64_t tokens = dataset_.token_count();
+  uint64_t hash = dataset_.content_hash();
+  for (const ValidationSet& set : data_.validation_sets) {
+    tokens += set.dataset.token_count();
+    hash = hash * 0x9e3779b97f4a7c15 + set.dataset.content_hash();
+  }
   // The hash goes in halves, because a double holds 53 bits.
-  const double mine[] = {static_cast<double>(dataset_.token_count()),
-                         static_cast<double>(dataset_.content_hash() >> 32),
-                         static_cast<double>(dataset_.content_hash() & 0xffffffff)};
+  const double mine[] = {static_cast<double>(tokens), static_cast<double>(hash >> 32),
+                         static_cast<double>(hash & 0xffffffff)};
   double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
   CONVENE_RETURN_IF_ERROR(
       communicators_.host->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, host_stream_));
@@ -128,9 +131,10 @@ absl::Status Training::CheckSameData() {
   for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
   if (same) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "data here is %s; over all ranks it has %.0f to %.0f tokens and is not everywhere the same: "
-      "--data must name the same texts on every node",
-      dataset_.Identity(), -most_and_least[3], most_and_least[0]));
+      "data here is %s%s; over all ranks it has %.0f to %.0f tokens and is not everywhere the "
+      "same: --data and --validation-data must name the same texts on every node",
+      dataset_.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
+      -most_and_least[3], most_and_least[0]));
 }
 
 // The model's input, for checkpoints: packed documents are other samples than plain rows.
@@ -316,42 +320,10 @@ absl::StatusOr<bool> Training::Advance() {
 
 // Returns whether to stop; then the validation may be incomplete.
 absl::StatusOr<bool> Training::Validate() {
-  const int64_t end = std::min(options_.validation_samples, dataset_.validation_samples());
-  if (end == 0) return false;
-  ready_.reset();  // it lies in the loader, which is needed here
+  if (validation_.is_empty()) return false;
   progress_.Tell(step_, "validation");
   op_reports_->Pause();
-  double loss = 0;
-  int64_t counted_targets = 0;
-  for (int64_t first = 0; first < end; first += options_.global_batch_size) {
-    CONVENE_ASSIGN_OR_RETURN(const TokenBatch batch, loader_.Validation(first, end));
-    CONVENE_ASSIGN_OR_RETURN(const ForwardResult result,
-                             engine_->ForwardLoss(batch, static_cast<int>(loader_.microbatches())));
-    if (result.stop_requested) return true;
-    loss += result.loss;
-    counted_targets += batch.counted_targets;
-  }
-  if (reporter_ == nullptr) return false;
-  CONVENE_RETURN_IF_ERROR(ReportValidation(end, loss, counted_targets));
-  return false;
-}
-
-// `loss`: nats, the sum over `counted_targets` of the first `samples` held-out samples.
-absl::Status Training::ReportValidation(int64_t samples, double loss, int64_t counted_targets) {
-  if (counted_targets == 0) {
-    reporter_->Say(absl::StrCat("no validation loss after step ", step_, ": no target of the ",
-                                samples, " held-out samples counts"));
-    return absl::OkStatus();
-  }
-  // Counted once: it is the same text each time.
-  if (!validation_bytes_.has_value()) {
-    validation_bytes_ = loader_.ValidationTargetBytes(samples).value_or(0);
-  }
-  std::optional<double> bits_per_byte;
-  if (*validation_bytes_ > 0) {
-    bits_per_byte = loss / std::numbers::ln2 / static_cast<double>(*validation_bytes_);
-  }
-  return reporter_->Validation(step_, loss / static_cast<double>(counted_targets), bits_per_byte);
+  return validation_.Run(step_, *engine_, reporter_.get());
 }
 
 CheckpointInfo Training::Info() const {
@@ -502,8 +474,8 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   }
   const std::unique_ptr<ProgressWriter> progress = OpenProgress(contract.progress_path);
   progress->Tell(0, "startup");
-  CONVENE_ASSIGN_OR_RETURN(const Dataset dataset, OpenDataset(options, *tokenizer, contract,
-                                                              TellsOfData(contract, *progress)));
+  CONVENE_ASSIGN_OR_RETURN(const RunData data, OpenRunData(options, *tokenizer, contract,
+                                                           TellsOfData(contract, *progress)));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device, *progress));
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
@@ -514,7 +486,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
     CONVENE_ASSIGN_OR_RETURN(spare_wishes,
                              SpareWishes::Listen(std::move(store), KeyPrefix(contract)));
   }
-  Training training(options, contract, layout, dataset, communicators, *device,
+  Training training(options, contract, layout, data, communicators, *device,
                     collective_memory.get(), stop, spare_wishes.get(), *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok() && spares > 0 && contract.rank == 0) {
