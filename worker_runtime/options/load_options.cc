@@ -267,6 +267,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   constexpr char kNotAdam[] = "with optimizer sgd there is momentum alone";
   const bool is_adamw = !said.has_optimizer() || said.optimizer() == "adamw";
   constexpr char kNotAdamW[] = "only the optimizers muon and sgd have this momentum";
+  const bool has_no_decay = said.has_weight_decay() && said.weight_decay() == 0;
+  constexpr char kNoDecay[] = "weight_decay is 0: nothing decays";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
@@ -298,6 +300,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"epsilon", said.has_epsilon() && is_sgd, kNotAdam},
       {"momentum", said.has_momentum() && is_adamw, kNotAdamW},
       {"nesterov", said.has_nesterov() && is_adamw, kNotAdamW},
+      {"decay_embeddings", said.has_decay_embeddings() && has_no_decay, kNoDecay},
+      {"decay_norms_and_biases", said.has_decay_norms_and_biases() && has_no_decay, kNoDecay},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
@@ -475,6 +479,8 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
       ToWord("optimizer", config.optimizer(), &options.optimizer,
              {{"adamw", &AdamWRule()}, {"muon", &MuonRule()}, {"sgd", &SgdRule()}}));
   options.weight_decay = config.weight_decay();
+  options.decay_embeddings = config.decay_embeddings();
+  options.decay_norms_and_biases = config.decay_norms_and_biases();
   options.beta1 = config.beta1();
   options.beta2 = config.beta2();
   options.epsilon = config.epsilon();

@@ -329,6 +329,8 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, muon, sgd");
   CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--beta2=0.9"}, HomeOnly), kInvalid,
                "beta2 is set, but with optimizer sgd");
+  CHECK_STATUS(LoadOptions({"--weight-decay=0", "--decay-embeddings=false"}, HomeOnly), kInvalid,
+               "decay_embeddings is set, but weight_decay is 0");
   CHECK_STATUS(LoadOptions({"--momentum=0.9"}, HomeOnly), kInvalid,
                "momentum is set, but only the optimizers muon and sgd");
 }

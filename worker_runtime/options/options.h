@@ -116,6 +116,8 @@ struct TrainOptions {
   int64_t lr_decay_steps = 0;  // of the two kWsd
   const UpdateRule* optimizer = &AdamWRule();
   double weight_decay = 0;
+  bool decay_embeddings = true;  // a tied head is one
+  bool decay_norms_and_biases = false;
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;

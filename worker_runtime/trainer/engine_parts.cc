@@ -37,6 +37,18 @@ int64_t BucketCountOf(const EngineOptions& options, int shards, DeviceKind devic
                         is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
 }
 
+void SetDecay(const EngineOptions& options, UnitSpec& unit) {
+  // The head of a tied table is the same tensor.
+  const bool has_tables = unit.kind == UnitKind::kEmbedding ||
+                          (unit.kind == UnitKind::kHead && options.model.tied_embeddings);
+  for (UnitTensor& tensor : unit.tensors) {
+    for (ParameterSlice& slice : tensor.slices) {
+      slice.decayed =
+          slice.decayed ? options.decay_embeddings || !has_tables : options.decay_norms_and_biases;
+    }
+  }
+}
+
 // The units of the chunks that lie on the rank.
 UnitsByChunk UnitsOfRank(const EngineOptions& options, const ChunkPlacement& placement,
                          const Coordinate& coordinate) {
@@ -51,6 +63,7 @@ UnitsByChunk UnitsOfRank(const EngineOptions& options, const ChunkPlacement& pla
     const Layout& layout = options.layout;
     units[chunk] = UnitsOf(options.model, chunks[chunk], layout.tp, coordinate.tp, layout.ep,
                            ExpertRankOf(layout, coordinate));
+    for (UnitSpec& unit : units[chunk]) SetDecay(options, unit);
   }
   return units;
 }

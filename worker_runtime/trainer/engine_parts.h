@@ -31,6 +31,9 @@ namespace convene::worker {
 struct EngineOptions {
   ModelConfig model;
   const UpdateRule* update_rule = &AdamWRule();  // borrowed
+  // Beside the matrices of blocks and an untied head, weight decay applies to these.
+  bool decay_embeddings = true;
+  bool decay_norms_and_biases = false;
   Layout layout;
   int rank = 0;
   uint64_t seed = 0;

@@ -57,6 +57,8 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
   PipelineChoice pipeline = *PipelineOf(options, layout);
   return {.model = options.model,
           .update_rule = options.optimizer,
+          .decay_embeddings = options.decay_embeddings,
+          .decay_norms_and_biases = options.decay_norms_and_biases,
           .layout = layout,
           .rank = rank,
           .seed = static_cast<uint64_t>(options.seed),

@@ -3,10 +3,16 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "tools/base/cpu_count.h"
 #include "tools/base/testing/status_testing.h"
+#include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/options/load_options.h"
 #include "worker_runtime/testing/forwarding_device.h"
 
 namespace convene::worker {
@@ -42,6 +48,52 @@ TEST_CASE("a GPU without products of 8-bit floats is refused where the precision
   CHECK_OK(CheckFloat8({}, older));
   CHECK_STATUS(CheckFloat8({.float8 = true}, older), absl::StatusCode::kFailedPrecondition,
                "precision fp8 needs a GPU of compute capability 8.9 or later");
+}
+
+// The tensors that decay on the two ranks of a pipeline, of those in `names`.
+std::set<std::string> Decayed(std::vector<std::string> flags, const std::set<std::string>& names) {
+  flags.insert(flags.end(), {"--data=a.txt", "--layers=2", "--pp-size=2", "--token-cache-dir=/c"});
+  const auto options =
+      LoadOptions(flags, [](const std::string&) { return std::optional<std::string>(); });
+  REQUIRE_OK(options);
+  const std::unique_ptr<Device> device = Device::Cpu();
+  std::set<std::string> found;
+  std::set<std::string> decayed;
+  for (const int rank : {0, 1}) {
+    const EngineOptions engine =
+        MakeEngineOptions(**options, Layout{.pp = 2}, rank, DeviceKind::kCpu);
+    CommunicatorSet communicators = PlannedCommunicators(engine.layout, rank);
+    const EngineParts parts(engine, StepPlans(engine), communicators, *device);
+    for (const PlacedParameter& parameter : parts.store.placement().parameters) {
+      if (!names.contains(parameter.name)) continue;
+      CHECK((found.insert(parameter.name).second ||
+             parameter.decayed == decayed.contains(parameter.name)));
+      if (parameter.decayed) decayed.insert(parameter.name);
+    }
+  }
+  CHECK(found == names);
+  return decayed;
+}
+
+TEST_CASE("weight decay applies to matrices, and by flags not to tables, or to vectors too") {
+  using Names = std::set<std::string>;
+  const std::string table = "model.embed_tokens.weight";
+  const std::string head = "lm_head.weight";
+  const std::string matrix = "model.layers.1.mlp.down_proj.weight";
+  const std::string norm = "model.layers.1.input_layernorm.weight";
+  const std::string last_norm = "model.norm.weight";
+  const Names all = {table, head, matrix, norm, last_norm};
+  CHECK(Decayed({}, all) == Names{table, head, matrix});
+  CHECK(Decayed({"--decay-embeddings=false"}, all) == Names{head, matrix});
+  CHECK(Decayed({"--decay-norms-and-biases"}, all) == all);
+  const Names of_tied = {table, matrix, norm};
+  CHECK(Decayed({"--tied-embeddings"}, of_tied) == Names{table, matrix});
+  CHECK(Decayed({"--tied-embeddings", "--decay-embeddings=false"}, of_tied) == Names{matrix});
+  const Names of_gpt2 = {"transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight",
+                         "transformer.h.0.attn.c_attn.bias"};
+  CHECK(Decayed({"--model=gpt2-tiny", "--decay-embeddings=false"}, of_gpt2) ==
+        Names{"transformer.h.0.attn.c_attn.weight"});
+  CHECK(Decayed({"--model=gpt2-tiny", "--decay-norms-and-biases"}, of_gpt2) == of_gpt2);
 }
 
 }  // namespace
