@@ -101,6 +101,40 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertAlmostEqual(one["validation_loss"], three["validation_loss"], places=4)
         self.assertEqual(len({line["validation_loss"] for line in found[0]}), 6)
 
+    def test_spikes_are_skipped_by_the_rule_also_after_a_resume_and_on_other_ranks(self):
+        flags = ["--max-loss-spike", "1.001", "--max-gradient-spike", "1.06", "--spike-window", "4", "--max-skipped-steps", "9"]
+
+        def run(name, ranks, steps):
+            arguments = self.train_arguments(metrics_file=self.path(f"{name}.jsonl"), checkpoint_dir=self.path(name), steps=steps,
+                                             validation_every=0, learning_rate=1e-7, lr_schedule="constant", warmup_steps=0)
+            text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", str(ranks), CONVENE_TRAIN, *arguments, *flags), 60)
+            return text, [line for line in read_metrics(self.path(f"{name}.jsonl")) if "loss" in line]
+
+        text, whole = run("whole", 1, 30)
+        means, count = [0, 0], 0
+        skipped = []
+        for line in whole:
+            values = (line["loss"], line["grad_norm"])
+            is_spike = count >= 4 and (values[0] > 1.001 * means[0] or values[1] > 1.06 * means[1])
+            self.assertEqual(line.get("skipped", "") in ("loss_spike", "gradient_spike"), is_spike, line)
+            if is_spike:
+                skipped.append(line["step"])
+                self.assertIn(f"skipped step {line['step']}: the ", text)
+                continue
+            count += 1
+            means = [mean + (value - mean) / min(count, 4) for mean, value in zip(means, values)]
+        self.assertGreater(len(skipped), 3)
+        self.assertLess(len(skipped), 25)
+        self.assertEqual({line.get("skipped") for line in whole}, {None, "loss_spike", "gradient_spike"})
+        self.assertIn(f"skipped     {len(skipped)} of 30 steps changed no weight: loss or gradient was a spike", text)
+        for ranks in (1, 2):
+            name = f"resumed on {ranks}"
+            run(name, 1, 13)
+            _, resumed = run(name, ranks, 30)
+            self.assertEqual([line.get("skipped") for line in resumed], [line.get("skipped") for line in whole])
+            for one, other in zip(whole, resumed):
+                self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
+
     def test_the_communication_of_each_axis_is_told(self):
         text = self.finish(self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,

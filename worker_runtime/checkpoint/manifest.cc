@@ -17,7 +17,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 5;
+constexpr int kVersion = 6;
 // The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
 // The first version that counts updates and says how the data was cut into samples.
@@ -29,6 +29,8 @@ constexpr int kFirstVersionWithTypes = 4;
 // before it is written.
 constexpr int kFirstVersionWithOptimizer = 5;
 constexpr char kFirstOptimizer[] = "adamw";
+// The first version with a spike guard; without one a version before it is written.
+constexpr int kFirstVersionWithSpikeGuard = 6;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -135,6 +137,9 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
   if (version >= kFirstVersionWithOptimizer) {
     CONVENE_RETURN_IF_ERROR(reader->Line("optimizer", &info->optimizer));
   }
+  if (version >= kFirstVersionWithSpikeGuard) {
+    CONVENE_RETURN_IF_ERROR(reader->Line("spike_guard", &info->spike_guard));
+  }
   return reader->Line("layout", &info->layout);
 }
 
@@ -211,20 +216,23 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
-  const bool has_optimizer = info.optimizer != kFirstOptimizer;
+  const bool has_spike_guard = !info.spike_guard.empty();
+  const bool has_optimizer = has_spike_guard || info.optimizer != kFirstOptimizer;
   const bool has_types =
       has_optimizer ||
       std::any_of(manifest.places.begin(), manifest.places.end(),
                   [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
-  const int version = has_optimizer ? kVersion
-                      : has_types   ? kFirstVersionWithTypes
-                                    : kFirstVersionWithTypes - 1;
+  const int version = has_spike_guard ? kVersion
+                      : has_optimizer ? kFirstVersionWithOptimizer
+                      : has_types     ? kFirstVersionWithTypes
+                                      : kFirstVersionWithTypes - 1;
   std::string text = absl::StrCat(FirstWords(kind), version, "\nstep ", info.step,
                                   "\nsamples_consumed ", info.samples_consumed, "\nupdates ");
   absl::StrAppend(&text, info.updates, "\nseed ", info.seed, "\nworld_size ", info.world_size);
   absl::StrAppend(&text, "\nmodel ", absl::CEscape(info.model), "\ndata ", absl::CEscape(info.data),
                   "\nsamples ", absl::CEscape(info.samples));
   if (has_optimizer) absl::StrAppend(&text, "\noptimizer ", absl::CEscape(info.optimizer));
+  if (has_spike_guard) absl::StrAppend(&text, "\nspike_guard ", absl::CEscape(info.spike_guard));
   absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {

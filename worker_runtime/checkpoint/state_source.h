@@ -39,6 +39,7 @@ struct CheckpointInfo {
   // How these data were cut into samples; compared like `data`. "" below format version 3.
   std::string samples;
   std::string optimizer = "adamw";  // UpdateRule::name(); compared. "adamw" below version 5
+  std::string spike_guard;          // SpikeGuard::State(); "" below version 6
   std::string layout;               // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;

@@ -210,7 +210,7 @@ absl::StatusOr<BenchInputs> MakeBenchInputs(Device& device, const BenchShape& sh
   const std::vector<uint8_t> flags(shape.parameters / kFlagBlock, kDecayed | kOwned);
   const std::vector<AdamWFactors> factors = {
       MakeAdamWFactors({.learning_rate = 1e-4, .weight_decay = 0.1})};
-  const std::vector<StepControl> control = {{1.0f, 0}};
+  const std::vector<StepControl> control = {{1.0f, SkipReason::kNone}};
   const std::vector<float> scale = {1.0f / static_cast<float>(shape.rows)};
   BenchInputs inputs = {
       .shape = shape, .stream = device.compute(), .arena = arena, .arena_bytes = arena_bytes};

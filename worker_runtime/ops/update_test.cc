@@ -30,9 +30,10 @@ Stream& AnyStream() {
 }
 
 TEST_CASE("a step is controlled by its gradients' norm") {
-  const auto decide = [](double sum_of_squares, double max_norm) {
-    StepControl control = {-1, -1};
-    DecideStep(&sum_of_squares, max_norm, &control, AnyStream());
+  const auto decide = [](double sum_of_squares, double max_norm, const StepLimits& limits = {}) {
+    const double loss = 3;
+    StepControl control = {-1, static_cast<SkipReason>(-1)};
+    DecideStep(&sum_of_squares, &loss, max_norm, limits, &control, AnyStream());
     return control;
   };
   CHECK(decide(4.0, 0).gradient_scale == 1.0f);
@@ -40,10 +41,14 @@ TEST_CASE("a step is controlled by its gradients' norm") {
   CHECK(decide(4.0, 3).gradient_scale == 1.0f);
   CHECK(decide(0.0, 1).gradient_scale == 1.0f);
   CHECK(decide(16.0, 1).gradient_scale == Approx(1.0 / 4.000001));
-  CHECK(decide(4.0, 1).skip == 0);
-  CHECK(decide(std::numeric_limits<double>::infinity(), 1).skip == 1);
+  CHECK(decide(4.0, 1).skip == SkipReason::kNone);
+  CHECK(decide(std::numeric_limits<double>::infinity(), 1).skip == SkipReason::kNoNumber);
   CHECK(decide(std::numeric_limits<double>::infinity(), 1).gradient_scale == 0.0f);
-  CHECK(decide(std::nan(""), 0).skip == 1);
+  CHECK(decide(std::nan(""), 0).skip == SkipReason::kNoNumber);
+  CHECK(decide(4.0, 0, {.gradient_norm = 2.0}).skip == SkipReason::kNone);
+  CHECK(decide(4.0, 0, {.gradient_norm = 1.9}).skip == SkipReason::kGradientSpike);
+  CHECK(decide(4.0, 0, {.loss = 3.0}).skip == SkipReason::kNone);
+  CHECK(decide(4.0, 0, {.loss = 2.9}).skip == SkipReason::kLossSpike);
 }
 
 TEMPLATE_TEST_CASE("AdamW agrees with the reference over its first steps", "", float, BFloat16) {
@@ -52,7 +57,7 @@ TEMPLATE_TEST_CASE("AdamW agrees with the reference over its first steps", "", f
     UpdateParameters parameters;
     parameters.learning_rate = 0.01;
     parameters.weight_decay = 0.1;
-    const StepControl control = {0.5f, 0};
+    const StepControl control = {0.5f, SkipReason::kNone};
     const auto weights = Numbers(count, 1);
     std::vector<uint8_t> flags(count / kFlagBlock);
     for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 == 1 ? kOwned : kOwned | kDecayed;
@@ -104,7 +109,7 @@ TEMPLATE_TEST_CASE("SGD in halves agrees with the reference over its first steps
     parameters.nesterov = nesterov;
     const MomentumFactors momentum = {.momentum = 0.9f, .decay = 0.1f, .nesterov = nesterov};
     const DescentFactors descent = {.step_size = 0.01f, .decay = 0};
-    const StepControl control = {0.5f, 0};
+    const StepControl control = {0.5f, SkipReason::kNone};
     const auto weights = Numbers(kCount, 1);
     std::vector<uint8_t> flags(kCount / kFlagBlock);
     for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 == 1 ? kOwned : kOwned | kDecayed;
@@ -151,13 +156,13 @@ TEST_CASE("a step that SGD skips changes nothing, and a direction's decay pulls 
   const MomentumFactors momentum = {0.9f, 0.1f, 1};
   const DescentFactors descent = {.step_size = 0.5f, .decay = 0.25f};
   const std::vector<uint8_t> flags = {kDecayed, 0};
-  const StepControl skips = {0, 1};
+  const StepControl skips = {0, SkipReason::kNoNumber};
   Momentum(128, &momentum, &skips, flags.data(), y[0].data(), y[1].data(), y[2].data(),
            AnyStream());
   Descend(128, &descent, &skips, flags.data(), y[1].data(), y[0].data(), y[0].data(), AnyStream());
   CHECK(y == Outputs<float>{before, before, before});
   const std::vector<float> nothing(128);
-  const StepControl goes = {1.0f, 0};
+  const StepControl goes = {1.0f, SkipReason::kNone};
   Descend(128, &descent, &goes, flags.data(), nothing.data(), y[0].data(), y[0].data(),
           AnyStream());
   for (int i = 0; i < 128; ++i) CHECK(y[0][i] == Approx(before[i] * (i < 64 ? 0.875 : 1.0)));
@@ -167,7 +172,7 @@ TEST_CASE("a skipped step changes neither weights nor moments") {
   const auto before = Numbers(128, 1);
   Outputs<float> y = {before, before, before};
   const AdamWFactors factors = MakeAdamWFactors({.learning_rate = 0.1});
-  const StepControl control = {0, 1};
+  const StepControl control = {0, SkipReason::kNoNumber};
   const std::vector<uint8_t> flags = {kDecayed, kDecayed};
   std::vector<BFloat16> weights = Store<BFloat16>(before);
   AdamW(128, &factors, &control, flags.data(), Numbers(128, 2).data(), y[0].data(), weights.data(),

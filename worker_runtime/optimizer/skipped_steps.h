@@ -1,17 +1,21 @@
-// PURE. Decides when a run whose gradients are NaN or infinite has to end, or one that learns
-// nothing.
+// PURE. Decides when a run whose gradients are NaN or infinite has to end, or one that skips its
+// steps for other reasons and learns nothing.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "worker_runtime/ops/update.h"
 
 namespace convene::worker {
 
-// Why a step with this gradient norm changed nothing (ops/adamw.h, ControlStep), for the log; ""
-// when it did.
-std::string WhySkipped(double gradient_norm, int64_t step);
+// The word for the metrics; "" for kNone.
+const char* SkipWord(SkipReason why);
+// Why a step with this loss and gradient norm changed nothing (ControlStep), for the log; "" when
+// it did.
+std::string WhySkipped(SkipReason why, double loss, double gradient_norm, const StepLimits& limits,
+                       int64_t step);
 // The same for a step of which no target counts.
 std::string WhyEmpty(int64_t step);
 
@@ -26,7 +30,7 @@ class SkippedSteps {
 
   // Call it after each step. DataLoss when this step and the most_in_a_row - 1 before it were
   // skipped: the text names the steps and the loss, and says where to look.
-  absl::Status Record(int64_t step, bool skipped, double loss);
+  absl::Status Record(int64_t step, SkipReason why, double loss);
 
   // Call it instead after a step of which no target counts. Such steps are no fault of the run:
   // they neither lengthen a row of skipped ones nor end it.
@@ -51,6 +55,7 @@ class SkippedSteps {
   int64_t in_a_row_ = 0;
   int64_t first_step_ = 0;  // of the row
   int64_t last_step_ = 0;   // of the row
+  int64_t spikes_ = 0;      // of the row
   int64_t empty_steps_ = 0;
   double last_loss_ = 0;
 };

@@ -8,14 +8,16 @@
 namespace convene::worker {
 namespace {
 
+constexpr SkipReason kNone = SkipReason::kNone;
+constexpr SkipReason kNoNumber = SkipReason::kNoNumber;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 TEST_CASE("so many skipped steps in a row end the run, and say which and what to do") {
   SkippedSteps skipped(3);
-  CHECK_OK(skipped.Record(7, false, 2.5));
-  CHECK_OK(skipped.Record(8, true, kNaN));
-  CHECK_OK(skipped.Record(9, true, kNaN));
-  const absl::Status end = skipped.Record(10, true, kNaN);
+  CHECK_OK(skipped.Record(7, kNone, 2.5));
+  CHECK_OK(skipped.Record(8, kNoNumber, kNaN));
+  CHECK_OK(skipped.Record(9, kNoNumber, kNaN));
+  const absl::Status end = skipped.Record(10, kNoNumber, kNaN);
   CHECK_STATUS(end, absl::StatusCode::kDataLoss, "steps 8 to 10 were all skipped");
   CHECK_STATUS(end, absl::StatusCode::kDataLoss, "the loss of step 10 is nan");
   CHECK_STATUS(end, absl::StatusCode::kDataLoss, "--max-skipped-steps allows no more");
@@ -25,7 +27,7 @@ TEST_CASE("so many skipped steps in a row end the run, and say which and what to
 TEST_CASE("a step that is not skipped begins the count anew") {
   SkippedSteps skipped(2);
   for (int64_t step = 1; step <= 100; ++step) {
-    CHECK_OK(skipped.Record(step, step % 2 == 0, 2.5));
+    CHECK_OK(skipped.Record(step, step % 2 == 0 ? kNoNumber : kNone, 2.5));
   }
   CHECK_OK(skipped.AtEnd());
 }
@@ -33,53 +35,55 @@ TEST_CASE("a step that is not skipped begins the count anew") {
 TEST_CASE("a run without a single update is no success, however short") {
   SkippedSteps skipped(20);
   CHECK_OK(skipped.AtEnd());  // nothing was left to do
-  CHECK_OK(skipped.Record(30, true, kNaN));
+  CHECK_OK(skipped.Record(30, kNoNumber, kNaN));
   CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "step 30 was skipped");
   CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
-  CHECK_OK(skipped.Record(31, false, 2.5));
-  CHECK_OK(skipped.Record(32, true, kNaN));
+  CHECK_OK(skipped.Record(31, kNone, 2.5));
+  CHECK_OK(skipped.Record(32, kNoNumber, kNaN));
   CHECK_OK(skipped.AtEnd());
 }
 
 TEST_CASE("a job whose last steps were skipped, more than ever changed a weight, is no success") {
   SkippedSteps skipped(20);
-  for (int64_t step = 1; step <= 4; ++step) CHECK_OK(skipped.Record(step, false, 2.5));
-  for (int64_t step = 5; step <= 8; ++step) CHECK_OK(skipped.Record(step, true, kNaN));
+  for (int64_t step = 1; step <= 4; ++step) CHECK_OK(skipped.Record(step, kNone, 2.5));
+  for (int64_t step = 5; step <= 8; ++step) CHECK_OK(skipped.Record(step, kNoNumber, kNaN));
   CHECK_OK(skipped.AtEnd());
-  CHECK_OK(skipped.Record(9, true, kNaN));
+  CHECK_OK(skipped.Record(9, kNoNumber, kNaN));
   CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "steps 5 to 9 were all skipped");
   CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "only 4 steps changed a weight");
-  CHECK_OK(skipped.Record(10, false, 2.5));
+  CHECK_OK(skipped.Record(10, kNone, 2.5));
   CHECK_OK(skipped.AtEnd());
   SkippedSteps resumed(20, /*updates=*/295);
-  CHECK_OK(resumed.Record(296, false, 2.5));
-  for (int64_t step = 297; step <= 300; ++step) CHECK_OK(resumed.Record(step, true, kNaN));
+  CHECK_OK(resumed.Record(296, kNone, 2.5));
+  for (int64_t step = 297; step <= 300; ++step) CHECK_OK(resumed.Record(step, kNoNumber, kNaN));
   CHECK_OK(resumed.AtEnd());
 }
 
 TEST_CASE(
     "steps that change the weights are counted on from the checkpoint's, skipped ones are not") {
   SkippedSteps fresh(20);
-  for (int64_t step = 1; step <= 10; ++step) CHECK_OK(fresh.Record(step, step <= 3, 2.5));
+  for (int64_t step = 1; step <= 10; ++step)
+    CHECK_OK(fresh.Record(step, step <= 3 ? kNoNumber : kNone, 2.5));
   CHECK(fresh.updates() == 7);
   SkippedSteps resumed(20, fresh.updates());
   CHECK(resumed.updates() == 7);
-  CHECK_OK(resumed.Record(11, true, kNaN));
+  CHECK_OK(resumed.Record(11, kNoNumber, kNaN));
   CHECK(resumed.updates() == 7);
   // The updates before this run do not make it a success.
   CHECK_STATUS(resumed.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
-  CHECK_OK(resumed.Record(12, false, 2.5));
+  CHECK_OK(resumed.Record(12, kNone, 2.5));
   CHECK(resumed.updates() == 8);
   CHECK_OK(resumed.AtEnd());
 }
 
 TEST_CASE("a step of which no target counts is neither an update nor a fault") {
   SkippedSteps skipped(2);
-  CHECK_OK(skipped.Record(1, true, kNaN));
+  CHECK_OK(skipped.Record(1, kNoNumber, kNaN));
   for (int empty = 0; empty < 50; ++empty) skipped.RecordEmpty();
   CHECK(skipped.updates() == 0);
-  CHECK_STATUS(skipped.Record(52, true, kNaN), absl::StatusCode::kDataLoss, "steps 1 to 52 were");
-  CHECK_OK(skipped.Record(53, false, 2.5));
+  CHECK_STATUS(skipped.Record(52, kNoNumber, kNaN), absl::StatusCode::kDataLoss,
+               "steps 1 to 52 were");
+  CHECK_OK(skipped.Record(53, kNone, 2.5));
   skipped.RecordEmpty();
   CHECK(skipped.updates() == 1);
   CHECK_OK(skipped.AtEnd());
@@ -95,13 +99,32 @@ TEST_CASE("a job of which no target counts is no success") {
 }
 
 TEST_CASE("a skipped step says why, and others say nothing") {
-  CHECK(WhySkipped(3.5, 7).empty());
-  CHECK(WhySkipped(0, 7).empty());
+  const auto why = [](SkipReason reason, double norm) {
+    return WhySkipped(reason, 3.25, norm, {.loss = 3, .gradient_norm = 1.5}, 12);
+  };
+  CHECK(why(kNone, 3.5).empty());
   CHECK_THAT(WhyEmpty(4), Catch::StartsWith("step 4 changes nothing"));
-  CHECK_THAT(WhySkipped(std::nan(""), 12),
+  CHECK_THAT(why(kNoNumber, std::nan("")),
              Catch::StartsWith("skipped step 12: the gradient norm is NaN"));
-  CHECK_THAT(WhySkipped(std::numeric_limits<double>::infinity(), 13),
-             Catch::StartsWith("skipped step 13: the gradient norm is infinite"));
+  CHECK_THAT(why(kNoNumber, std::numeric_limits<double>::infinity()),
+             Catch::StartsWith("skipped step 12: the gradient norm is infinite"));
+  CHECK(why(SkipReason::kLossSpike, 1) ==
+        "skipped step 12: the loss 3.2500 is above 3.0000, as --max-loss-spike says");
+  CHECK(why(SkipReason::kGradientSpike, 2) ==
+        "skipped step 12: the gradient norm 2.0000 is above 1.5000, as --max-gradient-spike says");
+}
+
+TEST_CASE("spikes in a row end the run too, and say that they may be none") {
+  SkippedSteps skipped(3);
+  CHECK_OK(skipped.Record(4, SkipReason::kLossSpike, 9));
+  CHECK_OK(skipped.Record(5, kNone, 2));
+  CHECK_OK(skipped.Record(6, kNoNumber, 8));
+  CHECK_OK(skipped.Record(7, SkipReason::kLossSpike, 9));
+  const absl::Status end = skipped.Record(8, SkipReason::kGradientSpike, 9.5);
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss,
+               "steps 6 to 8 were all skipped, 2 of them because");
+  CHECK_STATUS(end, absl::StatusCode::kDataLoss, "raise --max-loss-spike");
+  CHECK(skipped.updates() == 1);
 }
 
 }  // namespace

@@ -302,6 +302,9 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"nesterov", said.has_nesterov() && is_adamw, kNotAdamW},
       {"decay_embeddings", said.has_decay_embeddings() && has_no_decay, kNoDecay},
       {"decay_norms_and_biases", said.has_decay_norms_and_biases() && has_no_decay, kNoDecay},
+      {"spike_window",
+       said.has_spike_window() && said.max_loss_spike() == 0 && said.max_gradient_spike() == 0,
+       "neither max_loss_spike nor max_gradient_spike: nothing is a spike"},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
@@ -489,6 +492,9 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.nesterov = config.has_nesterov() ? config.nesterov() : is_muon;
   options.clip_grad_norm = config.clip_grad_norm();
   options.max_skipped_steps = config.max_skipped_steps();
+  options.spikes = {.max_loss = config.max_loss_spike(),
+                    .max_gradient = config.max_gradient_spike(),
+                    .window = config.spike_window()};
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(TakeInt(config, "checkpoint_keep", 2, &options.checkpoint_keep));

@@ -329,6 +329,10 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, muon, sgd");
   CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--beta2=0.9"}, HomeOnly), kInvalid,
                "beta2 is set, but with optimizer sgd");
+  CHECK_STATUS(LoadOptions({"--spike-window=9"}, HomeOnly), kInvalid,
+               "spike_window is set, but neither max_loss_spike nor");
+  CHECK(Options({"--max-loss-spike=1.5"}).spikes.max_loss == 1.5);
+  CHECK(Options({"--max-gradient-spike=5", "--spike-window=9"}).spikes.window == 9);
   CHECK_STATUS(LoadOptions({"--weight-decay=0", "--decay-embeddings=false"}, HomeOnly), kInvalid,
                "decay_embeddings is set, but weight_decay is 0");
   CHECK_STATUS(LoadOptions({"--momentum=0.9"}, HomeOnly), kInvalid,

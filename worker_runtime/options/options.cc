@@ -102,6 +102,11 @@ absl::Status ValidateOptimizer(const TrainOptions& options) {
                      " multiplies whole matrices on the device, so its state cannot be offloaded; "
                      "choose offload none, or optimizer adamw or sgd"));
   }
+  CONVENE_RETURN_IF_ERROR(AtLeast("spike_window", options.spikes.window, 1));
+  for (const auto& [key, factor] : {std::pair{"max_loss_spike", options.spikes.max_loss},
+                                    std::pair{"max_gradient_spike", options.spikes.max_gradient}}) {
+    CONVENE_RETURN_IF_ERROR(Demand(factor == 0 || factor > 1, key, factor, "0 (off) or above 1"));
+  }
   return Demand(options.clip_grad_norm >= 0, "clip_grad_norm", options.clip_grad_norm,
                 "0 (off) or more");
 }

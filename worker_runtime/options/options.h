@@ -15,6 +15,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/optimizer/learning_rate.h"
+#include "worker_runtime/optimizer/spike_guard.h"
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/plan.h"
@@ -125,6 +126,7 @@ struct TrainOptions {
   bool nesterov = false;
   double clip_grad_norm = 0;  // 0 = off
   int64_t max_skipped_steps = 0;
+  SpikeOptions spikes;
   std::string checkpoint_dir;    // "" = no checkpoints
   int64_t checkpoint_every = 0;  // 0 = only the last
   int checkpoint_keep = 0;

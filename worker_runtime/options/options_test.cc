@@ -233,6 +233,11 @@ TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With(offloaded_muon), kInvalid, "choose offload none, or optimizer adamw or sgd");
   CHECK_STATUS(With([](TrainOptions& o) { o.momentum = 1; }), kInvalid,
                "momentum 1 must be at least 0 and less than 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.spikes.max_loss = 0.5; }), kInvalid,
+               "max_loss_spike 0.5 must be 0 (off) or above 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.spikes.max_gradient = 1; }), kInvalid,
+               "max_gradient_spike 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.spikes.window = 0; }), kInvalid, "spike_window 0");
   CHECK_STATUS(With([](TrainOptions& o) { o.weight_decay = -0.1; }), kInvalid, "weight_decay -0.1");
   CHECK_STATUS(With([](TrainOptions& o) { o.beta1 = 1; }), kInvalid,
                "beta1 1 must be at least 0 and less than 1");

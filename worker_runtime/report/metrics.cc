@@ -37,6 +37,7 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("loss", metrics.loss);
     visit("grad_norm", metrics.grad_norm);
     visit("learning_rate", metrics.learning_rate);
+    visit("skipped", metrics.skipped);
     visit("tokens", metrics.tokens);
     visit("counted_share", metrics.counted_share);
     visit("tokens_per_second", metrics.tokens_per_second);
@@ -65,7 +66,7 @@ class LineWriter {
   }
 
   void operator()(const char* key, const std::string& value) {
-    // Layouts and names of validation sets need no escapes.
+    // Layouts, names of validation sets and our own words need no escapes.
     for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
     absl::StrAppend(Key(key), "\"", value, "\"");
   }

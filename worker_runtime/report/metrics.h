@@ -31,6 +31,9 @@ struct StepMetrics {
   double loss = 0;       // mean over the step's targets that count; NaN where none does
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
+  // Why the step changed no weight: "no_number", "loss_spike" or "gradient_spike"; nullopt where it
+  // did, or no target counts.
+  std::optional<std::string> skipped;
   int64_t tokens = 0;                   // gone through since step 0, over all ranks, counted or not
   std::optional<double> counted_share;  // of the step's targets; nullopt: all count
   double tokens_per_second = 0;

@@ -25,8 +25,14 @@ std::string WhatHappened(const TrainingSummary& summary) {
 // A training that went wrong at its end is not to look like one that learned to its last step.
 std::string WhatWasSkipped(const TrainingSummary& summary) {
   const int64_t made = summary.step - summary.first_step;
-  std::string text = absl::StrCat(summary.skipped_steps, " of ", made,
-                                  " steps changed no weight: their gradient was no number");
+  std::string text = absl::StrCat(
+      summary.skipped_steps, " of ", made, " steps changed no weight: ",
+      summary.spikes == 0 ? "their gradient was no number"
+      : summary.spikes == summary.skipped_steps
+          ? "loss or gradient was a spike"
+          : absl::StrCat("in ", summary.spikes,
+                         " of them loss or "
+                         "gradient was a spike, in the others the gradient was no number"));
   if (summary.skipped_at_end > 0) {
     absl::StrAppend(
         &text, "; among them ",

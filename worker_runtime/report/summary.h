@@ -19,7 +19,8 @@ struct TrainingSummary {
   // Of the last step that has one, which is a number; nullopt: this process did no such step.
   std::optional<double> loss;
   int64_t loss_step = 0;       // that step
-  int64_t skipped_steps = 0;   // of this process's, because their gradient was no number
+  int64_t skipped_steps = 0;   // of this process's, but for those without a target that counts
+  int64_t spikes = 0;          // of these, because of the loss or gradient
   int64_t skipped_at_end = 0;  // of these, the last ones without another between them
   std::vector<ValidationMetrics> validations;  // the last one of each set
   absl::Duration wall_time;                    // of this process

@@ -69,6 +69,17 @@ TEST_CASE("a run whose last steps were skipped does not look like one that learn
                                    "gradient was no number; among them the last 9. Look at"));
 }
 
+TEST_CASE("steps that were skipped as spikes are not said to have had no number") {
+  TrainingSummary summary = Finished();
+  summary.skipped_steps = 3;
+  summary.spikes = 3;
+  CHECK_THAT(SummaryText(summary), Catch::Contains("3 of 250 steps changed no weight: loss or "
+                                                   "gradient was a spike\n"));
+  summary.spikes = 2;
+  CHECK_THAT(SummaryText(summary), Catch::Contains("in 2 of them loss or gradient was a spike, in "
+                                                   "the others the gradient was no number\n"));
+}
+
 TEST_CASE("bits a byte stand beside the loss that they are made of") {
   TrainingSummary summary = Finished();
   summary.validations[0].bits_per_byte = 3.17841;

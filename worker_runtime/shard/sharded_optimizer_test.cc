@@ -68,7 +68,7 @@ struct Sharded {
   // One step, whose gradients are neither scaled nor skipped.
   absl::Status Update(const UpdateParameters& parameters) {
     const DeviceArray<UpdateRule::Factors> factors({AdamWRule().FactorsOf(parameters)}, device);
-    const DeviceArray<StepControl> control({{1.0f, 0}}, device);
+    const DeviceArray<StepControl> control({{1.0f, SkipReason::kNone}}, device);
     CONVENE_RETURN_IF_ERROR(optimizer.Update(factors.data(), control.data()));
     return device.Synchronize(absl::Seconds(60));
   }
@@ -388,7 +388,7 @@ TEST_CASE("another rule brings its own state, and nothing else changes") {
   const absl::Span<float> gradients = rank.sharded.store.gradients();
   std::fill(gradients.begin(), gradients.end(), 3.0f);
   const UpdateRule::Factors factors = {};
-  const StepControl control = {1.0f, 0};
+  const StepControl control = {1.0f, SkipReason::kNone};
   REQUIRE_OK(rank.optimizer.Update(&factors, &control));
   const auto written = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(written);
@@ -450,7 +450,8 @@ TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
                device);
   REQUIRE_OK(optimizer.CopyGradients());
   REQUIRE_OK(device.Synchronize(absl::Seconds(60)));
-  REQUIRE_OK(optimizer.UpdateOnHost(AdamWRule().FactorsOf({.learning_rate = 0.5}), {1.0f, 0}));
+  REQUIRE_OK(optimizer.UpdateOnHost(AdamWRule().FactorsOf({.learning_rate = 0.5}),
+                                    {1.0f, SkipReason::kNone}));
   REQUIRE_OK(store.Acquire(0));
   CHECK(has_moved(parts[0]));
   CHECK(!has_moved(parts[1]));

@@ -145,21 +145,29 @@ absl::Status Engine::AddUp() {
   return device_.status();
 }
 
-absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& update) {
+StepLimits Engine::SummedLimits() const {
+  return {.loss = limits_.loss * static_cast<double>(counted_targets_),
+          .gradient_norm = limits_.gradient_norm};
+}
+
+absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& update,
+                               const StepLimits& limits) {
   counted_targets_ = batch.counted_targets;
+  limits_ = limits;
   if (counted_targets_ == 0) return QueueEmptyStep();
   Stream& stream = device_.compute();
-  double* const sum_of_squares = &At(parts_.on_device.totals)->sum_of_squares;
+  StepTotals* const totals = At(parts_.on_device.totals);
   At(parts_.on_host.scalars)->factors = options_.update_rule->FactorsOf(update);
   Feed(batch, options_.microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
   CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());
-  parts_.optimizers.SumOwnedSquares(sum_of_squares);
+  parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);
   // They are there when the result is, which decides the host's update.
   if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(parts_.optimizers.CopyGradients());
   CONVENE_RETURN_IF_ERROR(AddUp());
   if (!options_.offload_optimizer) {
-    DecideStep(sum_of_squares, options_.clip_grad_norm, At(parts_.control), stream);
+    DecideStep(&totals->sum_of_squares, &totals->loss, options_.clip_grad_norm, SummedLimits(),
+               At(parts_.control), stream);
     CONVENE_RETURN_IF_ERROR(
         parts_.optimizers.Update(&At(parts_.on_device.scalars)->factors, At(parts_.control)));
   }
@@ -205,8 +213,9 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
   const StepTotals& totals = *At(parts_.on_host.totals);
   const double norm = std::sqrt(totals.sum_of_squares);
   const bool is_empty = counted_targets_ == 0;
-  const StepControl control = ControlStep(norm, options_.clip_grad_norm);
-  const bool skips = is_empty || control.skip != 0;
+  const StepControl control =
+      ControlStep(norm, totals.loss, options_.clip_grad_norm, SummedLimits());
+  const bool skips = is_empty || control.skip != SkipReason::kNone;
   if (options_.offload_optimizer && !skips) {
     CONVENE_RETURN_IF_ERROR(
         parts_.optimizers.UpdateOnHost(At(parts_.on_host.scalars)->factors, control));
@@ -216,6 +225,8 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
                     .stop_requested = totals.stop > 0,
                     .counted_targets = counted_targets_,
                     .skipped = skips,
+                    .why = is_empty ? SkipReason::kNone : control.skip,
+                    .limits = limits_,
                     .router_losses = {totals.router[0], totals.router[1]},
                     .experts = totals.experts};
 }

@@ -30,8 +30,10 @@ struct StepResult {
   double grad_norm = 0;         // before clipping, over all parameters
   bool stop_requested = false;  // by any rank
   int64_t counted_targets = 0;  // of the global batch
-  // Nothing was updated: the gradient was no number, or no target counts.
+  // Nothing was updated: for `why`, or because no target counts.
   bool skipped = false;
+  SkipReason why = SkipReason::kNone;
+  StepLimits limits;  // as they were given
   // Of models with experts: what their balance and their z-loss add to the loss (ops/router.h), in
   // all layers together; and sums over all routings.
   double router_losses[2] = {};
@@ -69,10 +71,12 @@ class Engine {
 
   // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
   // microbatches. The batch may be reused on return. A gradient that is no number leaves weights
-  // and moments as they were. So does a batch of which no target counts: its gradient is 0, and
-  // AdamW would still move weights by their decay and by the moments. Such a step runs no pass.
-  // Errors: the collective's, the device's. REQUIRES: no step is in flight.
-  absl::Status QueueStep(const TokenBatch& batch, const UpdateParameters& update);
+  // and moments as they were, and so do a loss and a gradient norm above `limits` (nats a token;
+  // before clipping), and a batch of which no target counts: its gradient is 0, and AdamW would
+  // still move weights by their decay and by the moments. That step runs no pass. Errors: the
+  // collective's, the device's. REQUIRES: no step is in flight.
+  absl::Status QueueStep(const TokenBatch& batch, const UpdateParameters& update,
+                         const StepLimits& limits = {});
   // Waits for the step's result. On a GPU, and with offload_optimizer, it is there before the
   // update is done, so a next step that is queued at once begins without a pause: with
   // offload_optimizer a unit's first pass waits until the host has updated that unit. The result
@@ -109,6 +113,8 @@ class Engine {
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
   absl::Status QueueEmptyStep();
+  // Of the step that was queued last, in the unit of StepTotals.
+  StepLimits SummedLimits() const;
   void PassOnStop();
   // Adds the totals up over all ranks and starts their way to the host.
   absl::Status AddUp();
@@ -126,6 +132,7 @@ class Engine {
 
   const std::unique_ptr<Event> done_;  // parts_.on_host.totals are there
   int64_t counted_targets_ = 0;        // of the step that was queued last
+  StepLimits limits_;                  // the same
   bool is_in_flight_ = false;
 };
 

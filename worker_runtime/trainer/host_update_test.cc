@@ -75,9 +75,9 @@ class Trainer {
           std::fill(values.begin(), values.end(), value);
         }));
   }
-  StepResult Step(int64_t counted_targets = kSequenceLength) {
-    const auto result =
-        TrainStep(*engine_, Batch(counted_targets), {.learning_rate = 1e-3, .step = ++step_});
+  StepResult Step(int64_t counted_targets = kSequenceLength, const StepLimits& limits = {}) {
+    const auto result = TrainStep(*engine_, Batch(counted_targets),
+                                  {.learning_rate = 1e-3, .step = ++step_}, limits);
     REQUIRE_OK(result);
     return *result;
   }
@@ -193,7 +193,7 @@ TEST_CASE("on every stage the first pass after a step waits for its own bucket's
   ExpertOptimizers& optimizer = (*engine)->optimizer();
   CHECK_OK(optimizer.CopyGradients());
   CHECK_OK(device->Synchronize(absl::Seconds(60)));
-  CHECK_OK(optimizer.UpdateOnHost(rule.FactorsOf({}), {1.0f, 0}));
+  CHECK_OK(optimizer.UpdateOnHost(rule.FactorsOf({}), {1.0f, SkipReason::kNone}));
   CHECK_OK((*engine)->store().Acquire(0));
   rule.GoOn();
   CHECK_OK((*engine)->store().FinishUpdate());
@@ -214,6 +214,28 @@ TEST_CASE("a skipped step leaves an offloaded state as it was, be it the first o
       trainer.SetAllWeights(0.01f);
       CHECK(!trainer.Step().skipped);
     }
+  }
+}
+
+TEST_CASE("a loss or a gradient above its limit changes no weight, whoever updates") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const bool offloads : {false, true}) {
+    INFO(offloads);
+    Trainer trainer(DType::kFloat32, offloads, /*overlaps=*/true);
+    const StepResult first = trainer.Step();
+    const auto parameters = trainer.Parameters();
+    const StepResult loss = trainer.Step(kSequenceLength, {.loss = first.loss / 2});
+    CHECK(loss.skipped);
+    CHECK(loss.why == SkipReason::kLossSpike);
+    CHECK(loss.limits.loss == first.loss / 2);
+    const StepResult gradient =
+        trainer.Step(kSequenceLength, {.gradient_norm = loss.grad_norm * 0.99});
+    CHECK(gradient.why == SkipReason::kGradientSpike);
+    CHECK((trainer.Parameters() == parameters));
+    const StepResult below = trainer.Step(
+        kSequenceLength, {.loss = loss.loss * 1.01, .gradient_norm = loss.grad_norm * 1.01});
+    CHECK(!below.skipped);
+    CHECK((trainer.Parameters() != parameters));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/report/summary.h"
 
 namespace convene::worker {
@@ -98,9 +99,12 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
       last_loss_step_ = step;
     }
     skipped_ += result.skipped ? 1 : 0;
+    spikes_ += result.skipped && result.why != SkipReason::kNoNumber ? 1 : 0;
     skipped_at_end_ = result.skipped ? skipped_at_end_ + 1 : 0;
     PrintProgress(step, result, learning_rate);
   }
+  std::optional<std::string> skipped;
+  if (result.why != SkipReason::kNone) skipped = SkipWord(result.why);
   std::optional<double> counted_share;
   if (result.counted_targets < tokens) {
     counted_share = static_cast<double>(result.counted_targets) / static_cast<double>(tokens);
@@ -109,6 +113,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                                   .loss = is_empty ? kNoNumber : result.loss,
                                   .grad_norm = result.grad_norm,
                                   .learning_rate = learning_rate,
+                                  .skipped = skipped,
                                   .tokens = step * tokens,
                                   .counted_share = counted_share,
                                   .tokens_per_second = tokens / seconds,
@@ -180,6 +185,7 @@ void Reporter::Summary(int64_t step) {
                    .loss = last_loss_,
                    .loss_step = last_loss_step_,
                    .skipped_steps = skipped_,
+                   .spikes = spikes_,
                    .skipped_at_end = skipped_at_end_,
                    .validations = validations_,
                    .wall_time = wall_time,

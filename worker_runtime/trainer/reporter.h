@@ -78,6 +78,7 @@ class Reporter final : public SaveListener {
   std::optional<double> last_loss_;  // that is a number
   int64_t last_loss_step_ = 0;
   int64_t skipped_ = 0;
+  int64_t spikes_ = 0;
   int64_t skipped_at_end_ = 0;
   std::vector<ValidationMetrics> validations_;  // the last one of each set
   std::string checkpoint_;

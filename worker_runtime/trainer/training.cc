@@ -27,6 +27,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/optimizer/spike_guard.h"
 #include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/batches.h"
@@ -63,7 +64,8 @@ class Training {
         progress_(progress),
         loader_(data.training, LoaderOptionsOf(options, layout, contract.rank)),
         validation_(options, layout, contract.rank, data),
-        skipped_steps_(options.max_skipped_steps) {}
+        skipped_steps_(options.max_skipped_steps),
+        spike_guard_(options.spikes) {}
 
   absl::StatusOr<TrainingEnd> Run();
 
@@ -105,6 +107,7 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
+  SpikeGuard spike_guard_;
   std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
   std::optional<OpReports> op_reports_;     // made by Prepare
   int64_t step_ = 0;                        // finished
@@ -200,6 +203,7 @@ absl::Status Training::Prepare() {
   if (resumed.has_value()) {
     step_ = resumed->info.step;
     skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);
+    CONVENE_RETURN_IF_ERROR(spike_guard_.Restore(resumed->info.spike_guard));
     if (resumed->info.samples_consumed != step_ * options_.global_batch_size) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the checkpoint has consumed ", resumed->info.samples_consumed, " samples in ", step_,
@@ -253,7 +257,7 @@ absl::Status Training::QueueStep() {
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
   }
-  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, update));
+  CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, update, spike_guard_.Limits()));
   ready_.reset();
   if (step_ + 1 == options_.steps) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_ + 1));
@@ -268,15 +272,18 @@ bool Training::PausesAfter(int64_t step) const {
 absl::Status Training::Report(const StepResult& result, absl::Duration step_time) {
   if (reporter_ == nullptr) return absl::OkStatus();
   if (result.skipped) {
-    reporter_->Say(result.counted_targets == 0 ? WhyEmpty(step_)
-                                               : WhySkipped(result.grad_norm, step_));
+    reporter_->Say(
+        result.counted_targets == 0
+            ? WhyEmpty(step_)
+            : WhySkipped(result.why, result.loss, result.grad_norm, result.limits, step_));
   }
   return reporter_->Step(step_, result, LearningRate(step_), step_time);
 }
 
 absl::Status Training::Record(const StepResult& result) {
   if (result.counted_targets > 0) {
-    return skipped_steps_.Record(step_, result.skipped, result.loss);
+    if (!result.skipped) spike_guard_.Record(result.loss, result.grad_norm);
+    return skipped_steps_.Record(step_, result.why, result.loss);
   }
   skipped_steps_.RecordEmpty();
   return absl::OkStatus();
@@ -335,6 +342,7 @@ CheckpointInfo Training::Info() const {
           .data = DataIdentity(),
           .samples = dataset_.SamplesText(),
           .optimizer = options_.optimizer->name(),
+          .spike_guard = spike_guard_.State(),
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

@@ -34,16 +34,16 @@ CONVENE_CPU_CLONES void Update(int64_t count, const AdamWFactors& factors, float
 
 }  // namespace
 
-void DecideStep(const double* sum_of_squares, double max_norm, StepControl* control,
-                Stream& /*stream*/) {
-  *control = ControlStep(std::sqrt(*sum_of_squares), max_norm);
+void DecideStep(const double* sum_of_squares, const double* loss, double max_norm,
+                const StepLimits& limits, StepControl* control, Stream& /*stream*/) {
+  *control = ControlStep(std::sqrt(*sum_of_squares), *loss, max_norm, limits);
 }
 
 template <typename T>
 void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* control,
            const uint8_t* flags, const float* gradients, float* master, T* weights,
            float* first_moment, float* second_moment, Stream& /*stream*/) {
-  if (control->skip != 0) return;
+  if (control->skip != SkipReason::kNone) return;
   ForFlagRuns(kNanoseconds, count, flags, [=](int64_t first, int64_t length, bool is_decayed) {
     Update(length, *factors, control->gradient_scale, is_decayed ? factors->decay : 1.0f,
            gradients + first, master + first, weights + first, first_moment + first,

@@ -38,7 +38,7 @@ CONVENE_CPU_CLONES void Step(int64_t count, float step_size, float decay, const 
 void Momentum(int64_t count, const MomentumFactors* factors, const StepControl* control,
               const uint8_t* flags, const float* master, float* gradients, float* momentum,
               Stream& /*stream*/) {
-  if (control->skip != 0) return;
+  if (control->skip != SkipReason::kNone) return;
   ForFlagRuns(kNanoseconds, count, flags, [=](int64_t first, int64_t length, bool is_decayed) {
     Add(length, factors->momentum, static_cast<float>(factors->nesterov), control->gradient_scale,
         is_decayed ? factors->decay : 0, master + first, gradients + first, momentum + first);
@@ -49,7 +49,7 @@ template <typename T>
 void Descend(int64_t count, const DescentFactors* factors, const StepControl* control,
              const uint8_t* flags, const float* direction, float* master, T* weights,
              Stream& /*stream*/) {
-  if (control->skip != 0) return;
+  if (control->skip != SkipReason::kNone) return;
   ForFlagRuns(kNanoseconds, count, flags, [=](int64_t first, int64_t length, bool is_decayed) {
     Step(length, factors->step_size, is_decayed ? factors->decay : 0, direction + first,
          master + first, weights + first);

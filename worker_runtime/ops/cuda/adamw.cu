@@ -16,8 +16,9 @@ constexpr int kUnroll = 2;
 // whole piece.
 constexpr int kWidth = kWide<float>;
 
-__global__ void Decide(const double* sum_of_squares, double max_norm, StepControl* control) {
-  *control = ControlStep(sqrt(*sum_of_squares), max_norm);
+__global__ void Decide(const double* sum_of_squares, const double* loss, double max_norm,
+                       StepLimits limits, StepControl* control) {
+  *control = ControlStep(sqrt(*sum_of_squares), *loss, max_norm, limits);
 }
 
 template <typename T>
@@ -47,7 +48,7 @@ __device__ __forceinline__ void Update(const AdamWFactors& f, float gradient_sca
 
 template <typename T>
 __global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
-  if (a.control->skip != 0) return;
+  if (a.control->skip != SkipReason::kNone) return;
   const AdamWFactors f = *a.factors;
   const float gradient_scale = a.control->gradient_scale;
   const int64_t vectors = a.count / kWidth;
@@ -89,9 +90,10 @@ __global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
 
 }  // namespace
 
-void DecideStep(const double* sum_of_squares, double max_norm, StepControl* control,
-                Stream& stream) {
-  Launch(stream, "decide_step", 1, dim3(1), Decide, sum_of_squares, max_norm, control);
+void DecideStep(const double* sum_of_squares, const double* loss, double max_norm,
+                const StepLimits& limits, StepControl* control, Stream& stream) {
+  Launch(stream, "decide_step", 1, dim3(1), Decide, sum_of_squares, loss, max_norm, limits,
+         control);
 }
 
 template <typename T>

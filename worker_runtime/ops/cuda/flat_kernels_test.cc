@@ -356,12 +356,15 @@ TEST_CASE("a step's control is decided on the GPU as on the host") {
   for (const double sum_of_squares :
        {0.0, 4.0, 1e6, static_cast<double>(kInfinity), std::numeric_limits<double>::quiet_NaN()}) {
     for (const double max_norm : {0.0, 1.0}) {
+      const StepLimits limits =
+          GENERATE(StepLimits{}, StepLimits{.gradient_norm = 1.9}, StepLimits{.loss = 2.9});
       CAPTURE(sum_of_squares, max_norm);
       OnGpu<double> sum(std::vector<double>{sum_of_squares});
+      OnGpu<double> loss(std::vector<double>{3.0});
       OnGpu<StepControl> control(1);
-      cuda::DecideStep(sum.data(), max_norm, control.data(), Gpu().compute());
+      cuda::DecideStep(sum.data(), loss.data(), max_norm, limits, control.data(), Gpu().compute());
       const StepControl actual = control.Read()[0];
-      const StepControl expected = ControlStep(std::sqrt(sum_of_squares), max_norm);
+      const StepControl expected = ControlStep(std::sqrt(sum_of_squares), 3.0, max_norm, limits);
       CHECK(actual.gradient_scale == Approx(expected.gradient_scale));
       CHECK(actual.skip == expected.skip);
     }
@@ -438,8 +441,9 @@ TEST_CASE("AdamW on the GPU leaves everything as it is when the step is skipped"
   constexpr int64_t kCount = 64 * 5;
   const auto numbers = Numbers(kCount, 1);
   const std::vector<float> gradients(kCount, NAN);
-  const Outputs<float> result = AdamWOnGpu<BFloat16>(kCount, UpdateParameters(), {0.0f, 1},
-                                                     gradients, numbers, numbers, numbers);
+  const Outputs<float> result =
+      AdamWOnGpu<BFloat16>(kCount, UpdateParameters(), {0.0f, SkipReason::kNoNumber}, gradients,
+                           numbers, numbers, numbers);
   for (int output = 0; output < 3; ++output) CHECK(result[output] == numbers);
   CHECK(std::isnan(result[3][0]));  // as it was
 }

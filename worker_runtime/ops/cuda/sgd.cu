@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     Add(int64_t count, const MomentumFactors* factors, const StepControl* control,
         const uint8_t* flags, const float* master, float* gradients, float* momentum) {
   const int64_t i = FlatVectorAt(0, kUnroll);
-  if (control->skip != 0 || i >= count / kWidth) return;
+  if (control->skip != SkipReason::kNone || i >= count / kWidth) return;
   const MomentumFactors f = *factors;
   const float decay = DecayOf(flags, i, f.decay);
   const Floats<kWidth> weight = Unpack(LoadConstant<kWidth>(master + i * kWidth));
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     Step(int64_t count, const DescentFactors* factors, const StepControl* control,
          const uint8_t* flags, const float* direction, float* master, T* weights) {
   const int64_t i = FlatVectorAt(0, kUnroll);
-  if (control->skip != 0 || i >= count / kWidth) return;
+  if (control->skip != SkipReason::kNone || i >= count / kWidth) return;
   const DescentFactors f = *factors;
   const float decay = DecayOf(flags, i, f.decay);
   const Floats<kWidth> step = Unpack(LoadConstant<kWidth>(direction + i * kWidth));

@@ -193,7 +193,7 @@ class WaitingWorld {
     BucketStore store_;
     ShardedOptimizer optimizer_;
     const UpdateRule::Factors factors_ = {};
-    const StepControl skip_ = {.gradient_scale = 0, .skip = 1};
+    const StepControl skip_ = {.gradient_scale = 0, .skip = SkipReason::kNoNumber};
   };
 
   std::vector<CommunicatorSet> sets_;

@@ -10,8 +10,9 @@ namespace convene::worker {
 
 // QueueStep and AwaitStep. REQUIRES: no step is in flight.
 inline absl::StatusOr<StepResult> TrainStep(Engine& engine, const TokenBatch& batch,
-                                            const UpdateParameters& update) {
-  CONVENE_RETURN_IF_ERROR(engine.QueueStep(batch, update));
+                                            const UpdateParameters& update,
+                                            const StepLimits& limits = {}) {
+  CONVENE_RETURN_IF_ERROR(engine.QueueStep(batch, update, limits));
   return engine.AwaitStep();
 }
 
