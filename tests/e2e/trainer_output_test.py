@@ -135,6 +135,28 @@ class TrainerOutputTest(ConveneTestCase):
             for one, other in zip(whole, resumed):
                 self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
 
+    def test_a_ramp_of_the_batch_goes_on_in_its_midst_on_another_layout(self):
+        ramp = ["--rampup-batch-size", "2,2,40"]
+
+        def run(name, flags, steps):
+            self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN, *self.train_arguments(
+                metrics_file=self.path(f"{name}.jsonl"), checkpoint_dir=self.path(name), steps=steps, validation_every=0, warmup_steps=2,
+                lr_schedule="constant"), *ramp, *flags), 60)
+            return [line for line in read_metrics(self.path(f"{name}.jsonl")) if "loss" in line]
+
+        whole = run("whole", [], 16)
+        # Steps of 2 samples up to 14 consumed, of 4 up to 30, of 6 up to 42, then of 8; 32 tokens each.
+        batches = [2] * 7 + [4] * 4 + [6] * 2 + [8] * 3
+        self.assertEqual([line["tokens"] for line in whole], [32 * sum(batches[:step]) for step in range(1, 17)])
+        run("cut", [], 9)
+        resumed = run("cut", ["--pp-size", "2", "--tp-size", "2"], 16)
+        for one, other in zip(whole, resumed):
+            self.assertEqual(one["tokens"], other["tokens"])
+            self.assertAlmostEqual(one["loss"], other["loss"], places=4)
+        ramp.clear()
+        text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(checkpoint_dir=self.path("cut"), steps=20)), 60, 64)
+        self.assertIn("--rampup-batch-size as they are the sample order would break", text)
+
     def test_the_communication_of_each_axis_is_told(self):
         text = self.finish(self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,

@@ -35,12 +35,12 @@ TEST_CASE("the bias falls where more tokens come, rises where fewer do, and else
     imbalances[i] = static_cast<float>(i % 3 - 1) * static_cast<float>(i + 1);
     moved[i] = i % 3 == 0 ? 1.25f : i % 3 == 1 ? 1.0f : 0.75f;
   }
-  for (const int skip : {0, 1}) {
+  for (const SkipReason skip : {SkipReason::kNone, SkipReason::kNoNumber}) {
     const Array<float> imbalance(imbalances);
     const Array<float> bias(biases);
     const DeviceArray<StepControl> control({{.gradient_scale = 3, .skip = skip}}, TheDevice());
     RouterBiasStep(300, 0.25f, control.data(), imbalance.data(), bias.data(), TheStream());
-    CHECK(bias.Fetch() == (skip != 0 ? biases : moved));
+    CHECK(bias.Fetch() == (skip != SkipReason::kNone ? biases : moved));
     CHECK(imbalance.Fetch() == std::vector<float>(300));
   }
 }

@@ -443,6 +443,20 @@ absl::Status ResolveTrace(const TrainConfig& config, TrainOptions* options) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveRamp(const TrainConfig& config, TrainOptions* options) {
+  if (!config.has_rampup_batch_size()) return absl::OkStatus();
+  BatchRamp& ramp = options->ramp;
+  const std::vector<absl::string_view> parts = absl::StrSplit(config.rampup_batch_size(), ',');
+  if (parts.size() == 3 && absl::SimpleAtoi(parts[0], &ramp.start) &&
+      absl::SimpleAtoi(parts[1], &ramp.increment) && absl::SimpleAtoi(parts[2], &ramp.samples) &&
+      ramp.samples != 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("rampup_batch_size is \"", Utf8(config.rampup_batch_size(), 200),
+                   "\"; it can be START,INCREMENT,SAMPLES, such as 16,8,3000"));
+}
+
 absl::Status ResolveRate(const TrainConfig& config, TrainOptions* options) {
   options->learning_rate = config.learning_rate();
   options->min_learning_rate =
@@ -474,6 +488,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.steps = config.steps();
   options.seed = config.seed();
   options.global_batch_size = config.global_batch_size();
+  CONVENE_RETURN_IF_ERROR(ResolveRamp(config, &options));
   options.micro_batch_size = config.micro_batch_size();
   CONVENE_RETURN_IF_ERROR(ResolveSizes(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveDevice(config, &options));

@@ -1,8 +1,11 @@
 #include "worker_runtime/options/load_options.h"
 
+#include <map>
+
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/options/ramp_options.h"
 
 namespace convene::worker {
 namespace {
@@ -133,6 +136,37 @@ TEST_CASE("data are what their keys say, and texts of bytes where nothing is sai
   CHECK(options.data_order == DataOrder::kMegatron);
   CHECK_STATUS(Load({"--data-order", "random"}), kInvalid,
                "data_order is \"random\"; it can be convene, megatron");
+}
+
+TEST_CASE("a ramp of the batch has three numbers, and grows to the global batch") {
+  const TrainOptions options =
+      Options({"--data=a.txt", "--rampup-batch-size=8,4,1000", "--global-batch-size=32"});
+  CHECK_OK(ValidateOptions(options, Layout{}));
+  CHECK(RampOf(options).full == 32);
+  CHECK(RampOf(options).start == 8);
+  CHECK(RampOf(options).increment == 4);
+  CHECK(RampOf(options).samples == 1000);
+  const std::map<int, Schedule> schedules = RampSchedules(options, Layout{.dp = 2});
+  // Rows of 4 over two ranks: of 8 to 28 samples 1 to 4 micro batches.
+  std::vector<int> counts;
+  for (const auto& [count, schedule] : schedules) {
+    counts.push_back(count);
+    CHECK(schedule.microbatches == count);
+  }
+  CHECK(counts == std::vector<int>{1, 2, 3});
+  CHECK(RampSchedules(Options({"--data=a.txt"}), Layout{}).empty());
+  for (const char* wrong : {"8", "8,4", "8,4,x", "8,4,1000,1", "8,4,0"}) {
+    CHECK_STATUS(Load({"--rampup-batch-size", wrong}), kInvalid, "START,INCREMENT,SAMPLES");
+  }
+  const auto refuses = [](std::vector<std::string> flags, const char* text) {
+    flags.emplace_back("--data=a.txt");
+    CHECK_STATUS(ValidateOptions(Options(flags), Layout{}), kInvalid, text);
+  };
+  refuses({"--rampup-batch-size=32,4,1000"}, "below global_batch_size, which is 32");
+  refuses({"--rampup-batch-size=0,4,1000"}, "must begin with a batch from 1");
+  refuses({"--rampup-batch-size=8,5,1000"}, "a number that divides 24");
+  refuses({"--rampup-batch-size=8,4,-1"}, "over at least 1 sample");
+  refuses({"--rampup-batch-size=8,4,1000", "--cuda-graphs"}, "CUDA graphs are made for one");
 }
 
 TEST_CASE("validation sets have names, and a name that comes again adds to its set") {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/schedule/chunk_layers.h"
 #include "worker_runtime/schedule/generators.h"
@@ -478,6 +479,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateCounts(options));
   CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
   CONVENE_RETURN_IF_ERROR(ValidateTrace(options));
+  CONVENE_RETURN_IF_ERROR(ValidateRamp(options));
   CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
@@ -548,6 +550,8 @@ BatchCut CutOf(const TrainOptions& options, const Layout& layout) {
 
 std::string Describe(const TrainOptions& options, const Layout& layout, int world_size) {
   const int64_t step_tokens = options.global_batch_size * options.sequence_length;
+  const BatchRamp ramp = RampOf(options);
+  const int64_t samples = SamplesAfter(ramp, options.steps);
   return absl::StrCat(
       "model        ", DescribeModel(options),  //
       options.tokenizer_path == "byte" ? ""
@@ -561,11 +565,16 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       options.offload_optimizer ? ", updated by the host" : "",
       DescribeSpares(options, layout, world_size),               //
       "\nbatch        ", DescribeBatch(CutOf(options, layout)),  //
+      ramp.samples == 0
+          ? ""
+          : absl::StrCat("\nramp         from ", ramp.start, " samples a step by ", ramp.increment,
+                         " to ", ramp.full, ", over ", WithThousands(ramp.samples), " samples"),
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
-      options.sequence_length, "), ", HumanCount(static_cast<double>(step_tokens) * options.steps),
-      " in ", WithThousands(options.steps), " steps",  //
-      DescribeDocuments(options),                      //
-      "\nrate         ", DescribeRate(options),        //
+      options.sequence_length, "), ",
+      HumanCount(static_cast<double>(samples) * options.sequence_length), " in ",
+      WithThousands(options.steps), " steps",    //
+      DescribeDocuments(options),                //
+      "\nrate         ", DescribeRate(options),  //
       "\ncheckpoints  ", DescribeCheckpoints(options), "\n");
 }
 

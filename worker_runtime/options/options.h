@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker_runtime/data/batch_ramp.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/dtype.h"
@@ -72,6 +73,7 @@ struct TrainOptions {
   int64_t steps = 0;  // optimizer steps in all
   int64_t seed = 0;
   int64_t global_batch_size = 0;  // samples a step, over all ranks
+  BatchRamp ramp;                 // to that, which RampOf (ramp_options.h) fills in
   int64_t micro_batch_size = 0;   // samples a forward pass
   int64_t sequence_length = 0;    // tokens a sample
   bool packed_documents = false;  // a sample's documents do not see each other

@@ -37,6 +37,11 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("loss", metrics.loss);
     visit("grad_norm", metrics.grad_norm);
     visit("learning_rate", metrics.learning_rate);
+    visit("balance_loss", metrics.balance_loss);
+    visit("z_loss", metrics.z_loss);
+    visit("expert_load", metrics.expert_load);
+    visit("expert_entropy", metrics.expert_entropy);
+    visit("experts_in_pieces", metrics.experts_in_pieces);
     visit("skipped", metrics.skipped);
     visit("tokens", metrics.tokens);
     visit("counted_share", metrics.counted_share);

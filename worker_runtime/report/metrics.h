@@ -31,6 +31,11 @@ struct StepMetrics {
   double loss = 0;       // mean over the step's targets that count; NaN where none does
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
+  // Of models with experts: what the router's losses add to the loss that is trained; the most
+  // tokens of an expert over the mean, and the entropy of the experts' shares in nats, each the
+  // mean over layers and microbatches; and the share of these whose tokens went to the experts in
+  // pieces, for want of memory.
+  std::optional<double> balance_loss, z_loss, expert_load, expert_entropy, experts_in_pieces;
   // Why the step changed no weight: "no_number", "loss_spike" or "gradient_spike"; nullopt where it
   // did, or no target counts.
   std::optional<std::string> skipped;

@@ -21,18 +21,16 @@ BatchLoader::BatchLoader(const Dataset& dataset, const Options& options)
     : dataset_(dataset),
       options_(options),
       microbatches_(MicrobatchCount(options.cut)),
-      positions_(microbatches_ * options.cut.micro_batch_size),
-      inputs_(positions_.size() * dataset.sequence_length()),
+      inputs_(microbatches_ * options.cut.micro_batch_size * dataset.sequence_length()),
       targets_(inputs_.size()),
       document_begin_(options.packed_documents ? inputs_.size() : 0) {}
 
-void BatchLoader::CutPositions(int64_t first, int64_t end) {
-  size_t i = 0;
-  for (int64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
-    for (int row = 0; row < options_.cut.micro_batch_size; ++row) {
-      const int64_t position =
-          SamplePosition(first, options_.cut, options_.dp_rank, microbatch, row);
-      positions_[i++] = position < end ? position : kNoSample;
+void BatchLoader::CutPositions(const BatchCut& cut, int64_t first, int64_t end) {
+  positions_.clear();
+  for (int64_t microbatch = 0; microbatch < MicrobatchCount(cut); ++microbatch) {
+    for (int row = 0; row < cut.micro_batch_size; ++row) {
+      const int64_t position = SamplePosition(first, cut, options_.dp_rank, microbatch, row);
+      positions_.push_back(position < end ? position : kNoSample);
     }
   }
 }
@@ -65,18 +63,22 @@ TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
 }
 
 absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
-  const int64_t end = first_sample + options_.cut.global_batch_size;
-  CutPositions(first_sample, end);
+  BatchCut cut = options_.cut;
+  if (options_.ramp.samples > 0) cut.global_batch_size = BatchAt(options_.ramp, first_sample);
+  const int64_t end = first_sample + cut.global_batch_size;
+  CutPositions(cut, first_sample, end);
   const auto places = [this](absl::Span<const int64_t> positions) {
     return dataset_.TrainingPlaces(options_.seed, positions);
   };
   CONVENE_RETURN_IF_ERROR(Fill(places(positions_)));
-  return Batch(dataset_.CountedTargets(places(Range(first_sample, end))));
+  TokenBatch batch = Batch(dataset_.CountedTargets(places(Range(first_sample, end))));
+  batch.microbatches = static_cast<int>(MicrobatchCount(cut));
+  return batch;
 }
 
 absl::StatusOr<TokenBatch> BatchLoader::Validation(int64_t first, int64_t end) {
   end = std::min(end, first + options_.cut.global_batch_size);
-  CutPositions(first, end);
+  CutPositions(options_.cut, first, end);
   CONVENE_RETURN_IF_ERROR(Fill(dataset_.ValidationPlaces(positions_)));
   return Batch(dataset_.CountedTargets(dataset_.ValidationPlaces(Range(first, end))));
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker_runtime/data/batch_ramp.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -20,6 +21,8 @@ class BatchLoader {
   struct Options {
     int64_t seed = 0;  // of the sample order
     BatchCut cut;
+    // A training step may take fewer samples than the cut's, and then has fewer micro batches.
+    BatchRamp ramp;  // `full`: cut.global_batch_size
     int dp_rank = 0;
     // The batches say where documents begin: as the data packed them, where its rows know their
     // documents; else behind each `end_of_document` (data/documents.h). A row of padding is one
@@ -45,7 +48,7 @@ class BatchLoader {
 
  private:
   // This rank's positions of the step that begins at `first`, those at and after `end` as padding.
-  void CutPositions(int64_t first, int64_t end);
+  void CutPositions(const BatchCut& cut, int64_t first, int64_t end);
   absl::Status Fill(absl::Span<const Dataset::Place> places);
   void FillDocuments(absl::Span<const Dataset::Place> places);
   TokenBatch Batch(int64_t counted_targets) const;
@@ -53,7 +56,7 @@ class BatchLoader {
   const Dataset& dataset_;
   const Options options_;
   const int64_t microbatches_;
-  std::vector<int64_t> positions_;  // (microbatches, rows)
+  std::vector<int64_t> positions_;  // (microbatches, rows), of the batch that is made
   std::vector<int32_t> inputs_;     // (microbatches, rows, sequence_length)
   std::vector<int32_t> targets_;
   std::vector<int32_t> document_begin_;  // the same shape, or empty

@@ -114,6 +114,39 @@ TEST_CASE("a step has the same samples in the same order on every cut") {
   }
 }
 
+TEST_CASE("a step of a ramp has the next samples, in as few micro batches as hold them") {
+  const TempDir directory;
+  const Dataset dataset = Counting(directory, 50, 0.0);
+  const BatchRamp ramp = {.full = kGlobalBatch, .start = 2, .increment = 3, .samples = 10};
+  BatchLoader alone(dataset, {.seed = 5, .cut = {kGlobalBatch, 2, 1}, .ramp = ramp});
+  BatchLoader plain(dataset, {.seed = 5, .cut = {kGlobalBatch, 2, 1}});
+  std::vector<int32_t> in_order;
+  for (int64_t first = 0; first < 3 * kGlobalBatch; first += kGlobalBatch) {
+    const auto more = Firsts(plain, 2, Training(plain, first));
+    in_order.insert(in_order.end(), more.begin(), more.end());
+  }
+  int64_t consumed = 0;
+  for (const int64_t batch : {2, 2, 2, 5, 8}) {
+    std::vector<int32_t> firsts;
+    for (int rank = 0; rank < 2; ++rank) {
+      BatchLoader loader(dataset,
+                         {.seed = 5, .cut = {kGlobalBatch, 2, 2}, .ramp = ramp, .dp_rank = rank});
+      const TokenBatch step = Training(loader, consumed);
+      CHECK(step.counted_targets == batch * kSequenceLength);
+      CHECK(step.microbatches == (batch == 8 ? 2 : batch == 5 ? 2 : 1));
+      for (int64_t row = 0; row < step.microbatches * 2; ++row) {
+        if (step.targets[row * kSequenceLength] >= 0) {
+          firsts.push_back(step.inputs[row * kSequenceLength]);
+        }
+      }
+    }
+    CHECK(firsts ==
+          std::vector<int32_t>(in_order.begin() + consumed, in_order.begin() + consumed + batch));
+    consumed += batch;
+  }
+  CHECK(Training(alone, 0).microbatches == 1);
+}
+
 TEST_CASE("validation sees each held-out sample once and pads the rest") {
   const TempDir directory;
   const Dataset dataset = Counting(directory, 50, 0.26);

@@ -43,8 +43,12 @@ Engine::Engine(const EngineOptions& options, const StepPlans& plans, Communicato
         GraphedPasses{.ends_communicate = options.layout.dp > 1 || options.offload_optimizer});
     training_stage = graphed_stage_.get();
   }
-  training_executor_ = std::make_unique<PipelineExecutor>(*training_stage, *communicators.pp,
-                                                          plans.training[parts_.coordinate.pp]);
+  const auto add = [&](int microbatches, const std::vector<RankPlan>& of_ranks) {
+    training_executors_.try_emplace(microbatches, *training_stage, *communicators.pp,
+                                    of_ranks[parts_.coordinate.pp]);
+  };
+  add(options.microbatches, plans.training);
+  for (const auto& [microbatches, of_ranks] : plans.shorter) add(microbatches, of_ranks);
 }
 
 // When the result of a step is there, its parameters are still being gathered. NCCL's memory is
@@ -158,8 +162,11 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& 
   Stream& stream = device_.compute();
   StepTotals* const totals = At(parts_.on_device.totals);
   At(parts_.on_host.scalars)->factors = options_.update_rule->FactorsOf(update);
-  Feed(batch, options_.microbatches, /*is_training=*/true);
-  CONVENE_RETURN_IF_ERROR(training_executor_->Run(stream));
+  const int microbatches = batch.microbatches > 0 ? batch.microbatches : options_.microbatches;
+  const auto executor = training_executors_.find(microbatches);
+  CONVENE_CHECK(executor != training_executors_.end());
+  Feed(batch, microbatches, /*is_training=*/true);
+  CONVENE_RETURN_IF_ERROR(executor->second.Run(stream));
   CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());
   parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);
   // They are there when the result is, which decides the host's update.

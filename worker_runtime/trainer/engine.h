@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -69,12 +70,12 @@ class Engine {
   // it. Errors: as ShardedOptimizer::SetWeights. REQUIRES: no step is in flight.
   absl::Status InitializeWeights(absl::FunctionRef<void(double done)> tell = [](double) {});
 
-  // Starts one optimizer step over this rank's part of the global batch: `options.microbatches`
-  // microbatches. The batch may be reused on return. A gradient that is no number leaves weights
-  // and moments as they were, and so do a loss and a gradient norm above `limits` (nats a token;
-  // before clipping), and a batch of which no target counts: its gradient is 0, and AdamW would
-  // still move weights by their decay and by the moments. That step runs no pass. Errors: the
-  // collective's, the device's. REQUIRES: no step is in flight.
+  // Starts one optimizer step over this rank's part of the global batch: options.microbatches, or
+  // as many as one of options.shorter_schedules has. The batch may be reused on return. A gradient
+  // that is no number leaves weights and moments as they were, and so do a loss and a gradient norm
+  // above `limits` (nats a token; before clipping), and a batch of which no target counts: its
+  // gradient is 0, and AdamW would still move weights by their decay and by the moments. That step
+  // runs no pass. Errors: the collective's, the device's. REQUIRES: no step is in flight.
   absl::Status QueueStep(const TokenBatch& batch, const UpdateParameters& update,
                          const StepLimits& limits = {});
   // Waits for the step's result. On a GPU, and with offload_optimizer, it is there before the
@@ -126,9 +127,9 @@ class Engine {
   const std::vector<Collective*> collectives_;  // those of the device's memory
   Device& device_;
   EngineParts parts_;
-  const std::vector<int32_t> positions_;         // of this rank's tokens
-  std::unique_ptr<GraphedStage> graphed_stage_;  // null without cuda_graphs
-  std::unique_ptr<PipelineExecutor> training_executor_;
+  const std::vector<int32_t> positions_;                // of this rank's tokens
+  std::unique_ptr<GraphedStage> graphed_stage_;         // null without cuda_graphs
+  std::map<int, PipelineExecutor> training_executors_;  // by the number of micro batches
 
   const std::unique_ptr<Event> done_;  // parts_.on_host.totals are there
   int64_t counted_targets_ = 0;        // of the step that was queued last

@@ -136,7 +136,17 @@ DocumentFeed::Options DocumentsOf(const EngineOptions& options, const ContextCut
 }
 
 Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
-                              const RankPlan& training, const RankPlan& validation) {
+                              const StepPlans& plans, int pp_rank) {
+  std::vector<const RankPlan*> training = {&plans.training[pp_rank]};
+  for (const auto& [count, shorter] : plans.shorter) training.push_back(&shorter[pp_rank]);
+  // Of any step.
+  const auto most = [](const std::vector<const RankPlan*>& of, auto slots) {
+    int count = 0;
+    for (const RankPlan* plan : of) count = std::max(count, (plan->*slots).count);
+    return count;
+  };
+  std::vector<const RankPlan*> all = training;
+  all.push_back(&plans.validation[pp_rank]);
   return {.config = options.model,
           .dtype = options.dtype,
           // Copies of gathered weights would be as large as the weights that ranks do not keep.
@@ -154,11 +164,11 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .sequence_length = options.sequence_length,
           .context_method = options.context_method,
           .timeout = options.timeout,
-          .saved_slots = std::max(training.saved.count, validation.saved.count),
-          .deferred_slots = training.deferred.count,
-          .head_slots = std::max(training.heads.count, validation.heads.count),
-          .activation_slots = std::max(training.activations.count, validation.activations.count),
-          .gradient_slots = training.gradients.count};
+          .saved_slots = most(all, &RankPlan::saved),
+          .deferred_slots = most(training, &RankPlan::deferred),
+          .head_slots = most(all, &RankPlan::heads),
+          .activation_slots = most(all, &RankPlan::activations),
+          .gradient_slots = most(training, &RankPlan::gradients)};
 }
 
 Schedule ScheduleOf(const EngineOptions& options) {
@@ -207,6 +217,7 @@ StepPlans::StepPlans(const EngineOptions& options) {
   placement = schedule.placement;
   training = *Lower(schedule);
   validation = *Lower(ForwardOnly(placement, options.microbatches));
+  for (const auto& [count, of_count] : options.shorter_schedules) shorter[count] = *Lower(of_count);
 }
 
 EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
@@ -236,9 +247,7 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
                                  *expert_store, OptimizerOptionsOf(options), device, arena, staging)
                            : nullptr),
       optimizers(store, optimizer, expert_optimizer.get()),
-      stage(Stage::Make(StageOptionsOf(options, device.kind(), plans.training[coordinate.pp],
-                                       plans.validation[coordinate.pp]),
-                        units, stores,
+      stage(Stage::Make(StageOptionsOf(options, device.kind(), plans, coordinate.pp), units, stores,
                         {.tp = *communicators.tp, .cp = *communicators.cp, .ep = *communicators.ep},
                         device, arena)) {}
 

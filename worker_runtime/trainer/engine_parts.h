@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,9 @@ struct EngineOptions {
   int microbatches = 1;  // a step, on this data-parallel rank
   // Of layout.pp ranks and these microbatches; without ranks: 1f1b.
   Schedule schedule;
+  // Of the same chunks, by their numbers of micro batches: other steps that may be asked for, all
+  // with fewer micro batches.
+  std::map<int, Schedule> shorter_schedules;
   std::vector<int> chunk_layers;  // of each of the schedule's chunks; empty: CutLayers' own cut
   // The fewest elements that data-parallel ranks reduce and gather by one collective; 0: as the
   // device wants (BucketCountMin).
@@ -103,7 +107,8 @@ struct StepPlans {
   explicit StepPlans(const EngineOptions& options);
 
   ChunkPlacement placement;
-  std::vector<RankPlan> training, validation;  // [pipeline rank]
+  std::vector<RankPlan> training, validation;    // [pipeline rank]
+  std::map<int, std::vector<RankPlan>> shorter;  // as EngineOptions::shorter_schedules
 };
 
 // Numbers that change from step to step, beside the tokens; they go to the device in one copy.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/report/summary.h"
 
 namespace convene::worker {
@@ -75,8 +76,14 @@ absl::Status Reporter::RecordMetrics(const absl::Status& written) {
   return absl::OkStatus();
 }
 
+int64_t Reporter::TokensAfter(int64_t step) const {
+  return SamplesAfter(RampOf(options_), step) * options_.sequence_length;
+}
+
+int64_t Reporter::TokensOf(int64_t step) const { return TokensAfter(step) - TokensAfter(step - 1); }
+
 void Reporter::PrintProgress(int64_t step, const StepResult& result, double learning_rate) {
-  const int64_t tokens = options_.global_batch_size * options_.sequence_length;
+  const int64_t tokens = TokensOf(step);
   printer_.Print({.step = step,
                   .steps = options_.steps,
                   .loss = result.loss,
@@ -89,7 +96,7 @@ void Reporter::PrintProgress(int64_t step, const StepResult& result, double lear
 
 absl::Status Reporter::Step(int64_t step, const StepResult& result, double learning_rate,
                             absl::Duration step_time) {
-  const int64_t tokens = options_.global_batch_size * options_.sequence_length;
+  const int64_t tokens = TokensOf(step);
   const double seconds = absl::ToDoubleSeconds(step_time);
   const bool is_empty = result.counted_targets == 0;
   rate_.Record(step_time);
@@ -109,18 +116,37 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   if (result.counted_targets < tokens) {
     counted_share = static_cast<double>(result.counted_targets) / static_cast<double>(tokens);
   }
-  return WriteMetrics(StepMetrics{.step = step,
-                                  .loss = is_empty ? kNoNumber : result.loss,
-                                  .grad_norm = result.grad_norm,
-                                  .learning_rate = learning_rate,
-                                  .skipped = skipped,
-                                  .tokens = step * tokens,
-                                  .counted_share = counted_share,
-                                  .tokens_per_second = tokens / seconds,
-                                  .step_seconds = seconds,
-                                  .epoch = contract_.epoch.value(),
-                                  .world_size = contract_.world_size,
-                                  .layout = layout_.ToString()});
+  StepMetrics metrics = {.step = step,
+                         .loss = is_empty ? kNoNumber : result.loss,
+                         .grad_norm = result.grad_norm,
+                         .learning_rate = learning_rate,
+                         .skipped = skipped,
+                         .tokens = TokensAfter(step),
+                         .counted_share = counted_share,
+                         .tokens_per_second = tokens / seconds,
+                         .step_seconds = seconds,
+                         .epoch = contract_.epoch.value(),
+                         .world_size = contract_.world_size,
+                         .layout = layout_.ToString()};
+  AddExperts(result, metrics);
+  return WriteMetrics(metrics);
+}
+
+void Reporter::AddExperts(const StepResult& result, StepMetrics& metrics) {
+  const ExpertTotals& experts = result.experts;
+  if (experts.routings == 0) return;
+  metrics.balance_loss = result.router_losses[0];
+  metrics.z_loss = result.router_losses[1];
+  metrics.expert_load = experts.highest_load / experts.routings;
+  metrics.expert_entropy = experts.entropy / experts.routings;
+  metrics.experts_in_pieces = experts.chunked / experts.routings;
+  if (experts.chunked == 0 || told_of_pieces_) return;
+  told_of_pieces_ = true;
+  Say(absl::StrFormat(
+      "step %d: more tokens chose the experts of a rank than it has memory for, in "
+      "%.0f %% of the layers; they go in pieces, which is slower, and none is "
+      "lost; a greater expert_memory_factor, which is %g, makes room",
+      metrics.step, 100 * *metrics.experts_in_pieces, options_.model.experts.memory_factor));
 }
 
 absl::Status Reporter::Validation(const ValidationMetrics& validation) {
@@ -176,8 +202,7 @@ void Reporter::Say(const std::string& text) {
 void Reporter::Summary(int64_t step) {
   printer_.EndLine();
   const absl::Duration wall_time = clock_.Now() - start_;
-  const double tokens = static_cast<double>(step - first_step_) * options_.global_batch_size *
-                        options_.sequence_length;
+  const auto tokens = static_cast<double>(TokensAfter(step) - TokensAfter(first_step_));
   const std::string text =
       SummaryText({.first_step = first_step_,
                    .step = step,

@@ -58,6 +58,10 @@ class Reporter final : public SaveListener {
            int64_t first_step, Clock& clock);
 
   void PrintProgress(int64_t step, const StepResult& result, double learning_rate);
+  // Of a model with experts; says once that memory was short.
+  void AddExperts(const StepResult& result, StepMetrics& metrics);
+  int64_t TokensAfter(int64_t step) const;
+  int64_t TokensOf(int64_t step) const;
   absl::Status OpenMetrics();
   template <typename Metrics>
   absl::Status WriteMetrics(const Metrics& metrics);
@@ -79,6 +83,7 @@ class Reporter final : public SaveListener {
   int64_t last_loss_step_ = 0;
   int64_t skipped_ = 0;
   int64_t spikes_ = 0;
+  bool told_of_pieces_ = false;
   int64_t skipped_at_end_ = 0;
   std::vector<ValidationMetrics> validations_;  // the last one of each set
   std::string checkpoint_;

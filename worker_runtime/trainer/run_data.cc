@@ -15,6 +15,7 @@
 #include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/store/token_source.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/options/tokenizer_options.h"
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/report/progress.h"
@@ -147,7 +148,7 @@ DatasetOptions DatasetOptionsOf(const TrainOptions& options, const std::vector<O
       .order = is_megatron ? SampleOrder::kMegatron : SampleOrder::kShuffled,
       .vocabulary_size = options.model.vocabulary_size,
       .seed = options.seed,
-      .run_samples = options.steps * options.global_batch_size};
+      .run_samples = SamplesAfter(RampOf(options), options.steps)};
   for (const OpenedData& data : opened) {
     dataset_options.sources.push_back({.tokens = data.tokens, .weight = data.weight});
   }

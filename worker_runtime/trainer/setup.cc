@@ -21,6 +21,7 @@
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
 
@@ -76,6 +77,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .context_method = ContextMethodOf(options, layout),
           .microbatches = static_cast<int>(MicrobatchCount(cut)),
           .schedule = std::move(pipeline.schedule),
+          .shorter_schedules = RampSchedules(options, layout),
           .chunk_layers = std::move(pipeline.chunk_layers),
           .zero_stage = options.zero_stage,
           .reshard_after_forward = options.reshard_after_forward,

@@ -16,6 +16,8 @@ struct TokenBatch {
   int64_t counted_targets = 0;
   // For packed rows Documents::begin (ops/documents.h) of each microbatch, else null.
   const int32_t* document_begin = nullptr;
+  // Of a training step; 0: EngineOptions::microbatches.
+  int microbatches = 0;
 };
 
 }  // namespace convene::worker

@@ -29,6 +29,7 @@
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/optimizer/spike_guard.h"
 #include "worker_runtime/options/elastic_layout.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/device_choice.h"
@@ -54,6 +55,7 @@ class Training {
       : options_(options),
         contract_(contract),
         layout_(layout),
+        ramp_(RampOf(options)),
         data_(data),
         dataset_(data.training),
         communicators_(communicators),
@@ -91,6 +93,7 @@ class Training {
   const TrainOptions& options_;
   const Contract& contract_;
   const Layout& layout_;
+  const BatchRamp ramp_;
   const RunData& data_;
   const Dataset& dataset_;  // that is trained on
   CommunicatorSet& communicators_;
@@ -204,11 +207,12 @@ absl::Status Training::Prepare() {
     step_ = resumed->info.step;
     skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);
     CONVENE_RETURN_IF_ERROR(spike_guard_.Restore(resumed->info.spike_guard));
-    if (resumed->info.samples_consumed != step_ * options_.global_batch_size) {
+    if (resumed->info.samples_consumed != SamplesAfter(ramp_, step_)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the checkpoint has consumed ", resumed->info.samples_consumed, " samples in ", step_,
           " steps; with --global-batch-size ", options_.global_batch_size,
-          " the sample order would break. Give the batch size that it was trained with"));
+          " and --rampup-batch-size as they are the sample order would break. Give those that it "
+          "was trained with"));
     }
   }
   CONVENE_RETURN_IF_ERROR(
@@ -251,7 +255,7 @@ absl::Status Training::QueueStep() {
                                 .nesterov = options_.nesterov,
                                 .step = skipped_steps_.updates() + 1};
   const auto batch_of = [this](int64_t step) {
-    return loader_.Training(step * options_.global_batch_size);
+    return loader_.Training(SamplesAfter(ramp_, step));
   };
   CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
@@ -335,7 +339,7 @@ absl::StatusOr<bool> Training::Validate() {
 
 CheckpointInfo Training::Info() const {
   return {.step = step_,
-          .samples_consumed = step_ * options_.global_batch_size,
+          .samples_consumed = SamplesAfter(ramp_, step_),
           .updates = skipped_steps_.updates(),
           .seed = options_.seed,
           .model = ShapeText(options_.model),

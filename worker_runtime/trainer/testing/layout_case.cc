@@ -28,6 +28,7 @@ constexpr int kOwnSchedule = 6;
 constexpr Recompute kRecomputes[] = {Recompute::kNone,    Recompute::kSelective,
                                      Recompute::kFull,    {.norms = true},
                                      {.attention = true}, {.swiglu = true, .mlp = true}};
+const UpdateRule* const kOptimizers[] = {&AdamWRule(), &MuonRule()};
 // Off, on, and where it is possible.
 constexpr std::optional<bool> kSequenceParallel[] = {false, true, std::nullopt};
 // For how many tasks a layout looks before another layout is drawn.
@@ -52,6 +53,15 @@ Recompute RecomputeOf(const LayoutCase& c) {
   Recompute recompute = kRecomputes[c.recompute];
   if (c.recompute_layers > 0) recompute.layers = c.recompute_layers;
   return recompute;
+}
+
+// From one sample a step, by one more or at once.
+BatchRamp RampOf(const LayoutCase& c) {
+  if (c.ramp == 0 || c.global_batch == 1) return {};
+  return {.full = c.global_batch,
+          .start = 1,
+          .increment = c.ramp == 1 ? 1 : c.global_batch - 1,
+          .samples = c.global_batch};
 }
 
 int RowsOf(const LayoutCase& c) { return c.dp_replicate * c.dp_shard; }
@@ -195,6 +205,10 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"router_losses", &C::router_losses, Kind::kTask, {0, 1}},
       // In tenths of an even load.
       {"expert_memory", &C::expert_memory, Kind::kExecution, {20, 1, 10}},
+      {"optimizer", &C::optimizer, Kind::kTask, {0, 0, 1}, {"adamw", "muon"}},
+      {"decay", &C::decay, Kind::kTask, {0, 1, 2}, {"matrices", "no_tables", "vectors"}},
+      {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
+      {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
   };
   return *axes;
 }
@@ -261,6 +275,7 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .steps = 5,
           .seed = 11,
           .global_batch_size = c.global_batch,
+          .ramp = RampOf(c),
           .micro_batch_size = c.micro_batch,
           .sequence_length = c.sequence_length,
           .packed_documents = c.packed != 0,
@@ -288,12 +303,17 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .recompute = RecomputeOf(c),
           // Small steps from tame weights: hot ones turn the last bits of a sum into digits.
           .learning_rate = 0.001,
+          .optimizer = kOptimizers[c.optimizer],
           .weight_decay = 0.1,
+          .decay_embeddings = c.decay != 1,
+          .decay_norms_and_biases = c.decay == 2,
           .beta1 = 0.9,
           .beta2 = 0.95,
           // As large as gradients are: an update then tells the size of a gradient, not its sign
           // alone, and where a gradient is 0 but for rounding nothing moves.
           .epsilon = 0.01,
+          .momentum = 0.9,
+          .nesterov = c.optimizer == 1,
           .clip_grad_norm = static_cast<double>(c.clip),
           .max_skipped_steps = 1,
           .checkpoint_keep = 2,

@@ -12,6 +12,7 @@
 #include "tools/base/random.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/trainer/setup.h"
 
 namespace convene::worker::testing {
@@ -36,10 +37,12 @@ int32_t TokenAt(const LayoutCase& c, int64_t sample, int place) {
 
 // Of a step's samples one counts at least at one place, unless the whole step is masked. Both lie
 // at another place in every step.
-bool Counts(const LayoutCase& c, int64_t sample, int place) {
-  const int64_t step = sample / c.global_batch;
-  const bool is_sure = static_cast<uint64_t>(sample % c.global_batch) ==
-                       Mix(step + 2'000) % static_cast<uint64_t>(c.global_batch);
+bool Counts(const LayoutCase& c, const BatchRamp& ramp, int64_t sample, int place) {
+  int64_t step = 0;
+  while (SamplesAfter(ramp, step + 1) <= sample) ++step;
+  const int64_t first = SamplesAfter(ramp, step);
+  const bool is_sure = static_cast<uint64_t>(sample - first) ==
+                       Mix(step + 2'000) % static_cast<uint64_t>(BatchAt(ramp, first));
   const bool is_sure_place = is_sure && static_cast<uint64_t>(place) ==
                                             Mix(step) % static_cast<uint64_t>(c.sequence_length);
   const bool is_drawn_place = Mix(Mix(sample) + place + 1'000) % 3 == 0;
@@ -64,32 +67,41 @@ bool Counts(const LayoutCase& c, int64_t sample, int place) {
 TrainingRun RunOf(const LayoutCase& c, bool on_gpus) {
   const TrainOptions options = OptionsOf(c);
   const Layout layout = *LegalLayout(c);
-  TrainingRun run = {
-      .engine = MakeEngineOptions(options, layout, /*rank=*/0,
-                                  on_gpus ? DeviceKind::kCuda : DeviceKind::kCpu),
-      .cut = CutOf(options, layout),
-      .steps = static_cast<int>(options.steps),
-      .sample =
-          [c](int64_t position) {
-            Sample sample;
-            for (int t = 0; t < c.sequence_length; ++t) {
-              sample.inputs.push_back(TokenAt(c, position, t));
-              sample.targets.push_back(Counts(c, position, t) ? TokenAt(c, position, t + 1) : -1);
-            }
-            return sample;
-          },
-      .end_of_document = 0,
-      .adam =
-          [options](int) {
-            return UpdateParameters{.learning_rate = options.learning_rate,
-                                    .beta1 = options.beta1,
-                                    .beta2 = options.beta2,
-                                    .epsilon = options.epsilon,
-                                    .weight_decay = options.weight_decay};
-          },
-      .transport = on_gpus       ? Transport::kNccl
-                   : c.gloo != 0 ? Transport::kGloo
-                                 : Transport::kLoopback};
+  TrainingRun run = {.engine = MakeEngineOptions(options, layout, /*rank=*/0,
+                                                 on_gpus ? DeviceKind::kCuda : DeviceKind::kCpu),
+                     .cut = CutOf(options, layout),
+                     .ramp = options.ramp,
+                     .steps = static_cast<int>(options.steps),
+                     .sample =
+                         [c, ramp = RampOf(options)](int64_t position) {
+                           Sample sample;
+                           for (int t = 0; t < c.sequence_length; ++t) {
+                             sample.inputs.push_back(TokenAt(c, position, t));
+                             sample.targets.push_back(
+                                 Counts(c, ramp, position, t) ? TokenAt(c, position, t + 1) : -1);
+                           }
+                           return sample;
+                         },
+                     .end_of_document = 0,
+                     .adam =
+                         [options](int) {
+                           return UpdateParameters{.learning_rate = options.learning_rate,
+                                                   .beta1 = options.beta1,
+                                                   .beta2 = options.beta2,
+                                                   .epsilon = options.epsilon,
+                                                   .weight_decay = options.weight_decay,
+                                                   .momentum = options.momentum,
+                                                   .nesterov = options.nesterov};
+                         },
+                     // Of the losses that two steps have any is a spike.
+                     .limits =
+                         [c](int step) {
+                           return c.spikes != 0 && step % 3 == 2 ? StepLimits{.loss = 0}
+                                                                 : StepLimits();
+                         },
+                     .transport = on_gpus       ? Transport::kNccl
+                                  : c.gloo != 0 ? Transport::kGloo
+                                                : Transport::kLoopback};
   run.engine.timeout = EngineOptions().timeout;  // on emulated GPUs a step may take long
   run.engine.bucket_count_min = c.bucket;
   run.engine.row_chunks = c.row_chunks;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
+#include "worker_runtime/data/batch_ramp.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
@@ -25,6 +26,7 @@ struct Sample {
 struct TrainingRun {
   EngineOptions engine;  // of every rank; Train sets `rank`
   BatchCut cut;
+  BatchRamp ramp;  // BatchLoader::Options'
   int steps = 0;
   // The sample at a position of the data's order. All ranks call it at the same time.
   std::function<Sample(int64_t position)> sample;
@@ -33,6 +35,8 @@ struct TrainingRun {
   std::function<absl::Status(Engine& engine)> prepare;
   // Of a step, which counts from 1; Train sets `step`, which counts those that changed the weights.
   std::function<UpdateParameters(int step)> adam;
+  // Of a step, which counts from 1; null: none.
+  std::function<StepLimits(int step)> limits;
   Transport transport = TestedTransports().front();
   absl::Duration timeout;  // PlaceOptions::timeout
 };
