@@ -14,6 +14,8 @@
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
+#include "worker_runtime/ops/expert_rows.h"
+#include "worker_runtime/ops/grouped_matmul.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/rms_norm.h"
@@ -253,6 +255,62 @@ std::vector<BenchOp> ProductOps(const BenchInputs& in) {
   return ops;
 }
 CONVENE_INSTANTIATE(ProductOps);
+
+template <typename T>
+std::vector<BenchOp> ExpertOps(const BenchInputs& in) {
+  constexpr int kExperts = 8;
+  const BenchShape& s = in.shape;
+  const int rows = s.rows;
+  const int hidden = s.hidden;
+  const int width = s.ffn;
+  const int64_t size = int64_t{rows} * hidden;
+  const int64_t out = int64_t{rows} * width;
+  const int64_t weights = int64_t{kExperts} * width * hidden;
+  const double bytes = sizeof(T) * static_cast<double>(size);
+  const double product_bytes = bytes + sizeof(T) * static_cast<double>(out + weights);
+  const double flops = 2.0 * static_cast<double>(size) * width;
+  std::vector<int32_t> begins;
+  for (int i = 0; i <= kExperts; ++i) {
+    begins.push_back(rows * i * (i + 1) / (kExperts * (kExperts + 1)));
+  }
+  const auto begin = std::make_shared<const std::vector<int32_t>>(std::move(begins));
+  constexpr auto kNo = Transpose::kNo;
+  constexpr auto kYes = Transpose::kYes;
+  return {
+      Product<T, T>("matmul one expert forward", kNo, kYes, rows, width, hidden, in.stream),
+      Product<T, T>("matmul one expert input gradient", kNo, kNo, rows, hidden, width, in.stream),
+      Product<T, float>("matmul one expert weight gradient", kYes, kNo, width, hidden, rows,
+                        in.stream),
+      {"grouped_matmul forward", product_bytes,
+       [=, &stream = in.stream](Pieces& set) {
+         GroupedMatMul(kYes, *begin, width, hidden, set.Take<T>(size), set.Take<T>(weights),
+                       set.Take<T>(out), stream);
+       },
+       flops},
+      {"grouped_matmul input gradient", product_bytes,
+       [=, &stream = in.stream](Pieces& set) {
+         GroupedMatMul(kNo, *begin, hidden, width, set.Take<T>(out), set.Take<T>(weights),
+                       set.Take<T>(size), stream);
+       },
+       flops},
+      {"grouped_weight_gradient", product_bytes,
+       [=, &stream = in.stream](Pieces& set) {
+         GroupedWeightGradient(*begin, width, hidden, set.Take<T>(out), set.Take<T>(size), 0.0f,
+                               set.Take<float>(weights), stream);
+       },
+       flops},
+      {"gather_rows", 2 * bytes,
+       [=, &stream = in.stream, tokens = in.tokens](Pieces& set) {
+         GatherRows(rows, hidden, tokens, set.Take<T>(int64_t{s.vocabulary} * hidden),
+                    set.Take<T>(size), stream);
+       }},
+      {"combine_rows (2 terms)", 1.5 * bytes,
+       [=, &stream = in.stream, tokens = in.tokens](Pieces& set) {
+         CombineRows(rows / 2, hidden, 2, tokens, set.Take<float>(rows),
+                     set.Take<T>(int64_t{s.vocabulary} * hidden), false, set.Take<T>(size), stream);
+       }}};
+}
+CONVENE_INSTANTIATE(ExpertOps);
 
 template <typename T>
 std::vector<BenchOp> AttentionOps(const BenchInputs& in) {

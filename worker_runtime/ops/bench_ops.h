@@ -89,6 +89,10 @@ struct BenchOp {
 // the weight's.
 template <typename T>
 std::vector<BenchOp> ProductOps(const BenchInputs& inputs);
+// A product by one matrix, and the same work by the matrices of 8 experts, which share the rows
+// unevenly; and the rows' ways to experts and back.
+template <typename T>
+std::vector<BenchOp> ExpertOps(const BenchInputs& inputs);
 // Causal, and over packed documents of 32 tokens.
 template <typename T>
 std::vector<BenchOp> AttentionOps(const BenchInputs& inputs);

@@ -61,6 +61,7 @@ void BenchType(const BenchInputs& in) {
   std::printf("%s, %d rows, %d threads\n", DTypeName(kDTypeOf<T>), in.shape.rows,
               omp_get_max_threads());
   Bench(in, ProductOps<T>(in));
+  Bench(in, ExpertOps<T>(in));
   Bench(in, AttentionOps<T>(in));
   Bench(in, RowOps<T>(in));
 }

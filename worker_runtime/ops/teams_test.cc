@@ -15,6 +15,8 @@
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/bench_ops.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/expert_rows.h"
+#include "worker_runtime/ops/router.h"
 
 namespace convene::worker {
 namespace {
@@ -37,7 +39,33 @@ std::vector<BenchOp> OtherOps(const BenchInputs& in) {
                                 .head_size = s.head_size};
   const int64_t out_size = int64_t{s.rows} * s.heads * s.head_size;
   const int64_t statistics = int64_t{s.rows} * s.heads;
-  return {{"attention_merge", 0,
+  const RouterShape router = {.rows = s.rows, .experts = 64, .chosen = 4};
+  const int64_t logits = int64_t{s.rows} * router.experts;
+  const int64_t choices = int64_t{s.rows} * router.chosen;
+  const auto experts = std::make_shared<std::vector<int32_t>>(choices);
+  for (int64_t i = 0; i < choices; ++i) (*experts)[i] = static_cast<int32_t>(i % router.experts);
+  return {{"router_forward", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             RouterForward(router, set.Take<float>(logits), nullptr, set.Take<int32_t>(choices),
+                           set.Take<float>(choices), stream);
+           }},
+          {"router_statistics", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             RouterStatistics(router, s.sequence_length, set.Take<float>(logits), experts->data(),
+                              nullptr, set.Take<float>(logits), stream);
+           }},
+          {"router_backward", 0,
+           [=, &stream = in.stream, scale = in.scale](Pieces& set) {
+             RouterBackward(router, s.sequence_length, set.Take<float>(logits), experts->data(),
+                            set.Take<float>(choices), set.Take<float>(logits), 0.1f, scale, nullptr,
+                            set.Take<T>(logits), stream);
+           }},
+          {"weigh_rows", 0,
+           [=, &stream = in.stream](Pieces& set) {
+             WeighRows(s.rows, s.hidden, set.Take<float>(s.rows), set.Take<T>(size),
+                       set.Take<T>(size), set.Take<float>(s.rows), stream);
+           }},
+          {"attention_merge", 0,
            [=, &stream = in.stream](Pieces& set) {
              AttentionMerge<T>(shape, set.Take<T>(out_size), set.Take<float>(statistics),
                                {0, shape.sequence_length}, false, set.Take<float>(out_size),
@@ -65,9 +93,10 @@ std::vector<BenchOp> OtherOps(const BenchInputs& in) {
 std::vector<BenchOp> AllOps(const BenchInputs& inputs) {
   std::vector<BenchOp> all = FlatOps(inputs);
   for (const auto& ops :
-       {ProductOps<float>(inputs), AttentionOps<float>(inputs), RowOps<float>(inputs),
-        OtherOps<float>(inputs), ProductOps<BFloat16>(inputs), AttentionOps<BFloat16>(inputs),
-        RowOps<BFloat16>(inputs), OtherOps<BFloat16>(inputs)}) {
+       {ProductOps<float>(inputs), ExpertOps<float>(inputs), AttentionOps<float>(inputs),
+        RowOps<float>(inputs), OtherOps<float>(inputs), ProductOps<BFloat16>(inputs),
+        ExpertOps<BFloat16>(inputs), AttentionOps<BFloat16>(inputs), RowOps<BFloat16>(inputs),
+        OtherOps<BFloat16>(inputs)}) {
     all.insert(all.end(), ops.begin(), ops.end());
   }
   return all;

@@ -117,7 +117,8 @@ absl::Status BenchAll(const std::string& model, int micro_batch, int sequence,
   std::vector<Worst> worst(threads.size());
   const auto bench_type = [&]<typename T>(T /*zero*/) {
     const char* const type = DTypeName(kDTypeOf<T>);
-    for (const auto& ops : {ProductOps<T>(inputs), AttentionOps<T>(inputs), RowOps<T>(inputs)}) {
+    for (const auto& ops : {ProductOps<T>(inputs), ExpertOps<T>(inputs), AttentionOps<T>(inputs),
+                            RowOps<T>(inputs)}) {
       Bench(inputs, type, ops, threads, worst);
     }
   };

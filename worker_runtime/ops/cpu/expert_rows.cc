@@ -12,7 +12,7 @@ namespace convene::worker::cpu {
 namespace {
 
 constexpr int kColumnBlock = 512;
-constexpr double kCombineNanoseconds = 0.08;  // an element of a term, and of the result
+constexpr double kCombineNanoseconds = 0.1;  // an element of a term, and of the result
 constexpr double kWeighNanoseconds = 0.2;
 
 template <typename From, typename To>
