@@ -432,4 +432,12 @@ MUTATIONS = [
              'sum += Widen(first_key[head * size + i]);', 'sum = Widen(first_key[head * size + i]);', PARTS, 'families'),
     Mutation('all of a head turns', f'{RUNTIME}/ops/cpu/rope.cc',
              'TurnRow(heads, head_size, turned,', 'TurnRow(heads, head_size, head_size,', '//worker_runtime/ops:ops_test', 'families'),
+    Mutation('scores have no cap', f'{RUNTIME}/ops/cpu/attention.cc',
+             'cap(shape.score_cap),', 'cap(shape.score_cap * 0),', GOLDEN, 'families'),
+    Mutation("a cap's slope is 1", f'{RUNTIME}/ops/cpu/attention.cc',
+             'task.cap > 0 ? SoftmaxGradientRow<true> : SoftmaxGradientRow<false>', 'SoftmaxGradientRow<false>',
+             '//worker_runtime/ops:attention_test', 'families'),
+    Mutation("the cap of logits is not there going backward", f'{RUNTIME}/model/loss_head.cc',
+             'SoftCapBackward(count, shape_.logit_cap, At(capped_memory_), logits, pass.stream);', '', '//worker_runtime/model:gradient_test',
+             'families'),
 ]

@@ -216,10 +216,13 @@ std::string ShapeText(const ModelConfig& c) {
       c.rotary_size == 0 ? ""
                          : absl::StrCat(" rotary ", c.rotary_size, " latents ", c.query_rank, "/",
                                         c.key_rank, " values ", c.value_size);
+  const std::string caps = c.score_cap == 0 && c.logit_cap == 0
+                               ? ""
+                               : absl::StrCat(" caps ", c.score_cap, "/", c.logit_cap);
   return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
                       c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, window,
-                      latents, " epsilon ", c.norm_epsilon,
+                      latents, caps, " epsilon ", c.norm_epsilon,
                       c.tied_embeddings ? " tied" : " untied");
 }
 

@@ -52,6 +52,7 @@ BlockShape MakeBlockShape(const ModelConfig& config, int tp_size, bool sequence_
           .family = config.family,
           .norm_epsilon = static_cast<float>(config.norm_epsilon),
           .score_scale = ScoreScale(config),
+          .score_cap = static_cast<float>(config.score_cap),
           .rotary_size = config.rotary_size > 0 ? config.rotary_size : config.head_size,
           .query_rank = config.query_rank,
           .key_rank = config.key_rank,

@@ -43,9 +43,10 @@ struct BlockShape {
   ExpertShape experts;
   const Family* family = nullptr;
   float norm_epsilon = 0;
-  float score_scale = 0;  // AttentionShape's
-  int rotary_size = 0;    // elements of a head
-  int query_rank = 0;     // of latent attention, as are the next two (ModelConfig)
+  float score_scale = 0;  // AttentionShape's, as is the next
+  float score_cap = 0;
+  int rotary_size = 0;  // elements of a head
+  int query_rank = 0;   // of latent attention, as are the next two (ModelConfig)
   int key_rank = 0;
   int value_size = 0;
   bool deterministic = false;
@@ -69,6 +70,7 @@ struct BlockShape {
     AttentionShape shape = {batch,     sequence_length, heads, kv_heads,
                             head_size, deterministic,   packed};
     shape.score_scale = score_scale;
+    shape.score_cap = score_cap;
     return shape;
   }
 };

@@ -62,6 +62,9 @@ struct ModelConfig {
   double window_rope_theta = 0;  // of the layers that have a window; 0: rope_theta, and its scaling
   // Scores are scaled by 1 / sqrt of it; 0: head_size (Hugging Face: query_pre_attn_scalar).
   double query_scalar = 0;
+  // AttentionShape's, and of logits in the same way; 0: none.
+  double score_cap = 0;
+  double logit_cap = 0;
   // So many elements of a head have rotary positions: the first ones, of latent attention the last.
   // 0: all.
   int rotary_size = 0;

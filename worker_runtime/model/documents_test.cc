@@ -98,7 +98,7 @@ std::vector<int32_t> Tokens(int count, int seed) {
 
 TEST_CASE("a packed row has the losses and gradients of its documents alone") {
   const char* const named = GENERATE("llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny",
-                                     "mistral-tiny", "gemma3-tiny", "mla-tiny");
+                                     "mistral-tiny", "gemma3-tiny", "mla-tiny", "gemma2-tiny");
   CAPTURE(named);
   // Lengths around the sizes in which attention works.
   const std::vector<std::vector<int32_t>> documents = {Tokens(13, 5), Tokens(1, 7), Tokens(48, 11),

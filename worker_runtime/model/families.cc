@@ -213,19 +213,46 @@ constexpr RopeScaling kDeepSeekScaling = {.factor = 40,
                                           .original_positions = 4096,
                                           .mscale = 1,
                                           .mscale_all_dim = 1};
-// Behind the columns above: positions, window, the windows' rope theta, query scalar; rotary size,
-// query rank, key rank, value size.
+// Behind the columns above: positions, window, the windows' rope theta, query scalar, caps of
+// scores and of logits; rotary size, query rank, key rank, value size.
 const NamedShape kDeepSeeks[] = {
     {"deepseek-tiny",
-     WithExperts({8, 64, 192, 16, 16, 8,  256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
-                  0, 0,  0,   0,  4,  24, 16,  6},
+     WithExperts({8, 64, 192, 16, 16, 8, 256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
+                  0, 0,  0,   0,  0,  0, 4,   24,  16,   6},
                  {8, 2, 48, 64, 1, 4, 2, 2.5, 0.001, 0, 0.001})},
     {"deepseek-v3",
-     WithExperts({61, 7168, 18432, 128, 128, 192,  129280, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
-                  0,  0,    0,     0,   64,  1536, 512,    128},
+     WithExperts({61, 7168, 18432, 128, 128, 192, 129280, 1e4,  1e-6, false, 0.02, kDeepSeekScaling,
+                  0,  0,    0,     0,   0,   0,   64,     1536, 512,  128},
                  {256, 8, 2048, 2048, 3, 8, 4, 2.5, 0.0001, 0, 0.001})},
-    {"mla-tiny", {8, 64, 192, 16, 16, 8,  256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
-                  0, 0,  0,   0,  4,  24, 16,  6}},
+    {"mla-tiny", {8, 64, 192, 16, 16, 8, 256, 1e4, 1e-6, false, 0.02, kDeepSeekScaling,
+                  0, 0,  0,   0,  0,  0, 4,   24,  16,   6}},
+};
+
+// Gemma 2 (2024): as Gemma 3, but without norms of heads, every second layer without a window, and
+// with caps. Behind the columns above: positions, window, the windows' rope theta, query scalar,
+// caps of scores and of logits. Sizes: Google's gemma_pytorch (gemma/config.py); of 9b
+// transformers' conversion script has the query scalar 224 instead of its head size.
+constexpr TensorNames kGemma2Names = [] {
+  TensorNames names = kGemma3Names;
+  names.query_norm = names.key_norm = nullptr;
+  return names;
+}();
+constexpr Family kGemma2 = {.name = "gemma2",
+                            .names = kGemma2Names,
+                            .norm = NormKind::kRmsPlusOne,
+                            .activation = Activation::kGeglu,
+                            .post_norms = true,
+                            .scales_embedding = true,
+                            .has_window = true,
+                            .full_attention_every = 2};
+const NamedShape kGemma2s[] = {
+    {"gemma2-27b",
+     {46, 4608, 36864, 32, 16, 128, 256000, 1e4, 1e-6, true, 0.02, {}, 0, 4096, 0, 144, 50, 30}},
+    {"gemma2-2b",
+     {26, 2304, 9216, 8, 4, 256, 256000, 1e4, 1e-6, true, 0.02, {}, 0, 4096, 0, 0, 50, 30}},
+    {"gemma2-9b",
+     {42, 3584, 14336, 16, 8, 256, 256000, 1e4, 1e-6, true, 0.02, {}, 0, 4096, 0, 0, 50, 30}},
+    {"gemma2-tiny", {8, 64, 192, 16, 8, 4, 256, 1e4, 1e-6, true, 0.02, {}, 0, 16, 0, 0, 50, 30}},
 };
 
 // GPT-2 (Radford et al. 2019). Hugging Face keeps its matrices turned round; here they are
@@ -264,9 +291,9 @@ struct FamilyShapes {
   absl::Span<const NamedShape> shapes;
 };
 const FamilyShapes kFamilies[] = {
-    {&kDeepSeek, kDeepSeeks}, {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
-    {&kLlama, kLlamas},       {&kMistral, kMistrals}, {&kMixtral, kMixtrals},
-    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},     {&kQwen3Moe, kQwen3Moes}};
+    {&kDeepSeek, kDeepSeeks}, {&kGemma2, kGemma2s},    {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
+    {&kLlama, kLlamas},       {&kMistral, kMistrals},  {&kMixtral, kMixtrals}, {&kQwen2, kQwen2s},
+    {&kQwen3, kQwen3s},       {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

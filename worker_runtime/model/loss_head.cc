@@ -6,6 +6,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
@@ -27,8 +28,8 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
-      chunk_rows_(
-          LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T), shape.logits_bytes)),
+      chunk_rows_(LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
+                                shape.logit_cap > 0 ? shape.logits_bytes / 2 : shape.logits_bytes)),
       workspace_bytes_(
           std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
                    NormWorkspaceBytes(shape.norm, shape.residual_rows, shape.hidden, device))),
@@ -37,6 +38,9 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
+      capped_memory_(arena.Declare<T>(
+          "scratch/capped logits",
+          shape.logit_cap > 0 ? int64_t{chunk_rows_} * shape.vocabulary.size() : 0)),
       maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
                                           ArenaPart::kCollective)),
       sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_},
@@ -100,10 +104,19 @@ absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int r
   const T* const normalized = At(normalized_memory_) + offset;
   T* const logits = At(logits_memory_);
   LinearForward(linear, normalized, head, logits, pass.stream);
+  const int64_t count = int64_t{rows} * linear.out;
+  const bool caps = shape_.logit_cap > 0;
+  if (caps) {
+    SoftCap(count, shape_.logit_cap, logits, pass.stream);
+    pass.around.device->Copy(logits, At(capped_memory_), count * sizeof(T), pass.stream);
+  }
   CONVENE_RETURN_IF_ERROR(VocabularyParallelCrossEntropy(
       shape_.vocabulary, rows, pass.targets + first_row, pass.gradient_scale, Buffers(),
       pass.loss_sum, logits, pass.around.rows->tp(), pass.stream));
   if (head_gradient == nullptr) return absl::OkStatus();
+  if (caps) {
+    SoftCapBackward(count, shape_.logit_cap, At(capped_memory_), logits, pass.stream);
+  }
   LinearInputGradient(linear, head, logits, At(slots_[pass.head].gradient) + offset, pass.stream);
   LinearWeightGradient(linear, normalized, logits, *head_gradient, pass.stream);
   return absl::OkStatus();

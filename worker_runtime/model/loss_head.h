@@ -24,6 +24,7 @@ struct LossHeadShape {
   VocabularySlice vocabulary;
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 0;
+  float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
   size_t logits_bytes = 0;  // that one chunk may take
 };
 
@@ -66,6 +67,7 @@ class LossHead final : public Unit<T> {
   const int chunk_rows_;
   const size_t workspace_bytes_;
   const ArenaBlock<T> normalized_memory_, logits_memory_;
+  const ArenaBlock<T> capped_memory_;  // the logits behind the cap, when they become their gradient
   const ArenaBlock<float> maxima_memory_, sums_memory_;
   const ArenaBlock<char> workspace_memory_;
   std::vector<Memory> slots_;

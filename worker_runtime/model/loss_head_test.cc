@@ -65,7 +65,7 @@ class HeadStore final : public UnitStore {
   const std::vector<const void*> weights_ = {norm_.data(), head_.data()};
 };
 
-Outcome Run(size_t logits_bytes) {
+Outcome Run(size_t logits_bytes, float cap = 0) {
   const std::unique_ptr<Device> device = testing::MakeTestDevice();
   const CommunicatorSet communicators = SoloCommunicators();
   Arena arena("test", device->memory());
@@ -74,6 +74,7 @@ Outcome Run(size_t logits_bytes) {
                         .hidden = kHidden,
                         .vocabulary = {0, kVocabulary},
                         .norm_epsilon = 1e-5f,
+                        .logit_cap = cap,
                         .logits_bytes = logits_bytes},
                        /*slots=*/1, device->kind(), arena);
   REQUIRE_OK(arena.Build());
@@ -88,7 +89,7 @@ Outcome Run(size_t logits_bytes) {
   const DeviceArray<float> scale({0.02f}, *device);
   const DeviceArray<double> loss({0.0}, *device);
   ChunkedRows rows(kRows, kHidden, /*is_split=*/false, *communicators.tp);
-  const UnitSurroundings<float> around = {.rows = &rows};
+  const UnitSurroundings<float> around = {.device = device.get(), .rows = &rows};
   const auto weights = store.Acquire(0);
   REQUIRE_OK(weights);
   const std::vector<int> places = {kFinalNorm, kHead};  // by role
@@ -127,15 +128,19 @@ void CheckClose(const std::vector<float>& actual, const std::vector<float>& expe
   CHECK(std::sqrt(difference) <= 1e-6 * std::sqrt(size));
 }
 
-TEST_CASE("many chunks give the loss and the gradients of one") {
+TEST_CASE("many chunks give the loss and the gradients of one, with a cap of logits too") {
   if (!testing::HasPlacesOrSkips(1)) return;
-  const Outcome whole = Run(size_t{1} << 20);
-  const Outcome chunked = Run(kVocabulary * sizeof(float) * 32);  // 32, 32 and 11 rows
-  CHECK(whole.loss > 0);
-  CHECK(chunked.loss == Approx(whole.loss).epsilon(1e-7));
-  CheckClose(chunked.gradient, whole.gradient);
-  CheckClose(chunked.norm_gradient, whole.norm_gradient);
-  CheckClose(chunked.head_gradient, whole.head_gradient);
+  for (const float cap : {0.0f, 0.5f}) {
+    CAPTURE(cap);
+    const Outcome whole = Run(size_t{1} << 20, cap);
+    // 32, 32 and 11 rows; with a cap 16 at a time.
+    const Outcome chunked = Run(kVocabulary * sizeof(float) * 32, cap);
+    CHECK(whole.loss > 0);
+    CHECK(chunked.loss == Approx(whole.loss).epsilon(1e-7));
+    CheckClose(chunked.gradient, whole.gradient);
+    CheckClose(chunked.norm_gradient, whole.norm_gradient);
+    CheckClose(chunked.head_gradient, whole.head_gradient);
+  }
 }
 
 }  // namespace

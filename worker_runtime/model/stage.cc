@@ -306,6 +306,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .vocabulary = vocabulary,
                         .norm = options_.config.family->norm,
                         .norm_epsilon = shape_.norm_epsilon,
+                        .logit_cap = static_cast<float>(options_.config.logit_cap),
                         .logits_bytes = options_.logits_bytes > 0
                                             ? options_.logits_bytes
                                             : LossLogitsBytes(device_.kind())},

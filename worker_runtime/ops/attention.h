@@ -44,6 +44,9 @@ struct AttentionShape {
   // (Beltagy et al. 2020, Longformer, section 3.1; as Mistral counts them). 0: all before it.
   int window = 0;
   float score_scale = 0;  // 0: 1 / sqrt(head_size)
+  // Scores become cap tanh(score / cap) before the softmax (Gemma 2, 2024, section 2); 0: they
+  // stay. A GPU has no fast kernel for it.
+  float score_cap = 0;
 
   bool is_part() const { return keys > 0; }
   float scale() const {

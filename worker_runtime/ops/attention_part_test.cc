@@ -115,6 +115,9 @@ TEMPLATE_TEST_CASE("parts merged round a ring are the whole, forward and backwar
     CheckRing<TestType>(runner, windowed, {}, ZigZag(windowed.sequence_length, 3));
     CheckRing<TestType>(runner, windowed, {49, 7}, Contiguous(windowed.sequence_length, 2));
   }
+  AttentionShape capped = {1, 150, 2, 1, 12};
+  capped.score_cap = 0.5f;
+  CheckRing<TestType>(runner, capped, {49, 7}, ZigZag(capped.sequence_length, 3));
   // A key each.
   CheckRing<TestType>(runner, {1, 5, 2, 1, 8}, {}, Contiguous(5, 5));
 }

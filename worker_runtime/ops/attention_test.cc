@@ -60,6 +60,13 @@ std::vector<Case> Cases() {
     cases.push_back({shape, {}});
     cases.push_back({shape, {5, 260, 35}});
   }
+  // Caps of the size of the scores, and beyond it.
+  for (const float cap : {0.5f, 3.0f, 50.0f}) {
+    AttentionShape shape = {1, 300, 2, 1, 12};
+    shape.score_cap = cap;
+    cases.push_back({shape, {}});
+    cases.push_back({shape, {5, 260, 35}});
+  }
   for (Case& one : cases) one.shape.packed = !one.document_lengths.empty();
   return cases;
 }

@@ -18,6 +18,13 @@ void AddInPlace(int64_t count, const T* x, T* y, Stream& stream);
 template <typename T>
 void ScaleInPlace(int64_t count, float factor, T* x, Stream& stream);
 
+// x becomes cap tanh(x / cap), and the gradient of that, by what x became, the gradient of x. T:
+// float or BFloat16.
+template <typename T>
+void SoftCap(int64_t count, float cap, T* x, Stream& stream);
+template <typename T>
+void SoftCapBackward(int64_t count, float cap, const T* capped, T* dx, Stream& stream);
+
 // `rows` rows of x, x_stride elements apart, to those of y. No overlap.
 template <typename T>
 void CopyRows(int64_t rows, int columns, const T* x, int64_t x_stride, T* y, int64_t y_stride,

@@ -322,6 +322,48 @@ TEMPLATE_TEST_CASE("values are scaled in place, and rounded once", "", float, BF
   }
 }
 
+TEMPLATE_TEST_CASE("a soft cap agrees with the hyperbolic tangent, and so does its slope", "",
+                   float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const size_t count : {1, 7, 4096, 40003}) {
+    for (const size_t offset : {0, 1}) {
+      for (const float cap : {0.25f, 30.0f}) {
+        CAPTURE(count, offset, cap);
+        const auto x = NumbersOf<TestType>(count, 1, 2);
+        const auto dy = NumbersOf<TestType>(count, 2);
+        const auto size = static_cast<int64_t>(count);
+        const auto forward = [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> y = {As<Real>(x)};
+          for (Real& value : y[0]) value = cap * std::tanh(value / cap);
+          return y;
+        };
+        const Array<TestType> y(x, offset);
+        SoftCap<TestType>(size, cap, y.data(), TheStream());
+        const auto capped = y.Fetch();
+        Compare<TestType>(
+            kForward, [&] { return Outputs<float>{capped}; }, forward);
+        Compare<TestType>(
+            kBackward,
+            [&] {
+              const Array<TestType> d(dy, offset);
+              SoftCapBackward<TestType>(size, cap, y.data(), d.data(), TheStream());
+              return Outputs<float>{d.Fetch()};
+            },
+            [&](auto zero) {
+              using Real = decltype(zero);
+              Outputs<Real> d = {As<Real>(dy)};
+              for (size_t i = 0; i < count; ++i) {
+                const Real part = static_cast<Real>(capped[i]) / cap;
+                d[0][i] *= 1 - part * part;
+              }
+              return d;
+            });
+      }
+    }
+  }
+}
+
 TEMPLATE_TEST_CASE("GELU, alone and as a gate, agrees with the reference", "", float, BFloat16) {
   if (!testing::HasPlacesOrSkips(1)) return;
   for (const Activation activation : {Activation::kGeglu, Activation::kGelu}) {

@@ -72,6 +72,10 @@ std::string WhySlowAttention(const TrainOptions& options, const Layout& layout, 
                         options.sequence_length, kOwnKernels, "A sequence_length up to ", window,
                         " has no use for the window, and runs cuDNN's");
   }
+  if (options.model.score_cap > 0) {
+    return absl::StrCat("scores with a cap, which ", options.model_name, " has", kOwnKernels,
+                        "Models without a cap run cuDNN's");
+  }
   const ContextMethod method = ContextMethodOf(options, layout);
   const bool is_cudnns = method == ContextMethod::kUlysses ||
                          (method == ContextMethod::kRing && !options.packed_documents);

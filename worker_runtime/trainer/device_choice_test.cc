@@ -60,6 +60,9 @@ TEST_CASE("a method whose attention is slow on GPUs is warned of, with the one t
   windowed.model.sliding_window = static_cast<int>(options.sequence_length) - 1;
   CHECK(absl::StartsWith(WhySlowAttention(windowed, {}, true), "sliding_window "));
   windowed.model.sliding_window = static_cast<int>(options.sequence_length);
+  TrainOptions capped = windowed;
+  capped.model.score_cap = 50;
+  CHECK(absl::StartsWith(WhySlowAttention(capped, {}, true), "scores with a cap, which "));
   CHECK(WhySlowAttention(windowed, {}, true).empty());
   CHECK(WhySlowAttention(options, {}, true).empty());
   options.precision = DType::kFloat32;

@@ -101,6 +101,7 @@ struct Task {
         out_stride(static_cast<ptrdiff_t>(shape.heads) * shape.head_size),
         first_query(static_cast<ptrdiff_t>(batch_index) * shape.sequence_length),
         scale(shape.scale()),
+        cap(shape.score_cap),
         first_keys(scratch.first_keys),
         end_keys(scratch.end_keys) {
     for (int i = 0; i < queries; ++i) {
@@ -125,6 +126,7 @@ struct Task {
   ptrdiff_t out_stride;
   ptrdiff_t first_query;  // of the row, among all queries
   float scale;
+  float cap;  // AttentionShape::score_cap
   // Query i sees the keys [first_keys[i], end_keys[i]) and no other. Neither bound falls from one
   // query to the next, as positions rise.
   const int32_t* first_keys;
@@ -205,15 +207,28 @@ CONVENE_CPU_CLONES void ScaleRow(int count, float factor, float* x) {
   for (int i = 0; i < count; ++i) x[i] *= factor;
 }
 
-// probabilities: scores in, e^(score - log_sum_exp) out. gradient: the probabilities' gradient in,
-// the scores' out.
+CONVENE_CPU_CLONES void CapRow(int count, float cap, float* scores) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (int i = 0; i < count; ++i) scores[i] = cap * Tanh(scores[i] * inverse);
+}
+
+// probabilities: scores in, capped where kCaps, e^(score - log_sum_exp) out. gradient: the
+// probabilities' gradient in, that of the scores before the cap out. A hidden score, -infinity, has
+// the slope 0.
+template <bool kCaps>
 CONVENE_CPU_CLONES void SoftmaxGradientRow(int count, float log_sum_exp, float mean_gradient,
-                                           float* probabilities, float* gradient) {
+                                           float cap, float* probabilities, float* gradient) {
 #pragma omp simd
   for (int i = 0; i < count; ++i) {
+    float slope = 1.0f;
+    if constexpr (kCaps) {
+      const float bounded = probabilities[i] < -cap ? -cap : probabilities[i];
+      slope = 1.0f - bounded / cap * (bounded / cap);
+    }
     const float probability = Exp(probabilities[i] - log_sum_exp);
     probabilities[i] = probability;
-    gradient[i] = probability * (gradient[i] - mean_gradient);
+    gradient[i] = probability * (gradient[i] - mean_gradient) * slope;
   }
 }
 
@@ -310,6 +325,7 @@ void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) 
         std::fill(row_scores + rows.begin, row_scores + rows.padded_end, 0.0f);
         continue;
       }
+      if (task.cap > 0) CapRow(rows.padded_keys(), task.cap, row_scores + rows.begin);
       HideKeys(rows, visible, row_scores);
       SoftmaxRow(rows.padded_keys(), padded_head_size, row_scores + rows.begin,
                  scratch.row_max + first + row, scratch.row_sum + first + row,
@@ -382,10 +398,12 @@ void BackwardBlock(const Task& task, const Block& block, const float* log_sum_ex
       float* row_gradient = gradient + row * kKeyBlock;
       const VisibleRange visible(task, block, rows, first + row);
       if (!visible.IsEmpty()) {
+        if (task.cap > 0) CapRow(rows.padded_keys(), task.cap, row_scores + rows.begin);
         HideKeys(rows, visible, row_scores);
-        SoftmaxGradientRow(rows.padded_keys(), log_sum_exp[first + row],
-                           scratch.row_sum[first + row], row_scores + rows.begin,
-                           row_gradient + rows.begin);
+        const auto gradient_row =
+            task.cap > 0 ? SoftmaxGradientRow<true> : SoftmaxGradientRow<false>;
+        gradient_row(rows.padded_keys(), log_sum_exp[first + row], scratch.row_sum[first + row],
+                     task.cap, row_scores + rows.begin, row_gradient + rows.begin);
       }
       // The products over rows below reach chunks of keys beyond what this chunk of rows sees; of
       // a row that sees none, log_sum_exp may be -infinity.

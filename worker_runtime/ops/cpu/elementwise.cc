@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 14;
 constexpr double kAddNanoseconds = 0.15;  // an element
+constexpr double kCapNanoseconds = 0.8;
 constexpr double kConvertNanoseconds = 0.06;
 constexpr double kSquareNanoseconds = 0.09;
 constexpr int kPartialSums = 64;
@@ -21,6 +22,21 @@ template <typename T>
 CONVENE_CPU_CLONES void ScaleBlock(int64_t count, float factor, T* x) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) Narrow(factor * Widen(x[i]), &x[i]);
+}
+
+template <typename T>
+CONVENE_CPU_CLONES void CapBlock(int64_t count, float cap, T* x) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) Narrow(cap * Tanh(Widen(x[i]) / cap), &x[i]);
+}
+
+template <typename T>
+CONVENE_CPU_CLONES void CapBackwardBlock(int64_t count, float cap, const T* capped, T* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float part = Widen(capped[i]) / cap;
+    Narrow(Widen(dx[i]) * (1.0f - part * part), &dx[i]);
+  }
 }
 
 template <typename T>
@@ -79,6 +95,19 @@ void ScaleInPlace(int64_t count, float factor, T* x, Stream& /*stream*/) {
             [=](int64_t begin, int64_t length) { ScaleBlock(length, factor, x + begin); });
 }
 
+template <typename T>
+void SoftCap(int64_t count, float cap, T* x, Stream& /*stream*/) {
+  ForBlocks(kCapNanoseconds, count,
+            [=](int64_t begin, int64_t length) { CapBlock(length, cap, x + begin); });
+}
+
+template <typename T>
+void SoftCapBackward(int64_t count, float cap, const T* capped, T* dx, Stream& /*stream*/) {
+  ForBlocks(kAddNanoseconds, count, [=](int64_t begin, int64_t length) {
+    CapBackwardBlock(length, cap, capped + begin, dx + begin);
+  });
+}
+
 void Copy(int64_t count, const float* x, float* y, Stream& /*stream*/) { std::copy_n(x, count, y); }
 
 template <typename T>
@@ -129,6 +158,8 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
 
 CONVENE_INSTANTIATE(AddInPlace);
 CONVENE_INSTANTIATE(ScaleInPlace);
+CONVENE_INSTANTIATE(SoftCap);
+CONVENE_INSTANTIATE(SoftCapBackward);
 CONVENE_INSTANTIATE(CopyRows);
 CONVENE_INSTANTIATE(RoundRows);
 

@@ -82,4 +82,20 @@ CONVENE_CPU_INLINE float Sigmoid(float x) {
   return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
+// tanh(x) within some units in the last place; NaN for NaN. Near 0 by Cephes' polynomial of tanhf,
+// else through e^-2|x|.
+CONVENE_CPU_INLINE float Tanh(float x) {
+  constexpr float kNear = 0.625f;
+  const float magnitude = __builtin_fabsf(x);
+  const float e = Exp(-2.0f * magnitude);
+  const float far = __builtin_copysignf(1.0f - 2.0f * e / (1.0f + e), x);
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  return magnitude < kNear ? p * z * x + x : far;
+}
+
 }  // namespace convene::worker::cpu

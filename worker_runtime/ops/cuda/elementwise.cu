@@ -61,6 +61,43 @@ __global__ void __launch_bounds__(kFlatThreads) Scale(int64_t count, float facto
   ForRest<kWidth>(count, [&](int64_t i) { Narrow(factor * Widen(x + i), x + i); });
 }
 
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kFlatThreads) Cap(int64_t count, float cap, T* x) {
+  const int64_t vectors = count / kWidth;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = FlatVectorAt(u, kUnroll);
+    if (i >= vectors) break;
+    Floats<kWidth> values = Unpack(Load<kWidth>(x + i * kWidth));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) values[j] = cap * tanhf(values[j] / cap);
+    Store(Pack<T>(values), x + i * kWidth);
+  }
+  ForRest<kWidth>(count, [&](int64_t i) { Narrow(cap * tanhf(Widen(x + i) / cap), x + i); });
+}
+
+__device__ __forceinline__ float BehindCap(float gradient, float capped, float cap) {
+  return gradient * (1.0f - capped / cap * (capped / cap));
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kFlatThreads)
+    CapBackward(int64_t count, float cap, const T* capped, T* dx) {
+  const int64_t vectors = count / kWidth;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t i = FlatVectorAt(u, kUnroll);
+    if (i >= vectors) break;
+    const Floats<kWidth> values = Unpack(LoadConstant<kWidth>(capped + i * kWidth));
+    Floats<kWidth> gradients = Unpack(Load<kWidth>(dx + i * kWidth));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) gradients[j] = BehindCap(gradients[j], values[j], cap);
+    Store(Pack<T>(gradients), dx + i * kWidth);
+  }
+  ForRest<kWidth>(
+      count, [&](int64_t i) { Narrow(BehindCap(Widen(dx + i), Widen(capped + i), cap), dx + i); });
+}
+
 template <typename From, typename To, int kWidth>
 __global__ void __launch_bounds__(kFlatThreads) Convert(int64_t count, const From* x, To* y) {
   const int64_t vectors = count / kWidth;
@@ -163,6 +200,23 @@ void ScaleInPlace(int64_t count, float factor, T* x, Stream& stream) {
          dim3(kFlatThreads), wide ? Scale<T, kWide<T>> : Scale<T, 1>, count, factor, x);
 }
 CONVENE_INSTANTIATE(ScaleInPlace);
+
+template <typename T>
+void SoftCap(int64_t count, float cap, T* x, Stream& stream) {
+  const bool wide = IsWide<T>(0, {x});
+  Launch(stream, "soft_cap", FlatBlocks(count, wide ? kWide<T> : 1, kUnroll), dim3(kFlatThreads),
+         wide ? Cap<T, kWide<T>> : Cap<T, 1>, count, cap, x);
+}
+CONVENE_INSTANTIATE(SoftCap);
+
+template <typename T>
+void SoftCapBackward(int64_t count, float cap, const T* capped, T* dx, Stream& stream) {
+  const bool wide = IsWide<T>(0, {capped, dx});
+  Launch(stream, "soft_cap_backward", FlatBlocks(count, wide ? kWide<T> : 1, kUnroll),
+         dim3(kFlatThreads), wide ? CapBackward<T, kWide<T>> : CapBackward<T, 1>, count, cap,
+         capped, dx);
+}
+CONVENE_INSTANTIATE(SoftCapBackward);
 
 template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& stream) {

@@ -105,8 +105,13 @@ class Golden {
                             .mscale_all_dim = 0.5};
     }
     if (!model.family->post_norms) return model;
-    model.window_rope_theta = 500;
     model.query_scalar = 20;
+    if (!model.family->query_key_norms) {
+      model.score_cap = 0.5;
+      model.logit_cap = 1.5;
+      return model;
+    }
+    model.window_rope_theta = 500;
     model.rope_scaling = {.factor = 8, .kind = RopeScalingKind::kLinear};
     return model;
   }
@@ -131,8 +136,9 @@ class Golden {
 };
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
-inline constexpr const char* kGoldenModels[] = {
-    "untied", "tied", "packed", "qwen2", "qwen3", "gpt2", "mistral", "gemma3_text", "deepseek_v3"};
+inline constexpr const char* kGoldenModels[] = {"untied",      "tied",  "packed",  "qwen2",
+                                                "qwen3",       "gpt2",  "mistral", "gemma3_text",
+                                                "deepseek_v3", "gemma2"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -106,6 +106,7 @@ ExpertConfig ExpertsOf(const LayoutCase& c, const Family& family) {
 ModelConfig ModelOf(const LayoutCase& c) {
   const Family* const family = FamilyOf(c);
   const bool is_latent = family->latent_attention;
+  const bool is_capped = family->post_norms && !family->query_key_norms;
   const int heads = is_latent ? c.kv_heads : c.kv_heads * c.queries_a_key;
   return {.layers = c.layers,
           .hidden_size = c.hidden,
@@ -114,13 +115,16 @@ ModelConfig ModelOf(const LayoutCase& c) {
           .kv_heads = c.kv_heads,
           .head_size = c.head_size,
           .vocabulary_size = c.vocabulary,
-          // The norm of a head of two small numbers turns the last bits into digits.
-          .norm_epsilon = family->query_key_norms ? 0.1 : 1e-5,
+          // The norm of a head of two small numbers, or of a part's small output, turns the last
+          // bits into digits.
+          .norm_epsilon = family->query_key_norms || family->post_norms ? 0.1 : 1e-5,
           .tied_embeddings = c.tied != 0,
           .initializer_range = 0.5 / std::sqrt(c.hidden),
           .positions = family->learned_positions ? 24 : 0,
           .sliding_window = family->has_window ? 5 : 0,
-          .window_rope_theta = family->post_norms ? 100.0 : 0,
+          .window_rope_theta = family->query_key_norms && family->post_norms ? 100.0 : 0,
+          .score_cap = is_capped ? 0.5 : 0,
+          .logit_cap = is_capped ? 1.5 : 0,
           .rotary_size = is_latent ? 2 : 0,
           .query_rank = is_latent && c.tied == 0 ? 7 : 0,
           .key_rank = is_latent ? 5 : 0,
@@ -178,9 +182,9 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"family",
        &C::family,
        Kind::kTask,
-       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9},
+       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10},
        {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
-        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny"}},
+        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny", "gemma2-tiny"}},
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
       {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
       {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},

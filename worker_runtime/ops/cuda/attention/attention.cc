@@ -24,9 +24,10 @@ namespace {
 template <typename T>
 constexpr bool kCudnnKnows = std::is_same_v<T, BFloat16>;
 
-// cuDNN is told no positions, and no windows.
+// cuDNN is told no positions, no windows and no caps.
 bool CudnnKnows(const AttentionShape& shape) {
-  return shape.window == 0 && (!shape.is_part() || shape.keys_seen != KeysSeen::kByPosition);
+  return shape.window == 0 && shape.score_cap == 0 &&
+         (!shape.is_part() || shape.keys_seen != KeysSeen::kByPosition);
 }
 
 // A part's gradients one behind the other (PartGradientStrides).

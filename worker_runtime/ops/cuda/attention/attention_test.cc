@@ -333,6 +333,20 @@ TEST_CASE("windows of any length agree with the reference, of rows and of packed
   }
 }
 
+TEST_CASE("capped scores agree with the reference, of rows and of packed documents",
+          "[many-barriers]") {
+  if (!HasGpuOrSkips()) return;
+  TestQueue queue;
+  for (const float cap : {0.5f, 50.0f}) {
+    AttentionShape shape = {2, 145, 4, 2, 64, /*deterministic=*/true};
+    shape.score_cap = cap;
+    CAPTURE(cap);
+    CheckAttention<float>(queue, shape);
+    CheckAttention<BFloat16>(queue, shape);
+    CheckAttention<BFloat16>(queue, shape, {64, 1, 63});
+  }
+}
+
 // The sweep: a hundred of cuDNN's graphs. tools/gpu_check runs it apart from the other cases.
 TEST_CASE("bf16 attention agrees with the reference by whichever way it goes",
           "[slow][cudnn][sweep]") {

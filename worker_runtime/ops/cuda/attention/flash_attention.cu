@@ -63,10 +63,19 @@ struct Geometry {
         kv_heads(shape.kv_heads),
         head_size(shape.head_size),
         scale(shape.scale()),
+        cap(shape.score_cap),
         heads_last(shape.packed && !shape.is_part()),
         window(shape.window),
         document_begin(document_begin),
         positions(positions) {}
+
+  // From the dot product; and what its gradient is multiplied with behind a cap.
+  __device__ float Score(float dot) const {
+    return cap == 0.0f ? scale * dot : cap * tanhf(scale * dot / cap);
+  }
+  __device__ float Slope(float score) const {
+    return cap == 0.0f ? 1.0f : 1.0f - score / cap * (score / cap);
+  }
 
   __device__ int64_t out_stride() const { return int64_t{heads} * head_size; }
   __device__ int heads_per_kv_head() const { return heads / kv_heads; }
@@ -125,6 +134,7 @@ struct Geometry {
   int kv_heads;
   int head_size;
   float scale;
+  float cap;                      // of scores; 0: none
   bool heads_last;                // of log_sum_exp
   int window;                     // 0: none
   const int32_t* document_begin;  // may be null
@@ -252,7 +262,7 @@ __global__ __launch_bounds__(Tiles::kThreads) void ForwardKernel(Geometry geomet
     float new_max = row_max;
     for (int i = 0; i < Tiles::kPerLane; ++i) {
       const int c = lane + kLanes * i;
-      scores[i] = c >= hidden && c < visible ? geometry.scale * scores[i] : -INFINITY;
+      scores[i] = c >= hidden && c < visible ? geometry.Score(scores[i]) : -INFINITY;
       new_max = fmaxf(new_max, scores[i]);
     }
     new_max = RowMax(new_max);
@@ -374,8 +384,9 @@ __global__ __launch_bounds__(Tiles::kThreads) void QueryGradientKernel(
     Dots<Tiles>(queries[row], keys, lane, scores);
     Dots<Tiles>(gradients[row], values, lane, dweights);
     for (int i = 0; i < Tiles::kPerLane; ++i) {
-      const float weight = expf(geometry.scale * scores[i] - row_log_sum_exp);
-      dscores[row][lane + kLanes * i] = weight * (dweights[i] - row_delta);
+      const float score = geometry.Score(scores[i]);
+      const float weight = expf(score - row_log_sum_exp);
+      dscores[row][lane + kLanes * i] = weight * (dweights[i] - row_delta) * geometry.Slope(score);
     }
     __syncwarp();  // a row's dscores stay within its warp
     for (int c = max(0, row_first_key - key_begin); c < visible; ++c) {
@@ -443,9 +454,10 @@ __global__ __launch_bounds__(Tiles::kThreads) void KeyValueGradientKernel(
         const int c = lane + kLanes * i;
         if (c < seen_begin || c >= seen_end) continue;
         const int64_t statistic = geometry.Statistic(batch, query_begin + c, head);
-        const float weight = expf(geometry.scale * scores[i] - log_sum_exp[statistic]);
+        const float score = geometry.Score(scores[i]);
+        const float weight = expf(score - log_sum_exp[statistic]);
         weights[row][c] = weight;
-        dscores[row][c] = weight * (dweights[i] - delta[statistic]);
+        dscores[row][c] = weight * (dweights[i] - delta[statistic]) * geometry.Slope(score);
       }
       __syncwarp();  // a row's weights stay within its warp
       for (int c = seen_begin; c < seen_end; ++c) {

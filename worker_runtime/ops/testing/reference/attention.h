@@ -60,13 +60,25 @@ Real AttentionDot(int count, const Real* x, const Real* y) {
   return sum;
 }
 
+// A score from the dot product, and its slope over that.
+template <typename Real>
+struct AttentionScore {
+  AttentionScore(const AttentionShape& shape, Real dot) {
+    const Real scale = shape.score_scale > 0
+                           ? static_cast<Real>(shape.score_scale)
+                           : Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
+    const auto cap = static_cast<Real>(shape.score_cap);
+    value = shape.score_cap > 0 ? cap * std::tanh(scale * dot / cap) : scale * dot;
+    slope = shape.score_cap > 0 ? scale * (1 - value / cap * (value / cap)) : scale;
+  }
+  Real value;
+  Real slope;
+};
+
 template <typename Real>
 void AttentionForward(const AttentionShape& shape, const int32_t* document_begin,
                       const AttentionPositions& positions, const QueriesKeysValues<const Real>& qkv,
                       Real* out, Real* log_sum_exp) {
-  const Real scale = shape.score_scale > 0
-                         ? static_cast<Real>(shape.score_scale)
-                         : Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
       const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
@@ -75,7 +87,8 @@ void AttentionForward(const AttentionShape& shape, const int32_t* document_begin
         Real largest = -std::numeric_limits<Real>::infinity();
         std::vector<Real> weights;
         for (const ptrdiff_t j : keys) {
-          weights.push_back(scale * AttentionDot(shape.head_size, row.Query(i), row.Key(j)));
+          const Real dot = AttentionDot(shape.head_size, row.Query(i), row.Key(j));
+          weights.push_back(AttentionScore<Real>(shape, dot).value);
           largest = std::max(largest, weights.back());
         }
         Real sum = 0;
@@ -101,9 +114,6 @@ void AttentionBackwardAdd(const AttentionShape& shape, const int32_t* document_b
                           const QueriesKeysValues<const Real>& qkv, const Real* out,
                           const Real* log_sum_exp, const Real* dout,
                           const QueriesKeysValues<Real>& gradients) {
-  const Real scale = shape.score_scale > 0
-                         ? static_cast<Real>(shape.score_scale)
-                         : Real{1} / std::sqrt(static_cast<Real>(shape.head_size));
   for (int batch = 0; batch < shape.batch; ++batch) {
     for (int head = 0; head < shape.heads; ++head) {
       const AttentionRow<Real> row = {shape, document_begin, positions, qkv, batch, head};
@@ -112,16 +122,16 @@ void AttentionBackwardAdd(const AttentionShape& shape, const int32_t* document_b
         const Real mean = AttentionDot(shape.head_size, gradient, out + row.Out(i));
         Real* const dquery = row.Head(gradients.queries, i, head);
         for (const ptrdiff_t j : row.SeenKeys(i)) {
-          const Real probability =
-              std::exp(scale * AttentionDot(shape.head_size, row.Query(i), row.Key(j)) -
-                       log_sum_exp[row.LogSumExp(i)]);
+          const AttentionScore<Real> score(shape,
+                                           AttentionDot(shape.head_size, row.Query(i), row.Key(j)));
+          const Real probability = std::exp(score.value - log_sum_exp[row.LogSumExp(i)]);
           const Real dprobability = AttentionDot(shape.head_size, gradient, row.Value(j));
           const Real dscore = probability * (dprobability - mean);
           Real* const dkey = row.Head(gradients.keys, j, row.kv_head());
           Real* const dvalue = row.Head(gradients.values, j, row.kv_head());
           for (ptrdiff_t d = 0; d < shape.head_size; ++d) {
-            dquery[d] += scale * dscore * row.Key(j)[d];
-            dkey[d] += scale * dscore * row.Query(i)[d];
+            dquery[d] += score.slope * dscore * row.Key(j)[d];
+            dkey[d] += score.slope * dscore * row.Query(i)[d];
             dvalue[d] += probability * gradient[d];
           }
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_v3, gemma3_text, gpt2, mistral, qwen2 and qwen3.safetensors
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_v3, gemma2, gemma3_text, gpt2, mistral, qwen2 and qwen3.safetensors
 beside this file; with names of these as arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
@@ -18,6 +18,8 @@ from make_golden import Shape, Weights
 
 # Gemma 3's, beside a Shape.
 WINDOW_ROPE_THETA, QUERY_SCALAR = 500.0, 20
+# Gemma 2's, with the same scalar: of the size of what they cap.
+CAPS = {'attn_logit_softcapping': 0.5, 'final_logit_softcapping': 1.5}
 # DeepSeek-V3's, beside a Shape. YaRN's two scales differ, so that both the tables' and the scores' count.
 LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'mscale': 1.0,
@@ -51,6 +53,10 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         common['pad_token_id'] = None  # else the embedding of this token learns nothing
         return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**sizes, **common, sliding_window=shape.sliding_window, layer_types=kinds,
                                                                             rope_parameters=ropes, query_pre_attn_scalar=QUERY_SCALAR))
+    if family == 'gemma2':
+        common['pad_token_id'] = None
+        config = transformers.Gemma2Config(**sizes, **common, **CAPS, sliding_window=shape.sliding_window, query_pre_attn_scalar=QUERY_SCALAR)
+        return transformers.Gemma2ForCausalLM(config)
     if family == 'mistral':
         return transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **common, sliding_window=shape.sliding_window))
     if family == 'qwen2':
@@ -73,7 +79,7 @@ def use_double(model: torch.nn.Module) -> None:
     for module in model.modules():
         if type(module).__name__ == 'DeepseekV3RMSNorm':
             module.forward = lambda x, norm=module: make_golden.rms_norm(x, norm.weight, norm.variance_epsilon)
-        if type(module).__name__ == 'Gemma3RMSNorm':
+        if type(module).__name__ in ('Gemma2RMSNorm', 'Gemma3RMSNorm'):
             module.forward = lambda x, norm=module: norm._norm(x) * (1 + norm.weight)  # pylint: disable=protected-access
 
 
@@ -88,7 +94,7 @@ def use(family: str) -> None:
             value = torch.randn(parameter.shape, generator=generator) * 0.12
             is_norm = parameter.dim() == 1 and name.endswith('weight')
             # Gemma's weights of norms count from 1.
-            weights[name] = turned(name, 1 + value if is_norm and family != 'gemma3_text' else value).contiguous()
+            weights[name] = turned(name, 1 + value if is_norm and not family.startswith('gemma') else value).contiguous()
         return weights
 
     def logits_of(shape: Shape, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
@@ -110,11 +116,12 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
-    shapes = {'deepseek_v3': FamilyShape(kv_heads=4), 'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
+    shapes = {'deepseek_v3': FamilyShape(kv_heads=4), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
+              'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or shapes:
         shape = shapes[family]
-        FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family in ('mistral', 'gemma3_text') else 0
+        FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family in ('mistral', 'gemma2', 'gemma3_text') else 0
         use(family)
         path = os.path.join(folder, f'{family}.safetensors')
         tensors = make_golden.golden(shape)
