@@ -157,6 +157,20 @@ class TrainerOutputTest(ConveneTestCase):
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(checkpoint_dir=self.path("cut"), steps=20)), 60, 64)
         self.assertIn("--rampup-batch-size as they are the sample order would break", text)
 
+    def test_muon_goes_on_from_its_checkpoint_on_another_layout(self):
+        def run(name, flags, steps):
+            self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN, *self.train_arguments(
+                metrics_file=self.path(f"{name}.jsonl"), checkpoint_dir=self.path(name), steps=steps, validation_every=0, warmup_steps=2,
+                lr_schedule="constant", optimizer="muon"), *flags), 60)
+            return [line for line in read_metrics(self.path(f"{name}.jsonl")) if "loss" in line]
+
+        whole = run("whole", [], 16)
+        self.assertLess(whole[-1]["loss"], whole[0]["loss"] - 0.3)
+        for name, flags in (("of stages", ["--tp-size", "2", "--pp-size", "2"]), ("sharded", ["--zero-stage", "3"])):
+            run(name, [], 9)
+            for one, other in zip(whole, run(name, flags, 16)):
+                self.assertAlmostEqual(one["loss"], other["loss"], places=4)
+
     def test_the_communication_of_each_axis_is_told(self):
         text = self.finish(self.start(
             CONVENE, "run", "--standalone", "--nproc-per-node", "4", CONVENE_TRAIN,

@@ -1,4 +1,5 @@
 // The updates of weights on the CPU, against plain references in float and double.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "worker_runtime/ops/adamw.h"
+#include "worker_runtime/ops/muon.h"
 #include "worker_runtime/ops/sgd.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/adamw.h"
@@ -179,6 +181,42 @@ TEST_CASE("a skipped step changes neither weights nor moments") {
         y[1].data(), y[2].data(), AnyStream());
   CHECK(y == Outputs<float>{before, before, before});
   CHECK(Load(weights) == Load(Store<BFloat16>(before)));
+}
+
+// Over one block of the loop and over several, with an end that fills none.
+TEMPLATE_TEST_CASE("Muon scales to length 1, but a matrix of nearly nothing not so far", "", float,
+                   BFloat16) {
+  for (const int64_t count : {1, 77, 40'001}) {
+    CAPTURE(count);
+    const std::vector<float> x = Numbers(count, 1);
+    for (const double length : {4.0, 0.25, 1e-9, 0.0}) {
+      const double sum_of_squares = length * length;
+      std::vector<TestType> y(count);
+      ScaleToUnit(count, x.data(), &sum_of_squares, y.data(), AnyStream());
+      const auto scale = static_cast<float>(1 / std::max(length, 1e-7));
+      std::vector<float> expected;
+      for (const float value : x) expected.push_back(value * scale);
+      CHECK(Load(y) == Load(Store<TestType>(expected)));
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("Muon's sum of two matrices is rounded once", "", float, BFloat16) {
+  for (const int64_t count : {1, 77, 40'001}) {
+    CAPTURE(count);
+    const auto x = Store<TestType>(Numbers(count, 1));
+    const std::vector<float> y = Numbers(count, 2);
+    std::vector<TestType> result = x;
+    Combine(count, 3.4445f, -4.775f, y.data(), result.data(), AnyStream());
+    const std::vector<float> before = Load(x);
+    const std::vector<float> after = Load(result);
+    constexpr double kHalfUlp = std::is_same_v<TestType, float> ? 0x1p-23 : 0x1p-8;
+    for (int64_t i = 0; i < count; ++i) {
+      const double expected = 3.4445 * before[i] - 4.775 * y[i];
+      // The float sum has an error of its own, of the size of its parts.
+      CHECK(std::abs(after[i] - expected) <= kHalfUlp * std::abs(expected) + 1e-6);
+    }
+  }
 }
 
 }  // namespace

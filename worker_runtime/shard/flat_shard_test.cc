@@ -90,5 +90,39 @@ TEST_CASE("flags are those of the parameter, and none where there is none") {
   });
 }
 
+TEST_CASE(
+    "runs hold the whole shard in its order, and say of each element whether it is a matrix's") {
+  OnEveryCut([](const Placement& placement, int dp) {
+    for (int rank = 0; rank < dp; ++rank) {
+      const FlatShard shard = MakeFlatShard(placement, dp, rank);
+      const std::vector<MatrixRun> runs = MatrixRuns(placement, shard);
+      std::vector<char> of_matrices(shard.count, 2);
+      int64_t end = 0;
+      const MatrixRun* before = nullptr;
+      for (const MatrixRun& run : runs) {
+        CHECK(run.shard_begin == end);
+        CHECK(run.count > 0);
+        CHECK(run.count % kParameterAlignment == 0);
+        CHECK(run.shard_begin % kParameterAlignment == 0);
+        end += run.count;
+        const ShardPart& part = shard.parts[run.part];
+        CHECK(run.shard_begin >= part.shard_begin);
+        CHECK(end <= part.shard_begin + part.count);
+        // As few as can be.
+        CHECK((before == nullptr || before->part != run.part ||
+               before->of_matrices != run.of_matrices));
+        before = &run;
+        std::fill_n(of_matrices.begin() + run.shard_begin, run.count, run.of_matrices ? 1 : 0);
+      }
+      CHECK(end == shard.count);
+      for (const ShardSegment& segment : shard.segments) {
+        const char expected = placement.parameters[segment.parameter].is_matrix() ? 1 : 0;
+        const auto begin = of_matrices.begin() + segment.shard_begin;
+        CHECK(std::all_of(begin, begin + segment.count, [=](char is) { return is == expected; }));
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace convene::worker
