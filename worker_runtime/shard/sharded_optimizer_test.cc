@@ -488,5 +488,26 @@ TEST_CASE("a GPU's state cannot be saved without the copy") {
   CHECK_STATUS(optimizer.PiecesToRead(), absl::StatusCode::kFailedPrecondition, "was planned");
 }
 
+TEST_CASE("owners of whole matrices have about the same to do, and each matrix one owner") {
+  // Taken in turn, the first owner would have 8 + 1 + 1 + 1 + 1.
+  std::vector<double> loads(2);
+  std::vector<int> seen(9);
+  const std::vector<double> costs = {1, 1, 8, 1, 1, 1, 1, 1, 1};
+  for (const MatrixWave& wave : WavesOf(costs, 1, 2)) {
+    REQUIRE(wave.matrices.size() == 1);
+    loads[wave.owner] += costs[wave.matrices[0]];
+    ++seen[wave.matrices[0]];
+  }
+  CHECK(loads == std::vector<double>{8, 8});
+  CHECK(seen == std::vector<int>(9, 1));
+  const std::vector<MatrixWave> waves = WavesOf({3, 9, 4, 9, 2}, 2, 3);
+  REQUIRE(waves.size() == 3);
+  CHECK(waves[0].matrices == std::vector<int>{1, 3});
+  CHECK(waves[1].matrices == std::vector<int>{2, 0});
+  CHECK(waves[2].matrices == std::vector<int>{4});
+  CHECK((waves[0].owner != waves[1].owner && waves[1].owner != waves[2].owner));
+  CHECK(WavesOf({}, 2, 3).empty());
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -1,7 +1,9 @@
 #include "worker_runtime/shard/whole_matrices.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "absl/container/inlined_vector.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
@@ -55,6 +57,24 @@ int64_t LargestBucket(const Matrices& matrices, const Placement& placement) {
   return largest;
 }
 
+// A product of the iteration takes so many multiplications.
+double CostOf(const PlacedParameter& matrix) {
+  const int64_t side = std::min(matrix.matrix_rows, matrix.global_shape[1]);
+  return static_cast<double>(CountOf(matrix)) * static_cast<double>(side);
+}
+
+std::vector<std::vector<MatrixWave>> WavesOfBuckets(const Matrices& matrices,
+                                                    const BucketStore::Groups& groups) {
+  std::vector<std::vector<MatrixWave>> waves;
+  for (const auto& of_bucket : matrices) {
+    std::vector<double> costs;
+    for (const PlacedParameter* matrix : of_bucket) costs.push_back(CostOf(*matrix));
+    waves.push_back(
+        WavesOf(costs, groups.tp.size(), groups.dp.size() * groups.dp_replicate.size()));
+  }
+  return waves;
+}
+
 // From float to elements of any type, or back.
 void Round(absl::Span<const float> from, Elements to, Stream& stream) {
   const auto count = static_cast<int64_t>(from.size());
@@ -69,12 +89,30 @@ void Widen(Elements from, absl::Span<float> to, Stream& stream) {
 
 }  // namespace
 
+std::vector<MatrixWave> WavesOf(absl::Span<const double> costs, int wave_size, int owners) {
+  std::vector<int> order(costs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return costs[a] > costs[b]; });
+  std::vector<double> loads(owners);
+  std::vector<MatrixWave> waves;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i % wave_size == 0) {
+      const auto least = std::min_element(loads.begin(), loads.end());
+      *least += costs[order[i]];
+      waves.push_back({.matrices = {}, .owner = static_cast<int>(least - loads.begin())});
+    }
+    waves.back().matrices.push_back(order[i]);
+  }
+  return waves;
+}
+
 WholeMatrices::WholeMatrices(BucketStore& store, const MatrixRule* rule, Device& device,
                              Arena& arena)
     : store_(store),
       rule_(rule),
       device_(device),
       matrices_(MatricesOf(store.placement(), rule != nullptr)),
+      waves_(WavesOfBuckets(matrices_, store.groups())),
       slot_(RoundUp(Largest(matrices_, CountOf), kFlagBlock)),
       bucket_(arena.Declare<char>(
           "matrices/bucket", LargestBucket(matrices_, store.placement()) * SizeOf(store.dtype()),
@@ -162,12 +200,12 @@ absl::Status WholeMatrices::Transform(size_t bucket_index) {
   const Elements own = bucket.Slice(part.flat_begin - begin, part.count);
   Round(store_.GradientsOf(part), own, stream);
   CONVENE_RETURN_IF_ERROR(groups.dp_gather.AllGather(bucket, stream));
-  const size_t owners = groups.dp.size() * groups.dp_replicate.size();
-  const size_t me = groups.dp.rank() + groups.dp.size() * groups.dp_replicate.rank();
-  const size_t wave_size = groups.tp.size();
-  for (size_t first = 0; first < matrices.size(); first += wave_size) {
-    const auto wave = absl::MakeConstSpan(matrices).subspan(first, wave_size);
-    if (first / wave_size % owners == me) {
+  const int me = groups.dp.rank() + groups.dp.size() * groups.dp_replicate.rank();
+  absl::InlinedVector<const PlacedParameter*, 16> wave;
+  for (const auto& [members, owner] : waves_[bucket_index]) {
+    wave.clear();
+    for (const int number : members) wave.push_back(matrices[number]);
+    if (owner == me) {
       CONVENE_RETURN_IF_ERROR(TransformWave(wave, bucket, begin));
       continue;
     }

@@ -18,6 +18,17 @@
 
 namespace convene::worker {
 
+// Matrices that one data-parallel rank changes at once, each of its tensor-parallel ranks one.
+struct MatrixWave {
+  std::vector<int> matrices;  // their numbers
+  int owner = 0;
+};
+
+// PURE. The waves of matrices that cost so much, of which the most expensive share a wave, and
+// whose owners have about the same to do: the next expensive wave goes to whoever has the least
+// (Graham 1969). All ranks get the same answer. REQUIRES: wave_size and owners are above 0.
+std::vector<MatrixWave> WavesOf(absl::Span<const double> costs, int wave_size, int owners);
+
 // Not thread-safe. Borrows the references that its constructor takes.
 //
 // All is queued in compute(), and nothing is on its way in communication() then. No rank adds two
@@ -38,7 +49,7 @@ class WholeMatrices {
   absl::Status Transform(size_t bucket_index);
 
  private:
-  // The matrices [first, first + tp) of a bucket: each tensor-parallel rank changes one of them.
+  // At most tp matrices: each tensor-parallel rank changes one of them.
   absl::Status TransformWave(absl::Span<const PlacedParameter* const> matrices, Elements bucket,
                              int64_t bucket_begin);
   void CopySlice(const PlacedParameter& matrix, Elements slice, Elements whole, bool to_whole);
@@ -47,6 +58,7 @@ class WholeMatrices {
   const MatrixRule* const rule_;
   Device& device_;
   const std::vector<std::vector<const PlacedParameter*>> matrices_;  // by bucket
+  const std::vector<std::vector<MatrixWave>> waves_;                 // by bucket
   const int64_t slot_;  // elements of the largest matrix, up to a flag block's end
   const ArenaBlock<char> bucket_;
   const ArenaBlock<char> wave_;  // (tp, slot_)
