@@ -40,7 +40,7 @@ TEST_CASE(
     if (name == "gemma3-4b" || name == "gemma3-12b" || name == "gemma3-27b") {
       expected = {.factor = 8, .kind = RopeScalingKind::kLinear};
     }
-    if (name == "mla-tiny") {
+    if (name == "mla-tiny" || name == "deepseek-tiny" || name == "deepseek-v3") {
       expected = {.factor = 40,
                   .kind = RopeScalingKind::kYarn,
                   .high_frequency_factor = 32,

@@ -278,15 +278,29 @@ absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout)
                    below + multiple, tp_is_at_fault ? ", or leave sequence_parallel off" : ""));
 }
 
+std::string DescribeExperts(const ModelConfig& model) {
+  const ExpertConfig& experts = model.experts;
+  if (experts.count == 0) return "";
+  return absl::StrFormat(
+      "; a token goes to %d of %d experts of ffn %d%s%s", experts.chosen, experts.count,
+      experts.ffn_size,
+      experts.shared_ffn_size > 0
+          ? absl::StrCat(", and to shared ones of ", experts.shared_ffn_size)
+          : "",
+      experts.first_dense_layers > 0
+          ? absl::StrCat(", but for the first ", experts.first_dense_layers, " layers")
+          : "");
+}
+
 std::string DescribeModel(const TrainOptions& options) {
   const ModelConfig& model = options.model;
   const absl::StatusOr<ModelConfig> named = NamedModel(options.model_name);
   const bool is_changed = !named.ok() || *named != model;
   return absl::StrFormat(
-      "%s%s, %s parameters (layers %d, hidden %d, ffn %d, heads %d/%d of %d, vocabulary %d%s)",
+      "%s%s, %s parameters (layers %d, hidden %d, ffn %d, heads %d/%d of %d, vocabulary %d%s)%s",
       options.model_name, is_changed ? " with changes" : "", WithThousands(ParameterCount(model)),
       model.layers, model.hidden_size, model.ffn_size, model.heads, model.kv_heads, model.head_size,
-      model.vocabulary_size, model.tied_embeddings ? ", tied" : "");
+      model.vocabulary_size, model.tied_embeddings ? ", tied" : "", DescribeExperts(model));
 }
 
 std::string DescribeCheckpoints(const TrainOptions& options) {

@@ -62,6 +62,9 @@ class Golden {
     const std::string family =
         HasMetadata("family") ? Item("__metadata__").fields().at("family").string_value() : "llama";
     if (family == "deepseek_v3") return "mla-tiny";
+    if (family == "deepseek_moe") return "deepseek-tiny";
+    if (family == "mixtral") return "moe-tiny";
+    if (family == "qwen3_moe") return "qwen3-moe-tiny";
     return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
@@ -92,6 +95,16 @@ class Golden {
     model.sliding_window = integer("sliding_window");
     model.family = NamedModel(TinyOfFamily())->family;
     // From here on as make_family_golden.py says.
+    if (const ModelConfig tiny = *NamedModel(TinyOfFamily()); tiny.experts.count > 0) {
+      const bool has_shared = tiny.experts.shared_ffn_size > 0;
+      model.experts = {.count = 4,
+                       .chosen = 2,
+                       .ffn_size = 12,
+                       .shared_ffn_size = has_shared ? 12 : 0,
+                       .first_dense_layers = has_shared ? 1 : 0,
+                       .groups = has_shared ? 2 : 1,
+                       .weight_scale = has_shared ? 2.5 : 1.0};
+    }
     if (model.family->latent_attention) {
       model.rotary_size = 4;
       model.query_rank = 24;
@@ -136,9 +149,9 @@ class Golden {
 };
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
-inline constexpr const char* kGoldenModels[] = {"untied",      "tied",  "packed",  "qwen2",
-                                                "qwen3",       "gpt2",  "mistral", "gemma3_text",
-                                                "deepseek_v3", "gemma2"};
+inline constexpr const char* kGoldenModels[] = {
+    "untied",      "tied",        "packed", "qwen2",   "qwen3",     "gpt2",        "mistral",
+    "gemma3_text", "deepseek_v3", "gemma2", "mixtral", "qwen3_moe", "deepseek_moe"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_v3, gemma2, gemma3_text, gpt2, mistral, qwen2 and qwen3.safetensors
-beside this file; with names of these as arguments, these alone
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v3, gemma2, gemma3_text, gpt2, mistral,
+mixtral, qwen2, qwen3 and qwen3_moe.safetensors beside this file; with names of these as arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
 """
 
 import os
 import sys
-from typing import Dict
+from typing import Dict, List
 
 import make_golden
 import torch
@@ -24,6 +24,10 @@ CAPS = {'attn_logit_softcapping': 0.5, 'final_logit_softcapping': 1.5}
 LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'mscale': 1.0,
         'mscale_all_dim': 0.5}
+# Of models with experts, beside a Shape.
+EXPERTS, CHOSEN, EXPERT_FFN = 4, 2, 12
+# DeepSeek-V3's bias of a router, which no gradient changes: so large that it changes choices.
+ROUTER_BIAS = torch.tensor([0.1, -0.1, 0.05, 0.0])
 # By seed 7 AdamW meets gradients that are rounding alone: PyTorch in float is then 1.6e-5 from PyTorch in double, by seed 8 2.9e-6.
 SEEDS = {'gemma3_text': 8}
 # GPT-2's modules with weights [in, out].
@@ -40,9 +44,19 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
     sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
              'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
              'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
-    if family == 'deepseek_v3':
+    if family in ('mixtral', 'qwen3_moe', 'deepseek_moe'):
+        common |= {'num_experts_per_tok': CHOSEN, 'experts_implementation': 'eager'}
+    if family == 'mixtral':
+        sizes['intermediate_size'] = EXPERT_FFN
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **common, num_local_experts=EXPERTS))
+    if family == 'qwen3_moe':
+        return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**sizes, **common, num_experts=EXPERTS, norm_topk_prob=True,
+                                                                            moe_intermediate_size=EXPERT_FFN))
+    if family.startswith('deepseek'):
         del sizes['head_dim'], sizes['rope_theta']
-        common |= {'first_k_dense_replace': shape.layers, 'max_position_embeddings': 64, 'pad_token_id': None}
+        if family == 'deepseek_moe':
+            common |= {'n_routed_experts': EXPERTS, 'moe_intermediate_size': EXPERT_FFN, 'n_group': 2, 'topk_group': 1}
+        common |= {'first_k_dense_replace': 1 if family == 'deepseek_moe' else shape.layers, 'max_position_embeddings': 64, 'pad_token_id': None}
         ropes = YARN | {'rope_theta': shape.rope_theta}
         return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **common, **LATENTS, rope_parameters=ropes))
     if family == 'gemma3_text':
@@ -70,6 +84,42 @@ class FamilyShape(Shape):
     sliding_window = 0
 
 
+def per_expert(family: str, weights: Weights) -> Weights:
+    """transformers fuses the experts of a layer; here each has its own tensors, under the names of its files."""
+    apart: Weights = {}
+    for name, weight in weights.items():
+        prefix, _, kind = name.partition('.experts.')
+        if kind == 'gate_up_proj':
+            for e, (gate, up) in enumerate(zip(*weight.chunk(2, 1))):
+                apart |= {f'{prefix}.experts.{e}.gate_proj.weight': gate, f'{prefix}.experts.{e}.up_proj.weight': up}
+        elif kind == 'down_proj':
+            apart |= {f'{prefix}.experts.{e}.down_proj.weight': down for e, down in enumerate(weight)}
+        else:
+            apart[name] = weight
+    if family != 'mixtral':
+        return apart
+    words = {'mlp.': 'block_sparse_moe.', 'gate_proj': 'w1', 'up_proj': 'w3', 'down_proj': 'w2'}
+    return {replaced(name, words): weight for name, weight in apart.items()}
+
+
+def replaced(name: str, words: Dict[str, str]) -> str:
+    for old, new in words.items():
+        name = name.replace(old, new)
+    return name
+
+
+def fused(family: str, weights: Weights) -> Weights:
+    """The inverse of per_expert."""
+    words = {'block_sparse_moe.': 'mlp.', 'w1': 'gate_proj', 'w3': 'up_proj', 'w2': 'down_proj'} if family == 'mixtral' else {}
+    weights = {replaced(name, words): weight for name, weight in weights.items()}
+    together: Weights = {name: weight for name, weight in weights.items() if '.experts.' not in name}
+    for prefix in sorted({name.partition('.experts.')[0] for name in weights if '.experts.' in name}):
+        def of(kind: str, at: str = prefix) -> torch.Tensor:
+            return torch.stack([weights[f'{at}.experts.{e}.{kind}_proj.weight'] for e in range(EXPERTS)])
+        together |= {f'{prefix}.experts.gate_up_proj': torch.cat([of('gate'), of('up')], 1), f'{prefix}.experts.down_proj': of('down')}
+    return together
+
+
 def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
     return weight.T if name.endswith(TURNED) else weight
 
@@ -83,6 +133,10 @@ def use_double(model: torch.nn.Module) -> None:
             module.forward = lambda x, norm=module: norm._norm(x) * (1 + norm.weight)  # pylint: disable=protected-access
 
 
+def router_biases(shape: Shape) -> List[str]:
+    return [f'model.layers.{layer}.mlp.gate.e_score_correction_bias' for layer in range(1, shape.layers)]
+
+
 def use(family: str) -> None:
     """make_golden's functions make their numbers with this family's model from now on."""
     models: Dict[torch.dtype, torch.nn.Module] = {}
@@ -94,8 +148,8 @@ def use(family: str) -> None:
             value = torch.randn(parameter.shape, generator=generator) * 0.12
             is_norm = parameter.dim() == 1 and name.endswith('weight')
             # Gemma's weights of norms count from 1.
-            weights[name] = turned(name, 1 + value if is_norm and not family.startswith('gemma') else value).contiguous()
-        return weights
+            weights[name] = turned(name, 1 + value if is_norm and not family.startswith('gemma') else value)
+        return {name: weight.contiguous() for name, weight in per_expert(family, weights).items()}
 
     def logits_of(shape: Shape, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
         dtype = next(iter(weights.values())).dtype
@@ -103,7 +157,9 @@ def use(family: str) -> None:
             models[dtype] = model_of(family, shape).to(dtype).eval()
             if dtype == torch.float64:
                 use_double(models[dtype])
-        named = {name: turned(name, weight) for name, weight in weights.items()}
+        named = {name: turned(name, weight) for name, weight in fused(family, weights).items()}
+        if family == 'deepseek_moe':
+            named |= {name: ROUTER_BIAS.to(dtype) for name in router_biases(shape)}
         if shape.tied_embeddings:
             named['lm_head.weight'] = next(w for name, w in weights.items() if name.endswith(('embed_tokens.weight', 'wte.weight')))
         return torch.func.functional_call(models[dtype], named, (tokens.long(),), {'use_cache': False}).logits
@@ -116,7 +172,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
-    shapes = {'deepseek_v3': FamilyShape(kv_heads=4), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
+    shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or shapes:
@@ -125,6 +181,8 @@ def main() -> None:
         use(family)
         path = os.path.join(folder, f'{family}.safetensors')
         tensors = make_golden.golden(shape)
+        if family == 'deepseek_moe':
+            tensors |= {'weight/' + name: ROUTER_BIAS for name in router_biases(shape)}
         metadata = {key: str(value) for key, value in shape._asdict().items() if value is not None}
         metadata |= {'family': family, 'positions': str(shape.positions), 'sliding_window': str(shape.sliding_window),
                      'torch': torch.__version__, 'transformers': transformers.__version__}
