@@ -48,6 +48,8 @@ DECIDED = '//worker_runtime/options:elastic_layout_test'
 GOLDEN = '//worker_runtime/trainer/testing:golden_test'
 DOCUMENTS = '//worker_runtime/model:documents_test'
 PARTS = '//worker_runtime/ops:parts_test'
+ROUTER = f'{RUNTIME}/ops/cpu/router.cc'
+EXPERTS = '//worker_runtime/ops:experts_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
@@ -440,4 +442,20 @@ MUTATIONS = [
     Mutation("the cap of logits is not there going backward", f'{RUNTIME}/model/loss_head.cc',
              'SoftCapBackward(count, shape_.logit_cap, At(capped_memory_), logits, pass.stream);', '', '//worker_runtime/model:gradient_test',
              'families'),
+    Mutation('experts are chosen by logits, whatever the bias', ROUTER,
+             'if (bias != nullptr || shape.groups > 1) {', 'if (shape.groups > 1) {', EXPERTS, 'experts'),
+    Mutation('a bias of the choice is in the weights too', ROUTER,
+             '    const float factor = shape.scale * Normalizer',
+             '    for (int i = 0; bias != nullptr && i < shape.experts; ++i) scores[i] += bias[i];\n    const float factor = shape.scale * Normalizer',
+             EXPERTS, 'experts'),
+    Mutation('of equal experts one is chosen by the sign of zero', f'{RUNTIME}/ops/choice_key.h', 'score + 0.0f;', 'score;', EXPERTS, 'experts'),
+    Mutation('a group ranks by its largest score alone', ROUTER, 'size > 1 ? first + second : first', 'first', EXPERTS, 'experts'),
+    Mutation('the gradient of weights forgets that they sum to one', ROUTER, 'factor * (dweights[j] - mean);', 'factor * dweights[j];', EXPERTS, 'experts'),
+    Mutation("rows of padding are in a router's statistics", ROUTER,
+             'if (targets != nullptr && targets[row] < 0) continue;', 'if (targets != nullptr && targets[row] < -1) continue;', EXPERTS, 'experts'),
+    Mutation('an expert without rows loses the gradient of earlier microbatches', f'{RUNTIME}/ops/cpu/grouped_matmul.cc',
+             'beta == 0 && row < tile.shape.m', 'row < tile.shape.m', EXPERTS, 'experts'),
+    Mutation('no row to gather: the first one', f'{RUNTIME}/ops/cpu/expert_rows.cc',
+             'cpu::EmbeddingForward(static_cast<int>(rows), columns, 0, std', 'cpu::EmbeddingForward(static_cast<int>(rows), columns, -1, std',
+             EXPERTS, 'experts'),
 ]

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kColumnBlock = 512;
 constexpr double kCombineNanoseconds = 0.1;  // an element of a term, and of the result
-constexpr double kWeighNanoseconds = 0.2;
+constexpr double kWeighNanoseconds = 0.3;
 
 template <typename From, typename To>
 CONVENE_CPU_CLONES void ConvertRow(int count, const From* x, To* y) {
