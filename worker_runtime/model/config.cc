@@ -110,7 +110,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
         " evenly; kv_heads can be ",
         NearestLegal(config.heads, config.kv_heads, [&](int n) { return config.heads % n == 0; })));
   }
-  if (config.head_size % 2 != 0 && config.rotary_size == 0 && !config.family->learned_positions) {
+  if (config.head_size % 2 != 0 && !config.family->learned_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size ", config.head_size,
                      " is odd, but rotary positions turn pairs of values; head_size can be ",

@@ -218,11 +218,11 @@ ModelConfig SmallModelOf(const char* named) {
   }
   if (config.family->latent_attention) {
     config.kv_heads = config.heads;
-    config.head_size = 5;
+    config.head_size = 6;
     config.rotary_size = 2;
     config.query_rank = 7;
     config.key_rank = 9;
-    config.value_size = 4;
+    config.value_size = 5;
   }
   return config;
 }
