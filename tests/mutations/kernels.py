@@ -58,7 +58,7 @@ MUTATIONS = [
              'static_cast<int>(bytes)),\n               "attention: shared memory");',
              'static_cast<int>(bytes / 2)),\n               "attention: shared memory");', ATTENTION + 'forward'),
     Mutation('attention sees the next token', FLASH,
-             'c >= hidden && c < visible ? geometry.scale * scores[i]', 'c >= hidden && c <= visible ? geometry.scale * scores[i]', TRAINER),
+             'c >= hidden && c < visible', 'c >= hidden && c <= visible', TRAINER),
     Mutation('a key is hidden by its place instead of its position', FLASH,
              'return positions.keys == nullptr ? key : positions.keys[key];', 'return key;', ATTENTION + 'forward'),
     Mutation('the statistics of a part have the heads last', FLASH,

@@ -413,8 +413,9 @@ TEMPLATE_TEST_CASE("AdamW on the GPU agrees with the reference", "", float, BFlo
     Compare<float>(
         kForward,
         [&] {
-          Outputs<float> result = AdamWOnGpu<TestType>(count, parameters, {gradient_scale, 0},
-                                                       gradients, weights, first, second);
+          Outputs<float> result =
+              AdamWOnGpu<TestType>(count, parameters, {gradient_scale, SkipReason::kNone},
+                                   gradients, weights, first, second);
           if (result.size() > 3) {
             CHECK(result[3] == Load(Store<TestType>(result[0])));
             result.pop_back();
@@ -483,7 +484,8 @@ TEMPLATE_TEST_CASE("SGD on the GPU agrees with the reference, or leaves all as i
       Compare<float>(
           kForward,
           [&] {
-            auto result = SgdOnGpu<TestType>(count, nesterov, {0.4f, 0}, gradients, weights);
+            auto result =
+                SgdOnGpu<TestType>(count, nesterov, {0.4f, SkipReason::kNone}, gradients, weights);
             if (result.size() > 2) {
               CHECK(result[2] == Load(Store<TestType>(result[0])));
               result.pop_back();
@@ -506,7 +508,7 @@ TEMPLATE_TEST_CASE("SGD on the GPU agrees with the reference, or leaves all as i
     }
   }
   const auto numbers = Numbers(64, 1);
-  const auto same = SgdOnGpu<TestType>(64, true, {0.0f, 1}, numbers, numbers);
+  const auto same = SgdOnGpu<TestType>(64, true, {0.0f, SkipReason::kNoNumber}, numbers, numbers);
   CHECK(same[0] == numbers);
   CHECK(same[1] == numbers);
 }
