@@ -45,7 +45,7 @@ template <typename T>
 void DeclareExperts(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
                     ExpertMemory<T>& memory);
 
-// What all blocks with experts of a rank share. Borrowed.
+// Memory and communicators that all blocks with experts of a rank share. Borrowed.
 template <typename T>
 struct ExpertSurroundings {
   Collective* ep = nullptr;

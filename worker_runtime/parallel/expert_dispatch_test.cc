@@ -25,7 +25,7 @@ std::vector<int32_t> Choices(const DispatchShape& shape, int skew, int seed) {
   return chosen;
 }
 
-// What a row is: (rank, token, expert) as one number.
+// A row's rank, token and expert, as one number.
 int64_t Row(int rank, int token, int expert) { return (rank * 1000 + token) * 1000 + expert; }
 
 // Moves rows by the plans of one chunk of all ranks, as AllToAllV does.

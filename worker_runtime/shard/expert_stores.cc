@@ -8,7 +8,7 @@
 namespace convene::worker {
 namespace {
 
-// What each of them gives, behind each other.
+// The pieces of all of them, behind each other.
 template <typename T, typename Call>
 absl::StatusOr<std::vector<T>> Joined(const std::vector<ShardedOptimizer*>& all, const Call& call) {
   std::vector<T> joined;

@@ -23,7 +23,7 @@
 
 namespace convene::worker {
 
-// What a rank writes to checkpoints and reads from them.
+// The state that a rank writes to checkpoints and reads from them.
 class CheckpointedState {
  public:
   virtual ~CheckpointedState() = default;

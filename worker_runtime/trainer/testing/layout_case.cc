@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <utility>
@@ -139,11 +140,49 @@ int ChunksOf(const LayoutCase& c) {
   return schedule.ok() ? static_cast<int>(schedule->placement.size()) : 1;
 }
 
-}  // namespace
-
-const std::vector<LayoutAxis>& LayoutAxes() {
+// The axes of the task itself.
+std::vector<LayoutAxis> TaskAxes() {
   using C = LayoutCase;
-  static const auto* const axes = new std::vector<LayoutAxis>{
+  return {
+      {"family",
+       &C::family,
+       Kind::kTask,
+       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10},
+       {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
+        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny", "gemma2-tiny"}},
+      {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
+      {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
+      {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
+      {"queries_a_key", &C::queries_a_key, Kind::kTask, {1, 2, 3}},
+      {"head_size", &C::head_size, Kind::kTask, {2, 4, 6}},
+      {"ffn", &C::ffn, Kind::kTask, {4, 6, 8, 9, 12, 15, 24}},
+      {"vocabulary", &C::vocabulary, Kind::kTask, {8, 12, 15, 16, 24, 31, 42}},
+      {"tied", &C::tied, Kind::kTask, {0, 1}},
+      {"sequence_length", &C::sequence_length, Kind::kTask, {1, 2, 3, 4, 6, 7, 8, 12, 24}},
+      {"global_batch", &C::global_batch, Kind::kTask, {1, 2, 3, 4, 6, 8, 9, 11, 13}},
+      {"packed", &C::packed, Kind::kTask, {0, 1}},
+      {"masked",
+       &C::masked,
+       Kind::kTask,
+       {kNothingMasked, kTokensMasked, kSamplesMasked, kAllButOneSampleMasked,
+        kAllButOneTokenMasked, kStepsMasked},
+       {"nothing", "tokens", "samples", "all_but_one_sample", "all_but_one_token", "steps"}},
+      {"clip", &C::clip, Kind::kTask, {0, 1}},
+      {"experts", &C::experts, Kind::kTask, {2, 3, 4, 6, 8}},
+      {"chosen", &C::chosen, Kind::kTask, {1, 2, 3}},
+      {"expert_ffn", &C::expert_ffn, Kind::kTask, {4, 6, 8, 12}},
+      {"router_losses", &C::router_losses, Kind::kTask, {0, 1}},
+      {"optimizer", &C::optimizer, Kind::kTask, {0, 0, 1}, {"adamw", "muon"}},
+      {"decay", &C::decay, Kind::kTask, {0, 1, 2}, {"matrices", "no_tables", "vectors"}},
+      {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
+      {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
+  };
+}
+
+// The axes of the ranks, and of the ways in which they go about it.
+std::vector<LayoutAxis> ExecutionAxes() {
+  using C = LayoutCase;
+  return {
       {"pp", &C::pp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 8, 8}},
       {"dp_replicate", &C::dp_replicate, Kind::kRanks, {1, 1, 1, 2, 3, 4}},
       {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7, 7}},
@@ -178,42 +217,19 @@ const std::vector<LayoutAxis>& LayoutAxes() {
       {"overlap", &C::overlap, Kind::kExecution, {1, 0}},
       {"bucket", &C::bucket, Kind::kExecution, {0, 1, 400}},
       {"gloo", &C::gloo, Kind::kExecution, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}},
-
-      {"family",
-       &C::family,
-       Kind::kTask,
-       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10},
-       {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
-        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny", "gemma2-tiny"}},
-      {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
-      {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
-      {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
-      {"queries_a_key", &C::queries_a_key, Kind::kTask, {1, 2, 3}},
-      {"head_size", &C::head_size, Kind::kTask, {2, 4, 6}},
-      {"ffn", &C::ffn, Kind::kTask, {4, 6, 8, 9, 12, 15, 24}},
-      {"vocabulary", &C::vocabulary, Kind::kTask, {8, 12, 15, 16, 24, 31, 42}},
-      {"tied", &C::tied, Kind::kTask, {0, 1}},
-      {"sequence_length", &C::sequence_length, Kind::kTask, {1, 2, 3, 4, 6, 7, 8, 12, 24}},
-      {"global_batch", &C::global_batch, Kind::kTask, {1, 2, 3, 4, 6, 8, 9, 11, 13}},
-      {"packed", &C::packed, Kind::kTask, {0, 1}},
-      {"masked",
-       &C::masked,
-       Kind::kTask,
-       {kNothingMasked, kTokensMasked, kSamplesMasked, kAllButOneSampleMasked,
-        kAllButOneTokenMasked, kStepsMasked},
-       {"nothing", "tokens", "samples", "all_but_one_sample", "all_but_one_token", "steps"}},
-      {"clip", &C::clip, Kind::kTask, {0, 1}},
-      {"experts", &C::experts, Kind::kTask, {2, 3, 4, 6, 8}},
-      {"chosen", &C::chosen, Kind::kTask, {1, 2, 3}},
-      {"expert_ffn", &C::expert_ffn, Kind::kTask, {4, 6, 8, 12}},
-      {"router_losses", &C::router_losses, Kind::kTask, {0, 1}},
       // In tenths of an even load.
       {"expert_memory", &C::expert_memory, Kind::kExecution, {20, 1, 10}},
-      {"optimizer", &C::optimizer, Kind::kTask, {0, 0, 1}, {"adamw", "muon"}},
-      {"decay", &C::decay, Kind::kTask, {0, 1, 2}, {"matrices", "no_tables", "vectors"}},
-      {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
-      {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
   };
+}
+
+}  // namespace
+
+const std::vector<LayoutAxis>& LayoutAxes() {
+  static const auto* const axes = [] {
+    auto* const all = new std::vector<LayoutAxis>(ExecutionAxes());
+    absl::c_copy(TaskAxes(), std::back_inserter(*all));
+    return all;
+  }();
   return *axes;
 }
 

@@ -172,7 +172,8 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
-    shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
+    shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(),
+              'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
     for family in sys.argv[1:] or shapes:
