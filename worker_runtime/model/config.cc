@@ -121,6 +121,26 @@ absl::Status ValidateShape(const ModelConfig& config) {
   return ValidateLatents(config);
 }
 
+absl::Status ValidateExpertRanks(const ModelConfig& config, const Layout& layout) {
+  const int experts = config.experts.count;
+  const auto is_legal = [&](int ep) {
+    Layout tried = layout;
+    tried.ep = ep;
+    return experts % ep == 0 && tried.has_legal_ep();
+  };
+  if (is_legal(layout.ep)) return absl::OkStatus();
+  const std::string why =
+      experts % layout.ep != 0
+          ? absl::StrCat("experts ", experts, " cannot be shared out evenly over ep_size ",
+                         layout.ep)
+          : absl::StrCat("ep_size ", layout.ep, " does not come out even with ", layout.ToString(),
+                         ", whose ", layout.gradient_ranks(),
+                         " ranks of dp x cp share its experts");
+  return absl::InvalidArgumentError(
+      absl::StrCat(why, "; ep_size can be ",
+                   NearestLegal(std::min(experts, layout.gradient_ranks()), layout.ep, is_legal)));
+}
+
 absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
   const ExpertConfig& experts = config.experts;
   if (experts.count == 0) {
@@ -128,16 +148,9 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
     return absl::InvalidArgumentError(absl::StrCat(
         "ep_size ", layout.ep, " splits experts, and the model has none; leave ep_size out"));
   }
-  CONVENE_RETURN_IF_ERROR(CheckSize("experts", experts.count, kLargestSize));
+  CONVENE_RETURN_IF_ERROR(CheckSize("experts", experts.count, kRouterExpertsMax));
   CONVENE_RETURN_IF_ERROR(CheckSize("expert_ffn_size", experts.ffn_size, kLargestSize));
   CONVENE_RETURN_IF_ERROR(CheckSize("experts_per_token", experts.chosen, experts.count));
-  const auto divides = [&](const char* name, int number) -> absl::Status {
-    if (number > 0 && experts.count % number == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "experts ", experts.count, " cannot be shared out evenly over ", name, " ", number, "; ",
-        name, " can be ",
-        NearestLegal(experts.count, number, [&](int n) { return experts.count % n == 0; })));
-  };
   const std::pair<const char*, double> factors[] = {{"router_balance_loss", experts.balance_loss},
                                                     {"router_z_loss", experts.z_loss},
                                                     {"router_bias_rate", experts.bias_rate}};
@@ -146,9 +159,11 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
     return absl::InvalidArgumentError(absl::StrCat(name, " ", factor, " must be 0 or greater"));
   }
   CONVENE_RETURN_IF_ERROR(CheckPositive("expert_memory_factor", experts.memory_factor));
-  CONVENE_RETURN_IF_ERROR(divides("ep_size", layout.ep));
-  CONVENE_RETURN_IF_ERROR(divides("expert_groups", experts.groups));
-  CONVENE_RETURN_IF_ERROR(CheckSize("chosen_expert_groups", experts.chosen_groups, experts.groups));
+  if (experts.count % experts.groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("experts ", experts.count,
+                                                   " must be a multiple of the ", experts.groups,
+                                                   " groups in which the model's router chooses"));
+  }
   const int reachable = experts.count / experts.groups * experts.chosen_groups;
   if (experts.chosen > reachable) {
     return absl::InvalidArgumentError(
@@ -156,19 +171,12 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
                      " experts in ", experts.chosen_groups, " of ", experts.groups, " groups"));
   }
   if (experts.groups > 1 && experts.count / experts.groups < 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert_groups ", experts.groups, " leave ", experts.count / experts.groups,
-                     " expert a group, and a group is judged by two"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts ", experts.count, " are one in each of the ", experts.groups,
+        " groups in which "
+        "the model's router chooses, and a group is judged by two; choose at least twice as many"));
   }
-  if (layout.has_legal_ep()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "ep_size ", layout.ep, " does not come out even with ", layout.ToString(), ", whose ",
-      layout.gradient_ranks(), " ranks of dp x cp share its experts; ep_size can be ",
-      NearestLegal(std::min(experts.count, layout.gradient_ranks()), layout.ep, [&](int n) {
-        Layout tried = layout;
-        tried.ep = n;
-        return experts.count % n == 0 && tried.has_legal_ep();
-      })));
+  return ValidateExpertRanks(config, layout);
 }
 
 // Why so many ranks cannot split the model, or share its key and value heads; empty: they can.

@@ -26,6 +26,9 @@ constexpr int ActivationInputs(Activation activation) {
   return activation == Activation::kGelu ? 1 : 2;
 }
 
+// The most experts among which a router chooses.
+inline constexpr int kRouterExpertsMax = 512;
+
 // A router's scores, made of experts' logits. A bias comes to them in the choice alone.
 enum class RouterScore {
   kSoftmax,  // over all experts

@@ -11,7 +11,6 @@
 
 namespace convene::worker {
 
-inline constexpr int kRouterExpertsMax = 512;
 // In the sum by which weights of sigmoid scores are divided.
 inline constexpr float kRouterEpsilon = 1e-20f;
 

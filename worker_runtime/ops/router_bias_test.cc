@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker_runtime/ops/testing/op_arrays.h"
+#include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
 namespace {

@@ -6,11 +6,12 @@
 // one order, the experts' last.
 #pragma once
 
-#include <optional>
 #include <vector>
 
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
+#include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
 
