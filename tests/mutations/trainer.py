@@ -488,7 +488,7 @@ MUTATIONS = [
     Mutation("an expert's norm counts once a copy", f'{RUNTIME}/mesh/mesh.cc',
              '(axes == Axes::kExpertReplicate || at.replicate == bt.replicate)', '(at.replicate == bt.replicate)', LAYOUTS, 'experts'),
     Mutation('the router learns nothing from the weights of its choices', f'{RUNTIME}/model/expert_feed_forward.cc',
-             'CONVENE_RETURN_IF_ERROR(RouterBackwards(pass, x, dx));', 'if (has_losses()) CONVENE_RETURN_IF_ERROR(RouterBackwards(pass, x, dx));', LAYOUTS,
+             'CONVENE_RETURN_IF_ERROR(RouterBackwards(pass, x, dx));', 'if (has_losses()) CONVENE_RETURN_IF_ERROR(RouterBackwards(pass, x, dx));', GOLDEN,
              'experts'),
     Mutation('every tp rank adds the slope of the losses of a router', f'{RUNTIME}/model/expert_feed_forward.cc',
              'has_losses() && pass.around.rows->tp().rank() == 0', 'has_losses()', LAYOUTS, 'experts'),

@@ -26,7 +26,8 @@ void RouterImbalance(int sequences, const RouterShape& shape, const float* stati
 void RouterBiasStep(int64_t count, float rate, const StepControl* control, float* imbalance,
                     float* bias, Stream& /*stream*/) {
   for (int64_t i = 0; i < count; ++i) {
-    if (control->skip == SkipReason::kNone && imbalance[i] != 0) bias[i] -= std::copysign(rate, imbalance[i]);
+    if (control->skip == SkipReason::kNone && imbalance[i] != 0)
+      bias[i] -= std::copysign(rate, imbalance[i]);
     imbalance[i] = 0;
   }
 }

@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(kThreads)
     BiasStep(int64_t count, float rate, const StepControl* control, float* imbalance, float* bias) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
-  if (control->skip == SkipReason::kNone && imbalance[i] != 0) bias[i] -= copysignf(rate, imbalance[i]);
+  if (control->skip == SkipReason::kNone && imbalance[i] != 0)
+    bias[i] -= copysignf(rate, imbalance[i]);
   imbalance[i] = 0;
 }
 
