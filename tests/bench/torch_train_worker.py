@@ -59,6 +59,9 @@ class OfTransformers(nn.Module):
         super().__init__()
         import transformers  # pylint: disable=import-outside-toplevel
         common = {'vocab_size': c['vocabulary_size'], 'tie_word_embeddings': bool(c['tied_embeddings'])}
+        if 'experts' in c:
+            common |= {'num_experts': c['experts'], 'num_experts_per_tok': c['experts_per_token'], 'moe_intermediate_size': c['expert_ffn_size'],
+                       'norm_topk_prob': True}
         if c['family'] == 'gpt2':
             config = transformers.GPT2Config(n_layer=c['layers'], n_embd=c['hidden_size'], n_inner=c['ffn_size'], n_head=c['heads'], resid_pdrop=0,
                                              embd_pdrop=0, attn_pdrop=0, **common)

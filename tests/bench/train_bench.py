@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Training throughput and peak memory of one process on this machine's CPU, beside PyTorch eager and compiled.
 
-usage: tests/bench/train_bench.py [--models llama-15m,llama-125m,gpt2-124m,qwen3-125m] [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
+usage: tests/bench/train_bench.py [--models llama-15m,llama-125m,gpt2-124m,qwen3-125m,qwen3-moe-130m]
+    [--precisions fp32,bf16] [--rounds 3] [--steps 8] [--threads N]
 The rivals run in turns, with the same shape, batch, sequence and threads; the first quarter of each run's steps is warm-up and
 not counted. Prints medians over all counted steps, and ratios; also of the optimizer's part of a step alone: gradient norm, clipping, AdamW, and
 with bf16 the rounded copy.
@@ -33,11 +34,14 @@ class Model(NamedTuple):
     sequence_length: int
     named: str = 'llama-15m'  # the model whose shape is changed
     family: str = ''  # the rival is a model of transformers
+    experts: Dict[str, int] = {}
 
 
 MODELS = {
     'gpt2-124m': Model(dict(zip(SHAPE_KEYS, (12, 768, 3072, 12, 12, 64, 50257, 1))), 2, 512, 'gpt2-124m', 'gpt2'),
     'qwen3-125m': Model(dict(zip(SHAPE_KEYS, (12, 768, 2048, 12, 6, 64, 50304, 1))), 2, 512, 'qwen3-tiny', 'qwen3'),
+    'qwen3-moe-130m': Model(dict(zip(SHAPE_KEYS, (8, 512, 1024, 8, 4, 64, 50304, 1))), 2, 512, 'qwen3-moe-tiny', 'qwen3_moe',
+                            {'experts': 16, 'experts_per_token': 2, 'expert_ffn_size': 512}),
     'llama-15m': Model(dict(zip(SHAPE_KEYS, (8, 384, 1024, 8, 8, 48, 256, 0))), 8, 256),
     'llama-125m': Model(dict(zip(SHAPE_KEYS, (12, 768, 2048, 12, 12, 64, 50304, 1))), 2, 512),
 }
@@ -54,7 +58,8 @@ def counted(step_seconds: List[float]) -> List[float]:
 
 
 def shape_flags(model: Model) -> List[str]:
-    return [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}' for key, value in model.shape.items()]
+    return [f'--{key.replace("_", "-")}={str(bool(value)).lower() if key == "tied_embeddings" else value}'
+            for key, value in {**model.shape, **model.experts}.items()]
 
 
 def profiled_optimizer_seconds(output: str) -> float:
@@ -85,7 +90,7 @@ def run_convene(binary: str, data: str, model: Model, precision: str, steps: int
 
 
 def run_torch(model: Model, data: str, precision: str, steps: int, threads: int, compiled: bool) -> Result:
-    case = {**model.shape, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
+    case = {**model.shape, **model.experts, 'micro_batch_size': model.micro_batch_size, 'sequence_length': model.sequence_length, 'steps': steps,
             'compile': compiled, 'device': 'cpu', 'precision': precision, 'data': data, 'seed': 1, 'learning_rate': 1e-3,
             **({'family': model.family} if model.family else {})}
     command = [torch_environment.PYTHON, os.path.join(HERE, 'torch_train_worker.py'), json.dumps([case])]
