@@ -43,6 +43,31 @@ std::string CsvOf(int ranks, int microbatches) {
   return text;
 }
 
+TEST_CASE(
+    "experts are spread over as many ranks as were asked for, or as are legal of those left") {
+  // moe-tiny has 8 experts.
+  TrainOptions options = Options({"--model=moe-tiny", "--ep-size=4"});
+  const auto ep_of = [&](int world) {
+    const auto decision = DecideLayout(options, world, /*job_has_begun=*/true);
+    REQUIRE_OK(decision);
+    CHECK(decision->layout.dp == world);
+    CHECK_OK(ValidateOptions(options, decision->layout));
+    CHECK((decision->why.find("asked ep4") == std::string::npos) == (decision->layout.ep == 4));
+    return decision->layout.ep;
+  };
+  for (const ElasticLayout way : {ElasticLayout::kKeep, ElasticLayout::kBest}) {
+    options.elastic_layout = way;
+    CHECK(ep_of(8) == 4);
+    CHECK(ep_of(4) == 4);
+    CHECK(ep_of(7) == 1);
+    CHECK(ep_of(6) == 2);
+    CHECK(ep_of(3) == 1);
+    CHECK(ep_of(1) == 1);
+  }
+  CHECK_STATUS(AtStart({"--model=moe-tiny", "--ep-size=4"}, 6), kInvalid, "does not come out even");
+  CHECK_OK(AtStart({"--model=moe-tiny", "--ep-size=4"}, 8));
+}
+
 TEST_CASE("on any number of workers keep keeps, and best uses the most") {
   for (const int tp : {1, 2, 4}) {
     for (const int pp : {1, 2, 4}) {

@@ -33,7 +33,7 @@ const UpdateRule* const kOptimizers[] = {&AdamWRule(), &MuonRule()};
 // Off, on, and where it is possible.
 constexpr std::optional<bool> kSequenceParallel[] = {false, true, std::nullopt};
 // For how many tasks a layout looks before another layout is drawn.
-constexpr int kAttempts = 300;
+constexpr int kAttempts = 1000;
 
 int Draw(const LayoutAxis& axis, std::mt19937_64& random) {
   return axis.values[random() % axis.values.size()];
@@ -188,7 +188,7 @@ std::vector<LayoutAxis> ExecutionAxes() {
       {"dp_shard", &C::dp_shard, Kind::kRanks, {1, 1, 2, 2, 3, 4, 5, 7, 7}},
       {"cp", &C::cp, Kind::kRanks, {1, 1, 2, 2, 3, 4}},
       {"tp", &C::tp, Kind::kRanks, {1, 1, 2, 2, 3, 4, 6, 8}},
-      {"ep", &C::ep, Kind::kExecution, {1, 1, 1, 2, 2, 3, 4, 6, 8}},
+      {"ep", &C::ep, Kind::kExecution, {1, 1, 1, 2, 2, 3, 3, 4}},
 
       {"schedule",
        &C::schedule,
