@@ -17,10 +17,10 @@ struct Group {
 };
 
 size_t GroupOfOp(absl::string_view name) {
-  if (name == "MatMul") return 0;
+  if (absl::EndsWith(name, "MatMul") || name == "GroupedWeightGradient") return 0;
   if (absl::StartsWith(name, "Attention")) return 1;
   if (name == "AdamW" || name == "Momentum" || name == "Descend" || name == "SumOfSquares" ||
-      name == "DecideStep")
+      name == "DecideStep" || name == "RouterBiasStep")
     return 2;
   if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
   return 4;

@@ -42,6 +42,20 @@ TEST_CASE("a profile groups the ops, the longest first, and says what is in none
         "step                           50.00\n");
 }
 
+TEST_CASE("products of 8-bit floats and of experts are products") {
+  CHECK(ProfileText({{"Float8MatMul", 1, 0.01},
+                     {"GroupedMatMul", 1, 0.02},
+                     {"GroupedWeightGradient", 1, 0.03}},
+                    {}, {}, 1, 0.06) ==
+        "profile of 1 steps         ms a step   share\n"
+        "products                       60.00  100.0%\n"
+        "  GroupedWeightGradient        30.00   50.0%\n"
+        "  GroupedMatMul                20.00   33.3%\n"
+        "  Float8MatMul                 10.00   16.7%\n"
+        "gaps                            0.00    0.0%\n"
+        "step                           60.00\n");
+}
+
 TEST_CASE("communication beside the ops is told behind the step, and is no part of its sum") {
   CHECK(ProfileText({{"MatMul", 1, 0.09}},
                     {{"communication/dp", 1, 0.01}, {"communication/tp", 4, 0.03}}, {}, 1, 0.1) ==
