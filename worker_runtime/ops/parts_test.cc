@@ -446,7 +446,9 @@ TEMPLATE_TEST_CASE("latent heads are put together for attention, and taken apart
                                                {{5, 3, 4, 2, 3}, 7},
                                                {{2, 4, 5, 6, 11}, 1},
                                                {{3, 20, 128, 64, 128}, 0}};
-  for (const auto& [s, more] : cases) {
+  for (const std::pair<LatentHeads, int>& the_case : cases) {
+    const LatentHeads& s = the_case.first;
+    const int more = the_case.second;
     CAPTURE(s.rows, s.heads, s.plain, s.rotary, s.value, more);
     const int query_stride = s.heads * s.head_size() + more;
     const int rotary_stride = s.rotary + more;
