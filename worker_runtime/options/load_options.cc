@@ -384,7 +384,8 @@ absl::Status ResolveSizes(const TrainConfig& config, TrainOptions* options) {
 absl::Status ResolveValidationData(const TrainConfig& config, TrainOptions* options) {
   for (const std::string& text : config.validation_data()) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
-    const auto& [name, data] = parts;
+    const std::string& name = parts.first;
+    const std::string& data = parts.second;
     const bool is_word = absl::c_all_of(
         name, [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("._-", c); });
     if (name.empty() || !is_word || data.empty()) {
