@@ -263,7 +263,6 @@ BlockFloat8 StageOf<T>::MakeFloat8(int layer) {
   const Float8Products& products = options_.float8;
   const int ends = products.bf16_end_blocks;
   if (!products.is_on || layer < ends || layer >= options_.config.layers - ends) return {};
-  if (HasExperts(options_.config, layer)) return {};
   BlockFloat8 float8 = {
       .is_on = true,
       .keeps_weights = products.keeps_weights,

@@ -219,6 +219,11 @@ absl::Status ValidateMicroBatch(const TrainOptions& options, const Layout& layou
 absl::Status ValidateFloat8(const TrainOptions& options, const Layout& layout) {
   if (!options.float8) return absl::OkStatus();
   const ModelConfig& model = options.model;
+  if (model.experts.count > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision fp8 has no products in blocks with experts, which ",
+                     options.model_name, " has; precision can be bf16 or fp32"));
+  }
   if (model.family->latent_attention) {
     return absl::InvalidArgumentError(
         absl::StrCat("precision fp8 knows no latent attention, which ", options.model_name,

@@ -37,7 +37,7 @@ TEST_CASE("after the first, a step allocates nothing") {
   const DType dtype = GENERATE(DType::kFloat32, DType::kBFloat16);
   const bool packed = GENERATE(false, true);
   const bool offloads = GENERATE(false, true);  // and so has shards, on one rank too
-  const char* const named = GENERATE("llama-tiny", "qwen3-tiny", "gpt2-tiny");
+  const char* const named = GENERATE("llama-tiny", "qwen3-tiny", "gpt2-tiny", "deepseek-tiny");
   CAPTURE(dtype, packed, offloads, named);
   constexpr int kMicrobatches = 2, kRows = 2, kSequenceLength = 16;
   CommunicatorSet communicators = SoloCommunicators();

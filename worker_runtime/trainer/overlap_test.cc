@@ -54,8 +54,22 @@ struct Case {
   bool reshard_after_forward = true;
   bool offload_optimizer = false;
   bool offload_parameters = false;
+  int experts = 0;              // of each layer, a token goes to two
   bool has_empty_step = false;  // one of which no target counts, between the others
 };
+
+const Family& WithExperts() {
+  static const Family family = [] {
+    Family router = *NamedModel("deepseek-tiny")->family;
+    Family llama = LlamaFamily();
+    router.latent_attention = router.router_bias = false;  // a bias is no whole page
+    router.names.key = llama.names.key;
+    router.names.value = llama.names.value;
+    router.names.query_norm = router.names.key_norm = nullptr;
+    return router;
+  }();
+  return family;
+}
 
 // Every group of parameters is a multiple of two ranks' pages. A rank's slice of the
 // embedding has more rows than there are norms before it, so that its first and its last row are
@@ -68,7 +82,14 @@ ModelConfig Wide(const Case& the_case) {
           .kv_heads = 2,
           .head_size = the_case.head_size,
           .vocabulary_size = 16,
-          .tied_embeddings = the_case.tied};
+          .tied_embeddings = the_case.tied,
+          .experts = {.count = the_case.experts,
+                      .chosen = 2,
+                      .ffn_size = 4,
+                      .shared_ffn_size = 4,
+                      .balance_loss = 0.01},
+          // DeepSeek's router, with Llama's attention.
+          .family = the_case.experts > 0 ? &WithExperts() : &LlamaFamily()};
 }
 
 // Its collectives are watched; what they stand on is kept.
@@ -78,7 +99,8 @@ class Rank {
     for (auto place :
          {&CommunicatorSet::world, &CommunicatorSet::tp, &CommunicatorSet::cp, &CommunicatorSet::dp,
           &CommunicatorSet::dp_gather, &CommunicatorSet::dp_replicate, &CommunicatorSet::pp,
-          &CommunicatorSet::embedding}) {
+          &CommunicatorSet::embedding, &CommunicatorSet::ep, &CommunicatorSet::expert_dp,
+          &CommunicatorSet::expert_dp_gather, &CommunicatorSet::expert_dp_replicate}) {
       if (set_.*place == nullptr) continue;
       plain_.push_back(std::move(set_.*place));
       set_.*place = device_.Watched(*plain_.back());
@@ -114,9 +136,11 @@ class Rank {
                        set_, device_));
     if (the_case.watches_memory) device_.WatchMemory();
     device_.Watch(engine->gradients());
-    for (const ShardPart& part : engine->store().shard().parts) {
-      device_.Watch(engine->store().ParametersOf(part));
-      device_.Watch(engine->store().GradientsOf(part));
+    for (const BucketStore* const store : engine->stores()) {
+      for (const ShardPart& part : store->shard().parts) {
+        device_.Watch(store->ParametersOf(part));
+        device_.Watch(store->GradientsOf(part));
+      }
     }
     std::vector<int32_t> tokens;
     for (int i = 0; i < 2 * the_case.sequence_length; ++i) {
@@ -388,6 +412,19 @@ TEST_CASE("keys that go round race with nothing, and every event is needed") {
                                          [](const StreamCall& call) { return call.op == "shift"; });
     CHECK(shifts == 3 * 2 * 2 * (1 + 3) + 2);
     CHECK(CountOpsBeside(StreamNumber::kLayerCommunication, rank->calls()) >= 3 * 2 * 2 * 3);
+  }
+}
+
+// The ways of tokens to their experts run beside the shared experts.
+TEST_CASE("tokens that travel to experts race with nothing") {
+  for (Case the_case : std::vector<Case>{
+           {.layout = {.dp = 2, .ep = 2}},
+           {.layout = {.dp = 2, .ep = 2}, .recompute = Recompute::kFull},
+           {.layout = {.dp = 2, .tp = 2, .ep = 2}, .sequence_parallel = true},
+           {.layout = {.dp = 4, .ep = 2}, .zero_stage = 3},
+           {.layout = {.dp = 2, .ep = 2}, .zero_stage = 2, .offload_optimizer = true}}) {
+    the_case.experts = 4;
+    for (const auto& rank : Train(the_case)) CHECK(FindRaces(rank->calls()) == kNone);
   }
 }
 
