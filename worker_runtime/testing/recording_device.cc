@@ -2,7 +2,9 @@
 
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
@@ -61,16 +63,39 @@ class RecordingDevice::WatchedCollective final : public Collective {
   }
   absl::Status Wait(PendingMessage pending, Stream& stream) override {
     const OpScope scope(stream, "wait");
-    return collective_.Wait(pending, stream);
+    const absl::Status status = collective_.Wait(pending, stream);
+    const auto landing = landings_.find(pending.id);
+    if (landing == landings_.end()) return status;
+    if (status.ok())
+      std::memcpy(landing->second.place, landing->second.bytes.data(),
+                  landing->second.bytes.size());
+    landings_.erase(landing);
+    return status;
   }
   absl::StatusOr<PendingMessage> StartRecv(Elements data, int peer, Stream& stream) override {
     const OpScope scope(stream, "recv");
-    return collective_.StartRecv(data, peer, stream);
+    Landing landing = {data.data, std::vector<char>(data.size_bytes())};
+    // From here on the place is the message's.
+    std::memcpy(landing.bytes.data(), data.data, landing.bytes.size());
+    std::memcpy(data.data, landing.bytes.data(), landing.bytes.size());
+    CONVENE_ASSIGN_OR_RETURN(
+        const PendingMessage pending,
+        collective_.StartRecv({landing.bytes.data(), data.count, data.dtype}, peer, stream));
+    landings_.emplace(pending.id, std::move(landing));
+    return pending;
   }
   absl::Status Check() override { return collective_.Check(); }
   void Abort(absl::string_view why) override { collective_.Abort(why); }
 
  private:
+  // A message on its way. The peer's thread writes it whenever it comes, beside any op of this
+  // rank, which would seem to have touched the place: so it comes to other memory, and into its
+  // place within the wait for it.
+  struct Landing {
+    void* place;
+    std::vector<char> bytes;
+  };
+
   absl::Status CallRecorded(const CollectiveCall& call, Stream& stream) {
     const OpScope scope(stream, CollectiveName(call.kind));
     if (device_.NumberOf(stream) != StreamNumber::kCompute) {
@@ -104,6 +129,7 @@ class RecordingDevice::WatchedCollective final : public Collective {
   Collective& collective_;
   std::vector<char> copy_;
   Thread broadcast_;
+  std::map<uint64_t, Landing> landings_;  // by the message's id
 };
 
 RecordingDevice::RecordingDevice()
