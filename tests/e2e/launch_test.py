@@ -237,6 +237,7 @@ class LaunchTest(ConveneTestCase):
         wait_until(lambda: "[1] up" in self.output(launch) and "[0] up" in self.output(launch), 30, "both workers")
         with open(self.path("of.1.1"), encoding="ascii") as pids:
             leftover, agent = map(int, pids.read().split())
+        wait_until(lambda: self.command_line(leftover).startswith(b"sleep"), 30, "the leftover, which is its shell's copy at first")
         with open(f"/proc/{agent}/task/{agent}/children", encoding="ascii") as children:
             guardians = [int(pid) for pid in children.read().split() if self.command_line(pid).startswith(b"convene-guard")]
         self.assertEqual(len(guardians), 1)
@@ -252,7 +253,7 @@ class LaunchTest(ConveneTestCase):
 
     def until_told(self, launch, leftover):
         told = rf"was killed here and left .*sleep \(pid {leftover}\).*: killed now"
-        wait_until(lambda: re.search(told, self.output(launch)), 10, f"the word of {leftover}'s end:\n{self.output(launch)}")
+        wait_until(lambda: re.search(told, self.output(launch)), 10, lambda: f"the word of {leftover}'s end:\n{self.output(launch)}")
 
     def end(self, launch):
         launch.send_signal(signal.SIGTERM)

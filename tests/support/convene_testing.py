@@ -43,14 +43,14 @@ def make_text(path, words=40000):
 
 
 def wait_until(condition, timeout_s, what):
-    """Polls because it watches other processes' files; the deadline is what matters."""
+    """Polls because it watches other processes' files; the deadline is what matters. `what`: words, or a function that finds them at the end."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
         time.sleep(0.005)
-    raise AssertionError(f"{what}: not within {timeout_s} s")
+    raise AssertionError(f"{what() if callable(what) else what}: not within {timeout_s} s")
 
 
 def read_metrics(path):
