@@ -16,6 +16,7 @@
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/model/shape_text.h"
 
 namespace convene::worker {
 namespace {
@@ -192,39 +193,6 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
 }
 
 }  // namespace
-
-std::string ShapeText(const ModelConfig& c) {
-  const RopeScaling& scaling = c.rope_scaling;
-  // The text is empty without scaling, as in checkpoints from before scaling existed.
-  const std::string scaled =
-      scaling.factor == 1
-          ? ""
-          : absl::StrCat(" scaled ", scaling.factor, " (", scaling.low_frequency_factor, " to ",
-                         scaling.high_frequency_factor, " of ", scaling.original_positions, ")",
-                         scaling.kind != RopeScalingKind::kYarn
-                             ? ""
-                             : absl::StrCat(" yarn ", scaling.amplitude, " ", scaling.mscale, " ",
-                                            scaling.mscale_all_dim));
-  // The same of Llamas.
-  const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
-  const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
-  const std::string window = c.sliding_window == 0
-                                 ? ""
-                                 : absl::StrCat(" window ", c.sliding_window, " theta ",
-                                                c.window_rope_theta, " scalar ", c.query_scalar);
-  const std::string latents =
-      c.rotary_size == 0 ? ""
-                         : absl::StrCat(" rotary ", c.rotary_size, " latents ", c.query_rank, "/",
-                                        c.key_rank, " values ", c.value_size);
-  const std::string caps = c.score_cap == 0 && c.logit_cap == 0
-                               ? ""
-                               : absl::StrCat(" caps ", c.score_cap, "/", c.logit_cap);
-  return absl::StrCat(family, "layers ", c.layers, " hidden ", c.hidden_size, " ffn ", c.ffn_size,
-                      " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
-                      c.vocabulary_size, " theta ", c.rope_theta, scaled, positions, window,
-                      latents, caps, " epsilon ", c.norm_epsilon,
-                      c.tied_embeddings ? " tied" : " untied");
-}
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,

@@ -19,9 +19,6 @@
 
 namespace convene::worker {
 
-// A text form of the shape: checkpoints of another shape are refused.
-std::string ShapeText(const ModelConfig& config);
-
 // Every rank calls it. `pieces`: this rank's (ShardedOptimizer::PiecesToWrite), or why it has none.
 // The verdict is OK when the checkpoint is published. Else it gives the reason (a full disk, say),
 // the job is as sound as before, older checkpoints stay, and the next attempt may succeed. It is

@@ -114,6 +114,9 @@ bool HasExperts(const ModelConfig& config, int layer);
 // The named shapes, sorted: gpt2-124m, llama-tiny, llama-3.2-1b, qwen3-8b, ...
 std::vector<std::string> ModelNames();
 
+// The family of this name (Family::name); null: there is none.
+const Family* FamilyNamed(absl::string_view name);
+
 // NotFound for an unknown name; the text lists the known ones and the closest.
 absl::StatusOr<ModelConfig> NamedModel(absl::string_view name);
 

@@ -299,6 +299,13 @@ const FamilyShapes kFamilies[] = {
 
 const Family& LlamaFamily() { return kLlama; }
 
+const Family* FamilyNamed(absl::string_view name) {
+  for (const FamilyShapes& family : kFamilies) {
+    if (name == family.family->name) return family.family;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> ModelNames() {
   std::vector<std::string> names;
   for (const FamilyShapes& family : kFamilies) {

@@ -25,6 +25,7 @@
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/optimizer/spike_guard.h"

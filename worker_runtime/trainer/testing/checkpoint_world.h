@@ -14,6 +14,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/checkpoint/testing/memory_source.h"
 #include "worker_runtime/checkpointing/save_restore.h"
+#include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/testing/places.h"
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/testing/copy_parameters.h"

@@ -1,0 +1,31 @@
+// The weights of a model, from wherever they lie.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/checkpoint/state_source.h"
+#include "worker_runtime/model/config.h"
+
+namespace convene::worker {
+
+struct Weights {
+  ModelConfig config;  // ValidateModel is OK for one rank
+  // The weights alone, under the family's names and with the boxes of model/parameters.h. Its info
+  // is of step 0 and has the shape as `model`; the rest stays as it is by default.
+  std::unique_ptr<StateSource> source;
+  // LoadTokenizer's path: the folder, where files of a tokenizer lie in it; "": it has none.
+  std::string tokenizer;
+};
+
+// `path`: a Hugging Face folder (hf_folder.h), a checkpoint of ours (its step's directory), or the
+// directory of a job, whose newest checkpoint that opens is taken. Reads no weights.
+//
+// NotFound: no such path, or nothing of these in it. InvalidArgument: a file that is damaged or is
+// none of these, a shape that makes no sense, tensors that are not the model's. Unimplemented: an
+// architecture, an element type or a key that we lack, by its name. Else as
+// CheckpointReader::Open and tools/base/files.h. All with the path.
+absl::StatusOr<Weights> OpenWeights(const std::string& path);
+
+}  // namespace convene::worker

@@ -1,0 +1,64 @@
+#include "worker_runtime/weights/open_weights.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/model/shape_text.h"
+
+namespace convene::worker {
+namespace {
+
+using ::convene::testing::TempDir;
+
+TensorPiece Whole(const std::string& name, int64_t count) {
+  return {.name = name,
+          .global_shape = {1, count},
+          .local_box = {{0, 0}, {1, count}},
+          .flat_count = count};
+}
+
+void WriteCheckpoint(const std::string& directory, int64_t step, const std::string& model) {
+  const std::vector<float> weight(8, static_cast<float>(step));
+  const std::vector<float> moment(8, 5);
+  REQUIRE_OK(WriteShard(
+      directory, step, 0,
+      {{Whole("model.norm.weight", 8), absl::MakeConstSpan(weight)},
+       {Whole("optimizer.first_moment/model.norm.weight", 8), absl::MakeConstSpan(moment)}}));
+  REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .seed = 9, .model = model, .data = "x"}));
+}
+
+TEST_CASE("a job's newest checkpoint gives its weights, and its shape") {
+  const TempDir dir;
+  const ModelConfig config = NamedModel("qwen3-moe-tiny").value();
+  WriteCheckpoint(dir.path(), 2, ShapeText(config));
+  WriteCheckpoint(dir.path(), 3, ShapeText(config));
+  for (const std::string& path : {dir.path(), absl::StrCat(dir.path(), "/step_00000003")}) {
+    const auto weights = OpenWeights(path);
+    REQUIRE_OK(weights.status());
+    CHECK(ShapeText(weights->config) == ShapeText(config));
+    CHECK(weights->source->info() == CheckpointInfo{.model = ShapeText(config)});
+    CHECK(weights->tokenizer.empty());
+    std::vector<float> read(8);
+    REQUIRE_OK(weights->source->Read({{Whole("model.norm.weight", 8), absl::MakeSpan(read)}}));
+    CHECK(read == std::vector<float>(8, 3));
+  }
+}
+
+TEST_CASE("what has no weights is refused, and said") {
+  const TempDir dir;
+  CHECK_STATUS(OpenWeights(absl::StrCat(dir.path(), "/none")), absl::StatusCode::kNotFound,
+               "there is no such directory");
+  CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kNotFound,
+               "has no weights; give a folder with config.json");
+  WriteCheckpoint(dir.path(), 1, "another program's text");
+  CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kInvalidArgument,
+               "is no shape of a model that this program knows");
+}
+
+}  // namespace
+}  // namespace convene::worker
