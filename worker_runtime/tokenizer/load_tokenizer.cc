@@ -18,6 +18,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 #include "worker_runtime/tokenizer/sentencepiece/model.h"
 #include "worker_runtime/tokenizer/tekken.h"
@@ -93,6 +94,18 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadByContent(const std::string& cont
                    "lines of tiktoken's kind nor a SentencePiece model"));
 }
 
+// ReadByContent, with names for the special tokens.
+absl::StatusOr<std::unique_ptr<Tokenizer>> Make(const std::string& content,
+                                                const std::string& config,
+                                                const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                           ReadByContent(content, config, path));
+  absl::StatusOr<VocabularyConfig> read = ReadVocabularyConfig(config);
+  if (!read.ok()) return Annotate(read.status(), path);
+  NameTokens(std::move(read->named_tokens), tokenizer.get());
+  return tokenizer;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
@@ -100,6 +113,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   std::string file = path;
   if (IsDirectory(path)) {
     CONVENE_ASSIGN_OR_RETURN(file, FindInFolder(path));
+  }
+  if (IsGgufFile(file)) {
+    CONVENE_ASSIGN_OR_RETURN(const GgufTokenizer inside, ReadGgufTokenizer(file));
+    return Make(inside.tokenizer_json, inside.config_json, file);
   }
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(file, error);
@@ -115,12 +132,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(file)));
-  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
-                           ReadByContent(content, config, file));
-  absl::StatusOr<VocabularyConfig> read = ReadVocabularyConfig(config);
-  if (!read.ok()) return Annotate(read.status(), file);
-  NameTokens(std::move(read->named_tokens), tokenizer.get());
-  return tokenizer;
+  return Make(content, config, file);
 }
 
 }  // namespace convene::worker

@@ -9,8 +9,10 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/step_directory.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/gguf_weights.h"
 
 namespace convene::worker {
 namespace {
@@ -55,8 +57,10 @@ absl::StatusOr<Weights> OpenCheckpointWeights(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Weights> OpenWeights(const std::string& path) {
+  if (IsGgufFile(path)) return OpenGgufWeights(path);
   if (!IsDirectory(path)) {
-    return absl::NotFoundError(absl::StrCat("weights ", path, ": there is no such directory"));
+    return absl::NotFoundError(
+        absl::StrCat("weights ", path, ": it is no directory and no GGUF file"));
   }
   CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenCheckpointWeights(path));
   const absl::Status valid = ValidateModel(weights.config, Layout());

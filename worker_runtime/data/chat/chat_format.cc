@@ -13,6 +13,7 @@
 #include "tools/base/text.h"
 #include "worker_runtime/data/chat/jinja/read_json.h"
 #include "worker_runtime/data/chat/jinja/value.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
@@ -62,10 +63,15 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
   return made;
 }
 
-// The template of the file `path`, or where that is tokenizer_config.json the one in it.
+// The template of the file `path`, or where that is tokenizer_config.json or a GGUF file the one
+// in it.
 absl::StatusOr<ChatFormat> LoadFrom(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(path)));
   const auto load = [&]() -> absl::StatusOr<FolderTemplate> {
+    if (IsGgufFile(path)) {
+      CONVENE_ASSIGN_OR_RETURN(const GgufTokenizer inside, ReadGgufTokenizer(path));
+      return FromConfig(inside.config_json);
+    }
     if (std::filesystem::path(path).filename() == kConfigName) return FromConfig(config);
     CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(path));
     return MakeFolderTemplate(source, config);

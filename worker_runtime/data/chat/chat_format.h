@@ -36,8 +36,9 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
 
 // `name_or_path`: one of NamedTemplateNames(); a file of the very name tokenizer_config.json, of
 // which the key chat_template is taken (a text, or a list with names of which "default" and
-// "tool_use" are used); any other file, which is a template, with tokenizer_config.json beside it;
-// or a model folder, of which chat_template.jinja is taken, else tokenizer_config.json.
+// "tool_use" are used); a GGUF file, with such a key in it; any other file, which is a template,
+// with tokenizer_config.json beside it; or a model folder, of which chat_template.jinja is taken,
+// else tokenizer_config.json.
 //
 // NotFound: no such name and no such path, or a folder without a chat template. InvalidArgument,
 // Unimplemented, ResourceExhausted: the template's. All with the path.

@@ -1,0 +1,85 @@
+#include "worker_runtime/gguf/gguf_tokenizer.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/gguf/testing/gguf_writer.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+using ::convene::testing::TempDir;
+using testing::GgufWriter;
+
+// Two control tokens, one of a user, digits, and "ab" by a merge.
+GgufWriter Vocabulary(const std::string& pre) {
+  GgufWriter writer;
+  writer.Text("tokenizer.ggml.model", "gpt2")
+      .Text("tokenizer.ggml.pre", pre)
+      .Texts("tokenizer.ggml.tokens", {"<s>", "</s>", "<call>", "a", "b", "ab", "1", "2", "12"})
+      .Numbers("tokenizer.ggml.token_type", {3, 3, 4, 1, 1, 1, 1, 1, 1})
+      .Texts("tokenizer.ggml.merges", {"a b", "1 2"})
+      .Count("tokenizer.ggml.bos_token_id", 0)
+      .Count("tokenizer.ggml.eos_token_id", 1)
+      .Bool("tokenizer.ggml.add_bos_token", true)
+      .Text("tokenizer.chat_template", "{{ bos_token }}");
+  return writer;
+}
+
+std::vector<int32_t> Encode(const std::string& pre, const std::string& text) {
+  const TempDir folder;
+  const std::string path = folder.File("model.gguf");
+  REQUIRE_OK(WriteFileAtomic(path, Vocabulary(pre).File()));
+  const auto tokenizer = LoadTokenizer(path);
+  REQUIRE_OK(tokenizer.status());
+  CHECK((*tokenizer)->vocabulary_size() == 9);
+  CHECK((*tokenizer)->end_of_document() == 1);
+  CHECK((*tokenizer)->SpecialId("<s>") == 0);
+  std::vector<int32_t> ids;
+  (*tokenizer)->NewEncoder(SpecialText::kAsTokens)->Encode(text, &ids);
+  return ids;
+}
+
+TEST_CASE("a file's vocabulary is a tokenizer, by its own way of cutting words") {
+  CHECK(Encode("gpt-2", "<s>ab<call>") == std::vector<int32_t>{0, 5, 2});
+  CHECK(Encode("gpt-2", "ab12") == std::vector<int32_t>{5, 8});
+  // Single digits: no merge crosses the cut between them.
+  CHECK(Encode("smollm", "ab12") == std::vector<int32_t>{5, 6, 7});
+  CHECK(Encode("llama-bpe", "ab") == std::vector<int32_t>{5});
+  CHECK(Encode("qwen2", "ab") == std::vector<int32_t>{5});
+}
+
+TEST_CASE("its config names the special tokens and carries the chat template") {
+  const std::string bytes = Vocabulary("smollm").File();
+  const auto made = TokenizerOf(GgufFile::Parse(bytes).value());
+  REQUIRE_OK(made.status());
+  CHECK(made->config_json == R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":true,)"
+                             R"("chat_template":"{{ bos_token }}"})");
+}
+
+TEST_CASE("a vocabulary that is not read here is refused by its name") {
+  const auto refuse = [](const GgufWriter& writer, absl::StatusCode code, const char* why) {
+    const std::string bytes = writer.File();
+    CHECK_STATUS(TokenizerOf(GgufFile::Parse(bytes).value()), code, why);
+  };
+  refuse(GgufWriter(), absl::StatusCode::kNotFound, "no key 'tokenizer.ggml.model'");
+  refuse(GgufWriter().Text("tokenizer.ggml.model", "llama"), absl::StatusCode::kUnimplemented,
+         "of the kind 'llama'");
+  refuse(Vocabulary("falcon"), absl::StatusCode::kUnimplemented, "cuts words as 'falcon'");
+  GgufWriter wrong = Vocabulary("qwen2");
+  refuse(wrong.Count("tokenizer.ggml.padding_token_id", 9), absl::StatusCode::kInvalidArgument,
+         "'tokenizer.ggml.padding_token_id' is 9, and it has 9 tokens");
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("cut.gguf"), Vocabulary("qwen2").File().substr(0, 99)));
+  CHECK_STATUS(LoadTokenizer(folder.File("cut.gguf")), absl::StatusCode::kInvalidArgument,
+               "cut.gguf: key 'tokenizer.ggml.pre': it is no whole GGUF file");
+}
+
+}  // namespace
+}  // namespace convene::worker
