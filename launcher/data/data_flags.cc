@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/environment.h"
 
@@ -42,6 +43,11 @@ absl::Status FinishPrepare(PrepareFlags* flags) {
   }
   if (flags->output.empty()) {
     return absl::InvalidArgumentError("--output is missing: the token file to make");
+  }
+  const std::string& through = flags->options.input.through;
+  if (!through.empty() && !absl::StrContains(through, "{}")) {
+    return absl::InvalidArgumentError(
+        "--through has no {}, where the file's path is to stand: write --through 'unzip -p {}'");
   }
   if (flags->no_eod && flags->append_eod) {
     return absl::InvalidArgumentError("--append-eod and --no-eod exclude each other");
@@ -83,6 +89,14 @@ void AddInputFlags(FlagReader* reader, worker::InputOptions* input) {
       "a longer JSON line is a broken line (default 32M). More takes more memory: about ten times "
       "this",
       {.value = "SIZE"});
+  reader->Option("through", &input->through,
+                 "a command of the shell that writes what a file holds: {} is the file, and its "
+                 "output JSON lines, or with --format text a text: 'unzip -p {}'",
+                 {.value = "COMMAND"});
+  reader->Option("python", &input->python,
+                 "the Python that reads Parquet files, by pyarrow: their rows are JSON lines "
+                 "(default python3)",
+                 {.value = "PATH"});
   reader->Option("max-bad-lines", &input->max_bad_lines,
                  "leave out up to so many broken JSON lines, and say how many; one more ends the "
                  "command (default 0)",

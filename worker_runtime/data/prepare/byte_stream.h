@@ -11,6 +11,9 @@
 
 namespace convene::worker {
 
+// A Parquet file begins with it.
+inline constexpr char kParquetMark[] = "PAR1\x15";
+
 // Reads a file from its beginning to its end, once. The packing is known by the file's first bytes
 // (RFC 1952 section 2.3.1, RFC 8878 section 3.1.1), not by its name; several packed parts one
 // behind the other are one content, as for gunzip and unzstd. Not thread-safe.
@@ -19,7 +22,8 @@ class ByteStream {
   virtual ~ByteStream() = default;
 
   // FailedPrecondition: the file is not what `source` says any more. InvalidArgument: a format that
-  // holds no text as it is (Parquet, zip, xz, bzip2, UTF-16), by name. Else as OpenFile.
+  // holds no text as it is (zip, xz, bzip2, UTF-16), by name. Else as OpenFile. Where the source
+  // has a command: OpenCommand (command_stream.h).
   static absl::StatusOr<std::unique_ptr<ByteStream>> Open(const SourceFile& source);
 
   // Fills `buffer` with the next `size` bytes; fewer only at the end of the content. DataLoss: the

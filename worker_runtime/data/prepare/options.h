@@ -24,12 +24,16 @@ enum class InputFormat {
   kJsonLines,
 };
 
-// Each file may be packed by gzip or zstd, whatever its name is.
+// Each file may be packed by gzip or zstd, whatever its name is, or be a Parquet file.
 struct InputOptions {
   // Files or glob patterns. Patterns in the given order, the files of one sorted by bytes; a file
   // that two patterns match counts once, empty files not at all.
   std::vector<std::string> patterns;
   InputFormat format = InputFormat::kAuto;
+  // A command of the shell that writes the content of a file, {} in it, to its standard output:
+  // JSON lines, but with kText. "": files are read as they are.
+  std::string through;
+  std::string python = "python3";  // with pyarrow, for Parquet files: their rows are JSON lines
   // The text of a JSON line; dots lead into objects ("meta.text").
   std::string field = "text";
   // Of text files: a document ends where this text stands, which belongs to no document. Empty: one

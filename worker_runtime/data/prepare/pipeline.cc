@@ -122,10 +122,12 @@ void Pipeline::ReadFiles() {
 
 absl::StatusOr<std::unique_ptr<ChunkReader>> Pipeline::Open(int64_t file) const {
   const SourceFile& source = sources_[file];
-  CONVENE_RETURN_IF_ERROR(CheckText(source, options_.rules.separator));
+  const bool has_command = !source.command.empty();
+  if (!has_command) CONVENE_RETURN_IF_ERROR(CheckText(source, options_.rules.separator));
   RecordRules rules = options_.rules;
-  rules.is_json_lines = options_.format == InputFormat::kJsonLines;
-  if (options_.format == InputFormat::kAuto) {
+  rules.is_json_lines = has_command ? options_.format != InputFormat::kText
+                                    : options_.format == InputFormat::kJsonLines;
+  if (!has_command && options_.format == InputFormat::kAuto) {
     CONVENE_ASSIGN_OR_RETURN(rules.is_json_lines, HoldsJsonLines(source, options_.field));
   }
   return ChunkReader::Open(source, file == start_.file ? start_ : InputPosition{.file = file},

@@ -5,7 +5,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,6 +24,8 @@
 #include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/byte_stream.h"
+#include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/data/prepare/compact_output.h"
 #include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/pipeline.h"
@@ -67,11 +71,35 @@ uint64_t KeyOf(const std::vector<SourceFile>& sources, const PrepareOptions& opt
   AppendText(input.document_separator, &key);
   AppendText(options.format.has_value() ? options.format->key : "", &key);
   if (options.compact_vocabulary) AppendText("compact", &key);
+  if (!input.through.empty()) AppendText(input.through, &key);
   for (const SourceFile& source : sources) {
     AppendText(source.path, &key);
     absl::StrAppend(&key, source.bytes, " ", source.modified_ns, "\n");
   }
   return HashOf(key);
+}
+
+bool IsParquet(const std::string& path) {
+  char start[sizeof(kParquetMark) - 1] = {};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(start, sizeof(start)) && std::memcmp(start, kParquetMark, sizeof(start)) == 0;
+}
+
+// The input's files, with the commands that read them.
+absl::StatusOr<std::vector<SourceFile>> SourcesOf(const PrepareOptions& options) {
+  const InputOptions& input = options.input;
+  CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(input.patterns));
+  // A document's encoder wants whole records, else the field is in one column.
+  const std::string column =
+      options.format.has_value() ? "" : input.field.substr(0, input.field.find('.'));
+  for (SourceFile& source : sources) {
+    if (!input.through.empty()) {
+      source.command = CommandFor(input.through, source.path);
+    } else if (IsParquet(source.path)) {
+      source.command = ParquetCommand(input.python, column, source.path);
+    }
+  }
+  return sources;
 }
 
 absl::Status CheckOptions(const PrepareOptions& options) {
@@ -289,8 +317,7 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
                                                 const TokenCache& cache,
                                                 const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources,
-                           ListSources(options.input.patterns));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources, SourcesOf(options));
   // A file that fewer broken lines are allowed for must not be the one that more were.
   const uint64_t key =
       HashOf(absl::StrCat(KeyOf(sources, options), " ", options.input.max_bad_lines));
@@ -329,7 +356,7 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
-  CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(options.input.patterns));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, SourcesOf(options));
   RemoveSideFilesOf(output, &sources);
   CONVENE_RETURN_IF_ERROR(CheckOutput(output, sources));
   const std::string lock_path = absl::StrCat(output, ".lock");

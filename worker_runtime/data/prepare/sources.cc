@@ -19,7 +19,12 @@ namespace {
 
 SourceFile Describe(const std::string& path, const struct stat& info) {
   return {path, info.st_size,
-          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec};
+          static_cast<int64_t>(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec, ""};
+}
+
+bool IsSame(const SourceFile& source, const struct stat& info) {
+  const SourceFile now = Describe(source.path, info);
+  return now.bytes == source.bytes && now.modified_ns == source.modified_ns;
 }
 
 }  // namespace
@@ -85,12 +90,12 @@ absl::Status SourceChanged(const SourceFile& source) {
 absl::Status CheckUnchanged(int fd, const SourceFile& source) {
   struct stat info;
   if (fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("data: stat ", source.path));
-  return Describe(source.path, info) == source ? absl::OkStatus() : SourceChanged(source);
+  return IsSame(source, info) ? absl::OkStatus() : SourceChanged(source);
 }
 
 bool IsChanged(const SourceFile& source) {
   struct stat info;
-  return stat(source.path.c_str(), &info) == 0 && Describe(source.path, info) != source;
+  return stat(source.path.c_str(), &info) == 0 && !IsSame(source, info);
 }
 
 }  // namespace convene::worker

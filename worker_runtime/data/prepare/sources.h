@@ -14,6 +14,7 @@ struct SourceFile {
   std::string path;  // absolute
   int64_t bytes = 0;
   int64_t modified_ns = 0;
+  std::string command;  // of the shell, whose output is the content; "": the file's own bytes
   friend bool operator==(const SourceFile&, const SourceFile&) = default;
 };
 
@@ -23,8 +24,8 @@ struct SourceFile {
 absl::StatusOr<std::vector<std::string>> ExpandPattern(const std::string& pattern);
 
 // The files with content, in training order: patterns in the given order, the files of one sorted,
-// each file once. InvalidArgument: no pattern, a directory, or all files empty. Else as
-// ExpandPattern.
+// each file once, without commands. InvalidArgument: no pattern, a directory, or all files empty.
+// Else as ExpandPattern.
 absl::StatusOr<std::vector<SourceFile>> ListSources(const std::vector<std::string>& patterns);
 
 // OK if the open file `fd` is still what `source` says; FailedPrecondition if it changed.

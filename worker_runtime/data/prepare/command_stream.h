@@ -1,0 +1,27 @@
+// A file that another program reads: its output is the content.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker_runtime/data/prepare/byte_stream.h"
+
+namespace convene::worker {
+
+// A command of the shell, in which each {} becomes the quoted path.
+std::string CommandFor(const std::string& command, const std::string& path);
+
+// The command that reads a Parquet file (Apache Parquet, format 2) as JSON lines: by `python` with
+// pyarrow. `column`: the one that is wanted; "": all.
+std::string ParquetCommand(const std::string& python, const std::string& column,
+                           const std::string& path);
+
+// Starts source.command. Its standard output is read as it comes; it has no input, and ends when
+// the stream goes. Read's errors, with the last words of the command's standard error: Unavailable,
+// it ended with another exit code than 0; DeadlineExceeded, nothing came for `patience`.
+absl::StatusOr<std::unique_ptr<ByteStream>> OpenCommand(
+    const SourceFile& source, absl::Duration patience = absl::Minutes(10));
+
+}  // namespace convene::worker

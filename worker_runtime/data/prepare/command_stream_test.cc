@@ -1,0 +1,88 @@
+#include "worker_runtime/data/prepare/command_stream.h"
+
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/prepare/testing/packed_files.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+absl::StatusOr<std::string> ReadAll(SourceFile source, const std::string& command,
+                                    absl::Duration patience = absl::Minutes(1)) {
+  source.command = CommandFor(command, source.path);
+  const auto stream = OpenCommand(source, patience);
+  if (!stream.ok()) return stream.status();
+  std::string text(1 << 20, '\0');
+  const auto n = (*stream)->Read(text.data(), text.size());
+  if (!n.ok()) return n.status();
+  CHECK((*stream)->file_offset() == source.bytes);
+  return text.substr(0, *n);
+}
+
+TEST_CASE("a command's output is the content, whatever the file's name is") {
+  const TempDir dir;
+  for (const char* const name : {"plain", "two words", "it's", "$(reboot)", "\"quoted\"", "-n"}) {
+    INFO(name);
+    const SourceFile source = PutSource(dir.File(name), "some text\n");
+    CHECK(*ReadAll(source, "tr a-z A-Z < {} && cat {}") == "SOME TEXT\nsome text\n");
+  }
+}
+
+TEST_CASE("a command sees no input, and its many words on standard error stop nothing") {
+  const TempDir dir;
+  const SourceFile source = PutSource(dir.File("a"), "x");
+  CHECK(*ReadAll(source, "cat; head -c 1000000 /dev/zero | tr '\\0' w >&2; echo done") == "done\n");
+}
+
+TEST_CASE("a command that fails is told, with its last words") {
+  const TempDir dir;
+  const SourceFile source = PutSource(dir.File("a"), "x");
+  CHECK_STATUS(ReadAll(source, "echo text; echo 'no such column' >&2; exit 3"),
+               absl::StatusCode::kUnavailable, "ended with exit code 3: no such column");
+  CHECK_STATUS(ReadAll(source, "no-such-program {}"), absl::StatusCode::kUnavailable,
+               "ended with exit code 127");
+  CHECK_STATUS(ReadAll(source, "kill -9 $$"), absl::StatusCode::kUnavailable,
+               "was ended by signal 9");
+  CHECK_STATUS(ReadAll(source, "exec sleep 1000", absl::Milliseconds(20)),
+               absl::StatusCode::kDeadlineExceeded, "gave nothing for 20ms");
+  CHECK_STATUS(ReadAll(source, "cat {}; echo more >> {}"), absl::StatusCode::kFailedPrecondition,
+               "changed while it was read");
+}
+
+TEST_CASE("a stream that goes early ends its command") {
+  const TempDir dir;
+  SourceFile source = PutSource(dir.File("a"), "x");
+  source.command = "yes | cat";
+  const auto stream = OpenCommand(source);
+  REQUIRE_OK(stream.status());
+  char buffer[4];
+  REQUIRE((*stream)->Read(buffer, sizeof(buffer)).value() == 4);
+  CHECK(std::string(buffer, 4) == "y\ny\n");
+}
+
+TEST_CASE("a missing Python is told by its name, and a Python is called with the file's column") {
+  const TempDir dir;
+  SourceFile source = PutSource(dir.File("a b.parquet"), "PAR1");
+  CHECK_STATUS(ReadAll(source, ParquetCommand("/no/python", "text", source.path)),
+               absl::StatusCode::kUnavailable,
+               "there is no program /no/python, which is to read Parquet: name a Python by");
+  REQUIRE_OK(WriteFileAtomic(dir.File("python"), "#!/bin/sh\nshift 2; printf '%s|' \"$@\"\n"));
+  REQUIRE(chmod(dir.File("python").c_str(), 0755) == 0);
+  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), "text", source.path)) ==
+        absl::StrCat(source.path, "|text|"));
+  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), "", source.path)) ==
+        absl::StrCat(source.path, "|"));
+}
+
+}  // namespace
+}  // namespace convene::worker
