@@ -26,11 +26,27 @@ typename Embedding<T>::Tables Embedding<T>::TablesOf(const Pass<T>& pass) const 
   Tables all = {{{shape_.vocabulary, pass.inputs, pass.Weight(kEmbeddingTable)}},
                 {kEmbeddingTable}};
   if (shape_.positions.size() == 0) return all;
-  TokenPositions(shape_.batch, shape_.length, shape_.runs, pass.documents.begin, At(positions_),
-                 pass.stream);
+  if (pass.around.cache != nullptr) {
+    CachedPositions(pass);
+  } else {
+    TokenPositions(shape_.batch, shape_.length, shape_.runs, pass.documents.begin, At(positions_),
+                   pass.stream);
+  }
   all.tables.push_back({shape_.positions, At(positions_), pass.Weight(kPositionTable)});
   all.roles.push_back(kPositionTable);
   return all;
+}
+
+// A row's other tokens belong to no sequence: they may have any position.
+template <typename T>
+void Embedding<T>::CachedPositions(const Pass<T>& pass) const {
+  const KeyValueCache& cache = *pass.around.cache;
+  for (int i = 0; i < shape_.batch; ++i) {
+    const CachedRow& row = cache.rows()[i];
+    pass.around.device->Copy(cache.positions() + row.begin,
+                             At(positions_) + int64_t{i} * shape_.length,
+                             row.count * sizeof(int32_t), pass.stream);
+  }
 }
 
 template <typename T>

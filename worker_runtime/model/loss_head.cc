@@ -28,8 +28,10 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
-      chunk_rows_(LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
-                                shape.logit_cap > 0 ? shape.logits_bytes / 2 : shape.logits_bytes)),
+      chunk_rows_(shape.sequences > 0
+                      ? shape.sequences
+                      : LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
+                                      shape.logits_bytes / (shape.logit_cap > 0 ? 2 : 1))),
       workspace_bytes_(
           std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
                    NormWorkspaceBytes(shape.norm, shape.residual_rows, shape.hidden, device))),
@@ -38,9 +40,12 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
-      capped_memory_(arena.Declare<T>(
-          "scratch/capped logits",
-          shape.logit_cap > 0 ? int64_t{chunk_rows_} * shape.vocabulary.size() : 0)),
+      last_memory_(
+          arena.Declare<T>("scratch/last tokens", int64_t{shape.sequences} * shape.hidden)),
+      capped_memory_(arena.Declare<T>("scratch/capped logits",
+                                      shape.logit_cap > 0 && shape.sequences == 0
+                                          ? int64_t{chunk_rows_} * shape.vocabulary.size()
+                                          : 0)),
       maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
                                           ArenaPart::kCollective)),
       sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_},
@@ -83,6 +88,10 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   CONVENE_RETURN_IF_ERROR(NormForward(NormOf(memory, pass), flow.residual, flow.delta, pass.input,
                                       normalized, rows, pass.stream));
   CONVENE_RETURN_IF_ERROR(rows.Finish(normalized, pass.stream));
+  if (pass.around.cache != nullptr) {
+    ForwardCached(pass);
+    return absl::OkStatus();
+  }
   WeightGradient head_gradient;
   const bool differentiates = pass.gradient_scale != nullptr;
   if (differentiates) head_gradient = pass.Gradient(kHead);
@@ -93,6 +102,26 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   }
   if (!differentiates) return absl::OkStatus();
   return rows.Sum(At(memory.gradient), pass.stream);
+}
+
+template <typename T>
+void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
+  const absl::Span<const CachedRow> rows = pass.around.cache->rows();
+  const int length = shape_.rows / shape_.sequences;
+  bool is_wanted = false;
+  for (int i = 0; i < shape_.sequences; ++i) {
+    if (!rows[i].wants_logits) continue;
+    is_wanted = true;
+    const int64_t last = int64_t{i} * length + rows[i].count - 1;
+    pass.around.device->Copy(At(normalized_memory_) + last * shape_.hidden,
+                             At(last_memory_) + int64_t{i} * shape_.hidden,
+                             shape_.hidden * sizeof(T), pass.stream);
+  }
+  if (!is_wanted) return;
+  const LinearShape linear = {shape_.sequences, shape_.vocabulary.size(), shape_.hidden};
+  LinearForward(linear, At(last_memory_), pass.Weight(kHead), logits(), pass.stream);
+  if (shape_.logit_cap == 0) return;
+  SoftCap(int64_t{linear.rows} * linear.out, shape_.logit_cap, logits(), pass.stream);
 }
 
 template <typename T>

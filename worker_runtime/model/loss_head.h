@@ -2,7 +2,8 @@
 // logits are never held (Hsu et al. 2024, Liger Kernel, section 3.2). Where the loss is to be
 // differentiated, a chunk's logits turn into their gradients and into the head's and the norm's at
 // once, within the forward pass. The backward pass goes through the norm alone, whose gradients
-// come in the input half.
+// come in the input half. In a pass over a cache of keys and values the head makes the logits
+// behind the last token of each row instead.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,7 @@ struct LossHeadShape {
   float norm_epsilon = 0;
   float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
   size_t logits_bytes = 0;  // that one chunk may take
+  int sequences = 0;        // rows of a pass over a cache; 0: there is none
 };
 
 // The least of LossHeadShape::logits_bytes that serves the device: on the CPU part of a shared
@@ -45,9 +47,13 @@ class LossHead final : public Unit<T> {
   LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena);
 
   // The flow ends here, in Pass::input. With Pass::gradient_scale the gradients of all of it are
-  // made too.
+  // made too. Over a cache: logits().
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
+
+  // (sequences, vocabulary.size()), in the device's memory, until the next pass: this rank's, of
+  // the rows that want them.
+  T* logits() const { return At(logits_memory_); }
 
  private:
   // The tensors of one microbatch, from its forward to its backward pass.
@@ -56,6 +62,7 @@ class LossHead final : public Unit<T> {
     ArenaBlock<T> gradient;             // (rows, hidden): of the norm's output
   };
 
+  void ForwardCached(const Pass<T>& pass) const;
   absl::Status ForwardChunk(const Pass<T>& pass, int first_row, int rows,
                             const WeightGradient* head_gradient);
   CrossEntropyBuffers Buffers() const;
@@ -67,6 +74,7 @@ class LossHead final : public Unit<T> {
   const int chunk_rows_;
   const size_t workspace_bytes_;
   const ArenaBlock<T> normalized_memory_, logits_memory_;
+  const ArenaBlock<T> last_memory_;    // (sequences, hidden): what logits are made of
   const ArenaBlock<T> capped_memory_;  // the logits behind the cap, when they become their gradient
   const ArenaBlock<float> maxima_memory_, sums_memory_;
   const ArenaBlock<char> workspace_memory_;

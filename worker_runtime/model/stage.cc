@@ -45,6 +45,11 @@ class StageOf final : public Stage {
                                                       : Backward(pass, stream);
   }
   Elements activation(int slot) override { return Hidden(Activation(slot)); }
+  Elements logits() override {
+    const int columns =
+        SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank()).size();
+    return {head_->logits(), size_t{1} * shape_.batch * columns, kDTypeOf<T>};
+  }
   // As MoveGradient leaves it for the other chunk.
   Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot), 0)); }
 
@@ -109,6 +114,7 @@ class StageOf final : public Stage {
   ChunkedRows rows_;
   ContextAttention<T> attention_;
   std::map<int, Chunk> chunks_;
+  LossHead<T>* head_ = nullptr;  // of one of the chunks; null: none has it
 
   // By place behind the chunk's embedding, and slot: all chunks share them.
   std::vector<BlockShape> rooms_;  // by place: for the block of any chunk
@@ -160,7 +166,8 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
                   .cut = cut_,
                   .ropes = RopesOf(options.config),
                   .rotary_size = shape_.rotary_size,
-                  .overlaps = options.overlaps},
+                  .overlaps = options.overlaps,
+                  .cache = options.cache},
                  cp_, device, arena),
       summands_(ChunkedRows::Summands(shape_.rows(), shape_.hidden, tp_)) {
   scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
@@ -252,8 +259,11 @@ void StageOf<T>::DeclareInput(size_t place) {
 template <typename T>
 LayerAttention StageOf<T>::AttentionOf(int layer) const {
   const int window = WindowOf(options_.config, layer);
-  return {.window = window < options_.sequence_length ? window : 0,
-          .rope = window > 0 && options_.config.window_rope_theta > 0 ? 1 : 0};
+  const int longest =
+      options_.cache == nullptr ? options_.sequence_length : options_.cache->shape().context;
+  return {.window = window < longest ? window : 0,
+          .rope = window > 0 && options_.config.window_rope_theta > 0 ? 1 : 0,
+          .cached = layer};
 }
 
 // Declares what is the block's own. Like activations it lasts from the block's first forward pass
@@ -297,8 +307,8 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
       return std::make_unique<Block<T>>(
           ShapeOf(unit.layer), AttentionOf(unit.layer), RecomputeAt(place), saved_memory_[place],
           deferred_memory_[place], MakeFloat8(unit.layer), rows_.chunks());
-    case UnitKind::kHead:
-      return std::make_unique<LossHead<T>>(
+    case UnitKind::kHead: {
+      auto head = std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
                         .residual_rows = shape_.residual_rows,
                         .hidden = shape_.hidden,
@@ -306,10 +316,13 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .norm = options_.config.family->norm,
                         .norm_epsilon = shape_.norm_epsilon,
                         .logit_cap = static_cast<float>(options_.config.logit_cap),
-                        .logits_bytes = options_.logits_bytes > 0
-                                            ? options_.logits_bytes
-                                            : LossLogitsBytes(device_.kind())},
+                        .logits_bytes = options_.logits_bytes > 0 ? options_.logits_bytes
+                                                                  : LossLogitsBytes(device_.kind()),
+                        .sequences = options_.cache == nullptr ? 0 : shape_.batch},
           options_.head_slots, device_.kind(), arena_);
+      head_ = head.get();
+      return head;
+    }
   }
   CONVENE_CHECK(false);
 }
@@ -360,7 +373,8 @@ void StageOf<T>::Bind(double* losses) {
              .branch = At(branch_memory_),
              .wide = At(wide_memory_),
              .narrow = At(narrow_memory_),
-             .workspace = {At(workspace_memory_), scratch_.workspace_bytes}};
+             .workspace = {At(workspace_memory_), scratch_.workspace_bytes},
+             .cache = options_.cache};
   if (!room_.experts.is_on()) return;
   experts_ = {.ep = &ep_,
               .summands = &summands_,

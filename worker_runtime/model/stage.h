@@ -17,6 +17,7 @@
 #include "worker_runtime/model/unit.h"
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/parallel/context_cut.h"
+#include "worker_runtime/parallel/key_value_cache.h"
 #include "worker_runtime/pipeline/executor.h"
 #include "worker_runtime/shard/unit_store.h"
 
@@ -69,6 +70,10 @@ class Stage : public PipelineStage {
     int head_slots = 1;
     int activation_slots = 0;
     int gradient_slots = 1;
+    // Borrowed. Not null: the stage generates. Its rows go on with the cache's sequences, its head
+    // makes logits, and it has no backward pass. REQUIRES then: one cp rank, whole documents, rows
+    // that are not split, no 8-bit products.
+    const KeyValueCache* cache = nullptr;
   };
 
   struct Groups {
@@ -93,6 +98,10 @@ class Stage : public PipelineStage {
 
   // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;
+
+  // LossHead::logits() of the last pass over a cache, (micro_batch_size, vocabulary slice).
+  // REQUIRES: the stage has the head.
+  virtual Elements logits() = 0;
 };
 
 }  // namespace convene::worker

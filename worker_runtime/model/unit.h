@@ -15,6 +15,7 @@
 #include "worker_runtime/ops/documents.h"
 #include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_attention.h"
+#include "worker_runtime/parallel/key_value_cache.h"
 #include "worker_runtime/shard/unit_store.h"
 
 namespace convene::worker {
@@ -62,6 +63,9 @@ struct UnitSurroundings {
   T* narrow = nullptr;
   Workspace workspace;
   const ExpertSurroundings<T>* experts = nullptr;  // null: no block has experts
+  // Null in training. Else each row of a pass goes on with a sequence of the cache, and the head
+  // makes logits in place of a loss.
+  const KeyValueCache* cache = nullptr;
 };
 
 // The residual stream between two units is residual + delta. With delta null it is the residual

@@ -93,6 +93,10 @@ ContextAttention<T>::ContextAttention(const Options& options, Collective& cp, De
 
 template <typename T>
 size_t ContextAttention<T>::workspace_bytes() const {
+  if (options_.cache != nullptr) {
+    return AttentionWorkspaceBytes<T>(
+        CachedOp({}, local_.sequence_length, options_.cache->shape().context), device_.kind());
+  }
   size_t bytes = AttentionWorkspaceBytes<T>(op_, device_.kind());
   for (int owner = 0; uses(ContextMethod::kRing) && owner < cut_.size; ++owner) {
     bytes =
@@ -108,7 +112,7 @@ void ContextAttention<T>::Bind() {
     const RopeKind& rope = options_.ropes[i];
     std::vector<float> host_cosines(angles());
     std::vector<float> host_sines(angles());
-    RopeTable(cut_.sequence_length, options_.rotary_size, rope.theta, host_cosines.data(),
+    RopeTable(table_length(), options_.rotary_size, rope.theta, host_cosines.data(),
               host_sines.data(), rope.scaling);
     const size_t bytes = host_cosines.size() * sizeof(float);
     device_.Copy(host_cosines.data(), At(cosines_) + i * angles(), bytes, device_.compute());
@@ -137,6 +141,46 @@ void ContextAttention<T>::Rotate(const LayerAttention& layer, const Documents& d
 }
 
 template <typename T>
+AttentionShape ContextAttention<T>::CachedOp(const LayerAttention& layer, int count,
+                                             int keys) const {
+  AttentionShape op = OpOf(layer);
+  op.batch = 1;
+  op.sequence_length = count;
+  op.keys = keys;
+  return op;
+}
+
+// Row by row, since each has as many tokens before it as its own sequence.
+template <typename T>
+void ContextAttention<T>::CachedForward(const LayerAttention& layer, T* qkv, T* out,
+                                        float* log_sum_exp, const Workspace& workspace,
+                                        Stream& stream) const {
+  const KeyValueCache& cache = *options_.cache;
+  const int64_t table = layer.rope * angles();
+  for (int i = 0; i < local_.batch; ++i) {
+    const CachedRow& row = cache.rows()[i];
+    if (row.count == 0) continue;
+    const int64_t first = int64_t{i} * local_.sequence_length;
+    T* const tokens = qkv + first * local_.qkv_width();
+    const int32_t* const positions = cache.positions() + row.begin;
+    if (!options_.ropes.empty()) {
+      RopeApply(/*batch=*/1, row.count, local_.heads + local_.kv_heads, local_.head_size,
+                options_.rotary_size, local_.qkv_width(), At(cosines_) + table, At(sines_) + table,
+                positions, /*document_begin=*/nullptr, /*inverse=*/false, tokens, stream);
+    }
+    T* const keys = cache.Tokens<T>(layer.cached, row.sequence);
+    CopyRows(row.count, key_width(), tokens + query_width(), local_.qkv_width(),
+             keys + int64_t{row.begin} * key_width(), key_width(), stream);
+    QueriesKeysValues<const T> in = {.queries = {tokens, 0, local_.qkv_width()}};
+    SetKeys<const T>(keys, cache.shape().context, key_width(), in);
+    AttentionForward(CachedOp(layer, row.count, row.begin + row.count), Documents(),
+                     {.queries = positions, .keys = cache.positions()}, in,
+                     out + first * query_width(), log_sum_exp + first * local_.heads, workspace,
+                     stream);
+  }
+}
+
+template <typename T>
 void ContextAttention<T>::PackKeys(const T* qkv, T* keys, Stream& stream) const {
   CopyRows(rows(), key_width(), qkv + query_width(), local_.qkv_width(), keys, key_width(), stream);
 }
@@ -145,6 +189,10 @@ template <typename T>
 absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Documents& documents,
                                           T* qkv, T* out, float* log_sum_exp,
                                           const Workspace& workspace, Stream& stream) {
+  if (options_.cache != nullptr) {
+    CachedForward(layer, qkv, out, log_sum_exp, workspace, stream);
+    return absl::OkStatus();
+  }
   const bool exchanges = uses(ContextMethod::kUlysses);
   if (exchanges) CONVENE_RETURN_IF_ERROR(ToHeads(/*with_keys=*/true, qkv, qkv, stream));
   Rotate(layer, documents, /*inverse=*/false, qkv, stream);

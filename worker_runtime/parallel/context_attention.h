@@ -7,7 +7,8 @@
 //              which reduces their gradients to the ranks that have the keys
 //   ulysses    all-to-all: all tokens of some heads on every rank, plain attention, and back
 //
-// A group of one is the plain op, and nothing else.
+// A group of one is the plain op, and nothing else. With a cache of keys and values, which only a
+// group of one may have, each row goes on with a sequence that has tokens already.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/parallel/context_cut.h"
+#include "worker_runtime/parallel/key_value_cache.h"
 
 namespace convene::worker {
 
@@ -32,6 +34,7 @@ AttentionShape ContextAttentionShape(const ContextCut& cut, AttentionShape local
 struct LayerAttention {
   int window = 0;  // AttentionShape::window
   int rope = 0;    // of ContextAttention::Options::ropes
+  int cached = 0;  // the layer's number in the cache
 };
 
 struct RopeKind {
@@ -49,6 +52,9 @@ class ContextAttention {
     std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
     int rotary_size = 0;          // so many elements of a head are turned, from the first on
     bool overlaps = true;         // a ring's messages travel beside the arithmetic
+    // Borrowed. Not null: Forward goes on with the sequences of the cache's rows, and there is no
+    // Backward. REQUIRES then: the cut has one rank, and no row holds several documents.
+    const KeyValueCache* cache = nullptr;
   };
 
   // Declares tables and scratch. Borrows all references.
@@ -84,7 +90,11 @@ class ContextAttention {
   const int32_t* Positions(int owner) const;
   void Rotate(const LayerAttention& layer, const Documents& documents, bool inverse, T* qkv,
               Stream& stream) const;
-  int64_t angles() const { return int64_t{cut_.sequence_length} * options_.rotary_size / 2; }
+  // Positions that the tables have.
+  int table_length() const {
+    return options_.cache == nullptr ? cut_.sequence_length : options_.cache->shape().context;
+  }
+  int64_t angles() const { return int64_t{table_length()} * options_.rotary_size / 2; }
   void PackKeys(const T* qkv, T* keys, Stream& stream) const;
 
   // All tokens' heads of this rank from all heads of its tokens, and back; in place is fine.
@@ -114,6 +124,10 @@ class ContextAttention {
     op.window = layer.window;
     return op;
   }
+  // The attention of `count` tokens of one row to the tokens that their sequence has with them.
+  AttentionShape CachedOp(const LayerAttention& layer, int count, int keys) const;
+  void CachedForward(const LayerAttention& layer, T* qkv, T* out, float* log_sum_exp,
+                     const Workspace& workspace, Stream& stream) const;
   // The tokens that meet at a step of a ring, and the shape of their attention. Rows that are
   // packed always meet as a whole.
   struct Meeting {

@@ -1,0 +1,41 @@
+// Goes on with many prompts: as many at once as the model has sequences, and the next prompt begins
+// as soon as one ends.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/inference/language_model.h"
+#include "worker_runtime/inference/sampler.h"
+
+namespace convene::worker {
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int max_new_tokens = 0;
+  std::vector<int32_t> end_tokens;  // each of them ends a sequence, as its last token
+  uint64_t first_sequence = 0;      // the first prompt's number, for SamplingNumber
+};
+
+// Why a sequence has ended.
+enum class SequenceEnd { kNotYet, kEndToken, kLength, kStopped };
+
+// A token that a prompt has got. Returns false where the sequence is to stop; `end` is then
+// kNotYet, and no token of it comes any more.
+using TokenSink =
+    absl::FunctionRef<absl::StatusOr<bool>(int prompt, int32_t token, SequenceEnd end)>;
+
+// `sink` is called for each token, in the order of a sequence's tokens. Tokens are a function of
+// the prompt, its number and the options, as far as the model's logits are. A sequence that fills
+// the context ends with kLength.
+//
+// InvalidArgument: a prompt has no token, or no room in the context behind it. Internal: the logits
+// are no numbers. Errors else: the model's, and the sink's.
+absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
+                      const GenerateOptions& options, TokenSink sink);
+
+}  // namespace convene::worker

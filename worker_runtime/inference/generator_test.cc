@@ -1,0 +1,195 @@
+// Generation is the same on each layout, and whatever is generated beside a sequence.
+#include "worker_runtime/inference/generator.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/inference/testing/weights_source.h"
+#include "worker_runtime/testing/places.h"
+
+namespace convene::worker {
+namespace {
+
+using Texts = std::vector<std::vector<int32_t>>;
+
+constexpr int kContext = 40;
+
+ModelConfig Small() {
+  return {.layers = 2,
+          .hidden_size = 16,
+          .ffn_size = 32,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_size = 4,
+          .vocabulary_size = 32,
+          .initializer_range = 0.5,
+          .sliding_window = 6};
+}
+
+// Lengths 1, 4, 7, ...
+Texts Prompts(int count) {
+  Texts prompts(count);
+  for (int i = 0; i < count; ++i) {
+    for (int t = 0; t < 3 * i + 1; ++t) prompts[i].push_back((7 * i + 5 * t + 3) % 32);
+  }
+  return prompts;
+}
+
+struct Run {
+  DType dtype = DType::kFloat32;
+  int sequences = 2;
+  int prompt_tokens = 6;
+  Texts prompts = Prompts(4);
+  GenerateOptions generate = {.max_new_tokens = 10};
+};
+
+absl::StatusOr<Texts> Generated(const Run& run, testing::Place& place) {
+  CONVENE_ASSIGN_OR_RETURN(
+      const auto model,
+      LanguageModel::Make({.config = Small(),
+                           .dtype = run.dtype,
+                           .sequences = run.sequences,
+                           .context = kContext,
+                           .prompt_tokens = run.prompt_tokens},
+                          testing::InitialWeights(Small()), place.communicators, *place.device));
+  Texts texts(run.prompts.size());
+  CONVENE_RETURN_IF_ERROR(
+      Generate(*model, run.prompts, run.generate,
+               [&](int prompt, int32_t token, SequenceEnd) -> absl::StatusOr<bool> {
+                 texts[prompt].push_back(token);
+                 return true;
+               }));
+  return texts;
+}
+
+// On one rank.
+Texts Generated(const Run& run) {
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  auto texts = Generated(run, (**places)[0]);
+  REQUIRE_OK(texts.status());
+  return *texts;
+}
+
+GenerateOptions Sampled(double temperature) {
+  return {.sampling = {.temperature = temperature, .top_p = 0.95, .seed = 11},
+          .max_new_tokens = 10};
+}
+
+TEST_CASE("Two tensor-parallel ranks choose the tokens of one") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  for (const GenerateOptions& generate : {GenerateOptions{.max_new_tokens = 10}, Sampled(1)}) {
+    const Texts expected = Generated({.generate = generate});
+    auto places = testing::Places::Make({.tp = 2});
+    REQUIRE_OK(places.status());
+    Texts texts[2];
+    const auto statuses = (*places)->OnEveryRank([&](int rank) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(texts[rank], Generated({.generate = generate}, (**places)[rank]));
+      return absl::OkStatus();
+    });
+    for (const absl::Status& status : statuses) REQUIRE_OK(status);
+    CHECK(texts[0] == expected);
+    CHECK(texts[1] == expected);
+  }
+}
+
+TEST_CASE("A sequence's tokens depend neither on the batch nor on how its prompt is cut") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const GenerateOptions& generate : {GenerateOptions{.max_new_tokens = 10}, Sampled(1)}) {
+    const Texts expected = Generated({.sequences = 1, .prompt_tokens = 32, .generate = generate});
+    CHECK(Generated({.sequences = 3, .prompt_tokens = 3, .generate = generate}) == expected);
+    CHECK(Generated({.sequences = 5, .prompt_tokens = 2, .generate = generate}) == expected);
+    // A prompt alone, under its own number.
+    GenerateOptions third = generate;
+    third.first_sequence = 2;
+    CHECK(Generated({.prompts = {Prompts(4)[2]}, .generate = third})[0] == expected[2]);
+  }
+}
+
+TEST_CASE("Another seed, and another sequence, have other tokens") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  Run run = {.prompts = {{3}, {3}}, .generate = Sampled(2)};
+  const Texts texts = Generated(run);
+  CHECK(texts[0] != texts[1]);
+  run.generate.sampling.seed = 12;
+  CHECK(Generated(run)[0] != texts[0]);
+}
+
+TEST_CASE("In bf16 the model generates as well") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const Texts expected = Generated({});
+  const Texts texts = Generated({.dtype = DType::kBFloat16});
+  int equal = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    REQUIRE(texts[i].size() == expected[i].size());
+    equal += texts[i][0] == expected[i][0] ? 1 : 0;
+  }
+  CHECK(equal >= 3);  // the first tokens are far enough from their rivals
+}
+
+TEST_CASE("A sequence ends with an end token, its sink's word, or a full context") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const Texts all = Generated({});
+  Run run;
+  run.generate.end_tokens = {31, all[1][4]};
+  const Texts ended = Generated(run);
+  for (size_t i = 0; i < all.size(); ++i) {
+    size_t length = 0;
+    while (length < all[i].size()) {
+      const int32_t token = all[i][length++];
+      if (token == 31 || token == all[1][4]) break;
+    }
+    CHECK(ended[i] == std::vector<int32_t>(all[i].begin(), all[i].begin() + length));
+  }
+
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  const auto model = LanguageModel::Make({.config = Small(), .sequences = 2, .context = kContext},
+                                         testing::InitialWeights(Small()),
+                                         (**places)[0].communicators, *(**places)[0].device);
+  REQUIRE_OK(model.status());
+  const std::vector<int32_t> long_prompt(kContext - 3, 5);
+  int tokens[2] = {};
+  SequenceEnd ends[2] = {};
+  REQUIRE_OK(Generate(**model, {long_prompt, {7}}, {.max_new_tokens = 10},
+                      [&](int prompt, int32_t, SequenceEnd end) -> absl::StatusOr<bool> {
+                        ++tokens[prompt];
+                        ends[prompt] = end;
+                        return prompt == 0 || tokens[prompt] < 2;
+                      }));
+  CHECK(tokens[0] == 3);
+  CHECK(ends[0] == SequenceEnd::kLength);
+  CHECK(tokens[1] == 2);
+  CHECK(ends[1] == SequenceEnd::kNotYet);
+
+  const auto nothing = [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; };
+  CHECK_STATUS(
+      Generate(**model, {std::vector<int32_t>(kContext, 5)}, {.max_new_tokens = 1}, nothing),
+      absl::StatusCode::kInvalidArgument,
+      "prompt 1 of 1 has 40 tokens, and the context has room for 40 with the answer");
+  CHECK_STATUS(Generate(**model, {{1}, {}}, {.max_new_tokens = 1}, nothing),
+               absl::StatusCode::kInvalidArgument, "prompt 2 of 2 has no token");
+}
+
+TEST_CASE("Weights that are no numbers are an error") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  const auto source = testing::WeightsSource(Small(), [](const ParameterSlice& slice) {
+    return std::vector<float>(slice.count(), std::numeric_limits<float>::quiet_NaN());
+  });
+  const auto model = LanguageModel::Make({.config = Small(), .context = kContext}, source,
+                                         (**places)[0].communicators, *(**places)[0].device);
+  REQUIRE_OK(model.status());
+  CHECK_STATUS(Generate(**model, {{1}}, {.max_new_tokens = 1},
+                        [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }),
+               absl::StatusCode::kInternal, "logits are not numbers");
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,70 @@
+// The keys and values of the tokens that some sequences have so far, for passes that go on with
+// these sequences: each layer's attention puts the new tokens' behind the earlier ones, and attends
+// to all of them (ContextAttention).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "tools/base/check.h"
+#include "worker_runtime/device/arena.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/device/dtype.h"
+
+namespace convene::worker {
+
+// The share of one row of a pass in one sequence.
+struct CachedRow {
+  int sequence = 0;           // of the cache
+  int begin = 0;              // so many tokens the sequence has so far
+  int count = 0;              // so many first tokens of the row go on with it; 0: the row has none
+  bool wants_logits = false;  // those behind the last of these tokens
+};
+
+// Not thread-safe. All memory comes from the arena that was planned with it.
+class KeyValueCache {
+ public:
+  struct Shape {
+    int layers = 0;
+    int sequences = 0;
+    int context = 0;  // the most tokens of a sequence
+    int width = 0;    // elements of one token's keys and values on this rank
+    DType dtype = DType::kFloat32;
+
+    // Of one layer and sequence.
+    size_t bytes() const { return size_t{1} * context * width * SizeOf(dtype); }
+  };
+
+  KeyValueCache(const Shape& shape, Arena& arena);
+
+  // Call it once the arena is built.
+  void Bind(Device& device);
+
+  const Shape& shape() const { return shape_; }
+
+  // One for each row of the passes that are queued from now on. REQUIRES: no two rows with tokens
+  // have the same sequence, and each one's tokens fit in the context.
+  void SetRows(std::vector<CachedRow> rows);
+  absl::Span<const CachedRow> rows() const { return rows_; }
+
+  // 0, 1, 2, ... up to the context, in the device's memory.
+  const int32_t* positions() const { return At(positions_); }
+
+  // (context, width): of each token all key heads, then all value heads.
+  template <typename T>
+  T* Tokens(int layer, int sequence) const {
+    CONVENE_CHECK(kDTypeOf<T> == shape_.dtype);
+    const size_t place = static_cast<size_t>(layer) * shape_.sequences + sequence;
+    return reinterpret_cast<T*>(At(memory_) + place * shape_.bytes());
+  }
+
+ private:
+  const Shape shape_;
+  const ArenaBlock<char> memory_;
+  const ArenaBlock<int32_t> positions_;
+  std::vector<CachedRow> rows_;
+};
+
+}  // namespace convene::worker
