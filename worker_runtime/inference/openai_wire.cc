@@ -1,0 +1,341 @@
+#include "worker_runtime/inference/openai_wire.h"
+
+#include <rapidjson/stringbuffer.h>
+#include <rapidjson/writer.h>
+
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+
+namespace convene::worker {
+namespace {
+
+using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
+
+constexpr int kMostPrompts = 256;
+constexpr int kMostChoices = 64;
+constexpr int kMostStops = 16;
+// Members that would change the answer, and values of theirs that would not.
+constexpr const char* kLacking[] = {"logprobs",         "top_logprobs",      "echo",   "logit_bias",
+                                    "presence_penalty", "frequency_penalty", "suffix", "functions",
+                                    "response_format",  "guided_json"};
+
+absl::Status Wrong(absl::string_view name, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not ", wanted));
+}
+
+// Whether the value says that the feature is off.
+bool IsOff(const rapidjson::Value& value) {
+  if (value.IsNull() || value.IsFalse()) return true;
+  if (value.IsNumber()) return value.GetDouble() == 0;
+  if (value.IsObject() && value.HasMember("type")) {  // response_format
+    return value["type"].IsString() && TextOf(value["type"]) == "text";
+  }
+  return (value.IsObject() && value.ObjectEmpty()) || (value.IsString() && TextOf(value).empty());
+}
+
+// The members of a request.
+class Members {
+ public:
+  explicit Members(const JsonNode& root) : root_(root) {}
+
+  absl::Status Read(const char* name, double least, double most, double* number) const {
+    const std::optional<JsonNode> node = root_.Find(name);
+    if (!node.has_value()) return absl::OkStatus();
+    const std::string wanted = absl::StrCat("a number from ", least, " to ", most);
+    if (!node->value().IsNumber()) return Wrong(name, wanted);
+    *number = node->value().GetDouble();
+    return *number >= least && *number <= most ? absl::OkStatus() : Wrong(name, wanted);
+  }
+  absl::Status Read(const char* name, int least, int most, int* number) const {
+    const std::optional<JsonNode> node = root_.Find(name);
+    if (!node.has_value()) return absl::OkStatus();
+    const std::string wanted = absl::StrCat("a whole number from ", least, " to ", most);
+    if (!node->value().IsInt()) return Wrong(name, wanted);
+    *number = node->value().GetInt();
+    return *number >= least && *number <= most ? absl::OkStatus() : Wrong(name, wanted);
+  }
+  absl::Status Read(const char* name, bool* flag) const {
+    const std::optional<JsonNode> node = root_.Find(name);
+    if (!node.has_value()) return absl::OkStatus();
+    if (!node->value().IsBool()) return Wrong(name, "true or false");
+    *flag = node->value().GetBool();
+    return absl::OkStatus();
+  }
+  std::optional<JsonNode> Find(const char* name) const { return root_.Find(name); }
+
+ private:
+  const JsonNode& root_;
+};
+
+absl::StatusOr<std::vector<int32_t>> IdsOf(const rapidjson::Value& list) {
+  std::vector<int32_t> ids;
+  for (const auto& id : list.GetArray()) {
+    if (!id.IsInt() || id.GetInt() < 0) return Wrong("prompt", "a text, ids, or a list of these");
+    ids.push_back(id.GetInt());
+  }
+  return ids;
+}
+
+// One text, a list of ids, or a list of texts or of lists of ids.
+absl::Status ReadPrompts(const Members& members, CompletionRequest* request) {
+  const std::optional<JsonNode> node = members.Find("prompt");
+  if (!node.has_value()) return absl::InvalidArgumentError("\"prompt\" is missing");
+  const rapidjson::Value& value = node->value();
+  if (value.IsString()) {
+    request->prompts.emplace_back(std::string(TextOf(value)));
+    return absl::OkStatus();
+  }
+  if (!value.IsArray() || value.Empty()) return Wrong("prompt", "a text, ids, or a list of these");
+  if (value[0].IsNumber()) {
+    CONVENE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, IdsOf(value));
+    request->prompts.emplace_back(std::move(ids));
+    return absl::OkStatus();
+  }
+  if (value.Size() > kMostPrompts) {
+    return Wrong("prompt", absl::StrCat("a list of at most ", kMostPrompts, " prompts"));
+  }
+  for (const auto& prompt : value.GetArray()) {
+    if (prompt.IsString()) {
+      request->prompts.emplace_back(std::string(TextOf(prompt)));
+    } else if (prompt.IsArray()) {
+      CONVENE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, IdsOf(prompt));
+      request->prompts.emplace_back(std::move(ids));
+    } else {
+      return Wrong("prompt", "a text, ids, or a list of these");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStops(const Members& members, std::vector<std::string>* stop) {
+  const std::optional<JsonNode> node = members.Find("stop");
+  if (!node.has_value()) return absl::OkStatus();
+  const auto add = [stop](const rapidjson::Value& value) {
+    if (!value.IsString() || value.GetStringLength() == 0 || stop->size() == kMostStops) {
+      return Wrong("stop", absl::StrCat("a text, or a list of up to ", kMostStops, " texts"));
+    }
+    stop->emplace_back(TextOf(value));
+    return absl::OkStatus();
+  };
+  if (!node->value().IsArray()) return add(node->value());
+  for (const auto& text : node->value().GetArray()) CONVENE_RETURN_IF_ERROR(add(text));
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const Members& members, SamplingOptions* sampling) {
+  constexpr double kMost = 1e6;
+  sampling->temperature = 1;  // as theirs
+  CONVENE_RETURN_IF_ERROR(members.Read("temperature", 0.0, kMost, &sampling->temperature));
+  CONVENE_RETURN_IF_ERROR(members.Read("top_p", 0.0, 1.0, &sampling->top_p));
+  // Not OpenAI's; as vLLM and llama.cpp spell them.
+  CONVENE_RETURN_IF_ERROR(
+      members.Read("top_k", -1, std::numeric_limits<int>::max(), &sampling->top_k));
+  sampling->top_k = std::max(0, sampling->top_k);
+  CONVENE_RETURN_IF_ERROR(members.Read("min_p", 0.0, 1.0, &sampling->min_p));
+  CONVENE_RETURN_IF_ERROR(
+      members.Read("repetition_penalty", 0.0, kMost, &sampling->repetition_penalty));
+  const std::optional<JsonNode> seed = members.Find("seed");
+  if (!seed.has_value()) return absl::OkStatus();
+  if (!seed->value().IsInt64()) return Wrong("seed", "a whole number");
+  sampling->seed = static_cast<uint64_t>(seed->value().GetInt64());
+  return absl::OkStatus();
+}
+
+void Write(JsonWriter& json, const char* key, absl::string_view text) {
+  json.Key(key);
+  json.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
+}
+void Write(JsonWriter& json, const char* key, int64_t number) {
+  json.Key(key);
+  json.Int64(number);
+}
+
+void WriteHead(JsonWriter& json, const AnswerHead& head, bool is_chunk) {
+  Write(json, "id", head.id);
+  const char* const chat = is_chunk ? "chat.completion.chunk" : "chat.completion";
+  Write(json, "object", absl::string_view(head.is_chat ? chat : "text_completion"));
+  Write(json, "created", head.created);
+  Write(json, "model", head.model);
+}
+
+// `holder`: of a chat's text.
+void WriteChoice(JsonWriter& json, const AnswerHead& head, int index, const Choice& choice,
+                 const char* holder, bool has_role) {
+  json.StartObject();
+  Write(json, "index", int64_t{index});
+  if (head.is_chat) {
+    json.Key(holder);
+    json.StartObject();
+    if (has_role) Write(json, "role", absl::string_view("assistant"));
+    Write(json, "content", choice.text);
+    json.EndObject();
+  } else {
+    Write(json, "text", choice.text);
+  }
+  json.Key("logprobs");
+  json.Null();
+  if (choice.finish_reason.empty()) {
+    json.Key("finish_reason");
+    json.Null();
+  } else {
+    Write(json, "finish_reason", choice.finish_reason);
+  }
+  json.EndObject();
+}
+
+void WriteUsage(JsonWriter& json, const Usage& usage) {
+  json.Key("usage");
+  json.StartObject();
+  Write(json, "prompt_tokens", usage.prompt_tokens);
+  Write(json, "completion_tokens", usage.completion_tokens);
+  Write(json, "total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  json.EndObject();
+}
+
+std::string Event(const rapidjson::StringBuffer& buffer) {
+  return absl::StrCat("data: ", absl::string_view(buffer.GetString(), buffer.GetSize()), "\n\n");
+}
+
+}  // namespace
+
+absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body, bool is_chat,
+                                                         uint64_t default_seed) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Parse(body));
+  const JsonNode root = document.root();
+  if (!root.value().IsObject()) return absl::InvalidArgumentError("the request is no JSON object");
+  const Members members(root);
+  for (const char* const name : kLacking) {
+    const std::optional<JsonNode> node = members.Find(name);
+    if (!node.has_value() || IsOff(node->value())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is not served here: leave it out"));
+  }
+  CompletionRequest request;
+  request.is_chat = is_chat;
+  if (is_chat) {
+    if (!members.Find("messages").has_value()) {
+      return absl::InvalidArgumentError("\"messages\" is missing");
+    }
+    request.prompts.emplace_back(std::string(body));
+  } else {
+    CONVENE_RETURN_IF_ERROR(ReadPrompts(members, &request));
+    request.max_tokens = 16;  // as theirs
+  }
+  constexpr int kMostTokens = 1 << 24;
+  for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
+    CONVENE_RETURN_IF_ERROR(members.Read(name, 1, kMostTokens, &request.max_tokens));
+  }
+  CONVENE_RETURN_IF_ERROR(members.Read("n", 1, kMostChoices, &request.choices));
+  int best_of = request.choices;
+  CONVENE_RETURN_IF_ERROR(members.Read("best_of", request.choices, request.choices, &best_of));
+  request.sampling.seed = default_seed;
+  CONVENE_RETURN_IF_ERROR(ReadSampling(members, &request.sampling));
+  CONVENE_RETURN_IF_ERROR(ReadStops(members, &request.stop));
+  CONVENE_RETURN_IF_ERROR(members.Read("stream", &request.streams));
+  if (const std::optional<JsonNode> options = members.Find("stream_options")) {
+    CONVENE_RETURN_IF_ERROR(Members(*options).Read("include_usage", &request.streams_usage));
+  }
+  return request;
+}
+
+std::string CompletionJson(const AnswerHead& head, const std::vector<Choice>& choices,
+                           const Usage& usage) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter json(buffer);
+  json.StartObject();
+  WriteHead(json, head, /*is_chunk=*/false);
+  json.Key("choices");
+  json.StartArray();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    WriteChoice(json, head, static_cast<int>(i), choices[i], "message", /*has_role=*/true);
+  }
+  json.EndArray();
+  WriteUsage(json, usage);
+  json.EndObject();
+  return {buffer.GetString(), buffer.GetSize()};
+}
+
+std::string ChunkEvent(const AnswerHead& head, int index, const Choice& part, bool is_first) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter json(buffer);
+  json.StartObject();
+  WriteHead(json, head, /*is_chunk=*/true);
+  json.Key("choices");
+  json.StartArray();
+  WriteChoice(json, head, index, part, "delta", is_first);
+  json.EndArray();
+  json.EndObject();
+  return Event(buffer);
+}
+
+std::string UsageEvent(const AnswerHead& head, const Usage& usage) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter json(buffer);
+  json.StartObject();
+  WriteHead(json, head, /*is_chunk=*/true);
+  json.Key("choices");
+  json.StartArray();
+  json.EndArray();
+  WriteUsage(json, usage);
+  json.EndObject();
+  return Event(buffer);
+}
+
+int HttpStatusOf(const absl::Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+std::string ErrorJson(const absl::Status& error) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter json(buffer);
+  json.StartObject();
+  json.Key("error");
+  json.StartObject();
+  Write(json, "message", error.message());
+  Write(json, "type",
+        absl::string_view(HttpStatusOf(error) < 500 ? "invalid_request_error" : "server_error"));
+  for (const char* const name : {"param", "code"}) {
+    json.Key(name);
+    json.Null();
+  }
+  json.EndObject();
+  json.EndObject();
+  return {buffer.GetString(), buffer.GetSize()};
+}
+
+std::string ModelsJson(const std::string& model, int64_t created) {
+  rapidjson::StringBuffer buffer;
+  JsonWriter json(buffer);
+  json.StartObject();
+  Write(json, "object", absl::string_view("list"));
+  json.Key("data");
+  json.StartArray();
+  json.StartObject();
+  Write(json, "id", model);
+  Write(json, "object", absl::string_view("model"));
+  Write(json, "created", created);
+  Write(json, "owned_by", absl::string_view("convene"));
+  json.EndObject();
+  json.EndArray();
+  json.EndObject();
+  return {buffer.GetString(), buffer.GetSize()};
+}
+
+}  // namespace convene::worker

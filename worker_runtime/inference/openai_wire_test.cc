@@ -1,0 +1,117 @@
+#include "worker_runtime/inference/openai_wire.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::worker {
+namespace {
+
+CompletionRequest Parse(const std::string& body, bool is_chat = false) {
+  const auto request = ParseCompletionRequest(body, is_chat, 7);
+  REQUIRE_OK(request.status());
+  return *request;
+}
+
+TEST_CASE("a prompt is a text, ids, or a list of these") {
+  using Ids = std::vector<int32_t>;
+  CHECK(std::get<std::string>(Parse(R"({"prompt": "a"})").prompts.at(0)) == "a");
+  CHECK(std::get<Ids>(Parse(R"({"prompt": [3, 4]})").prompts.at(0)) == Ids{3, 4});
+  const CompletionRequest texts = Parse(R"({"prompt": ["a", "b"]})");
+  REQUIRE(texts.prompts.size() == 2);
+  CHECK(std::get<std::string>(texts.prompts[1]) == "b");
+  const CompletionRequest lists = Parse(R"({"prompt": [[1], [2, 3]]})");
+  REQUIRE(lists.prompts.size() == 2);
+  CHECK(std::get<Ids>(lists.prompts[1]) == Ids{2, 3});
+}
+
+TEST_CASE("what a request leaves out is as OpenAI has it") {
+  const CompletionRequest text = Parse(R"({"prompt": "a", "model": "any", "unknown": {}})");
+  CHECK(text.max_tokens == 16);
+  CHECK(text.sampling.temperature == 1);
+  CHECK(text.sampling.top_p == 1);
+  CHECK(text.sampling.top_k == 0);
+  CHECK(text.sampling.seed == 7);
+  CHECK(text.choices == 1);
+  CHECK_FALSE(text.streams);
+  const CompletionRequest chat = Parse(R"({"messages": []})", true);
+  CHECK(chat.max_tokens == 0);
+  CHECK(std::get<std::string>(chat.prompts.at(0)) == R"({"messages": []})");
+}
+
+TEST_CASE("what a request says is taken") {
+  const CompletionRequest request = Parse(
+      R"({"prompt": "a", "max_tokens": 3, "n": 2, "temperature": 0, "top_p": 0.5, "top_k": 4, "min_p": 0.1,
+          "repetition_penalty": 1.5, "seed": -1, "stop": ["x", "y"], "stream": true, "logprobs": null, "echo": false,
+          "presence_penalty": 0, "logit_bias": {}, "response_format": {"type": "text"}, "best_of": 2,
+          "stream_options": {"include_usage": true}})");
+  CHECK(request.max_tokens == 3);
+  CHECK(request.choices == 2);
+  CHECK(request.sampling.temperature == 0);
+  CHECK(request.sampling.top_p == 0.5);
+  CHECK(request.sampling.top_k == 4);
+  CHECK(request.sampling.min_p == 0.1);
+  CHECK(request.sampling.repetition_penalty == 1.5);
+  CHECK(request.sampling.seed == ~uint64_t{0});
+  CHECK(request.stop == std::vector<std::string>{"x", "y"});
+  CHECK(request.streams);
+  CHECK(request.streams_usage);
+  CHECK(Parse(R"({"messages": [], "max_completion_tokens": 5, "stop": "z"})", true).max_tokens ==
+        5);
+  CHECK(Parse(R"({"prompt": "a", "stop": null, "seed": null, "top_k": -1})").sampling.seed == 7);
+}
+
+TEST_CASE("a request that cannot be answered as it is meant is refused by the member's name") {
+  const auto refuse = [](const std::string& body, const char* why, bool is_chat = false) {
+    CHECK_STATUS(ParseCompletionRequest(body, is_chat, 0), absl::StatusCode::kInvalidArgument, why);
+  };
+  refuse("", "");
+  refuse("[]", "no JSON object");
+  refuse("{}", "\"prompt\" is missing");
+  refuse("{}", "\"messages\" is missing", true);
+  for (const char* const prompt : {"5", "[]", "[1.5]", "[-1]", "[\"a\", 5]", "[[\"a\"]]", "{}"}) {
+    refuse(std::string("{\"prompt\": ") + prompt + "}", "\"prompt\" is not a text, ids");
+  }
+  refuse(R"({"prompt": "a", "n": 0})", "\"n\" is not a whole number from 1 to 64");
+  refuse(R"({"prompt": "a", "n": 2, "best_of": 3})",
+         "\"best_of\" is not a whole number from 2 to 2");
+  refuse(R"({"prompt": "a", "temperature": -1})", "\"temperature\" is not a number from 0");
+  refuse(R"({"prompt": "a", "stop": [""]})", "\"stop\" is not a text");
+  refuse(R"({"prompt": "a", "stream": 1})", "\"stream\" is not true or false");
+  refuse(R"({"prompt": "a", "seed": 1.5})", "\"seed\" is not a whole number");
+  refuse(R"({"prompt": "a", "logprobs": 1})", "\"logprobs\" is not served here");
+  refuse(R"({"prompt": "a", "logit_bias": {"5": 1}})", "\"logit_bias\" is not served here");
+  refuse(R"({"messages": [], "response_format": {"type": "json_object"}})",
+         "\"response_format\" is not served here", true);
+}
+
+TEST_CASE("answers have the members that clients read") {
+  const AnswerHead text = {.id = "cmpl-1", .created = 5, .model = "m\""};
+  CHECK(CompletionJson(text, {{"a\n", "stop"}, {"b", "length"}}, {3, 4}) ==
+        R"({"id":"cmpl-1","object":"text_completion","created":5,"model":"m\"","choices":[)"
+        R"({"index":0,"text":"a\n","logprobs":null,"finish_reason":"stop"},)"
+        R"({"index":1,"text":"b","logprobs":null,"finish_reason":"length"}],)"
+        R"("usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}})");
+  const AnswerHead chat = {.is_chat = true, .id = "c", .created = 5, .model = "m"};
+  CHECK(CompletionJson(chat, {{"a", "stop"}}, {}) ==
+        R"({"id":"c","object":"chat.completion","created":5,"model":"m","choices":[)"
+        R"({"index":0,"message":{"role":"assistant","content":"a"},"logprobs":null,)"
+        R"("finish_reason":"stop"}],)"
+        R"("usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}})");
+  CHECK(ChunkEvent(chat, 1, {"a", ""}, true) ==
+        "data: "
+        R"({"id":"c","object":"chat.completion.chunk","created":5,"model":"m","choices":[)"
+        R"({"index":1,"delta":{"role":"assistant","content":"a"},"logprobs":null,)"
+        R"("finish_reason":null}]})"
+        "\n\n");
+  CHECK(ErrorJson(absl::InvalidArgumentError("no")) ==
+        R"({"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}})");
+  CHECK(HttpStatusOf(absl::InternalError("x")) == 500);
+  CHECK(HttpStatusOf(absl::CancelledError("x")) == 503);
+}
+
+}  // namespace
+}  // namespace convene::worker
