@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "launcher/data/data_command.h"
+#include "launcher/generate_command.h"
 #include "launcher/launch/launch_command.h"
 #include "launcher/launch/launched_command.h"
 #include "rendezvous/server/serve.h"
@@ -95,7 +96,8 @@ Program ProgramCalled(const std::string& name) {
       "convene starts a distributed training job on this node and keeps it running. Under the "
       "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
       "run`; under the name `convened` it is `convene serve`.",
-      {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(), LaunchedRow()}};
+      {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(), GenerateRow(),
+       LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

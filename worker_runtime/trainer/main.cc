@@ -18,6 +18,7 @@
 #include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/contract/names.h"
+#include "worker_runtime/inference/generate_command.h"
 #include "worker_runtime/ops/cpu/team_watch.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/load_options.h"
@@ -83,6 +84,18 @@ int Main(const std::vector<std::string>& arguments) {
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
 }
 
+// The first word makes of the trainer another program, which no agent starts.
+bool IsGeneration(int argc, char** argv) {
+  return argc > 1 && std::string(argv[1]) == "generate";
+}
+
+int MainOfGeneration(const std::vector<std::string>& arguments) {
+  const auto code = GenerateCommand(arguments);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "convene generate: %s\n", std::string(code.status().message()).c_str());
+  return Code(ExitCodeForStatus(code.status()));
+}
+
 // The OpenMP library read its environment when this program was loaded. Where that has to be
 // another one (OpenMpSettings), this program is loaded once more. Where that fails it goes on as it
 // is.
@@ -102,6 +115,11 @@ void StartAgainWithOpenMpSettings(char** argv) {
 
 int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
+  if (convene::worker::IsGeneration(argc, argv)) {
+    return convene::ExitCodeOfMain("convene generate", [&] {
+      return convene::worker::MainOfGeneration(std::vector<std::string>(argv + 2, argv + argc));
+    });
+  }
   // The trainer may share its CPUs with other processes.
   convene::worker::cpu::watches_teams = true;
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must

@@ -1,0 +1,66 @@
+#include "launcher/generate_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "launcher/command.h"
+#include "launcher/flags.h"
+#include "tools/base/environment.h"
+#include "tools/base/flag_reader.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/inference/generate_flags.h"
+
+namespace convene::launcher {
+namespace {
+
+using Given = std::vector<std::pair<std::string, std::string>>;
+
+absl::StatusOr<int> BecomeTrainer(const Given& flags, const std::vector<std::string>& switches) {
+  RunFlags run;
+  run.command = {"convene-train"};
+  CONVENE_ASSIGN_OR_RETURN(
+      std::vector<std::string> words,
+      ResolveCommand(run, ProcessEnvironment(), OwnDirectory(), CalledDirectory()));
+  words.push_back("generate");
+  for (const auto& [name, value] : flags) {
+    const bool is_switch = std::find(switches.begin(), switches.end(), name) != switches.end();
+    words.push_back(is_switch ? absl::StrCat("--", name) : absl::StrCat("--", name, "=", value));
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  return absl::NotFoundError(
+      absl::StrCat("the program ", words[0], " cannot be started (", std::strerror(errno),
+                   "): it generates, and belongs beside this program or into a directory of PATH"));
+}
+
+}  // namespace
+
+Command GenerateRow() {
+  const auto add_flags = [](FlagReader* reader) -> Action {
+    const auto flags = std::make_shared<worker::GenerateFlags>();
+    const auto given = std::make_shared<Given>();
+    const auto switches = std::make_shared<std::vector<std::string>>();
+    worker::AddFlags(reader, flags.get());
+    reader->Check([flags, given, switches, reader] {
+      *given = reader->given();
+      for (const FlagReader::Flag& flag : reader->flags()) {
+        if (flag.is_switch) switches->push_back(flag.name);
+      }
+      return absl::OkStatus();
+    });
+    return [given, switches] { return BecomeTrainer(*given, *switches); };
+  };
+  return {"generate", "go on with texts, in a model's words", worker::kGenerateHelp, {}, add_flags};
+}
+
+}  // namespace convene::launcher

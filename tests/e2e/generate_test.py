@@ -1,0 +1,77 @@
+"""`convene generate` as a person uses it: a text, a file of texts, lines of stdin, and mistakes."""
+
+import base64
+import json
+import os
+import subprocess
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, make_text
+
+
+class GenerateTest(ConveneTestCase):
+
+    def setUp(self):
+        super().setUp()
+        make_text(self.path("text.txt"), 4000)
+        shape = ["--layers", 2, "--hidden-size", 32, "--ffn-size", 48, "--heads", 4, "--kv-heads", 2, "--head-size", 8, "--vocabulary-size", 256]
+        self.finish(self.start(CONVENE_TRAIN, "--data", self.path("text.txt"), "--steps", 3, "--sequence-length", 32, *shape,
+                               "--device", "cpu", "--checkpoint-dir", self.path("run"), "--token-cache-dir", self.path("cache")), 60)
+        self.model = ["--model", self.path("run"), "--tokenizer", "byte", "--device", "cpu", "--max-new-tokens", 9]
+
+    def generate(self, *arguments, stdin="", code=0):
+        words = [str(word) for word in (CONVENE, "generate", *self.model, *arguments)]
+        environment = {**os.environ, "PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
+        done = subprocess.run(words, input=stdin.encode(), capture_output=True, check=False, timeout=60, env=environment)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return (done.stdout if code == 0 else done.stderr).decode()
+
+    def answers(self, *arguments):
+        with open(self.path("prompts.jsonl"), "w", encoding="utf-8") as out:
+            for prompt in ("a", "several words that are longer", "é", "b"):
+                out.write(json.dumps({"prompt": prompt}) + "\n\n")
+        text = self.generate("--prompts", self.path("prompts.jsonl"), *arguments)
+        return [json.loads(line) for line in text.splitlines()]
+
+    def test_one_text_a_file_and_lines_have_the_same_answers(self):
+        first = self.answers("--batch-size", 3)
+        self.assertEqual([(answer["tokens"], answer["end"]) for answer in first], [(9, "length")] * 4)
+        self.assertEqual(first, self.answers("--batch-size", 1))
+        self.assertEqual(self.generate("--prompt", "a"), first[0]["text"] + "\n")
+        self.assertEqual(self.generate(stdin="a\n\nb\n"), first[0]["text"] + "\n" + first[3]["text"] + "\n")
+        sampled = self.answers("--temperature", 1.5, "--seed", 4)
+        self.assertNotEqual(sampled, first)
+        self.assertEqual(sampled, self.answers("--temperature", 1.5, "--seed", 4, "--batch-size", 2))
+        self.assertEqual(self.generate("--prompts", self.path("prompts.jsonl"), "--output", self.path("out.jsonl")), "")
+        with open(self.path("out.jsonl"), encoding="utf-8") as file:
+            self.assertEqual([json.loads(line) for line in file], first)
+
+    def test_each_mistake_costs_one_paragraph(self):
+        for arguments, words in (
+                (["--prompt", "a" * 50, "--context", 20], "prompt 1 of 1 has 50 tokens, and the context has room for 20"),
+                (["--prompt", "a", "--tokenizer", self.big_tokenizer()], "has 300 tokens, and the model"),
+                (["--prompt", "a", "--model", self.path("none")], "none"),
+                (["--prompt", "a", "--top-p", 2], "--top-p is 2, but must be above 0"),
+                (["--prompt", ""], "--prompt= has no value"),
+                (["--prompts", self.path("text.txt")], "text.txt, line 1"),
+        ):
+            said = self.generate(*arguments, code=64)
+            self.assertIn(words, said)
+            self.assertEqual(said.count("\n"), 1, said)
+        self.answers()
+        said = self.generate("--prompts", self.path("prompts.jsonl"), "--output", "/dev/full", code=1)
+        self.assertIn("/dev/full: No space left on device", said)
+
+    def big_tokenizer(self):
+        """300 tokens, as tiktoken's files have them."""
+        with open(self.path("big.tiktoken"), "w", encoding="ascii") as out:
+            for i in range(300):
+                token = bytes([i]) if i < 256 else bytes([i - 256, i - 256])
+                out.write(f"{base64.b64encode(token).decode()} {i}\n")
+        with open(self.path("tokenizer_config.json"), "w", encoding="ascii") as out:
+            json.dump({"pat_str": "[^ ]+| +"}, out)
+        return self.path("big.tiktoken")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,108 @@
+#include "worker_runtime/inference/generate_flags.h"
+
+#include "absl/status/status.h"
+
+namespace convene::worker {
+namespace {
+
+void AddModelFlags(FlagReader* reader, ModelFlags* flags) {
+  reader->Group("The model");
+  reader->Option("model", &flags->model,
+                 "a Hugging Face folder, a checkpoint's directory, or the checkpoint directory of "
+                 "a job, of which the newest is taken",
+                 {.value = "PATH"});
+  reader->Option("tokenizer", &flags->tokenizer,
+                 "a tokenizer's file or folder, or byte (default: the model's own)",
+                 {.value = "PATH"});
+  reader->Option("device", &flags->device, "auto takes a GPU where there is one (auto)",
+                 {.choices = {"auto", "cpu", "cuda"}});
+  reader->Option("precision", &flags->precision,
+                 "of weights and arithmetic; auto is bf16 on a GPU, fp32 on a CPU (auto)",
+                 {.choices = {"auto", "fp32", "bf16"}});
+  reader->Option("context", &flags->context,
+                 "tokens of a text with its answer, for which memory is planned (default: as many "
+                 "as the longest prompt and --max-new-tokens need)",
+                 {.value = "N", .least = 2, .most = 1 << 24});
+}
+
+void AddSamplingFlags(FlagReader* reader, SamplingOptions* options) {
+  reader->Group("The choice of the next token, in this order");
+  reader->Option("repetition-penalty", &options->repetition_penalty,
+                 "makes tokens that the text has less likely: above 1 (1)", {.value = "X"});
+  reader->Option("temperature", &options->temperature,
+                 "0 takes the likeliest token each time, 1 follows the model's probabilities (0)",
+                 {.value = "X"});
+  reader->Option("top-k", &options->top_k, "only the K likeliest tokens; 0: all (0)",
+                 {.value = "K"});
+  reader->Option("top-p", &options->top_p,
+                 "only the likeliest tokens that have this probability together (1)",
+                 {.value = "P"});
+  reader->Option("min-p", &options->min_p,
+                 "only tokens with this share of the likeliest one's probability (0)",
+                 {.value = "P"});
+  reader->Custom(
+      "seed",
+      [options](const std::string& text) {
+        int64_t seed = 0;
+        const absl::Status status = ParseValue(text, &seed);
+        options->seed = static_cast<uint64_t>(seed);
+        return status;
+      },
+      "of the chance: the same seed gives each prompt the same answer, whatever is beside it (0)",
+      {.value = "N"});
+}
+
+absl::Status CheckFlags(const GenerateFlags& flags) {
+  if (flags.model.model.empty()) {
+    return absl::InvalidArgumentError("--model is missing: the model to generate with");
+  }
+  if (flags.prompt.has_value() && !flags.prompts.empty()) {
+    return absl::InvalidArgumentError(
+        "--prompt is one text and --prompts a file of texts: give one of them");
+  }
+  if (flags.prompts.empty() && !flags.output.empty()) {
+    return absl::InvalidArgumentError(
+        "--output takes the answers to a file of --prompts; other answers go to the terminal");
+  }
+  if (!flags.chat && !flags.system.empty()) {
+    return absl::InvalidArgumentError("--system is the first message of a chat: add --chat");
+  }
+  for (const std::string& stop : flags.stop) {
+    if (stop.empty()) return absl::InvalidArgumentError("--stop is empty: write a text");
+  }
+  return ValidateSampling(flags.sampling);
+}
+
+}  // namespace
+
+void AddFlags(FlagReader* reader, GenerateFlags* flags) {
+  AddModelFlags(reader, &flags->model);
+  reader->Group("The texts (none: what is typed, or lines of stdin)");
+  reader->Option("prompt", &flags->prompt, "go on with this text", {.value = "TEXT"});
+  reader->Option("prompts", &flags->prompts,
+                 "go on with each line of this file, JSON objects with a text \"prompt\" or with "
+                 "\"messages\"; the answers are JSON lines in the same order",
+                 {.value = "FILE"});
+  reader->Option("output", &flags->output, "where the answers to --prompts go (stdout)",
+                 {.value = "FILE"});
+  reader->Switch("chat", &flags->chat,
+                 "a prompt is a user's message: it is put into the chat template of the model's "
+                 "folder, or of --tokenizer");
+  reader->Option("system", &flags->system, "the system's message of a chat", {.value = "TEXT"});
+  reader->Option("max-new-tokens", &flags->max_new_tokens, "the most tokens of an answer (128)",
+                 {.value = "N", .least = 1, .most = 1 << 24});
+  reader->Custom("stop",
+                 [flags](const std::string& text) {
+                   flags->stop.push_back(text);
+                   return absl::OkStatus();
+                 },
+                 "the answer ends before this text; may be repeated", {.value = "TEXT"});
+  reader->Switch("ignore-end", &flags->ignore_end,
+                 "an end token of the model does not end the answer");
+  reader->Option("batch-size", &flags->batch_size, "so many texts at once (8)",
+                 {.value = "N", .least = 1, .most = 4096});
+  AddSamplingFlags(reader, &flags->sampling);
+  reader->Check([flags] { return CheckFlags(*flags); });
+}
+
+}  // namespace convene::worker

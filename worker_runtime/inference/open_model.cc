@@ -1,0 +1,66 @@
+#include "worker_runtime/inference/open_model.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/inference/prompts.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& choice) {
+  if (choice == "cpu" || (choice == "auto" && Device::CudaCount() == 0)) return Device::Cpu();
+  auto device = Device::Cuda(0);
+  if (!device.ok()) return Annotate(device.status(), "--device cuda");
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags,
+                                                         const Weights& weights) {
+  const std::string& path = flags.tokenizer.empty() ? weights.tokenizer : flags.tokenizer;
+  if (path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.model,
+                     " has no tokenizer: name the one that the model was trained "
+                     "with (--tokenizer PATH, or --tokenizer byte)"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(path));
+  const int words = weights.config.vocabulary_size;
+  if (tokenizer->vocabulary_size() <= words) return tokenizer;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tokenizer ", path, " has ", tokenizer->vocabulary_size(), " tokens, and the model ",
+      flags.model, " knows ", words, ": they do not belong together (--tokenizer)"));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags) {
+  OpenedModel model;
+  CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
+  CONVENE_ASSIGN_OR_RETURN(model.tokenizer, OpenTokenizer(flags, model.weights));
+  if (IsDirectory(flags.model)) {
+    CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(flags.model));
+  }
+  if (const auto end = model.tokenizer->end_of_document();
+      model.end_tokens.empty() && end.has_value()) {
+    model.end_tokens = {*end};
+  }
+  CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device));
+  const bool is_gpu = model.device->kind() == DeviceKind::kCuda;
+  const bool is_bf16 = flags.precision == "auto" ? is_gpu : flags.precision == "bf16";
+  model.dtype = is_bf16 ? DType::kBFloat16 : DType::kFloat32;
+  model.communicators = SoloCommunicators();
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, int context) {
+  return LanguageModel::Make(
+      {.config = weights.config, .dtype = dtype, .sequences = sequences, .context = context},
+      *weights.source, communicators, *device);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,34 @@
+// A model by the flags of a command: its weights, its tokenizer and its device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/inference/generate_flags.h"
+#include "worker_runtime/inference/language_model.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/weights/open_weights.h"
+
+namespace convene::worker {
+
+struct OpenedModel {
+  Weights weights;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> end_tokens;  // of the folder, else the tokenizer's end of a document
+  std::unique_ptr<Device> device;
+  CommunicatorSet communicators;
+  DType dtype = DType::kFloat32;
+
+  // With the weights. Errors: LanguageModel::Make's.
+  absl::StatusOr<std::unique_ptr<LanguageModel>> Load(int sequences, int context);
+};
+
+// Reads no weights yet. InvalidArgument: no tokenizer, or one with more tokens than the model.
+// Errors else: OpenWeights', LoadTokenizer's, the device's.
+absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags);
+
+}  // namespace convene::worker

@@ -1,0 +1,127 @@
+#include "worker_runtime/inference/prompts.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/civil_time.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/jinja/chat_template.h"
+#include "worker_runtime/data/chat/jinja/read_json.h"
+#include "worker_runtime/data/chat/jinja/value.h"
+#include "worker_runtime/tokenizer/unicode.h"
+
+namespace convene::worker {
+namespace {
+
+using jinja::Dict;
+using jinja::Value;
+
+}  // namespace
+
+absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, const std::string& chat,
+                                                std::string system) {
+  PromptReader reader(tokenizer);
+  if (chat.empty()) return reader;
+  CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(chat));
+  auto* const folder = std::get_if<FolderTemplate>(&format);
+  if (folder == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        chat, " names a format, and a chat needs a template: give a folder that has one"));
+  }
+  CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer.named_tokens(), &folder->variables));
+  reader.format_ = std::move(*folder);
+  reader.system_ = std::move(system);
+  return reader;
+}
+
+void AddMessage(const std::string& role, const std::string& content, Conversation* conversation) {
+  Dict message;
+  std::string text;
+  AppendAsUtf8(content, Replacement::kMaximalSubpart, &text);
+  message.Set("role", Value::OfString(role));
+  message.Set("content", Value::OfString(std::move(text)));
+  conversation->messages.push_back(*jinja::NewDict(std::move(message)));
+}
+
+Conversation PromptReader::NewChat() const {
+  Conversation conversation;
+  if (!system_.empty()) AddMessage("system", system_, &conversation);
+  return conversation;
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptReader::Text(const std::string& text) {
+  if (is_chat()) {
+    Conversation conversation = NewChat();
+    AddMessage("user", text, &conversation);
+    return Chat(conversation);
+  }
+  std::vector<int32_t> ids(tokenizer_->prefix().begin(), tokenizer_->prefix().end());
+  text_->Encode(text, &ids);
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) {
+  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(line));
+  const Value* const prompt = value.is_dict() ? value.as_dict().Find("prompt") : nullptr;
+  if (prompt != nullptr && prompt->is_string()) return Text(prompt->as_string());
+  if (!is_chat()) {
+    return absl::InvalidArgumentError(
+        "a line is a JSON object with a text \"prompt\"; a conversation (\"messages\") needs "
+        "--chat");
+  }
+  CONVENE_ASSIGN_OR_RETURN(const ChatRecord record, ReadChatRecord(line));
+  const auto* const conversation = std::get_if<Conversation>(&record);
+  if (conversation == nullptr) {
+    return absl::InvalidArgumentError("a line has \"prompt\" or \"messages\", and no completion");
+  }
+  return Chat(*conversation);
+}
+
+// The template writes the special tokens itself, those before a document too.
+absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
+  Dict variables = format_->variables;
+  for (const auto& [name, value] : conversation.variables.entries()) variables.Set(name, value);
+  CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(conversation.messages));
+  variables.Set("messages", std::move(messages));
+  variables.Set("add_generation_prompt", Value::OfBool(true));
+  const bool has_tools = variables.Find("tools") != nullptr && format_->tool_use.has_value();
+  const jinja::ChatTemplate& chat_template =
+      has_tools ? *format_->tool_use : format_->chat_template;
+  CONVENE_ASSIGN_OR_RETURN(
+      const jinja::Rendered rendered,
+      chat_template.Render(variables,
+                           {.now = absl::ToCivilSecond(WallNow(), absl::LocalTimeZone())}));
+  std::vector<int32_t> ids;
+  rendered_->Encode(rendered.text, &ids);
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder) {
+  std::vector<int32_t> ids;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    if (!IsFile(path)) continue;
+    CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    const auto value = jinja::ReadJson(text, jinja::LargeIntegers::kAsFloats);
+    if (!value.ok()) return Annotate(value.status(), path);
+    if (!value->is_dict()) return absl::InvalidArgumentError(path + " is no JSON object");
+    const Value* const end = value->as_dict().Find("eos_token_id");
+    if (end == nullptr || end->is_none()) continue;
+    const std::vector<Value> all = end->is_list() ? end->as_list().items : std::vector<Value>{*end};
+    for (const Value& id : all) {
+      if (!id.is_int()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": \"eos_token_id\" is neither a number nor a list of numbers"));
+      }
+      ids.push_back(static_cast<int32_t>(id.as_int()));
+    }
+    return ids;
+  }
+  return ids;
+}
+
+}  // namespace convene::worker

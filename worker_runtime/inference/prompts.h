@@ -1,0 +1,61 @@
+// Texts and conversations to the tokens that a model goes on with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker_runtime/data/chat/chat_format.h"
+#include "worker_runtime/data/chat/conversation.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
+
+namespace convene::worker {
+
+// Not thread-safe.
+class PromptReader {
+ public:
+  // `chat`: where a chat template lies (LoadChatFormat); "": prompts are plain texts. `system`: the
+  // first message of each conversation that a text makes; "": none. Errors: LoadChatFormat's;
+  // InvalidArgument: no template of a folder. Borrows the tokenizer.
+  static absl::StatusOr<PromptReader> Make(const Tokenizer& tokenizer, const std::string& chat,
+                                           std::string system);
+
+  // A text, or a user's message as the first of a conversation. With the tokens that the tokenizer
+  // puts before a document.
+  absl::StatusOr<std::vector<int32_t>> Text(const std::string& text);
+
+  // A line of a file: {"prompt": ...}, or {"messages": [...]}, which needs a template.
+  // InvalidArgument: anything else; the template's errors.
+  absl::StatusOr<std::vector<int32_t>> Line(absl::string_view line);
+
+  // A conversation that grows by messages. Errors: the template's.
+  absl::StatusOr<std::vector<int32_t>> Chat(const Conversation& conversation);
+  // The beginning of one: the system's message, where there is one.
+  Conversation NewChat() const;
+  bool is_chat() const { return format_.has_value(); }
+
+ private:
+  explicit PromptReader(const Tokenizer& tokenizer)
+      : tokenizer_(&tokenizer),
+        text_(tokenizer.NewEncoder(SpecialText::kAsText)),
+        rendered_(tokenizer.NewEncoder(SpecialText::kAsTokens)) {}
+
+  const Tokenizer* tokenizer_;
+  std::unique_ptr<Encoder> text_, rendered_;
+  std::optional<FolderTemplate> format_;
+  std::string system_;
+};
+
+// A message behind those of a conversation. Bytes that are no UTF-8 become U+FFFD.
+void AddMessage(const std::string& role, const std::string& content, Conversation* conversation);
+
+// The ids at which a model of this folder ends its answers: "eos_token_id" of
+// generation_config.json, else of config.json; none where neither has one. InvalidArgument: a file
+// that is no JSON object, or an id that is no number.
+absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder);
+
+}  // namespace convene::worker

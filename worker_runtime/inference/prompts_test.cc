@@ -1,0 +1,83 @@
+#include "worker_runtime/inference/prompts.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/chat/testing/fake_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+
+constexpr char kTemplate[] =
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+const FakeTokenizer& Tokens() {
+  static const FakeTokenizer tokenizer(
+      {.specials = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<s>"},
+       .before_document = "<s>"});
+  return tokenizer;
+}
+
+std::string TextOf(const absl::StatusOr<std::vector<int32_t>>& ids) {
+  REQUIRE_OK(ids.status());
+  return Tokens().Decode(*ids, /*show_specials=*/true);
+}
+
+TEST_CASE("A text is a prompt with the tokens before a document, and forges no special token") {
+  auto reader = PromptReader::Make(Tokens(), "", "");
+  REQUIRE_OK(reader.status());
+  const auto ids = reader->Text("a<s>");
+  CHECK(TextOf(ids) == "<s>a<s>");
+  CHECK(ids->size() == 5);
+  CHECK(reader->Line(R"({"prompt": "a<s>"})").value() == *ids);
+  CHECK_STATUS(reader->Line(R"({"messages": []})"), absl::StatusCode::kInvalidArgument,
+               "needs --chat");
+  CHECK_STATUS(reader->Line(R"({"prompt": 3})"), absl::StatusCode::kInvalidArgument, "\"prompt\"");
+  CHECK_STATUS(reader->Line("prompt"), absl::StatusCode::kInvalidArgument, "");
+}
+
+TEST_CASE("A chat goes through the folder's template up to the answer") {
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), kTemplate));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "be brief");
+  REQUIRE_OK(reader.status());
+  const auto ids = reader->Text("hi");
+  CHECK(TextOf(ids) == "<|system|>be brief<|end|><|user|>hi<|end|><|assistant|>");
+  CHECK(ids->size() == 8 + 2 + 5);
+  CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})")) ==
+        "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>");
+  CHECK_STATUS(reader->Line(R"({"messages": 3})"), absl::StatusCode::kInvalidArgument,
+               "'messages' is no list");
+
+  Conversation chat = reader->NewChat();
+  AddMessage("user", "x\xFF", &chat);
+  CHECK(TextOf(reader->Chat(chat)) ==
+        "<|system|>be brief<|end|><|user|>x\xEF\xBF\xBD<|end|><|assistant|>");
+  CHECK_STATUS(PromptReader::Make(Tokens(), "chatml", ""), absl::StatusCode::kInvalidArgument,
+               "chatml names a format");
+}
+
+TEST_CASE("A folder's end tokens are those of its generation, else of its configuration") {
+  const TempDir folder;
+  CHECK(EndTokensOf(folder.path()).value().empty());
+  REQUIRE_OK(WriteFileAtomic(folder.File("config.json"), R"({"eos_token_id": 7})"));
+  CHECK(EndTokensOf(folder.path()).value() == std::vector<int32_t>{7});
+  REQUIRE_OK(WriteFileAtomic(folder.File("generation_config.json"), R"({"eos_token_id": null})"));
+  CHECK(EndTokensOf(folder.path()).value() == std::vector<int32_t>{7});
+  REQUIRE_OK(WriteFileAtomic(folder.File("generation_config.json"), R"({"eos_token_id": [4, 5]})"));
+  CHECK(EndTokensOf(folder.path()).value() == std::vector<int32_t>{4, 5});
+  REQUIRE_OK(WriteFileAtomic(folder.File("generation_config.json"), R"({"eos_token_id": "x"})"));
+  CHECK_STATUS(EndTokensOf(folder.path()), absl::StatusCode::kInvalidArgument,
+               "neither a number nor a list");
+}
+
+}  // namespace
+}  // namespace convene::worker
