@@ -26,15 +26,13 @@
 #include "worker_runtime/inference/generator.h"
 #include "worker_runtime/inference/open_model.h"
 #include "worker_runtime/inference/prompts.h"
+#include "worker_runtime/inference/serve.h"
 #include "worker_runtime/inference/text_stream.h"
 
 namespace convene::worker {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-
-// Without --context, of what is typed.
-constexpr int kTypedContext = 4096;
 
 struct Answer {
   std::string text;
@@ -162,10 +160,8 @@ absl::Status AnswerText(const GenerateFlags& flags, OpenedModel& opened, PromptR
 
 // Line by line. A line that cannot be answered costs a paragraph, and the next one is read.
 absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
-  const int positions = opened.weights.config.positions;
-  const int typed = positions > 0 ? std::min(positions, kTypedContext) : kTypedContext;
-  const int context = flags.model.context > 0 ? flags.model.context : typed;
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model, opened.Load(1, context));
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
+                           opened.Load(1, ContextOfTyped(flags.model, opened)));
   Answers answers(flags, opened, *model);
   const bool is_typed = isatty(STDIN_FILENO) == 1;
   Conversation conversation = reader.NewChat();
@@ -203,6 +199,10 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
     return static_cast<int>(ExitCode::kOk);
   }
   CONVENE_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(flags.model));
+  if (flags.serve.has_value()) {
+    CONVENE_RETURN_IF_ERROR(Serve(flags, opened));
+    return static_cast<int>(ExitCode::kOk);
+  }
   std::string chat;
   if (flags.chat) chat = flags.model.tokenizer.empty() ? flags.model.model : flags.model.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(PromptReader prompts,

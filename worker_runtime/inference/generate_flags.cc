@@ -67,6 +67,10 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
   if (!flags.chat && !flags.system.empty()) {
     return absl::InvalidArgumentError("--system is the first message of a chat: add --chat");
   }
+  if (flags.serve.has_value() && (flags.prompt.has_value() || !flags.prompts.empty())) {
+    return absl::InvalidArgumentError(
+        "--serve answers clients, and not --prompt or --prompts: leave these out");
+  }
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop is empty: write a text");
   }
@@ -102,6 +106,14 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
   reader->Option("batch-size", &flags->batch_size, "so many texts at once (8)",
                  {.value = "N", .least = 1, .most = 4096});
   AddSamplingFlags(reader, &flags->sampling);
+  reader->Group("For other programs (the requests have their own sampling)");
+  reader->Option("serve", &flags->serve,
+                 "answer at this port by OpenAI's completions and chat/completions, until a "
+                 "signal; 0: any port. One request at a time",
+                 {.value = "PORT", .least = 0, .most = 65535});
+  reader->Option("host", &flags->host,
+                 "the address of --serve; 0.0.0.0 lets all of the network ask (127.0.0.1)",
+                 {.value = "ADDRESS"});
   reader->Check([flags] { return CheckFlags(*flags); });
 }
 

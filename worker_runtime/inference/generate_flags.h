@@ -31,6 +31,8 @@ struct GenerateFlags {
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool ignore_end = false;
+  std::optional<int> serve;  // a port, 0: any
+  std::string host = "127.0.0.1";
 };
 
 // The words of `convene generate --help` before its flags.

@@ -1,5 +1,6 @@
 #include "worker_runtime/inference/open_model.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -38,6 +39,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags
 
 }  // namespace
 
+int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
+  constexpr int kTypedContext = 4096;
+  if (flags.context > 0) return flags.context;
+  const int positions = opened.weights.config.positions;
+  return positions > 0 ? std::min(positions, kTypedContext) : kTypedContext;
+}
+
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags) {
   OpenedModel model;
   CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
@@ -45,10 +53,7 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags) {
   if (IsDirectory(flags.model)) {
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(flags.model));
   }
-  if (const auto end = model.tokenizer->end_of_document();
-      model.end_tokens.empty() && end.has_value()) {
-    model.end_tokens = {*end};
-  }
+  if (model.end_tokens.empty()) model.end_tokens = EndTokensOf(*model.tokenizer);
   CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device));
   const bool is_gpu = model.device->kind() == DeviceKind::kCuda;
   const bool is_bf16 = flags.precision == "auto" ? is_gpu : flags.precision == "bf16";

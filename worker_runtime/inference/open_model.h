@@ -27,6 +27,10 @@ struct OpenedModel {
   absl::StatusOr<std::unique_ptr<LanguageModel>> Load(int sequences, int context);
 };
 
+// Tokens of a text with its answer, where the texts are not known yet: --context, else 4096 or as
+// many as the model has positions.
+int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened);
+
 // Reads no weights yet. InvalidArgument: no tokenizer, or one with more tokens than the model.
 // Errors else: OpenWeights', LoadTokenizer's, the device's.
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/civil_time.h"
 #include "absl/time/time.h"
@@ -97,6 +98,17 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conv
                            {.now = absl::ToCivilSecond(WallNow(), absl::LocalTimeZone())}));
   std::vector<int32_t> ids;
   rendered_->Encode(rendered.text, &ids);
+  return ids;
+}
+
+std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const NamedToken& token : tokenizer.named_tokens()) {
+    const std::optional<int32_t> id = tokenizer.SpecialId(token.text);
+    if (token.name == "eos_token" && id.has_value()) ids.push_back(*id);
+  }
+  const std::optional<int32_t> end = tokenizer.end_of_document();
+  if (end.has_value() && !absl::c_linear_search(ids, *end)) ids.push_back(*end);
   return ids;
 }
 

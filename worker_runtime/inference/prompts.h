@@ -57,5 +57,8 @@ void AddMessage(const std::string& role, const std::string& content, Conversatio
 // generation_config.json, else of config.json; none where neither has one. InvalidArgument: a file
 // that is no JSON object, or an id that is no number.
 absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder);
+// The same where there are no such files: the tokenizer's eos_token, which ends an answer in a
+// chat, and its end of a document.
+std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer);
 
 }  // namespace convene::worker

@@ -1,0 +1,139 @@
+#include "worker_runtime/inference/serve.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/signals.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/thread.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/inference/completion_server.h"
+#include "worker_runtime/inference/generator.h"
+#include "worker_runtime/inference/prompts.h"
+#include "worker_runtime/inference/text_stream.h"
+
+namespace convene::worker {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+class Answerer {
+ public:
+  Answerer(LanguageModel& model, const OpenedModel& opened, PromptReader texts,
+           std::optional<PromptReader> chats)
+      : model_(model), opened_(opened), texts_(std::move(texts)), chats_(std::move(chats)) {}
+
+  absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
+    std::vector<Tokens> prompts;
+    Usage usage;
+    size_t longest = 0;
+    for (const auto& prompt : request.prompts) {
+      CONVENE_ASSIGN_OR_RETURN(const Tokens tokens, TokensOf(request, prompt));
+      usage.prompt_tokens += static_cast<int64_t>(tokens.size());
+      longest = std::max(longest, tokens.size());
+      prompts.insert(prompts.end(), request.choices, tokens);
+    }
+    const int room = std::max(1, model_.options().context - static_cast<int>(longest));
+    const int most = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
+    std::vector<TextStream> streams(prompts.size(), TextStream(*opened_.tokenizer, request.stop));
+    const GenerateOptions options = {
+        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
+    CONVENE_RETURN_IF_ERROR(
+        Generate(model_, prompts, options,
+                 [&](int index, int32_t token, SequenceEnd end) -> absl::StatusOr<bool> {
+                   TextStream& stream = streams[index];
+                   ++usage.completion_tokens;
+                   Choice piece;
+                   if (end != SequenceEnd::kEndToken) piece.text = stream.Add(token);
+                   if (end != SequenceEnd::kNotYet) piece.text += stream.Finish();
+                   if (end == SequenceEnd::kLength) piece.finish_reason = "length";
+                   if (end == SequenceEnd::kEndToken || stream.is_stopped())
+                     piece.finish_reason = "stop";
+                   CONVENE_RETURN_IF_ERROR(show(index, piece));
+                   return piece.finish_reason.empty();
+                 }));
+    return usage;
+  }
+
+ private:
+  absl::StatusOr<Tokens> TokensOf(const CompletionRequest& request,
+                                  const std::variant<std::string, Tokens>& prompt) {
+    if (const auto* const ids = std::get_if<Tokens>(&prompt)) {
+      const int words = model_.options().config.vocabulary_size;
+      for (const int32_t id : *ids) {
+        if (id < words) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"prompt\" has the id ", id, ", and the model has ", words, " tokens"));
+      }
+      return *ids;
+    }
+    const std::string& text = std::get<std::string>(prompt);
+    if (!request.is_chat) return texts_.Text(text);
+    if (chats_.has_value()) return chats_->Line(text);
+    return absl::InvalidArgumentError(
+        "this model has no chat template: ask it by /v1/completions, or serve it with a "
+        "--tokenizer folder that has one");
+  }
+
+  LanguageModel& model_;
+  const OpenedModel& opened_;
+  PromptReader texts_;
+  std::optional<PromptReader> chats_;
+};
+
+// Serves until a signal comes.
+absl::Status RunUntilSignal(CompletionServer& server, const UniqueFd& signals) {
+  const UniqueFd ended(eventfd(0, EFD_CLOEXEC));
+  CONVENE_ASSIGN_OR_RETURN(Thread serving, Thread::Start("serve", [&] {
+                             server.Run();
+                             const uint64_t one = 1;
+                             [[maybe_unused]] const ssize_t n =
+                                 write(ended.get(), &one, sizeof(one));
+                           }));
+  pollfd ready[] = {{signals.get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
+  while (ready[0].revents == 0 && ready[1].revents == 0) poll(ready, 2, -1);
+  server.Stop();
+  serving.Join();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
+  const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
+  const std::string& folder =
+      flags.model.tokenizer.empty() ? opened.weights.tokenizer : flags.model.tokenizer;
+  CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
+  std::optional<PromptReader> chats;
+  auto with_template = PromptReader::Make(*opened.tokenizer, folder, "");
+  if (with_template.ok()) chats = *std::move(with_template);
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
+                           opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened)));
+  Answerer answerer(*model, opened, std::move(texts), std::move(chats));
+  const std::string name =
+      std::filesystem::absolute(flags.model.model).lexically_normal().filename().string();
+  CONVENE_ASSIGN_OR_RETURN(
+      const auto server,
+      CompletionServer::Listen(flags.host, *flags.serve, name,
+                               [&](const CompletionRequest& request, ShowPiece show) {
+                                 return answerer.Answer(request, show);
+                               }));
+  std::fprintf(stderr, "convene generate: %s is served at http://%s:%d/v1 until ^C\n", name.c_str(),
+               flags.host.c_str(), server->port());
+  return RunUntilSignal(*server, signals);
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,14 @@
+// `convene generate --serve`: a model on OpenAI's wire.
+#pragma once
+
+#include "absl/status/status.h"
+#include "worker_runtime/inference/generate_flags.h"
+#include "worker_runtime/inference/open_model.h"
+
+namespace convene::worker {
+
+// Answers until SIGINT or SIGTERM. Call it on the main thread, before others start. Errors:
+// CompletionServer::Listen's, LanguageModel::Make's.
+absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened);
+
+}  // namespace convene::worker
