@@ -1,175 +1,315 @@
 #include "worker_runtime/inference/completion_server.h"
 
-#include <httplib.h>
+#include <event2/buffer.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/thread.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/thread.h"
 
 namespace convene::worker {
 namespace {
 
-// Requests that are read or wait; more wait in the kernel's list of connections.
-constexpr size_t kThreads = 32;
-constexpr size_t kLargestRequest = 16 << 20;
-constexpr time_t kPatienceSeconds = 30;  // for a client that sends or takes nothing
-constexpr char kJson[] = "application/json";
+constexpr size_t kMostWaiting = 64;
+constexpr int kMostHandedOver = 64;  // calls to the thread "serve" that it has not come to
+constexpr int kLargestRequest = 16 << 20;
+constexpr int kLargestHeaders = 64 << 10;
+constexpr int kPatienceSeconds = 60;  // for a client that sends or takes nothing
+
+template <auto kFree>
+struct FreeWith {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+using EventBase = std::unique_ptr<event_base, FreeWith<event_base_free>>;
+using HttpServer = std::unique_ptr<evhttp, FreeWith<evhttp_free>>;
+using Buffer = std::unique_ptr<evbuffer, FreeWith<evbuffer_free>>;
+
+Buffer BufferOf(const std::string& text) {
+  Buffer buffer(evbuffer_new());
+  evbuffer_add(buffer.get(), text.data(), text.size());
+  return buffer;
+}
+
+// A request that waits or is answered.
+struct Job {
+  CompletionRequest request;
+  AnswerHead head;
+  evhttp_request* http = nullptr;  // of the thread "serve"; null: the client has gone, or has all
+  bool has_begun = false;          // a streamed answer; the same thread's
+  std::atomic<bool> is_given_up = false;
+};
+using JobPtr = std::shared_ptr<Job>;
 
 }  // namespace
 
-class CompletionServer::Handlers {
+class CompletionServer::Web {
  public:
-  Handlers(std::string model, AnswerRequest answer)
+  Web(std::string model, AnswerRequest answer)
       : model_(std::move(model)),
-        created_(absl::ToUnixSeconds(absl::Now())),
-        answer_(std::move(answer)) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    server_.set_payload_max_length(kLargestRequest);
-    server_.set_read_timeout(kPatienceSeconds);
-    server_.set_write_timeout(kPatienceSeconds);
-    server_.set_tcp_nodelay(true);
-    server_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
-      response.set_content(ModelsJson(model_, created_), kJson);
-    });
-    server_.Post("/v1/completions", [this](const auto& request, httplib::Response& response) {
-      Answer(request.body, /*is_chat=*/false, response);
-    });
-    server_.Post("/v1/chat/completions", [this](const auto& request, httplib::Response& response) {
-      Answer(request.body, /*is_chat=*/true, response);
-    });
-    server_.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-      if (!response.body.empty()) return;
-      const int status = response.status;
-      Fail(absl::NotFoundError(
-               absl::StrCat(request.method, " ", request.path,
-                            " is not served: GET /v1/models, POST /v1/completions and POST "
-                            "/v1/chat/completions are")),
-           response);
-      if (status != 404) response.status = status;
-    });
+        created_(absl::ToUnixSeconds(WallNow())),
+        answer_(std::move(answer)) {}
+
+  absl::Status Start(const std::string& host, int port) {
+    evthread_use_pthreads();
+    base_.reset(event_base_new());
+    http_.reset(evhttp_new(base_.get()));
+    evhttp_set_timeout(http_.get(), kPatienceSeconds);
+    evhttp_set_max_body_size(http_.get(), kLargestRequest);
+    evhttp_set_max_headers_size(http_.get(), kLargestHeaders);
+    evhttp_set_gencb(
+        http_.get(), [](evhttp_request* http, void* web) { static_cast<Web*>(web)->Hear(http); },
+        this);
+    evhttp_bound_socket* const bound =
+        evhttp_bind_socket_with_handle(http_.get(), host.c_str(), static_cast<ev_uint16_t>(port));
+    if (bound == nullptr) {
+      return absl::UnavailableError(absl::StrCat(
+          "cannot listen at ", host, ":", port,
+          ": another program has the port, or this machine has no such address (--serve, --host)"));
+    }
+    sockaddr_storage address = {};
+    socklen_t size = sizeof(address);
+    getsockname(evhttp_bound_socket_get_fd(bound), reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.ss_family == AF_INET6
+                      ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                      : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+    CONVENE_ASSIGN_OR_RETURN(answering_, Thread::Start("answer", [this] { AnswerJobs(); }));
+    auto serving =
+        Thread::Start("serve", [this] { event_base_loop(base_.get(), EVLOOP_NO_EXIT_ON_EMPTY); });
+    if (!serving.ok()) {
+      EndAnswering();
+      return serving.status();
+    }
+    serving_ = *std::move(serving);
+    return absl::OkStatus();
   }
 
-  httplib::Server& server() { return server_; }
-  void Run() {
-    has_begun_ = true;
-    if (!is_stopping_) server_.listen_after_bind();
-    has_ended_ = true;
-  }
+  // REQUIRES: Start was OK.
   void Stop() {
-    is_stopping_ = true;
-    if (!has_begun_) return;
-    // The library forgets a stop that comes before its loop runs.
-    while (!server_.is_running() && !has_ended_) Clock::Real().SleepFor(absl::Milliseconds(1));
-    server_.stop();
+    EndAnswering();
+    // The last words that the thread "answer" has handed over get a moment to be sent.
+    OnServe([this] {
+      const timeval moment = {.tv_usec = 100'000};
+      event_base_loopexit(base_.get(), &moment);
+    });
+    serving_.Join();
   }
+
+  int port() const { return port_; }
 
  private:
-  static void Fail(const absl::Status& error, httplib::Response& response) {
-    response.status = HttpStatusOf(error);
-    response.set_content(ErrorJson(error), kJson);
+  void EndAnswering() {
+    {
+      MutexLock lock(&mutex_);
+      is_stopping_ = true;
+      changed_.SignalAll();
+    }
+    answering_.Join();
   }
 
-  absl::Status CheckGoesOn() const {
+  // Runs `call` on the thread "serve", in the order of calls. Waits while there are too many.
+  void OnServe(std::function<void()> call) {
+    {
+      MutexLock lock(&mutex_);
+      while (handed_over_ >= kMostHandedOver) changed_.Wait(&mutex_);
+      ++handed_over_;
+    }
+    const timeval now = {};
+    auto* const held = new std::function<void()>([this, call = std::move(call)] {
+      call();
+      MutexLock lock(&mutex_);
+      --handed_over_;
+      changed_.SignalAll();
+    });
+    event_base_once(
+        base_.get(), -1, EV_TIMEOUT,
+        [](evutil_socket_t, short, void* argument) {
+          const std::unique_ptr<std::function<void()>> mine(
+              static_cast<std::function<void()>*>(argument));
+          (*mine)();
+        },
+        held, &now);
+  }
+
+  static void Reply(evhttp_request* http, int status, const std::string& json) {
+    evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Type", "application/json");
+    evhttp_send_reply(http, status, nullptr, BufferOf(json).get());
+  }
+  static void Fail(evhttp_request* http, const absl::Status& error) {
+    Reply(http, HttpStatusOf(error), ErrorJson(error));
+  }
+
+  void Hear(evhttp_request* http) {
+    const std::string path(evhttp_uri_get_path(evhttp_request_get_evhttp_uri(http)));
+    const evhttp_cmd_type command = evhttp_request_get_command(http);
+    if (command == EVHTTP_REQ_GET && path == "/v1/models") {
+      return Reply(http, 200, ModelsJson(model_, created_));
+    }
+    const bool is_chat = path == "/v1/chat/completions";
+    if (command != EVHTTP_REQ_POST || (!is_chat && path != "/v1/completions")) {
+      return Fail(http,
+                  absl::NotFoundError("there are GET /v1/models, POST /v1/completions and POST "
+                                      "/v1/chat/completions here, and nothing else"));
+    }
+    evbuffer* const input = evhttp_request_get_input_buffer(http);
+    std::string body(evbuffer_get_length(input), '\0');
+    evbuffer_copyout(input, body.data(), body.size());
+    auto request = ParseCompletionRequest(body, is_chat, /*default_seed=*/++requests_);
+    if (!request.ok()) return Fail(http, request.status());
+    const auto job = std::make_shared<Job>();
+    job->request = *std::move(request);
+    job->head = {.is_chat = is_chat,
+                 .id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", requests_),
+                 .created = absl::ToUnixSeconds(WallNow()),
+                 .model = model_};
+    job->http = http;
+    // The job lives until End, which the connection forgets it before.
+    MutexLock lock(&mutex_);
+    if (waiting_.size() >= kMostWaiting) {
+      return Fail(http, absl::UnavailableError(
+                            absl::StrCat(kMostWaiting, " requests wait already: ask again later")));
+    }
+    evhttp_connection_set_closecb(
+        evhttp_request_get_connection(http),
+        [](evhttp_connection*, void* given_up) {
+          Job& gone = *static_cast<Job*>(given_up);
+          gone.http = nullptr;
+          gone.is_given_up = true;
+        },
+        job.get());
+    waiting_.push_back(job);
+    changed_.SignalAll();
+  }
+
+  // The rest on the thread "answer".
+  void AnswerJobs() {
+    while (true) {
+      JobPtr job;
+      bool is_stopping = false;
+      {
+        MutexLock lock(&mutex_);
+        while (waiting_.empty() && !is_stopping_) changed_.Wait(&mutex_);
+        if (waiting_.empty()) return;
+        job = std::move(waiting_.front());
+        waiting_.pop_front();
+        is_stopping = is_stopping_;
+      }
+      const absl::Status stops = absl::CancelledError("the server stops");
+      const absl::Status status = is_stopping ? stops : Answer(job);
+      // The job's last word, which also holds it until then.
+      OnServe([job, status] { End(*job, status); });
+    }
+  }
+
+  absl::Status CheckGoesOn(const Job& job) {
+    if (job.is_given_up) return absl::CancelledError("the client has gone");
+    MutexLock lock(&mutex_);
     return is_stopping_ ? absl::CancelledError("the server stops") : absl::OkStatus();
   }
 
-  absl::StatusOr<Usage> AnswerInTurn(const CompletionRequest& request, ShowPiece show) {
-    MutexLock lock(&mutex_);
-    CONVENE_RETURN_IF_ERROR(CheckGoesOn());
-    return answer_(request, show);
-  }
-
-  void Answer(const std::string& body, bool is_chat, httplib::Response& response) {
-    const int64_t number = ++requests_;
-    auto request = ParseCompletionRequest(body, is_chat, /*default_seed=*/number);
-    if (!request.ok()) return Fail(request.status(), response);
-    const AnswerHead head = {.is_chat = is_chat,
-                             .id = absl::StrCat(is_chat ? "chatcmpl-" : "cmpl-", number),
-                             .created = absl::ToUnixSeconds(absl::Now()),
-                             .model = model_};
-    if (request->streams) return Stream(head, *std::move(request), response);
-    std::vector<Choice> choices(request->prompts.size() * request->choices);
-    const absl::StatusOr<Usage> usage = AnswerInTurn(*request, [&](int index, const Choice& piece) {
+  absl::Status Answer(const JobPtr& job) {
+    std::vector<Choice> choices(job->request.prompts.size() * job->request.choices);
+    std::vector<bool> has_begun(choices.size());
+    const absl::StatusOr<Usage> usage = answer_(job->request, [&](int index, const Choice& piece) {
       choices[index].text += piece.text;
       choices[index].finish_reason = piece.finish_reason;
-      return CheckGoesOn();
+      const bool is_first = !has_begun[index];
+      has_begun[index] = true;
+      // Half a character, or what may become a stop text, shows nothing yet.
+      const bool shows = is_first || !piece.text.empty() || !piece.finish_reason.empty();
+      if (job->request.streams && shows) {
+        Send(job, ChunkEvent(job->head, index, piece, is_first));
+      }
+      return CheckGoesOn(*job);
     });
-    if (!usage.ok()) return Fail(usage.status(), response);
-    response.set_content(CompletionJson(head, choices, *usage), kJson);
+    CONVENE_RETURN_IF_ERROR(usage.status());
+    if (!job->request.streams) {
+      Send(job, CompletionJson(job->head, choices, *usage));
+    } else {
+      Send(job, absl::StrCat(job->request.streams_usage ? UsageEvent(job->head, *usage) : "",
+                             kLastEvent));
+    }
+    return absl::OkStatus();
   }
 
-  // The status line is gone before the answer begins, so an error comes as an event.
-  void Stream(const AnswerHead& head, CompletionRequest request, httplib::Response& response) {
-    response.set_chunked_content_provider(
-        "text/event-stream",
-        [this, head, request = std::move(request)](size_t /*offset*/, httplib::DataSink& sink) {
-          const auto send = [&](const std::string& event) {
-            return sink.write(event.data(), event.size())
-                       ? absl::OkStatus()
-                       : absl::CancelledError("the client has gone");
-          };
-          std::vector<bool> has_begun(request.prompts.size() * request.choices);
-          const absl::StatusOr<Usage> usage =
-              AnswerInTurn(request, [&](int index, const Choice& piece) {
-                CONVENE_RETURN_IF_ERROR(CheckGoesOn());
-                const bool is_first = !has_begun[index];
-                has_begun[index] = true;
-                // Half a character, or what may become a stop text, shows nothing yet.
-                if (piece.text.empty() && piece.finish_reason.empty() && !is_first) {
-                  return absl::OkStatus();
-                }
-                return send(ChunkEvent(head, index, piece, is_first));
-              });
-          absl::Status status = usage.status();
-          if (status.ok() && request.streams_usage) status = send(UsageEvent(head, *usage));
-          if (status.ok()) status = send(kLastEvent);
-          if (!status.ok()) {
-            send(absl::StrCat("data: ", ErrorJson(status), "\n\n")).IgnoreError();
-          }
-          sink.done();
-          return status.ok();
-        });
+  void Send(const JobPtr& job, std::string text) {
+    OnServe([job, text = std::move(text)] {
+      if (job->http == nullptr) return;
+      if (!job->request.streams) {
+        Forget(*job);
+        return Reply(std::exchange(job->http, nullptr), 200, text);
+      }
+      if (!std::exchange(job->has_begun, true)) {
+        evhttp_add_header(evhttp_request_get_output_headers(job->http), "Content-Type",
+                          "text/event-stream");
+        evhttp_send_reply_start(job->http, 200, nullptr);
+      }
+      evhttp_send_reply_chunk(job->http, BufferOf(text).get());
+    });
+  }
+
+  // A connection may have another request later.
+  static void Forget(Job& job) {
+    evhttp_connection_set_closecb(evhttp_request_get_connection(job.http), nullptr, nullptr);
+  }
+
+  static void End(Job& job, const absl::Status& status) {
+    if (job.http == nullptr) return;
+    Forget(job);
+    evhttp_request* const http = std::exchange(job.http, nullptr);
+    if (!job.has_begun) return Fail(http, status);
+    // The status line is gone, so an error comes as an event.
+    if (!status.ok()) {
+      evhttp_send_reply_chunk(http,
+                              BufferOf(absl::StrCat("data: ", ErrorJson(status), "\n\n")).get());
+    }
+    evhttp_send_reply_end(http);
   }
 
   const std::string model_;
   const int64_t created_;
-  std::atomic<int64_t> requests_ = 0;
-  std::atomic<bool> has_begun_ = false;
-  std::atomic<bool> has_ended_ = false;
-  std::atomic<bool> is_stopping_ = false;
+  AnswerRequest answer_;  // the thread "answer"'s
+  int64_t requests_ = 0;  // the thread "serve"'s
+  int port_ = 0;
   Mutex mutex_;
-  AnswerRequest answer_ GUARDED_BY(mutex_);
-  httplib::Server server_;
+  CondVar changed_;
+  bool is_stopping_ GUARDED_BY(mutex_) = false;
+  int handed_over_ GUARDED_BY(mutex_) = 0;
+  std::deque<JobPtr> waiting_ GUARDED_BY(mutex_);
+  EventBase base_;
+  HttpServer http_;
+  Thread answering_;
+  Thread serving_;
 };
 
-CompletionServer::CompletionServer(std::string model, AnswerRequest answer)
-    : handlers_(std::make_unique<Handlers>(std::move(model), std::move(answer))) {}
+CompletionServer::CompletionServer(std::unique_ptr<Web> web) : web_(std::move(web)) {}
 
-CompletionServer::~CompletionServer() = default;
+CompletionServer::~CompletionServer() { web_->Stop(); }
 
-absl::StatusOr<std::unique_ptr<CompletionServer>> CompletionServer::Listen(const std::string& host,
-                                                                           int port,
-                                                                           std::string model,
-                                                                           AnswerRequest answer) {
-  std::unique_ptr<CompletionServer> made(new CompletionServer(std::move(model), std::move(answer)));
-  httplib::Server& server = made->handlers_->server();
-  made->port_ = port > 0 && server.bind_to_port(host, port) ? port : 0;
-  if (port == 0) made->port_ = server.bind_to_any_port(host);
-  if (made->port_ > 0) return made;
-  return absl::UnavailableError(absl::StrCat(
-      "cannot listen at ", host, ":", port,
-      ": another program has the port, or this machine has no such address (--serve, --host)"));
+int CompletionServer::port() const { return web_->port(); }
+
+absl::StatusOr<std::unique_ptr<CompletionServer>> CompletionServer::Start(const std::string& host,
+                                                                          int port,
+                                                                          std::string model,
+                                                                          AnswerRequest answer) {
+  auto web = std::make_unique<Web>(std::move(model), std::move(answer));
+  CONVENE_RETURN_IF_ERROR(web->Start(host, port));
+  return std::unique_ptr<CompletionServer>(new CompletionServer(std::move(web)));
 }
-
-void CompletionServer::Run() { handlers_->Run(); }
-
-void CompletionServer::Stop() { handlers_->Stop(); }
 
 }  // namespace convene::worker

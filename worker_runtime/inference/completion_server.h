@@ -17,35 +17,31 @@ namespace convene::worker {
 // wants: prompt by prompt. Not OK: no more is wanted.
 using ShowPiece = absl::FunctionRef<absl::Status(int index, const Choice& piece)>;
 
-// Answers a request: calls `show` until each choice has a finish_reason. Called by one thread at a
-// time, but by several threads. InvalidArgument: the request cannot be answered as it is; told to
-// the client, as all errors are.
+// Answers a request: calls `show` until each choice has a finish_reason. Called by one thread, the
+// server's. InvalidArgument: the request cannot be answered as it is; told to the client, as all
+// errors are.
 using AnswerRequest =
     absl::AnyInvocable<absl::StatusOr<Usage>(const CompletionRequest& request, ShowPiece show)>;
 
+// Not thread-safe. Two threads: "serve" talks HTTP, "answer" answers.
 class CompletionServer {
  public:
-  // Listens at `host`:`port`; port 0: any. `model`: its name on the wire. InvalidArgument: no such
-  // address here. Unavailable: the port is taken.
-  static absl::StatusOr<std::unique_ptr<CompletionServer>> Listen(const std::string& host, int port,
-                                                                  std::string model,
-                                                                  AnswerRequest answer);
-  // REQUIRES: Run has returned, or was not called.
+  // Listens at `host`:`port`, port 0: any, and serves from now on. `model`: its name on the wire.
+  // Unavailable: the port is taken, or there is no such address here. Errors else: Thread::Start's.
+  static absl::StatusOr<std::unique_ptr<CompletionServer>> Start(const std::string& host, int port,
+                                                                 std::string model,
+                                                                 AnswerRequest answer);
+  // Ends the request that runs; those that wait are told.
   ~CompletionServer();
 
-  int port() const { return port_; }
-  // Serves until Stop.
-  void Run();
-  // From any thread: no new requests, and those that run end early. Run returns soon.
-  void Stop();
+  int port() const;
 
  private:
-  class Handlers;
+  class Web;
 
-  CompletionServer(std::string model, AnswerRequest answer);
+  explicit CompletionServer(std::unique_ptr<Web> web);
 
-  const std::unique_ptr<Handlers> handlers_;
-  int port_ = 0;
+  const std::unique_ptr<Web> web_;
 };
 
 }  // namespace convene::worker

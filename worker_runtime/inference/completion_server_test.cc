@@ -1,39 +1,72 @@
 #include "worker_runtime/inference/completion_server.h"
 
-#include <httplib.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::worker {
 namespace {
 
-// Serves while it lives.
-class Served {
+std::unique_ptr<CompletionServer> Serve(AnswerRequest answer) {
+  auto server = CompletionServer::Start("127.0.0.1", 0, "tiny", std::move(answer));
+  REQUIRE_OK(server.status());
+  return *std::move(server);
+}
+
+// One connection, with one request.
+class Client {
  public:
-  explicit Served(AnswerRequest answer) {
-    auto server = CompletionServer::Listen("127.0.0.1", 0, "tiny", std::move(answer));
-    REQUIRE_OK(server.status());
-    server_ = *std::move(server);
-    thread_ = std::thread([this] { server_->Run(); });
+  Client(const CompletionServer& server, const std::string& request)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {.sin_family = AF_INET,
+                           .sin_port = htons(static_cast<uint16_t>(server.port()))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    REQUIRE_OK(WriteAll(fd_.get(), request, "the server"));
   }
-  ~Served() {
-    server_->Stop();
-    thread_.join();
+
+  // Some bytes of the answer; "" at its end.
+  std::string Read() {
+    char buffer[4096];
+    const ssize_t n = read(fd_.get(), buffer, sizeof(buffer));
+    return {buffer, static_cast<size_t>(n > 0 ? n : 0)};
   }
-  CompletionServer& server() { return *server_; }
-  httplib::Client Client() const { return httplib::Client("127.0.0.1", server_->port()); }
 
  private:
-  std::unique_ptr<CompletionServer> server_;
-  std::thread thread_;
+  UniqueFd fd_;
 };
+
+std::string PostText(const std::string& body, const std::string& path) {
+  return absl::StrCat("POST ", path,
+                      " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: ", body.size(),
+                      "\r\n\r\n", body);
+}
+
+std::string Ask(const CompletionServer& server, const std::string& request) {
+  Client client(server, request);
+  std::string answer;
+  for (std::string more = client.Read(); !more.empty(); more = client.Read()) answer += more;
+  return answer;
+}
+
+std::string Post(const CompletionServer& server, const std::string& body, int status = 200,
+                 const std::string& path = "/v1/completions") {
+  std::string answer = Ask(server, PostText(body, path));
+  CHECK(absl::StartsWith(answer, absl::StrCat("HTTP/1.1 ", status, " ")));
+  return answer;
+}
 
 // Each choice says its number, and then its end.
 absl::StatusOr<Usage> Count(const CompletionRequest& request, ShowPiece show) {
@@ -47,62 +80,87 @@ absl::StatusOr<Usage> Count(const CompletionRequest& request, ShowPiece show) {
   return Usage{1, 2};
 }
 
-std::string Post(const Served& served, const std::string& body, int status = 200,
-                 const char* path = "/v1/completions") {
-  httplib::Client client = served.Client();
-  const auto answer = client.Post(path, body, "application/json");
-  REQUIRE(answer);
-  CHECK(answer->status == status);
-  return answer->body;
-}
-
 TEST_CASE("a request gets its choices, at once or as they come") {
-  const Served served(Count);
-  CHECK(absl::StrContains(Post(served, R"({"prompt": "a", "n": 2})"),
+  const auto server = Serve(Count);
+  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a", "n": 2})"),
                           R"("index":1,"text":"1!","logprobs":null,"finish_reason":"stop")"));
-  const std::string events =
-      Post(served, R"({"messages": [], "stream": true, "stream_options": {"include_usage": true}})",
-           200, "/v1/chat/completions");
+  const std::string events = Post(
+      *server, R"({"messages": [], "stream": true, "stream_options": {"include_usage": true}})",
+      200, "/v1/chat/completions");
   // The first piece, the last one and the usage; the empty one shows nothing.
+  CHECK(absl::StrContains(events, "Content-Type: text/event-stream"));
   CHECK(absl::StrContains(events, R"("delta":{"role":"assistant","content":"0"})"));
   CHECK(absl::StrContains(events,
                           R"("delta":{"content":"!"},"logprobs":null,"finish_reason":"stop")"));
   CHECK_FALSE(absl::StrContains(events, R"("delta":{"content":""})"));
   CHECK(absl::StrContains(events, R"("total_tokens":3)"));
-  CHECK(absl::EndsWith(events, "data: [DONE]\n\n"));
-  httplib::Client client = served.Client();
-  CHECK(absl::StrContains(client.Get("/v1/models")->body, R"("id":"tiny")"));
+  CHECK(absl::StrContains(events, "data: [DONE]\n\n"));
+  CHECK(absl::StrContains(
+      Ask(*server, "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+      R"("id":"tiny")"));
 }
 
 TEST_CASE("errors come as OpenAI's clients read them") {
-  const Served served([](const CompletionRequest&, ShowPiece) -> absl::StatusOr<Usage> {
+  const auto server = Serve([](const CompletionRequest&, ShowPiece) -> absl::StatusOr<Usage> {
     return absl::InvalidArgumentError("too long");
   });
-  CHECK(absl::StrContains(Post(served, R"({"prompt": "a"})", 400),
+  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})", 400),
                           R"({"error":{"message":"too long")"));
-  CHECK(absl::StrContains(Post(served, "{", 400), R"({"error":)"));
-  CHECK(absl::StrContains(Post(served, "{}", 404, "/v1/embeddings"), "POST /v1/embeddings is not"));
-  const std::string streamed = Post(served, R"({"prompt": "a", "stream": true})");
-  CHECK(absl::StrContains(streamed, R"(data: {"error":{"message":"too long")"));
-  CHECK_FALSE(absl::StrContains(streamed, "[DONE]"));
+  CHECK(absl::StrContains(Post(*server, "{", 400), R"({"error":)"));
+  CHECK(absl::StrContains(Post(*server, "{}", 404, "/v1/embeddings"), "and nothing else"));
+  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a", "stream": true})", 400), "too long"));
+  CHECK(absl::StartsWith(Ask(*server, "no HTTP\r\n\r\n"), "HTTP/1.1 400"));
 }
 
-TEST_CASE("a server that stops ends the request that runs, and Run returns") {
-  CompletionServer* server = nullptr;
-  Served served([&server](const CompletionRequest&, ShowPiece show) -> absl::StatusOr<Usage> {
-    server->Stop();
-    absl::Status status;
-    while (status.ok()) status = show(0, {"x", ""});
-    return status;
+TEST_CASE("an error behind the first piece is an event") {
+  const auto server = Serve([](const CompletionRequest&, ShowPiece show) -> absl::StatusOr<Usage> {
+    show(0, {"a", ""}).IgnoreError();
+    return absl::InternalError("broken");
   });
-  server = &served.server();
-  CHECK(absl::StrContains(Post(served, R"({"prompt": "a"})", 503), "the server stops"));
+  const std::string answer = Post(*server, R"({"prompt": "a", "stream": true})");
+  CHECK(absl::StrContains(answer, R"(data: {"error":{"message":"broken")"));
+  CHECK_FALSE(absl::StrContains(answer, "[DONE]"));
 }
 
-TEST_CASE("a port that is taken is told") {
-  const Served served(Count);
-  CHECK_STATUS(CompletionServer::Listen("203.0.113.1", 0, "tiny", Count),
+// Says something until nobody wants it, and why that is.
+absl::StatusOr<Usage> Talk(const CompletionRequest&, ShowPiece show) {
+  absl::Status status;
+  while (status.ok()) status = show(0, {"x", ""});
+  return status;
+}
+
+TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
+  std::string why;
+  auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
+    if (!request.streams) return Count(request, show);
+    const absl::StatusOr<Usage> usage = Talk(request, show);
+    why = std::string(usage.status().message());
+    return usage;
+  });
+  {
+    Client client(*server, PostText(R"({"prompt": "a", "stream": true})", "/v1/completions"));
+    CHECK(absl::StrContains(client.Read(), "200 OK"));
+  }
+  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
+  server.reset();
+  CHECK(why == "the client has gone");
+}
+
+TEST_CASE("a server that goes ends the request that runs") {
+  auto server = Serve(Talk);
+  Client client(*server, PostText(R"({"prompt": "a", "stream": true})", "/v1/completions"));
+  std::string answer = client.Read();
+  server.reset();
+  for (std::string more = client.Read(); !more.empty(); more = client.Read()) answer += more;
+  CHECK(absl::StrContains(answer, "the server stops"));
+}
+
+TEST_CASE("an address that cannot be had is told") {
+  CHECK_STATUS(CompletionServer::Start("203.0.113.1", 0, "tiny", Count),
                absl::StatusCode::kUnavailable, "cannot listen at 203.0.113.1:0");
+  const auto server = Serve(Count);
+  CHECK_STATUS(CompletionServer::Start("127.0.0.1", server->port(), "tiny", Count),
+               absl::StatusCode::kUnavailable, "another program has the port");
 }
 
 }  // namespace

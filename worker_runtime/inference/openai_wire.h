@@ -34,7 +34,7 @@ struct CompletionRequest {
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body, bool is_chat,
                                                          uint64_t default_seed);
 
-// What all parts of one answer say.
+// The members that all parts of one answer have.
 struct AnswerHead {
   bool is_chat = false;
   std::string id;

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/inference/completion_server.h"
 #include "worker_runtime/inference/generator.h"
@@ -94,22 +91,6 @@ class Answerer {
   std::optional<PromptReader> chats_;
 };
 
-// Serves until a signal comes.
-absl::Status RunUntilSignal(CompletionServer& server, const UniqueFd& signals) {
-  const UniqueFd ended(eventfd(0, EFD_CLOEXEC));
-  CONVENE_ASSIGN_OR_RETURN(Thread serving, Thread::Start("serve", [&] {
-                             server.Run();
-                             const uint64_t one = 1;
-                             [[maybe_unused]] const ssize_t n =
-                                 write(ended.get(), &one, sizeof(one));
-                           }));
-  pollfd ready[] = {{signals.get(), POLLIN, 0}, {ended.get(), POLLIN, 0}};
-  while (ready[0].revents == 0 && ready[1].revents == 0) poll(ready, 2, -1);
-  server.Stop();
-  serving.Join();
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
@@ -127,13 +108,15 @@ absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
       std::filesystem::absolute(flags.model.model).lexically_normal().filename().string();
   CONVENE_ASSIGN_OR_RETURN(
       const auto server,
-      CompletionServer::Listen(flags.host, *flags.serve, name,
-                               [&](const CompletionRequest& request, ShowPiece show) {
-                                 return answerer.Answer(request, show);
-                               }));
+      CompletionServer::Start(flags.host, *flags.serve, name,
+                              [&](const CompletionRequest& request, ShowPiece show) {
+                                return answerer.Answer(request, show);
+                              }));
   std::fprintf(stderr, "convene generate: %s is served at http://%s:%d/v1 until ^C\n", name.c_str(),
                flags.host.c_str(), server->port());
-  return RunUntilSignal(*server, signals);
+  pollfd signal = {signals.get(), POLLIN, 0};
+  while (signal.revents == 0) poll(&signal, 1, -1);
+  return absl::OkStatus();
 }
 
 }  // namespace convene::worker

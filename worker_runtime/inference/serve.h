@@ -8,7 +8,7 @@
 namespace convene::worker {
 
 // Answers until SIGINT or SIGTERM. Call it on the main thread, before others start. Errors:
-// CompletionServer::Listen's, LanguageModel::Make's.
+// CompletionServer::Start's, LanguageModel::Make's.
 absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened);
 
 }  // namespace convene::worker
