@@ -29,7 +29,8 @@ constexpr TensorNames kLlamaNames = {.embedding = "model.embed_tokens",
                                      .head = "lm_head"};
 
 // Llama 1 to 3 (Touvron et al. 2023; Llama 3 herd 2024).
-constexpr Family kLlama = {.name = "llama", .names = kLlamaNames};
+constexpr Family kLlama = {
+    .name = "llama", .names = kLlamaNames, .keys = {.architecture = "LlamaForCausalLM"}};
 
 // Columns of the tables below: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope
 // theta, norm epsilon, tied embeddings; initializer range, rope scaling. Sources: Touvron et al.
@@ -56,7 +57,13 @@ const NamedShape kLlamas[] = {
 
 // Mistral (Jiang et al. 2023): v0.1 has a window, later versions have none. Behind the columns
 // above: positions, window.
-constexpr Family kMistral = {.name = "mistral", .names = kLlamaNames, .has_window = true};
+constexpr Family kMistral = {
+    .name = "mistral",
+    .names = kLlamaNames,
+    .keys = {.architecture = "MistralForCausalLM",
+             .defaults = R"({"intermediate_size": 14336, "num_key_value_heads": 8,
+                             "max_position_embeddings": 131072, "sliding_window": 4096})"},
+    .has_window = true};
 const NamedShape kMistrals[] = {
     {"mistral-7b-v0.1", {32, 4096, 14336, 32, 8, 128, 32000, 1e4, 1e-5, false, 0.02, {}, 0, 4096}},
     {"mistral-7b-v0.3", {32, 4096, 14336, 32, 8, 128, 32768, 1e6, 1e-5, false}},
@@ -64,7 +71,13 @@ const NamedShape kMistrals[] = {
 };
 
 // Qwen 2 and 2.5 (Yang et al. 2024): biases of query, key and value.
-constexpr Family kQwen2 = {.name = "qwen2", .names = kLlamaNames, .qkv_biases = true};
+constexpr Family kQwen2 = {
+    .name = "qwen2",
+    .names = kLlamaNames,
+    .keys = {.architecture = "Qwen2ForCausalLM",
+             .defaults = R"({"vocab_size": 151936, "intermediate_size": 22016,
+                             "num_key_value_heads": 32, "max_position_embeddings": 32768})"},
+    .qkv_biases = true};
 const NamedShape kQwen2s[] = {
     {"qwen2-tiny", {8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, true}},
     {"qwen2.5-0.5b", {24, 896, 4864, 14, 2, 64, 151936, 1e6, 1e-6, true}},
@@ -83,7 +96,13 @@ constexpr TensorNames kQwen3Names = [] {
   names.key_norm = "self_attn.k_norm";
   return names;
 }();
-constexpr Family kQwen3 = {.name = "qwen3", .names = kQwen3Names, .query_key_norms = true};
+constexpr Family kQwen3 = {
+    .name = "qwen3",
+    .names = kQwen3Names,
+    .keys = {.architecture = "Qwen3ForCausalLM",
+             .defaults = R"({"vocab_size": 151936, "intermediate_size": 22016, "head_dim": 128,
+                             "num_key_value_heads": 32, "max_position_embeddings": 32768})"},
+    .query_key_norms = true};
 const NamedShape kQwen3s[] = {
     {"qwen3-0.6b", {28, 1024, 3072, 16, 8, 128, 151936, 1e6, 1e-6, true}},
     {"qwen3-1.7b", {28, 2048, 6144, 16, 8, 128, 151936, 1e6, 1e-6, true}},
@@ -113,7 +132,17 @@ constexpr TensorNames kMixtralNames = [] {
   return names;
 }();
 constexpr Family kMixtral = {
-    .name = "mixtral", .names = kMixtralNames, .normalizes_router = true, .has_window = true};
+    .name = "mixtral",
+    .names = kMixtralNames,
+    .keys = {.architecture = "MixtralForCausalLM",
+             .defaults = R"({"intermediate_size": 14336, "num_key_value_heads": 8,
+                             "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
+                             "max_position_embeddings": 131072, "num_experts_per_tok": 2,
+                             "sliding_window": null})",
+             .experts = "num_local_experts",
+             .expert_ffn_size = "intermediate_size"},
+    .normalizes_router = true,
+    .has_window = true};
 const NamedShape kMixtrals[] = {
     {"mixtral-8x22b", WithExperts({56, 6144, 16384, 48, 8, 128, 32768, 1e6, 1e-5, false},
                                   {8, 2, 16384, 0, 0, 1, 1, 1, kBalance})},
@@ -133,10 +162,19 @@ constexpr TensorNames kQwen3MoeNames = [] {
   names.expert_down = "down_proj";
   return names;
 }();
-constexpr Family kQwen3Moe = {.name = "qwen3_moe",
-                              .names = kQwen3MoeNames,
-                              .query_key_norms = true,
-                              .normalizes_router = true};
+constexpr Family kQwen3Moe = {
+    .name = "qwen3_moe",
+    .names = kQwen3MoeNames,
+    .keys = {.architecture = "Qwen3MoeForCausalLM",
+             .defaults = R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+                             "num_hidden_layers": 24, "num_key_value_heads": 4,
+                             "max_position_embeddings": 32768, "num_experts": 128,
+                             "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+                             "norm_topk_prob": false})",
+             .experts = "num_experts",
+             .expert_ffn_size = "moe_intermediate_size"},
+    .query_key_norms = true,
+    .normalizes_router = true};
 const NamedShape kQwen3Moes[] = {
     {"qwen3-235b-a22b", WithExperts({94, 4096, 12288, 64, 4, 128, 151936, 1e6, 1e-6, false},
                                     {128, 8, 1536, 0, 0, 1, 1, 1, kBalance})},
@@ -155,15 +193,25 @@ constexpr TensorNames kGemma3Names = [] {
   names.mlp_post_norm = "post_feedforward_layernorm";
   return names;
 }();
-constexpr Family kGemma3 = {.name = "gemma3_text",
-                            .names = kGemma3Names,
-                            .norm = NormKind::kRmsPlusOne,
-                            .activation = Activation::kGeglu,
-                            .query_key_norms = true,
-                            .post_norms = true,
-                            .scales_embedding = true,
-                            .has_window = true,
-                            .full_attention_every = 6};
+constexpr Family kGemma3 = {
+    .name = "gemma3_text",
+    .names = kGemma3Names,
+    .keys = {.architecture = "Gemma3ForCausalLM",
+             .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                             "num_hidden_layers": 26, "num_attention_heads": 8, "head_dim": 256,
+                             "num_key_value_heads": 4, "max_position_embeddings": 131072,
+                             "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+                             "sliding_window": 4096, "query_pre_attn_scalar": 256,
+                             "tie_word_embeddings": true,
+                             "hidden_activation": "gelu_pytorch_tanh"})",
+             .activation = "hidden_activation"},
+    .norm = NormKind::kRmsPlusOne,
+    .activation = Activation::kGeglu,
+    .query_key_norms = true,
+    .post_norms = true,
+    .scales_embedding = true,
+    .has_window = true,
+    .full_attention_every = 6};
 // Behind the columns above: positions, window, the windows' rope theta, query scalar. The sizes
 // from 4b on have not been compared with their config.json: none was at hand.
 constexpr RopeScaling kGemma3Scaling = {.factor = 8, .kind = RopeScalingKind::kLinear};
@@ -201,12 +249,26 @@ constexpr TensorNames kDeepSeekNames = [] {
   names.shared_down = "mlp.shared_experts.down_proj";
   return names;
 }();
-constexpr Family kDeepSeek = {.name = "deepseek_v3",
-                              .names = kDeepSeekNames,
-                              .latent_attention = true,
-                              .router_score = RouterScore::kSigmoid,
-                              .normalizes_router = true,
-                              .router_bias = true};
+constexpr Family kDeepSeek = {
+    .name = "deepseek_v3",
+    .names = kDeepSeekNames,
+    .keys = {.architecture = "DeepseekV3ForCausalLM",
+             .defaults = R"({"vocab_size": 129280, "hidden_size": 7168, "num_hidden_layers": 61,
+                             "intermediate_size": 18432, "num_attention_heads": 128,
+                             "max_position_embeddings": 4096, "n_routed_experts": 256,
+                             "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+                             "topk_group": 4, "routed_scaling_factor": 2.5,
+                             "norm_topk_prob": true, "first_k_dense_replace": 3,
+                             "moe_intermediate_size": 2048, "q_lora_rank": 1536,
+                             "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+                             "qk_rope_head_dim": 64, "v_head_dim": 128})",
+             .head_size = nullptr,
+             .experts = "n_routed_experts",
+             .expert_ffn_size = "moe_intermediate_size"},
+    .latent_attention = true,
+    .router_score = RouterScore::kSigmoid,
+    .normalizes_router = true,
+    .router_bias = true};
 constexpr RopeScaling kDeepSeekScaling = {.factor = 40,
                                           .kind = RopeScalingKind::kYarn,
                                           .high_frequency_factor = 32,
@@ -237,14 +299,24 @@ constexpr TensorNames kGemma2Names = [] {
   names.query_norm = names.key_norm = nullptr;
   return names;
 }();
-constexpr Family kGemma2 = {.name = "gemma2",
-                            .names = kGemma2Names,
-                            .norm = NormKind::kRmsPlusOne,
-                            .activation = Activation::kGeglu,
-                            .post_norms = true,
-                            .scales_embedding = true,
-                            .has_window = true,
-                            .full_attention_every = 2};
+constexpr Family kGemma2 = {
+    .name = "gemma2",
+    .names = kGemma2Names,
+    .keys = {.architecture = "Gemma2ForCausalLM",
+             .defaults = R"({"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+                             "num_hidden_layers": 26, "num_attention_heads": 8, "head_dim": 256,
+                             "num_key_value_heads": 4, "max_position_embeddings": 8192,
+                             "sliding_window": 4096, "query_pre_attn_scalar": 256,
+                             "attn_logit_softcapping": 50, "final_logit_softcapping": 30,
+                             "tie_word_embeddings": true,
+                             "hidden_activation": "gelu_pytorch_tanh"})",
+             .activation = "hidden_activation"},
+    .norm = NormKind::kRmsPlusOne,
+    .activation = Activation::kGeglu,
+    .post_norms = true,
+    .scales_embedding = true,
+    .has_window = true,
+    .full_attention_every = 2};
 const NamedShape kGemma2s[] = {
     {"gemma2-27b",
      {46, 4608, 36864, 32, 16, 128, 256000, 1e4, 1e-6, true, 0.02, {}, 0, 4096, 0, 144, 50, 30}},
@@ -271,6 +343,22 @@ constexpr Family kGpt2 = {.name = "gpt2",
                                     .down = "mlp.c_proj",
                                     .final_norm = "transformer.ln_f",
                                     .head = "lm_head"},
+                          .keys = {.architecture = "GPT2LMHeadModel",
+                                   .defaults = R"({"vocab_size": 50257, "n_positions": 1024,
+                                                   "n_embd": 768, "n_layer": 12, "n_head": 12,
+                                                   "n_inner": null, "layer_norm_epsilon": 1e-5,
+                                                   "tie_word_embeddings": true,
+                                                   "activation_function": "gelu_new"})",
+                                   .layers = "n_layer",
+                                   .hidden_size = "n_embd",
+                                   .ffn_size = "n_inner",
+                                   .heads = "n_head",
+                                   .kv_heads = nullptr,
+                                   .head_size = nullptr,
+                                   .positions = "n_positions",
+                                   .norm_epsilon = "layer_norm_epsilon",
+                                   .activation = "activation_function",
+                                   .turned_matrices = true},
                           .norm = NormKind::kLayer,
                           .activation = Activation::kGelu,
                           .learned_positions = true,

@@ -42,9 +42,30 @@ struct TensorNames {
   const char* head;
 };
 
+// Hugging Face's config.json of a family: the keys that not all families share
+// (weights/hf_config.h has the others). Null: the family has none.
+struct ConfigKeys {
+  const char* architecture = nullptr;  // null: folders of the family are not read
+  // A JSON object: what transformers takes where a key is absent, and Llama's value is another one.
+  const char* defaults = "{}";
+  const char* layers = "num_hidden_layers";
+  const char* hidden_size = "hidden_size";
+  const char* ffn_size = "intermediate_size";
+  const char* heads = "num_attention_heads";
+  const char* kv_heads = "num_key_value_heads";
+  const char* head_size = "head_dim";
+  const char* positions = "max_position_embeddings";
+  const char* norm_epsilon = "rms_norm_eps";
+  const char* activation = "hidden_act";
+  const char* experts = nullptr;
+  const char* expert_ffn_size = nullptr;
+  bool turned_matrices = false;  // the files keep the matrices of layers as [in, out]
+};
+
 struct Family {
   const char* name;  // model_type in config.json
   TensorNames names;
+  ConfigKeys keys = {};
   NormKind norm = NormKind::kRms;
   Activation activation = Activation::kSwiglu;
   bool learned_positions = false;  // a table's; else rotary

@@ -1,0 +1,568 @@
+#include "worker_runtime/weights/hf_config.h"
+
+#include <rapidjson/prettywriter.h>
+#include <rapidjson/stringbuffer.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+
+namespace convene::worker {
+namespace {
+
+using rapidjson::Value;
+
+// Llama's, where a family's own defaults say nothing else.
+constexpr char kDefaults[] = R"({"vocab_size": 32000, "hidden_size": 4096,
+  "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+  "num_key_value_heads": null, "head_dim": null, "max_position_embeddings": 2048,
+  "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu", "initializer_range": 0.02,
+  "tie_word_embeddings": false, "router_aux_loss_coef": 0.001})";
+
+// These keys change the arithmetic: another value than this one is refused.
+constexpr char kFixed[] =
+    R"({"attention_bias": false, "mlp_bias": false, "use_sliding_window": false,
+  "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_layer_freq": 1,
+  "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": true,
+  "rope_interleaved": false, "partial_rotary_factor": 1, "scale_attn_weights": true,
+  "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "is_decoder": false,
+  "is_encoder_decoder": false, "use_bidirectional_attention": false, "quantization_config": null,
+  "pruned_heads": {}})";
+
+// These change nothing here: what is held in memory, how a training went, how text is made.
+constexpr absl::string_view kHarmless[] = {"architectures",
+                                           "attention_dropout",
+                                           "attn_pdrop",
+                                           "aux_loss_alpha",
+                                           "bos_token_id",
+                                           "cache_implementation",
+                                           "chunk_size_feed_forward",
+                                           "dtype",
+                                           "embd_pdrop",
+                                           "eos_token_id",
+                                           "ep_size",
+                                           "hidden_act",
+                                           "id2label",
+                                           "is_llama_config",
+                                           "label2id",
+                                           "max_position_embeddings",
+                                           "max_window_layers",
+                                           "model_type",
+                                           "n_ctx",
+                                           "num_nextn_predict_layers",
+                                           "output_attentions",
+                                           "output_hidden_states",
+                                           "output_router_logits",
+                                           "pad_token_id",
+                                           "pretraining_tp",
+                                           "problem_type",
+                                           "reorder_and_upcast_attn",
+                                           "resid_pdrop",
+                                           "return_dict",
+                                           "router_jitter_noise",
+                                           "seq_aux",
+                                           "sep_token_id",
+                                           "summary_activation",
+                                           "summary_first_dropout",
+                                           "summary_proj_to_labels",
+                                           "summary_type",
+                                           "summary_use_proj",
+                                           "task_specific_params",
+                                           "tokenizer_class",
+                                           "torch_dtype",
+                                           "transformers_version",
+                                           "unsloth_version",
+                                           "use_cache"};
+
+// A key, and the number of a ModelConfig that it says.
+struct Field {
+  const char* key;
+  std::variant<int*, double*, bool*> value;
+  bool zero_is_null = true;  // and null is zero
+};
+
+// `has_experts`: with those of the experts, where the family can have these.
+std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
+  const Family& family = *config->family;
+  const ConfigKeys& keys = family.keys;
+  ModelConfig& c = *config;
+  std::vector<Field> fields = {
+      {"vocab_size", &c.vocabulary_size},         {keys.layers, &c.layers},
+      {keys.hidden_size, &c.hidden_size},         {keys.heads, &c.heads},
+      {keys.norm_epsilon, &c.norm_epsilon},       {"initializer_range", &c.initializer_range},
+      {"tie_word_embeddings", &c.tied_embeddings}};
+  const auto add = [&](std::initializer_list<Field> more) {
+    fields.insert(fields.end(), more.begin(), more.end());
+  };
+  // Mixtral's key is that of its experts.
+  const bool is_of_experts =
+      keys.expert_ffn_size != nullptr && absl::string_view(keys.ffn_size) == keys.expert_ffn_size;
+  if (!has_experts || !is_of_experts) add({{keys.ffn_size, &c.ffn_size}});
+  if (keys.kv_heads != nullptr) add({{keys.kv_heads, &c.kv_heads}});
+  if (keys.head_size != nullptr) add({{keys.head_size, &c.head_size}});
+  if (family.learned_positions) add({{keys.positions, &c.positions}});
+  if (family.has_window) add({{"sliding_window", &c.sliding_window}});
+  if (family.post_norms) {
+    add({{"query_pre_attn_scalar", &c.query_scalar},
+         {"attn_logit_softcapping", &c.score_cap},
+         {"final_logit_softcapping", &c.logit_cap}});
+  }
+  if (family.latent_attention) {
+    add({{"q_lora_rank", &c.query_rank},
+         {"kv_lora_rank", &c.key_rank},
+         {"v_head_dim", &c.value_size},
+         {"qk_rope_head_dim", &c.rotary_size}});
+  }
+  if (keys.experts == nullptr) return fields;
+  ExpertConfig& experts = c.experts;
+  if (family.router_bias) add({{"first_k_dense_replace", &experts.first_dense_layers, false}});
+  if (!has_experts) return fields;
+  add({{keys.experts, &experts.count},
+       {"num_experts_per_tok", &experts.chosen},
+       {keys.expert_ffn_size, &experts.ffn_size}});
+  if (!family.router_bias) {
+    add({{"router_aux_loss_coef", &experts.balance_loss, false}});
+    return fields;
+  }
+  add({{"n_group", &experts.groups},
+       {"topk_group", &experts.chosen_groups},
+       {"routed_scaling_factor", &experts.weight_scale}});
+  return fields;
+}
+
+// A rope_scaling's or rope_parameters' numbers beside its type and factor.
+std::vector<Field> FieldsOf(RopeScaling* scaling) {
+  switch (scaling->kind) {
+    case RopeScalingKind::kLinear:
+      return {};
+    case RopeScalingKind::kLlama3:
+      return {{"low_freq_factor", &scaling->low_frequency_factor},
+              {"high_freq_factor", &scaling->high_frequency_factor},
+              {"original_max_position_embeddings", &scaling->original_positions}};
+    case RopeScalingKind::kYarn:
+      return {{"beta_slow", &scaling->low_frequency_factor},
+              {"beta_fast", &scaling->high_frequency_factor},
+              {"original_max_position_embeddings", &scaling->original_positions},
+              {"attention_factor", &scaling->amplitude},
+              {"mscale", &scaling->mscale},
+              {"mscale_all_dim", &scaling->mscale_all_dim}};
+  }
+  return {};
+}
+
+constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
+    {"llama3", RopeScalingKind::kLlama3},
+    {"linear", RopeScalingKind::kLinear},
+    {"yarn", RopeScalingKind::kYarn}};
+
+const char* ActivationName(const Family& family) {
+  if (family.learned_positions) return "gelu_new";
+  return family.activation == Activation::kSwiglu ? "silu" : "gelu_pytorch_tanh";
+}
+
+const char* LayerType(const ModelConfig& config, int layer) {
+  return WindowOf(config, layer) > 0 ? "sliding_attention" : "full_attention";
+}
+
+// The member; null where there is none.
+const Value* MemberOf(const Value& object, absl::string_view key) {
+  for (const auto& member : object.GetObject()) {
+    if (TextOf(member.name) == key) return &member.value;
+  }
+  return nullptr;
+}
+
+absl::Status Lacks(absl::string_view key, absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("config.json: \"", key, "\" ", what));
+}
+
+absl::Status ReadField(const Value& value, absl::string_view key, const Field& field) {
+  const bool is_null = value.IsNull();
+  bool fits = is_null;
+  if (int* const* number = std::get_if<int*>(&field.value)) {
+    fits |= value.IsInt() && value.GetInt() >= 0;
+    if (fits) **number = is_null ? 0 : value.GetInt();
+  } else if (double* const* real = std::get_if<double*>(&field.value)) {
+    fits |= value.IsNumber();
+    if (fits) **real = is_null ? 0 : value.GetDouble();
+  } else {
+    fits = value.IsBool();
+    if (fits) *std::get<bool*>(field.value) = value.GetBool();
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("config.json: \"", key, "\" has a value that cannot be used"));
+}
+
+// One config.json, with the defaults behind it.
+class Reader {
+ public:
+  Reader(const Value& file, const Value& family, const Value& common)
+      : levels_{&file, &family, &common} {}
+
+  absl::StatusOr<ModelConfig> Read(const Family& family);
+
+ private:
+  // Also null values; null where no level has the key.
+  const Value* Find(absl::string_view key) {
+    seen_.insert(std::string(key));
+    for (const Value* level : levels_) {
+      if (const Value* value = MemberOf(*level, key); value != nullptr) return value;
+      // transformers 5 writes this key of Qwen's under Mixtral's name.
+      if (level == levels_[0] && key == "num_experts") {
+        if (const Value* value = Find("num_local_experts"); value != nullptr) return value;
+      }
+    }
+    return nullptr;
+  }
+  const Value* FindObject(absl::string_view key) {
+    const Value* value = Find(key);
+    return value != nullptr && value->IsObject() ? value : nullptr;
+  }
+
+  absl::Status ReadFields(const std::vector<Field>& fields);
+  absl::Status ReadRope();
+  absl::Status ReadScaling(const Value& rope);
+  absl::Status ReadLatents();
+  absl::Status CheckFixed();
+  absl::Status CheckLayers();
+  absl::Status CheckUnknown() const;
+
+  const Value* const levels_[3];
+  std::set<std::string> seen_;
+  ModelConfig config_;
+};
+
+absl::Status Reader::ReadFields(const std::vector<Field>& fields) {
+  for (const Field& field : fields) {
+    if (const Value* value = Find(field.key); value != nullptr) {
+      CONVENE_RETURN_IF_ERROR(ReadField(*value, field.key, field));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reader::ReadScaling(const Value& rope) {
+  RopeScaling& scaling = config_.rope_scaling;
+  const Value* type = MemberOf(rope, "rope_type");
+  if (type == nullptr) type = MemberOf(rope, "type");
+  const absl::string_view name = type != nullptr && type->IsString() ? TextOf(*type) : "default";
+  std::vector<Field> fields;
+  if (name != "default") {
+    const auto* const known = std::find_if(std::begin(kScalings), std::end(kScalings),
+                                           [&](const auto& kind) { return name == kind.first; });
+    if (known == std::end(kScalings)) return Lacks("rope_type", absl::StrCat("is ", name));
+    scaling.kind = known->second;
+    if (scaling.kind == RopeScalingKind::kYarn) {
+      scaling.high_frequency_factor = 32;
+      const Value* positions = Find(config_.family->keys.positions);
+      if (positions->IsInt()) scaling.original_positions = positions->GetInt();
+    }
+    fields = FieldsOf(&scaling);
+    fields.push_back({"factor", &scaling.factor});
+  }
+  double partial = 1;
+  bool truncates = true;
+  fields.push_back({"rope_theta", &config_.rope_theta});
+  fields.push_back({"partial_rotary_factor", &partial});
+  fields.push_back({"truncate", &truncates});
+  for (const auto& member : rope.GetObject()) {
+    const absl::string_view key = TextOf(member.name);
+    if (&member.value == type || key == "type") continue;
+    const auto field = std::find_if(fields.begin(), fields.end(),
+                                    [&](const Field& each) { return key == each.key; });
+    if (field == fields.end()) return Lacks(key, "of the rotary positions is not known");
+    CONVENE_RETURN_IF_ERROR(ReadField(member.value, key, *field));
+  }
+  if (partial != 1) return Lacks("partial_rotary_factor", "is not 1");
+  if (!truncates) return Lacks("truncate", "is false");
+  if (name == "default" || (scaling.factor >= 1 && MemberOf(rope, "factor") != nullptr)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("config.json: rotary positions of type ", name, " have no factor of 1 or more"));
+}
+
+absl::Status Reader::ReadRope() {
+  CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_theta", &config_.rope_theta}}));
+  const bool has_two = config_.family->full_attention_every > 0 &&
+                       MemberOf(*levels_[1], "rope_local_base_freq") != nullptr;
+  if (has_two) {
+    CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_local_base_freq", &config_.window_rope_theta}}));
+  }
+  const Value* scaling = FindObject("rope_scaling");
+  const Value* parameters = FindObject("rope_parameters");
+  if (parameters != nullptr && has_two) {
+    // By the kind of layer.
+    const Value* window = MemberOf(*parameters, "sliding_attention");
+    const Value* full = MemberOf(*parameters, "full_attention");
+    if (window != nullptr && window->IsObject()) {
+      const Value* theta = MemberOf(*window, "rope_theta");
+      const Value* type = MemberOf(*window, "rope_type");
+      if (type != nullptr && *type != "default") return Lacks("sliding_attention", "is scaled");
+      if (theta != nullptr) {
+        CONVENE_RETURN_IF_ERROR(
+            ReadField(*theta, "rope_theta", {"rope_theta", &config_.window_rope_theta}));
+      }
+    }
+    if (window != nullptr || full != nullptr) {
+      parameters = full != nullptr && full->IsObject() ? full : nullptr;
+    }
+  }
+  // transformers 5 takes rope_scaling where both stand there.
+  const Value* rope = scaling != nullptr ? scaling : parameters;
+  return rope == nullptr ? absl::OkStatus() : ReadScaling(*rope);
+}
+
+absl::Status Reader::ReadLatents() {
+  int plain = 0;
+  CONVENE_RETURN_IF_ERROR(ReadFields({{"qk_nope_head_dim", &plain}}));
+  config_.head_size = plain + config_.rotary_size;
+  config_.kv_heads = config_.heads;
+  ExpertConfig& experts = config_.experts;
+  int shared = 0;
+  CONVENE_RETURN_IF_ERROR(ReadFields({{"n_shared_experts", &shared}}));
+  if (shared < 0 || shared > std::numeric_limits<int>::max() / std::max(experts.ffn_size, 1)) {
+    return absl::InvalidArgumentError("config.json: \"n_shared_experts\" is too large");
+  }
+  experts.shared_ffn_size = shared * experts.ffn_size;
+  // No folder says how DeepSeek's were trained: as the paper does (DeepSeek-V3, section 4.2).
+  experts.balance_loss = 0.0001;
+  experts.bias_rate = 0.001;
+  if (experts.first_dense_layers >= config_.layers) experts = {};
+  return absl::OkStatus();
+}
+
+absl::Status Reader::CheckFixed() {
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument fixed, JsonDocument::Parse(kFixed));
+  for (const auto& member : fixed.root().value().GetObject()) {
+    const Value* value = Find(TextOf(member.name));
+    if (value == nullptr || *value == member.value) continue;
+    if (value->IsNull() && !member.value.IsTrue()) continue;
+    return Lacks(TextOf(member.name),
+                 "has a value that changes the arithmetic in a way that we lack");
+  }
+  const Value* activation = Find(config_.family->keys.activation);
+  const char* const wanted = ActivationName(*config_.family);
+  if (activation == nullptr || activation->IsNull() || *activation == wanted) {
+    return absl::OkStatus();
+  }
+  return Lacks(config_.family->keys.activation, absl::StrCat("is not \"", wanted, "\""));
+}
+
+absl::Status Reader::CheckLayers() {
+  const Value* pattern = Find("sliding_window_pattern");
+  if (pattern != nullptr && pattern->IsInt() &&
+      pattern->GetInt() != config_.family->full_attention_every) {
+    return Lacks("sliding_window_pattern", "is not the family's");
+  }
+  const Value* types = Find("layer_types");
+  if (types == nullptr || !types->IsArray()) return absl::OkStatus();
+  bool is_ours = static_cast<int>(types->Size()) == config_.layers;
+  for (int i = 0; is_ours && i < config_.layers; ++i) {
+    is_ours = (*types)[i] == LayerType(config_, i);
+  }
+  return is_ours ? absl::OkStatus()
+                 : Lacks("layer_types", "does not name the family's kinds of layers");
+}
+
+absl::Status Reader::CheckUnknown() const {
+  for (const auto& member : levels_[0]->GetObject()) {
+    const absl::string_view key = TextOf(member.name);
+    const bool is_harmless =
+        absl::StartsWith(key, "_") || seen_.contains(std::string(key)) ||
+        (key == "sliding_window" && !config_.family->has_window) ||
+        std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
+    if (!is_harmless) {
+      return Lacks(key,
+                   "is not known, and may change the arithmetic. Where it does not, take it "
+                   "out of a copy of the file");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelConfig> Reader::Read(const Family& family) {
+  config_.family = &family;
+  CONVENE_RETURN_IF_ERROR(ReadFields(FieldsOf(/*has_experts=*/true, &config_)));
+  if (config_.ffn_size == 0) {
+    config_.ffn_size =
+        family.learned_positions ? 4 * config_.hidden_size : config_.experts.ffn_size;
+  }
+  if (config_.kv_heads == 0) config_.kv_heads = config_.heads;
+  if (config_.head_size == 0 && config_.heads > 0) {
+    config_.head_size = config_.hidden_size / config_.heads;
+  }
+  if (!family.learned_positions) CONVENE_RETURN_IF_ERROR(ReadRope());
+  if (family.latent_attention) CONVENE_RETURN_IF_ERROR(ReadLatents());
+  if (config_.query_scalar == config_.head_size) config_.query_scalar = 0;
+  CONVENE_RETURN_IF_ERROR(CheckFixed());
+  CONVENE_RETURN_IF_ERROR(CheckLayers());
+  CONVENE_RETURN_IF_ERROR(CheckUnknown());
+  return config_;
+}
+
+using Writer = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
+
+void WriteField(const Field& field, Writer& writer) {
+  writer.Key(field.key);
+  std::visit(
+      [&](const auto* value) {
+        using T = std::decay_t<decltype(*value)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          writer.Bool(*value);
+        } else if (*value == 0 && field.zero_is_null) {
+          writer.Null();
+        } else if constexpr (std::is_same_v<T, int>) {
+          writer.Int(*value);
+        } else {
+          writer.Double(*value);
+        }
+      },
+      field.value);
+}
+
+void WriteRope(ModelConfig config, absl::string_view key, bool is_scaled, double theta,
+               Writer& writer) {
+  writer.Key(key.data());
+  writer.StartObject();
+  writer.Key("rope_type");
+  RopeScaling& scaling = config.rope_scaling;
+  const char* type = "default";
+  for (const auto& [name, kind] : kScalings) {
+    if (is_scaled && kind == scaling.kind) type = name;
+  }
+  writer.String(type);
+  WriteField({"rope_theta", &theta}, writer);
+  if (is_scaled) {
+    WriteField({"factor", &scaling.factor}, writer);
+    for (const Field& field : FieldsOf(&scaling)) {
+      const double* const* real = std::get_if<double*>(&field.value);
+      if (real == nullptr || **real != 0) WriteField(field, writer);
+    }
+  }
+  writer.EndObject();
+}
+
+// For transformers 4 and for 5.
+void WriteRopes(const ModelConfig& config, Writer& writer) {
+  const bool is_scaled = config.rope_scaling.factor != 1;
+  ModelConfig copy = config;
+  WriteField({"rope_theta", &copy.rope_theta}, writer);
+  if (config.window_rope_theta > 0) {
+    WriteField({"rope_local_base_freq", &copy.window_rope_theta}, writer);
+    if (is_scaled) WriteRope(config, "rope_scaling", true, config.rope_theta, writer);
+    writer.Key("rope_parameters");
+    writer.StartObject();
+    WriteRope(config, "sliding_attention", false, config.window_rope_theta, writer);
+    WriteRope(config, "full_attention", is_scaled, config.rope_theta, writer);
+    writer.EndObject();
+    return;
+  }
+  if (is_scaled) WriteRope(config, "rope_scaling", true, config.rope_theta, writer);
+  WriteRope(config, "rope_parameters", is_scaled, config.rope_theta, writer);
+}
+
+void WriteTokens(const HfConfigExtras& extras, Writer& writer) {
+  for (const auto& [key, token] : {std::pair{"bos_token_id", extras.begin_of_document},
+                                   {"eos_token_id", extras.end_of_document},
+                                   {"pad_token_id", -1}}) {
+    writer.Key(key);
+    token < 0 ? writer.Null() : writer.Int(token);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument file, JsonDocument::Parse(text));
+  const JsonNode root = file.root();
+  if (!root.value().IsObject()) {
+    return absl::InvalidArgumentError("config.json holds no JSON object");
+  }
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, root.GetString("model_type"));
+  const Family* const family = FamilyNamed(name);
+  if (family == nullptr || family->keys.architecture == nullptr) {
+    return Lacks("model_type", absl::StrCat("is ", name, ", an architecture that we lack"));
+  }
+  if (const std::optional<JsonNode> list = root.Find("architectures"); list.has_value()) {
+    const Value& names = list->value();
+    if (!names.IsArray() || names.Size() != 1 || names[0] != family->keys.architecture) {
+      return Lacks("architectures", absl::StrCat("is not ", family->keys.architecture));
+    }
+  }
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument own, JsonDocument::Parse(family->keys.defaults));
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument common, JsonDocument::Parse(kDefaults));
+  return Reader(root.value(), own.root().value(), common.root().value()).Read(*family);
+}
+
+absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfConfigExtras& extras) {
+  const absl::Status lacks = absl::UnimplementedError(
+      absl::StrCat("no config.json can say this shape: ", ShapeText(config)));
+  if (config.family->keys.architecture == nullptr) return lacks;
+  ModelConfig copy = config;
+  const Family& family = *config.family;
+  ExpertConfig& experts = copy.experts;
+  if (copy.query_scalar == 0) copy.query_scalar = copy.head_size;
+  if (experts.count == 0) experts.first_dense_layers = copy.layers;
+  int plain = copy.head_size - copy.rotary_size;
+  int shared = experts.ffn_size > 0 ? experts.shared_ffn_size / experts.ffn_size : 0;
+  rapidjson::StringBuffer buffer;
+  Writer writer(buffer);
+  writer.StartObject();
+  writer.Key("architectures");
+  writer.StartArray();
+  writer.String(family.keys.architecture);
+  writer.EndArray();
+  for (const auto& [key, value] : {std::pair{"model_type", family.name},
+                                   {family.keys.activation, ActivationName(family)},
+                                   {"torch_dtype", extras.type}}) {
+    writer.Key(key);
+    writer.String(value);
+  }
+  const bool has_experts = experts.count > 0;
+  for (const Field& field : FieldsOf(has_experts, &copy)) WriteField(field, writer);
+  if (family.latent_attention) {
+    WriteField({"qk_nope_head_dim", &plain}, writer);
+    WriteField({"num_key_value_heads", &copy.heads}, writer);
+    if (has_experts) WriteField({"n_shared_experts", &shared}, writer);
+  }
+  if (family.keys.experts != nullptr && family.normalizes_router &&
+      absl::StrContains(family.keys.defaults, "norm_topk_prob")) {
+    writer.Key("norm_topk_prob");
+    writer.Bool(true);
+  }
+  if (family.full_attention_every > 0) {
+    writer.Key("layer_types");
+    writer.StartArray();
+    for (int i = 0; i < config.layers; ++i) writer.String(LayerType(config, i));
+    writer.EndArray();
+  }
+  if (!family.learned_positions) {
+    int positions = extras.positions;
+    WriteField({family.keys.positions, &positions}, writer);
+    WriteRopes(config, writer);
+  }
+  WriteTokens(extras, writer);
+  writer.EndObject();
+  const absl::StatusOr<ModelConfig> read = ReadHfConfig(buffer.GetString());
+  if (!read.ok()) return Annotate(read.status(), lacks.message());
+  copy = config;
+  if (HasExperts(config, 0)) copy.ffn_size = read->ffn_size;  // no layer has it
+  if (ShapeText(*read) != ShapeText(copy)) return lacks;
+  return absl::StrCat(buffer.GetString(), "\n");
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,148 @@
+#include "worker_runtime/weights/hf_config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/model/shape_text.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+ModelConfig Named(const std::string& name) { return NamedModel(name).value(); }
+
+TEST_CASE("every named shape comes back from its config.json") {
+  for (const std::string& name : ModelNames()) {
+    INFO(name);
+    ModelConfig config = Named(name);
+    // config.json counts shared experts of the others' size.
+    if (name == "deepseek-tiny") config.experts.shared_ffn_size = 96;
+    const auto text = WriteHfConfig(config, {});
+    REQUIRE_OK(text.status());
+    const auto read = ReadHfConfig(*text);
+    REQUIRE_OK(read.status());
+    if (name == "moe-tiny") config.ffn_size = config.experts.ffn_size;
+    CHECK(ShapeText(*read) == ShapeText(config));
+    CHECK(read->initializer_range == config.initializer_range);
+  }
+}
+
+TEST_CASE("a shape that no config.json can say is refused") {
+  CHECK_STATUS(WriteHfConfig(Named("deepseek-tiny"), {}), kUnimplemented, "no config.json can say");
+  ModelConfig config = Named("llama-tiny");
+  config.rotary_size = 2;
+  CHECK_STATUS(WriteHfConfig(config, {}), kUnimplemented, "no config.json can say");
+}
+
+TEST_CASE("Llama 3.2's config.json, as its folder has it") {
+  const auto read = ReadHfConfig(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+    "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+    "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
+    "vocab_size": 128256})");
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("llama-3.2-1b"));
+}
+
+TEST_CASE("what a config.json leaves out is transformers' default") {
+  const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
+  CHECK(mixtral.norm_epsilon == 1e-5);
+  CHECK(mixtral.rope_theta == 1e6);
+  CHECK(mixtral.experts.count == 8);
+  CHECK(mixtral.experts.ffn_size == 14336);
+  CHECK(mixtral.sliding_window == 0);
+  CHECK(ReadHfConfig(R"({"model_type": "mistral"})")->sliding_window == 4096);
+  CHECK(ReadHfConfig(R"({"model_type": "mistral", "sliding_window": null})")->sliding_window == 0);
+  CHECK(ReadHfConfig(R"({"model_type": "qwen3"})")->head_size == 128);
+  const ModelConfig gpt2 = ReadHfConfig(R"({"model_type": "gpt2"})").value();
+  CHECK(gpt2 == Named("gpt2-124m"));
+  const ModelConfig llama = ReadHfConfig(R"({"model_type": "llama"})").value();
+  CHECK(llama.kv_heads == 32);
+  CHECK(llama.head_size == 128);
+  CHECK(llama.norm_epsilon == 1e-6);
+  CHECK_FALSE(llama.tied_embeddings);
+}
+
+TEST_CASE("rotary positions in both spellings") {
+  const auto theta = [](const std::string& keys) {
+    return ReadHfConfig(absl::StrCat(R"({"model_type": "llama", )", keys, "}")).value();
+  };
+  CHECK(theta(R"("rope_theta": 3e5)").rope_theta == 3e5);
+  CHECK(theta(R"("rope_parameters": {"rope_type": "default", "rope_theta": 4e5})").rope_theta ==
+        4e5);
+  // The numbers within win, and rope_scaling over rope_parameters.
+  const ModelConfig both = theta(R"("rope_theta": 3e5,
+      "rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 5e5},
+      "rope_parameters": {"rope_type": "linear", "factor": 8, "rope_theta": 6e5})");
+  CHECK(both.rope_theta == 5e5);
+  CHECK(both.rope_scaling.factor == 2);
+  CHECK(both.rope_scaling.kind == RopeScalingKind::kLinear);
+  const ModelConfig yarn = theta(R"("max_position_embeddings": 640,
+      "rope_scaling": {"type": "yarn", "factor": 4})");
+  CHECK(yarn.rope_scaling.original_positions == 640);
+  CHECK(yarn.rope_scaling.high_frequency_factor == 32);
+}
+
+TEST_CASE("transformers 5 writes Qwen's experts under another name") {
+  CHECK(ReadHfConfig(R"({"model_type": "qwen3_moe", "norm_topk_prob": true,
+                         "num_local_experts": 16})")
+            ->experts.count == 16);
+}
+
+TEST_CASE("keys that change the arithmetic are refused by name") {
+  const auto refused = [](const std::string& family, const std::string& key,
+                          const std::string& value) {
+    INFO(key << " " << value);
+    CHECK_STATUS(ReadHfConfig(absl::StrCat(R"({"model_type": ")", family, R"(", ")", key, R"(": )",
+                                           value, "}")),
+                 kUnimplemented, absl::StrCat("\"", key, "\""));
+  };
+  refused("llama", "attention_bias", "true");
+  refused("llama", "mlp_bias", "true");
+  refused("llama", "hidden_act", "\"gelu\"");
+  refused("llama", "residual_multiplier", "0.22");
+  refused("llama", "partial_rotary_factor", "0.5");
+  refused("llama", "quantization_config", R"({"quant_method": "fp8"})");
+  refused("llama", "architectures", R"(["LlamaForSequenceClassification"])");
+  refused("gpt2", "scale_attn_by_inverse_layer_idx", "true");
+  refused("qwen2", "use_sliding_window", "true");
+  refused("qwen3_moe", "norm_topk_prob", "false");
+  refused("gemma3_text", "sliding_window_pattern", "4");
+  refused("gemma2", "layer_types", R"(["full_attention"])");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama",
+                                "rope_scaling": {"rope_type": "longrope", "factor": 2}})"),
+               kUnimplemented, "longrope");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "qwen3_moe"})"), kUnimplemented, "norm_topk_prob");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "mamba"})"), kUnimplemented, "mamba");
+}
+
+TEST_CASE("harmless keys are passed over") {
+  REQUIRE_OK(ReadHfConfig(R"({"model_type": "llama", "use_cache": false, "_name_or_path": "x",
+                              "attention_dropout": 0.5, "layer_types": null})")
+                 .status());
+}
+
+TEST_CASE("a config.json that is none") {
+  CHECK_STATUS(ReadHfConfig("[]"), kInvalid, "holds no JSON object");
+  CHECK_STATUS(ReadHfConfig("{"), kInvalid, "");
+  CHECK_STATUS(ReadHfConfig("{}"), kInvalid, "model_type");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "hidden_size": "x"})"), kInvalid,
+               "\"hidden_size\"");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "hidden_size": -1})"), kInvalid,
+               "\"hidden_size\"");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "rope_scaling": {"type": "linear"}})"),
+               kInvalid, "have no factor");
+}
+
+}  // namespace
+}  // namespace convene::worker
