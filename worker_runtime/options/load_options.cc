@@ -25,6 +25,7 @@
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
+#include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
 namespace {
@@ -146,7 +147,8 @@ absl::Status ChangeExperts(const ModelShape& shape, ExpertConfig* experts) {
 
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
-  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, NamedModel(name));
+  CONVENE_ASSIGN_OR_RETURN(ModelConfig model,
+                           IsDirectory(name) ? ReadShape(name) : NamedModel(name));
   RopeScaling& scaling = model.rope_scaling;
   CONVENE_RETURN_IF_ERROR(ResolveScalingType(shape, &scaling));
   CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
@@ -480,6 +482,16 @@ absl::Status ResolveRate(const TrainConfig& config, TrainOptions* options) {
                  {"inverse-sqrt", RateShape::kInverseSqrt}});
 }
 
+// Weights come with a shape, and often with a tokenizer: they are the defaults.
+absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
+  if (!said.has_init_from()) return absl::OkStatus();
+  const absl::StatusOr<Weights> weights = OpenWeights(said.init_from());
+  if (!weights.ok()) return Annotate(weights.status(), "init_from");
+  defaults->set_model(said.init_from());
+  if (!weights->tokenizer.empty()) defaults->set_tokenizer(weights->tokenizer);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -517,6 +529,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.checkpoint_in_background = config.checkpoint_in_background();
   options.max_failed_checkpoints = config.max_failed_checkpoints();
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
+  options.init_from = config.init_from();
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
   options.profile = config.profile();
@@ -549,9 +562,11 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseUnused(said));
   TrainConfig config = DefaultConfig();
+  CONVENE_RETURN_IF_ERROR(ApplyInitFrom(said, &config));
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
-  options.chose_vocabulary = said.has_model() || said.model_shape().has_vocabulary_size();
+  options.chose_vocabulary =
+      said.has_model() || said.has_init_from() || said.model_shape().has_vocabulary_size();
   return std::optional<TrainOptions>(std::move(options));
 }
 

@@ -136,6 +136,7 @@ struct TrainOptions {
   int64_t max_failed_checkpoints = 0;  // in a row
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory
+  std::string init_from;         // the first weights; "": the seed's
   bool accept_new_data = false;
   std::string metrics_file;  // "" = none
   int64_t log_every = 0;

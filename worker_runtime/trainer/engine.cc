@@ -78,10 +78,20 @@ absl::Status Engine::Allocate() {
   return device_.status();
 }
 
-absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell) {
+absl::Status Engine::SetWeights(ShardedOptimizer::MakeWeights make,
+                                absl::FunctionRef<void(double done)> tell) {
   CONVENE_CHECK(!is_in_flight_);
   int64_t made = 0;
   return parts_.optimizers.SetWeights(
+      [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
+        make(slice, first, values);
+        made += static_cast<int64_t>(values.size());
+        tell(static_cast<double>(made) / static_cast<double>(parts_.ShardCount()));
+      });
+}
+
+absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell) {
+  return SetWeights(
       [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         Stream& host = device_.host();
         RunIn(host, [&] {
@@ -90,9 +100,25 @@ absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell
                               values.data());
         });
         device_.Synchronize(absl::InfiniteDuration()).IgnoreError();  // it stays the device's
-        made += static_cast<int64_t>(values.size());
-        tell(static_cast<double>(made) / static_cast<double>(parts_.ShardCount()));
-      });
+      },
+      tell);
+}
+
+absl::Status Engine::LoadWeights(const StateSource& source,
+                                 absl::FunctionRef<void(double done)> tell, absl::Status* read) {
+  return SetWeights(
+      [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
+        if (!read->ok()) return;
+        const TensorPiece piece = {
+            .name = slice.name,
+            .global_shape = {slice.global_shape.begin(), slice.global_shape.end()},
+            .local_box = {{slice.offset.begin(), slice.offset.end()},
+                          {slice.extent.begin(), slice.extent.end()}},
+            .flat_begin = first,
+            .flat_count = static_cast<int64_t>(values.size())};
+        *read = source.Read({{piece, values}});
+      },
+      tell);
 }
 
 void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {

@@ -35,6 +35,7 @@
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/device_choice.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/op_reports.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
@@ -200,9 +201,13 @@ absl::Status Training::Prepare() {
                                              *communicators_.checkpoint, host_stream_));
   if (!resumed.has_value()) {
     // Tenths alone: the agent learns the limits of 16 phases at most.
-    CONVENE_RETURN_IF_ERROR(engine_->InitializeWeights([this](double done) {
+    const auto tell = [this](double done) {
       progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
-    }));
+    };
+    CONVENE_RETURN_IF_ERROR(
+        options_.init_from.empty()
+            ? engine_->InitializeWeights(tell)
+            : LoadFirstWeights(options_, *engine_, tell, *communicators_.checkpoint, host_stream_));
   }
   if (resumed.has_value()) {
     step_ = resumed->info.step;

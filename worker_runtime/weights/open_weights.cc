@@ -13,6 +13,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/gguf_weights.h"
+#include "worker_runtime/weights/hf_folder.h"
 
 namespace convene::worker {
 namespace {
@@ -49,7 +50,8 @@ absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path) {
 absl::StatusOr<Weights> OpenCheckpointWeights(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(path));
   absl::StatusOr<ModelConfig> config = ParseShapeText(reader.info().model);
-  if (!config.ok()) return Annotate(config.status(), reader.name());
+  const absl::Status valid = config.ok() ? ValidateModel(*config, Layout()) : config.status();
+  if (!valid.ok()) return Annotate(valid, reader.name());
   return Weights{.config = *std::move(config),
                  .source = std::make_unique<CheckpointWeights>(std::move(reader))};
 }
@@ -62,10 +64,14 @@ absl::StatusOr<Weights> OpenWeights(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat("weights ", path, ": it is no directory and no GGUF file"));
   }
-  CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenCheckpointWeights(path));
-  const absl::Status valid = ValidateModel(weights.config, Layout());
-  if (!valid.ok()) return Annotate(valid, path);
-  return weights;
+  if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);
+  return OpenCheckpointWeights(path);
+}
+
+absl::StatusOr<ModelConfig> ReadShape(const std::string& path) {
+  if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return ReadHfShape(path);
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(path));
+  return weights.config;
 }
 
 }  // namespace convene::worker

@@ -29,4 +29,7 @@ struct Weights {
 // CheckpointReader::Open and tools/base/files.h. All with the path.
 absl::StatusOr<Weights> OpenWeights(const std::string& path);
 
+// The shape alone: of a Hugging Face folder config.json is enough. Errors as OpenWeights.
+absl::StatusOr<ModelConfig> ReadShape(const std::string& path);
+
 }  // namespace convene::worker

@@ -1,0 +1,277 @@
+#include "worker_runtime/weights/hf_folder.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/mapped_file.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/safetensors.h"
+#include "worker_runtime/weights/tensor_elements.h"
+
+namespace convene::worker {
+namespace {
+
+struct TensorPlace {
+  SafeTensor tensor;
+  const MappedFile* file = nullptr;
+  const char* data = nullptr;
+};
+using Places = absl::flat_hash_map<std::string, TensorPlace>;
+
+// One of the model's tensors, and where its elements lie.
+struct HeldTensor {
+  std::array<int64_t, 2> shape;
+  StoredMatrix matrix;
+};
+
+// Pages of a file that were read would count as this process's memory.
+void Release(absl::string_view mapped) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<uintptr_t>(mapped.data());
+  const uintptr_t begin = first / page * page;
+  madvise(reinterpret_cast<void*>(begin), first + mapped.size() - begin, MADV_DONTNEED);
+}
+
+class FolderSource final : public StateSource {
+ public:
+  FolderSource(std::string path, const ModelConfig& config, std::vector<MappedFile> files,
+               absl::flat_hash_map<std::string, HeldTensor> tensors)
+      : path_(std::move(path)),
+        info_({.model = ShapeText(config)}),
+        files_(std::move(files)),
+        tensors_(std::move(tensors)) {}
+
+  const std::string& name() const override { return path_; }
+  const CheckpointInfo& info() const override { return info_; }
+  absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
+
+ private:
+  const std::string path_;
+  const CheckpointInfo info_;
+  const std::vector<MappedFile> files_;
+  const absl::flat_hash_map<std::string, HeldTensor> tensors_;
+};
+
+absl::Status FolderSource::Read(const std::vector<PieceToRead>& pieces) const {
+  for (const PieceToRead& item : pieces) {
+    const TensorPiece& piece = item.piece;
+    if (piece.flat_count == 0) continue;
+    CONVENE_RETURN_IF_ERROR(ValidatePiece(piece, item.data));
+    const auto held = tensors_.find(piece.name);
+    if (held == tensors_.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path_, " has no tensor '", piece.name, "'"));
+    }
+    const std::array<int64_t, 2>& shape = held->second.shape;
+    if (piece.global_shape != std::vector<int64_t>(shape.begin(), shape.end())) {
+      return absl::FailedPreconditionError(absl::StrCat(path_, ": tensor '", piece.name, "' is ",
+                                                        absl::StrJoin(shape, " x "), ", not ",
+                                                        absl::StrJoin(piece.global_shape, " x ")));
+    }
+    Release(CopyElements(held->second.matrix, piece.local_box, piece.flat_begin, item.data));
+  }
+  return absl::OkStatus();
+}
+
+// The files with tensors, by their names. One alone needs no index.
+absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(absl::StrCat(path, "/", kHfIndexName));
+  if (absl::IsNotFound(text.status())) return std::set<std::string>{kHfWeightsName};
+  if (!text.ok()) return text.status();
+  const auto annotate = [&](const absl::Status& status) {
+    return Annotate(status, absl::StrCat(path, "/", kHfIndexName));
+  };
+  const absl::StatusOr<JsonDocument> document = JsonDocument::Parse(*text);
+  if (!document.ok()) return annotate(document.status());
+  const absl::StatusOr<JsonNode> map = document->root().Get("weight_map");
+  if (!map.ok()) return annotate(map.status());
+  std::set<std::string> names;
+  if (!map->value().IsObject()) return annotate(map->Error("should be an object"));
+  for (const auto& member : map->value().GetObject()) {
+    const absl::StatusOr<std::string> name = JsonNode(&member.value, "weight_map").String();
+    if (!name.ok()) return annotate(name.status());
+    if (name->empty() || absl::StrContains(*name, "/")) {
+      return annotate(map->Error(absl::StrCat("names the file \"", *name, "\"")));
+    }
+    names.insert(*name);
+  }
+  return names;
+}
+
+absl::Status AddTensors(const MappedFile& file, Places* places) {
+  const auto annotate = [&](const absl::Status& status) { return Annotate(status, file.path()); };
+  const absl::StatusOr<int64_t> length =
+      SafeTensorsHeaderLength(file.bytes().substr(0, kSafeTensorsLengthBytes), file.size());
+  if (!length.ok()) return annotate(length.status());
+  const int64_t begin = kSafeTensorsLengthBytes + *length;
+  absl::StatusOr<std::vector<SafeTensor>> tensors = ParseSafeTensorsHeader(
+      file.bytes().substr(kSafeTensorsLengthBytes, *length), file.size() - begin);
+  if (!tensors.ok()) return annotate(tensors.status());
+  for (SafeTensor& tensor : *tensors) {
+    const char* const data = file.data() + begin + tensor.begin;
+    const std::string name = tensor.name;
+    if (!places->insert({name, {std::move(tensor), &file, data}}).second) {
+      return annotate(absl::InvalidArgumentError(
+          absl::StrCat("another file of the folder has the tensor \"", name, "\" too")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What the model's names begin with, and files of the base model leave out: "model.".
+std::string BasePrefix(const Family& family) {
+  const absl::string_view name = family.names.embedding;
+  return std::string(name.substr(0, name.find('.') + 1));
+}
+
+absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const ParameterSlice& slice,
+                                 bool is_turned) {
+  const SafeTensor& tensor = place.tensor;
+  std::vector<int64_t> shape = tensor.shape;
+  if (shape.size() == 1) shape.insert(shape.begin(), 1);
+  if (is_turned) std::reverse(shape.begin(), shape.end());
+  const std::array<int64_t, 2>& wanted = slice.global_shape;
+  if (shape != std::vector<int64_t>(wanted.begin(), wanted.end())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place.file->path(), ": tensor \"", tensor.name, "\" is ",
+        absl::StrJoin(tensor.shape, " x "), ", and config.json makes it ",
+        is_turned ? absl::StrCat(wanted[1], " x ", wanted[0]) : absl::StrJoin(wanted, " x ")));
+  }
+  StoredMatrix matrix = {
+      .data = place.data, .columns = tensor.shape.back(), .is_turned = is_turned};
+  if (StoredTypeNamed(tensor.type, &matrix.type)) return matrix;
+  return absl::UnimplementedError(
+      absl::StrCat(place.file->path(), ": tensor \"", tensor.name, "\" is in ", tensor.type,
+                   "; weights can be in F32, F16 and BF16. Convert the folder first"));
+}
+
+// Tensors of a folder that the model has no use for: masks and tables that can be computed, and the
+// layers with which DeepSeek predicts a second token.
+bool IsPassedOver(const ModelConfig& config, absl::string_view name) {
+  if (absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
+      absl::EndsWith(name, ".rotary_emb.inv_freq")) {
+    return true;
+  }
+  int layer = 0;
+  return config.family->router_bias &&
+         absl::ConsumePrefix(&name, absl::StrCat(config.family->names.layers, ".")) &&
+         absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer >= config.layers;
+}
+
+// transformers 5 does not tie a head that differs from its table, transformers 4 does.
+absl::Status CheckTiedHead(const TensorPlace& head, const TensorPlace& table) {
+  const SafeTensor& a = head.tensor;
+  const SafeTensor& b = table.tensor;
+  if (a.type == b.type && a.shape == b.shape &&
+      std::memcmp(head.data, table.data, a.end - a.begin) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      head.file->path(), ": tensor \"", a.name, "\" differs from \"", b.name,
+      "\", and config.json ties the two (tie_word_embeddings): say false there, or take it out"));
+}
+
+absl::StatusOr<absl::flat_hash_map<std::string, HeldTensor>> FitAll(const std::string& path,
+                                                                    const ModelConfig& config,
+                                                                    Places places) {
+  const Family& family = *config.family;
+  const std::string base = BasePrefix(family);
+  absl::flat_hash_map<std::string, HeldTensor> held;
+  std::set<std::string> used;
+  const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
+  const auto find = [&](const std::string& name) {
+    const auto place = places.find(name);
+    return place != places.end() ? place : places.find(absl::StripPrefix(name, base));
+  };
+  for (const UnitSpec& unit : UnitsOf(config, whole, /*tp_size=*/1, /*tp_rank=*/0)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      for (const ParameterSlice& slice : tensor.slices) {
+        const auto place = find(slice.name);
+        if (place == places.end()) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              path, " has no tensor \"", slice.name, "\", which config.json makes a part of it"));
+        }
+        const bool is_turned = family.keys.turned_matrices && slice.is_matrix();
+        CONVENE_ASSIGN_OR_RETURN(const StoredMatrix matrix, Fit(place->second, slice, is_turned));
+        held.insert({slice.name, {slice.global_shape, matrix}});
+        used.insert(place->first);
+      }
+    }
+  }
+  const std::string head = absl::StrCat(family.names.head, ".weight");
+  for (const auto& [name, place] : places) {
+    if (used.contains(name) || IsPassedOver(config, name)) continue;
+    if (config.tied_embeddings && name == head) {
+      const std::string table = absl::StrCat(family.names.embedding, ".weight");
+      CONVENE_RETURN_IF_ERROR(CheckTiedHead(place, find(table)->second));
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(place.file->path(), ": tensor \"", name,
+                                                   "\" belongs to no model of family ", family.name,
+                                                   " with this config.json"));
+  }
+  return held;
+}
+
+bool HasTokenizer(const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == "tokenizer.json" || name == "tekken.json" || name == "tokenizer.model" ||
+           absl::EndsWith(name, ".tiktoken");
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadHfShape(const std::string& path) {
+  const std::string config_path = absl::StrCat(path, "/", kHfConfigName);
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path));
+  const absl::StatusOr<ModelConfig> config = ReadHfConfig(text);
+  const absl::Status valid = config.ok() ? ValidateModel(*config, Layout()) : config.status();
+  if (!valid.ok()) return Annotate(valid, config_path);
+  return config;
+}
+
+absl::StatusOr<Weights> OpenHfFolder(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const ModelConfig config, ReadHfShape(path));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> present, ListDirectory(path));
+  CONVENE_ASSIGN_OR_RETURN(const std::set<std::string> names, FilesOf(path));
+  std::vector<MappedFile> files;
+  for (const std::string& name : names) {
+    if (!std::binary_search(present.begin(), present.end(), name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " has no file ", name,
+          names.size() > 1 ? ", which its index names: fetch it again"
+                           : "; weights are read from safetensors (save_pretrained writes these)"));
+    }
+    CONVENE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", name)));
+    files.push_back(std::move(file));
+  }
+  Places places;
+  for (const MappedFile& file : files) CONVENE_RETURN_IF_ERROR(AddTensors(file, &places));
+  CONVENE_ASSIGN_OR_RETURN(auto tensors, FitAll(path, config, std::move(places)));
+  return Weights{
+      .config = config,
+      .source = std::make_unique<FolderSource>(path, config, std::move(files), std::move(tensors)),
+      .tokenizer = HasTokenizer(present) ? path : ""};
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,29 @@
+// A folder as Hugging Face's transformers writes it: config.json, and tensors in safetensors.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/weights/open_weights.h"
+
+namespace convene::worker {
+
+inline constexpr char kHfConfigName[] = "config.json";
+inline constexpr char kHfWeightsName[] = "model.safetensors";
+inline constexpr char kHfIndexName[] = "model.safetensors.index.json";
+
+// The tensors stand in model.safetensors, or in the files that model.safetensors.index.json names.
+// They are mapped, in F32, F16 or BF16, and a reader touches the elements alone that it wants:
+// other types are converted, GPT-2's matrices turned round. Names with and without the base model's
+// prefix are known. The files must not be cut while the source lives.
+//
+// InvalidArgument, with the file: what ReadHfConfig and safetensors.h refuse; a file that the index
+// names and that is not there; a tensor that is missing, of another shape than config.json says, or
+// not the model's; a head that differs from the table to which config.json ties it. Unimplemented:
+// ReadHfConfig's, and a tensor of another type. Else as tools/base/files.h.
+absl::StatusOr<Weights> OpenHfFolder(const std::string& path);
+
+// Its config.json alone.
+absl::StatusOr<ModelConfig> ReadHfShape(const std::string& path);
+
+}  // namespace convene::worker

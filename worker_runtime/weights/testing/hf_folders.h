@@ -1,0 +1,87 @@
+// Small folders as transformers writes them, for tests. The test has Catch2's main.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/safetensors.h"
+
+namespace convene::worker::testing {
+
+// The model's own tensors: names, shapes, and other values everywhere.
+struct TestTensor {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+  bool is_matrix = false;  // of a layer
+};
+using TestTensors = std::map<std::string, TestTensor>;
+
+inline TestTensors TensorsOf(const ModelConfig& config) {
+  TestTensors tensors;
+  float next = 0;
+  const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
+  for (const UnitSpec& unit : UnitsOf(config, whole, 1, 0)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      for (const ParameterSlice& slice : tensor.slices) {
+        auto& made = tensors[slice.name];
+        if (!made.values.empty()) continue;
+        const auto [rows, columns] = slice.global_shape;
+        made.shape = rows == 1 ? std::vector{columns} : std::vector{rows, columns};
+        made.is_matrix = slice.is_matrix();
+        for (int64_t i = 0; i < rows * columns; ++i) made.values.push_back(next += 0.25f);
+      }
+    }
+  }
+  return tensors;
+}
+
+inline TestTensor Turned(const TestTensor& tensor) {
+  TestTensor turned = {.shape = {tensor.shape[1], tensor.shape[0]}};
+  for (int64_t column = 0; column < tensor.shape[1]; ++column) {
+    for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+      turned.values.push_back(tensor.values[row * tensor.shape[1] + column]);
+    }
+  }
+  return turned;
+}
+
+// As the family's files have them.
+inline TestTensors AsFiles(const ModelConfig& config, TestTensors tensors) {
+  if (!config.family->keys.turned_matrices) return tensors;
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.is_matrix && tensor.shape.size() == 2) tensor = Turned(tensor);
+  }
+  return tensors;
+}
+
+inline void WriteSafeTensors(const std::string& path, const TestTensors& tensors) {
+  std::vector<SafeTensor> list;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    list.push_back({.name = name, .shape = tensor.shape});
+    data.append(reinterpret_cast<const char*>(tensor.values.data()),
+                tensor.values.size() * sizeof(float));
+  }
+  const std::string header = MakeSafeTensorsHeader("F32", &list);
+  REQUIRE_OK(WriteFileAtomic(path, header + data));
+}
+
+inline void WriteHfFolder(const std::string& path, const ModelConfig& config,
+                          const TestTensors& tensors) {
+  REQUIRE_OK(MakeDirectories(path));
+  const auto text = WriteHfConfig(config, {});
+  REQUIRE_OK(text.status());
+  REQUIRE_OK(WriteFileAtomic(path + "/config.json", *text));
+  WriteSafeTensors(path + "/model.safetensors", AsFiles(config, tensors));
+}
+
+}  // namespace convene::worker::testing
