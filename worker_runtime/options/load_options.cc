@@ -22,6 +22,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/prepare/token_cache.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
@@ -147,8 +148,9 @@ absl::Status ChangeExperts(const ModelShape& shape, ExpertConfig* experts) {
 
 // A key that `shape` does not have keeps the named model's value.
 absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
-  CONVENE_ASSIGN_OR_RETURN(ModelConfig model,
-                           IsDirectory(name) ? ReadShape(name) : NamedModel(name));
+  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, IsDirectory(name) || IsGgufFile(name)
+                                                  ? ReadShape(name)
+                                                  : NamedModel(name));
   RopeScaling& scaling = model.rope_scaling;
   CONVENE_RETURN_IF_ERROR(ResolveScalingType(shape, &scaling));
   CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
