@@ -18,7 +18,9 @@ constexpr float WeightOffset(NormKind kind) { return kind == NormKind::kRmsPlusO
 enum class Activation {
   kSwiglu,  // gate s(gate) up (Shazeer 2020)
   kGeglu,   // gate s(g(gate)) up: the same with the next one's GELU
-  kGelu,    // x s(g(x)): GELU by tanh (Hendrycks and Gimpel 2016; "gelu_new", "gelu_pytorch_tanh")
+  // g s(1.702 g) (u + 1), with g = min(gate, 7), and u = up between -7 and 7 (gpt-oss, 2025)
+  kClampedSwiglu,
+  kGelu,  // x s(g(x)): GELU by tanh (Hendrycks and Gimpel 2016; "gelu_new", "gelu_pytorch_tanh")
 };
 
 // Inputs of an output.

@@ -4,6 +4,7 @@
 #include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/adamw.h"
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/attention_sink.h"
 #include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"

@@ -6,6 +6,7 @@
 
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/ops/activation.h"
+#include "worker_runtime/ops/attention_sink.h"
 #include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/head_norm.h"
@@ -14,6 +15,7 @@
 #include "worker_runtime/ops/testing/op_arrays.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/activation.h"
+#include "worker_runtime/ops/testing/reference/attention_sink.h"
 #include "worker_runtime/ops/testing/reference/layer_norm.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/testing/places.h"
@@ -364,9 +366,11 @@ TEMPLATE_TEST_CASE("a soft cap agrees with the hyperbolic tangent, and so does i
   }
 }
 
-TEMPLATE_TEST_CASE("GELU, alone and as a gate, agrees with the reference", "", float, BFloat16) {
+TEMPLATE_TEST_CASE("GELU, alone and as a gate, and a clamped gate agree with the reference", "",
+                   float, BFloat16) {
   if (!testing::HasPlacesOrSkips(1)) return;
-  for (const Activation activation : {Activation::kGeglu, Activation::kGelu}) {
+  for (const Activation activation :
+       {Activation::kGeglu, Activation::kClampedSwiglu, Activation::kGelu}) {
     for (const Shape& s : kShapes) {
       CAPTURE(static_cast<int>(activation), s.rows, s.columns, s.offset);
       const size_t inputs = s.size() * ActivationInputs(activation);
@@ -404,6 +408,80 @@ TEMPLATE_TEST_CASE("GELU, alone and as a gate, agrees with the reference", "", f
                                                 As<Real>(dy).data(), d[0].data());
             return d;
           });
+    }
+  }
+}
+
+// log_sum_exp as this device has it; the same call turns it back.
+std::vector<float> StatisticsOf(const AttentionShape& s, const std::vector<float>& heads_first,
+                                bool turns_back) {
+  if (!s.packed || s.is_part() || TheDevice().kind() != DeviceKind::kCuda) return heads_first;
+  std::vector<float> turned(heads_first.size());
+  for (size_t i = 0; i < turned.size(); ++i) {
+    const size_t per_row = size_t{1} * s.heads * s.sequence_length;
+    const size_t head = i % per_row / s.sequence_length;
+    const size_t place = i / per_row * per_row + i % s.sequence_length * s.heads + head;
+    turns_back ? turned[i] = heads_first[place] : turned[place] = heads_first[i];
+  }
+  return turned;
+}
+
+TEMPLATE_TEST_CASE("attention's sinks agree with the reference", "", float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  AttentionShape packed = {2, 9, 3, 1, 6, false, true};
+  AttentionShape part = packed;
+  part.keys = 18;
+  for (const AttentionShape& s : {AttentionShape{1, 1, 1, 1, 2}, AttentionShape{2, 40, 6, 2, 80},
+                                  AttentionShape{3, 7, 64, 8, 64}, packed, part}) {
+    CAPTURE(s.batch, s.sequence_length, s.heads, s.head_size, s.packed, s.keys);
+    const size_t rows = size_t{1} * s.batch * s.sequence_length * s.heads;
+    const size_t count = rows * s.head_size;
+    const auto sinks = NumbersOf<TestType>(s.heads, 1, 3);
+    const auto out = NumbersOf<TestType>(count, 2);
+    const auto dout = NumbersOf<TestType>(count, 3);
+    const auto before = Numbers(s.heads, 4);
+    auto log_sum_exp = Numbers(rows, 5, 4);
+    const Array<TestType> sinks_there(sinks, 1);
+    Compare<TestType>(
+        kForward,
+        [&] {
+          const Array<TestType> y(out, 1);
+          const Array<float> statistics(StatisticsOf(s, log_sum_exp, false));
+          AttentionSinkForward<TestType>(s, sinks_there.data(), y.data(), statistics.data(),
+                                         TheStream());
+          return Outputs<float>{y.Fetch(), StatisticsOf(s, statistics.Fetch(), true)};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> y = {As<Real>(out), As<Real>(log_sum_exp)};
+          reference::AttentionSinkForward<Real>(s, As<Real>(sinks).data(), y[0].data(),
+                                                y[1].data());
+          return y;
+        },
+        {1});
+    for (float& value : log_sum_exp) value = std::abs(value) + 3;  // above every sink
+    for (const bool adds : {false, true}) {
+      Compare<TestType>(
+          kBackward,
+          [&] {
+            const Array<float> dsinks(adds ? before : Poison(s.heads));
+            const Array<TestType> y(out, 1), dy(dout, 1);
+            const Array<float> statistics(StatisticsOf(s, log_sum_exp, false));
+            const Scratch scratch(AttentionSinkWorkspaceBytes(s, TheDevice().kind()));
+            AttentionSinkBackward<TestType>(s, sinks_there.data(), y.data(), statistics.data(),
+                                            dy.data(), adds, dsinks.data(), scratch.get(),
+                                            TheStream());
+            return Outputs<float>{dsinks.Fetch()};
+          },
+          [&](auto zero) {
+            using Real = decltype(zero);
+            Outputs<Real> d = {adds ? As<Real>(before) : std::vector<Real>(s.heads)};
+            reference::AttentionSinkBackwardAdd<Real>(
+                s, As<Real>(sinks).data(), As<Real>(out).data(), As<Real>(log_sum_exp).data(),
+                As<Real>(dout).data(), d[0].data());
+            return d;
+          },
+          {0});
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/attention.h"
+#include "worker_runtime/ops/testing/reference/attention_sink.h"
 #include "worker_runtime/ops/testing/reference/cross_entropy.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
 #include "worker_runtime/ops/testing/reference/layer_norm.h"
@@ -153,11 +154,14 @@ TEST_CASE("LayerNorm's backward pass is its slope: input, weight and bias") {
 }
 
 TEST_CASE("each activation's backward pass is its slope") {
-  const Activation activation =
-      GENERATE(Activation::kSwiglu, Activation::kGeglu, Activation::kGelu);
+  const Activation activation = GENERATE(Activation::kSwiglu, Activation::kGeglu,
+                                         Activation::kClampedSwiglu, Activation::kGelu);
   const int rows = 2;
   const int width = 5;
-  const Vector gate_up = Doubles(rows * ActivationInputs(activation) * width, 1);
+  Vector gate_up = Doubles(rows * ActivationInputs(activation) * width, 1);
+  if (activation == Activation::kClampedSwiglu) {
+    for (double& value : gate_up) value *= 9;  // some behind the limits, none at one
+  }
   CheckGradient(
       gate_up,
       [&](const Vector& gate_up) {
@@ -250,6 +254,42 @@ TEST_CASE("attention's backward pass is its slope") {
       CHECK((log_sum_exp[0] == -INFINITY) == shape.is_part());
     }
   }
+}
+
+TEST_CASE("the gradients of attention with sinks are those of softmax with one more logit") {
+  const AttentionShape shape = {2, 5, 4, 2, 4};
+  const size_t tokens = 10;
+  const size_t of_qkv = tokens * shape.qkv_width();
+  // Queries, keys and values, and behind them the sinks.
+  const Vector inputs = Doubles(of_qkv + shape.heads, 1);
+  Vector log_sum_exp(tokens * shape.heads);
+  const auto of_keys = [&](const Vector& inputs) {
+    Vector out(tokens * shape.heads * shape.head_size);
+    reference::AttentionForward(shape, nullptr, {}, Fused(shape, inputs.data()), out.data(),
+                                log_sum_exp.data());
+    return out;
+  };
+  const auto forward = [&](const Vector& inputs) {
+    Vector out = of_keys(inputs);
+    reference::ForQueries(shape, [&](ptrdiff_t head, ptrdiff_t statistic, ptrdiff_t first) {
+      const double keys = std::exp(log_sum_exp[statistic]);
+      for (int d = 0; d < shape.head_size; ++d) {
+        out[first + d] *= keys / (keys + std::exp(inputs[of_qkv + head]));
+      }
+    });
+    return out;
+  };
+  CheckGradient(inputs, forward, [&](const Vector& dout) {
+    Vector out = of_keys(inputs);
+    reference::AttentionSinkForward(shape, &inputs[of_qkv], out.data(), log_sum_exp.data());
+    Vector gradients(inputs.size());
+    reference::AttentionSinkBackwardAdd(shape, &inputs[of_qkv], out.data(), log_sum_exp.data(),
+                                        dout.data(), &gradients[of_qkv]);
+    reference::AttentionBackwardAdd(shape, nullptr, {}, Fused(shape, inputs.data()), out.data(),
+                                    log_sum_exp.data(), dout.data(),
+                                    Fused(shape, gradients.data()));
+    return gradients;
+  });
 }
 
 TEST_CASE("a packed document's attention is that of the document alone") {

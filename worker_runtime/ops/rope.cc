@@ -16,8 +16,14 @@ double NumberWithWaves(double waves, int size, double theta, const RopeScaling& 
 // A part of each frequency is divided, and the rest stays.
 double YarnScaled(int i, double frequency, int size, double theta, const RopeScaling& scaling) {
   const auto number = [&](double waves) { return NumberWithWaves(waves, size, theta, scaling); };
-  const double low = std::max(std::floor(number(scaling.high_frequency_factor)), 0.0);
-  double high = std::min(std::ceil(number(scaling.low_frequency_factor)), size - 1.0);
+  double low = number(scaling.high_frequency_factor);
+  double high = number(scaling.low_frequency_factor);
+  if (scaling.truncates) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, size - 1.0);
   if (high == low) high += 0.001;
   const double divided = std::clamp((i - low) / (high - low), 0.0, 1.0);
   return frequency * (divided / scaling.factor + 1 - divided);

@@ -27,6 +27,7 @@ struct RopeScaling {
       0;  // attention_factor; 0: it follows from the two below, and these from factor
   double mscale = 0;
   double mscale_all_dim = 0;
+  bool truncates = true;  // truncate: the numbers between which the line runs are whole
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 

@@ -94,6 +94,17 @@ TEST_CASE("YaRN's frequencies and scales are Hugging Face's") {
   CHECK(turned[22] > of_deepseek[22] / 40 * 1.1);
   CHECK(turned[23] == Approx(of_deepseek[23] / 40).epsilon(1e-12));
   CHECK(RopeAmplitude(deepseek) == 1);
+  const RopeScaling gpt_oss = {.factor = 32,
+                               .kind = RopeScalingKind::kYarn,
+                               .high_frequency_factor = 32,
+                               .original_positions = 4096,
+                               .truncates = false};
+  CheckFrequencies(RopeFrequencies(64, 150000, gpt_oss), {{8, 5.0813273e-2},
+                                                          {9, 3.1705696e-2},
+                                                          {13, 3.8603591e-3},
+                                                          {17, 1.2931869e-4},
+                                                          {18, 3.8308812e-5}});
+  CHECK(RopeAmplitude(gpt_oss) == Approx(1.3465735902799727));
   CHECK(std::pow(YarnScale(deepseek, 1), 2) / std::sqrt(192) == Approx(0.1352338).epsilon(1e-6));
   RopeScaling uneven = deepseek;
   uneven.mscale = 0.5;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "worker_runtime/ops/clamped_gate.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
@@ -17,10 +18,14 @@ constexpr double kBackwardNanoseconds = 0.45;
 constexpr float kRoot = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 CONVENE_CPU_INLINE float Inner(Activation activation, float x) {
-  return activation == Activation::kSwiglu ? x : kRoot * (x + kCubic * x * x * x);
+  if (activation == Activation::kSwiglu) return x;
+  if (activation == Activation::kClampedSwiglu) return kClampedSteepness * x;
+  return kRoot * (x + kCubic * x * x * x);
 }
 CONVENE_CPU_INLINE float InnerSlope(Activation activation, float x) {
-  return activation == Activation::kSwiglu ? 1.0f : kRoot * (1.0f + 3.0f * kCubic * x * x);
+  if (activation == Activation::kSwiglu) return 1.0f;
+  if (activation == Activation::kClampedSwiglu) return kClampedSteepness;
+  return kRoot * (1.0f + 3.0f * kCubic * x * x);
 }
 
 template <Activation kActivation, typename T>
@@ -28,8 +33,8 @@ CONVENE_CPU_CLONES void ForwardRow(int width, const T* gate, T* y) {
   constexpr bool kGated = ActivationInputs(kActivation) == 2;
 #pragma omp simd
   for (int i = 0; i < width; ++i) {
-    const float g = Widen(gate[i]);
-    const float up = kGated ? Widen(gate[i + width]) : 1.0f;
+    const float g = ClampedGate(kActivation, Widen(gate[i]));
+    const float up = kGated ? UpFactor(kActivation, Widen(gate[i + width])) : 1.0f;
     Narrow(g * Sigmoid(Inner(kActivation, g)) * up, &y[i]);
   }
 }
@@ -40,14 +45,17 @@ CONVENE_CPU_CLONES void BackwardRow(int width, const T* gate, const T* dy, T* dg
   constexpr bool kGated = ActivationInputs(kActivation) == 2;
 #pragma omp simd
   for (int i = 0; i < width; ++i) {
-    const float g = Widen(gate[i]);
-    const float u = kGated ? Widen(gate[i + width]) : 1.0f;
+    const float gate_i = Widen(gate[i]);
+    const float up_i = kGated ? Widen(gate[i + width]) : 1.0f;
+    const float g = ClampedGate(kActivation, gate_i);
+    const float u = kGated ? UpFactor(kActivation, up_i) : 1.0f;
     const float d = Widen(dy[i]);
     const float sigmoid = Sigmoid(Inner(kActivation, g));
     const float value = g * sigmoid;
     const float slope = InnerSlope(kActivation, g);
-    Narrow(d * u * (sigmoid + value * (1.0f - sigmoid) * slope), &dgate[i]);
-    if (kGated) Narrow(d * value, &dgate[i + width]);
+    const float dg = d * u * (sigmoid + value * (1.0f - sigmoid) * slope);
+    Narrow(IsGateClamped(kActivation, gate_i) ? 0.0f : dg, &dgate[i]);
+    if (kGated) Narrow(IsUpClamped(kActivation, up_i) ? 0.0f : d * value, &dgate[i + width]);
   }
 }
 
@@ -77,6 +85,8 @@ void ActivationForward(Activation activation, int rows, int width, const T* x, T
       return Forward<Activation::kSwiglu>(rows, width, x, y);
     case Activation::kGeglu:
       return Forward<Activation::kGeglu>(rows, width, x, y);
+    case Activation::kClampedSwiglu:
+      return Forward<Activation::kClampedSwiglu>(rows, width, x, y);
     case Activation::kGelu:
       return Forward<Activation::kGelu>(rows, width, x, y);
   }
@@ -90,6 +100,8 @@ void ActivationBackward(Activation activation, int rows, int width, const T* x, 
       return Backward<Activation::kSwiglu>(rows, width, x, dy, dx);
     case Activation::kGeglu:
       return Backward<Activation::kGeglu>(rows, width, x, dy, dx);
+    case Activation::kClampedSwiglu:
+      return Backward<Activation::kClampedSwiglu>(rows, width, x, dy, dx);
     case Activation::kGelu:
       return Backward<Activation::kGelu>(rows, width, x, dy, dx);
   }

@@ -1,6 +1,7 @@
 // Activations, forward and backward: each element once through registers.
 #include <cstdint>
 
+#include "worker_runtime/ops/clamped_gate.h"
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/tile.cuh"
@@ -28,11 +29,15 @@ constexpr float kRoot = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 template <Activation kActivation>
 __device__ __forceinline__ float Inner(float x) {
-  return kActivation == Activation::kSwiglu ? x : kRoot * (x + kCubic * x * x * x);
+  if (kActivation == Activation::kSwiglu) return x;
+  if (kActivation == Activation::kClampedSwiglu) return kClampedSteepness * x;
+  return kRoot * (x + kCubic * x * x * x);
 }
 template <Activation kActivation>
 __device__ __forceinline__ float InnerSlope(float x) {
-  return kActivation == Activation::kSwiglu ? 1.0f : kRoot * (1.0f + 3.0f * kCubic * x * x);
+  if (kActivation == Activation::kSwiglu) return 1.0f;
+  if (kActivation == Activation::kClampedSwiglu) return kClampedSteepness;
+  return kRoot * (1.0f + 3.0f * kCubic * x * x);
 }
 
 // x: (rows, ActivationInputs * width); y: (rows, width).
@@ -63,8 +68,9 @@ __global__ void __launch_bounds__(kTileThreads)
     if constexpr (kInputs == 2) result = Unpack(ups[u]);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      const float value = g[j] * Sigmoid<T>(Inner<kActivation>(g[j]));
-      result[j] = kInputs == 2 ? result[j] * value : value;
+      const float gate_j = ClampedGate(kActivation, g[j]);
+      const float value = gate_j * Sigmoid<T>(Inner<kActivation>(gate_j));
+      result[j] = kInputs == 2 ? UpFactor(kActivation, result[j]) * value : value;
     }
     Store(Pack<T>(result), y_row + i * kWidth);
   }
@@ -103,11 +109,15 @@ __global__ void __launch_bounds__(kTileThreads)
     const Floats<kWidth> gradient = Unpack(gradients[u]);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      const float sigmoid = Sigmoid<T>(Inner<kActivation>(g[j]));
-      const float value = g[j] * sigmoid;
-      const float slope = sigmoid + value * (1.0f - sigmoid) * InnerSlope<kActivation>(g[j]);
-      g[j] = kInputs == 2 ? gradient[j] * up[j] * slope : gradient[j] * slope;
-      if constexpr (kInputs == 2) up[j] = gradient[j] * value;
+      const float gate_j = ClampedGate(kActivation, g[j]);
+      const float sigmoid = Sigmoid<T>(Inner<kActivation>(gate_j));
+      const float value = gate_j * sigmoid;
+      const float slope = sigmoid + value * (1.0f - sigmoid) * InnerSlope<kActivation>(gate_j);
+      const float factor = kInputs == 2 ? UpFactor(kActivation, up[j]) : 1.0f;
+      g[j] = IsGateClamped(kActivation, g[j]) ? 0.0f : gradient[j] * factor * slope;
+      if constexpr (kInputs == 2) {
+        up[j] = IsUpClamped(kActivation, up[j]) ? 0.0f : gradient[j] * value;
+      }
     }
     Store(Pack<T>(g), dgate + i * kWidth);
     if constexpr (kInputs == 2) Store(Pack<T>(up), dgate + width + i * kWidth);
@@ -143,6 +153,8 @@ void ActivationForward(Activation activation, int rows, int width, const T* x, T
       return LaunchForward<Activation::kSwiglu>(rows, width, x, y, stream);
     case Activation::kGeglu:
       return LaunchForward<Activation::kGeglu>(rows, width, x, y, stream);
+    case Activation::kClampedSwiglu:
+      return LaunchForward<Activation::kClampedSwiglu>(rows, width, x, y, stream);
     case Activation::kGelu:
       return LaunchForward<Activation::kGelu>(rows, width, x, y, stream);
   }
@@ -157,6 +169,8 @@ void ActivationBackward(Activation activation, int rows, int width, const T* x, 
       return LaunchBackward<Activation::kSwiglu>(rows, width, x, dy, dx, stream);
     case Activation::kGeglu:
       return LaunchBackward<Activation::kGeglu>(rows, width, x, dy, dx, stream);
+    case Activation::kClampedSwiglu:
+      return LaunchBackward<Activation::kClampedSwiglu>(rows, width, x, dy, dx, stream);
     case Activation::kGelu:
       return LaunchBackward<Activation::kGelu>(rows, width, x, dy, dx, stream);
   }

@@ -1,6 +1,7 @@
 // Plain activations; the contract is ops/activation.h.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -29,12 +30,33 @@ ActivationAt<Real> Activate(Activation activation, Real x) {
           (Real{1} + tanh) / Real{2} + x * (Real{1} - tanh * tanh) * inner_slope / Real{2}};
 }
 
+// g = min(gate, 7), u = clamp(up, -7, 7): g s(1.702 g) (u + 1).
+template <typename Real>
+struct ClampedSwiglu {
+  ClampedSwiglu(Real gate, Real up) {
+    const Real g = std::min(gate, Real{7});
+    const Real factor = std::clamp(up, Real{-7}, Real{7}) + 1;
+    const Real steepness = Real{1.702f};
+    const Real sigmoid = Real{1} / (Real{1} + std::exp(-steepness * g));
+    value = g * sigmoid * factor;
+    if (gate <= 7) dgate = factor * sigmoid * (Real{1} + steepness * g * (Real{1} - sigmoid));
+    if (up >= -7 && up <= 7) dup = g * sigmoid;
+  }
+  Real value;
+  Real dgate = 0;
+  Real dup = 0;
+};
+
 template <typename Real>
 void ActivationForward(Activation activation, int rows, int width, const Real* x, Real* y) {
   const int inputs = ActivationInputs(activation);
   for (ptrdiff_t row = 0; row < rows; ++row) {
     for (ptrdiff_t i = 0; i < width; ++i) {
       const Real* gate = x + row * inputs * width + i;
+      if (activation == Activation::kClampedSwiglu) {
+        y[row * width + i] = ClampedSwiglu<Real>(*gate, gate[width]).value;
+        continue;
+      }
       y[row * width + i] = Activate(activation, *gate).value * (inputs == 2 ? gate[width] : 1);
     }
   }
@@ -47,8 +69,14 @@ void ActivationBackward(Activation activation, int rows, int width, const Real* 
   for (ptrdiff_t row = 0; row < rows; ++row) {
     for (ptrdiff_t i = 0; i < width; ++i) {
       const ptrdiff_t gate = row * inputs * width + i;
-      const ActivationAt<Real> at = Activate(activation, x[gate]);
       const Real gradient = dy[row * width + i];
+      if (activation == Activation::kClampedSwiglu) {
+        const ClampedSwiglu<Real> at(x[gate], x[gate + width]);
+        dx[gate] = gradient * at.dgate;
+        dx[gate + width] = gradient * at.dup;
+        continue;
+      }
+      const ActivationAt<Real> at = Activate(activation, x[gate]);
       dx[gate] = gradient * at.slope * (inputs == 2 ? x[gate + width] : 1);
       if (inputs == 2) dx[gate + width] = gradient * at.value;
     }
