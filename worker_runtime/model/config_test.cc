@@ -32,7 +32,7 @@ TEST_CASE("an unknown name is answered with the closest and the known ones") {
 }
 
 TEST_CASE(
-    "Llama 3.2, Gemma 3 and DeepSeek stretch their rotary positions, and the other shapes do not") {
+    "Llama 3.2, Gemma 3, DeepSeek and gpt-oss stretch rotary positions, the other shapes do not") {
   for (const std::string& name : ModelNames()) {
     INFO(name);
     RopeScaling expected;
@@ -47,6 +47,13 @@ TEST_CASE(
                   .original_positions = 4096,
                   .mscale = 1,
                   .mscale_all_dim = 1};
+    }
+    if (name.starts_with("gpt-oss")) {
+      expected = {.factor = 32,
+                  .kind = RopeScalingKind::kYarn,
+                  .high_frequency_factor = 32,
+                  .original_positions = 4096,
+                  .truncates = false};
     }
     CHECK(Shape(name).rope_scaling == expected);
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/activation.h"
+#include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/expert_rows.h"
 #include "worker_runtime/ops/grouped_matmul.h"
@@ -61,6 +62,12 @@ ScratchSizes ExpertFeedForward<T>::scratch(DeviceKind device, int64_t /*spare*/)
   sizes.sent = travels ? choices() * s_.hidden : 0;
   sizes.arrived = travels ? bound * s_.hidden : 0;
   sizes.floats = 2 * choices() + 3 * bound;
+  if (s_.family->other_biases) {
+    sizes.narrow = std::max(sizes.narrow, bound * s_.hidden);
+    sizes.workspace_bytes = BiasWorkspaceBytes(
+        static_cast<int>(std::max<int64_t>(bound, s_.rows())),
+        std::max({gate_up_width(), s_.hidden, s_.experts.router.experts}), device);
+  }
   const int statistics = RouterStatisticsWidth(s_.experts.router.experts);
   sizes.floats = std::max(sizes.floats, int64_t{s_.batch} * statistics);
   sizes.floats = std::max<int64_t>(sizes.floats, s_.experts.router.experts);
@@ -94,21 +101,28 @@ absl::Status ExpertFeedForward<T>::FetchChosen(const Pass<T>& pass) {
 }
 
 template <typename T>
+const float* ExpertFeedForward<T>::FloatBias(const Pass<T>& pass, int role) {
+  if constexpr (std::is_same_v<T, float>) {
+    return pass.Weight(role);
+  } else {
+    if (!pass.Has(role)) return nullptr;
+    ToFloat(s_.experts.router.experts, pass.Weight(role), Around(pass).floats, pass.stream);
+    return Around(pass).floats;
+  }
+}
+
+template <typename T>
 absl::Status ExpertFeedForward<T>::Route(const Pass<T>& pass, const T* x) {
   const ExpertMemory<T>& a = MemoryOf(pass);
   const RouterShape& router = s_.experts.router;
   Stream& stream = pass.stream;
   MatMul(Transpose::kNo, Transpose::kYes, s_.rows(), router.experts, s_.hidden, x,
          pass.Weight(kRouter), 0, At(a.logits), stream);
-  const float* bias = nullptr;
-  if constexpr (std::is_same_v<T, float>) {
-    bias = pass.Weight(kRouterBias);
-  } else if (pass.Has(kRouterBias)) {
-    ToFloat(router.experts, pass.Weight(kRouterBias), Around(pass).floats, stream);
-    bias = Around(pass).floats;
+  if (pass.Has(kRouterLogitBias)) {
+    AddBias(s_.rows(), router.experts, FloatBias(pass, kRouterLogitBias), At(a.logits), stream);
   }
-  RouterForward(router, At(a.logits), bias, At(a.chosen) + dispatch().rank * choices(),
-                At(a.weights), stream);
+  RouterForward(router, At(a.logits), FloatBias(pass, kRouterBias),
+                At(a.chosen) + dispatch().rank * choices(), At(a.weights), stream);
   if (pass.gradient_scale != nullptr) CONVENE_RETURN_IF_ERROR(Penalize(pass));
   CONVENE_RETURN_IF_ERROR(FetchChosen(pass));
   const ExpertLoad load = plan(pass).Route(
@@ -224,6 +238,59 @@ absl::Status ExpertFeedForward<T>::TokensToExperts(const Pass<T>& pass, const T*
 }
 
 template <typename T>
+void ExpertFeedForward<T>::GateUp(const Pass<T>& pass) {
+  const ExpertMemory<T>& a = MemoryOf(pass);
+  GroupedMatMul(Transpose::kYes, plan(pass).sorted_begin(), gate_up_width(), s_.hidden, At(a.x),
+                pass.Weight(kExpertGateUp), At(a.gate_up), pass.stream);
+  AddBiasOfExperts(pass, kExpertGateUpBias, gate_up_width(), At(a.gate_up));
+}
+
+template <typename T>
+void ExpertFeedForward<T>::AddBiasOfExperts(const Pass<T>& pass, int role, int columns, T* y) {
+  if (!pass.Has(role)) return;
+  CombineRows<T>(plan(pass).received(), columns, 1, plan(pass).ExpertOf(At(MemoryOf(pass).arrays)),
+                 nullptr, pass.Weight(role), /*adds=*/true, y, pass.stream);
+}
+
+// Expert after expert, as the weights' gradients go on a GPU.
+template <typename T>
+void ExpertFeedForward<T>::BiasGradient(const Pass<T>& pass, int role, int columns, bool adds,
+                                        const T* dy) {
+  if (!pass.Has(role)) return;
+  const WeightGradient gradient = pass.Gradient(role);
+  const absl::Span<const int32_t> begin = plan(pass).sorted_begin();
+  adds = adds || gradient.adds;
+  for (size_t expert = 0; expert + 1 < begin.size(); ++expert) {
+    float* const its_gradient = gradient.data + expert * columns;
+    const int rows = begin[expert + 1] - begin[expert];
+    if (rows == 0 && !adds) {
+      pass.around.device->Zero(its_gradient, columns * sizeof(float), pass.stream);
+    }
+    BiasBackward(rows, columns, dy + int64_t{begin[expert]} * columns, adds, its_gradient,
+                 pass.around.workspace, pass.stream);
+  }
+}
+
+template <typename T>
+void ExpertFeedForward<T>::DownBiasBackward(const Pass<T>& pass, bool adds, T* dy) {
+  if (!pass.Has(kExpertDownBias)) return;
+  if (!adds_whole(pass)) {
+    const WeightGradient gradient = pass.Gradient(kExpertDownBias);
+    const size_t count = size_t{1} * dispatch().local_experts() * s_.hidden;
+    if (adds || gradient.adds) return;
+    return pass.around.device->Zero(gradient.data, count * sizeof(float), pass.stream);
+  }
+  const int received = plan(pass).received();
+  T* const biases = pass.around.narrow;
+  float* const dweights = ArrivedFloats(pass);
+  GatherRows(received, s_.hidden, plan(pass).ExpertOf(At(MemoryOf(pass).arrays)),
+             pass.Weight(kExpertDownBias), biases, pass.stream);
+  WeighRows(received, s_.hidden, SortedWeights(pass), biases, dy, dweights, pass.stream);
+  AddInPlace(received, dweights, SortedDWeights(pass), pass.stream);
+  BiasGradient(pass, kExpertDownBias, s_.hidden, adds, dy);
+}
+
+template <typename T>
 void ExpertFeedForward<T>::Activate(const Pass<T>& pass) {
   const ExpertMemory<T>& a = MemoryOf(pass);
   ActivationForward(s_.family->activation, plan(pass).received(), s_.experts.ffn, At(a.gate_up),
@@ -255,12 +322,12 @@ absl::Status ExpertFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y
     CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, x, At(a.x), [&]() -> absl::Status {
       return chunk == 0 && has_shared() ? shared_->Forward(shared_pass, x, y) : absl::OkStatus();
     }));
-    GroupedMatMul(Transpose::kYes, way.sorted_begin(), gate_up_width(), s_.hidden, At(a.x),
-                  pass.Weight(kExpertGateUp), At(a.gate_up), pass.stream);
+    GateUp(pass);
     Activate(pass);
     T* const out = pass.around.wide;
     GroupedMatMul(Transpose::kYes, way.sorted_begin(), s_.hidden, s_.experts.ffn, At(a.product),
                   pass.Weight(kExpertDown), out, pass.stream);
+    if (adds_whole(pass)) AddBiasOfExperts(pass, kExpertDownBias, s_.hidden, out);
     CONVENE_ASSIGN_OR_RETURN(
         const T* const back,
         FromExperts(pass, out, s_.hidden, Around(pass).arrived, Around(pass).sent));
@@ -285,8 +352,7 @@ absl::Status ExpertFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
   if (way.chunks() > 1) return absl::OkStatus();
   const ExpertMemory<T>& a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, x, At(a.x), [] { return absl::OkStatus(); }));
-  GroupedMatMul(Transpose::kYes, way.sorted_begin(), gate_up_width(), s_.hidden, At(a.x),
-                pass.Weight(kExpertGateUp), At(a.gate_up), pass.stream);
+  GateUp(pass);
   return absl::OkStatus();
 }
 
@@ -318,6 +384,8 @@ absl::Status ExpertFeedForward<T>::ChunkBackward(const Pass<T>& pass, const T* d
                         down.adds || adds_weights ? 1 : 0, down.data, stream);
   ActivationBackward(s_.family->activation, way.received(), ffn, At(a.gate_up), product,
                      At(a.gate_up), stream);
+  DownBiasBackward(pass, adds_weights, sorted);
+  BiasGradient(pass, kExpertGateUpBias, gate_up_width(), adds_weights, At(a.gate_up));
   const WeightGradient gate_up = pass.Gradient(kExpertGateUp);
   GroupedWeightGradient(way.sorted_begin(), gate_up_width(), s_.hidden, At(a.gate_up), At(a.x),
                         gate_up.adds || adds_weights ? 1 : 0, gate_up.data, stream);
@@ -340,7 +408,7 @@ template <typename T>
 absl::Status ExpertFeedForward<T>::RouterBackwards(const Pass<T>& pass, const T* x, T* dx) {
   const ExpertMemory<T>& a = MemoryOf(pass);
   const RouterShape& router = s_.experts.router;
-  const bool adds_losses = has_losses() && pass.around.rows->tp().rank() == 0;
+  const bool adds_losses = has_losses() && adds_whole(pass);
   T* const dlogits = pass.around.narrow;
   RouterBackward(router, s_.sequence_length, At(a.logits),
                  At(a.chosen) + dispatch().rank * choices(), DWeights(pass),
@@ -348,6 +416,11 @@ absl::Status ExpertFeedForward<T>::RouterBackwards(const Pass<T>& pass, const T*
                  pass.gradient_scale, pass.targets, dlogits, pass.stream);
   LinearWeightGradient({s_.rows(), router.experts, s_.hidden}, x, dlogits, pass.Gradient(kRouter),
                        pass.stream);
+  if (pass.Has(kRouterLogitBias)) {
+    const WeightGradient bias = pass.Gradient(kRouterLogitBias);
+    BiasBackward(s_.rows(), router.experts, dlogits, bias.adds, bias.data, pass.around.workspace,
+                 pass.stream);
+  }
   MatMul(Transpose::kNo, Transpose::kNo, s_.rows(), s_.hidden, router.experts, dlogits,
          pass.Weight(kRouter), 1, dx, pass.stream);
   return absl::OkStatus();
@@ -371,8 +444,7 @@ absl::Status ExpertFeedForward<T>::Backward(const Pass<T>& pass, const T* x, con
     CONVENE_RETURN_IF_ERROR(PlanChunk(pass, chunk));
     if (is_chunked) {
       CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, x, At(a.x), [] { return absl::OkStatus(); }));
-      GroupedMatMul(Transpose::kYes, way.sorted_begin(), gate_up_width(), s_.hidden, At(a.x),
-                    pass.Weight(kExpertGateUp), At(a.gate_up), pass.stream);
+      GateUp(pass);
     }
     if (is_chunked || recompute_.swiglu) Activate(pass);
     CONVENE_RETURN_IF_ERROR(ChunkBackward(pass, dy, /*adds_weights=*/chunk > 0,

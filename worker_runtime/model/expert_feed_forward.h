@@ -83,6 +83,8 @@ class ExpertFeedForward final : public BlockPart<T> {
 
  private:
   absl::Status Route(const Pass<T>& pass, const T* x);
+  // A router's bias in float, for the next op; null: none.
+  const float* FloatBias(const Pass<T>& pass, int role);
   // The losses of the router, and what its bias learns from.
   absl::Status Penalize(const Pass<T>& pass);
   // The choices of all ranks, in host memory.
@@ -102,7 +104,16 @@ class ExpertFeedForward final : public BlockPart<T> {
                                        E* arrived, E* sent);
   template <typename Between>
   absl::Status TokensToExperts(const Pass<T>& pass, const T* x, T* sorted, const Between& between);
+  // From the experts' x to what Activate takes.
+  void GateUp(const Pass<T>& pass);
   void Activate(const Pass<T>& pass);
+  // Adds to each row of y, by expert, its expert's bias, where there is one.
+  void AddBiasOfExperts(const Pass<T>& pass, int role, int columns, T* y);
+  // The gradient of such biases, (local experts, columns), from that of their rows.
+  void BiasGradient(const Pass<T>& pass, int role, int columns, bool adds, const T* dy);
+  // The bias behind `down`: adds its part to the gradients of the choices' weights, and makes its
+  // own gradient, from dy by expert, which is lost.
+  void DownBiasBackward(const Pass<T>& pass, bool adds, T* dy);
   // From this chunk's dy to its summand of dx, and the gradients of its choices' weights.
   absl::Status ChunkBackward(const Pass<T>& pass, const T* dy, bool adds_weights, bool adds_dx,
                              T* dx);
@@ -116,6 +127,8 @@ class ExpertFeedForward final : public BlockPart<T> {
   const DispatchShape& dispatch() const { return s_.experts.dispatch; }
   int64_t choices() const { return int64_t{s_.rows()} * dispatch().chosen; }
   int gate_up_width() const { return ActivationInputs(s_.family->activation) * s_.experts.ffn; }
+  // The rank that adds to the summands of tp what is whole on each.
+  bool adds_whole(const Pass<T>& pass) const { return pass.around.rows->tp().rank() == 0; }
   bool has_losses() const { return s_.experts.balance_loss > 0 || s_.experts.z_loss > 0; }
 
   // The parts of `floats`.

@@ -290,6 +290,45 @@ const NamedShape kDeepSeeks[] = {
                   0, 0,  0,   0,  0,  0, 4,   24,  16,   6}},
 };
 
+// gpt-oss (OpenAI 2025): a sink for each head, every second layer without a window, biases of all
+// products, clamped gates. Hugging Face keeps the experts of a layer in one tensor, turned round,
+// gate and up rows in turn; here each has its own, as the others' experts have.
+constexpr TensorNames kGptOssNames = [] {
+  TensorNames names = kLlamaNames;
+  names.sinks = "self_attn.sinks";
+  names.router = "mlp.router";
+  names.experts = "mlp.experts";
+  names.expert_gate = "gate_proj";
+  names.expert_up = "up_proj";
+  names.expert_down = "down_proj";
+  return names;
+}();
+constexpr Family kGptOss = {.name = "gpt_oss",
+                            .names = kGptOssNames,
+                            .activation = Activation::kClampedSwiglu,
+                            .qkv_biases = true,
+                            .other_biases = true,
+                            .normalizes_router = true,
+                            .has_window = true,
+                            .full_attention_every = 2};
+constexpr RopeScaling kGptOssScaling = {.factor = 32,
+                                        .kind = RopeScalingKind::kYarn,
+                                        .high_frequency_factor = 32,
+                                        .original_positions = 4096,
+                                        .truncates = false};
+// Behind the columns above: positions, window.
+const NamedShape kGptOsses[] = {
+    {"gpt-oss-120b", WithExperts({36, 2880, 2880, 64, 8, 64, 201088, 150000, 1e-5, false, 0.02,
+                                  kGptOssScaling, 0, 128},
+                                 {128, 4, 2880, 0, 0, 1, 1, 1, kBalance})},
+    {"gpt-oss-20b", WithExperts({24, 2880, 2880, 64, 8, 64, 201088, 150000, 1e-5, false, 0.02,
+                                 kGptOssScaling, 0, 128},
+                                {32, 4, 2880, 0, 0, 1, 1, 1, kBalance})},
+    {"gpt-oss-tiny",
+     WithExperts({8, 64, 192, 16, 8, 4, 256, 150000, 1e-5, false, 0.02, kGptOssScaling, 0, 16},
+                 {8, 2, 96, 0, 0, 1, 1, 1, 0.01})},
+};
+
 // Gemma 2 (2024): as Gemma 3, but without norms of heads, every second layer without a window, and
 // with caps. Behind the columns above: positions, window, the windows' rope theta, query scalar,
 // caps of scores and of logits. Sizes: Google's gemma_pytorch (gemma/config.py); of 9b
@@ -379,9 +418,9 @@ struct FamilyShapes {
   absl::Span<const NamedShape> shapes;
 };
 const FamilyShapes kFamilies[] = {
-    {&kDeepSeek, kDeepSeeks}, {&kGemma2, kGemma2s},    {&kGemma3, kGemma3s},   {&kGpt2, kGpt2s},
-    {&kLlama, kLlamas},       {&kMistral, kMistrals},  {&kMixtral, kMixtrals}, {&kQwen2, kQwen2s},
-    {&kQwen3, kQwen3s},       {&kQwen3Moe, kQwen3Moes}};
+    {&kDeepSeek, kDeepSeeks}, {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},    {&kGpt2, kGpt2s},
+    {&kGptOss, kGptOsses},    {&kLlama, kLlamas},   {&kMistral, kMistrals},  {&kMixtral, kMixtrals},
+    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},   {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

@@ -34,6 +34,7 @@ TEST_CASE("parameter counts are the published ones") {
       {"qwen2.5-14b", 14'770'033'664},      {"qwen2.5-32b", 32'763'876'352},
       {"qwen2.5-3b", 3'085'938'688},        {"qwen2.5-72b", 72'706'203'648},
       {"qwen2.5-7b", 7'615'616'512},        {"mixtral-8x22b", 140'630'071'296},
+      {"gpt-oss-120b", 116'829'156'672},    {"gpt-oss-20b", 20'914'757'184},
       {"mixtral-8x7b", 46'702'792'704},     {"deepseek-v3", 671'026'419'200},
       {"qwen3-235b-a22b", 235'093'634'560}, {"qwen3-30b-a3b", 30'532'122'624},
       {"qwen3-0.6b", 596'049'920},          {"qwen3-1.7b", 1'720'574'976},
@@ -112,6 +113,30 @@ TEST_CASE("each family has its own tensors, under Hugging Face's names") {
   CHECK(tensors("gpt2-tiny").count("transformer.wpe.weight") == 1);
   CHECK(tensors("gpt2-tiny").count("transformer.ln_f.bias") == 1);
   CHECK(tensors("gpt2-tiny").count("lm_head.weight") == 0);
+}
+
+TEST_CASE("gpt-oss has biases of all its products, and a sink for each head, split as heads are") {
+  const ModelConfig config = Shape("gpt-oss-tiny");
+  const std::vector<UnitSpec> units = UnitsOf(config, testing::WholeModel(config), 4, 3);
+  const UnitSpec& block = units[1];
+  CHECK(config.layers == 8);
+  CHECK(WindowOf(config, 0) == 16);
+  CHECK(WindowOf(config, 1) == 0);
+  const auto slice = [&](BlockTensor role) {
+    return block.tensors.at(PlacesOf(block).at(role)).slices.front();
+  };
+  const ParameterSlice sinks = slice(kSinks);
+  CHECK(sinks.name == "model.layers.0.self_attn.sinks");
+  CHECK(sinks.global_shape == std::array<int64_t, 2>{1, 16});
+  CHECK(sinks.offset == std::array<int64_t, 2>{0, 12});
+  CHECK(sinks.extent == std::array<int64_t, 2>{1, 4});
+  CHECK(sinks.initializer == Initializer::kNormal);
+  CHECK_FALSE(sinks.decayed);
+  CHECK(slice(kRouterLogitBias).name == "model.layers.0.mlp.router.bias");
+  CHECK(slice(kExpertGateUpBias).name == "model.layers.0.mlp.experts.0.gate_proj.bias");
+  CHECK(slice(kExpertGateUpBias).offset == std::array<int64_t, 2>{0, 72});
+  CHECK(slice(kExpertDownBias).extent == std::array<int64_t, 2>{1, 64});
+  CHECK(slice(kExpertDownBias).tp_copies == 4);
 }
 
 TEST_CASE("weights start as numbers, norms as ones, biases as zeros") {

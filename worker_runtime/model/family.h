@@ -16,6 +16,7 @@ struct TensorNames {
   const char* key;
   const char* value;
   const char* attention_out;
+  const char* sinks;  // whole
   const char* query_norm;
   const char* key_norm;
   // Of latent attention, where `query` stands in place of the first two where there is no query
@@ -30,7 +31,7 @@ struct TensorNames {
   const char* up;  // without a gate: the first layer of the network
   const char* down;
   const char* router;
-  const char* router_bias;  // whole
+  const char* router_bias;  // whole; not the one of Family::other_biases
   const char* experts;      // an expert's tensors begin with it, a point and the expert's number
   const char* expert_gate;
   const char* expert_up;
@@ -74,7 +75,7 @@ struct Family {
   bool post_norms = false;         // behind each part, before it is added to the residual stream
   bool scales_embedding = false;   // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;
-  bool other_biases = false;  // of attention's output, and of the feed-forward network
+  bool other_biases = false;  // of attention's output, and of the feed-forward network, routers too
   bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
   RouterScore router_score = RouterScore::kSoftmax;
   bool normalizes_router = false;  // RouterShape's

@@ -227,8 +227,8 @@ ModelConfig SmallModelOf(const char* named) {
   return config;
 }
 constexpr const char* kOfFamilies[] = {
-    "qwen2-tiny", "qwen3-tiny",  "gpt2-tiny", "mistral-tiny",   "gemma3-tiny",
-    "mla-tiny",   "gemma2-tiny", "moe-tiny",  "qwen3-moe-tiny", "deepseek-tiny"};
+    "qwen2-tiny",  "qwen3-tiny", "gpt2-tiny",      "mistral-tiny",  "gemma3-tiny", "mla-tiny",
+    "gemma2-tiny", "moe-tiny",   "qwen3-moe-tiny", "deepseek-tiny", "gpt-oss-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -254,7 +254,8 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
       {"llama-tiny", {}},        {"llama-tiny", kPacked}, {"qwen2-tiny", {}},
       {"qwen3-tiny", {}},        {"gpt2-tiny", {}},       {"gpt2-tiny", kPacked},
       {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},     {"mla-tiny", {}},
-      {"gemma2-tiny", kPacked},  {"moe-tiny", {}},        {"deepseek-tiny", {}}};
+      {"gemma2-tiny", kPacked},  {"moe-tiny", {}},        {"deepseek-tiny", {}},
+      {"gpt-oss-tiny", kPacked}};
   for (const auto& [named, document_begin] : models) {
     const ModelConfig config = SmallModelOf(named);
     OneRankModel kept(config, Recompute::kNone, document_begin);

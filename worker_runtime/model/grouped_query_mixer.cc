@@ -97,8 +97,9 @@ absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory
                     WeightOffset(s_.family->norm), s_.norm_epsilon, At(a.qkv) + norm.column,
                     At(a.heads) + norm.kept, At(a.heads_rms) + norm.statistic, pass.stream);
   }
-  return pass.around.attention->Forward(layer_, pass.documents, At(a.qkv), At(a.attention),
-                                        At(a.log_sum_exp), pass.around.workspace, pass.stream);
+  return pass.around.attention->Forward(layer_, pass.documents, pass.Weight(kSinks), At(a.qkv),
+                                        At(a.attention), At(a.log_sum_exp), pass.around.workspace,
+                                        pass.stream);
 }
 
 template <typename T>
@@ -137,8 +138,8 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   // Attention may have collectives of its own in `stream`, and never two run there and beside it.
   CONVENE_RETURN_IF_ERROR(rows.Finish(x, pass.stream));
   CONVENE_RETURN_IF_ERROR(around.attention->Backward(
-      layer_, pass.documents, At(a.qkv), At(a.attention), At(a.log_sum_exp), around.narrow, qkv,
-      around.workspace, pass.stream));
+      layer_, pass.documents, pass.Weight(kSinks), At(a.qkv), At(a.attention), At(a.log_sum_exp),
+      around.narrow, qkv, pass.Gradient(kSinks), around.workspace, pass.stream));
   for (const HeadNorm& norm : HeadNorms()) {
     const WeightGradient dweight = pass.Gradient(norm.tensor);
     HeadNormBackward(norm.shape, s_.qkv_width(), At(a.heads) + norm.kept, pass.Weight(norm.tensor),

@@ -123,8 +123,9 @@ absl::Status LatentMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a
   }
   LatentHeadsForward(shape(), heads.queries, heads.query_stride, heads.keys_values,
                      heads.first + rotary_column(), s_.first_width(), At(a.qkv), pass.stream);
-  return pass.around.attention->Forward(layer_, pass.documents, At(a.qkv), At(a.attention),
-                                        At(a.log_sum_exp), pass.around.workspace, pass.stream);
+  return pass.around.attention->Forward(layer_, pass.documents, /*sinks=*/nullptr, At(a.qkv),
+                                        At(a.attention), At(a.log_sum_exp), pass.around.workspace,
+                                        pass.stream);
 }
 
 template <typename T>
@@ -170,9 +171,9 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
   }
   // Attention may have collectives of its own in `stream`, and never two run there and beside it.
   CONVENE_RETURN_IF_ERROR(rows.Finish(x, pass.stream));
-  CONVENE_RETURN_IF_ERROR(around.attention->Backward(layer_, pass.documents, At(a.qkv),
-                                                     At(a.attention), At(a.log_sum_exp), dattention,
-                                                     wide, around.workspace, pass.stream));
+  CONVENE_RETURN_IF_ERROR(around.attention->Backward(
+      layer_, pass.documents, /*sinks=*/nullptr, At(a.qkv), At(a.attention), At(a.log_sum_exp),
+      dattention, wide, /*dsinks=*/{}, around.workspace, pass.stream));
   LatentHeadsBackward(shape(), wide, heads.queries, heads.query_stride, heads.keys_values,
                       heads.first + rotary_column(), s_.first_width(), pass.stream);
   for (const Latent& latent : Latents(heads)) {

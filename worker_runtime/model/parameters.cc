@@ -102,21 +102,23 @@ class Cutter {
     }
   }
 
+  static ParameterSlice BiasOfRows(const ParameterSlice& slice) {
+    ParameterSlice bias = slice;
+    bias.name.replace(bias.name.rfind('.'), std::string::npos, ".bias");
+    bias.global_shape = {1, slice.global_shape[0]};
+    bias.offset = {0, slice.offset[0]};
+    bias.extent = {1, slice.extent[0]};
+    bias.matrix_rows = 0;
+    bias.decayed = false;
+    bias.initializer = Initializer::kZeros;
+    return bias;
+  }
+
   // A column-parallel layer, with the biases of its rows.
   static void AddSplit(BlockTensor role, BlockTensor bias_role, bool has_bias,
                        std::vector<ParameterSlice> slices, UnitSpec& unit) {
     UnitTensor bias = {.role = bias_role};
-    for (const ParameterSlice& slice : slices) {
-      ParameterSlice of_rows = slice;
-      of_rows.name.replace(of_rows.name.rfind('.'), std::string::npos, ".bias");
-      of_rows.global_shape = {1, slice.global_shape[0]};
-      of_rows.offset = {0, slice.offset[0]};
-      of_rows.extent = {1, slice.extent[0]};
-      of_rows.matrix_rows = 0;
-      of_rows.decayed = false;
-      of_rows.initializer = Initializer::kZeros;
-      bias.slices.push_back(std::move(of_rows));
-    }
+    for (const ParameterSlice& slice : slices) bias.slices.push_back(BiasOfRows(slice));
     unit.tensors.push_back({.slices = std::move(slices), .role = role});
     if (has_bias) unit.tensors.push_back(std::move(bias));
   }
@@ -190,6 +192,12 @@ void Cutter::AddMixer(const std::string& layer, UnitSpec& unit) const {
     unit.tensors.push_back(HeadNorm(kQueryNorm, layer + names_.query_norm, config_.head_size));
     unit.tensors.push_back(HeadNorm(kKeyNorm, layer + names_.key_norm, config_.head_size));
   }
+  if (names_.sinks != nullptr) {
+    ParameterSlice sinks = BiasOfRows(ColumnParallel(layer + names_.sinks, {config_.heads}, 1));
+    sinks.name = layer + names_.sinks;
+    sinks.initializer = Initializer::kNormal;
+    unit.tensors.push_back({.slices = {std::move(sinks)}, .role = kSinks, .in_first_bucket = true});
+  }
 }
 
 // Each rank makes a part of the gradient of what all have whole: that of its own heads.
@@ -239,6 +247,12 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
   router.decayed = true;
   router.tp_copies = tp_size_;
   router.standard_deviation = config_.initializer_range;
+  if (family_.other_biases) {
+    ParameterSlice bias = BiasOfRows(router);
+    bias.initializer = Initializer::kNormal;
+    unit.tensors.push_back(
+        {.slices = {std::move(bias)}, .role = kRouterLogitBias, .in_first_bucket = true});
+  }
   unit.tensors.push_back({.slices = {std::move(router)}, .role = kRouter, .in_first_bucket = true});
   if (family_.router_bias) {
     ParameterSlice bias = Whole(layer + names_.router_bias, experts.count, Initializer::kZeros);
@@ -254,18 +268,28 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
   }
   UnitTensor gate_up = {.role = kExpertGateUp, .of_experts = true};
   UnitTensor down = {.role = kExpertDown, .of_experts = true};
+  UnitTensor gate_up_bias = {.role = kExpertGateUpBias, .of_experts = true};
+  UnitTensor down_bias = {.role = kExpertDownBias, .of_experts = true};
   for (int expert = first_expert_; expert < first_expert_ + local_experts_; ++expert) {
     const std::string prefix = absl::StrCat(layer, names_.experts, ".", expert, ".");
     for (ParameterSlice& slice :
          GateUp(prefix, names_.expert_gate, names_.expert_up, experts.ffn_size)) {
+      gate_up_bias.slices.push_back(BiasOfRows(slice));
       gate_up.slices.push_back(std::move(slice));
     }
     UnitTensor of_expert =
         RowParallel(kExpertDown, prefix + names_.expert_down, hidden, experts.ffn_size);
     down.slices.push_back(std::move(of_expert.slices.front()));
+    // The first rank adds it to its slice's part of the sum, and alone has a gradient for it.
+    ParameterSlice bias = Whole(prefix + names_.expert_down + ".bias", hidden, Initializer::kZeros);
+    bias.tp_copies = tp_size_;
+    down_bias.slices.push_back(std::move(bias));
   }
   unit.tensors.push_back(std::move(gate_up));
   unit.tensors.push_back(std::move(down));
+  if (!family_.other_biases) return;
+  unit.tensors.push_back(std::move(gate_up_bias));
+  unit.tensors.push_back(std::move(down_bias));
 }
 
 std::vector<ParameterSlice> Cutter::GateUp(const std::string& prefix, const char* gate,

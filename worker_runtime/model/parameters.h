@@ -99,8 +99,12 @@ enum BlockTensor {
   kRouter,      // (experts, hidden)
   kRouterBias,  // (experts)
   // With experts kGateUp and kDown are the shared experts'.
-  kExpertGateUp,  // (experts / ep, 2 ffn / tp, hidden): each expert's gate rows, up rows
-  kExpertDown,    // (experts / ep, hidden, ffn / tp)
+  kExpertGateUp,      // (experts / ep, 2 ffn / tp, hidden): each expert's gate rows, up rows
+  kExpertDown,        // (experts / ep, hidden, ffn / tp)
+  kSinks,             // (heads / tp)
+  kRouterLogitBias,   // (experts): learned from the loss, which kRouterBias is not
+  kExpertGateUpBias,  // (experts / ep, 2 ffn / tp)
+  kExpertDownBias,    // (experts / ep, hidden)
 };
 enum HeadTensor {
   kFinalNorm,      // (hidden)

@@ -4,6 +4,7 @@
 
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/ops/attention_sink.h"
 #include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
@@ -98,6 +99,9 @@ size_t ContextAttention<T>::workspace_bytes() const {
         CachedOp({}, local_.sequence_length, options_.cache->shape().context), device_.kind());
   }
   size_t bytes = AttentionWorkspaceBytes<T>(op_, device_.kind());
+  if (options_.has_sinks) {
+    bytes = std::max(bytes, AttentionSinkWorkspaceBytes(op_, device_.kind()));
+  }
   for (int owner = 0; uses(ContextMethod::kRing) && owner < cut_.size; ++owner) {
     bytes =
         std::max(bytes, AttentionWorkspaceBytes<T>(MeetingWith({}, owner).shape, device_.kind()));
@@ -187,7 +191,7 @@ void ContextAttention<T>::PackKeys(const T* qkv, T* keys, Stream& stream) const 
 
 template <typename T>
 absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Documents& documents,
-                                          T* qkv, T* out, float* log_sum_exp,
+                                          const T* sinks, T* qkv, T* out, float* log_sum_exp,
                                           const Workspace& workspace, Stream& stream) {
   if (options_.cache != nullptr) {
     CachedForward(layer, qkv, out, log_sum_exp, workspace, stream);
@@ -196,26 +200,44 @@ absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Doc
   const bool exchanges = uses(ContextMethod::kUlysses);
   if (exchanges) CONVENE_RETURN_IF_ERROR(ToHeads(/*with_keys=*/true, qkv, qkv, stream));
   Rotate(layer, documents, /*inverse=*/false, qkv, stream);
-  if (uses(ContextMethod::kRing)) {
-    return RingForward(layer, documents, qkv, out, log_sum_exp, workspace, stream);
-  }
-  QueriesKeysValues<const T> in = Fused<const T>(op_, qkv);
-  if (uses(ContextMethod::kAllGather)) {
-    CONVENE_RETURN_IF_ERROR(GatherKeys(qkv, stream));
-    SetKeys<const T>(At(keys_), op_.keys, key_width(), in);
-  }
   T* const op_out = exchanges ? At(heads_) : out;
-  AttentionForward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in, op_out,
-                   log_sum_exp, workspace, stream);
+  if (uses(ContextMethod::kRing)) {
+    CONVENE_RETURN_IF_ERROR(
+        RingForward(layer, documents, qkv, out, log_sum_exp, workspace, stream));
+  } else {
+    QueriesKeysValues<const T> in = Fused<const T>(op_, qkv);
+    if (uses(ContextMethod::kAllGather)) {
+      CONVENE_RETURN_IF_ERROR(GatherKeys(qkv, stream));
+      SetKeys<const T>(At(keys_), op_.keys, key_width(), in);
+    }
+    AttentionForward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in, op_out,
+                     log_sum_exp, workspace, stream);
+  }
+  if (sinks != nullptr) {
+    AttentionSinkForward(op_, sinks + first_head(), op_out, log_sum_exp, stream);
+  }
   return exchanges ? ToTokens(/*with_keys=*/false, op_out, out, stream) : absl::OkStatus();
+}
+
+// Of heads that are not the op's this rank makes no part of the gradient.
+template <typename T>
+void ContextAttention<T>::SinkBackward(const T* sinks, const T* out, const float* log_sum_exp,
+                                       const T* dout, const WeightGradient& dsinks,
+                                       const Workspace& workspace, Stream& stream) const {
+  if (sinks == nullptr) return;
+  if (!dsinks.adds) device_.Zero(dsinks.data, local_.heads * sizeof(float), stream);
+  AttentionSinkBackward(op_, sinks + first_head(), out, log_sum_exp, dout, /*adds=*/true,
+                        dsinks.data + first_head(), workspace, stream);
 }
 
 template <typename T>
 absl::Status ContextAttention<T>::Backward(const LayerAttention& layer, const Documents& documents,
-                                           const T* qkv, const T* out, const float* log_sum_exp,
-                                           T* dout, T* dqkv, const Workspace& workspace,
+                                           const T* sinks, const T* qkv, const T* out,
+                                           const float* log_sum_exp, T* dout, T* dqkv,
+                                           const WeightGradient& dsinks, const Workspace& workspace,
                                            Stream& stream) {
   if (uses(ContextMethod::kRing)) {
+    SinkBackward(sinks, out, log_sum_exp, dout, dsinks, workspace, stream);
     CONVENE_RETURN_IF_ERROR(
         RingBackward(layer, documents, qkv, out, log_sum_exp, dout, dqkv, workspace, stream));
     Rotate(layer, documents, /*inverse=*/true, dqkv, stream);
@@ -234,9 +256,10 @@ absl::Status ContextAttention<T>::Backward(const LayerAttention& layer, const Do
     SetKeys<const T>(At(keys_), op_.keys, key_width(), in);
     SetKeys(At(key_gradients_), op_.keys, key_width(), gradients);
   }
-  AttentionBackward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in,
-                    exchanges ? At(heads_) : out, log_sum_exp, dout, /*adds=*/false, gradients,
-                    workspace, stream);
+  const T* const op_out = exchanges ? At(heads_) : out;
+  SinkBackward(sinks, op_out, log_sum_exp, dout, dsinks, workspace, stream);
+  AttentionBackward(OpOf(layer), documents, {.queries = Positions(cut_.rank)}, in, op_out,
+                    log_sum_exp, dout, /*adds=*/false, gradients, workspace, stream);
   if (gathers) CONVENE_RETURN_IF_ERROR(ReduceKeys(dqkv, stream));
   Rotate(layer, documents, /*inverse=*/true, dqkv, stream);
   return exchanges ? ToTokens(/*with_keys=*/true, dqkv, dqkv, stream) : absl::OkStatus();

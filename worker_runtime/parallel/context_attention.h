@@ -24,6 +24,7 @@
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/parallel/key_value_cache.h"
+#include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
 
@@ -51,6 +52,7 @@ class ContextAttention {
     ContextCut cut;
     std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
     int rotary_size = 0;          // so many elements of a head are turned, from the first on
+    bool has_sinks = false;
     bool overlaps = true;         // a ring's messages travel beside the arithmetic
     // Borrowed. Not null: Forward goes on with the sequences of the cache's rows, and there is no
     // Backward. REQUIRES then: the cut has one rank, and no row holds several documents.
@@ -66,16 +68,19 @@ class ContextAttention {
   size_t workspace_bytes() const;
 
   // `documents`: of the op's queries (ContextAttentionShape): of this rank's tokens, for Ulysses of
-  // the whole rows. qkv: (batch, local length, qkv_width) of this rank's tokens; it becomes what
-  // Backward wants of it. out: (batch, local length, heads * head_size). log_sum_exp: (batch *
-  // local length * heads), for Backward. Errors: the collective's.
-  absl::Status Forward(const LayerAttention& layer, const Documents& documents, T* qkv, T* out,
-                       float* log_sum_exp, const Workspace& workspace, Stream& stream);
+  // the whole rows. sinks: (heads), as ops/attention_sink.h has them; null: none. qkv: (batch,
+  // local length, qkv_width) of this rank's tokens; it becomes what Backward wants of it. out:
+  // (batch, local length, heads * head_size). log_sum_exp: (batch * local length * heads), for
+  // Backward. Errors: the collective's.
+  absl::Status Forward(const LayerAttention& layer, const Documents& documents, const T* sinks,
+                       T* qkv, T* out, float* log_sum_exp, const Workspace& workspace,
+                       Stream& stream);
 
-  // dout is lost; dqkv, of qkv's shape, is overwritten. Errors: the collective's.
-  absl::Status Backward(const LayerAttention& layer, const Documents& documents, const T* qkv,
-                        const T* out, const float* log_sum_exp, T* dout, T* dqkv,
-                        const Workspace& workspace, Stream& stream);
+  // dout is lost; dqkv, of qkv's shape, is overwritten. dsinks: (heads), this rank's part of the
+  // sum over cp. Errors: the collective's.
+  absl::Status Backward(const LayerAttention& layer, const Documents& documents, const T* sinks,
+                        const T* qkv, const T* out, const float* log_sum_exp, T* dout, T* dqkv,
+                        const WeightGradient& dsinks, const Workspace& workspace, Stream& stream);
 
  private:
   bool uses(ContextMethod method) const { return cut_.size > 1 && cut_.method == method; }
@@ -86,6 +91,11 @@ class ContextAttention {
   int64_t row_keys() const { return int64_t{local_.sequence_length} * key_width(); }
   int chunk_keys() const { return cut_.local_length() / ContextChunks(cut_.method) * key_width(); }
   int64_t key_count() const { return local_.batch * row_keys(); }
+  // Of the op's heads among this rank's.
+  int first_head() const { return uses(ContextMethod::kUlysses) ? cut_.rank * op_.heads : 0; }
+  // From the op's out and its gradient.
+  void SinkBackward(const T* sinks, const T* out, const float* log_sum_exp, const T* dout,
+                    const WeightGradient& dsinks, const Workspace& workspace, Stream& stream) const;
   // Of the queries, and of the keys of the rank `owner`; null where no op is told positions.
   const int32_t* Positions(int owner) const;
   void Rotate(const LayerAttention& layer, const Documents& documents, bool inverse, T* qkv,

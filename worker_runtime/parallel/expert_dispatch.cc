@@ -20,7 +20,7 @@ int64_t BoundOf(const DispatchShape& shape, double factor) {
 }
 
 int64_t ExpertDispatch::ArraysCount(const DispatchShape& shape) {
-  return 3 * int64_t{shape.rows} * shape.chosen + 2 * shape.bound;
+  return 3 * int64_t{shape.rows} * shape.chosen + 3 * shape.bound;
 }
 
 ExpertDispatch::ExpertDispatch(const DispatchShape& shape)
@@ -146,6 +146,10 @@ void ExpertDispatch::PlanArrived(absl::Span<const int32_t> chosen) {
   std::rotate(sorted_begin_.begin(), sorted_begin_.end() - 1, sorted_begin_.end());
   sorted_begin_.back() = arrived;
   sorted_begin_.front() = 0;
+  int32_t* const expert_of = arrived_at + shape_.bound;
+  for (int expert = 0; expert < experts; ++expert) {
+    std::fill(expert_of + sorted_begin_[expert], expert_of + sorted_begin_[expert + 1], expert);
+  }
 }
 
 }  // namespace convene::worker

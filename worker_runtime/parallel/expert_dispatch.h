@@ -84,6 +84,10 @@ class ExpertDispatch {
   const int32_t* ArrivedAt(const int32_t* arrays) const {
     return arrays + 3 * choices() + shape_.bound;
   }
+  // Of each sorted row its expert, counted from this rank's first one.
+  const int32_t* ExpertOf(const int32_t* arrays) const {
+    return arrays + 3 * choices() + 2 * shape_.bound;
+  }
 
  private:
   int64_t choices() const { return int64_t{shape_.rows} * shape_.chosen; }

@@ -58,6 +58,11 @@ struct Way {
       for (int i = 0; i < ranks[r].received(); ++i) {
         sorted[r].push_back(arrived[r][ranks[r].SortedFrom(arrays)[i]]);
         REQUIRE(ranks[r].ArrivedAt(arrays)[ranks[r].SortedFrom(arrays)[i]] == i);
+        const int expert = ranks[r].ExpertOf(arrays)[i];
+        REQUIRE(expert >= 0);
+        REQUIRE(expert < shape.local_experts());
+        REQUIRE(ranks[r].sorted_begin()[expert] <= i);
+        REQUIRE(i < ranks[r].sorted_begin()[expert + 1]);
       }
     }
   }

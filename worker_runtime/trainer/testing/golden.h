@@ -65,6 +65,7 @@ class Golden {
     if (family == "deepseek_moe") return "deepseek-tiny";
     if (family == "mixtral") return "moe-tiny";
     if (family == "qwen3_moe") return "qwen3-moe-tiny";
+    if (family == "gpt_oss") return "gpt-oss-tiny";
     return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
@@ -117,6 +118,13 @@ class Golden {
                             .mscale = 1,
                             .mscale_all_dim = 0.5};
     }
+    if (model.family->names.sinks != nullptr) {
+      model.rope_scaling = {.factor = 4,
+                            .kind = RopeScalingKind::kYarn,
+                            .high_frequency_factor = 4,
+                            .original_positions = 16,
+                            .truncates = false};
+    }
     if (!model.family->post_norms) return model;
     model.query_scalar = 20;
     if (!model.family->query_key_norms) {
@@ -150,8 +158,8 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",      "tied",        "packed", "qwen2",   "qwen3",     "gpt2",        "mistral",
-    "gemma3_text", "deepseek_v3", "gemma2", "mixtral", "qwen3_moe", "deepseek_moe"};
+    "untied",      "tied",        "packed", "qwen2",   "qwen3",     "gpt2",         "mistral",
+    "gemma3_text", "deepseek_v3", "gemma2", "mixtral", "qwen3_moe", "deepseek_moe", "gpt_oss"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {
