@@ -91,6 +91,13 @@ class EmulatedGpuTest(ConveneTestCase):
                 resumed = self.train(EMULATED_TRAIN, f"{name}-resumed", order="forward", first_step=3, **common)
                 self.assertEqual(resumed, whole[2:])
 
+    def test_a_gpu_goes_back_from_a_spike_as_a_cpu_does(self):
+        common = {"precision": "fp32", "max_gradient_spike": 1.001, "spike_window": 1, "on_spike": "rollback", "max_rollbacks": 1, "checkpoint_every": 2}
+        on_cpu = self.train(CONVENE_TRAIN, "cpu", device="cpu", checkpoint_dir=self.path("of-cpu"), **common)
+        on_gpu = self.train(EMULATED_TRAIN, "gpu", order="random", device="cuda", checkpoint_dir=self.path("of-gpu"), **common)
+        self.assert_close(on_cpu, on_gpu, FP32_DELTA)
+        self.assertEqual([read_metrics(self.path(f"{name}.jsonl"))[-1]["rollbacks"] for name in ("cpu", "gpu")], [1, 1])
+
     def test_in_bf16_a_gpu_learns_what_a_cpu_learns(self):
         # Documents of about twenty bytes, which do not see each other.
         common = {"precision": "bf16", "recompute": "full", "packed_documents": "true", "eod_token": ord("g")}

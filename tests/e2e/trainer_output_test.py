@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import unittest
@@ -134,6 +135,54 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertEqual([line.get("skipped") for line in resumed], [line.get("skipped") for line in whole])
             for one, other in zip(whole, resumed):
                 self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
+
+    def test_a_spike_takes_the_training_back_past_its_samples_also_after_it_dies(self):
+        def run(name, ranks, *flags):
+            arguments = self.train_arguments(metrics_file=self.path(f"{name}.jsonl"), checkpoint_dir=self.path(name), checkpoint_every=5,
+                                             checkpoint_keep=20, steps=40, validation_every=0, learning_rate=1e-9, lr_schedule="constant",
+                                             warmup_steps=0)
+            text = self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", str(ranks), CONVENE_TRAIN, *arguments, *flags), 90)
+            return text, [line for line in read_metrics(self.path(f"{name}.jsonl")) if "loss" in line]
+
+        _, plain = run("plain", 1)
+        flags = ["--max-loss-spike", "1.001", "--spike-window", "4", "--max-skipped-steps", "30", "--on-spike", "rollback", "--max-rollbacks", "2"]
+        text, back = run("back", 1, *flags)
+        # The weights hardly move, so a batch has its loss whenever it comes. The rule, with the plain run's losses:
+        step, skipped, saved, spikes, mean, expected = 0, 0, {0: (0, 0)}, [], 0.0, {}
+        count = 0
+        while step < 40:
+            step += 1
+            loss = plain[step + skipped - 1]["loss"] if step + skipped <= 40 else back[step - 1]["loss"]
+            expected[step] = loss
+            if count >= 4 and loss > 1.001 * mean:
+                if len(spikes) < 2:
+                    spikes.append(step)
+                    begin = (step - 1) // 5 * 5
+                    skipped += step - begin
+                    step, (count, mean) = begin, saved[begin]
+                    continue
+            else:
+                count += 1
+                mean += (loss - mean) / min(count, 4)
+            saved[step] = (count, mean)
+        self.assertEqual(len(spikes), 2)
+        for number, spike in enumerate(spikes, 1):
+            self.assertIn(f"rolled back: step {spike} was a spike, so the training goes on after step {(spike - 1) // 5 * 5}, "
+                          f"past the samples that led there; {number} of at most 2 rollbacks", text)
+        self.assertEqual([line["step"] for line in back], list(range(1, 41)))
+        for line in back:
+            self.assertAlmostEqual(line["loss"], expected[line["step"]], delta=1e-5)
+        self.assertEqual(back[-1]["rollbacks"], 2)
+        self.assertIn("loss_spike", {line.get("skipped") for line in back})
+        # A run that dies leaves its checkpoints up to then: of before the first spike, and of behind the last one.
+        for ranks, last in ((1, (spikes[0] - 1) // 5 * 5), (1, 30), (2, (spikes[0] - 1) // 5 * 5)):
+            for directory in os.listdir(self.path("back")):
+                if directory.startswith("step_") and int(directory[5:]) > last:
+                    shutil.rmtree(os.path.join(self.path("back"), directory))
+            _, again = run("back", ranks, *flags)
+            for one, other in zip(back, again):
+                self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
+                self.assertEqual((one.get("rollbacks"), one.get("skipped")), (other.get("rollbacks"), other.get("skipped")))
 
     def test_a_ramp_of_the_batch_goes_on_in_its_midst_on_another_layout(self):
         ramp = ["--rampup-batch-size", "2,2,40"]

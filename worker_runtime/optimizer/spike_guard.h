@@ -16,6 +16,10 @@ struct SpikeOptions {
   double max_loss = 0;
   double max_gradient = 0;  // the same, for the global gradient norm before clipping
   int64_t window = 1;       // steps
+  // So many spikes take the training back to its newest checkpoint, and it goes on behind the
+  // samples that led to the spike (Chowdhery et al. 2022, PaLM, section 5.1). Later ones are left
+  // out alone.
+  int64_t max_rollbacks = 0;
 };
 
 // The mean m of n values that were recorded is the plain one while n <= window; each later value x
@@ -30,8 +34,18 @@ class SpikeGuard {
   // Of a step that changed the weights.
   void Record(double loss, double gradient_norm);
 
+  // Whether the training goes back after a step that was left out for this reason.
+  bool GoesBack(SkipReason why) const;
+  // It went back, and `samples` that it had gone through will not come again.
+  void WentBack(int64_t samples);
+  int64_t rollbacks() const { return rollbacks_; }
+  // By so many the training is further in the order of samples than its steps say.
+  int64_t skipped_samples() const { return skipped_samples_; }
+  // Of a guard from an older checkpoint: what has been skipped since stays skipped.
+  void KeepRollbacks(const SpikeGuard& later);
+
   // A checkpoint keeps this text, from which Restore makes the same guard; "" where nothing can be
-  // a spike.
+  // a spike, and nothing was.
   std::string State() const;
   // DataLoss when `state` is none of State(). With "" the guard begins anew.
   absl::Status Restore(const std::string& state);
@@ -39,10 +53,12 @@ class SpikeGuard {
  private:
   bool is_on() const { return options_.max_loss > 0 || options_.max_gradient > 0; }
 
-  const SpikeOptions options_;
+  SpikeOptions options_;
   int64_t count_ = 0;
   double loss_ = 0;  // means
   double gradient_norm_ = 0;
+  int64_t rollbacks_ = 0;
+  int64_t skipped_samples_ = 0;
 };
 
 }  // namespace convene::worker

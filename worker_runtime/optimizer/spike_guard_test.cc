@@ -43,9 +43,34 @@ TEST_CASE("a guard goes on from its state as if nothing had been between") {
   SpikeGuard fresh(options);
   CHECK_OK(fresh.Restore(""));
   CHECK(std::isinf(fresh.Limits().loss));
-  for (const char* wrong : {"x", "1 2", "1 2 3 4", "-1 2 3", "1 2 three"}) {
+  for (const char* wrong :
+       {"x", "1 2", "1 2 3 4", "-1 2 3", "1 2 three", "1 2 3 0 4", "1 2 3 4 -5"}) {
     CHECK_STATUS(SpikeGuard(options).Restore(wrong), absl::StatusCode::kDataLoss, "two numbers");
   }
+}
+
+TEST_CASE("so many spikes take the training back, and what they skipped stays skipped") {
+  const SpikeOptions options = {.max_loss = 2, .window = 1, .max_rollbacks = 2};
+  SpikeGuard guard(options);
+  guard.Record(1.5, 1);
+  const std::string before = guard.State();
+  CHECK_FALSE(guard.GoesBack(SkipReason::kNone));
+  CHECK_FALSE(guard.GoesBack(SkipReason::kNoNumber));
+  CHECK(guard.GoesBack(SkipReason::kLossSpike));
+  guard.WentBack(12);
+  CHECK(guard.GoesBack(SkipReason::kGradientSpike));
+  guard.WentBack(20);
+  CHECK_FALSE(guard.GoesBack(SkipReason::kLossSpike));
+  CHECK(guard.skipped_samples() == 32);
+  SpikeGuard resumed(options);
+  CHECK_OK(resumed.Restore(guard.State()));
+  CHECK(resumed.State() == guard.State());
+  SpikeGuard older(options);
+  CHECK_OK(older.Restore(before));
+  older.KeepRollbacks(guard);
+  CHECK(older.State() == guard.State());
+  older.KeepRollbacks(SpikeGuard(options));
+  CHECK(older.rollbacks() == 2);
 }
 
 }  // namespace

@@ -309,6 +309,11 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"spike_window",
        said.has_spike_window() && said.max_loss_spike() == 0 && said.max_gradient_spike() == 0,
        "neither max_loss_spike nor max_gradient_spike: nothing is a spike"},
+      {"on_spike",
+       said.has_on_spike() && said.max_loss_spike() == 0 && said.max_gradient_spike() == 0,
+       "neither max_loss_spike nor max_gradient_spike: nothing is a spike"},
+      {"max_rollbacks", said.has_max_rollbacks() && said.on_spike() != "rollback",
+       "without on_spike rollback no spike takes the training back"},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
@@ -494,6 +499,26 @@ absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveSpikes(const TrainConfig& config, SpikeOptions* spikes) {
+  *spikes = {.max_loss = config.max_loss_spike(),
+             .max_gradient = config.max_gradient_spike(),
+             .window = config.spike_window()};
+  int most = 0;
+  CONVENE_RETURN_IF_ERROR(TakeInt(config, "max_rollbacks", 1, &most));
+  CONVENE_RETURN_IF_ERROR(ToWord("on_spike", config.on_spike(), &spikes->max_rollbacks,
+                                 {{"skip", 0}, {"rollback", most}}));
+  if (spikes->max_rollbacks == 0) return absl::OkStatus();
+  if (config.checkpoint_dir().empty() || config.checkpoint_every() == 0) {
+    return absl::InvalidArgumentError(
+        "on_spike is rollback, but no checkpoint is there to go back to: set checkpoint_dir, and "
+        "checkpoint_every above 0, or choose on_spike skip");
+  }
+  if (config.data_order() != "megatron") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "on_spike is rollback, which leaves samples out, and data_order megatron has no more than "
+      "the steps take; choose on_spike skip, or data_order convene");
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -522,9 +547,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.nesterov = config.has_nesterov() ? config.nesterov() : is_muon;
   options.clip_grad_norm = config.clip_grad_norm();
   options.max_skipped_steps = config.max_skipped_steps();
-  options.spikes = {.max_loss = config.max_loss_spike(),
-                    .max_gradient = config.max_gradient_spike(),
-                    .window = config.spike_window()};
+  CONVENE_RETURN_IF_ERROR(ResolveSpikes(config, &options.spikes));
   options.checkpoint_dir = config.checkpoint_dir();
   options.checkpoint_every = config.checkpoint_every();
   CONVENE_RETURN_IF_ERROR(TakeInt(config, "checkpoint_keep", 2, &options.checkpoint_keep));

@@ -366,6 +366,23 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK_STATUS(LoadOptions({"--spike-window=9"}, HomeOnly), kInvalid,
                "spike_window is set, but neither max_loss_spike nor");
   CHECK(Options({"--max-loss-spike=1.5"}).spikes.max_loss == 1.5);
+  CHECK(Options({"--max-loss-spike=1.5"}).spikes.max_rollbacks == 0);
+  CHECK_STATUS(LoadOptions({"--on-spike=rollback"}, HomeOnly), kInvalid, "on_spike is set, but");
+  const std::vector<std::string> back = {"--max-loss-spike=2", "--on-spike=rollback"};
+  const auto back_with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), back.begin(), back.end());
+    return LoadOptions(more, HomeOnly);
+  };
+  CHECK_STATUS(back_with({}), kInvalid, "no checkpoint is there to go back to");
+  CHECK_STATUS(back_with({"--checkpoint-dir=c", "--checkpoint-every=0"}), kInvalid,
+               "no checkpoint is there to go back to");
+  CHECK_STATUS(back_with({"--checkpoint-dir=c", "--data-order=megatron"}), kInvalid,
+               "data_order megatron has no more");
+  CHECK(Options({"--max-loss-spike=2", "--on-spike=rollback", "--checkpoint-dir=c"})
+            .spikes.max_rollbacks == 3);
+  CHECK_STATUS(back_with({"--checkpoint-dir=c", "--max-rollbacks=0"}), kInvalid, "max_rollbacks 0");
+  CHECK_STATUS(LoadOptions({"--max-loss-spike=2", "--max-rollbacks=1"}, HomeOnly), kInvalid,
+               "max_rollbacks is set, but without on_spike rollback");
   CHECK(Options({"--max-gradient-spike=5", "--spike-window=9"}).spikes.window == 9);
   CHECK_STATUS(LoadOptions({"--weight-decay=0", "--decay-embeddings=false"}, HomeOnly), kInvalid,
                "decay_embeddings is set, but weight_decay is 0");

@@ -43,6 +43,7 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("expert_entropy", metrics.expert_entropy);
     visit("experts_in_pieces", metrics.experts_in_pieces);
     visit("skipped", metrics.skipped);
+    visit("rollbacks", metrics.rollbacks);
     visit("tokens", metrics.tokens);
     visit("counted_share", metrics.counted_share);
     visit("tokens_per_second", metrics.tokens_per_second);

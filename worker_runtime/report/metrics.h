@@ -39,6 +39,8 @@ struct StepMetrics {
   // Why the step changed no weight: "no_number", "loss_spike" or "gradient_spike"; nullopt where it
   // did, or no target counts.
   std::optional<std::string> skipped;
+  // Spikes so far that took the training back to a checkpoint; nullopt: none.
+  std::optional<int64_t> rollbacks;
   int64_t tokens = 0;                   // gone through since step 0, over all ranks, counted or not
   std::optional<double> counted_share;  // of the step's targets; nullopt: all count
   double tokens_per_second = 0;

@@ -121,6 +121,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                          .grad_norm = result.grad_norm,
                          .learning_rate = learning_rate,
                          .skipped = skipped,
+                         .rollbacks = rollbacks_,
                          .tokens = TokensAfter(step),
                          .counted_share = counted_share,
                          .tokens_per_second = tokens / seconds,

@@ -48,6 +48,10 @@ class Reporter final : public SaveListener {
   absl::Status CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics) override;
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
                         absl::Duration pause) override;
+  // Lines of steps say so from now on.
+  void SetRollbacks(int64_t count) {
+    if (count > 0) rollbacks_ = count;
+  }
   // Writes a line between the progress lines.
   void Say(const std::string& text) override;
   // `step` is the last finished one.
@@ -83,6 +87,7 @@ class Reporter final : public SaveListener {
   int64_t last_loss_step_ = 0;
   int64_t skipped_ = 0;
   int64_t spikes_ = 0;
+  std::optional<int64_t> rollbacks_;
   bool told_of_pieces_ = false;
   int64_t skipped_at_end_ = 0;
   std::vector<ValidationMetrics> validations_;  // the last one of each set

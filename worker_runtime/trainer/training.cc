@@ -75,7 +75,10 @@ class Training {
 
  private:
   absl::StatusOr<TrainingEnd> TrainToEnd();
-  absl::Status Prepare();
+  // `goes_back`: after a spike, by all ranks; then only what follows the checkpoint is made anew.
+  absl::Status Prepare(bool goes_back);
+  absl::Status Resume(const CheckpointInfo& info);
+  absl::Status GoBack();
   absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
   std::string DataIdentity() const;
@@ -89,6 +92,10 @@ class Training {
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+  // Where a step begins in the order of samples.
+  int64_t FirstSample(int64_t step) const {
+    return SamplesAfter(ramp_, step) + spike_guard_.skipped_samples();
+  }
   // Whether work follows this step that needs an idle device.
   bool PausesAfter(int64_t step) const;
 
@@ -116,6 +123,7 @@ class Training {
   std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
   std::optional<OpReports> op_reports_;     // made by Prepare
   int64_t step_ = 0;                        // finished
+  bool goes_back_ = false;                  // after the step that is finished
   std::optional<TokenBatch> ready_;         // of the step after the one that was queued last
   MonotonicTime last_time_;                 // when the last step ended, or the one under way began
 };
@@ -176,8 +184,46 @@ absl::Status Training::CreateReporter() {
   return absl::OkStatus();
 }
 
-absl::Status Training::Prepare() {
-  CONVENE_RETURN_IF_ERROR(CheckSameData());
+absl::Status Training::Resume(const CheckpointInfo& info) {
+  step_ = info.step;
+  skipped_steps_ = SkippedSteps(options_.max_skipped_steps, info.updates);
+  SpikeGuard guard(options_.spikes);
+  CONVENE_RETURN_IF_ERROR(guard.Restore(info.spike_guard));
+  if (info.samples_consumed != SamplesAfter(ramp_, step_) + guard.skipped_samples()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the checkpoint has consumed ", info.samples_consumed, " samples in ", step_,
+        " steps; with --global-batch-size ", options_.global_batch_size,
+        " and --rampup-batch-size as they are the sample order would break. Give those that it "
+        "was trained with"));
+  }
+  guard.KeepRollbacks(spike_guard_);
+  spike_guard_ = guard;
+  return absl::OkStatus();
+}
+
+// All ranks saw the same spike. Where a process dies from here on, the checkpoint's own steps lead
+// to the same spike, and so to the same samples.
+absl::Status Training::GoBack() {
+  CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+  const int64_t spike = step_;
+  saver_.reset();
+  op_reports_.reset();
+  reporter_.reset();
+  ready_.reset();
+  engine_.reset();
+  CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/true));
+  spike_guard_.WentBack(SamplesAfter(ramp_, spike) - SamplesAfter(ramp_, step_));
+  if (reporter_ == nullptr) return absl::OkStatus();
+  reporter_->SetRollbacks(spike_guard_.rollbacks());
+  reporter_->Say(
+      absl::StrCat("rolled back: step ", spike, " was a spike, so the training goes on after step ",
+                   step_, ", past the samples that led there; ", spike_guard_.rollbacks(),
+                   " of at most ", options_.spikes.max_rollbacks, " rollbacks (--max-rollbacks)"));
+  return absl::OkStatus();
+}
+
+absl::Status Training::Prepare(bool goes_back) {
+  if (!goes_back) CONVENE_RETURN_IF_ERROR(CheckSameData());
   EngineOptions engine_options =
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
   CONVENE_ASSIGN_OR_RETURN(const int64_t memory_bytes, LeastMemory());
@@ -192,10 +238,12 @@ absl::Status Training::Prepare() {
   const JobIdentity job{.name = contract_.run_id,
                         .data = DataIdentity(),
                         .samples = dataset_.SamplesText(),
-                        .is_restart = contract_.is_restart()};
-  CONVENE_ASSIGN_OR_RETURN(
-      checkpoint_lock_,
-      ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
+                        .is_restart = contract_.is_restart() || goes_back};
+  if (!goes_back) {
+    CONVENE_ASSIGN_OR_RETURN(
+        checkpoint_lock_,
+        ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
                            RestoreCheckpoint(options_, job, engine_->optimizer(),
                                              *communicators_.checkpoint, host_stream_));
@@ -209,18 +257,7 @@ absl::Status Training::Prepare() {
             ? engine_->InitializeWeights(tell)
             : LoadFirstWeights(options_, *engine_, tell, *communicators_.checkpoint, host_stream_));
   }
-  if (resumed.has_value()) {
-    step_ = resumed->info.step;
-    skipped_steps_ = SkippedSteps(options_.max_skipped_steps, resumed->info.updates);
-    CONVENE_RETURN_IF_ERROR(spike_guard_.Restore(resumed->info.spike_guard));
-    if (resumed->info.samples_consumed != SamplesAfter(ramp_, step_)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the checkpoint has consumed ", resumed->info.samples_consumed, " samples in ", step_,
-          " steps; with --global-batch-size ", options_.global_batch_size,
-          " and --rampup-batch-size as they are the sample order would break. Give those that it "
-          "was trained with"));
-    }
-  }
+  CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
   op_reports_.emplace(options_, layout_, *communicators_.host, reporter_.get(), progress_, device_,
@@ -237,6 +274,7 @@ absl::Status Training::Prepare() {
                                .saved_step = is_own ? step_ : -1},
       *communicators_.checkpoint, progress_, reporter_.get(), clock_);
   if (contract_.rank != 0) return absl::OkStatus();
+  reporter_->SetRollbacks(spike_guard_.rollbacks());
   if (resumed.has_value()) {
     reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
     reporter_->Checkpoint(step_, resumed->path);
@@ -260,9 +298,7 @@ absl::Status Training::QueueStep() {
                                 .momentum = options_.momentum,
                                 .nesterov = options_.nesterov,
                                 .step = skipped_steps_.updates() + 1};
-  const auto batch_of = [this](int64_t step) {
-    return loader_.Training(SamplesAfter(ramp_, step));
-  };
+  const auto batch_of = [this](int64_t step) { return loader_.Training(FirstSample(step)); };
   CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
@@ -291,6 +327,7 @@ absl::Status Training::Report(const StepResult& result, absl::Duration step_time
 }
 
 absl::Status Training::Record(const StepResult& result) {
+  goes_back_ = spike_guard_.GoesBack(result.why);
   if (result.counted_targets > 0) {
     if (!result.skipped) spike_guard_.Record(result.loss, result.grad_norm);
     return skipped_steps_.Record(step_, result.why, result.loss);
@@ -316,7 +353,7 @@ absl::StatusOr<bool> Training::Advance() {
   const absl::Duration step_time = now - last_time_;
   last_time_ = now;
   const absl::Status allowed = Record(result);
-  if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested &&
+  if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested && !goes_back_ &&
       !PausesAfter(step_)) {
     CONVENE_RETURN_IF_ERROR(QueueStep());
   }
@@ -345,7 +382,7 @@ absl::StatusOr<bool> Training::Validate() {
 
 CheckpointInfo Training::Info() const {
   return {.step = step_,
-          .samples_consumed = SamplesAfter(ramp_, step_),
+          .samples_consumed = FirstSample(step_),
           .updates = skipped_steps_.updates(),
           .seed = options_.seed,
           .model = ShapeText(options_.model),
@@ -383,11 +420,15 @@ absl::StatusOr<TrainingEnd> Training::Run() {
 }
 
 absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
-  CONVENE_RETURN_IF_ERROR(Prepare());
+  CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/false));
   stop_.Watch();
   while (step_ < options_.steps) {
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
     CONVENE_RETURN_IF_ERROR(saver_->Poll());
+    if (goes_back_) {
+      CONVENE_RETURN_IF_ERROR(GoBack());
+      continue;
+    }
     if (step_ == options_.steps) break;
     if (stop_requested) return Stop();
     if (engine_->is_in_flight()) continue;
