@@ -1,10 +1,12 @@
 #include "launcher/command_table.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/completion.h"
+#include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -102,6 +104,26 @@ absl::StatusOr<Call> ReadCall(const Program& program, const std::vector<std::str
   }
   words.erase(words.begin());
   return ReadCommand(program, *command, words, environment);
+}
+
+Command ProgramRow(const std::string& name, const std::string& summary,
+                   const std::string& description, Program (*program)()) {
+  const auto add_flags = [program](FlagReader* reader) -> Action {
+    const auto words = std::make_shared<std::vector<std::string>>();
+    reader->Rest("COMMAND ...", words.get());
+    reader->Group(
+        absl::StrCat("Commands, each with its own --help (", program().name, " COMMAND --help)"));
+    for (const Command& command : program().commands) {
+      reader->HelpRow(command.name, command.summary);
+    }
+    return [words, program]() -> absl::StatusOr<int> {
+      CONVENE_ASSIGN_OR_RETURN(const Call call, ReadCall(program(), *words, ProcessEnvironment()));
+      if (call.action != nullptr) return call.action();
+      std::fputs(call.text.c_str(), stdout);
+      return 0;
+    };
+  };
+  return {name, summary, description, {}, add_flags};
 }
 
 }  // namespace convene::launcher

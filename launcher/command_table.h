@@ -50,6 +50,10 @@ struct Call {
   Action action;
 };
 
+// A row with a table of its own: `convene data COMMAND`. Its help lists the commands.
+Command ProgramRow(const std::string& name, const std::string& summary,
+                   const std::string& description, Program (*program)());
+
 // `arguments` are argv without argv[0]. Every program and command has --help,
 // --help-exit-codes, --version and --print-completion. InvalidArgument for anything that is not
 // understood; the text names the nearest known flag or command.

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/checkpoint/checkpoint_command.h"
 #include "launcher/data/data_command.h"
 #include "launcher/generate_command.h"
 #include "launcher/launch/launch_command.h"
@@ -96,8 +97,8 @@ Program ProgramCalled(const std::string& name) {
       "convene starts a distributed training job on this node and keeps it running. Under the "
       "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
       "run`; under the name `convened` it is `convene serve`.",
-      {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(), GenerateRow(),
-       LaunchedRow()}};
+      {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(), CheckpointRow(),
+       GenerateRow(), LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

@@ -1,13 +1,5 @@
 #include "launcher/data/data_command.h"
 
-#include <cstdio>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "tools/base/environment.h"
-#include "tools/base/status_macros.h"
-
 namespace convene::launcher {
 namespace {
 
@@ -54,22 +46,8 @@ Program DataProgram() {
 }  // namespace
 
 Command DataRow() {
-  const auto add_flags = [](FlagReader* reader) -> Action {
-    const auto words = std::make_shared<std::vector<std::string>>();
-    reader->Rest("COMMAND ...", words.get());
-    reader->Group("Commands, each with its own --help (convene data COMMAND --help)");
-    for (const Command& command : DataProgram().commands) {
-      reader->HelpRow(command.name, command.summary);
-    }
-    return [words]() -> absl::StatusOr<int> {
-      CONVENE_ASSIGN_OR_RETURN(const Call call,
-                               ReadCall(DataProgram(), *words, ProcessEnvironment()));
-      if (call.action != nullptr) return call.action();
-      std::fputs(call.text.c_str(), stdout);
-      return 0;
-    };
-  };
-  return {"data", "make, show and convert files of training tokens", kDescription, {}, add_flags};
+  return ProgramRow("data", "make, show and convert files of training tokens", kDescription,
+                    DataProgram);
 }
 
 }  // namespace convene::launcher

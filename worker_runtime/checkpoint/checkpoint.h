@@ -70,6 +70,9 @@ class CheckpointReader final : public StateSource {
   // names the file, the chunk and both checksums.
   absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
 
+  // Reads all chunks, and compares their checksums. Errors as Read's.
+  absl::Status Verify() const;
+
  private:
   CheckpointReader(std::string path, std::shared_ptr<const Manifest> manifest);
 

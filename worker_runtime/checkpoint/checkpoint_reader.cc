@@ -101,4 +101,12 @@ absl::Status CheckpointReader::Read(const std::vector<PieceToRead>& pieces) cons
                     [&](int chunk) { return chunks.Load(chunk); });
 }
 
+absl::Status CheckpointReader::Verify() const {
+  ChunkReader chunks(path_, *manifest_);
+  for (size_t i = 0; i < manifest_->pieces.size(); ++i) {
+    CONVENE_RETURN_IF_ERROR(chunks.Load(static_cast<int>(i)).status());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace convene::worker

@@ -4,6 +4,7 @@
 #include <rapidjson/stringbuffer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -53,6 +54,7 @@ constexpr absl::string_view kHarmless[] = {"architectures",
                                            "embd_pdrop",
                                            "eos_token_id",
                                            "ep_size",
+                                           "experts_implementation",
                                            "hidden_act",
                                            "id2label",
                                            "is_llama_config",
@@ -86,6 +88,9 @@ constexpr absl::string_view kHarmless[] = {"architectures",
                                            "unsloth_version",
                                            "use_cache"};
 
+// transformers 5 takes no other number than a whole one.
+constexpr char kQueryScalar[] = "query_pre_attn_scalar";
+
 // A key, and the number of a ModelConfig that it says.
 struct Field {
   const char* key;
@@ -115,7 +120,7 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   if (family.learned_positions) add({{keys.positions, &c.positions}});
   if (family.has_window) add({{"sliding_window", &c.sliding_window}});
   if (family.post_norms) {
-    add({{"query_pre_attn_scalar", &c.query_scalar},
+    add({{kQueryScalar, &c.query_scalar},
          {"attn_logit_softcapping", &c.score_cap},
          {"final_logit_softcapping", &c.logit_cap}});
   }
@@ -384,6 +389,8 @@ absl::Status Reader::CheckUnknown() const {
     const bool is_harmless =
         absl::StartsWith(key, "_") || seen_.contains(std::string(key)) ||
         (key == "sliding_window" && !config_.family->has_window) ||
+        // Sums of sizes that have keys of their own.
+        ((key == "head_dim" || key == "qk_head_dim") && config_.family->latent_attention) ||
         std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
     if (!is_harmless) {
       return Lacks(key,
@@ -425,8 +432,9 @@ void WriteField(const Field& field, Writer& writer) {
           writer.Bool(*value);
         } else if (*value == 0 && field.zero_is_null) {
           writer.Null();
-        } else if constexpr (std::is_same_v<T, int>) {
-          writer.Int(*value);
+        } else if (std::is_same_v<T, int> ||
+                   (field.key == kQueryScalar && *value == std::floor(*value))) {
+          writer.Int(static_cast<int>(*value));
         } else {
           writer.Double(*value);
         }
@@ -445,7 +453,9 @@ void WriteRope(ModelConfig config, absl::string_view key, bool is_scaled, double
     if (is_scaled && kind == scaling.kind) type = name;
   }
   writer.String(type);
-  WriteField({"rope_theta", &theta}, writer);
+  // transformers 4 warns of it in rope_scaling.
+  if (key == "rope_scaling") theta = 0;
+  if (theta > 0) WriteField({"rope_theta", &theta}, writer);
   if (is_scaled) {
     WriteField({"factor", &scaling.factor}, writer);
     for (const Field& field : FieldsOf(&scaling)) {

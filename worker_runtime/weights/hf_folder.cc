@@ -20,10 +20,10 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/mesh/mesh.h"
-#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/safetensors.h"
 #include "worker_runtime/weights/tensor_elements.h"
 
@@ -137,27 +137,24 @@ absl::Status AddTensors(const MappedFile& file, Places* places) {
   return absl::OkStatus();
 }
 
-// What the model's names begin with, and files of the base model leave out: "model.".
+// The beginning of the model's names, which files of the base model leave out: "model.".
 std::string BasePrefix(const Family& family) {
   const absl::string_view name = family.names.embedding;
   return std::string(name.substr(0, name.find('.') + 1));
 }
 
-absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const ParameterSlice& slice,
-                                 bool is_turned) {
+absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const ModelTensor& wanted) {
   const SafeTensor& tensor = place.tensor;
+  std::array<int64_t, 2> in_file = wanted.shape;
+  if (wanted.is_turned) std::swap(in_file[0], in_file[1]);
   std::vector<int64_t> shape = tensor.shape;
   if (shape.size() == 1) shape.insert(shape.begin(), 1);
-  if (is_turned) std::reverse(shape.begin(), shape.end());
-  const std::array<int64_t, 2>& wanted = slice.global_shape;
-  if (shape != std::vector<int64_t>(wanted.begin(), wanted.end())) {
+  if (shape != std::vector<int64_t>(in_file.begin(), in_file.end())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        place.file->path(), ": tensor \"", tensor.name, "\" is ",
-        absl::StrJoin(tensor.shape, " x "), ", and config.json makes it ",
-        is_turned ? absl::StrCat(wanted[1], " x ", wanted[0]) : absl::StrJoin(wanted, " x ")));
+        place.file->path(), ": tensor \"", tensor.name, "\" is ", absl::StrJoin(shape, " x "),
+        ", and config.json makes it ", absl::StrJoin(in_file, " x ")));
   }
-  StoredMatrix matrix = {
-      .data = place.data, .columns = tensor.shape.back(), .is_turned = is_turned};
+  StoredMatrix matrix = {.data = place.data, .columns = in_file[1], .is_turned = wanted.is_turned};
   if (StoredTypeNamed(tensor.type, &matrix.type)) return matrix;
   return absl::UnimplementedError(
       absl::StrCat(place.file->path(), ": tensor \"", tensor.name, "\" is in ", tensor.type,
@@ -197,25 +194,19 @@ absl::StatusOr<absl::flat_hash_map<std::string, HeldTensor>> FitAll(const std::s
   const std::string base = BasePrefix(family);
   absl::flat_hash_map<std::string, HeldTensor> held;
   std::set<std::string> used;
-  const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
   const auto find = [&](const std::string& name) {
     const auto place = places.find(name);
     return place != places.end() ? place : places.find(absl::StripPrefix(name, base));
   };
-  for (const UnitSpec& unit : UnitsOf(config, whole, /*tp_size=*/1, /*tp_rank=*/0)) {
-    for (const UnitTensor& tensor : unit.tensors) {
-      for (const ParameterSlice& slice : tensor.slices) {
-        const auto place = find(slice.name);
-        if (place == places.end()) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              path, " has no tensor \"", slice.name, "\", which config.json makes a part of it"));
-        }
-        const bool is_turned = family.keys.turned_matrices && slice.is_matrix();
-        CONVENE_ASSIGN_OR_RETURN(const StoredMatrix matrix, Fit(place->second, slice, is_turned));
-        held.insert({slice.name, {slice.global_shape, matrix}});
-        used.insert(place->first);
-      }
+  for (const ModelTensor& tensor : ModelTensors(config)) {
+    const auto place = find(tensor.name);
+    if (place == places.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"", tensor.name,
+                                                     "\", which config.json makes a part of it"));
     }
+    CONVENE_ASSIGN_OR_RETURN(const StoredMatrix matrix, Fit(place->second, tensor));
+    held.insert({tensor.name, {tensor.shape, matrix}});
+    used.insert(place->first);
   }
   const std::string head = absl::StrCat(family.names.head, ".weight");
   for (const auto& [name, place] : places) {

@@ -16,8 +16,13 @@
 namespace convene::worker {
 namespace {
 
-using namespace convene::worker::testing;  // NOLINT
 using ::convene::testing::TempDir;
+using testing::AsFiles;
+using testing::TensorsOf;
+using testing::TestTensor;
+using testing::TestTensors;
+using testing::WriteHfFolder;
+using testing::WriteSafeTensors;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
@@ -40,7 +45,7 @@ TensorPiece PieceOf(const ParameterSlice& slice, int64_t begin, int64_t count) {
           .flat_count = count};
 }
 
-// What every rank of a layout reads is the model's, in pieces that begin and end anywhere.
+// Every rank of a layout reads the model's values, in pieces that begin and end anywhere.
 void CheckRead(const StateSource& source, const ModelConfig& config, const TestTensors& tensors,
                int tp, int ep) {
   const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};

@@ -1,0 +1,225 @@
+#include "launcher/checkpoint/checkpoint_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "launcher/checkpoint/checkpoint_flags.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+#include "worker_runtime/weights/compare_weights.h"
+#include "worker_runtime/weights/model_tensors.h"
+#include "worker_runtime/weights/open_weights.h"
+#include "worker_runtime/weights/write_weights.h"
+
+namespace convene::launcher {
+namespace {
+
+using worker::CheckpointInfo;
+using worker::CheckpointReader;
+using worker::OpenWeights;
+using worker::Weights;
+
+constexpr char kDescription[] =
+    "Look at checkpoints of convene-train, and carry weights between them and Hugging Face's "
+    "folders. A CHECKPOINT is a directory step_..., or that of a job, for its newest; where "
+    "weights alone are read it can also be a Hugging Face folder.";
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+std::string InfoText(const CheckpointInfo& info) {
+  return absl::StrCat("step ", info.step, ", ", info.samples_consumed, " samples, saved by ",
+                      info.layout, ", seed ", info.seed, "\n  model ", info.model, "\n  data ",
+                      info.data, info.samples.empty() ? "" : ", ", info.samples, "\n  optimizer ",
+                      info.optimizer, "\n");
+}
+
+absl::StatusOr<int> ListCommand(const ListFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
+                           worker::ListCheckpoints(flags.directory));
+  if (paths.empty()) {
+    return absl::NotFoundError(absl::StrCat(flags.directory, " has no checkpoints"));
+  }
+  for (const std::string& path : paths) {
+    const auto reader = CheckpointReader::Open(path);
+    Print(reader.ok() ? absl::StrCat(path, ": ", InfoText(reader->info()))
+                      : absl::StrCat(path, ": cannot be used: ", reader.status().message(), "\n"));
+  }
+  return 0;
+}
+
+absl::StatusOr<int> ShowCommand(const ShowCheckpointFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
+  const auto reader = CheckpointReader::Open(weights.source->name());
+  Print(absl::StrCat(weights.source->name(), ": ",
+                     reader.ok() ? InfoText(reader->info())
+                                 : absl::StrCat("model ", weights.source->info().model, "\n")));
+  int64_t total = 0;
+  for (const worker::ModelTensor& tensor : worker::ModelTensors(weights.config)) {
+    const int64_t count = tensor.shape[0] * tensor.shape[1];
+    Print(absl::StrCat("  ", tensor.shape[0], " x ", tensor.shape[1], "  ", tensor.name, "\n"));
+    total += count;
+  }
+  Print(absl::StrCat("  ", total, " parameters\n"));
+  return 0;
+}
+
+// Goes on behind a bad one, so that one run finds all of them.
+absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
+  size_t bad = 0;
+  for (const std::string& path : flags.checkpoints) {
+    const auto reader = CheckpointReader::Open(path);
+    const absl::Status status = reader.ok() ? reader->Verify() : reader.status();
+    if (status.ok()) {
+      Print(absl::StrCat(path, ": whole\n"));
+      continue;
+    }
+    ++bad;
+    std::fprintf(stderr, "convene: %s\n", std::string(status.message()).c_str());
+  }
+  if (bad == 0) return 0;
+  return absl::DataLossError(absl::StrCat(bad, " of ", flags.checkpoints.size(),
+                                          " checkpoints cannot be used, as said above"));
+}
+
+// The files of a tokenizer, and of its chat template.
+absl::StatusOr<std::vector<std::string>> TokenizerFiles(const std::string& folder) {
+  constexpr absl::string_view kNames[] = {
+      "added_tokens.json",       "chat_template.jinja", "generation_config.json", "merges.txt",
+      "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
+      "tokenizer_config.json",   "vocab.json"};
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder));
+  std::vector<std::string> paths;
+  for (const std::string& name : names) {
+    const bool is_one = absl::EndsWith(name, ".tiktoken") ||
+                        std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+    if (is_one) paths.push_back(absl::StrCat(folder, "/", name));
+  }
+  return paths;
+}
+
+absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
+  worker::HfExport wanted = {.output = flags.output};
+  if (flags.is_bfloat16) wanted.type = worker::DType::kBFloat16;
+  wanted.extras.positions = flags.positions;
+  const std::string folder = flags.tokenizer.empty() ? weights.tokenizer : flags.tokenizer;
+  if (!folder.empty()) {
+    const auto tokenizer = worker::LoadTokenizer(folder);
+    if (!tokenizer.ok()) return Annotate(tokenizer.status(), "--tokenizer");
+    if ((*tokenizer)->vocabulary_size() > weights.config.vocabulary_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the tokenizer ", folder, " has ", (*tokenizer)->vocabulary_size(),
+                       " tokens, more than the ", weights.config.vocabulary_size, " of the model"));
+    }
+    const auto prefix = (*tokenizer)->prefix();
+    if (!prefix.empty()) wanted.extras.begin_of_document = prefix.front();
+    wanted.extras.end_of_document = (*tokenizer)->end_of_document().value_or(-1);
+    CONVENE_ASSIGN_OR_RETURN(wanted.other_files, TokenizerFiles(folder));
+  }
+  CONVENE_RETURN_IF_ERROR(worker::ExportHf(weights, wanted));
+  Print(absl::StrCat(flags.output, ": ", weights.source->name(), "\n"));
+  return 0;
+}
+
+absl::StatusOr<int> ImportCommand(const ImportFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.folder));
+  CONVENE_RETURN_IF_ERROR(worker::ImportCheckpoint(weights, flags.output));
+  Print(absl::StrCat(flags.output, ": ", weights.source->name(), "\n"));
+  return 0;
+}
+
+absl::StatusOr<int> DiffCommand(const DiffFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const Weights a, OpenWeights(flags.a));
+  CONVENE_ASSIGN_OR_RETURN(const Weights b, OpenWeights(flags.b));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<worker::TensorDifference> differences,
+                           worker::CompareWeights(a, b));
+  const size_t tensors = worker::ModelTensors(a.config).size();
+  Print(absl::StrCat(differences.size(), " of ", tensors, " tensors differ\n"));
+  if (static_cast<int>(differences.size()) > flags.rows) differences.resize(flags.rows);
+  for (const worker::TensorDifference& difference : differences) {
+    Print(absl::StrCat("  ", difference.largest, " at (", difference.row, ", ", difference.column,
+                       ")  ", difference.name, "\n"));
+  }
+  return 0;
+}
+
+absl::StatusOr<int> AverageCommand(const AverageFlags& flags) {
+  std::vector<Weights> all;
+  for (const std::string& path : flags.checkpoints) {
+    CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenWeights(path));
+    all.push_back(std::move(weights));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const Weights average, worker::AverageWeights(std::move(all)));
+  CONVENE_RETURN_IF_ERROR(worker::ImportCheckpoint(average, flags.output));
+  Print(absl::StrCat(flags.output, ": ", average.source->name(), "\n"));
+  return 0;
+}
+
+absl::StatusOr<int> PruneCommand(const PruneFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> before,
+                           worker::ListCheckpoints(flags.directory));
+  std::vector<std::string> refused;
+  CONVENE_ASSIGN_OR_RETURN(
+      const CheckpointReader newest,
+      worker::OpenNewest(flags.directory, std::numeric_limits<int64_t>::max(), &refused));
+  CONVENE_ASSIGN_OR_RETURN(
+      const UniqueFd lock,
+      worker::LockDirectory(flags.directory,
+                            {.job = "convene checkpoint prune", .wait_timeout = {}}));
+  CONVENE_RETURN_IF_ERROR(
+      worker::RemoveOldCheckpoints(flags.directory, newest.info().step, flags.keep));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> after,
+                           worker::ListCheckpoints(flags.directory));
+  Print(absl::StrCat("removed ", before.size() - after.size(), " of ", before.size(),
+                     " checkpoints\n"));
+  return 0;
+}
+
+Program CheckpointProgram() {
+  return {
+      "convene checkpoint",
+      kDescription,
+      {CommandRow("list", "the checkpoints of a job", "List the checkpoints in DIRECTORY.",
+                  ListCommand),
+       CommandRow("show", "what a checkpoint was trained on, and its tensors",
+                  "Show what a checkpoint was trained on, its model, and its tensors.",
+                  ShowCommand),
+       CommandRow("verify", "compare checkpoints with their checksums",
+                  "Read checkpoints to their ends and compare every checksum.", VerifyCommand),
+       CommandRow("export", "write the weights as a Hugging Face folder",
+                  "Write the weights of a checkpoint as a folder that Hugging Face's "
+                  "transformers loads. It appears when all of it is written.",
+                  ExportCommand),
+       CommandRow("import", "make a checkpoint of a Hugging Face folder",
+                  "Make a checkpoint of the weights of a Hugging Face folder. It has no state "
+                  "of an optimizer: begin with it (convene-train --init-from).",
+                  ImportCommand),
+       CommandRow("diff", "the largest differences of two checkpoints, by tensor",
+                  "Compare the weights of two checkpoints or folders of one shape.", DiffCommand),
+       CommandRow("average", "make the average of several checkpoints",
+                  "Make a checkpoint whose weights are the average of those of several "
+                  "checkpoints or folders of one shape.",
+                  AverageCommand),
+       CommandRow("prune", "remove all but the newest checkpoints",
+                  "Remove all checkpoints of DIRECTORY but the newest that are whole. No job "
+                  "may write there meanwhile.",
+                  PruneCommand)}};
+}
+
+}  // namespace
+
+Command CheckpointRow() {
+  return ProgramRow("checkpoint", "look at checkpoints; weights to and from Hugging Face",
+                    kDescription, CheckpointProgram);
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Tiny models of Hugging Face's transformers, through convene and back. Runs where PyTorch and transformers are.
+
+usage: transformers_script.py make FOLDER        writes a folder for each family, FOLDER/FAMILY, in float32
+       transformers_script.py compare A B        both load without a word, and give the same logits; B's tensors are A's with --bitwise
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import warnings
+
+import torch
+import transformers
+
+V4 = transformers.__version__.startswith('4')
+SIZES = {'vocab_size': 256, 'num_hidden_layers': 3, 'hidden_size': 32, 'intermediate_size': 48, 'num_attention_heads': 4,
+         'num_key_value_heads': 2, 'head_dim': 8, 'pad_token_id': None}
+LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 16}
+YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'mscale': 1.0,
+        'mscale_all_dim': 0.5}
+LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6, 'num_key_value_heads': 4,
+           'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'n_group': 2, 'topk_group': 1,
+           'first_k_dense_replace': 1, 'max_position_embeddings': 64}
+
+
+def ropes(theta, scaling):
+    """Both versions' spelling of the same."""
+    return {'rope_theta': theta, 'rope_scaling': scaling} if V4 else {'rope_parameters': {**scaling, 'rope_theta': theta}}
+
+
+def configs():
+    t = transformers
+    latents = {name: value for name, value in {**SIZES, **LATENTS}.items() if name != 'head_dim'}
+    return {
+        'deepseek_v3': t.DeepseekV3Config(**latents, **ropes(1e4, YARN)),
+        'gemma2': t.Gemma2Config(**SIZES, sliding_window=7, query_pre_attn_scalar=20),
+        'gemma3_text': t.Gemma3TextConfig(**{**SIZES, 'num_hidden_layers': 6}, sliding_window=7, query_pre_attn_scalar=20),
+        'gpt2': t.GPT2Config(vocab_size=256, n_layer=3, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
+        'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
+        'mistral': t.MistralConfig(**SIZES, sliding_window=7),
+        'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+        'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
+        'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True),
+        'qwen3_moe': t.Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
+    }
+
+
+def make(folder):
+    for family, config in configs().items():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config).float()
+        for tensor in [*model.parameters(), *(b for name, b in model.named_buffers() if 'correction_bias' in name)]:
+            tensor.data += torch.randn_like(tensor) * 0.1
+        model.save_pretrained(os.path.join(folder, family))
+
+
+def load(path):
+    """The model; any word of the library's beside its progress bars is an error."""
+    said = io.StringIO()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.get_logger('transformers').addHandler(logging.StreamHandler(said))
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(said):
+        warnings.simplefilter('always')
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(path, output_loading_info=True, attn_implementation='eager')
+    words = said.getvalue() + ''.join(str(warning.message) for warning in caught)
+    lost = {key: list(names) for key, names in info.items() if names}
+    if words.strip() or lost:
+        sys.exit(f'{path}: {words} {lost}')
+    return model.float().eval()
+
+
+def compare(a, b, *flags):
+    models = [load(a), load(b)]
+    tokens = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        logits = [model(tokens, use_cache=False).logits for model in models]
+    states = [model.state_dict() for model in models]
+    same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    print(json.dumps({'logits': (logits[0] - logits[1]).abs().max().item(), 'same': same}))
+    if '--bitwise' in flags and not same:
+        sys.exit(f'{a} and {b} differ')
+
+
+if __name__ == '__main__':
+    {'make': make, 'compare': compare}[sys.argv[1]](*sys.argv[2:])

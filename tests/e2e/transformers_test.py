@@ -1,0 +1,88 @@
+"""Folders of Hugging Face's transformers, 4 and 5: imported, trained from, exported, loaded again; of each family.
+
+CONVENE_TRANSFORMERS names folders with other versions to test (pip install --target FOLDER transformers==4.57.6), with ':' between them.
+"""
+
+import glob
+import json
+import os
+import unittest
+
+from tests.support import torch_environment
+from tests.support.convene_testing import find_program
+from tests.support.torch_testing import CONVENE, TorchTestCase, need_torch
+
+TRAIN = "worker_runtime/trainer/convene-train"
+SCRIPT = "tests/e2e/transformers_script.py"
+STEPS = 5
+
+
+def setUpModule():
+    need_torch()
+    if not libraries():
+        why = f"SKIPPED: no transformers in {torch_environment.VENV}, and no CONVENE_TRANSFORMERS"
+        print(why, flush=True)
+        raise unittest.SkipTest(why)
+
+
+def libraries():
+    """For PYTHONPATH; "" is the environment's own."""
+    own = [""] if glob.glob(f"{torch_environment.VENV}/lib/python3*/site-packages/transformers") else []
+    return own + [path for path in os.environ.get("CONVENE_TRANSFORMERS", "").split(":") if path]
+
+
+class TransformersTest(TorchTestCase):
+    def run_to_end(self, program, *arguments, **environment):
+        return self.finish(self.start_torch(program, *arguments, **environment), 300)
+
+    def script_says(self, library, *arguments):
+        variables = {"PYTHONPATH": library} if library else {}
+        return self.run_to_end(torch_environment.PYTHON, find_program(SCRIPT), *arguments, **variables)
+
+    def train(self, folder, name, *flags, ranks=1):
+        """Trains from the folder; the losses."""
+        with open(self.path("data.txt"), "w", encoding="ascii") as f:
+            f.write("the cat sat on the mat. " * 400)
+        self.run_to_end(CONVENE, "run", "--standalone", "--nproc-per-node", ranks, find_program(TRAIN), "--init-from", folder, "--data",
+                        self.path("data.txt"), "--steps", STEPS, "--global-batch-size", 4, "--sequence-length", 24, "--device", "cpu",
+                        "--checkpoint-dir", self.path(name), "--metrics-file", self.path(f"{name}.jsonl"), *flags)
+        with open(self.path(f"{name}.jsonl"), encoding="utf-8") as f:
+            return [line["loss"] for line in map(json.loads, f) if "loss" in line]
+
+    def export(self, checkpoint, output):
+        self.run_to_end(CONVENE, "checkpoint", "export", checkpoint, "--format", "hf", "--output", output)
+
+    def check_family(self, library, folder):
+        self.run_to_end(CONVENE, "checkpoint", "import", folder, "--output", folder + ".imported")
+        self.export(folder + ".imported", folder + ".again")
+        same = json.loads(self.script_says(library, "compare", folder, folder + ".again", "--bitwise").splitlines()[-1])
+        self.assertLess(same["logits"], 1e-5)
+        losses = self.train(folder, os.path.basename(folder) + ".job")
+        self.assertEqual(len(losses), STEPS)
+        self.assertLess(losses[-1], losses[0])
+        trained = self.path(os.path.basename(folder) + ".job")
+        self.export(trained, folder + ".trained")
+        other = json.loads(self.script_says(library, "compare", folder, folder + ".trained").splitlines()[-1])
+        self.assertGreater(other["logits"], 1e-3)
+
+    def test_each_family_goes_in_and_comes_out(self):
+        for number, library in enumerate(libraries()):
+            base = self.path(f"made{number}")
+            self.script_says(library, "make", base)
+            for family in sorted(os.listdir(base)):
+                with self.subTest(library=library, family=family):
+                    self.check_family(library, os.path.join(base, family))
+
+    def test_two_layouts_begin_with_one_loss(self):
+        base = self.path("layouts")
+        self.script_says(libraries()[0], "make", base)
+        for family in ("llama", "gpt2", "qwen3_moe"):
+            folder = os.path.join(base, family)
+            alone = self.train(folder, family + ".1")
+            for flags in (["--tp-size", 2], ["--pp-size", 2], ["--zero-stage", 3]):
+                both = self.train(folder, f"{family}{flags[0]}", *flags, ranks=2)
+                self.assertLess(abs(alone[0] - both[0]), 1e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()

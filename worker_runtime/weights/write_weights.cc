@@ -1,0 +1,174 @@
+#include "worker_runtime/weights/write_weights.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/weights/hf_folder.h"
+#include "worker_runtime/weights/model_tensors.h"
+#include "worker_runtime/weights/safetensors.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr int64_t kRunElements = int64_t{1} << 24;  // 64 MiB in fp32
+constexpr int64_t kShardElements = 2 * kRunElements;
+
+absl::Status RefuseExisting(const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (absl::IsNotFound(names.status()) || (names.ok() && names->empty())) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(path, " is there already; give another, or remove it"));
+}
+
+// The run as the file has it: a turned one is read as the model has it, and turned.
+template <typename T>
+absl::Status ReadRun(const StateSource& source, const ModelTensor& tensor, const TensorPiece& piece,
+                     std::vector<T>* run, std::vector<T>* spare) {
+  run->resize(piece.flat_count);
+  CONVENE_RETURN_IF_ERROR(source.Read({{piece, absl::MakeSpan(*run)}}));
+  if (!tensor.is_turned) return absl::OkStatus();
+  const int64_t rows = piece.local_box.extent[0];
+  const int64_t columns = piece.local_box.extent[1];
+  spare->resize(piece.flat_count);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      (*spare)[column * rows + row] = (*run)[row * columns + column];
+    }
+  }
+  run->swap(*spare);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status WriteFile(const StateSource& source, const std::vector<ModelTensor>& tensors,
+                       const std::string& path) {
+  std::vector<SafeTensor> headers;
+  for (const ModelTensor& tensor : tensors) {
+    std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    if (tensor.is_turned) std::swap(shape[0], shape[1]);
+    if (shape[0] == 1) shape.erase(shape.begin());
+    headers.push_back({.name = tensor.name, .shape = shape});
+  }
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+  const char* const type = std::is_same_v<T, float> ? "F32" : "BF16";
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), MakeSafeTensorsHeader(type, &headers), path));
+  std::vector<T> run;
+  std::vector<T> spare;
+  for (const ModelTensor& tensor : tensors) {
+    for (const TensorPiece& piece : RunsOf(tensor, kRunElements)) {
+      CONVENE_RETURN_IF_ERROR(ReadRun(source, tensor, piece, &run, &spare));
+      const absl::string_view bytes(reinterpret_cast<const char*>(run.data()),
+                                    run.size() * sizeof(T));
+      CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
+    }
+  }
+  return SyncFile(fd.get(), path);
+}
+
+int64_t CountOf(const ModelTensor& tensor) { return tensor.shape[0] * tensor.shape[1]; }
+
+// Neighbours together, up to so many elements.
+std::vector<std::vector<ModelTensor>> GroupsOf(std::vector<ModelTensor> tensors, int64_t elements) {
+  std::vector<std::vector<ModelTensor>> groups;
+  int64_t count = 0;
+  for (ModelTensor& tensor : tensors) {
+    if (groups.empty() || count + CountOf(tensor) > elements) {
+      groups.emplace_back();
+      count = 0;
+    }
+    count += CountOf(tensor);
+    groups.back().push_back(std::move(tensor));
+  }
+  return groups;
+}
+
+absl::Status WriteTensors(const Weights& weights, const HfExport& wanted,
+                          const std::string& folder) {
+  const auto groups = GroupsOf(ModelTensors(weights.config),
+                               wanted.file_bytes / static_cast<int64_t>(SizeOf(wanted.type)));
+  std::vector<std::string> map;
+  int64_t total = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string name = groups.size() == 1 ? kHfWeightsName
+                                                : absl::StrFormat("model-%05d-of-%05d.safetensors",
+                                                                  i + 1, groups.size());
+    const std::string path = absl::StrCat(folder, "/", name);
+    CONVENE_RETURN_IF_ERROR(wanted.type == DType::kFloat32
+                                ? WriteFile<float>(*weights.source, groups[i], path)
+                                : WriteFile<BFloat16>(*weights.source, groups[i], path));
+    for (const ModelTensor& tensor : groups[i]) {
+      map.push_back(absl::StrCat("    \"", tensor.name, "\": \"", name, "\""));
+      total += CountOf(tensor) * static_cast<int64_t>(SizeOf(wanted.type));
+    }
+  }
+  if (groups.size() == 1) return absl::OkStatus();
+  return WriteFileAtomic(
+      absl::StrCat(folder, "/", kHfIndexName),
+      absl::StrCat("{\n  \"metadata\": {\"total_size\": ", total, "},\n  \"weight_map\": {\n",
+                   absl::StrJoin(map, ",\n"), "\n  }\n}\n"));
+}
+
+absl::Status FillFolder(const Weights& weights, const HfExport& wanted, const std::string& config,
+                        const std::string& folder) {
+  CONVENE_RETURN_IF_ERROR(WriteTensors(weights, wanted, folder));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kHfConfigName), config));
+  for (const std::string& path : wanted.other_files) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+    const std::string name = path.substr(path.rfind('/') + 1);
+    CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", name), content));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ExportHf(const Weights& weights, HfExport wanted) {
+  wanted.extras.type = wanted.type == DType::kFloat32 ? "float32" : "bfloat16";
+  CONVENE_ASSIGN_OR_RETURN(const std::string config, WriteHfConfig(weights.config, wanted.extras));
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(wanted.output));
+  const std::string folder = absl::StrCat(wanted.output, ".tmp.", getpid());
+  CONVENE_RETURN_IF_ERROR(RemoveTree(folder));
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
+  absl::Cleanup remove = [&] { RemoveTree(folder).IgnoreError(); };
+  CONVENE_RETURN_IF_ERROR(FillFolder(weights, wanted, config, folder));
+  CONVENE_RETURN_IF_ERROR(RenameFile(folder, wanted.output));
+  std::move(remove).Cancel();
+  return SyncDirectory(ParentDirectory(wanted.output));
+}
+
+absl::Status ImportCheckpoint(const Weights& weights, const std::string& output) {
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(output));
+  // Each group is written as a rank's part.
+  const auto groups = GroupsOf(ModelTensors(weights.config), kShardElements);
+  CheckpointInfo info = weights.source->info();
+  info.layout = "imported";
+  info.world_size = static_cast<int>(groups.size());
+  absl::Status status;
+  for (int rank = 0; status.ok() && rank < info.world_size; ++rank) {
+    std::vector<std::vector<float>> values;
+    std::vector<PieceToWrite> pieces;
+    for (const ModelTensor& tensor : groups[rank]) {
+      const TensorPiece piece = RowsOf(tensor, 0, tensor.shape[tensor.is_turned ? 1 : 0]);
+      std::vector<float>& held = values.emplace_back(piece.flat_count);
+      status.Update(weights.source->Read({{piece, absl::MakeSpan(held)}}));
+      pieces.push_back({piece, absl::MakeConstSpan(held)});
+    }
+    if (status.ok()) status = WriteShard(output, info.step, rank, pieces);
+  }
+  if (status.ok()) status = PublishCheckpoint(output, info);
+  if (!status.ok()) DiscardUnpublished(output, info.step).IgnoreError();
+  return status;
+}
+
+}  // namespace convene::worker

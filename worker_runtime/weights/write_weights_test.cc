@@ -1,0 +1,127 @@
+#include "worker_runtime/weights/write_weights.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/compare_weights.h"
+#include "worker_runtime/weights/testing/hf_folders.h"
+
+namespace convene::worker {
+namespace {
+
+using ::convene::testing::TempDir;
+using testing::TensorsOf;
+using testing::TestTensors;
+using testing::WriteHfFolder;
+
+ModelConfig Small(const std::string& name) {
+  ModelConfig config = NamedModel(name).value();
+  config.layers = 2;
+  if (config.family->learned_positions) config.positions = 32;
+  return config;
+}
+
+TEST_CASE("a folder comes back bit for bit, through a checkpoint") {
+  for (const std::string name : {"llama-tiny", "gpt2-tiny", "moe-tiny", "mla-tiny"}) {
+    INFO(name);
+    const TempDir dir;
+    const ModelConfig config = Small(name);
+    WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+    const auto weights = OpenWeights(dir.File("a"));
+    REQUIRE_OK(weights.status());
+    REQUIRE_OK(ImportCheckpoint(*weights, dir.File("b")));
+    const auto imported = OpenWeights(dir.File("b"));
+    REQUIRE_OK(imported.status());
+    CHECK(CompareWeights(*weights, *imported).value().empty());
+    REQUIRE_OK(ExportHf(*imported, {.output = dir.File("c")}));
+    const auto exported = OpenWeights(dir.File("c"));
+    REQUIRE_OK(exported.status());
+    CHECK(ShapeText(exported->config) == ShapeText(weights->config));
+    CHECK(CompareWeights(*weights, *exported).value().empty());
+  }
+}
+
+TEST_CASE("tensors go into several files, of few bytes each") {
+  const TempDir dir;
+  const ModelConfig config = Small("qwen3-tiny");
+  WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+  const auto weights = OpenWeights(dir.File("a"));
+  REQUIRE_OK(weights.status());
+  REQUIRE_OK(WriteFileAtomic(dir.File("merges.txt"), "a b"));
+  REQUIRE_OK(ExportHf(*weights, {.output = dir.File("b"),
+                                 .type = DType::kBFloat16,
+                                 .file_bytes = 40000,
+                                 .other_files = {dir.File("merges.txt")}}));
+  const std::vector<std::string> names = ListDirectory(dir.File("b")).value();
+  CHECK(std::count(names.begin(), names.end(), "model.safetensors") == 0);
+  CHECK(std::count(names.begin(), names.end(), "model.safetensors.index.json") == 1);
+  CHECK(ReadFile(dir.File("b/merges.txt")).value() == "a b");
+  for (const std::string& name : names) {
+    CHECK(ReadFile(absl::StrCat(dir.File("b"), "/", name))->size() < 50000);
+  }
+  const auto exported = OpenWeights(dir.File("b"));
+  REQUIRE_OK(exported.status());
+  // Values to 2^14 in steps of a quarter are rounded to eight bits.
+  const auto differences = CompareWeights(*weights, *exported);
+  REQUIRE_OK(differences.status());
+  REQUIRE_FALSE(differences->empty());
+  CHECK(differences->front().largest <= 64);
+}
+
+TEST_CASE("a full disk leaves nothing under the output's name") {
+  const TempDir dir;
+  const ModelConfig config = Small("llama-tiny");
+  WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+  const auto weights = OpenWeights(dir.File("a"));
+  REQUIRE_OK(weights.status());
+  {
+    const ScopedFileFault fault([](FileOp op, const std::string& path) {
+      return op == FileOp::kWrite && path.find(".safetensors") != std::string::npos ? ENOSPC : 0;
+    });
+    CHECK_STATUS(ExportHf(*weights, {.output = dir.File("b")}),
+                 absl::StatusCode::kResourceExhausted, "model.safetensors");
+  }
+  CHECK(ListDirectory(dir.path()).value() == std::vector<std::string>{"a"});
+  REQUIRE_OK(ExportHf(*weights, {.output = dir.File("b")}));
+  CHECK_STATUS(ExportHf(*weights, {.output = dir.File("b")}), absl::StatusCode::kAlreadyExists,
+               "is there already");
+  CHECK_STATUS(ImportCheckpoint(*weights, dir.File("b")), absl::StatusCode::kAlreadyExists,
+               "is there already");
+}
+
+TEST_CASE("differences are named by tensor, the largest first; averages lie between") {
+  const TempDir dir;
+  const ModelConfig config = Small("llama-tiny");
+  TestTensors tensors = TensorsOf(config);
+  WriteHfFolder(dir.File("a"), config, tensors);
+  tensors["model.layers.1.mlp.down_proj.weight"].values[192 + 5] += 2;
+  tensors["model.norm.weight"].values[9] -= 3;
+  WriteHfFolder(dir.File("b"), config, tensors);
+  const auto differences =
+      CompareWeights(OpenWeights(dir.File("a")).value(), OpenWeights(dir.File("b")).value());
+  REQUIRE_OK(differences.status());
+  REQUIRE(differences->size() == 2);
+  CHECK(differences->at(0).name == "model.norm.weight");
+  CHECK(differences->at(0).largest == 3);
+  CHECK(differences->at(0).column == 9);
+  CHECK(differences->at(1).name == "model.layers.1.mlp.down_proj.weight");
+  CHECK(differences->at(1).row == 1);
+  CHECK(differences->at(1).column == 5);
+  std::vector<Weights> all;
+  all.push_back(OpenWeights(dir.File("a")).value());
+  all.push_back(OpenWeights(dir.File("b")).value());
+  const auto average = AverageWeights(std::move(all));
+  REQUIRE_OK(average.status());
+  const auto from_a = CompareWeights(OpenWeights(dir.File("a")).value(), *average).value();
+  REQUIRE(from_a.size() == 2);
+  CHECK(from_a.at(0).largest == 1.5);
+  CHECK(from_a.at(1).largest == 1);
+}
+
+}  // namespace
+}  // namespace convene::worker
