@@ -37,6 +37,7 @@ ELASTIC = f'{RUNTIME}/options/elastic_layout.cc'
 CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 CHECKPOINT = f'{RUNTIME}/checkpoint'
 
+GENERATION = '//worker_runtime/inference:golden_generation_test'
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 FLOAT8_LAYOUTS = '//worker_runtime/trainer/testing:float8_layout_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
@@ -548,4 +549,16 @@ MUTATIONS = [
              'WentBack(SamplesAfter(ramp_, spike) - SamplesAfter(ramp_, step_));',
              'WentBack(SamplesAfter(ramp_, spike) - SamplesAfter(ramp_, spike - 1));',
              '//tests/e2e:trainer_output_test', 'optimizer'),
+    Mutation('tokens behind a prompt are turned by the place before theirs', CONTEXT, 'cache.positions() + row.begin;',
+             'cache.positions() + (row.begin > 0 ? row.begin - 1 : 0);', GENERATION, 'generation'),
+    Mutation('learned positions begin anew behind the tokens before', f'{RUNTIME}/model/embedding.cc', 'Copy(cache.positions() + row.begin,',
+             'Copy(cache.positions(),', GENERATION, 'generation'),
+    Mutation('with a cache a window sees one key more', CONTEXT, '  op.batch = 1;\n', '  op.batch = 1;\n  if (op.window > 0) ++op.window;\n', GENERATION,
+             'generation'),
+    Mutation("a sequence's place in the cache is given twice", f'{RUNTIME}/inference/generator.cc', '      free.pop_back();\n', '', GENERATION, 'generation'),
+    Mutation('top-p drops the token that reaches it', f'{RUNTIME}/inference/sampler.cc',
+             '    if (sum > most) return;\n    scores[order[i]] = kNever;', '    scores[order[i]] = kNever;\n    if (sum > most) return;',
+             '//worker_runtime/inference:sampler_test', 'generation'),
+    Mutation('chance depends on the place in the batch', f'{RUNTIME}/inference/generator.cc', 'first_sequence + live.prompt', 'first_sequence + live.sequence',
+             '//worker_runtime/inference:generator_test', 'generation'),
 ]

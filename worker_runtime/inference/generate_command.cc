@@ -204,7 +204,7 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
     return static_cast<int>(ExitCode::kOk);
   }
   std::string chat;
-  if (flags.chat) chat = flags.model.tokenizer.empty() ? flags.model.model : flags.model.tokenizer;
+  if (flags.chat) chat = opened.tokenizer_path;
   CONVENE_ASSIGN_OR_RETURN(PromptReader prompts,
                            PromptReader::Make(*opened.tokenizer, chat, flags.system));
   if (!flags.prompts.empty()) {

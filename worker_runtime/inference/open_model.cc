@@ -1,7 +1,6 @@
 #include "worker_runtime/inference/open_model.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +20,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& choice) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags,
+                                                         const std::string& path,
                                                          const Weights& weights) {
-  const std::string& path = flags.tokenizer.empty() ? weights.tokenizer : flags.tokenizer;
   if (path.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(flags.model,
@@ -49,7 +48,9 @@ int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags) {
   OpenedModel model;
   CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
-  CONVENE_ASSIGN_OR_RETURN(model.tokenizer, OpenTokenizer(flags, model.weights));
+  model.tokenizer_path = flags.tokenizer.empty() ? model.weights.tokenizer : flags.tokenizer;
+  CONVENE_ASSIGN_OR_RETURN(model.tokenizer,
+                           OpenTokenizer(flags, model.tokenizer_path, model.weights));
   if (IsDirectory(flags.model)) {
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(flags.model));
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@ namespace convene::worker {
 
 struct OpenedModel {
   Weights weights;
+  std::string tokenizer_path;
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> end_tokens;  // of the folder, else the tokenizer's end of a document
   std::unique_ptr<Device> device;
