@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker_runtime/device/float16.h"
 
 namespace convene::worker {
 namespace {
@@ -17,18 +18,7 @@ T Load(const char* bytes) {
   return value;
 }
 
-// IEEE 754 binary16, without rounding.
-float HalfAt(const char* bytes) {
-  const auto half = Load<uint16_t>(bytes);
-  const uint32_t sign = uint32_t{half} >> 15 << 31;
-  const uint32_t exponent = half >> 10 & 0x1F;
-  const uint32_t fraction = half & 0x3FF;
-  if (exponent == 0) {  // 0, and numbers below the smallest normal one: 2^-24 each
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(0x1p-24f * fraction));
-  }
-  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
-}
+float HalfAt(const char* bytes) { return static_cast<float>(Load<Float16>(bytes)); }
 
 void DecodeF32(const char* block, float* x) { *x = Load<float>(block); }
 void DecodeF16(const char* block, float* x) { *x = HalfAt(block); }

@@ -95,11 +95,9 @@ class Answerer {
 
 absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
   const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
-  const std::string& folder =
-      flags.model.tokenizer.empty() ? opened.weights.tokenizer : flags.model.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
   std::optional<PromptReader> chats;
-  auto with_template = PromptReader::Make(*opened.tokenizer, folder, "");
+  auto with_template = PromptReader::Make(*opened.tokenizer, opened.tokenizer_path, "");
   if (with_template.ok()) chats = *std::move(with_template);
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened)));

@@ -53,7 +53,7 @@ class ContextAttention {
     std::vector<RopeKind> ropes;  // that layers have; none: positions are no affair of attention
     int rotary_size = 0;          // so many elements of a head are turned, from the first on
     bool has_sinks = false;
-    bool overlaps = true;         // a ring's messages travel beside the arithmetic
+    bool overlaps = true;  // a ring's messages travel beside the arithmetic
     // Borrowed. Not null: Forward goes on with the sequences of the cache's rows, and there is no
     // Backward. REQUIRES then: the cut has one rank, and no row holds several documents.
     const KeyValueCache* cache = nullptr;

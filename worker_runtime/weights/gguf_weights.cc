@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -19,8 +18,8 @@
 #include "tools/base/text.h"
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/gguf/gguf_file.h"
-#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/model_tensors.h"
 
 namespace convene::worker {
 namespace {
@@ -177,18 +176,12 @@ class GgufSource final : public StateSource {
   GgufSource(MappedFile mapped, std::string model)
       : mapped_(std::move(mapped)), info_({.model = std::move(model)}) {}
 
-  // `slice`: a whole tensor of ours; `tensor`: of the mapped file.
-  void Add(const ParameterSlice& slice, const GgufTensor& tensor, int pair_rows) {
-    const auto [rows, columns] = slice.global_shape;
-    const int64_t row_bytes = columns / tensor.type->elements * tensor.type->bytes;
-    const int64_t step = std::max<int64_t>(1, kPieceElements / columns);
-    for (int64_t row = 0; row < rows; row += step) {
-      const int64_t count = std::min(step, rows - row);
-      pieces_.push_back({.name = slice.name,
-                         .global_shape = {rows, columns},
-                         .local_box = {{row, 0}, {count, columns}},
-                         .flat_count = count * columns});
-      rows_.push_back({tensor.type, tensor.bytes, row_bytes, pair_rows});
+  // `file`: the mapped file's tensor.
+  void Add(const ModelTensor& tensor, const GgufTensor& file, int pair_rows) {
+    const BlockType& type = *file.type;
+    for (TensorPiece& piece : RunsOf(tensor, kPieceElements)) {
+      pieces_.push_back(std::move(piece));
+      rows_.push_back({&type, file.bytes, tensor.shape[1] / type.elements * type.bytes, pair_rows});
     }
   }
 
@@ -215,43 +208,36 @@ class GgufSource final : public StateSource {
   std::vector<Rows> rows_;  // of pieces_
 };
 
-absl::Status CheckShape(const GgufTensor& tensor, const ParameterSlice& slice) {
-  const auto [rows, columns] = slice.global_shape;
-  const bool is_vector = rows == 1 && tensor.shape == std::vector<int64_t>{columns};
-  if (is_vector || tensor.shape == std::vector<int64_t>{rows, columns}) return absl::OkStatus();
+absl::Status CheckShape(const GgufTensor& file, const ModelTensor& tensor) {
+  const auto [rows, columns] = tensor.shape;
+  const bool is_vector = rows == 1 && file.shape == std::vector<int64_t>{columns};
+  if (is_vector || file.shape == std::vector<int64_t>{rows, columns}) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the GGUF file's tensor '", Utf8(tensor.name, kShownName), "' has the shape [",
-      absl::StrJoin(tensor.shape, ", "), "], and the model wants [", rows, ", ", columns, "]"));
+      "the GGUF file's tensor '", Utf8(file.name, kShownName), "' has the shape [",
+      absl::StrJoin(file.shape, ", "), "], and the model wants [", rows, ", ", columns, "]"));
 }
 
-absl::Status AddTensors(const ModelConfig& config, bool has_pairs, TensorsByName tensors,
+absl::Status AddTensors(const ModelConfig& config, bool has_pairs, TensorsByName files,
                         GgufSource* source) {
   const absl::flat_hash_map<std::string, std::string> names = NamesOf(config);
   const auto is_turned = [&](const std::string& name) {
     return has_pairs && (absl::StrContains(name, config.family->names.query) ||
                          absl::StrContains(name, config.family->names.key));
   };
-  absl::flat_hash_set<std::string> added;  // A tied table is the head's as well.
-  const ModelChunk whole = ChunksOf({config.layers}, {0})[0];
-  for (const UnitSpec& unit : UnitsOf(config, whole, 1, 0)) {
-    for (const UnitTensor& tensor : unit.tensors) {
-      for (const ParameterSlice& slice : tensor.slices) {
-        if (!added.insert(slice.name).second) continue;
-        const std::string& name = names.at(slice.name);
-        const auto found = tensors.find(name);
-        if (found == tensors.end()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("the GGUF file lacks the tensor '", name, "'"));
-        }
-        CONVENE_RETURN_IF_ERROR(CheckShape(*found->second, slice));
-        source->Add(slice, *found->second, is_turned(slice.name) ? config.head_size : 0);
-        tensors.erase(found);
-      }
+  for (const ModelTensor& tensor : ModelTensors(config)) {
+    const std::string& name = names.at(tensor.name);
+    const auto found = files.find(name);
+    if (found == files.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the GGUF file lacks the tensor '", name, "'"));
     }
+    CONVENE_RETURN_IF_ERROR(CheckShape(*found->second, tensor));
+    source->Add(tensor, *found->second, is_turned(tensor.name) ? config.head_size : 0);
+    files.erase(found);
   }
-  if (tensors.empty()) return absl::OkStatus();
+  if (files.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the GGUF file's tensor '",
-                                                 Utf8(tensors.begin()->first, kShownName),
+                                                 Utf8(files.begin()->first, kShownName),
                                                  "' is none of the model's"));
 }
 

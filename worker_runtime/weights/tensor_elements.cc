@@ -5,24 +5,10 @@
 #include <type_traits>
 
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/device/float16.h"
 
 namespace convene::worker {
 namespace {
-
-struct Half {
-  uint16_t bits;
-  // Exact. A number's exponent is moved by multiplication, which also makes subnormal ones normal
-  // (IEEE 754-2019, table 3.5: biases 15 and 127).
-  explicit operator float() const {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-    const uint32_t rest = static_cast<uint32_t>(bits & 0x7fffu) << 13;
-    const bool is_finite = (bits & 0x7c00u) != 0x7c00u;
-    const uint32_t moved =
-        is_finite ? __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, rest) * 0x1p112f)
-                  : rest | 0x7f800000u;
-    return __builtin_bit_cast(float, moved | sign);
-  }
-};
 
 template <typename From, typename To>
 To Converted(From value) {
@@ -95,7 +81,7 @@ absl::string_view CopyElements(const StoredMatrix& matrix, const Box& box, int64
     case StoredType::kF32:
       return CopyFrom<float>(matrix, box, flat_begin, target);
     case StoredType::kF16:
-      return CopyFrom<Half>(matrix, box, flat_begin, target);
+      return CopyFrom<Float16>(matrix, box, flat_begin, target);
     case StoredType::kBF16:
       return CopyFrom<BFloat16>(matrix, box, flat_begin, target);
   }
