@@ -56,9 +56,11 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
                  "a folder whose tokenizer and chat template are copied", {.value = "DIR"});
   reader->Choice<bool>("dtype", &flags->is_bfloat16, {{"float32", false}, {"bfloat16", true}},
                        "element type of the tensors (default float32)");
-  reader->Option("positions", &flags->positions,
-                 "the longest sequence, for programs that read it (default 4096)",
-                 {.value = "N", .least = 1, .most = std::numeric_limits<int>::max()});
+  reader->Option(
+      "positions", &flags->positions,
+      "the longest sequence, for programs that read it (default: as far as scaled rotary "
+      "positions reach, else 4096)",
+      {.value = "N", .least = 1, .most = std::numeric_limits<int>::max()});
 }
 
 void AddFlags(FlagReader* reader, ImportFlags* flags) {

@@ -29,7 +29,7 @@ struct ExportFlags {
   std::string output;
   std::string tokenizer;  // a folder; "": the checkpoint's own, where it has one
   bool is_bfloat16 = false;
-  int positions = 4096;
+  int positions = 0;  // 0: HfConfigExtras' default
 };
 
 struct ImportFlags {

@@ -2,7 +2,8 @@
 """Tiny models of Hugging Face's transformers, through convene and back. Runs where PyTorch and transformers are.
 
 usage: transformers_script.py make FOLDER        writes a folder for each family, FOLDER/FAMILY, in float32
-       transformers_script.py compare A B        both load without a word, and give the same logits; B's tensors are A's with --bitwise
+       transformers_script.py compare A B ...    of each pair a line of JSON: both load without a word; how far their logits are apart, and
+                                                 whether their tensors are the same
 """
 
 import contextlib
@@ -73,16 +74,15 @@ def load(path):
     return model.float().eval()
 
 
-def compare(a, b, *flags):
-    models = [load(a), load(b)]
+def compare(*paths):
     tokens = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        logits = [model(tokens, use_cache=False).logits for model in models]
-    states = [model.state_dict() for model in models]
-    same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-    print(json.dumps({'logits': (logits[0] - logits[1]).abs().max().item(), 'same': same}))
-    if '--bitwise' in flags and not same:
-        sys.exit(f'{a} and {b} differ')
+    for pair in zip(paths[::2], paths[1::2]):
+        models = [load(path) for path in pair]
+        with torch.no_grad():
+            logits = [model(tokens, use_cache=False).logits for model in models]
+        states = [model.state_dict() for model in models]
+        same = states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        print(json.dumps({'logits': (logits[0] - logits[1]).abs().max().item(), 'same': same}))
 
 
 if __name__ == '__main__':

@@ -561,7 +561,9 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     writer.EndArray();
   }
   if (!family.learned_positions) {
-    int positions = extras.positions;
+    const RopeScaling& scaling = config.rope_scaling;
+    const double reach = scaling.factor == 1 ? 4096 : scaling.original_positions * scaling.factor;
+    int positions = extras.positions > 0 ? extras.positions : static_cast<int>(reach);
     WriteField({family.keys.positions, &positions}, writer);
     WriteRopes(config, writer);
   }

@@ -19,8 +19,8 @@ absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text);
 struct HfConfigExtras {
   const char* type = "float32";  // of the tensors: "float32" or "bfloat16"
   // The longest sequence, which a shape with rotary positions does not say; programs read from it
-  // how much they may ask.
-  int positions = 4096;
+  // how much they may ask. 0: as far as scaled positions reach, else 4096.
+  int positions = 0;
   int begin_of_document = -1;  // the tokens' ids; -1: none
   int end_of_document = -1;
 };
