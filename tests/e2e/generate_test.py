@@ -3,10 +3,15 @@
 import base64
 import json
 import os
+import re
+import signal
 import subprocess
 import unittest
+import urllib.error
+import urllib.request
 
-from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, make_text
+from tests.support import tokenizer_environment
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, make_text, wait_until
 
 
 class GenerateTest(ConveneTestCase):
@@ -61,6 +66,47 @@ class GenerateTest(ConveneTestCase):
         self.answers()
         said = self.generate("--prompts", self.path("prompts.jsonl"), "--output", "/dev/full", code=1)
         self.assertIn("/dev/full: No space left on device", said)
+
+    def ask(self, address, path, **request):
+        body = json.dumps(request).encode() if request else None
+        try:
+            with urllib.request.urlopen(urllib.request.Request(address + path, body), timeout=60) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return f"{error.code} {error.read().decode()}"
+
+    def test_a_server_answers_as_the_command_does_until_a_signal(self):
+        environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
+        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, **environment)
+        said = wait_until(lambda: re.search(r"run is served at (http://127.0.0.1:\d+)/v1", self.output(server)), 60, lambda: self.output(server))
+        address = said.group(1)
+        text = json.loads(self.ask(address, "/v1/completions", prompt="a", max_tokens=9, temperature=0))
+        self.assertEqual(text["choices"][0]["text"] + "\n", self.generate("--prompt", "a"))
+        self.assertEqual((text["usage"]["completion_tokens"], text["choices"][0]["finish_reason"]), (9, "length"))
+        events = self.ask(address, "/v1/completions", prompt="a", max_tokens=9, temperature=0, stream=True).split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        pieces = [json.loads(event[len("data: "):])["choices"][0]["text"] for event in events[:-2]]
+        self.assertEqual("".join(pieces), text["choices"][0]["text"])
+        for path, request, words in (
+                ("/v1/completions", {"prompt": [1, 256]}, "400 .*the id 256, and the model has 256 tokens"),
+                ("/v1/completions", {"prompt": ""}, "400 .*has no token"),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "400 .*has no chat template"),
+                ("/", {}, "404 .*POST /v1/completions")):
+            self.assertRegex(self.ask(address, path, **request), words)
+        self.assertIn('"id":"run"', self.ask(address, "/v1/models"))
+        port = address.split(":")[-1]
+        self.assertIn("another program has the port", self.generate("--serve", port, code=69))
+        server.send_signal(signal.SIGTERM)
+        self.finish(server, 30)
+
+    def test_the_weights_of_a_gguf_file_answer_as_transformers_does(self):
+        model = tokenizer_environment.vocabulary("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+        if not model:
+            self.skipTest(f"SKIPPED: no SmolLM2 in {tokenizer_environment.CACHE} (tools/tokenizer_environment fetches it)")
+        self.model = ["--model", model, "--device", "cpu", "--max-new-tokens", 24]
+        # By transformers 5.23.0, AutoModelForCausalLM.from_pretrained(gguf_file=...) in fp32.
+        self.assertEqual(self.generate("--prompt", "The capital of France is"), " Paris.\n\nThe answer is: 2018-01-22 12:1\n")
+        self.assertEqual(self.generate("--chat", "--prompt", "What is the capital of France?"), "The capital of France is Paris.\n")
 
     def big_tokenizer(self):
         """300 tokens, as tiktoken's files have them."""

@@ -22,6 +22,13 @@ TEST_CASE("every named shape comes back from its config.json") {
     // config.json counts shared experts of the others' size.
     if (name == "deepseek-tiny") config.experts.shared_ffn_size = 96;
     const auto text = WriteHfConfig(config, {});
+    // Its files hold the experts side by side, gate and up in turn.
+    if (config.family->name == std::string("gpt_oss")) {
+      CHECK_STATUS(text, absl::StatusCode::kUnimplemented, "no config.json can say this shape");
+      CHECK_STATUS(ReadHfConfig(R"({"model_type": "gpt_oss"})"), absl::StatusCode::kUnimplemented,
+                   "is gpt_oss, an architecture that we lack");
+      continue;
+    }
     REQUIRE_OK(text.status());
     const auto read = ReadHfConfig(*text);
     REQUIRE_OK(read.status());
