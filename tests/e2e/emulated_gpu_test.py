@@ -92,7 +92,8 @@ class EmulatedGpuTest(ConveneTestCase):
                 self.assertEqual(resumed, whole[2:])
 
     def test_a_gpu_goes_back_from_a_spike_as_a_cpu_does(self):
-        common = {"precision": "fp32", "max_gradient_spike": 1.001, "spike_window": 1, "on_spike": "rollback", "max_rollbacks": 1, "checkpoint_every": 2}
+        common = {"precision": "fp32", "max_gradient_spike": 1.06, "spike_window": 2, "learning_rate": 1e-9, "on_spike": "rollback",
+                  "max_rollbacks": 1, "checkpoint_every": 2}
         on_cpu = self.train(CONVENE_TRAIN, "cpu", device="cpu", checkpoint_dir=self.path("of-cpu"), **common)
         on_gpu = self.train(EMULATED_TRAIN, "gpu", order="random", device="cuda", checkpoint_dir=self.path("of-gpu"), **common)
         self.assert_close(on_cpu, on_gpu, FP32_DELTA)
