@@ -156,7 +156,7 @@ AttentionShape ContextAttention<T>::CachedOp(const LayerAttention& layer, int co
 
 // Row by row, since each has as many tokens before it as its own sequence.
 template <typename T>
-void ContextAttention<T>::CachedForward(const LayerAttention& layer, T* qkv, T* out,
+void ContextAttention<T>::CachedForward(const LayerAttention& layer, const T* sinks, T* qkv, T* out,
                                         float* log_sum_exp, const Workspace& workspace,
                                         Stream& stream) const {
   const KeyValueCache& cache = *options_.cache;
@@ -177,10 +177,12 @@ void ContextAttention<T>::CachedForward(const LayerAttention& layer, T* qkv, T* 
              keys + int64_t{row.begin} * key_width(), key_width(), stream);
     QueriesKeysValues<const T> in = {.queries = {tokens, 0, local_.qkv_width()}};
     SetKeys<const T>(keys, cache.shape().context, key_width(), in);
-    AttentionForward(CachedOp(layer, row.count, row.begin + row.count), Documents(),
-                     {.queries = positions, .keys = cache.positions()}, in,
-                     out + first * query_width(), log_sum_exp + first * local_.heads, workspace,
-                     stream);
+    const AttentionShape op = CachedOp(layer, row.count, row.begin + row.count);
+    T* const row_out = out + first * query_width();
+    float* const row_sums = log_sum_exp + first * local_.heads;
+    AttentionForward(op, Documents(), {.queries = positions, .keys = cache.positions()}, in,
+                     row_out, row_sums, workspace, stream);
+    if (sinks != nullptr) AttentionSinkForward(op, sinks, row_out, row_sums, stream);
   }
 }
 
@@ -194,7 +196,7 @@ absl::Status ContextAttention<T>::Forward(const LayerAttention& layer, const Doc
                                           const T* sinks, T* qkv, T* out, float* log_sum_exp,
                                           const Workspace& workspace, Stream& stream) {
   if (options_.cache != nullptr) {
-    CachedForward(layer, qkv, out, log_sum_exp, workspace, stream);
+    CachedForward(layer, sinks, qkv, out, log_sum_exp, workspace, stream);
     return absl::OkStatus();
   }
   const bool exchanges = uses(ContextMethod::kUlysses);

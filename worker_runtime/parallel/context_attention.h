@@ -136,8 +136,8 @@ class ContextAttention {
   }
   // The attention of `count` tokens of one row to the tokens that their sequence has with them.
   AttentionShape CachedOp(const LayerAttention& layer, int count, int keys) const;
-  void CachedForward(const LayerAttention& layer, T* qkv, T* out, float* log_sum_exp,
-                     const Workspace& workspace, Stream& stream) const;
+  void CachedForward(const LayerAttention& layer, const T* sinks, T* qkv, T* out,
+                     float* log_sum_exp, const Workspace& workspace, Stream& stream) const;
   // The tokens that meet at a step of a ring, and the shape of their attention. Rows that are
   // packed always meet as a whole.
   struct Meeting {
