@@ -115,13 +115,13 @@ void StartAgainWithOpenMpSettings(char** argv) {
 
 int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
+  // The program may share its CPUs with other processes.
+  convene::worker::cpu::watches_teams = true;
   if (convene::worker::IsGeneration(argc, argv)) {
     return convene::ExitCodeOfMain("convene generate", [&] {
       return convene::worker::MainOfGeneration(std::vector<std::string>(argv + 2, argv + argc));
     });
   }
-  // The trainer may share its CPUs with other processes.
-  convene::worker::cpu::watches_teams = true;
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
   // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
