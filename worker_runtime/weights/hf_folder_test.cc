@@ -18,9 +18,9 @@ namespace {
 
 using ::convene::testing::TempDir;
 using testing::AsFiles;
+using testing::FolderTensor;
+using testing::FolderTensors;
 using testing::TensorsOf;
-using testing::TestTensor;
-using testing::TestTensors;
 using testing::WriteHfFolder;
 using testing::WriteSafeTensors;
 
@@ -46,7 +46,7 @@ TensorPiece PieceOf(const ParameterSlice& slice, int64_t begin, int64_t count) {
 }
 
 // Every rank of a layout reads the model's values, in pieces that begin and end anywhere.
-void CheckRead(const StateSource& source, const ModelConfig& config, const TestTensors& tensors,
+void CheckRead(const StateSource& source, const ModelConfig& config, const FolderTensors& tensors,
                int tp, int ep) {
   const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
   for (int rank = 0; rank < tp * ep; ++rank) {
@@ -78,7 +78,7 @@ TEST_CASE("every family's folder is read, by every rank's slices") {
     INFO(name);
     const TempDir dir;
     const ModelConfig config = Small(name);
-    const TestTensors tensors = TensorsOf(config);
+    const FolderTensors tensors = TensorsOf(config);
     WriteHfFolder(dir.path(), config, tensors);
     const auto weights = OpenHfFolder(dir.path());
     REQUIRE_OK(weights.status());
@@ -94,9 +94,9 @@ TEST_CASE("every family's folder is read, by every rank's slices") {
 TEST_CASE("GPT-2's hub files have no prefix, and carry masks") {
   const TempDir dir;
   const ModelConfig config = Small("gpt2-tiny");
-  const TestTensors tensors = TensorsOf(config);
+  const FolderTensors tensors = TensorsOf(config);
   WriteHfFolder(dir.path(), config, tensors);
-  TestTensors hub;
+  FolderTensors hub;
   for (auto& [name, tensor] : AsFiles(config, tensors)) {
     hub[std::string(absl::StripPrefix(name, "transformer."))] = tensor;
   }
@@ -110,11 +110,11 @@ TEST_CASE("GPT-2's hub files have no prefix, and carry masks") {
 TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") {
   const TempDir dir;
   const ModelConfig config = Small("qwen3-tiny");
-  const TestTensors tensors = TensorsOf(config);
+  const FolderTensors tensors = TensorsOf(config);
   WriteHfFolder(dir.path(), config, tensors);
   REQUIRE_OK(RemoveTree(dir.File("model.safetensors")));
   REQUIRE_OK(WriteFileAtomic(dir.File("tokenizer.json"), "{}"));
-  TestTensors halves[2];
+  FolderTensors halves[2];
   std::string map;
   for (const auto& [name, tensor] : tensors) {
     const size_t half = map.size() % 2;
@@ -144,7 +144,7 @@ TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") 
 TEST_CASE("bf16 and fp16 are read as what they are") {
   const TempDir dir;
   ModelConfig config = Small("llama-tiny");
-  const TestTensors tensors = TensorsOf(config);
+  const FolderTensors tensors = TensorsOf(config);
   WriteHfFolder(dir.path(), config, tensors);
   // 1, -2, the smallest subnormal, the largest finite number, infinity.
   const std::vector<uint16_t> halves = {0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00};
@@ -196,7 +196,7 @@ TEST_CASE("bf16 and fp16 are read as what they are") {
 TEST_CASE("a tied head that stands in the file must be its table") {
   const TempDir dir;
   const ModelConfig config = Small("qwen2-tiny");
-  TestTensors tensors = TensorsOf(config);
+  FolderTensors tensors = TensorsOf(config);
   tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight");
   WriteHfFolder(dir.path(), config, tensors);
   REQUIRE_OK(OpenHfFolder(dir.path()).status());
@@ -208,25 +208,25 @@ TEST_CASE("a tied head that stands in the file must be its table") {
 TEST_CASE("tensors that are not the model's are refused, and named") {
   const TempDir dir;
   const ModelConfig config = Small("llama-tiny");
-  const TestTensors whole = TensorsOf(config);
+  const FolderTensors whole = TensorsOf(config);
   const auto with = [&](auto change) {
-    TestTensors tensors = whole;
+    FolderTensors tensors = whole;
     change(tensors);
     WriteHfFolder(dir.path(), config, tensors);
     return OpenHfFolder(dir.path()).status();
   };
-  CHECK_STATUS(with([](TestTensors& t) { t.erase("model.norm.weight"); }), kInvalid,
+  CHECK_STATUS(with([](FolderTensors& t) { t.erase("model.norm.weight"); }), kInvalid,
                "has no tensor \"model.norm.weight\"");
-  CHECK_STATUS(with([](TestTensors& t) {
+  CHECK_STATUS(with([](FolderTensors& t) {
                  t["model.layers.0.self_attn.q_proj.bias"] = {.shape = {1}, .values = {1}};
                }),
                kInvalid, "\"model.layers.0.self_attn.q_proj.bias\" belongs to no model");
-  CHECK_STATUS(with([](TestTensors& t) {
-                 TestTensor& down = t["model.layers.1.mlp.down_proj.weight"];
+  CHECK_STATUS(with([](FolderTensors& t) {
+                 FolderTensor& down = t["model.layers.1.mlp.down_proj.weight"];
                  std::swap(down.shape[0], down.shape[1]);
                }),
                kInvalid, "is 192 x 64, and config.json makes it 64 x 192");
-  REQUIRE_OK(with([](TestTensors&) {}));
+  REQUIRE_OK(with([](FolderTensors&) {}));
   std::string bytes = ReadFile(dir.File("model.safetensors")).value();
   REQUIRE_OK(WriteFileAtomic(dir.File("model.safetensors"), bytes.substr(0, bytes.size() - 1)));
   CHECK_STATUS(OpenHfFolder(dir.path()), kInvalid, "it was cut off");

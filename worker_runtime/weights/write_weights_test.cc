@@ -15,8 +15,8 @@ namespace convene::worker {
 namespace {
 
 using ::convene::testing::TempDir;
+using testing::FolderTensors;
 using testing::TensorsOf;
-using testing::TestTensors;
 using testing::WriteHfFolder;
 
 ModelConfig Small(const std::string& name) {
@@ -97,7 +97,7 @@ TEST_CASE("a full disk leaves nothing under the output's name") {
 TEST_CASE("differences are named by tensor, the largest first; averages lie between") {
   const TempDir dir;
   const ModelConfig config = Small("llama-tiny");
-  TestTensors tensors = TensorsOf(config);
+  FolderTensors tensors = TensorsOf(config);
   WriteHfFolder(dir.File("a"), config, tensors);
   tensors["model.layers.1.mlp.down_proj.weight"].values[192 + 5] += 2;
   tensors["model.norm.weight"].values[9] -= 3;

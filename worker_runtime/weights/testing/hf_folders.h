@@ -18,15 +18,15 @@
 namespace convene::worker::testing {
 
 // The model's own tensors: names, shapes, and other values everywhere.
-struct TestTensor {
+struct FolderTensor {
   std::vector<int64_t> shape;
   std::vector<float> values;
   bool is_matrix = false;  // of a layer
 };
-using TestTensors = std::map<std::string, TestTensor>;
+using FolderTensors = std::map<std::string, FolderTensor>;
 
-inline TestTensors TensorsOf(const ModelConfig& config) {
-  TestTensors tensors;
+inline FolderTensors TensorsOf(const ModelConfig& config) {
+  FolderTensors tensors;
   float next = 0;
   const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
   for (const UnitSpec& unit : UnitsOf(config, whole, 1, 0)) {
@@ -44,8 +44,8 @@ inline TestTensors TensorsOf(const ModelConfig& config) {
   return tensors;
 }
 
-inline TestTensor Turned(const TestTensor& tensor) {
-  TestTensor turned = {.shape = {tensor.shape[1], tensor.shape[0]}};
+inline FolderTensor Turned(const FolderTensor& tensor) {
+  FolderTensor turned = {.shape = {tensor.shape[1], tensor.shape[0]}};
   for (int64_t column = 0; column < tensor.shape[1]; ++column) {
     for (int64_t row = 0; row < tensor.shape[0]; ++row) {
       turned.values.push_back(tensor.values[row * tensor.shape[1] + column]);
@@ -55,7 +55,7 @@ inline TestTensor Turned(const TestTensor& tensor) {
 }
 
 // As the family's files have them.
-inline TestTensors AsFiles(const ModelConfig& config, TestTensors tensors) {
+inline FolderTensors AsFiles(const ModelConfig& config, FolderTensors tensors) {
   if (!config.family->keys.turned_matrices) return tensors;
   for (auto& [name, tensor] : tensors) {
     if (tensor.is_matrix && tensor.shape.size() == 2) tensor = Turned(tensor);
@@ -63,7 +63,7 @@ inline TestTensors AsFiles(const ModelConfig& config, TestTensors tensors) {
   return tensors;
 }
 
-inline void WriteSafeTensors(const std::string& path, const TestTensors& tensors) {
+inline void WriteSafeTensors(const std::string& path, const FolderTensors& tensors) {
   std::vector<SafeTensor> list;
   std::string data;
   for (const auto& [name, tensor] : tensors) {
@@ -76,7 +76,7 @@ inline void WriteSafeTensors(const std::string& path, const TestTensors& tensors
 }
 
 inline void WriteHfFolder(const std::string& path, const ModelConfig& config,
-                          const TestTensors& tensors) {
+                          const FolderTensors& tensors) {
   REQUIRE_OK(MakeDirectories(path));
   const auto text = WriteHfConfig(config, {});
   REQUIRE_OK(text.status());
