@@ -30,7 +30,7 @@ std::string ScalingText(const RopeScaling& scaling) {
   if (scaling.kind == RopeScalingKind::kLinear) absl::StrAppend(&text, " linear");
   if (scaling.kind == RopeScalingKind::kYarn) {
     absl::StrAppend(&text, " yarn ", Text(scaling.amplitude), " ", Text(scaling.mscale), " ",
-                    Text(scaling.mscale_all_dim));
+                    Text(scaling.mscale_all_dim), scaling.truncates ? "" : " unrounded");
   }
   return text;
 }
@@ -137,6 +137,7 @@ absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
               {" ", &scaling.mscale_all_dim}},
              &fields)) {
       scaling.kind = RopeScalingKind::kYarn;
+      scaling.truncates = !fields.Word(" unrounded");
     }
   }
   Read({{" positions ", &c.positions}}, &fields);
