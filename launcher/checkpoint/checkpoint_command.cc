@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
+#include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/weights/compare_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
@@ -91,19 +94,34 @@ absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
 }
 
 // The files of a tokenizer, and of its chat template.
-absl::StatusOr<std::vector<std::string>> TokenizerFiles(const std::string& folder) {
+absl::StatusOr<std::vector<worker::NamedFile>> TokenizerFiles(const std::string& path) {
+  if (worker::IsGgufFile(path)) {
+    CONVENE_ASSIGN_OR_RETURN(worker::GgufTokenizer inside, worker::ReadGgufTokenizer(path));
+    return std::vector<worker::NamedFile>{{"tokenizer.json", std::move(inside.tokenizer_json)},
+                                          {"tokenizer_config.json", std::move(inside.config_json)}};
+  }
   constexpr absl::string_view kNames[] = {
       "added_tokens.json",       "chat_template.jinja", "generation_config.json", "merges.txt",
       "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
       "tokenizer_config.json",   "vocab.json"};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder));
-  std::vector<std::string> paths;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(path));
+  std::vector<worker::NamedFile> files;
   for (const std::string& name : names) {
     const bool is_one = absl::EndsWith(name, ".tiktoken") ||
                         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-    if (is_one) paths.push_back(absl::StrCat(folder, "/", name));
+    if (!is_one) continue;
+    CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(absl::StrCat(path, "/", name)));
+    files.push_back({name, std::move(content)});
   }
-  return paths;
+  return files;
+}
+
+// The token at which other programs end what a model writes.
+std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
+  for (const worker::NamedToken& token : tokenizer.named_tokens()) {
+    if (token.name == "eos_token") return tokenizer.SpecialId(token.text);
+  }
+  return tokenizer.end_of_document();
 }
 
 absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
@@ -122,7 +140,7 @@ absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
     }
     const auto prefix = (*tokenizer)->prefix();
     if (!prefix.empty()) wanted.extras.begin_of_document = prefix.front();
-    wanted.extras.end_of_document = (*tokenizer)->end_of_document().value_or(-1);
+    wanted.extras.end_of_document = EndOfAnswer(**tokenizer).value_or(-1);
     CONVENE_ASSIGN_OR_RETURN(wanted.other_files, TokenizerFiles(folder));
   }
   CONVENE_RETURN_IF_ERROR(worker::ExportHf(weights, wanted));

@@ -53,7 +53,9 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
   reader->Choice<ExportFormat>("format", &flags->format, {{"hf", ExportFormat::kHf}},
                                "what is made: hf, a folder for Hugging Face's transformers");
   reader->Option("tokenizer", &flags->tokenizer,
-                 "a folder whose tokenizer and chat template are copied", {.value = "DIR"});
+                 "a folder whose tokenizer and chat template are copied, or a GGUF file, of which "
+                 "they are written",
+                 {.value = "PATH"});
   reader->Choice<bool>("dtype", &flags->is_bfloat16, {{"float32", false}, {"bfloat16", true}},
                        "element type of the tensors (default float32)");
   reader->Option(

@@ -122,10 +122,8 @@ absl::Status FillFolder(const Weights& weights, const HfExport& wanted, const st
                         const std::string& folder) {
   CONVENE_RETURN_IF_ERROR(WriteTensors(weights, wanted, folder));
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kHfConfigName), config));
-  for (const std::string& path : wanted.other_files) {
-    CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
-    const std::string name = path.substr(path.rfind('/') + 1);
-    CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", name), content));
+  for (const NamedFile& file : wanted.other_files) {
+    CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", file.name), file.content));
   }
   return absl::OkStatus();
 }

@@ -16,12 +16,17 @@
 
 namespace convene::worker {
 
+struct NamedFile {
+  std::string name;
+  std::string content;
+};
+
 struct HfExport {
   std::string output;
-  DType type = DType::kFloat32;          // or kBFloat16: rounded to nearest, ties to even
-  int64_t file_bytes = 5'000'000'000;    // the most tensors of a file, but at least one
-  HfConfigExtras extras;                 // its type is this one's
-  std::vector<std::string> other_files;  // paths of files that are copied into it
+  DType type = DType::kFloat32;        // or kBFloat16: rounded to nearest, ties to even
+  int64_t file_bytes = 5'000'000'000;  // the most tensors of a file, but at least one
+  HfConfigExtras extras;               // its type is this one's
+  std::vector<NamedFile> other_files;  // that come into it as well
 };
 
 // A folder that transformers loads: config.json, and model.safetensors or several files with their
