@@ -92,13 +92,12 @@ Command LogsRow() {
 Program ProgramCalled(const std::string& name) {
   if (name == kTorchrun) return {name, "", {RunRow(true)}};
   if (name == "convened") return {name, "", {ServeRow()}};
-  return {
-      "convene",
-      "convene starts a distributed training job on this node and keeps it running. Under the "
-      "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
-      "run`; under the name `convened` it is `convene serve`.",
-      {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(), CheckpointRow(),
-       GenerateRow(), LaunchedRow()}};
+  return {"convene",
+          "convene starts a distributed training job on this node and keeps it running. Under the "
+          "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
+          "run`; under the name `convened` it is `convene serve`.",
+          {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
+           CheckpointRow(), GenerateRow(), EvaluateRow(), LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

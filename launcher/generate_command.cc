@@ -23,13 +23,15 @@ namespace {
 
 using Given = std::vector<std::pair<std::string, std::string>>;
 
-absl::StatusOr<int> BecomeTrainer(const Given& flags, const std::vector<std::string>& switches) {
+// `program`: the word by which the trainer's program becomes another one.
+absl::StatusOr<int> BecomeTrainer(const std::string& program, const Given& flags,
+                                  const std::vector<std::string>& switches) {
   RunFlags run;
   run.command = {"convene-train"};
   CONVENE_ASSIGN_OR_RETURN(
       std::vector<std::string> words,
       ResolveCommand(run, ProcessEnvironment(), OwnDirectory(), CalledDirectory()));
-  words.push_back("generate");
+  words.push_back(program);
   for (const auto& [name, value] : flags) {
     const bool is_switch = std::find(switches.begin(), switches.end(), name) != switches.end();
     words.push_back(is_switch ? absl::StrCat("--", name) : absl::StrCat("--", name, "=", value));
@@ -38,16 +40,15 @@ absl::StatusOr<int> BecomeTrainer(const Given& flags, const std::vector<std::str
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
-  return absl::NotFoundError(
-      absl::StrCat("the program ", words[0], " cannot be started (", std::strerror(errno),
-                   "): it generates, and belongs beside this program or into a directory of PATH"));
+  return absl::NotFoundError(absl::StrCat(
+      "the program ", words[0], " cannot be started (", std::strerror(errno),
+      "): it has the model, and belongs beside this program or into a directory of PATH"));
 }
 
-}  // namespace
-
-Command GenerateRow() {
-  const auto add_flags = [](FlagReader* reader) -> Action {
-    const auto flags = std::make_shared<worker::GenerateFlags>();
+template <typename Flags>
+Command ModelRow(const std::string& name, const std::string& summary, const std::string& help) {
+  const auto add_flags = [name](FlagReader* reader) -> Action {
+    const auto flags = std::make_shared<Flags>();
     const auto given = std::make_shared<Given>();
     const auto switches = std::make_shared<std::vector<std::string>>();
     worker::AddFlags(reader, flags.get());
@@ -58,9 +59,21 @@ Command GenerateRow() {
       }
       return absl::OkStatus();
     });
-    return [given, switches] { return BecomeTrainer(*given, *switches); };
+    return [name, given, switches] { return BecomeTrainer(name, *given, *switches); };
   };
-  return {"generate", "go on with texts, in a model's words", worker::kGenerateHelp, {}, add_flags};
+  return {name, summary, help, {}, add_flags};
+}
+
+}  // namespace
+
+Command GenerateRow() {
+  return ModelRow<worker::GenerateFlags>("generate", "go on with texts, in a model's words",
+                                         worker::kGenerateHelp);
+}
+
+Command EvaluateRow() {
+  return ModelRow<worker::EvaluateFlags>("evaluate", "measure a model on texts and questions",
+                                         worker::kEvaluateHelp);
 }
 
 }  // namespace convene::launcher

@@ -1,12 +1,13 @@
-// `convene generate`: reads the flags, and becomes the trainer's program, which has the numeric
-// libraries.
+// `convene generate` and `convene evaluate`: read the flags, and become the trainer's program,
+// which has the numeric libraries.
 #pragma once
 
 #include "launcher/command_table.h"
 
 namespace convene::launcher {
 
-// The row of `convene generate`. Its action returns where the program cannot be started: NotFound.
+// Their rows. The actions return where the program cannot be started: NotFound.
 Command GenerateRow();
+Command EvaluateRow();
 
 }  // namespace convene::launcher

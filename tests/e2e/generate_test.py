@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 import re
 import signal
@@ -98,6 +99,31 @@ class GenerateTest(ConveneTestCase):
         self.assertIn("another program has the port", self.generate("--serve", port, code=69))
         server.send_signal(signal.SIGTERM)
         self.finish(server, 30)
+
+    def evaluate(self, *arguments, code=0):
+        words = [str(word) for word in (CONVENE, "evaluate", *self.model[:2], "--device", "cpu", *arguments)]
+        environment = {**os.environ, "PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
+        done = subprocess.run(words, capture_output=True, check=False, timeout=60, env=environment)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return (done.stdout if code == 0 else done.stderr).decode()
+
+    def test_a_text_and_its_token_file_are_measured_alike(self):
+        self.finish(self.start(CONVENE, "data", "prepare", "--no-eod", "--output", self.path("text.bin"), self.path("text.txt")), 60)
+        size = os.path.getsize(self.path("text.txt"))
+        said = self.evaluate("--tokenizer", "byte", "--context", 64, "--data", self.path("text.txt"), "--data", self.path("text.bin"))
+        number = r"text\.\w+: (\d+) tokens, loss (\S+) nats a token, perplexity (\S+), (\S+) bits a byte"
+        first, second = re.findall(number, said)
+        self.assertEqual(first, second)
+        self.assertEqual(int(first[0]), size - 1)
+        loss, perplexity, bits = map(float, first[1:])
+        self.assertAlmostEqual(perplexity, math.exp(loss), delta=1e-3)
+        self.assertAlmostEqual(bits, loss / math.log(2), delta=1e-5)
+        for arguments, words in (
+                (["--data", self.path("text.txt")], "text.txt: it is a text, and the model has no tokenizer"),
+                (["--choices", self.path("text.txt")], "text.txt: it is no file of llm.c's questions"),
+                (["--data", self.path("none")], "none"),
+                ([], "nothing is measured: give --data or --choices")):
+            self.assertIn(words, self.evaluate(*arguments, code=64))
 
     def test_the_weights_of_a_gguf_file_answer_as_transformers_does(self):
         model = tokenizer_environment.vocabulary("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")

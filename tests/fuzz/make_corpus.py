@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
 an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
-lines and files; of chat_fuzz templates and conversations.
+lines and files; of chat_fuzz templates and conversations; of weights_fuzz files of weights, shapes and requests.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER WEIGHTS_FOLDER
 """
 
 import base64
@@ -288,6 +288,64 @@ CHATS = {
 }
 
 
+
+
+def safetensors(**shapes) -> bytes:
+    header, end = {}, 0
+    for name, (kind, size, shape) in shapes.items():
+        begin, count = end, 1
+        for axis in shape:
+            count *= axis
+        end += count * size
+        header[name] = {'dtype': kind, 'shape': shape, 'data_offsets': [begin, end]}
+    raw = json.dumps({'__metadata__': {'format': 'pt'}, **header}).encode()
+    return struct.pack('<Q', len(raw)) + raw + bytes(end)
+
+
+def gguf(facts, tensors) -> bytes:
+    """facts: key, type, bytes of the value; tensors: name, sizes, type, bytes."""
+    raw = b'GGUF' + struct.pack('<IQQ', 3, len(tensors), len(facts))
+    for key, kind, value in facts:
+        raw += text(key) + struct.pack('<I', kind) + value
+    data = b''
+    for name, sizes, kind, values in tensors:
+        raw += text(name) + struct.pack('<I', len(sizes)) + struct.pack(f'<{len(sizes)}Q', *sizes) + struct.pack('<IQ', kind, len(data))
+        data += values + bytes(-len(values) % 32)
+    return raw + bytes(-len(raw) % 32) + data
+
+
+SHAPE = {'vocab_size': 64, 'hidden_size': 16, 'intermediate_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+         'head_dim': 4}
+ROPE = {'rope_type': 'llama3', 'rope_theta': 5e5, 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 8192}
+
+
+def config(family: str, **more) -> bytes:
+    return json.dumps({'model_type': family, **SHAPE, **more}).encode()
+
+
+VOCABULARY = [(b'tokenizer.ggml.model', 8, text(b'gpt2')), (b'tokenizer.ggml.pre', 8, text(b'smollm')),
+              (b'tokenizer.ggml.tokens', 9, struct.pack('<I', 8) + texts(b'<s>', b'a', b'b', b'ab')),
+              (b'tokenizer.ggml.token_type', 9, struct.pack('<IQ4i', 5, 4, 3, 1, 1, 1)),
+              (b'tokenizer.ggml.merges', 9, struct.pack('<I', 8) + texts(b'a b')), (b'tokenizer.ggml.eos_token_id', 4, struct.pack('<I', 0)),
+              (b'tokenizer.ggml.add_bos_token', 7, b'\1'), (b'general.alignment', 4, struct.pack('<I', 32)), (b'real', 6, struct.pack('<f', 1e-5))]
+# By the number of the reader in weights_fuzz.cc.
+WEIGHTS = {
+    'safetensors': (0, safetensors(a=('F32', 4, [2, 3]), b=('BF16', 2, [4]), c=('I64', 8, []), d=('F16', 2, [0, 5]))),
+    'config_llama': (1, config('llama', rope_scaling=ROPE, tie_word_embeddings=True)),
+    'config_llama5': (1, config('llama', rope_parameters=ROPE, architectures=['LlamaForCausalLM'])),
+    'config_qwen3': (1, config('qwen3', sliding_window=None, use_sliding_window=False)),
+    'config_gpt2': (1, json.dumps({'model_type': 'gpt2', 'n_layer': 2, 'n_embd': 16, 'n_head': 4}).encode()),
+    'config_gemma2': (1, config('gemma2', query_pre_attn_scalar=4, sliding_window=8)),
+    'config_mixtral': (1, config('mixtral', num_local_experts=4, num_experts_per_tok=2)),
+    'config_deepseek': (1, config('deepseek_v3', n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=8,
+                                  q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4, first_k_dense_replace=1)),
+    'shape': (2, b'layers 16 hidden 2048 ffn 8192 heads 32/8x64 vocabulary 128256 theta 500000 scaled 32 (1 to 4 of 8192) epsilon 1e-05 tied'),
+    'gguf': (3, gguf(VOCABULARY, [(b'f32', [3, 2], 0, bytes(24)), (b'q8', [32], 8, bytes(34)), (b'q4', [64, 1], 3, bytes(40)), (b'half', [1], 1, bytes(2))])),
+    'completion': (4, b'{"prompt": ["a", [1, 2]], "max_tokens": 3, "n": 2, "stop": ["x"], "stream": true, "stream_options": {"include_usage": true}}'),
+    'conversation': (4, b'{"messages": [{"role": "user", "content": "a"}], "temperature": 0, "top_p": 0.5, "seed": 3, "logprobs": false}'),
+}
+
+
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
     for name, data in scripts.items():
@@ -304,6 +362,7 @@ def main() -> int:
     write_all(sys.argv[3], {name: bytes([reader]) + data for name, (reader, data) in VOCABULARIES.items()})
     write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
     write_all(sys.argv[5], {name: bytes([reader]) + data for name, (reader, data) in CHATS.items()})
+    write_all(sys.argv[6], {name: bytes([reader]) + data for name, (reader, data) in WEIGHTS.items()})
     return 0
 
 

@@ -5,7 +5,8 @@
 namespace convene::worker {
 namespace {
 
-void AddModelFlags(FlagReader* reader, ModelFlags* flags) {
+// `context`: the words of --context.
+void AddModelFlags(FlagReader* reader, const std::string& context, ModelFlags* flags) {
   reader->Group("The model");
   reader->Option("model", &flags->model,
                  "a Hugging Face folder, a checkpoint's directory, or the checkpoint directory of "
@@ -19,10 +20,7 @@ void AddModelFlags(FlagReader* reader, ModelFlags* flags) {
   reader->Option("precision", &flags->precision,
                  "of weights and arithmetic; auto is bf16 on a GPU, fp32 on a CPU (auto)",
                  {.choices = {"auto", "fp32", "bf16"}});
-  reader->Option("context", &flags->context,
-                 "tokens of a text with its answer, for which memory is planned (default: as many "
-                 "as the longest prompt and --max-new-tokens need)",
-                 {.value = "N", .least = 2, .most = 1 << 24});
+  reader->Option("context", &flags->context, context, {.value = "N", .least = 2, .most = 1 << 24});
 }
 
 void AddSamplingFlags(FlagReader* reader, SamplingOptions* options) {
@@ -80,7 +78,10 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
 }  // namespace
 
 void AddFlags(FlagReader* reader, GenerateFlags* flags) {
-  AddModelFlags(reader, &flags->model);
+  AddModelFlags(reader,
+                "tokens of a text with its answer, for which memory is planned (default: as many "
+                "as the longest prompt and --max-new-tokens need)",
+                &flags->model);
   reader->Group("The texts (none: what is typed, or lines of stdin)");
   reader->Option("prompt", &flags->prompt, "go on with this text", {.value = "TEXT"});
   reader->Option("prompts", &flags->prompts,
@@ -115,6 +116,34 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                  "the address of --serve; 0.0.0.0 lets all of the network ask (127.0.0.1)",
                  {.value = "ADDRESS"});
   reader->Check([flags] { return CheckFlags(*flags); });
+}
+
+void AddFlags(FlagReader* reader, EvaluateFlags* flags) {
+  AddModelFlags(reader,
+                "tokens of a window: each token is scored once, and sees those before it in its "
+                "window (1024, or as many as the model has positions)",
+                &flags->model);
+  reader->Group("What is measured");
+  reader->Custom(
+      "data",
+      [flags](const std::string& text) {
+        flags->data.push_back(text);
+        return absl::OkStatus();
+      },
+      "a text, or a token file of `convene data prepare`, Megatron-LM, llm.c or nanotron; may be "
+      "repeated",
+      {.value = "FILE"});
+  reader->Option("choices", &flags->choices,
+                 "questions with endings in llm.c's format (hellaswag_val.bin), in the tokens of "
+                 "the model",
+                 {.value = "FILE"});
+  reader->Check([flags]() -> absl::Status {
+    if (flags->model.model.empty()) {
+      return absl::InvalidArgumentError("--model is missing: the model to measure");
+    }
+    if (!flags->data.empty() || !flags->choices.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("nothing is measured: give --data or --choices");
+  });
 }
 
 }  // namespace convene::worker

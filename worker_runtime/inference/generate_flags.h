@@ -1,4 +1,5 @@
-// PURE. The command lines of `convene generate`, as the launcher and the trainer both read them.
+// PURE. The command lines of `convene generate` and `convene evaluate`, as the launcher and the
+// trainer both read them.
 #pragma once
 
 #include <optional>
@@ -35,11 +36,22 @@ struct GenerateFlags {
   std::string host = "127.0.0.1";
 };
 
+struct EvaluateFlags {
+  ModelFlags model;
+  std::vector<std::string> data;  // texts and token files
+  std::string choices;            // a file of questions; "": none
+};
+
+inline constexpr char kEvaluateHelp[] =
+    "Measure a model: how likely it finds texts (perplexity, bits a byte), and how many of llm.c's "
+    "questions with endings, such as HellaSwag's, it answers right.";
+
 // The words of `convene generate --help` before its flags.
 inline constexpr char kGenerateHelp[] =
     "Go on with texts, in a model's words: the text of --prompt, each line of the file --prompts, "
     "or what is typed. The answer is written as it comes.";
 
 void AddFlags(FlagReader* reader, GenerateFlags* flags);
+void AddFlags(FlagReader* reader, EvaluateFlags* flags);
 
 }  // namespace convene::worker

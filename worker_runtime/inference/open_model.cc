@@ -45,16 +45,20 @@ int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
   return positions > 0 ? std::min(positions, kTypedContext) : kTypedContext;
 }
 
-absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags) {
+absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer) {
   OpenedModel model;
   CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
   model.tokenizer_path = flags.tokenizer.empty() ? model.weights.tokenizer : flags.tokenizer;
-  CONVENE_ASSIGN_OR_RETURN(model.tokenizer,
-                           OpenTokenizer(flags, model.tokenizer_path, model.weights));
+  if (needs_tokenizer || !model.tokenizer_path.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(model.tokenizer,
+                             OpenTokenizer(flags, model.tokenizer_path, model.weights));
+  }
   if (IsDirectory(flags.model)) {
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(flags.model));
   }
-  if (model.end_tokens.empty()) model.end_tokens = EndTokensOf(*model.tokenizer);
+  if (model.end_tokens.empty() && model.tokenizer != nullptr) {
+    model.end_tokens = EndTokensOf(*model.tokenizer);
+  }
   CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device));
   const bool is_gpu = model.device->kind() == DeviceKind::kCuda;
   const bool is_bf16 = flags.precision == "auto" ? is_gpu : flags.precision == "bf16";

@@ -33,8 +33,9 @@ struct OpenedModel {
 // many as the model has positions.
 int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened);
 
-// Reads no weights yet. InvalidArgument: no tokenizer, or one with more tokens than the model.
+// Reads no weights yet. `tokenizer` of the result is null where none is found and none is needed.
+// InvalidArgument: no tokenizer, or one with more tokens than the model.
 // Errors else: OpenWeights', LoadTokenizer's, the device's.
-absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags);
+absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer = true);
 
 }  // namespace convene::worker

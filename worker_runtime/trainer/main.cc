@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/contract/names.h"
+#include "worker_runtime/inference/evaluate_command.h"
 #include "worker_runtime/inference/generate_command.h"
 #include "worker_runtime/ops/cpu/team_watch.h"
 #include "worker_runtime/options/command_line.h"
@@ -85,14 +87,17 @@ int Main(const std::vector<std::string>& arguments) {
 }
 
 // The first word makes of the trainer another program, which no agent starts.
-bool IsGeneration(int argc, char** argv) {
-  return argc > 1 && std::string(argv[1]) == "generate";
+std::optional<std::string> OtherProgram(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (word == "generate" || word == "evaluate") return word;
+  return std::nullopt;
 }
 
-int MainOfGeneration(const std::vector<std::string>& arguments) {
-  const auto code = GenerateCommand(arguments);
+int MainOf(const std::string& program, const std::vector<std::string>& arguments) {
+  const auto code = program == "generate" ? GenerateCommand(arguments) : EvaluateCommand(arguments);
   if (code.ok()) return *code;
-  std::fprintf(stderr, "convene generate: %s\n", std::string(code.status().message()).c_str());
+  std::fprintf(stderr, "convene %s: %s\n", program.c_str(),
+               std::string(code.status().message()).c_str());
   return Code(ExitCodeForStatus(code.status()));
 }
 
@@ -117,9 +122,9 @@ int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
   // The program may share its CPUs with other processes.
   convene::worker::cpu::watches_teams = true;
-  if (convene::worker::IsGeneration(argc, argv)) {
-    return convene::ExitCodeOfMain("convene generate", [&] {
-      return convene::worker::MainOfGeneration(std::vector<std::string>(argv + 2, argv + argc));
+  if (const auto program = convene::worker::OtherProgram(argc, argv)) {
+    return convene::ExitCodeOfMain("convene " + *program, [&] {
+      return convene::worker::MainOf(*program, std::vector<std::string>(argv + 2, argv + argc));
     });
   }
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must

@@ -1,0 +1,98 @@
+// libFuzzer on what comes with models: files of weights, their shapes, and requests to a served
+// model. The input's first byte chooses the reader of the rest.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "tools/base/check.h"
+#include "worker_runtime/gguf/gguf_file.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
+#include "worker_runtime/inference/openai_wire.h"
+#include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/safetensors.h"
+
+namespace convene::worker {
+namespace {
+
+// A whole file: tensors lie side by side and fill what is behind the header.
+void UseSafetensors(absl::string_view file) {
+  const auto size = static_cast<int64_t>(file.size());
+  const auto length = SafeTensorsHeaderLength(file.substr(0, kSafeTensorsLengthBytes), size);
+  if (!length.ok()) return;
+  const int64_t begin = kSafeTensorsLengthBytes + *length;
+  CONVENE_CHECK(begin <= size);
+  auto tensors =
+      ParseSafeTensorsHeader(file.substr(kSafeTensorsLengthBytes, *length), size - begin);
+  if (!tensors.ok()) return;
+  int64_t end = 0;
+  for (const SafeTensor& tensor : *tensors) {
+    CONVENE_CHECK(tensor.begin == end && tensor.end >= end);
+    end = tensor.end;
+  }
+  CONVENE_CHECK(end == size - begin);
+}
+
+// Each shape that is written can be read again. The dense ffn_size of a model without dense layers
+// may be lost.
+void UseConfig(absl::string_view text) {
+  const auto config = ReadHfConfig(text);
+  if (!config.ok() || !ValidateModel(*config, Layout()).ok()) return;
+  const auto written = WriteHfConfig(*config, {});
+  if (!written.ok()) return;
+  auto again = ReadHfConfig(*written);
+  CONVENE_CHECK(again.ok());
+  if (config->experts.count > 0) again->ffn_size = config->ffn_size;
+  CONVENE_CHECK(ShapeText(*again) == ShapeText(*config));
+}
+
+void UseShape(absl::string_view text) {
+  const auto config = ParseShapeText(text);
+  if (config.ok()) CONVENE_CHECK(ShapeText(*config) == text);
+}
+
+// Tensors lie in the file; a vocabulary becomes texts or is refused.
+void UseGguf(absl::string_view bytes) {
+  const auto file = GgufFile::Parse(bytes);
+  if (!file.ok()) return;
+  std::vector<float> elements;
+  for (const GgufTensor& tensor : file->tensors()) {
+    CONVENE_CHECK(tensor.bytes.size() <= bytes.size());
+    elements.resize(tensor.bytes.size() / tensor.type->bytes * tensor.type->elements);
+    DecodeBlocks(*tensor.type, tensor.bytes, elements.data());
+  }
+  const auto tokenizer = TokenizerOf(*file);
+  CONVENE_CHECK(tokenizer.ok() ? !tokenizer->tokenizer_json.empty()
+                               : !tokenizer.status().message().empty());
+}
+
+void UseRequest(absl::string_view body) {
+  for (const bool is_chat : {false, true}) {
+    const auto request = ParseCompletionRequest(body, is_chat, 1);
+    if (!request.ok()) {
+      CONVENE_CHECK(!ErrorJson(request.status()).empty());
+      continue;
+    }
+    CONVENE_CHECK(!request->prompts.empty() && request->choices >= 1);
+  }
+}
+
+using Reader = void (*)(absl::string_view);
+constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf, UseRequest};
+
+}  // namespace
+}  // namespace convene::worker
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  namespace worker = convene::worker;
+  const absl::string_view input(reinterpret_cast<const char*>(data), size);
+  if (input.empty()) return 0;
+  const auto reader = static_cast<unsigned char>(input[0]);
+  worker::kReaders[reader % std::size(worker::kReaders)](input.substr(1));
+  return 0;
+}

@@ -1,0 +1,59 @@
+// Numbers that say what a model has learned.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "worker_runtime/inference/scorer.h"
+
+namespace convene::worker {
+
+// Over texts that are scored one after another.
+struct TextScore {
+  int64_t tokens = 0;  // that were scored
+  int64_t bytes = 0;   // that these stand for; 0: not known
+  double loss = 0;     // their sum, in nats
+
+  double mean() const { return tokens > 0 ? loss / static_cast<double>(tokens) : 0; }
+  double perplexity() const;
+  double bits_per_byte() const;  // 0: bytes are not known
+};
+
+// Adds a text's tokens but the first one, each scored once: in windows side by side, whose tokens
+// see those of their own window alone. counted: of each token, 0: it is not scored; empty: all are.
+// token_bytes: of each token of the vocabulary; empty: not known. Errors: the scorer's.
+absl::Status ScoreText(Scorer& scorer, absl::Span<const int32_t> tokens,
+                       absl::Span<const uint8_t> counted, absl::Span<const uint16_t> token_bytes,
+                       TextScore* score);
+
+// A question with some endings, of which one is right.
+struct Question {
+  std::vector<int32_t> context;
+  std::vector<std::vector<int32_t>> endings;
+  int right = 0;
+};
+
+// PURE. llm.c's file of questions (dev/data/data_common.py, write_evalfile): 256 int32 with the
+// magic 20240522, the version 1, the number of questions and the bytes of the longest; then for
+// each uint16: 65535, its bytes, its number, the right ending, the number of endings, the length of
+// the context and its tokens, and of each ending its length and tokens. InvalidArgument: anything
+// else, with the question.
+absl::StatusOr<std::vector<Question>> ParseChoices(absl::string_view bytes);
+
+struct ChoiceScore {
+  int questions = 0;
+  int by_sum = 0;   // right where the ending of the least loss is chosen (llm.c's acc)
+  int by_mean = 0;  // the same of the least loss a token (acc_norm)
+};
+
+// InvalidArgument: a question that is longer than the scorer's window, or has tokens that the model
+// lacks. Errors else: the scorer's.
+absl::StatusOr<ChoiceScore> ScoreChoices(Scorer& scorer, absl::Span<const Question> questions,
+                                         int vocabulary_size);
+
+}  // namespace convene::worker

@@ -1,0 +1,74 @@
+#include "worker_runtime/inference/scorer.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::worker {
+
+Scorer::Scorer(const Options& options, const CommunicatorSet& communicators, Device& device)
+    : options_(options),
+      device_(device),
+      arena_("evaluation", device.memory()),
+      units_(UnitsOf(options.config, ChunksOf({options.config.layers}, {0})[0],
+                     communicators.tp->size(), communicators.tp->rank())),
+      store_(units_, options.dtype, device, arena_),
+      stage_(Stage::Make({.config = options.config,
+                          .dtype = options.dtype,
+                          .recompute = Recompute::kFull,
+                          .overlaps = false,
+                          .sequence_length = options.window,
+                          .timeout = options.timeout},
+                         {{0, units_}}, store_,
+                         {*communicators.tp, *communicators.cp, *communicators.ep}, device,
+                         arena_)),
+      tokens_(arena_.Declare<int32_t>("tokens", options.window)),
+      targets_(arena_.Declare<int32_t>("targets", options.window)),
+      losses_(arena_.Declare<double>("losses", 3)),
+      host_tokens_(options.window),
+      host_targets_(options.window) {}
+
+absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
+                                                     const StateSource& weights,
+                                                     const CommunicatorSet& communicators,
+                                                     Device& device) {
+  Layout layout;
+  layout.tp = communicators.tp->size();
+  CONVENE_RETURN_IF_ERROR(ValidateModel(options.config, layout));
+  const int positions = options.config.positions;
+  if (options.window < 1 || (positions > 0 && options.window > positions)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a window of ", options.window, " tokens cannot be scored: ",
+                     positions > 0 ? absl::StrCat("the model has learned ", positions, " positions")
+                                   : "it has at least one",
+                     " (--context)"));
+  }
+  std::unique_ptr<Scorer> scorer(new Scorer(options, communicators, device));
+  CONVENE_RETURN_IF_ERROR(scorer->arena_.Build());
+  CONVENE_RETURN_IF_ERROR(scorer->store_.Load(weights));
+  scorer->stage_->Bind(At(scorer->losses_));
+  return scorer;
+}
+
+absl::StatusOr<double> Scorer::Loss(absl::Span<const int32_t> tokens,
+                                    absl::Span<const int32_t> targets) {
+  std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
+  std::fill(host_targets_.begin(), host_targets_.end(), -1);
+  std::copy(tokens.begin(), tokens.end(), host_tokens_.begin());
+  std::copy(targets.begin(), targets.end(), host_targets_.begin());
+  Stream& stream = device_.compute();
+  const size_t bytes = host_tokens_.size() * sizeof(int32_t);
+  device_.Copy(host_tokens_.data(), At(tokens_), bytes, stream);
+  device_.Copy(host_targets_.data(), At(targets_), bytes, stream);
+  device_.Zero(At(losses_), losses_.size() * sizeof(double), stream);
+  stage_->SetBatch({.inputs = At(tokens_), .targets = At(targets_)});
+  CONVENE_RETURN_IF_ERROR(stage_->Run(
+      {.compute = {ComputeKind::kForward, 0, 0}, .saved = 0, .head = 0, .is_first = true}, stream));
+  double loss = 0;
+  device_.Copy(At(losses_), &loss, sizeof(loss), stream);
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  return loss;
+}
+
+}  // namespace convene::worker
