@@ -107,8 +107,7 @@ absl::Status EvaluateChoices(const std::string& path, const OpenedModel& opened,
   CONVENE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
   const auto questions = ParseChoices(bytes);
   if (!questions.ok()) return Annotate(questions.status(), path);
-  const auto score =
-      ScoreChoices(scorer, *questions, opened.weights.config.vocabulary_size);
+  const auto score = ScoreChoices(scorer, *questions, opened.weights.config.vocabulary_size);
   if (!score.ok()) return Annotate(score.status(), path);
   const double all = score->questions;
   return Print(absl::StrFormat(

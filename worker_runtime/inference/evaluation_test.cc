@@ -160,7 +160,7 @@ TEST_CASE("a window that the model's positions do not reach is refused") {
   const auto device = Device::Cpu();
   const CommunicatorSet communicators = SoloCommunicators();
   const auto weights = golden.Weights();
-  const testing::WeightsSource source(golden.Model(), [&](const ParameterSlice& slice) {
+  const auto source = testing::WeightsSource(golden.Model(), [&](const ParameterSlice& slice) {
     return testing::BoxOf(weights.at(slice.name), slice);
   });
   for (const int window : {0, golden.Model().positions + 1}) {

@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   // The program may share its CPUs with other processes.
   convene::worker::cpu::watches_teams = true;
   if (const auto program = convene::worker::OtherProgram(argc, argv)) {
-    return convene::ExitCodeOfMain("convene " + *program, [&] {
+    return convene::ExitCodeOfMain(("convene " + *program).c_str(), [&] {
       return convene::worker::MainOf(*program, std::vector<std::string>(argv + 2, argv + argc));
     });
   }
