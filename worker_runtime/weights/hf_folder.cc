@@ -46,9 +46,8 @@ struct HeldTensor {
 // Pages of a file that were read would count as this process's memory.
 void Release(absl::string_view mapped) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<uintptr_t>(mapped.data());
-  const uintptr_t begin = first / page * page;
-  madvise(reinterpret_cast<void*>(begin), first + mapped.size() - begin, MADV_DONTNEED);
+  const size_t before = reinterpret_cast<uintptr_t>(mapped.data()) % page;
+  madvise(const_cast<char*>(mapped.data()) - before, before + mapped.size(), MADV_DONTNEED);
 }
 
 class FolderSource final : public StateSource {
