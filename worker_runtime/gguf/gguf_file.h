@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/gguf/block_type.h"
@@ -52,7 +52,7 @@ class GgufFile {
   template <typename T>
   absl::StatusOr<const T*> Get(absl::string_view key, const char* kind) const;
 
-  absl::flat_hash_map<absl::string_view, GgufValue> facts_;
+  std::map<absl::string_view, GgufValue> facts_;
   std::vector<GgufTensor> tensors_;
 };
 

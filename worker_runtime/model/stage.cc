@@ -166,9 +166,9 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
                   .cut = cut_,
                   .ropes = RopesOf(options.config),
                   .rotary_size = shape_.rotary_size,
-                   .has_sinks = options.config.family->names.sinks != nullptr,
-                   .overlaps = options.overlaps,
-                   .cache = options.cache},
+                  .has_sinks = options.config.family->names.sinks != nullptr,
+                  .overlaps = options.overlaps,
+                  .cache = options.cache},
                  cp_, device, arena),
       summands_(ChunkedRows::Summands(shape_.rows(), shape_.hidden, tp_)) {
   scratch_.Include({.workspace_bytes = attention_.workspace_bytes()});
