@@ -67,6 +67,12 @@ class GenerateTest(ConveneTestCase):
         self.answers()
         said = self.generate("--prompts", self.path("prompts.jsonl"), "--output", "/dev/full", code=1)
         self.assertIn("/dev/full: No space left on device", said)
+        # An older file stays until all answers are written.
+        with open(self.path("kept.jsonl"), "w", encoding="ascii") as file:
+            file.write("before")
+        self.generate("--prompts", self.path("prompts.jsonl"), "--output", self.path("kept.jsonl"), "--context", 10, code=64)
+        with open(self.path("kept.jsonl"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "before")
 
     def ask(self, address, path, **request):
         body = json.dumps(request).encode() if request else None

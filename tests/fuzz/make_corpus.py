@@ -339,6 +339,8 @@ WEIGHTS = {
     'config_mixtral': (1, config('mixtral', num_local_experts=4, num_experts_per_tok=2)),
     'config_deepseek': (1, config('deepseek_v3', n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=8,
                                   q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4, first_k_dense_replace=1)),
+    'config_no_groups': (1, config('deepseek_v3', n_routed_experts=4, num_experts_per_tok=2, n_group=0, topk_group=1, moe_intermediate_size=8,
+                                   kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4)),
     'shape': (2, b'layers 16 hidden 2048 ffn 8192 heads 32/8x64 vocabulary 128256 theta 500000 scaled 32 (1 to 4 of 8192) epsilon 1e-05 tied'),
     'gguf': (3, gguf(VOCABULARY, [(b'f32', [3, 2], 0, bytes(24)), (b'q8', [32], 8, bytes(34)), (b'q4', [64, 1], 3, bytes(40)), (b'half', [1], 1, bytes(2))])),
     'completion': (4, b'{"prompt": ["a", [1, 2]], "max_tokens": 3, "n": 2, "stop": ["x"], "stream": true, "stream_options": {"include_usage": true}}'),

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -22,27 +24,31 @@
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/data/chat/conversation.h"
 #include "worker_runtime/data/chat/jinja/print.h"
+#include "worker_runtime/inference/answers.h"
 #include "worker_runtime/inference/generate_flags.h"
-#include "worker_runtime/inference/generator.h"
 #include "worker_runtime/inference/open_model.h"
 #include "worker_runtime/inference/prompts.h"
 #include "worker_runtime/inference/serve.h"
-#include "worker_runtime/inference/text_stream.h"
 
 namespace convene::worker {
 namespace {
 
 using Tokens = std::vector<int32_t>;
 
-struct Answer {
+struct WholeAnswer {
   std::string text;
   int tokens = 0;
-  const char* end = "length";
+  const char* end = "";
 };
+
+const char* NameOf(AnswerEnd end) {
+  if (end == AnswerEnd::kEndToken) return "end_token";
+  return end == AnswerEnd::kStopText ? "stop_text" : "length";
+}
 
 // A text goes on as it comes, which may be piece by piece.
 using ShowText = absl::FunctionRef<absl::Status(int prompt, const std::string& text)>;
-using ShowEnd = absl::FunctionRef<absl::Status(int prompt, const Answer& answer)>;
+using ShowEnd = absl::FunctionRef<absl::Status(int prompt, const WholeAnswer& answer)>;
 
 // Answers to texts, all by the same flags.
 class Answers {
@@ -52,29 +58,23 @@ class Answers {
 
   // `end` is called once for each prompt, when its answer is whole.
   absl::Status Give(const std::vector<Tokens>& prompts, ShowText show, ShowEnd end) {
-    std::vector<TextStream> streams(prompts.size(), TextStream(*opened_.tokenizer, flags_.stop));
-    std::vector<Answer> answers(prompts.size());
-    const Tokens& end_tokens = opened_.end_tokens;
-    const GenerateOptions options = {.sampling = flags_.sampling,
-                                     .max_new_tokens = flags_.max_new_tokens,
-                                     .end_tokens = flags_.ignore_end ? Tokens() : end_tokens,
-                                     .first_sequence = prompts_};
+    std::vector<WholeAnswer> answers(prompts.size());
+    const GenerateOptions options = {
+        .sampling = flags_.sampling,
+        .max_new_tokens = flags_.max_new_tokens,
+        .end_tokens = flags_.ignore_end ? Tokens() : opened_.end_tokens,
+        .first_sequence = prompts_};
     prompts_ += prompts.size();
-    return Generate(model_, prompts, options,
-                    [&](int prompt, int32_t token, SequenceEnd why) -> absl::StatusOr<bool> {
-                      Answer& answer = answers[prompt];
-                      TextStream& stream = streams[prompt];
-                      ++answer.tokens;
-                      std::string text = why == SequenceEnd::kEndToken ? "" : stream.Add(token);
-                      if (why != SequenceEnd::kNotYet) text += stream.Finish();
-                      answer.text += text;
-                      CONVENE_RETURN_IF_ERROR(show(prompt, text));
-                      if (why == SequenceEnd::kNotYet && !stream.is_stopped()) return true;
-                      if (why == SequenceEnd::kEndToken) answer.end = "end_token";
-                      if (stream.is_stopped()) answer.end = "stop_text";
-                      CONVENE_RETURN_IF_ERROR(end(prompt, answer));
-                      return false;
-                    });
+    return Answer(model_, *opened_.tokenizer, prompts, options, flags_.stop,
+                  [&](int prompt, const std::string& text, AnswerEnd why) {
+                    WholeAnswer& answer = answers[prompt];
+                    ++answer.tokens;
+                    answer.text += text;
+                    CONVENE_RETURN_IF_ERROR(show(prompt, text));
+                    if (why == AnswerEnd::kNotYet) return absl::OkStatus();
+                    answer.end = NameOf(why);
+                    return end(prompt, answer);
+                  });
   }
 
  private:
@@ -84,10 +84,41 @@ class Answers {
   uint64_t prompts_ = 0;  // so far: each has a number of its own
 };
 
+// Lines of a file that appears under its name when all are written, or of what is no file.
+class Lines {
+ public:
+  // "": stdout.
+  static absl::StatusOr<Lines> Open(const std::string& path) {
+    Lines lines;
+    if (path.empty()) return lines;
+    lines.path_ = path;
+    // A device or a pipe is written to as it is.
+    std::error_code error;
+    const auto kind = std::filesystem::status(path, error).type();
+    const bool is_file = kind == std::filesystem::file_type::regular ||
+                         kind == std::filesystem::file_type::not_found;
+    lines.written_ = is_file ? path + ".partial" : path;
+    CONVENE_ASSIGN_OR_RETURN(lines.fd_, OpenFile(lines.written_, O_WRONLY | O_CREAT | O_TRUNC));
+    return lines;
+  }
+
+  absl::Status Add(const std::string& line) const {
+    return WriteAll(fd_.valid() ? fd_.get() : STDOUT_FILENO, line,
+                    fd_.valid() ? written_ : "stdout");
+  }
+  absl::Status Finish() const {
+    return written_ == path_ ? absl::OkStatus() : RenameFile(written_, path_);
+  }
+
+ private:
+  std::string path_, written_;
+  UniqueFd fd_;
+};
+
 absl::Status Print(const std::string& text) { return WriteAll(STDOUT_FILENO, text, "stdout"); }
 absl::Status PrintText(int /*prompt*/, const std::string& text) { return Print(text); }
 
-absl::StatusOr<std::string> JsonLine(const Answer& answer) {
+absl::StatusOr<std::string> JsonLine(const WholeAnswer& answer) {
   using jinja::Value;
   jinja::Dict line;
   line.Set("text", Value::OfString(answer.text));
@@ -125,35 +156,33 @@ int ContextFor(const GenerateFlags& flags, const std::vector<Tokens>& prompts) {
 
 absl::Status AnswerFile(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Tokens> prompts, ReadPrompts(flags.prompts, reader));
-  UniqueFd file;
-  if (!flags.output.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(file, OpenFile(flags.output, O_WRONLY | O_CREAT | O_TRUNC));
-  }
+  CONVENE_ASSIGN_OR_RETURN(const Lines lines, Lines::Open(flags.output));
   const int batch = std::min(flags.batch_size, static_cast<int>(prompts.size()));
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(batch, ContextFor(flags, prompts)));
-  std::vector<std::optional<Answer>> answers(prompts.size());
+  std::vector<std::optional<WholeAnswer>> answers(prompts.size());
   size_t written = 0;
-  const auto keep = [&](int prompt, const Answer& answer) -> absl::Status {
+  const auto keep = [&](int prompt, const WholeAnswer& answer) -> absl::Status {
     answers[prompt] = answer;
     for (; written < answers.size() && answers[written].has_value(); ++written) {
       CONVENE_ASSIGN_OR_RETURN(const std::string line, JsonLine(*answers[written]));
-      CONVENE_RETURN_IF_ERROR(file.get() >= 0 ? WriteAll(file.get(), line, flags.output)
-                                              : Print(line));
+      CONVENE_RETURN_IF_ERROR(lines.Add(line));
       answers[written]->text.clear();
     }
     return absl::OkStatus();
   };
-  return Answers(flags, opened, *model)
-      .Give(
-          prompts, [](int, const std::string&) { return absl::OkStatus(); }, keep);
+  CONVENE_RETURN_IF_ERROR(
+      Answers(flags, opened, *model)
+          .Give(
+              prompts, [](int, const std::string&) { return absl::OkStatus(); }, keep));
+  return lines.Finish();
 }
 
 absl::Status AnswerText(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
   CONVENE_ASSIGN_OR_RETURN(const Tokens prompt, reader.Text(*flags.prompt));
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(1, ContextFor(flags, {prompt})));
-  return Answers(flags, opened, *model).Give({prompt}, PrintText, [](int, const Answer&) {
+  return Answers(flags, opened, *model).Give({prompt}, PrintText, [](int, const WholeAnswer&) {
     return Print("\n");
   });
 }
@@ -175,7 +204,7 @@ absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, Prompt
     auto tokens = reader.is_chat() ? reader.Chat(asked) : reader.Text(line);
     absl::Status status = tokens.status();
     if (tokens.ok()) {
-      status = answers.Give({*std::move(tokens)}, PrintText, [&](int, const Answer& answer) {
+      status = answers.Give({*std::move(tokens)}, PrintText, [&](int, const WholeAnswer& answer) {
         AddMessage("assistant", answer.text, &asked);
         conversation = asked;
         return Print("\n");

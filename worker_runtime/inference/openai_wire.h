@@ -29,7 +29,7 @@ struct CompletionRequest {
 
 // `default_seed`: for a request that names none. InvalidArgument: no JSON object, a member of
 // another kind or out of range, or a member that would change the answer in a way that we lack
-// ("logprobs", "tools" of no template, "logit_bias", ...); by the member's name. Members that
+// ("logprobs", "logit_bias", ...); by the member's name. Members that
 // change nothing, and unknown ones, are passed over.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body, bool is_chat,
                                                          uint64_t default_seed);

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -17,10 +16,9 @@
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
+#include "worker_runtime/inference/answers.h"
 #include "worker_runtime/inference/completion_server.h"
-#include "worker_runtime/inference/generator.h"
 #include "worker_runtime/inference/prompts.h"
-#include "worker_runtime/inference/text_stream.h"
 
 namespace convene::worker {
 namespace {
@@ -29,8 +27,9 @@ using Tokens = std::vector<int32_t>;
 
 class Answerer {
  public:
+  // `chats`: or why there is none.
   Answerer(LanguageModel& model, const OpenedModel& opened, PromptReader texts,
-           std::optional<PromptReader> chats)
+           absl::StatusOr<PromptReader> chats)
       : model_(model), opened_(opened), texts_(std::move(texts)), chats_(std::move(chats)) {}
 
   absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
@@ -45,23 +44,18 @@ class Answerer {
     }
     const int room = std::max(1, model_.options().context - static_cast<int>(longest));
     const int most = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-    std::vector<TextStream> streams(prompts.size(), TextStream(*opened_.tokenizer, request.stop));
     const GenerateOptions options = {
         .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
     CONVENE_RETURN_IF_ERROR(
-        Generate(model_, prompts, options,
-                 [&](int index, int32_t token, SequenceEnd end) -> absl::StatusOr<bool> {
-                   TextStream& stream = streams[index];
-                   ++usage.completion_tokens;
-                   Choice piece;
-                   if (end != SequenceEnd::kEndToken) piece.text = stream.Add(token);
-                   if (end != SequenceEnd::kNotYet) piece.text += stream.Finish();
-                   if (end == SequenceEnd::kLength) piece.finish_reason = "length";
-                   if (end == SequenceEnd::kEndToken || stream.is_stopped())
-                     piece.finish_reason = "stop";
-                   CONVENE_RETURN_IF_ERROR(show(index, piece));
-                   return piece.finish_reason.empty();
-                 }));
+        worker::Answer(model_, *opened_.tokenizer, prompts, options, request.stop,
+                       [&](int index, const std::string& text, AnswerEnd end) {
+                         ++usage.completion_tokens;
+                         Choice piece = {.text = text};
+                         if (end != AnswerEnd::kNotYet) {
+                           piece.finish_reason = end == AnswerEnd::kLength ? "length" : "stop";
+                         }
+                         return show(index, piece);
+                       }));
     return usage;
   }
 
@@ -79,16 +73,16 @@ class Answerer {
     }
     const std::string& text = std::get<std::string>(prompt);
     if (!request.is_chat) return texts_.Text(text);
-    if (chats_.has_value()) return chats_->Line(text);
-    return absl::InvalidArgumentError(
-        "this model has no chat template: ask it by /v1/completions, or serve it with a "
-        "--tokenizer folder that has one");
+    if (chats_.ok()) return chats_->Line(text);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this model has no chat template that can be used (", chats_.status().message(),
+        "): ask it by /v1/completions, or serve it with a --tokenizer folder that has one"));
   }
 
   LanguageModel& model_;
   const OpenedModel& opened_;
   PromptReader texts_;
-  std::optional<PromptReader> chats_;
+  absl::StatusOr<PromptReader> chats_;
 };
 
 }  // namespace
@@ -96,9 +90,8 @@ class Answerer {
 absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
   const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
   CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
-  std::optional<PromptReader> chats;
-  auto with_template = PromptReader::Make(*opened.tokenizer, opened.tokenizer_path, "");
-  if (with_template.ok()) chats = *std::move(with_template);
+  absl::StatusOr<PromptReader> chats =
+      PromptReader::Make(*opened.tokenizer, opened.tokenizer_path, "");
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened)));
   Answerer answerer(*model, opened, std::move(texts), std::move(chats));

@@ -151,6 +151,13 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(CheckSize("experts", experts.count, kRouterExpertsMax));
   CONVENE_RETURN_IF_ERROR(CheckSize("expert_ffn_size", experts.ffn_size, kLargestSize));
   CONVENE_RETURN_IF_ERROR(CheckSize("experts_per_token", experts.chosen, experts.count));
+  CONVENE_RETURN_IF_ERROR(CheckSize("groups of the router", experts.groups, experts.count));
+  CONVENE_RETURN_IF_ERROR(
+      CheckSize("chosen groups of the router", experts.chosen_groups, experts.groups));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("scale of the router's weights", experts.weight_scale));
+  if (experts.shared_ffn_size != 0) {
+    CONVENE_RETURN_IF_ERROR(CheckSize("shared_ffn_size", experts.shared_ffn_size, kLargestSize));
+  }
   const std::pair<const char*, double> factors[] = {{"router_balance_loss", experts.balance_loss},
                                                     {"router_z_loss", experts.z_loss},
                                                     {"router_bias_rate", experts.bias_rate}};

@@ -169,5 +169,21 @@ TEST_CASE("a shape that makes no sense names the number") {
                "initializer_range nan");
 }
 
+TEST_CASE("a router that makes no sense names the number") {
+  const auto broken = [](auto change) {
+    ModelConfig config = Shape("deepseek-tiny");
+    change(config.experts);
+    return ValidateModel(config, Layout{});
+  };
+  CHECK_OK(broken([](ExpertConfig&) {}));
+  CHECK_STATUS(broken([](ExpertConfig& e) { e.groups = 0; }), kInvalid, "groups of the router 0");
+  CHECK_STATUS(broken([](ExpertConfig& e) { e.chosen_groups = e.groups + 1; }), kInvalid,
+               "chosen groups of the router");
+  CHECK_STATUS(broken([](ExpertConfig& e) { e.weight_scale = NAN; }), kInvalid,
+               "scale of the router's weights nan");
+  CHECK_STATUS(broken([](ExpertConfig& e) { e.shared_ffn_size = -1; }), kInvalid,
+               "shared_ffn_size -1");
+}
+
 }  // namespace
 }  // namespace convene::worker
