@@ -559,6 +559,12 @@ MUTATIONS = [
     Mutation('top-p drops the token that reaches it', f'{RUNTIME}/inference/sampler.cc',
              '    if (sum > most) return;\n    scores[order[i]] = kNever;', '    scores[order[i]] = kNever;\n    if (sum > most) return;',
              '//worker_runtime/inference:sampler_test', 'generation'),
+    Mutation("rows of a GGUF file's heads stay as pairs", f'{RUNTIME}/weights/gguf_weights.cc', '2 * (in_head % half) + in_head / half',
+             'in_head + 0 * half', '//worker_runtime/weights:gguf_weights_test', 'generation'),
+    Mutation('tokens are left out of a measure by the mark of the one before', f'{RUNTIME}/inference/evaluation.cc',
+             'if (counted[begin + 1 + i] == 0)', 'if (counted[begin + i] == 0)', '//worker_runtime/inference:evaluation_test', 'generation'),
+    Mutation("an ending's first token does not count", f'{RUNTIME}/inference/evaluation.cc', 'std::fill_n(targets.begin(), context.size() - 1, -1);',
+             'std::fill_n(targets.begin(), context.size(), -1);', '//worker_runtime/inference:evaluation_test', 'generation'),
     Mutation('chance depends on the place in the batch', f'{RUNTIME}/inference/generator.cc', 'first_sequence + live.prompt', 'first_sequence + live.sequence',
              '//worker_runtime/inference:generator_test', 'generation'),
 ]

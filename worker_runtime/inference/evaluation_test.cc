@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -110,6 +111,20 @@ TEST_CASE("an ending is chosen by its loss, or by its loss a token") {
   CHECK(score->questions == 2);
   CHECK(score->by_sum == 2);
   CHECK(score->by_mean == (long_by_mean ? 0 : 2));
+  // Of endings of one token, each the first one behind the context, the likeliest is chosen.
+  Question one_token = {.context = at(0, 3)};
+  const float* const behind = &tiny.log_probabilities[size_t{2} * tiny.vocabulary];
+  for (int token = 0; token < 8; ++token) {
+    one_token.endings.push_back({token});
+    if (behind[token] > behind[one_token.right]) one_token.right = token;
+  }
+  // An ending that is chosen because it comes first would pass.
+  if (one_token.right == 0) std::swap(one_token.endings[0], one_token.endings[5]);
+  if (one_token.right == 0) one_token.right = 5;
+  score = ScoreChoices(*tiny.scorer, {one_token}, tiny.vocabulary);
+  REQUIRE_OK(score.status());
+  CHECK(score->by_sum == 1);
+  CHECK(score->by_mean == 1);
   question.endings[0].resize(tiny.length);
   CHECK_STATUS(ScoreChoices(*tiny.scorer, {question}, tiny.vocabulary),
                absl::StatusCode::kInvalidArgument, "more than the window of");
