@@ -88,7 +88,8 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                  "go on with each line of this file, JSON objects with a text \"prompt\" or with "
                  "\"messages\"; the answers are JSON lines in the same order",
                  {.value = "FILE"});
-  reader->Option("output", &flags->output, "where the answers to --prompts go; FILE.partial until all are there (stdout)",
+  reader->Option("output", &flags->output,
+                 "where the answers to --prompts go; FILE.partial until all are there (stdout)",
                  {.value = "FILE"});
   reader->Switch("chat", &flags->chat,
                  "a prompt is a user's message: it is put into the chat template of the model's "
