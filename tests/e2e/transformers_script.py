@@ -23,6 +23,7 @@ SIZES = {'vocab_size': 256, 'num_hidden_layers': 3, 'hidden_size': 32, 'intermed
 LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0, 'original_max_position_embeddings': 16}
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'mscale': 1.0,
         'mscale_all_dim': 0.5}
+UNROUNDED = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'truncate': False}
 LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6, 'num_key_value_heads': 4,
            'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'n_group': 2, 'topk_group': 1,
            'first_k_dense_replace': 1, 'max_position_embeddings': 64}
@@ -40,6 +41,7 @@ def configs():
         'deepseek_v3': t.DeepseekV3Config(**latents, **ropes(1e4, YARN)),
         'gemma2': t.Gemma2Config(**SIZES, sliding_window=7, query_pre_attn_scalar=20),
         'gemma3_text': t.Gemma3TextConfig(**{**SIZES, 'num_hidden_layers': 6}, sliding_window=7, query_pre_attn_scalar=20),
+        'gpt_oss': t.GptOssConfig(**SIZES, sliding_window=7, max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, **ropes(1.5e5, UNROUNDED)),
         'gpt2': t.GPT2Config(vocab_size=256, n_layer=3, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),

@@ -61,6 +61,11 @@ struct ConfigKeys {
   const char* experts = nullptr;
   const char* expert_ffn_size = nullptr;
   bool turned_matrices = false;  // the files keep the matrices of layers as [in, out]
+  // The files keep a layer's experts in one tensor [expert, in, out], gate and up in turn under
+  // this name, their biases with "_bias" behind it.
+  const char* gate_up = nullptr;
+  // A JSON object: values of keys that change the arithmetic, other ones than Llama's.
+  const char* fixed = "{}";
 };
 
 struct Family {

@@ -55,8 +55,10 @@ constexpr absl::string_view kHarmless[] = {"architectures",
                                            "eos_token_id",
                                            "ep_size",
                                            "experts_implementation",
+                                           "experts_per_token",
                                            "hidden_act",
                                            "id2label",
+                                           "initial_context_length",
                                            "is_llama_config",
                                            "label2id",
                                            "max_position_embeddings",
@@ -162,7 +164,8 @@ std::vector<Field> FieldsOf(RopeScaling* scaling) {
               {"original_max_position_embeddings", &scaling->original_positions},
               {"attention_factor", &scaling->amplitude},
               {"mscale", &scaling->mscale},
-              {"mscale_all_dim", &scaling->mscale_all_dim}};
+              {"mscale_all_dim", &scaling->mscale_all_dim},
+              {"truncate", &scaling->truncates}};
   }
   return {};
 }
@@ -174,7 +177,7 @@ constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
 
 const char* ActivationName(const Family& family) {
   if (family.learned_positions) return "gelu_new";
-  return family.activation == Activation::kSwiglu ? "silu" : "gelu_pytorch_tanh";
+  return family.activation == Activation::kGeglu ? "gelu_pytorch_tanh" : "silu";
 }
 
 const char* LayerType(const ModelConfig& config, int layer) {
@@ -279,10 +282,8 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     fields.push_back({"factor", &scaling.factor});
   }
   double partial = 1;
-  bool truncates = true;
   fields.push_back({"rope_theta", &config_.rope_theta});
   fields.push_back({"partial_rotary_factor", &partial});
-  fields.push_back({"truncate", &truncates});
   for (const auto& member : rope.GetObject()) {
     const absl::string_view key = TextOf(member.name);
     if (&member.value == type || key == "type") continue;
@@ -292,7 +293,6 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     CONVENE_RETURN_IF_ERROR(ReadField(member.value, key, *field));
   }
   if (partial != 1) return Lacks("partial_rotary_factor", "is not 1");
-  if (!truncates) return Lacks("truncate", "is false");
   if (name == "default" || (scaling.factor >= 1 && MemberOf(rope, "factor") != nullptr)) {
     return absl::OkStatus();
   }
@@ -350,14 +350,25 @@ absl::Status Reader::ReadLatents() {
   return absl::OkStatus();
 }
 
+// 4-bit experts, which hf_folder unpacks.
+bool IsUnpackedOnReading(const Value& quantization) {
+  const Value* method = quantization.IsObject() ? MemberOf(quantization, "quant_method") : nullptr;
+  return method != nullptr && *method == "mxfp4";
+}
+
 absl::Status Reader::CheckFixed() {
-  CONVENE_ASSIGN_OR_RETURN(const JsonDocument fixed, JsonDocument::Parse(kFixed));
-  for (const auto& member : fixed.root().value().GetObject()) {
-    const Value* value = Find(TextOf(member.name));
-    if (value == nullptr || *value == member.value) continue;
-    if (value->IsNull() && !member.value.IsTrue()) continue;
-    return Lacks(TextOf(member.name),
-                 "has a value that changes the arithmetic in a way that we lack");
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument own, JsonDocument::Parse(config_.family->keys.fixed));
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument common, JsonDocument::Parse(kFixed));
+  for (const JsonDocument* const fixed : {&own, &common}) {
+    for (const auto& member : fixed->root().value().GetObject()) {
+      const absl::string_view key = TextOf(member.name);
+      if (fixed == &common && MemberOf(own.root().value(), key) != nullptr) continue;
+      const Value* value = Find(key);
+      if (value == nullptr || *value == member.value) continue;
+      if (value->IsNull() && !member.value.IsTrue()) continue;
+      if (key == "quantization_config" && IsUnpackedOnReading(*value)) continue;
+      return Lacks(key, "has a value that changes the arithmetic in a way that we lack");
+    }
   }
   const Value* activation = Find(config_.family->keys.activation);
   const char* const wanted = ActivationName(*config_.family);
@@ -460,7 +471,9 @@ void WriteRope(ModelConfig config, absl::string_view key, bool is_scaled, double
     WriteField({"factor", &scaling.factor}, writer);
     for (const Field& field : FieldsOf(&scaling)) {
       const double* const* real = std::get_if<double*>(&field.value);
-      if (real == nullptr || **real != 0) WriteField(field, writer);
+      const bool* const* is_true = std::get_if<bool*>(&field.value);
+      const bool is_default = (real != nullptr && **real == 0) || (is_true != nullptr && **is_true);
+      if (!is_default) WriteField(field, writer);
     }
   }
   writer.EndObject();

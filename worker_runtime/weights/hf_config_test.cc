@@ -22,17 +22,10 @@ TEST_CASE("every named shape comes back from its config.json") {
     // config.json counts shared experts of the others' size.
     if (name == "deepseek-tiny") config.experts.shared_ffn_size = 96;
     const auto text = WriteHfConfig(config, {});
-    // Its files hold the experts side by side, gate and up in turn.
-    if (config.family->name == std::string("gpt_oss")) {
-      CHECK_STATUS(text, absl::StatusCode::kUnimplemented, "no config.json can say this shape");
-      CHECK_STATUS(ReadHfConfig(R"({"model_type": "gpt_oss"})"), absl::StatusCode::kUnimplemented,
-                   "is gpt_oss, an architecture that we lack");
-      continue;
-    }
     REQUIRE_OK(text.status());
     const auto read = ReadHfConfig(*text);
     REQUIRE_OK(read.status());
-    if (name == "moe-tiny") config.ffn_size = config.experts.ffn_size;
+    if (name == "moe-tiny" || name == "gpt-oss-tiny") config.ffn_size = config.experts.ffn_size;
     CHECK(ShapeText(*read) == ShapeText(config));
     CHECK(read->initializer_range == config.initializer_range);
   }
@@ -59,6 +52,35 @@ TEST_CASE("Llama 3.2's config.json, as its folder has it") {
     "vocab_size": 128256})");
   REQUIRE_OK(read.status());
   CHECK(*read == Named("llama-3.2-1b"));
+}
+
+TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
+  const std::string text = R"({
+    "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02,
+    "intermediate_size": 2880, "max_position_embeddings": 131072, "model_type": "gpt_oss",
+    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+    "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+    "pad_token_id": 199999, "quantization_config": {"modules_to_not_convert": ["lm_head"],
+    "quant_method": "mxfp4"}, "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0,
+    "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+    "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "router_aux_loss_coef": 0.9,
+    "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false, "use_cache": true,
+    "transformers_version": "4.55.0.dev0", "vocab_size": 201088})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  ModelConfig wanted = Named("gpt-oss-20b");
+  wanted.experts.balance_loss = 0.9;
+  CHECK(ShapeText(*read) == ShapeText(wanted));
+  CHECK(ShapeText(ReadHfConfig(R"({"model_type": "gpt_oss"})").value()) ==
+        ShapeText(Named("gpt-oss-120b")));
+  for (const auto& [from, to] : {std::pair{"\"swiglu_limit\": 7.0", "\"swiglu_limit\": 6.0"},
+                                 {"\"attention_bias\": true", "\"attention_bias\": false"},
+                                 {"mxfp4", "bitnet"}}) {
+    CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{from, to}})), kUnimplemented,
+                 "changes the arithmetic");
+  }
 }
 
 TEST_CASE("what a config.json leaves out is transformers' default") {

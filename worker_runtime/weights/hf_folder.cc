@@ -142,22 +142,49 @@ std::string BasePrefix(const Family& family) {
   return std::string(name.substr(0, name.find('.') + 1));
 }
 
-absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const ModelTensor& wanted) {
+absl::Status CheckShape(const TensorPlace& place, const std::vector<int64_t>& wanted) {
+  std::vector<int64_t> shape = place.tensor.shape;
+  if (shape.size() == 2 && shape[0] == 1 && wanted.size() == 1) shape = {shape[1]};
+  if (shape == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      place.file->path(), ": tensor \"", place.tensor.name, "\" is ", absl::StrJoin(shape, " x "),
+      ", and config.json makes it ", absl::StrJoin(wanted, " x ")));
+}
+
+absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const FilePlace& wanted) {
   const SafeTensor& tensor = place.tensor;
-  std::array<int64_t, 2> in_file = wanted.shape;
-  if (wanted.is_turned) std::swap(in_file[0], in_file[1]);
-  std::vector<int64_t> shape = tensor.shape;
-  if (shape.size() == 1) shape.insert(shape.begin(), 1);
-  if (shape != std::vector<int64_t>(in_file.begin(), in_file.end())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        place.file->path(), ": tensor \"", tensor.name, "\" is ", absl::StrJoin(shape, " x "),
-        ", and config.json makes it ", absl::StrJoin(in_file, " x ")));
-  }
-  StoredMatrix matrix = {.data = place.data, .columns = in_file[1], .is_turned = wanted.is_turned};
+  CONVENE_RETURN_IF_ERROR(CheckShape(place, wanted.shape));
+  StoredMatrix matrix = {.data = place.data,
+                         .first = wanted.first,
+                         .row_step = wanted.row_step,
+                         .column_step = wanted.column_step};
   if (StoredTypeNamed(tensor.type, &matrix.type)) return matrix;
   return absl::UnimplementedError(
       absl::StrCat(place.file->path(), ": tensor \"", tensor.name, "\" is in ", tensor.type,
                    "; weights can be in F32, F16 and BF16. Convert the folder first"));
+}
+
+// gpt-oss as OpenAI gives it away: a matrix of the experts in 4 bits, and not turned round
+// (transformers' integrations/mxfp4.py turns it when it unpacks).
+absl::StatusOr<StoredMatrix> FitPacked(const TensorPlace& blocks, const TensorPlace& scales,
+                                       const FilePlace& wanted) {
+  const int64_t columns = wanted.shape[1];
+  const int64_t rows = wanted.shape[2];
+  CONVENE_RETURN_IF_ERROR(CheckShape(blocks, {wanted.shape[0], rows, columns / 32, 16}));
+  CONVENE_RETURN_IF_ERROR(CheckShape(scales, {wanted.shape[0], rows, columns / 32}));
+  if (columns % 32 != 0 || blocks.tensor.type != "U8" || scales.tensor.type != "U8") {
+    return absl::UnimplementedError(absl::StrCat(blocks.file->path(), ": tensor \"",
+                                                 blocks.tensor.name,
+                                                 "\" is not in blocks of 32 elements, as U8"));
+  }
+  const int64_t expert = wanted.first / (columns * rows);
+  const int64_t first_row = wanted.first % (columns * rows);
+  return StoredMatrix{.data = blocks.data,
+                      .type = StoredType::kMxfp4,
+                      .first = (expert * rows + first_row) * columns,
+                      .row_step = wanted.row_step * columns,
+                      .column_step = 1,
+                      .scales = scales.data};
 }
 
 // Tensors of a folder that the model has no use for: masks and tables that can be computed, and the
@@ -198,14 +225,25 @@ absl::StatusOr<absl::flat_hash_map<std::string, HeldTensor>> FitAll(const std::s
     return place != places.end() ? place : places.find(absl::StripPrefix(name, base));
   };
   for (const ModelTensor& tensor : ModelTensors(config)) {
-    const auto place = find(tensor.name);
-    if (place == places.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"", tensor.name,
+    const FilePlace& file = tensor.file;
+    const auto place = find(file.name);
+    const auto blocks = find(absl::StrCat(file.name, "_blocks"));
+    const auto scales = find(absl::StrCat(file.name, "_scales"));
+    const bool is_packed = place == places.end() && file.shape.size() == 3 &&
+                           blocks != places.end() && scales != places.end();
+    if (place == places.end() && !is_packed) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"", file.name,
                                                      "\", which config.json makes a part of it"));
     }
-    CONVENE_ASSIGN_OR_RETURN(const StoredMatrix matrix, Fit(place->second, tensor));
+    CONVENE_ASSIGN_OR_RETURN(
+        const StoredMatrix matrix,
+        is_packed ? FitPacked(blocks->second, scales->second, file) : Fit(place->second, file));
     held.insert({tensor.name, {tensor.shape, matrix}});
-    used.insert(place->first);
+    if (is_packed) {
+      used.insert({blocks->first, scales->first});
+    } else {
+      used.insert(place->first);
+    }
   }
   const std::string head = absl::StrCat(family.names.head, ".weight");
   for (const auto& [name, place] : places) {

@@ -1,10 +1,13 @@
 #include "worker_runtime/weights/hf_folder.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
@@ -74,7 +77,7 @@ void CheckRead(const StateSource& source, const ModelConfig& config, const Folde
 TEST_CASE("every family's folder is read, by every rank's slices") {
   for (const std::string name :
        {"llama-tiny", "mistral-tiny", "qwen2-tiny", "qwen3-tiny", "gemma2-tiny", "gemma3-tiny",
-        "gpt2-tiny", "moe-tiny", "qwen3-moe-tiny", "mla-tiny", "deepseek-tiny"}) {
+        "gpt2-tiny", "moe-tiny", "qwen3-moe-tiny", "mla-tiny", "deepseek-tiny", "gpt-oss-tiny"}) {
     INFO(name);
     const TempDir dir;
     const ModelConfig config = Small(name);
@@ -139,6 +142,72 @@ TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") 
   CHECK_STATUS(OpenHfFolder(dir.path()), kInvalid, "../0.safetensors");
   write_index(R"("x": "0.safetensors")");
   CHECK_STATUS(OpenHfFolder(dir.path()), kInvalid, "has no tensor");
+}
+
+// By the specification, one element after another: E2M1 in halves of bytes, powers of two.
+float Unpacked(int half, int scale) {
+  const int exponent = (half >> 1) & 3;
+  const float fraction = (half & 1) * 0.5f;
+  const float size = exponent == 0 ? fraction : std::ldexp(1 + fraction, exponent - 1);
+  return std::ldexp((half & 8) != 0 ? -size : size, scale - 127);
+}
+
+// The tensors of gpt-oss' experts go into a file of 4-bit blocks; their values are those of it.
+std::string PackExperts(const ModelConfig& config, FolderTensors* tensors) {
+  std::vector<SafeTensor> list;
+  std::string data;
+  const int64_t count = config.experts.count;
+  auto random = [state = uint32_t{7}]() mutable {
+    return (state = state * 1664525 + 1013904223) >> 24;
+  };
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const std::string experts = absl::StrCat("model.layers.", layer, ".mlp.experts.");
+    for (const bool is_down : {false, true}) {
+      const int64_t in = is_down ? config.experts.ffn_size : config.hidden_size;
+      const int64_t out = is_down ? config.hidden_size : 2 * config.experts.ffn_size;
+      std::string blocks(count * out * in / 2, '\0');
+      std::string scales(count * out * in / 32, '\0');
+      for (char& byte : blocks) byte = static_cast<char>(random());
+      for (char& byte : scales) byte = static_cast<char>(120 + random() % 9);
+      for (int64_t i = 0; i < count * out * in; ++i) {
+        const int64_t row = i / in % out;
+        const char* const matrix = is_down ? "down_proj" : row % 2 == 0 ? "gate_proj" : "up_proj";
+        const int64_t own_row = is_down ? row : row / 2;
+        auto& tensor = tensors->at(absl::StrCat(experts, i / in / out, ".", matrix, ".weight"));
+        const int half = (static_cast<uint8_t>(blocks[i / 2]) >> (i % 2 * 4)) & 15;
+        tensor.values[own_row * in + i % in] = Unpacked(half, static_cast<uint8_t>(scales[i / 32]));
+      }
+      const std::string name = experts + (is_down ? "down_proj" : "gate_up_proj");
+      list.push_back({.name = name + "_blocks", .shape = {count, out, in / 32, 16}});
+      list.push_back({.name = name + "_scales", .shape = {count, out, in / 32}});
+      data += blocks + scales;
+    }
+  }
+  return MakeSafeTensorsHeader("U8", &list) + data;
+}
+
+TEST_CASE("gpt-oss' experts are unpacked from 4 bits, by every rank's slices") {
+  const TempDir dir;
+  const ModelConfig config = Small("gpt-oss-tiny");
+  FolderTensors tensors = TensorsOf(config);
+  const std::string packed = PackExperts(config, &tensors);
+  WriteHfFolder(dir.path(), config, tensors);
+  FolderTensors others = AsFiles(config, tensors);
+  std::erase_if(others, [](const auto& item) {
+    return absl::EndsWith(item.first, "down_proj") || absl::EndsWith(item.first, "gate_up_proj");
+  });
+  WriteSafeTensors(dir.File("model.safetensors"), others);
+  REQUIRE_OK(WriteFileAtomic(dir.File("packed.safetensors"), packed));
+  REQUIRE_OK(
+      WriteFileAtomic(dir.File("model.safetensors.index.json"),
+                      R"({"weight_map": {"a": "model.safetensors", "b": "packed.safetensors"}})"));
+  const auto weights = OpenHfFolder(dir.path());
+  REQUIRE_OK(weights.status());
+  CheckRead(*weights->source, config, tensors, 1, 1);
+  CheckRead(*weights->source, config, tensors, 4, 2);
+  REQUIRE_OK(WriteFileAtomic(dir.File("packed.safetensors"),
+                             absl::StrReplaceAll(packed, {{"\"U8\"", "\"I8\""}})));
+  CHECK_STATUS(OpenHfFolder(dir.path()), absl::StatusCode::kUnimplemented, "as U8");
 }
 
 TEST_CASE("bf16 and fp16 are read as what they are") {

@@ -1,11 +1,79 @@
 #include "worker_runtime/weights/model_tensors.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "worker_runtime/model/parameters.h"
 
 namespace convene::worker {
+namespace {
+
+// "layers.0.mlp.experts.12.up_proj.weight" in its parts.
+struct ExpertName {
+  absl::string_view before;  // "layers.0.mlp.experts."
+  int64_t number = 0;
+  absl::string_view matrix;  // "up_proj"
+  bool is_bias = false;
+};
+
+bool ParseExpertName(const Family& family, absl::string_view name, ExpertName* expert) {
+  const std::string word = absl::StrCat(".", family.names.experts, ".");
+  const size_t at = name.find(word);
+  if (at == name.npos) return false;
+  expert->before = name.substr(0, at + word.size());
+  name.remove_prefix(at + word.size());
+  const size_t point = name.find('.');
+  if (!absl::SimpleAtoi(name.substr(0, point), &expert->number)) return false;
+  name.remove_prefix(point + 1);
+  expert->is_bias = absl::ConsumeSuffix(&name, ".bias");
+  expert->matrix = absl::StripSuffix(name, ".weight");
+  return true;
+}
+
+// As gpt-oss has them: a layer's experts side by side, turned round, gate and up in turn.
+FilePlace AmongExperts(const ModelConfig& config, const ExpertName& expert,
+                       const std::array<int64_t, 2>& shape) {
+  const TensorNames& names = config.family->names;
+  const bool is_down = expert.matrix == names.expert_down;
+  const int64_t rows = expert.is_bias ? shape[1] : shape[0];  // of the model's matrix
+  const int64_t columns = expert.is_bias ? 1 : shape[1];
+  const int64_t together = is_down ? 1 : 2;
+  FilePlace place = {
+      .name = absl::StrCat(expert.before, is_down ? names.expert_down : config.family->keys.gate_up,
+                           expert.is_bias ? "_bias" : ""),
+      .shape = {config.experts.count, columns, together * rows},
+      .first =
+          expert.number * columns * together * rows + (expert.matrix == names.expert_up ? 1 : 0),
+      .row_step = together,
+      .column_step = together * rows};
+  if (!expert.is_bias) return place;
+  place.shape.erase(place.shape.begin() + 1);
+  std::swap(place.row_step, place.column_step);  // a bias is one row
+  return place;
+}
+
+FilePlace PlaceOf(const ModelConfig& config, const ParameterSlice& slice) {
+  const Family& family = *config.family;
+  const auto [rows, columns] = slice.global_shape;
+  ExpertName expert;
+  if (family.keys.gate_up != nullptr && ParseExpertName(family, slice.name, &expert)) {
+    return AmongExperts(config, expert, slice.global_shape);
+  }
+  // A bias has one row, and no files have it turned.
+  if (family.keys.turned_matrices && slice.is_matrix()) {
+    return {slice.name, {columns, rows}, 0, 1, rows};
+  }
+  FilePlace place = {slice.name, {rows, columns}, 0, columns, 1};
+  if (rows == 1) place.shape.erase(place.shape.begin());
+  return place;
+}
+
+}  // namespace
 
 std::vector<ModelTensor> ModelTensors(const ModelConfig& config) {
   std::vector<ModelTensor> tensors;
@@ -15,9 +83,7 @@ std::vector<ModelTensor> ModelTensors(const ModelConfig& config) {
     for (const UnitTensor& tensor : unit.tensors) {
       for (const ParameterSlice& slice : tensor.slices) {
         if (!names.insert(slice.name).second) continue;
-        // A bias has one row, and no files have it turned.
-        const bool is_turned = config.family->keys.turned_matrices && slice.is_matrix();
-        tensors.push_back({slice.name, slice.global_shape, is_turned});
+        tensors.push_back({slice.name, slice.global_shape, PlaceOf(config, slice)});
       }
     }
   }
@@ -25,7 +91,7 @@ std::vector<ModelTensor> ModelTensors(const ModelConfig& config) {
 }
 
 TensorPiece RowsOf(const ModelTensor& tensor, int64_t begin, int64_t end) {
-  const int axis = tensor.is_turned ? 1 : 0;
+  const int axis = tensor.is_turned() ? 1 : 0;
   TensorPiece piece = {.name = tensor.name,
                        .global_shape = {tensor.shape.begin(), tensor.shape.end()},
                        .local_box = {{0, 0}, {tensor.shape.begin(), tensor.shape.end()}}};
@@ -36,9 +102,8 @@ TensorPiece RowsOf(const ModelTensor& tensor, int64_t begin, int64_t end) {
 }
 
 std::vector<TensorPiece> RunsOf(const ModelTensor& tensor, int64_t elements) {
-  const int64_t rows = tensor.shape[tensor.is_turned ? 1 : 0];
-  const int64_t width = tensor.shape[tensor.is_turned ? 0 : 1];
-  const int64_t step = std::max<int64_t>(1, elements / width);
+  const int64_t rows = tensor.file_rows();
+  const int64_t step = std::max<int64_t>(1, elements / tensor.file_row_step());
   std::vector<TensorPiece> runs;
   for (int64_t row = 0; row < rows; row += step) {
     runs.push_back(RowsOf(tensor, row, std::min(rows, row + step)));

@@ -1,6 +1,7 @@
 // PURE. The tensors of a whole model, each once.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -11,10 +12,26 @@
 
 namespace convene::worker {
 
+// Where a tensor's element (row, column) lies among those of a tensor of the family's files: at
+// first + row * row_step + column * column_step.
+struct FilePlace {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t first = 0;
+  int64_t row_step = 0;
+  int64_t column_step = 1;
+};
+
 struct ModelTensor {
   std::string name;              // as the family's table and our checkpoints have it
   std::array<int64_t, 2> shape;  // ParameterSlice::global_shape
-  bool is_turned = false;        // the family's files have it as (columns, rows)
+  FilePlace file;
+
+  // The files have its columns one after another.
+  bool is_turned() const { return file.row_step < file.column_step; }
+  // Of the files' rows: these are columns of a turned one.
+  int64_t file_rows() const { return shape[is_turned() ? 1 : 0]; }
+  int64_t file_row_step() const { return std::max(file.row_step, file.column_step); }
 };
 
 // In the order of the forward pass. REQUIRES: ValidateModel is OK.

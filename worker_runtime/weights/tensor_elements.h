@@ -9,18 +9,22 @@
 
 namespace convene::worker {
 
-enum class StoredType { kF32, kF16, kBF16 };
+// kMxfp4: 32 elements of 4 bits (E2M1), the even one of two in the low half of a byte, and for each
+// 32 a power of two in a byte of its own (OCP Microscaling Formats 1.0, section 5.3).
+enum class StoredType { kF32, kF16, kBF16, kMxfp4 };
 
-// By safetensors' name of it. False: we lack it.
+// By safetensors' name of it. False: we lack it, or it needs more than one of them.
 bool StoredTypeNamed(absl::string_view name, StoredType* type);
 
-// Row-major at `data`, which need not be aligned. Turned: the model's element (row, column) is the
-// file's (column, row).
+// Element (row, column) is number first + row * row_step + column * column_step of those at `data`,
+// which need not be aligned.
 struct StoredMatrix {
   const char* data = nullptr;
-  int64_t columns = 0;  // of the file
   StoredType type = StoredType::kF32;
-  bool is_turned = false;
+  int64_t first = 0;
+  int64_t row_step = 0;
+  int64_t column_step = 1;
+  const char* scales = nullptr;  // kMxfp4's: 2^(byte - 127) for elements [32 i, 32 i + 32)
 };
 
 // Copies elements [flat_begin, flat_begin + target.count) of the row-major flattening of `box`, in

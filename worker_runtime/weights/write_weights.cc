@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -30,58 +33,103 @@ absl::Status RefuseExisting(const std::string& path) {
       absl::StrCat(path, " is there already; give another, or remove it"));
 }
 
-// The run as the file has it: a turned one is read as the model has it, and turned.
+// A tensor of the files.
+struct FileTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  // The model's tensors in it, from its begin to its end. Those of one slab have their file rows in
+  // turn, and as many each.
+  std::vector<std::vector<ModelTensor>> slabs;
+
+  int64_t elements() const {
+    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
+};
+
+// In the order of the model's first tensor in each.
+std::vector<FileTensor> FileTensorsOf(const std::vector<ModelTensor>& tensors) {
+  std::vector<FileTensor> files;
+  absl::flat_hash_map<std::string, size_t> places;
+  std::vector<std::pair<std::pair<size_t, int64_t>, ModelTensor>> parts;
+  for (const ModelTensor& tensor : tensors) {
+    const auto [place, is_new] = places.insert({tensor.file.name, files.size()});
+    if (is_new) files.push_back({.name = tensor.file.name, .shape = tensor.file.shape});
+    parts.push_back({{place->second, tensor.file.first}, tensor});
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [place, tensor] : parts) {
+    auto& slabs = files[place.first].slabs;
+    const bool is_beside =
+        !slabs.empty() && tensor.file.first - slabs.back()[0].file.first < tensor.file_row_step();
+    if (!is_beside) slabs.emplace_back();
+    slabs.back().push_back(std::move(tensor));
+  }
+  return files;
+}
+
+// File rows [begin, end) of the slab's tensors, as the file has them.
 template <typename T>
-absl::Status ReadRun(const StateSource& source, const ModelTensor& tensor, const TensorPiece& piece,
-                     std::vector<T>* run, std::vector<T>* spare) {
-  run->resize(piece.flat_count);
-  CONVENE_RETURN_IF_ERROR(source.Read({{piece, absl::MakeSpan(*run)}}));
-  if (!tensor.is_turned) return absl::OkStatus();
-  const int64_t rows = piece.local_box.extent[0];
-  const int64_t columns = piece.local_box.extent[1];
-  spare->resize(piece.flat_count);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      (*spare)[column * rows + row] = (*run)[row * columns + column];
+absl::Status ReadRun(const StateSource& source, const std::vector<ModelTensor>& slab, int64_t begin,
+                     int64_t end, std::vector<T>* run, std::vector<T>* spare) {
+  run->resize((end - begin) * slab[0].file_row_step());
+  for (const ModelTensor& tensor : slab) {
+    const TensorPiece piece = RowsOf(tensor, begin, end);
+    if (tensor.file.column_step == 1) {
+      CONVENE_RETURN_IF_ERROR(source.Read({{piece, absl::MakeSpan(*run)}}));
+      continue;
+    }
+    spare->resize(piece.flat_count);
+    CONVENE_RETURN_IF_ERROR(source.Read({{piece, absl::MakeSpan(*spare)}}));
+    const FilePlace& file = tensor.file;
+    const T* from = spare->data();
+    for (int64_t row = 0; row < piece.local_box.extent[0]; ++row) {
+      T* const to = run->data() + (file.first - slab[0].file.first) + row * file.row_step;
+      for (int64_t column = 0; column < piece.local_box.extent[1]; ++column) {
+        to[column * file.column_step] = *from++;
+      }
     }
   }
-  run->swap(*spare);
   return absl::OkStatus();
 }
 
 template <typename T>
-absl::Status WriteFile(const StateSource& source, const std::vector<ModelTensor>& tensors,
+absl::Status WriteFile(const StateSource& source, const std::vector<FileTensor>& tensors,
                        const std::string& path) {
   std::vector<SafeTensor> headers;
-  for (const ModelTensor& tensor : tensors) {
-    std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
-    if (tensor.is_turned) std::swap(shape[0], shape[1]);
-    if (shape[0] == 1) shape.erase(shape.begin());
-    headers.push_back({.name = tensor.name, .shape = shape});
+  for (const FileTensor& tensor : tensors) {
+    headers.push_back({.name = tensor.name, .shape = tensor.shape});
   }
   CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
   const char* const type = std::is_same_v<T, float> ? "F32" : "BF16";
   CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), MakeSafeTensorsHeader(type, &headers), path));
   std::vector<T> run;
   std::vector<T> spare;
-  for (const ModelTensor& tensor : tensors) {
-    for (const TensorPiece& piece : RunsOf(tensor, kRunElements)) {
-      CONVENE_RETURN_IF_ERROR(ReadRun(source, tensor, piece, &run, &spare));
-      const absl::string_view bytes(reinterpret_cast<const char*>(run.data()),
-                                    run.size() * sizeof(T));
-      CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
+  for (const FileTensor& tensor : tensors) {
+    for (const std::vector<ModelTensor>& slab : tensor.slabs) {
+      const int64_t rows = slab[0].file_rows();
+      const int64_t step = std::max<int64_t>(1, kRunElements / slab[0].file_row_step());
+      for (int64_t row = 0; row < rows; row += step) {
+        CONVENE_RETURN_IF_ERROR(
+            ReadRun(source, slab, row, std::min(rows, row + step), &run, &spare));
+        const absl::string_view bytes(reinterpret_cast<const char*>(run.data()),
+                                      run.size() * sizeof(T));
+        CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
+      }
     }
   }
   return SyncFile(fd.get(), path);
 }
 
 int64_t CountOf(const ModelTensor& tensor) { return tensor.shape[0] * tensor.shape[1]; }
+int64_t CountOf(const FileTensor& tensor) { return tensor.elements(); }
 
 // Neighbours together, up to so many elements.
-std::vector<std::vector<ModelTensor>> GroupsOf(std::vector<ModelTensor> tensors, int64_t elements) {
-  std::vector<std::vector<ModelTensor>> groups;
+template <typename Tensor>
+std::vector<std::vector<Tensor>> GroupsOf(std::vector<Tensor> tensors, int64_t elements) {
+  std::vector<std::vector<Tensor>> groups;
   int64_t count = 0;
-  for (ModelTensor& tensor : tensors) {
+  for (Tensor& tensor : tensors) {
     if (groups.empty() || count + CountOf(tensor) > elements) {
       groups.emplace_back();
       count = 0;
@@ -94,7 +142,7 @@ std::vector<std::vector<ModelTensor>> GroupsOf(std::vector<ModelTensor> tensors,
 
 absl::Status WriteTensors(const Weights& weights, const HfExport& wanted,
                           const std::string& folder) {
-  const auto groups = GroupsOf(ModelTensors(weights.config),
+  const auto groups = GroupsOf(FileTensorsOf(ModelTensors(weights.config)),
                                wanted.file_bytes / static_cast<int64_t>(SizeOf(wanted.type)));
   std::vector<std::string> map;
   int64_t total = 0;
@@ -106,7 +154,7 @@ absl::Status WriteTensors(const Weights& weights, const HfExport& wanted,
     CONVENE_RETURN_IF_ERROR(wanted.type == DType::kFloat32
                                 ? WriteFile<float>(*weights.source, groups[i], path)
                                 : WriteFile<BFloat16>(*weights.source, groups[i], path));
-    for (const ModelTensor& tensor : groups[i]) {
+    for (const FileTensor& tensor : groups[i]) {
       map.push_back(absl::StrCat("    \"", tensor.name, "\": \"", name, "\""));
       total += CountOf(tensor) * static_cast<int64_t>(SizeOf(wanted.type));
     }
@@ -157,7 +205,7 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
     std::vector<std::vector<float>> values;
     std::vector<PieceToWrite> pieces;
     for (const ModelTensor& tensor : groups[rank]) {
-      const TensorPiece piece = RowsOf(tensor, 0, tensor.shape[tensor.is_turned ? 1 : 0]);
+      const TensorPiece piece = RowsOf(tensor, 0, tensor.file_rows());
       std::vector<float>& held = values.emplace_back(piece.flat_count);
       status.Update(weights.source->Read({{piece, absl::MakeSpan(held)}}));
       pieces.push_back({piece, absl::MakeConstSpan(held)});

@@ -27,7 +27,8 @@ ModelConfig Small(const std::string& name) {
 }
 
 TEST_CASE("a folder comes back bit for bit, through a checkpoint") {
-  for (const std::string name : {"llama-tiny", "gpt2-tiny", "moe-tiny", "mla-tiny"}) {
+  for (const std::string name :
+       {"llama-tiny", "gpt2-tiny", "moe-tiny", "mla-tiny", "gpt-oss-tiny"}) {
     INFO(name);
     const TempDir dir;
     const ModelConfig config = Small(name);

@@ -54,8 +54,44 @@ inline FolderTensor Turned(const FolderTensor& tensor) {
   return turned;
 }
 
+// gpt-oss' experts side by side: [expert, in, out], gate and up in turn.
+inline FolderTensors WithExpertsTogether(const ModelConfig& config, FolderTensors tensors) {
+  const int64_t count = config.experts.count;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const std::string experts = absl::StrCat("model.layers.", layer, ".mlp.experts.");
+    for (const std::string matrix : {"gate_proj", "up_proj", "down_proj"}) {
+      const bool is_down = matrix == "down_proj";
+      const int64_t in = is_down ? config.experts.ffn_size : config.hidden_size;
+      const int64_t out = is_down ? config.hidden_size : 2 * config.experts.ffn_size;
+      const std::string name = experts + (is_down ? "down_proj" : "gate_up_proj");
+      FolderTensor& together = tensors[name];
+      FolderTensor& biases = tensors[name + "_bias"];
+      together.shape = {count, in, out};
+      together.values.resize(count * in * out);
+      biases.shape = {count, out};
+      biases.values.resize(count * out);
+      for (int64_t expert = 0; expert < count; ++expert) {
+        const std::string own = absl::StrCat(experts, expert, ".", matrix);
+        const std::vector<float> weight = tensors.at(own + ".weight").values;
+        const std::vector<float> bias = tensors.at(own + ".bias").values;
+        for (size_t row = 0; row < bias.size(); ++row) {
+          const int64_t column = is_down ? row : 2 * row + (matrix == "up_proj" ? 1 : 0);
+          biases.values[expert * out + column] = bias[row];
+          for (int64_t i = 0; i < in; ++i) {
+            together.values[(expert * in + i) * out + column] = weight[row * in + i];
+          }
+        }
+        tensors.erase(own + ".weight");
+        tensors.erase(own + ".bias");
+      }
+    }
+  }
+  return tensors;
+}
+
 // As the family's files have them.
 inline FolderTensors AsFiles(const ModelConfig& config, FolderTensors tensors) {
+  if (config.family->keys.gate_up != nullptr) return WithExpertsTogether(config, tensors);
   if (!config.family->keys.turned_matrices) return tensors;
   for (auto& [name, tensor] : tensors) {
     if (tensor.is_matrix && tensor.shape.size() == 2) tensor = Turned(tensor);
