@@ -34,7 +34,7 @@ using worker::Weights;
 constexpr char kDescription[] =
     "Look at checkpoints of convene-train, and carry weights between them and Hugging Face's "
     "folders. A CHECKPOINT is a directory step_..., or that of a job, for its newest; where "
-    "weights alone are read it can also be a Hugging Face folder.";
+    "weights alone are read it can also be a Hugging Face folder, a GGUF file or a model of llm.c.";
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
@@ -124,10 +124,8 @@ std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
   return tokenizer.end_of_document();
 }
 
-absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
-  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
-  worker::HfExport wanted = {.output = flags.output};
-  if (flags.is_bfloat16) wanted.type = worker::DType::kBFloat16;
+absl::Status ExportFolder(const Weights& weights, worker::DType type, const ExportFlags& flags) {
+  worker::HfExport wanted = {.output = flags.output, .type = type};
   wanted.extras.positions = flags.positions;
   const std::string folder = flags.tokenizer.empty() ? weights.tokenizer : flags.tokenizer;
   if (!folder.empty()) {
@@ -143,11 +141,19 @@ absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
     wanted.extras.end_of_document = EndOfAnswer(**tokenizer).value_or(-1);
     CONVENE_ASSIGN_OR_RETURN(wanted.other_files, TokenizerFiles(folder));
   }
-  CONVENE_RETURN_IF_ERROR(worker::ExportHf(weights, wanted));
+  return worker::ExportHf(weights, wanted);
+}
+
+absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
+  const worker::DType type = flags.is_bfloat16 ? worker::DType::kBFloat16 : worker::DType::kFloat32;
+  CONVENE_RETURN_IF_ERROR(flags.format == ExportFormat::kHf ? ExportFolder(weights, type, flags)
+                          : flags.format == ExportFormat::kLlmc
+                              ? worker::ExportLlmc(weights, type, flags.output)
+                              : worker::ExportSafeTensors(weights, type, flags.output));
   Print(absl::StrCat(flags.output, ": ", weights.source->name(), "\n"));
   return 0;
 }
-
 absl::StatusOr<int> ImportCommand(const ImportFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.folder));
   CONVENE_RETURN_IF_ERROR(worker::ImportCheckpoint(weights, flags.output));
@@ -213,13 +219,15 @@ Program CheckpointProgram() {
                   ShowCommand),
        CommandRow("verify", "compare checkpoints with their checksums",
                   "Read checkpoints to their ends and compare every checksum.", VerifyCommand),
-       CommandRow("export", "write the weights as a Hugging Face folder",
+       CommandRow("export", "write the weights for other programs",
                   "Write the weights of a checkpoint as a folder that Hugging Face's "
-                  "transformers loads. It appears when all of it is written.",
+                  "transformers loads, or as one file (--format). It appears when all of it is "
+                  "written.",
                   ExportCommand),
        CommandRow("import", "make a checkpoint of a Hugging Face folder",
-                  "Make a checkpoint of the weights of a Hugging Face folder. It has no state "
-                  "of an optimizer: begin with it (convene-train --init-from).",
+                  "Make a checkpoint of the weights of a Hugging Face folder, a GGUF file or a "
+                  "model of llm.c. It has no state of an optimizer: begin with it (convene-train "
+                  "--init-from).",
                   ImportCommand),
        CommandRow("diff", "the largest differences of two checkpoints, by tensor",
                   "Compare the weights of two checkpoints or folders of one shape.", DiffCommand),

@@ -49,15 +49,27 @@ void AddFlags(FlagReader* reader, VerifyCheckpointFlags* flags) {
 void AddFlags(FlagReader* reader, ExportFlags* flags) {
   NeedWord(reader, "CHECKPOINT", &flags->checkpoint,
            "convene checkpoint export checkpoints --output model");
-  NeedOutput(reader, &flags->output, "the folder that is made");
-  reader->Choice<ExportFormat>("format", &flags->format, {{"hf", ExportFormat::kHf}},
-                               "what is made: hf, a folder for Hugging Face's transformers");
+  NeedOutput(reader, &flags->output, "the folder or file that is made");
+  reader->Choice<ExportFormat>("format", &flags->format,
+                               {{"hf", ExportFormat::kHf},
+                                {"safetensors", ExportFormat::kSafeTensors},
+                                {"llmc", ExportFormat::kLlmc}},
+                               "what is made: hf, a folder for Hugging Face's transformers "
+                               "(default); safetensors, its tensors alone in one file; llmc, a "
+                               "file of llm.c's, of GPT-2");
   reader->Option("tokenizer", &flags->tokenizer,
                  "a folder whose tokenizer and chat template are copied, or a GGUF file, of which "
                  "they are written",
                  {.value = "PATH"});
   reader->Choice<bool>("dtype", &flags->is_bfloat16, {{"float32", false}, {"bfloat16", true}},
                        "element type of the tensors (default float32)");
+  reader->Check([flags]() -> absl::Status {
+    if (flags->format == ExportFormat::kHf || (flags->tokenizer.empty() && flags->positions == 0)) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "--tokenizer and --positions are written by --format hf alone: leave them out");
+  });
   reader->Option(
       "positions", &flags->positions,
       "the longest sequence, for programs that read it (default: as far as scaled rotary "

@@ -56,6 +56,9 @@ class CheckpointCommandTest(ConveneTestCase):
         self.checkpoint("import", self.path("folder"), "--output", self.path("again"))
         same = self.checkpoint("diff", self.path("run"), self.path("again"))
         self.assertRegex(same, r"^0 of \d+ tensors differ")
+        self.checkpoint("export", self.path("folder"), "--output", self.path("alone"), "--format", "safetensors")
+        with open(self.path("alone"), "rb") as alone, open(self.path("folder/model.safetensors"), "rb") as whole:
+            self.assertEqual(alone.read(), whole.read())
         # Weights alone: a run begins with them, and none goes on from them.
         self.assertIn("finished: 3 steps", self.train("--init-from", self.path("again"), "--steps", 3))
         self.assertIn("finished: 3 steps", self.train("--init-from", self.path("folder"), "--steps", 3))
@@ -82,6 +85,8 @@ class CheckpointCommandTest(ConveneTestCase):
                 (["export", self.path("run"), "--output", self.path("folder")], 64, "is there already"),
                 (["export", self.path("run"), "--output", self.path("new"), "--tokenizer", self.path("text.txt")], 64, "--tokenizer"),
                 (["export", self.path("run"), "--output", "/proc/new"], None, "/proc/new"),
+                (["export", self.path("run"), "--output", self.path("new"), "--format", "llmc"], 64, "hold GPT-2 alone"),
+                (["export", self.path("run"), "--output", self.path("new"), "--format", "llmc", "--positions", 9], 64, "--format hf alone"),
                 (["import", self.path("cut"), "--output", self.path("new")], 64, "cut/model.safetensors"),
                 (["import", self.path("huge"), "--output", self.path("new")], 64, "huge/model.safetensors"),
                 (["import", self.path("text.txt"), "--output", self.path("new")], 64, "text.txt"),

@@ -1,5 +1,6 @@
 // libFuzzer on what comes with models: files of weights, their shapes, and requests to a served
 // model. The input's first byte chooses the reader of the rest.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/llmc_model.h"
 #include "worker_runtime/weights/safetensors.h"
 
 namespace convene::worker {
@@ -82,8 +84,23 @@ void UseRequest(absl::string_view body) {
   }
 }
 
+// The tensors of a model of llm.c lie side by side.
+void UseLlmc(absl::string_view bytes) {
+  LlmcHeader header = {};
+  std::memcpy(header.data(), bytes.data(), std::min(bytes.size(), sizeof(header)));
+  const auto shape = ReadLlmcHeader(header);
+  if (!shape.ok() || shape->config.layers > 8) return;
+  int64_t elements = 0;
+  int64_t end = 0;
+  for (const LlmcPlace& place : LlmcPlaces(*shape, &elements)) {
+    CONVENE_CHECK(place.begin >= end);
+    end = place.begin + place.tensor.shape[0] * place.tensor.shape[1];
+  }
+  CONVENE_CHECK(end == elements);
+}
+
 using Reader = void (*)(absl::string_view);
-constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf, UseRequest};
+constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf, UseRequest, UseLlmc};
 
 }  // namespace
 }  // namespace convene::worker

@@ -1,8 +1,5 @@
 #include "worker_runtime/weights/hf_folder.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -20,9 +17,9 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/mesh/mesh.h"
-#include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/mapped_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/safetensors.h"
 #include "worker_runtime/weights/tensor_elements.h"
@@ -36,60 +33,6 @@ struct TensorPlace {
   const char* data = nullptr;
 };
 using Places = absl::flat_hash_map<std::string, TensorPlace>;
-
-// One of the model's tensors, and where its elements lie.
-struct HeldTensor {
-  std::array<int64_t, 2> shape;
-  StoredMatrix matrix;
-};
-
-// Pages of a file that were read would count as this process's memory.
-void Release(absl::string_view mapped) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const size_t before = reinterpret_cast<uintptr_t>(mapped.data()) % page;
-  madvise(const_cast<char*>(mapped.data()) - before, before + mapped.size(), MADV_DONTNEED);
-}
-
-class FolderSource final : public StateSource {
- public:
-  FolderSource(std::string path, const ModelConfig& config, std::vector<MappedFile> files,
-               absl::flat_hash_map<std::string, HeldTensor> tensors)
-      : path_(std::move(path)),
-        info_({.model = ShapeText(config)}),
-        files_(std::move(files)),
-        tensors_(std::move(tensors)) {}
-
-  const std::string& name() const override { return path_; }
-  const CheckpointInfo& info() const override { return info_; }
-  absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
-
- private:
-  const std::string path_;
-  const CheckpointInfo info_;
-  const std::vector<MappedFile> files_;
-  const absl::flat_hash_map<std::string, HeldTensor> tensors_;
-};
-
-absl::Status FolderSource::Read(const std::vector<PieceToRead>& pieces) const {
-  for (const PieceToRead& item : pieces) {
-    const TensorPiece& piece = item.piece;
-    if (piece.flat_count == 0) continue;
-    CONVENE_RETURN_IF_ERROR(ValidatePiece(piece, item.data));
-    const auto held = tensors_.find(piece.name);
-    if (held == tensors_.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path_, " has no tensor '", piece.name, "'"));
-    }
-    const std::array<int64_t, 2>& shape = held->second.shape;
-    if (piece.global_shape != std::vector<int64_t>(shape.begin(), shape.end())) {
-      return absl::FailedPreconditionError(absl::StrCat(path_, ": tensor '", piece.name, "' is ",
-                                                        absl::StrJoin(shape, " x "), ", not ",
-                                                        absl::StrJoin(piece.global_shape, " x ")));
-    }
-    Release(CopyElements(held->second.matrix, piece.local_box, piece.flat_begin, item.data));
-  }
-  return absl::OkStatus();
-}
 
 // The files with tensors, by their names. One alone needs no index.
 absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
@@ -213,12 +156,11 @@ absl::Status CheckTiedHead(const TensorPlace& head, const TensorPlace& table) {
       "\", and config.json ties the two (tie_word_embeddings): say false there, or take it out"));
 }
 
-absl::StatusOr<absl::flat_hash_map<std::string, HeldTensor>> FitAll(const std::string& path,
-                                                                    const ModelConfig& config,
-                                                                    Places places) {
+absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& config,
+                                   Places places) {
   const Family& family = *config.family;
   const std::string base = BasePrefix(family);
-  absl::flat_hash_map<std::string, HeldTensor> held;
+  HeldTensors held;
   std::set<std::string> used;
   const auto find = [&](const std::string& name) {
     const auto place = places.find(name);
@@ -296,10 +238,9 @@ absl::StatusOr<Weights> OpenHfFolder(const std::string& path) {
   Places places;
   for (const MappedFile& file : files) CONVENE_RETURN_IF_ERROR(AddTensors(file, &places));
   CONVENE_ASSIGN_OR_RETURN(auto tensors, FitAll(path, config, std::move(places)));
-  return Weights{
-      .config = config,
-      .source = std::make_unique<FolderSource>(path, config, std::move(files), std::move(tensors)),
-      .tokenizer = HasTokenizer(present) ? path : ""};
+  return Weights{.config = config,
+                 .source = MapWeights(path, config, std::move(files), std::move(tensors)),
+                 .tokenizer = HasTokenizer(present) ? path : ""};
 }
 
 }  // namespace convene::worker

@@ -14,6 +14,7 @@
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/gguf_weights.h"
 #include "worker_runtime/weights/hf_folder.h"
+#include "worker_runtime/weights/llmc_model.h"
 
 namespace convene::worker {
 namespace {
@@ -60,9 +61,10 @@ absl::StatusOr<Weights> OpenCheckpointWeights(const std::string& path) {
 
 absl::StatusOr<Weights> OpenWeights(const std::string& path) {
   if (IsGgufFile(path)) return OpenGgufWeights(path);
+  if (IsLlmcModel(path)) return OpenLlmcModel(path);
   if (!IsDirectory(path)) {
     return absl::NotFoundError(
-        absl::StrCat("weights ", path, ": it is no directory and no GGUF file"));
+        absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
   }
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);
   return OpenCheckpointWeights(path);

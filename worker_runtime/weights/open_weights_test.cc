@@ -52,7 +52,7 @@ TEST_CASE("a job's newest checkpoint gives its weights, and its shape") {
 TEST_CASE("what has no weights is refused, and said") {
   const TempDir dir;
   CHECK_STATUS(OpenWeights(absl::StrCat(dir.path(), "/none")), absl::StatusCode::kNotFound,
-               "it is no directory and no GGUF file");
+               "it is no directory, no GGUF file and no model of llm.c");
   CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kNotFound,
                "has no weights; give a folder with config.json");
   WriteCheckpoint(dir.path(), 1, "another program's text");

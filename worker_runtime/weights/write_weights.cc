@@ -37,8 +37,8 @@ absl::Status RefuseExisting(const std::string& path) {
 struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;
-  // The model's tensors in it, from its begin to its end. Those of one slab have their file rows in
-  // turn, and as many each.
+  // The model's tensors in it, from its begin to its end. The tensors of one slab have their file
+  // rows in turn, and as many each.
   std::vector<std::vector<ModelTensor>> slabs;
 
   int64_t elements() const {
@@ -181,15 +181,30 @@ absl::Status FillFolder(const Weights& weights, const HfExport& wanted, const st
 absl::Status ExportHf(const Weights& weights, HfExport wanted) {
   wanted.extras.type = wanted.type == DType::kFloat32 ? "float32" : "bfloat16";
   CONVENE_ASSIGN_OR_RETURN(const std::string config, WriteHfConfig(weights.config, wanted.extras));
-  CONVENE_RETURN_IF_ERROR(RefuseExisting(wanted.output));
-  const std::string folder = absl::StrCat(wanted.output, ".tmp.", getpid());
-  CONVENE_RETURN_IF_ERROR(RemoveTree(folder));
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
-  absl::Cleanup remove = [&] { RemoveTree(folder).IgnoreError(); };
-  CONVENE_RETURN_IF_ERROR(FillFolder(weights, wanted, config, folder));
-  CONVENE_RETURN_IF_ERROR(RenameFile(folder, wanted.output));
+  return MakeWhole(wanted.output, [&](const std::string& folder) -> absl::Status {
+    CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
+    return FillFolder(weights, wanted, config, folder);
+  });
+}
+
+absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output) {
+  return MakeWhole(output, [&](const std::string& path) {
+    const std::vector<FileTensor> tensors = FileTensorsOf(ModelTensors(weights.config));
+    return type == DType::kFloat32 ? WriteFile<float>(*weights.source, tensors, path)
+                                   : WriteFile<BFloat16>(*weights.source, tensors, path);
+  });
+}
+
+absl::Status MakeWhole(const std::string& output,
+                       absl::FunctionRef<absl::Status(const std::string& path)> make) {
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
+  const std::string unfinished = absl::StrCat(output, ".tmp.", getpid());
+  CONVENE_RETURN_IF_ERROR(RemoveTree(unfinished));
+  absl::Cleanup remove = [&] { RemoveTree(unfinished).IgnoreError(); };
+  CONVENE_RETURN_IF_ERROR(make(unfinished));
+  CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, output));
   std::move(remove).Cancel();
-  return SyncDirectory(ParentDirectory(wanted.output));
+  return SyncDirectory(ParentDirectory(output));
 }
 
 absl::Status ImportCheckpoint(const Weights& weights, const std::string& output) {

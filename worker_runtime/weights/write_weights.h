@@ -1,7 +1,7 @@
-// Writes weights for other programs, and for ours. Both stream: memory is some hundred MiB,
+// Writes weights for other programs, and for ours. All stream: memory is some hundred MiB,
 // whatever the model's size. The output appears under its name when all of it is on the disk.
 //
-// Errors of both: those of weights.source, and of tools/base/files.h; AlreadyExists: the output is
+// Errors of all: those of weights.source, and of tools/base/files.h; AlreadyExists: the output is
 // there already.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/weights/hf_config.h"
@@ -32,6 +33,18 @@ struct HfExport {
 // A folder that transformers loads: config.json, and model.safetensors or several files with their
 // index. Unimplemented: WriteHfConfig's.
 absl::Status ExportHf(const Weights& weights, HfExport wanted);
+
+// The tensors of ExportHf's folder alone, in one file of safetensors.
+absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output);
+
+// A file of llm.c (llmc_model.h), whose rows that fill up the table are zero. InvalidArgument: the
+// model is no GPT-2 of llm.c's kind.
+absl::Status ExportLlmc(const Weights& weights, DType type, const std::string& output);
+
+// Calls `make` with a path beside `output`, and gives the file or folder that it makes there the
+// output's name; removes it where `make` fails, whose error it returns.
+absl::Status MakeWhole(const std::string& output,
+                       absl::FunctionRef<absl::Status(const std::string& path)> make);
 
 // A checkpoint of step 0 in directory `output`, of weights alone in fp32: to begin with, to look
 // at, not to resume from.
