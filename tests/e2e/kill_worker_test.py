@@ -56,6 +56,11 @@ class KillWorkerTest(ConveneTestCase):
         killed = self.check_same_curve_after_kill(nproc=2, held_step=20)
         self.assertEqual([m["step"] for m in killed if m["epoch"] > 1][0], 16)
 
+    def test_a_run_from_given_weights_begins_with_them_again_before_its_first_checkpoint(self):
+        self.run_job("given", nproc=1, steps=5)
+        killed = self.check_same_curve_after_kill(nproc=2, init_from=self.path("given"), checkpoint_every=100)
+        self.assertEqual([m["step"] for m in killed if m["epoch"] > 1][0], 1)
+
     def test_a_checkpoint_goes_on_under_another_layout(self):
         whole, _ = self.run_job("whole", nproc=1, steps=20)
         self.run_job("first", nproc=4, steps=10, tp_size=2, dp_size=2)
