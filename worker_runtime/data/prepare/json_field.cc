@@ -2,6 +2,7 @@
 
 #include <rapidjson/reader.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/check.h"
@@ -95,7 +96,15 @@ absl::StatusOr<absl::string_view> JsonField::Find(absl::string_view line) {
   CONVENE_RETURN_IF_ERROR(
       ReadJson(line, &buffer_, &handler, absl::StrCat("nested deeper than ", kMostJsonDepth)));
   if (!handler.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  if (!handler.found()) return absl::InvalidArgumentError(absl::StrCat("no field '", path_, "'"));
+  if (!handler.found()) {
+    const bool is_conversation =
+        absl::StrContains(line, "\"messages\"") || absl::StrContains(line, "\"conversations\"");
+    return absl::InvalidArgumentError(
+        absl::StrCat("no field '", path_, "'",
+                     is_conversation ? ", but a conversation: give its template with "
+                                       "--chat-template PATH (a model's folder has one)"
+                                     : ""));
+  }
   if (!handler.is_text()) {
     return absl::InvalidArgumentError(absl::StrCat("the field '", path_, "' is not a text"));
   }

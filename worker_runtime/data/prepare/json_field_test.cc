@@ -57,6 +57,7 @@ TEST_CASE("each kind of broken line has its reason") {
   CheckBroken("[1, 2]", "not a JSON object");
   CheckBroken("\"text\"", "not a JSON object");
   CheckBroken(R"({"TEXT": "a"})", "no field 'text'");
+  CheckBroken(R"({"messages": []})", "give its template with --chat-template PATH");
   for (const std::string value : {"1", "null", "true", "{}", "[\"a\"]", "1.5e3"}) {
     CheckBroken("{\"text\": " + value + "}", "the field 'text' is not a text");
   }
