@@ -5,6 +5,7 @@
 
 #include "launcher/checkpoint/checkpoint_command.h"
 #include "launcher/data/data_command.h"
+#include "launcher/doctor/doctor_command.h"
 #include "launcher/generate_command.h"
 #include "launcher/launch/launch_command.h"
 #include "launcher/launch/launched_command.h"
@@ -97,7 +98,7 @@ Program ProgramCalled(const std::string& name) {
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
           {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
-           CheckpointRow(), GenerateRow(), EvaluateRow(), LaunchedRow()}};
+           CheckpointRow(), GenerateRow(), EvaluateRow(), DoctorRow(), LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

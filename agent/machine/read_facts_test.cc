@@ -1,0 +1,160 @@
+#include "agent/machine/read_facts.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+
+namespace convene::agent {
+namespace {
+
+using ::convene::testing::TempDir;
+
+constexpr char kFakeNvml[] = "agent/machine/libfake_nvml.so";
+
+class FakeRoot {
+ public:
+  void Write(const std::string& path, const std::string& content) {
+    const std::string full = root() + path;
+    REQUIRE_OK(MakeDirectories(ParentDirectory(full)));
+    REQUIRE_OK(WriteFileAtomic(full, content));
+  }
+  std::string root() const { return dir_.path(); }
+
+ private:
+  const TempDir dir_;
+};
+
+TEST_CASE("interfaces: what /sys/class/net says, and no file beside them") {
+  FakeRoot machine;
+  for (const std::string file :
+       {"operstate up", "mtu 9000", "speed 100000", "device/numa_node 1"}) {
+    const size_t space = file.find(' ');
+    machine.Write("/sys/class/net/eth7/" + file.substr(0, space), file.substr(space + 1) + "\n");
+  }
+  machine.Write("/sys/class/net/veth1/operstate", "down\n");
+  machine.Write("/sys/class/net/veth1/speed", "-1\n");
+  machine.Write("/sys/class/net/bonding_masters", "\n");
+  const std::vector<Interface> interfaces = ReadInterfaces(machine.root());
+  REQUIRE(interfaces.size() == 2);
+  CHECK(interfaces[0].name == "eth7");
+  CHECK(interfaces[0].is_up);
+  CHECK_FALSE(interfaces[0].is_virtual);
+  CHECK(interfaces[0].mtu == 9000);
+  CHECK(interfaces[0].megabits == 100000);
+  CHECK(interfaces[0].numa_node == 1);
+  CHECK_FALSE(interfaces[1].is_up);
+  CHECK(interfaces[1].is_virtual);
+  CHECK(interfaces[1].megabits == 0);
+}
+
+TEST_CASE("RDMA ports, and those of their addresses that are set") {
+  FakeRoot machine;
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1";
+  machine.Write(port + "/state", "4: ACTIVE\n");
+  machine.Write(port + "/rate", "400 Gb/sec (4X NDR)\n");
+  machine.Write(port + "/link_layer", "Ethernet\n");
+  machine.Write("/sys/class/infiniband/mlx5_0/device/numa_node", "0\n");
+  machine.Write(port + "/gids/0", "fe80:0000:0000:0000:0a00:27ff:fe00:0001\n");
+  machine.Write(port + "/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+  machine.Write(port + "/gids/2", "0000:0000:0000:0000:0000:ffff:0a00:0007\n");
+  machine.Write(port + "/gid_attrs/types/0", "IB/RoCE v1\n");
+  machine.Write(port + "/gid_attrs/types/2", "RoCE v2\n");
+  machine.Write(port + "/gid_attrs/ndevs/2", "eth7\n");
+  const std::vector<RdmaPort> ports = ReadRdmaPorts(machine.root());
+  REQUIRE(ports.size() == 1);
+  CHECK(ports[0].device == "mlx5_0");
+  CHECK(ports[0].state == "ACTIVE");
+  CHECK(ports[0].rate == "400 Gb/sec (4X NDR)");
+  CHECK(ports[0].is_ethernet);
+  CHECK(ports[0].numa_node == 0);
+  REQUIRE(ports[0].gids.size() == 2);
+  CHECK_FALSE(ports[0].gids[0].is_ipv4);
+  CHECK(ports[0].gids[1].index == 2);
+  CHECK(ports[0].gids[1].type == "RoCE v2");
+  CHECK(ports[0].gids[1].is_ipv4);
+  CHECK(ports[0].gids[1].interface == "eth7");
+}
+
+TEST_CASE("GPUs as NVML has them") {
+  FakeRoot machine;
+  CHECK(ReadGpuDriver(machine.root(), kFakeNvml).gpus.empty());
+  CHECK(ReadGpuDriver(machine.root(), kFakeNvml).error.empty());
+  for (const std::string name : {"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"}) {
+    machine.Write("/dev/" + name, "");
+  }
+  machine.Write("/sys/bus/pci/devices/0000:d8:00.0/numa_node", "1\n");
+  const GpuDriver driver = ReadGpuDriver(machine.root(), kFakeNvml);
+  CHECK(driver.device_files == 2);
+  CHECK(driver.error.empty());
+  CHECK(driver.version == "580.65.06");
+  CHECK(driver.cuda == "13.0");
+  REQUIRE(driver.gpus.size() == 2);
+  const Gpu& good = driver.gpus[0];
+  CHECK(good.name == "NVIDIA H100 80GB HBM3");
+  CHECK(good.uuid == "GPU-a");
+  CHECK(good.pci_address == "0000:3b:00.0");
+  CHECK(good.memory_bytes == int64_t{80} << 30);
+  CHECK(good.used_bytes == 0);
+  CHECK(good.uncorrected_errors == 0);
+  CHECK_FALSE(good.is_slowed);
+  CHECK_FALSE(good.needs_reset);
+  CHECK(good.links_up == 18);
+  CHECK(good.links_down == 0);
+  CHECK(good.numa_node == -1);
+  CHECK(good.cluster_uuid == "abababababababababababababababab");
+  const Gpu& bad = driver.gpus[1];
+  CHECK(bad.used_bytes == int64_t{60} << 30);
+  CHECK(bad.uncorrected_errors == 4);
+  CHECK(bad.is_slowed);
+  CHECK(bad.needs_reset);
+  CHECK_FALSE(bad.remapping_failed);
+  CHECK(bad.is_persistent);
+  CHECK(bad.links_up == 17);
+  CHECK(bad.links_down == 1);
+  CHECK(bad.numa_node == 1);
+}
+
+TEST_CASE("a driver that does not answer is told, with its words") {
+  FakeRoot machine;
+  machine.Write("/dev/nvidia0", "");
+  CHECK(ReadGpuDriver(machine.root(), "libnone.so").error ==
+        "the driver's library libnone.so cannot be loaded");
+  setenv("FAKE_NVML", "broken", 1);
+  CHECK(ReadGpuDriver(machine.root(), kFakeNvml).error ==
+        "the driver does not answer: Driver/library version mismatch");
+  setenv("FAKE_NVML", "dies", 1);
+  CHECK(ReadGpuDriver(machine.root(), kFakeNvml).error ==
+        "the driver's library ended the program that asked it");
+  unsetenv("FAKE_NVML");
+}
+
+TEST_CASE("a folder is tried by a file, which does not stay") {
+  const TempDir dir;
+  const Folder folder = TryFolder(dir.path());
+  CHECK(folder.error.empty());
+  CHECK(folder.total_bytes > 0);
+  CHECK(ListDirectory(dir.path()).value().empty());
+  CHECK(TryFolder(dir.File("none")).error.find("none") != std::string::npos);
+  const ScopedFileFault fault(
+      [](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
+  CHECK(TryFolder(dir.path()).error.find("No space left") != std::string::npos);
+}
+
+TEST_CASE("this machine's own facts") {
+  const MachineFacts facts = ReadFacts({.environment = {{"NCCL_DEBUG", "INFO"}}});
+  CHECK_FALSE(facts.host.empty());
+  CHECK(facts.cpus >= 1);
+  CHECK(facts.memory_bytes > facts.available_bytes);
+  CHECK(facts.available_bytes > 0);
+  CHECK(facts.folders.size() == 1);
+  CHECK_FALSE(facts.interfaces.empty());
+  CHECK(facts.environment.at("NCCL_DEBUG") == "INFO");
+}
+
+}  // namespace
+}  // namespace convene::agent
