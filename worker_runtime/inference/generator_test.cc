@@ -191,5 +191,92 @@ TEST_CASE("Weights that are no numbers are an error") {
                absl::StatusCode::kInternal, "logits are not numbers");
 }
 
+struct Scored {
+  Texts tokens;
+  std::vector<std::vector<double>> log_probabilities;
+};
+
+absl::StatusOr<Scored> ScoredBy(const Texts& prompts, bool scores_prompts, int max_new_tokens,
+                                testing::Place& place) {
+  CONVENE_ASSIGN_OR_RETURN(
+      const auto model,
+      LanguageModel::Make(
+          {.config = Small(), .sequences = 2, .context = 90, .prompt_tokens = 6, .scores = true},
+          testing::InitialWeights(Small()), place.communicators, *place.device));
+  Scored scored = {Texts(prompts.size()), std::vector<std::vector<double>>(prompts.size())};
+  const auto hear = [&](int prompt, const TokenScore& score) {
+    if (score.top.size() != 2 || score.top[0].second < score.top[1].second) return;
+    scored.tokens[prompt].push_back(score.token);
+    scored.log_probabilities[prompt].push_back(score.log_probability);
+  };
+  CONVENE_RETURN_IF_ERROR(Generate(
+      *model, prompts,
+      {.sampling = {.temperature = 0.7, .repetition_penalty = 1.5},
+       .max_new_tokens = max_new_tokens,
+       .top_scores = 2,
+       .scores_prompts = scores_prompts},
+      [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }, hear));
+  return scored;
+}
+
+TEST_CASE("Scores are those of a model that reads each beginning anew") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  testing::Place& place = (**places)[0];
+  Texts prompts = Prompts(4);
+  for (int t = 0; t < 70; ++t) prompts[3].push_back((11 * t + 2) % 32);  // several passes
+  const auto scored = ScoredBy(prompts, /*scores_prompts=*/true, 3, place);
+  REQUIRE_OK(scored.status());
+  const auto model =
+      LanguageModel::Make({.config = Small(), .context = 90}, testing::InitialWeights(Small()),
+                          place.communicators, *place.device);
+  REQUIRE_OK(model.status());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(scored->tokens[i].size() == prompts[i].size() - 1 + 3);
+    std::vector<int32_t> begun = {prompts[i][0]};
+    for (size_t t = 0; t < scored->tokens[i].size(); ++t) {
+      const int32_t token = scored->tokens[i][t];
+      if (t + 1 < prompts[i].size()) CHECK(token == prompts[i][t + 1]);
+      const auto logits = (*model)->Prefill(0, 0, begun);
+      REQUIRE_OK(logits.status());
+      CHECK(scored->log_probabilities[i][t] ==
+            Approx(ScoreOf(*logits, token, 0).log_probability).margin(1e-5));
+      begun.push_back(token);
+    }
+  }
+  const auto prompts_alone = ScoredBy(prompts, /*scores_prompts=*/true, 0, place);
+  REQUIRE_OK(prompts_alone.status());
+  CHECK(prompts_alone->tokens[3].size() == prompts[3].size() - 1);
+  const auto answers_alone = ScoredBy(prompts, /*scores_prompts=*/false, 3, place);
+  REQUIRE_OK(answers_alone.status());
+  CHECK(answers_alone->tokens[3].size() == 3);
+}
+
+TEST_CASE("Two tensor-parallel ranks have the scores of one") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  auto one = testing::Places::Make({});
+  REQUIRE_OK(one.status());
+  const auto expected = ScoredBy(Prompts(3), true, 2, (**one)[0]);
+  REQUIRE_OK(expected.status());
+  auto places = testing::Places::Make({.tp = 2});
+  REQUIRE_OK(places.status());
+  Scored scored[2];
+  const auto statuses = (*places)->OnEveryRank([&](int rank) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(scored[rank], ScoredBy(Prompts(3), true, 2, (**places)[rank]));
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) REQUIRE_OK(status);
+  for (const Scored& each : scored) {
+    CHECK(each.tokens == expected->tokens);
+    for (size_t i = 0; i < each.tokens.size(); ++i) {
+      for (size_t t = 0; t < each.log_probabilities[i].size(); ++t) {
+        CHECK(each.log_probabilities[i][t] ==
+              Approx(expected->log_probabilities[i][t]).margin(1e-5));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace convene::worker
