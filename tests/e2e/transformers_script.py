@@ -4,6 +4,7 @@
 usage: transformers_script.py make FOLDER        writes a folder for each family, FOLDER/FAMILY, in float32
        transformers_script.py compare A B ...    of each pair a line of JSON: both load without a word; how far their logits are apart, and
                                                  whether their tensors are the same
+       transformers_script.py choices FOLDER FILE    writes questions with endings, and tells how many the model answers right
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import io
 import json
 import logging
 import os
+import struct
 import sys
 import warnings
 
@@ -87,5 +89,43 @@ def compare(*paths):
         print(json.dumps({'logits': (logits[0] - logits[1]).abs().max().item(), 'same': same}))
 
 
+def questions():
+    """60 questions of random tokens with endings of unlike lengths."""
+    numbers = torch.Generator().manual_seed(9)
+
+    def draw(least, most):
+        return int(torch.randint(least, most, (1,), generator=numbers))
+    return [([draw(0, 256) for _ in range(draw(1, 9))], [[draw(0, 256) for _ in range(draw(1, 5))] for _ in range(4)], draw(0, 4)) for _ in range(60)]
+
+
+def write_choices(path):
+    """llm.c's file of them (dev/data/data_common.py, write_evalfile)."""
+    numbers = []
+    for index, (context, endings, right) in enumerate(questions()):
+        body = [index, right, len(endings), len(context), *context]
+        for ending in endings:
+            body += [len(ending), *ending]
+        numbers += [65535, 2 * (len(body) + 2), *body]
+    with open(path, 'wb') as file:
+        file.write(struct.pack('<256i', 20240522, 1, 60, 100, *[0] * 252) + struct.pack(f'<{len(numbers)}H', *numbers))
+
+
+def choices(folder, path):
+    """Writes the file, and says how many of its questions the model answers right: by the loss of an ending, and by its mean."""
+    write_choices(path)
+    model, right_by_sum, right_by_mean = load(folder), 0, 0
+    for context, endings, right in questions():
+        losses = []
+        for ending in endings:
+            tokens = torch.tensor([context + ending])
+            with torch.no_grad():
+                rows = model(tokens, use_cache=False).logits[0, len(context) - 1:-1].log_softmax(-1)
+            losses.append(-rows[range(len(ending)), ending].sum().item())
+        means = [loss / len(ending) for loss, ending in zip(losses, endings)]
+        right_by_sum += losses.index(min(losses)) == right
+        right_by_mean += means.index(min(means)) == right
+    print(json.dumps({'acc': right_by_sum / 60, 'acc_norm': right_by_mean / 60}))
+
+
 if __name__ == '__main__':
-    {'make': make, 'compare': compare}[sys.argv[1]](*sys.argv[2:])
+    {'make': make, 'compare': compare, 'choices': choices}[sys.argv[1]](*sys.argv[2:])

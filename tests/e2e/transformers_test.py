@@ -6,6 +6,7 @@ CONVENE_TRANSFORMERS names folders with other versions to test (pip install --ta
 import glob
 import json
 import os
+import re
 import unittest
 
 from tests.support import torch_environment
@@ -87,6 +88,17 @@ class TransformersTest(TorchTestCase):
             for flags in (["--tp-size", 2], ["--pp-size", 2], ["--zero-stage", 3]):
                 both = self.train(folder, f"{family}{flags[0]}", *flags, ranks=2)
                 self.assertLess(abs(alone[0] - both[0]), 1e-5)
+
+    def test_as_many_questions_are_answered_right_as_by_pytorch(self):
+        base = self.path("asked")
+        self.script_says(libraries()[0], "make", base)
+        for family in ("llama", "gpt_oss"):
+            folder = os.path.join(base, family)
+            wanted = json.loads(self.script_says(libraries()[0], "choices", folder, self.path("choices.bin")).splitlines()[-1])
+            said = self.run_to_end(CONVENE, "evaluate", "--model", folder, "--device", "cpu", "--choices", self.path("choices.bin"),
+                                   PATH=f"{os.path.dirname(find_program(TRAIN))}:{os.environ['PATH']}")
+            found = re.search(r"60 questions, right (\S+) by the loss of an ending \(acc\), (\S+) by", said)
+            self.assertEqual([float(number) for number in found.groups()], [round(wanted["acc"], 4), round(wanted["acc_norm"], 4)])
 
 
 if __name__ == "__main__":
