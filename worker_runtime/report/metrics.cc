@@ -88,6 +88,25 @@ class LineWriter {
   std::string line_;
 };
 
+class NumberVisitor {
+ public:
+  explicit NumberVisitor(absl::FunctionRef<void(const char*, double)> hear) : hear_(hear) {}
+
+  template <typename T>
+  void operator()(const char* key, const T& value) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      if (absl::string_view(key) != "step") hear_(key, static_cast<double>(value));
+    }
+  }
+  template <typename T>
+  void operator()(const char* key, const std::optional<T>& value) {
+    if (value.has_value()) (*this)(key, *value);
+  }
+
+ private:
+  const absl::FunctionRef<void(const char*, double)> hear_;
+};
+
 // Takes "key":value pairs off the front of a line in the order they were written.
 class LineReader {
  public:
@@ -195,6 +214,12 @@ absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
 }
 
 }  // namespace
+
+void ForEachNumber(const MetricsRecord& record,
+                   absl::FunctionRef<void(const char* key, double value)> hear) {
+  NumberVisitor visitor(hear);
+  std::visit([&](const auto& metrics) { Visit(metrics, visitor); }, record);
+}
 
 std::string MetricsLine(const MetricsRecord& record) {
   LineWriter writer;

@@ -18,6 +18,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -77,6 +78,10 @@ std::string MetricsLine(const MetricsRecord& record);
 
 // A line without its newline. InvalidArgument when it is not exactly one of these objects.
 absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line);
+
+// Calls `hear` for each member that is a number, in the line's order, but for the step.
+void ForEachNumber(const MetricsRecord& record,
+                   absl::FunctionRef<void(const char* key, double value)> hear);
 
 // The open file of the one rank that writes it. Not thread-safe.
 class MetricsFile {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,12 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& o
   const absl::Status opened = reporter->OpenMetrics();
   if (!absl::IsResourceExhausted(opened)) CONVENE_RETURN_IF_ERROR(opened);
   CONVENE_RETURN_IF_ERROR(reporter->RecordMetrics(opened));
+  if (!options.tensorboard_dir.empty()) {
+    absl::StatusOr<EventFile> events =
+        EventFile::Create(options.tensorboard_dir, first_step, WallNow());
+    if (!events.ok()) return Annotate(events.status(), "tensorboard_dir");
+    reporter->events_ = *std::move(events);
+  }
   return reporter;
 }
 
@@ -57,10 +64,23 @@ absl::Status Reporter::OpenMetrics() {
 
 template <typename Metrics>
 absl::Status Reporter::WriteMetrics(const Metrics& metrics) {
+  WriteEvents(metrics);
   if (options_.metrics_file.empty()) return absl::OkStatus();
   absl::Status written = OpenMetrics();
   if (written.ok()) written = metrics_->Append(metrics);
   return RecordMetrics(written);
+}
+
+void Reporter::WriteEvents(const MetricsRecord& record) {
+  if (!events_.has_value()) return;
+  const absl::Status written = events_->Append(record, WallNow());
+  const bool lost_before = std::exchange(loses_events_, !written.ok());
+  if (loses_events_ && !lost_before) {
+    Say(absl::StrCat("TensorBoard's events are lost, and the training goes on without: ",
+                     written.message()));
+  } else if (lost_before && !loses_events_) {
+    Say("TensorBoard's events are written again");
+  }
 }
 
 absl::Status Reporter::RecordMetrics(const absl::Status& written) {

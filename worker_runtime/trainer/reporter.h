@@ -17,6 +17,7 @@
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
+#include "worker_runtime/report/event_file.h"
 #include "worker_runtime/report/metrics.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/trainer/engine.h"
@@ -26,7 +27,8 @@ namespace convene::worker {
 // Not thread-safe.
 class Reporter final : public SaveListener {
  public:
-  // Opens the metrics file. `options` is borrowed. Errors: MetricsFile::Open's; but a full disk is
+  // Opens the metrics file, and one of TensorBoard's events. `options` is borrowed. Errors:
+  // EventFile::Create's and MetricsFile::Open's; but for a full disk of the metrics: that is
   // only reported, and opening, which reads the whole file, is tried again after 1, 2, 4, 8, ...
   // lost lines.
   static absl::StatusOr<std::unique_ptr<Reporter>> Create(const TrainOptions& options,
@@ -67,6 +69,8 @@ class Reporter final : public SaveListener {
   int64_t TokensAfter(int64_t step) const;
   int64_t TokensOf(int64_t step) const;
   absl::Status OpenMetrics();
+  // Writes TensorBoard's events; the first of several that are lost is reported.
+  void WriteEvents(const MetricsRecord& record);
   template <typename Metrics>
   absl::Status WriteMetrics(const Metrics& metrics);
   // Reports changes; returns the error that ends the training.
@@ -81,6 +85,8 @@ class Reporter final : public SaveListener {
   std::optional<MetricsFile> metrics_;
   absl::Status opened_;  // how the last attempt to open it went
   FailuresInARow lost_lines_;
+  std::optional<EventFile> events_;
+  bool loses_events_ = false;
   ProgressPrinter printer_;
   StepRate rate_;
   std::optional<double> last_loss_;  // that is a number
