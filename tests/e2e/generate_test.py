@@ -82,28 +82,6 @@ class GenerateTest(ConveneTestCase):
         except urllib.error.HTTPError as error:
             return f"{error.code} {error.read().decode()}"
 
-    def check_scores(self, address):
-        with open(self.path("text.txt"), encoding="utf-8") as file:
-            text = "é" + file.read()[:60]
-        with open(self.path("scored.txt"), "w", encoding="utf-8") as file:
-            file.write(text)
-        answer = json.loads(self.ask(address, "/v1/completions", prompt=text, max_tokens=0, echo=True, logprobs=2))
-        choice, scores = answer["choices"][0], answer["choices"][0]["logprobs"]
-        self.assertEqual((choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]), (text, "length", 0))
-        self.assertEqual(scores["text_offset"][:4], [0, 0, 1, 2])  # two bytes are one character
-        self.assertEqual((scores["token_logprobs"][0], scores["top_logprobs"][0]), (None, None))
-        measured = float(re.search(r"loss (\S+) nats", self.evaluate("--tokenizer", "byte", "--data", self.path("scored.txt"))).group(1))
-        found = scores["token_logprobs"][1:]
-        self.assertEqual(len(found), len(text.encode()) - 1)
-        self.assertAlmostEqual(-sum(found) / len(found), measured, delta=1e-5)
-        for token, score, top in list(zip(scores["tokens"], scores["token_logprobs"], scores["top_logprobs"]))[3:]:
-            self.assertLessEqual(score, max(top.values()))
-            self.assertEqual(token in top and top[token], token in top and score)
-        both = json.loads(self.ask(address, "/v1/completions", prompt=["a", "bcd"], max_tokens=3, temperature=0, logprobs=0))["choices"]
-        for choice in both:
-            self.assertEqual(len(choice["logprobs"]["tokens"]), 3)
-            self.assertTrue(all(score <= 0 for score in choice["logprobs"]["token_logprobs"]))
-
     def test_a_server_answers_as_the_command_does_until_a_signal(self):
         environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
         server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, **environment)
@@ -116,7 +94,6 @@ class GenerateTest(ConveneTestCase):
         self.assertEqual(events[-2:], ["data: [DONE]", ""])
         pieces = [json.loads(event[len("data: "):])["choices"][0]["text"] for event in events[:-2]]
         self.assertEqual("".join(pieces), text["choices"][0]["text"])
-        self.check_scores(address)
         for path, request, words in (
                 ("/v1/completions", {"prompt": [1, 256]}, "400 .*the id 256, and the model has 256 tokens"),
                 ("/v1/completions", {"prompt": ""}, "400 .*has no token"),

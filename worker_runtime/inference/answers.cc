@@ -7,23 +7,20 @@ namespace convene::worker {
 
 absl::Status Answer(LanguageModel& model, const Tokenizer& tokenizer,
                     absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-                    const std::vector<std::string>& stop_texts, ShowAnswer show,
-                    std::optional<ScoreSink> scores) {
+                    const std::vector<std::string>& stop_texts, ShowAnswer show) {
   std::vector<TextStream> streams(prompts.size(), TextStream(tokenizer, stop_texts));
-  return Generate(
-      model, prompts, options,
-      [&](int prompt, int32_t token, SequenceEnd why) -> absl::StatusOr<bool> {
-        TextStream& stream = streams[prompt];
-        std::string text = why == SequenceEnd::kEndToken ? "" : stream.Add(token);
-        if (why != SequenceEnd::kNotYet) text += stream.Finish();
-        AnswerEnd end = AnswerEnd::kNotYet;
-        if (why == SequenceEnd::kEndToken) end = AnswerEnd::kEndToken;
-        if (why == SequenceEnd::kLength) end = AnswerEnd::kLength;
-        if (stream.is_stopped()) end = AnswerEnd::kStopText;
-        CONVENE_RETURN_IF_ERROR(show(prompt, text, end));
-        return end == AnswerEnd::kNotYet;
-      },
-      scores);
+  return Generate(model, prompts, options,
+                  [&](int prompt, int32_t token, SequenceEnd why) -> absl::StatusOr<bool> {
+                    TextStream& stream = streams[prompt];
+                    std::string text = why == SequenceEnd::kEndToken ? "" : stream.Add(token);
+                    if (why != SequenceEnd::kNotYet) text += stream.Finish();
+                    AnswerEnd end = AnswerEnd::kNotYet;
+                    if (why == SequenceEnd::kEndToken) end = AnswerEnd::kEndToken;
+                    if (why == SequenceEnd::kLength) end = AnswerEnd::kLength;
+                    if (stream.is_stopped()) end = AnswerEnd::kStopText;
+                    CONVENE_RETURN_IF_ERROR(show(prompt, text, end));
+                    return end == AnswerEnd::kNotYet;
+                  });
 }
 
 }  // namespace convene::worker

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,11 +20,9 @@ enum class AnswerEnd { kNotYet, kEndToken, kStopText, kLength };
 using ShowAnswer =
     absl::FunctionRef<absl::Status(int prompt, const std::string& text, AnswerEnd end)>;
 
-// `stop_texts`: as TextStream has them; `scores`: as Generate has it. Errors: Generate's, and those
-// of `show`.
+// `stop_texts`: as TextStream has them. Errors: Generate's, and those of `show`.
 absl::Status Answer(LanguageModel& model, const Tokenizer& tokenizer,
                     absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-                    const std::vector<std::string>& stop_texts, ShowAnswer show,
-                    std::optional<ScoreSink> scores = std::nullopt);
+                    const std::vector<std::string>& stop_texts, ShowAnswer show);
 
 }  // namespace convene::worker

@@ -227,11 +227,6 @@ class CompletionServer::Web {
     std::vector<bool> has_begun(choices.size());
     const absl::StatusOr<Usage> usage = answer_(job->request, [&](int index, const Choice& piece) {
       choices[index].text += piece.text;
-      if (piece.scores.has_value()) {
-        auto& scores = choices[index].scores;
-        if (!scores.has_value()) scores.emplace();
-        scores->insert(scores->end(), piece.scores->begin(), piece.scores->end());
-      }
       choices[index].finish_reason = piece.finish_reason;
       const bool is_first = !has_begun[index];
       has_begun[index] = true;

@@ -37,37 +37,20 @@ struct Live {
 
 class Generation {
  public:
-  Generation(LanguageModel& model, const GenerateOptions& options, TokenSink sink,
-             std::optional<ScoreSink> scores)
-      : model_(model), options_(options), sink_(sink), scores_(scores) {}
-
-  // The logits behind the prompt.
-  absl::StatusOr<absl::Span<float>> Prefill(const Live& live) {
-    if (!options_.scores_prompts) return model_.Prefill(live.sequence, 0, live.tokens);
-    absl::Span<float> last;
-    CONVENE_RETURN_IF_ERROR(model_.Score(
-        live.sequence, live.tokens, [&](int position, absl::Span<float> logits) -> absl::Status {
-          last = logits;
-          CONVENE_RETURN_IF_ERROR(CheckNumbers(logits));
-          const size_t next = position + 1;
-          if (next == live.tokens.size()) return absl::OkStatus();
-          (*scores_)(live.prompt, ScoreOf(logits, live.tokens[next], options_.top_scores));
-          return absl::OkStatus();
-        }));
-    return last;
-  }
+  Generation(LanguageModel& model, const GenerateOptions& options, TokenSink sink)
+      : model_(model), options_(options), sink_(sink) {}
 
   // Chooses the next token of a sequence. Returns whether it goes on.
   absl::StatusOr<bool> Advance(Live& live, absl::Span<float> logits) const {
-    CONVENE_RETURN_IF_ERROR(CheckNumbers(logits));
+    if (absl::c_any_of(logits, [](float x) { return std::isnan(x); })) {
+      return absl::InternalError(
+          "the model's logits are not numbers: its weights may be damaged, or too large for the "
+          "type of its arithmetic (--precision fp32)");
+    }
     const size_t made = live.tokens.size() - live.prompt_tokens;
     const double number =
         SamplingNumber(options_.sampling.seed, options_.first_sequence + live.prompt, made);
-    std::vector<float> unchanged;  // the sampler changes them
-    if (scores_.has_value()) unchanged.assign(logits.begin(), logits.end());
     const int32_t token = Sample(options_.sampling, live.tokens, number, logits);
-    if (scores_.has_value())
-      (*scores_)(live.prompt, ScoreOf(unchanged, token, options_.top_scores));
     live.tokens.push_back(token);
     SequenceEnd end = SequenceEnd::kNotYet;
     if (absl::c_linear_search(options_.end_tokens, token)) {
@@ -81,38 +64,28 @@ class Generation {
   }
 
  private:
-  static absl::Status CheckNumbers(absl::Span<const float> logits) {
-    if (absl::c_none_of(logits, [](float x) { return std::isnan(x); })) return absl::OkStatus();
-    return absl::InternalError(
-        "the model's logits are not numbers: its weights may be damaged, or too large for the type "
-        "of its arithmetic (--precision fp32)");
-  }
-
   LanguageModel& model_;
   const GenerateOptions& options_;
   const TokenSink sink_;
-  const std::optional<ScoreSink> scores_;
 };
 
 }  // namespace
 
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
-                      const GenerateOptions& options, TokenSink sink,
-                      std::optional<ScoreSink> scores) {
+                      const GenerateOptions& options, TokenSink sink) {
   CONVENE_RETURN_IF_ERROR(ValidateSampling(options.sampling));
   CONVENE_RETURN_IF_ERROR(CheckPrompts(prompts, model.options().context));
-  Generation generation(model, options, sink, scores);
+  const Generation generation(model, options, sink);
   std::vector<int> free;
   for (int i = model.options().sequences; i-- > 0;) free.push_back(i);
   std::vector<Live> live;
-  const bool has_work = options.max_new_tokens > 0 || options.scores_prompts;
-  size_t begun = has_work ? 0 : prompts.size();
+  size_t begun = options.max_new_tokens > 0 ? 0 : prompts.size();
   while (begun < prompts.size() || !live.empty()) {
     if (begun < prompts.size() && !free.empty()) {
       Live next = {static_cast<int>(begun), free.back(), prompts[begun].size(), prompts[begun]};
       ++begun;
-      CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, generation.Prefill(next));
-      if (options.max_new_tokens == 0) continue;
+      CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits,
+                               model.Prefill(next.sequence, 0, next.tokens));
       CONVENE_ASSIGN_OR_RETURN(const bool goes_on, generation.Advance(next, logits));
       if (!goes_on) continue;
       free.pop_back();

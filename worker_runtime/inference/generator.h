@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -20,8 +19,6 @@ struct GenerateOptions {
   int max_new_tokens = 0;
   std::vector<int32_t> end_tokens;  // each of them ends a sequence, as its last token
   uint64_t first_sequence = 0;      // the first prompt's number, for SamplingNumber
-  int top_scores = 0;               // TokenScore::top of the scores
-  bool scores_prompts = false;      // REQUIRES: LanguageModel::Options::scores
 };
 
 // Why a sequence has ended.
@@ -32,10 +29,6 @@ enum class SequenceEnd { kNotYet, kEndToken, kLength, kStopped };
 using TokenSink =
     absl::FunctionRef<absl::StatusOr<bool>(int prompt, int32_t token, SequenceEnd end)>;
 
-// How likely a token was: of each new token, before the sink has it, and with scores_prompts first
-// of each token of the prompt but the first one.
-using ScoreSink = absl::FunctionRef<void(int prompt, const TokenScore& score)>;
-
 // `sink` is called for each token, in the order of a sequence's tokens. Tokens are a function of
 // the prompt, its number and the options, as far as the model's logits are. A sequence that fills
 // the context ends with kLength.
@@ -43,7 +36,6 @@ using ScoreSink = absl::FunctionRef<void(int prompt, const TokenScore& score)>;
 // InvalidArgument: a prompt has no token, or no room in the context behind it. Internal: the logits
 // are no numbers. Errors else: the model's, and the sink's.
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
-                      const GenerateOptions& options, TokenSink sink,
-                      std::optional<ScoreSink> scores = std::nullopt);
+                      const GenerateOptions& options, TokenSink sink);
 
 }  // namespace convene::worker

@@ -13,8 +13,6 @@ namespace {
 
 // The lengths of a prompt's passes. A shorter rest is filled up.
 constexpr int kPromptLengths[] = {8, 32, 128};
-// Of a pass whose logits are all wanted: these take memory.
-constexpr int kScoreLength = 32;
 
 std::vector<UnitSpec> WholeModel(const ModelConfig& config, const Collective& tp) {
   return UnitsOf(config, ChunksOf({config.layers}, {0})[0], tp.size(), tp.rank());
@@ -43,16 +41,13 @@ LanguageModel::LanguageModel(const Options& options, const CommunicatorSet& comm
       cache_(CacheShape(options, communicators.tp->size()), arena_) {
   const int longest = std::max(2, std::min(options.prompt_tokens, options.context));
   for (const int length : kPromptLengths) {
-    if (length < longest) prompts_.push_back(MakeShape(1, length));
+    if (length < longest) AddShape(1, length);
   }
-  prompts_.push_back(MakeShape(1, longest));
-  for (int rows = 1; rows < options.sequences; rows *= 2) steps_.push_back(MakeShape(rows, 1));
-  steps_.push_back(MakeShape(options.sequences, 1));
-  if (options.scores) scores_.push_back(MakeShape(1, kScoreLength, /*scores_all=*/true));
-  const int scored = options.scores ? kScoreLength : 0;
-  const size_t rows_max = std::max({longest, options.sequences, scored});
-  const size_t logits =
-      size_t{1} * std::max(options.sequences, scored) * options.config.vocabulary_size;
+  AddShape(1, longest);
+  for (int rows = 1; rows < options.sequences; rows *= 2) AddShape(rows, 1);
+  AddShape(options.sequences, 1);
+  const size_t rows_max = std::max(longest, options.sequences);
+  const size_t logits = size_t{1} * options.sequences * options.config.vocabulary_size;
   tokens_ = arena_.Declare<int32_t>("tokens", rows_max);
   losses_ = arena_.Declare<double>("losses", 3);
   gathered_ = arena_.Declare<char>("logits of all ranks", logits * SizeOf(options.dtype),
@@ -62,7 +57,7 @@ LanguageModel::LanguageModel(const Options& options, const CommunicatorSet& comm
   logits_.resize(logits);
 }
 
-LanguageModel::Shape LanguageModel::MakeShape(int rows, int length, bool scores_all) {
+void LanguageModel::AddShape(int rows, int length) {
   auto stage =
       Stage::Make({.config = options_.config,
                    .dtype = options_.dtype,
@@ -72,11 +67,10 @@ LanguageModel::Shape LanguageModel::MakeShape(int rows, int length, bool scores_
                    .sequence_length = length,
                    .timeout = options_.timeout,
                    .gradient_slots = 0,
-                   .cache = &cache_,
-                   .scores_all = scores_all},
+                   .cache = &cache_},
                   {{0, units_}}, store_,
                   {*communicators_.tp, *communicators_.cp, *communicators_.ep}, device_, arena_);
-  return {rows, length, std::move(stage), scores_all ? rows * length : rows};
+  (length > 1 ? prompts_ : steps_).push_back({rows, length, std::move(stage)});
 }
 
 absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Make(
@@ -95,7 +89,7 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Make(
   CONVENE_RETURN_IF_ERROR(model->arena_.Build());
   CONVENE_RETURN_IF_ERROR(model->store_.Load(weights));
   model->cache_.Bind(device);
-  for (std::vector<Shape>* const shapes : {&model->prompts_, &model->steps_, &model->scores_}) {
+  for (std::vector<Shape>* const shapes : {&model->prompts_, &model->steps_}) {
     for (const Shape& shape : *shapes) shape.stage->Bind(At(model->losses_));
   }
   return model;
@@ -120,7 +114,7 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Logits(const Shape& shape, int 
   CONVENE_RETURN_IF_ERROR(tp.AllGather(all, device_.compute()));
   device_.Copy(all.data, host_logits_.data(), all.size_bytes(), device_.compute());
   CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  const size_t columns = own.count / shape.logit_rows;
+  const size_t columns = own.count / shape.rows;
   const auto spread = [&]<typename T>(const T* gathered) {
     for (int rank = 0; rank < tp.size(); ++rank) {
       for (int row = 0; row < rows; ++row) {
@@ -155,23 +149,6 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Prefill(int sequence, int posit
     tokens.remove_prefix(count);
     position += count;
   }
-}
-
-absl::Status LanguageModel::Score(
-    int sequence, absl::Span<const int32_t> tokens,
-    absl::FunctionRef<absl::Status(int position, absl::Span<float> logits)> hear) {
-  const size_t columns = options_.config.vocabulary_size;
-  for (int position = 0; position < static_cast<int>(tokens.size()); position += kScoreLength) {
-    const int count = std::min(kScoreLength, static_cast<int>(tokens.size()) - position);
-    std::fill_n(host_tokens_.begin(), kScoreLength, 0);
-    std::copy_n(tokens.begin() + position, count, host_tokens_.begin());
-    CONVENE_RETURN_IF_ERROR(Run(scores_[0], {{sequence, position, count, true}}));
-    CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, Logits(scores_[0], count));
-    for (int i = 0; i < count; ++i) {
-      CONVENE_RETURN_IF_ERROR(hear(position + i, logits.subspan(i * columns, columns)));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<float>> LanguageModel::Decode(absl::Span<const NextToken> next) {

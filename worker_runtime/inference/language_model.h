@@ -11,7 +11,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -44,7 +43,6 @@ class LanguageModel {
     int sequences = 1;              // as many at once
     int context = 0;                // the most tokens of one, prompt included
     int prompt_tokens = 256;        // the most tokens of a prompt that one pass takes; at least 2
-    bool scores = false;            // Score may be called
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
@@ -65,12 +63,6 @@ class LanguageModel {
   absl::StatusOr<absl::Span<float>> Prefill(int sequence, int position,
                                             absl::Span<const int32_t> tokens);
 
-  // Prefill of a whole sequence, with the logits behind each token: `hear` gets those behind the
-  // token `position`, which it may change. Errors: Prefill's, and those of `hear`. REQUIRES:
-  // Options::scores.
-  absl::Status Score(int sequence, absl::Span<const int32_t> tokens,
-                     absl::FunctionRef<absl::Status(int position, absl::Span<float> logits)> hear);
-
   // One token of each of some sequences. Returns the logits behind them, in the same order.
   // REQUIRES: no two are of one sequence, and at most Options::sequences.
   absl::StatusOr<absl::Span<float>> Decode(absl::Span<const NextToken> next);
@@ -80,11 +72,10 @@ class LanguageModel {
     int rows = 0;
     int length = 0;
     std::unique_ptr<Stage> stage;
-    int logit_rows = 0;
   };
 
   LanguageModel(const Options& options, const CommunicatorSet& communicators, Device& device);
-  Shape MakeShape(int rows, int length, bool scores_all = false);
+  void AddShape(int rows, int length);
   // Over host_tokens_, laid out as the shape says.
   absl::Status Run(const Shape& shape, std::vector<CachedRow> rows);
   absl::StatusOr<absl::Span<float>> Logits(const Shape& shape, int rows);
@@ -98,7 +89,6 @@ class LanguageModel {
   KeyValueCache cache_;
   std::vector<Shape> prompts_;  // one row each; rising lengths
   std::vector<Shape> steps_;    // one token a row; rising numbers of rows
-  std::vector<Shape> scores_;   // one row; with Options::scores one
   ArenaBlock<int32_t> tokens_;
   ArenaBlock<double> losses_;
   ArenaBlock<char> gathered_;  // (tp, rows, vocabulary slice)

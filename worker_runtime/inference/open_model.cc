@@ -67,14 +67,10 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, int context,
-                                                                 bool scores) {
-  return LanguageModel::Make({.config = weights.config,
-                              .dtype = dtype,
-                              .sequences = sequences,
-                              .context = context,
-                              .scores = scores},
-                             *weights.source, communicators, *device);
+absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, int context) {
+  return LanguageModel::Make(
+      {.config = weights.config, .dtype = dtype, .sequences = sequences, .context = context},
+      *weights.source, communicators, *device);
 }
 
 }  // namespace convene::worker

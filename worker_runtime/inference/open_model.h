@@ -26,8 +26,7 @@ struct OpenedModel {
   DType dtype = DType::kFloat32;
 
   // With the weights. Errors: LanguageModel::Make's.
-  absl::StatusOr<std::unique_ptr<LanguageModel>> Load(int sequences, int context,
-                                                      bool scores = false);
+  absl::StatusOr<std::unique_ptr<LanguageModel>> Load(int sequences, int context);
 };
 
 // Tokens of a text with its answer, where the texts are not known yet: --context, else 4096 or as

@@ -21,9 +21,9 @@ constexpr int kMostPrompts = 256;
 constexpr int kMostChoices = 64;
 constexpr int kMostStops = 16;
 // Members that would change the answer, and values of theirs that would not.
-constexpr const char* kLacking[] = {"logit_bias", "presence_penalty", "frequency_penalty", "suffix",
-                                    "functions",  "response_format",  "guided_json"};
-constexpr int kMostTopScores = 20;
+constexpr const char* kLacking[] = {"logprobs",         "top_logprobs",      "echo",   "logit_bias",
+                                    "presence_penalty", "frequency_penalty", "suffix", "functions",
+                                    "response_format",  "guided_json"};
 
 absl::Status Wrong(absl::string_view name, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not ", wanted));
@@ -147,23 +147,6 @@ absl::Status ReadSampling(const Members& members, SamplingOptions* sampling) {
   return absl::OkStatus();
 }
 
-// A completion's "logprobs" is a number, a chat's a flag with a number beside it.
-absl::Status ReadScores(const Members& members, CompletionRequest* request) {
-  if (!request->is_chat) {
-    CONVENE_RETURN_IF_ERROR(members.Read("echo", &request->echoes));
-    CONVENE_RETURN_IF_ERROR(members.Read("logprobs", 0, kMostTopScores, &request->top_scores));
-  } else {
-    bool is_wanted = false;
-    int top = 0;
-    CONVENE_RETURN_IF_ERROR(members.Read("logprobs", &is_wanted));
-    CONVENE_RETURN_IF_ERROR(members.Read("top_logprobs", 0, kMostTopScores, &top));
-    if (is_wanted) request->top_scores = top;
-  }
-  if (!request->streams || (!request->echoes && request->top_scores < 0)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "\"logprobs\" and \"echo\" are not served with \"stream\": leave one of them out");
-}
-
 void Write(JsonWriter& json, const char* key, absl::string_view text) {
   json.Key(key);
   json.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
@@ -181,67 +164,6 @@ void WriteHead(JsonWriter& json, const AnswerHead& head, bool is_chunk) {
   Write(json, "model", head.model);
 }
 
-void WriteNumber(JsonWriter& json, const std::optional<double>& number) {
-  number.has_value() ? json.Double(*number) : json.Null();
-}
-
-template <typename Each>
-void WriteList(JsonWriter& json, const char* key, const std::vector<ScoredToken>& tokens,
-               Each each) {
-  json.Key(key);
-  json.StartArray();
-  for (const ScoredToken& token : tokens) each(token);
-  json.EndArray();
-}
-
-void WriteCompletionScores(JsonWriter& json, const std::vector<ScoredToken>& tokens) {
-  json.StartObject();
-  WriteList(json, "tokens", tokens, [&](const ScoredToken& each) {
-    json.String(each.text.data(), static_cast<rapidjson::SizeType>(each.text.size()));
-  });
-  WriteList(json, "token_logprobs", tokens,
-            [&](const ScoredToken& each) { WriteNumber(json, each.log_probability); });
-  WriteList(json, "top_logprobs", tokens, [&](const ScoredToken& each) {
-    if (!each.log_probability.has_value()) return static_cast<void>(json.Null());
-    json.StartObject();
-    for (const auto& [text, log_probability] : each.top) {
-      json.Key(text.data(), static_cast<rapidjson::SizeType>(text.size()));
-      json.Double(log_probability);
-    }
-    json.EndObject();
-  });
-  WriteList(json, "text_offset", tokens, [&](const ScoredToken& each) { json.Int64(each.offset); });
-  json.EndObject();
-}
-
-void WriteChatToken(JsonWriter& json, const std::string& text, double log_probability) {
-  Write(json, "token", text);
-  json.Key("logprob");
-  json.Double(log_probability);
-  json.Key("bytes");
-  json.StartArray();
-  for (const char byte : text) json.Int(static_cast<unsigned char>(byte));
-  json.EndArray();
-}
-
-void WriteChatScores(JsonWriter& json, const std::vector<ScoredToken>& tokens) {
-  json.StartObject();
-  WriteList(json, "content", tokens, [&](const ScoredToken& each) {
-    json.StartObject();
-    WriteChatToken(json, each.text, each.log_probability.value_or(0));
-    json.Key("top_logprobs");
-    json.StartArray();
-    for (const auto& [text, log_probability] : each.top) {
-      json.StartObject();
-      WriteChatToken(json, text, log_probability);
-      json.EndObject();
-    }
-    json.EndArray();
-    json.EndObject();
-  });
-  json.EndObject();
-}
-
 // `holder`: of a chat's text.
 void WriteChoice(JsonWriter& json, const AnswerHead& head, int index, const Choice& choice,
                  const char* holder, bool has_role) {
@@ -257,12 +179,7 @@ void WriteChoice(JsonWriter& json, const AnswerHead& head, int index, const Choi
     Write(json, "text", choice.text);
   }
   json.Key("logprobs");
-  if (!choice.scores.has_value()) {
-    json.Null();
-  } else {
-    head.is_chat ? WriteChatScores(json, *choice.scores)
-                 : WriteCompletionScores(json, *choice.scores);
-  }
+  json.Null();
   if (choice.finish_reason.empty()) {
     json.Key("finish_reason");
     json.Null();
@@ -310,6 +227,10 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body,
     CONVENE_RETURN_IF_ERROR(ReadPrompts(members, &request));
     request.max_tokens = 16;  // as theirs
   }
+  constexpr int kMostTokens = 1 << 24;
+  for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
+    CONVENE_RETURN_IF_ERROR(members.Read(name, 1, kMostTokens, &request.max_tokens));
+  }
   CONVENE_RETURN_IF_ERROR(members.Read("n", 1, kMostChoices, &request.choices));
   int best_of = request.choices;
   CONVENE_RETURN_IF_ERROR(members.Read("best_of", request.choices, request.choices, &best_of));
@@ -317,12 +238,6 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body,
   CONVENE_RETURN_IF_ERROR(ReadSampling(members, &request.sampling));
   CONVENE_RETURN_IF_ERROR(ReadStops(members, &request.stop));
   CONVENE_RETURN_IF_ERROR(members.Read("stream", &request.streams));
-  CONVENE_RETURN_IF_ERROR(ReadScores(members, &request));
-  constexpr int kMostTokens = 1 << 24;
-  for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
-    const int least = request.echoes ? 0 : 1;
-    CONVENE_RETURN_IF_ERROR(members.Read(name, least, kMostTokens, &request.max_tokens));
-  }
   if (const std::optional<JsonNode> options = members.Find("stream_options")) {
     CONVENE_RETURN_IF_ERROR(Members(*options).Read("include_usage", &request.streams_usage));
   }

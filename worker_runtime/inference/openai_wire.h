@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,11 +19,8 @@ struct CompletionRequest {
   // Of a completion: texts, or ids. One of a chat is the whole request, for its "messages" (and
   // "tools").
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;
-  int choices = 1;      // answers to each prompt
-  int max_tokens = -1;  // -1: as many as the context has room for; 0 where it echoes alone
-  bool echoes = false;  // the prompt stands before the answer
-  // So many of the likeliest tokens beside each token's own probability; -1: none is told.
-  int top_scores = -1;
+  int choices = 1;     // answers to each prompt
+  int max_tokens = 0;  // 0: as many as the context has room for
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool streams = false;
@@ -34,8 +29,8 @@ struct CompletionRequest {
 
 // `default_seed`: for a request that names none. InvalidArgument: no JSON object, a member of
 // another kind or out of range, or a member that would change the answer in a way that we lack
-// ("logit_bias", "suffix", ...); by the member's name. Members that change nothing, and unknown
-// ones, are passed over.
+// ("logprobs", "logit_bias", ...); by the member's name. Members that
+// change nothing, and unknown ones, are passed over.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body, bool is_chat,
                                                          uint64_t default_seed);
 
@@ -47,17 +42,9 @@ struct AnswerHead {
   std::string model;
 };
 
-struct ScoredToken {
-  std::string text;
-  int64_t offset = 0;                               // characters of the choice's text before it
-  std::optional<double> log_probability;            // nats; none of the first token of all
-  std::vector<std::pair<std::string, double>> top;  // the likeliest, the largest first
-};
-
 struct Choice {
   std::string text;
-  std::string finish_reason;                                      // "stop" or "length"; "": not yet
-  std::optional<std::vector<ScoredToken>> scores = std::nullopt;  // none: they are not wanted
+  std::string finish_reason;  // "stop" or "length"; "": not yet
 };
 
 struct Usage {

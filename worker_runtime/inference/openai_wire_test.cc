@@ -38,8 +38,7 @@ TEST_CASE("what a request leaves out is as OpenAI has it") {
   CHECK(text.choices == 1);
   CHECK_FALSE(text.streams);
   const CompletionRequest chat = Parse(R"({"messages": []})", true);
-  CHECK(chat.max_tokens == -1);
-  CHECK(chat.top_scores == -1);
+  CHECK(chat.max_tokens == 0);
   CHECK(std::get<std::string>(chat.prompts.at(0)) == R"({"messages": []})");
 }
 
@@ -83,40 +82,10 @@ TEST_CASE("a request that cannot be answered as it is meant is refused by the me
   refuse(R"({"prompt": "a", "stop": [""]})", "\"stop\" is not a text");
   refuse(R"({"prompt": "a", "stream": 1})", "\"stream\" is not true or false");
   refuse(R"({"prompt": "a", "seed": 1.5})", "\"seed\" is not a whole number");
-  refuse(R"({"prompt": "a", "logprobs": 21})", "\"logprobs\" is not a whole number from 0 to 20");
-  refuse(R"({"prompt": "a", "logprobs": 1, "stream": true})", "are not served with \"stream\"");
-  refuse(R"({"prompt": "a", "echo": true, "stream": true})", "are not served with \"stream\"");
-  refuse(R"({"prompt": "a", "max_tokens": 0})", "\"max_tokens\" is not a whole number from 1");
-  refuse(R"({"messages": [], "logprobs": 1})", "\"logprobs\" is not true or false", true);
+  refuse(R"({"prompt": "a", "logprobs": 1})", "\"logprobs\" is not served here");
   refuse(R"({"prompt": "a", "logit_bias": {"5": 1}})", "\"logit_bias\" is not served here");
   refuse(R"({"messages": [], "response_format": {"type": "json_object"}})",
          "\"response_format\" is not served here", true);
-}
-
-TEST_CASE("scores are asked for in two ways, and told in two") {
-  CHECK(Parse(R"({"prompt": "a", "logprobs": 3})").top_scores == 3);
-  CHECK(Parse(R"({"prompt": "a", "logprobs": 0})").top_scores == 0);
-  const CompletionRequest echo = Parse(R"({"prompt": "a", "echo": true, "max_tokens": 0})");
-  CHECK(echo.echoes);
-  CHECK(echo.max_tokens == 0);
-  CHECK(echo.top_scores == -1);
-  CHECK(Parse(R"({"messages": [], "logprobs": true})", true).top_scores == 0);
-  CHECK(Parse(R"({"messages": [], "logprobs": true, "top_logprobs": 2})", true).top_scores == 2);
-  CHECK(Parse(R"({"messages": [], "top_logprobs": 2, "stream": true})", true).top_scores == -1);
-
-  const Choice choice = {
-      .text = "éb",
-      .finish_reason = "stop",
-      .scores = {
-          {{.text = "é"},
-           {.text = "b", .offset = 1, .log_probability = -0.5, .top = {{"b", -0.5}, {"c", -2}}}}}};
-  CHECK_THAT(CompletionJson({}, {choice}, {}),
-             Catch::Contains(R"("logprobs":{"tokens":["é","b"],"token_logprobs":[null,-0.5],)"
-                             R"("top_logprobs":[null,{"b":-0.5,"c":-2.0}],"text_offset":[0,1]})"));
-  CHECK_THAT(CompletionJson({.is_chat = true}, {choice}, {}),
-             Catch::Contains(R"({"token":"b","logprob":-0.5,"bytes":[98],"top_logprobs":[)"
-                             R"({"token":"b","logprob":-0.5,"bytes":[98]},)"
-                             R"({"token":"c","logprob":-2.0,"bytes":[99]}]})"));
 }
 
 TEST_CASE("answers have the members that clients read") {

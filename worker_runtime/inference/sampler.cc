@@ -127,22 +127,4 @@ int32_t Sample(const SamplingOptions& options, absl::Span<const int32_t> tokens,
   return chosen;
 }
 
-TokenScore ScoreOf(absl::Span<const float> logits, int32_t token, int top) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  const double log_sum = largest + std::log(sum);
-  TokenScore score = {.token = token, .log_probability = logits[token] - log_sum};
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto end = order.begin() + std::min<size_t>(top, order.size());
-  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  });
-  for (auto each = order.begin(); each != end; ++each) {
-    score.top.emplace_back(*each, logits[*each] - log_sum);
-  }
-  return score;
-}
-
 }  // namespace convene::worker

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -34,15 +32,5 @@ double SamplingNumber(uint64_t seed, uint64_t sequence, uint64_t place);
 // options, and logits that are numbers.
 int32_t Sample(const SamplingOptions& options, absl::Span<const int32_t> tokens, double number,
                absl::Span<float> logits);
-
-// How likely a token was, and the likeliest ones at its place.
-struct TokenScore {
-  int32_t token = 0;
-  double log_probability = 0;  // nats; of the softmax of the logits as the model makes them
-  std::vector<std::pair<int32_t, double>> top;  // the largest first, the first of equals
-};
-
-// `top`: so many, at most all. REQUIRES: logits that are numbers, and a token of theirs.
-TokenScore ScoreOf(absl::Span<const float> logits, int32_t token, int top);
 
 }  // namespace convene::worker

@@ -144,23 +144,6 @@ TEST_CASE("The number of a token is a function of its place, its sequence and th
   CHECK(std::abs(sum / 10000 - 0.5) < 0.02);
 }
 
-TEST_CASE("A token's score is its share of the softmax, with the likeliest beside it") {
-  const std::vector<float> logits = {1, 3, -2, 3, 0};
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit);
-  const TokenScore score = ScoreOf(logits, 4, 3);
-  CHECK(score.token == 4);
-  CHECK(score.log_probability == Approx(-std::log(sum)));
-  REQUIRE(score.top.size() == 3);
-  CHECK(score.top[0].first == 1);
-  CHECK(score.top[1].first == 3);
-  CHECK(score.top[2].first == 0);
-  CHECK(score.top[1].second == Approx(3 - std::log(sum)));
-  CHECK(ScoreOf(logits, 0, 0).top.empty());
-  CHECK(ScoreOf(logits, 0, 9).top.size() == 5);
-  CHECK(ScoreOf({1000, 0}, 1, 1).log_probability == Approx(-1000));
-}
-
 TEST_CASE("Options that make no sense are refused by their flag") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto refused = [](const SamplingOptions& options, const char* flag) {

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,59 +15,15 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/inference/answers.h"
 #include "worker_runtime/inference/completion_server.h"
 #include "worker_runtime/inference/prompts.h"
-#include "worker_runtime/inference/text_stream.h"
 
 namespace convene::worker {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-
-// The scores of one choice's tokens, with their texts and places.
-class ScoreText {
- public:
-  explicit ScoreText(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), stream_(tokenizer, {}) {}
-
-  // The prompt comes before the answer: its text. Scores of all its tokens but the first follow.
-  std::string Begin(const Tokens& prompt) {
-    taken_.push_back(Next(prompt[0]));
-    TextStream whole(*tokenizer_, {});
-    std::string text;
-    for (const int32_t token : prompt) text += whole.Add(token);
-    return text + whole.Finish();
-  }
-  void Add(const TokenScore& score) {
-    ScoredToken next = Next(score.token);
-    next.log_probability = score.log_probability;
-    for (const auto& [token, log_probability] : score.top) {
-      next.top.emplace_back(TextOf(token), log_probability);
-    }
-    taken_.push_back(std::move(next));
-  }
-  std::vector<ScoredToken> Take() { return std::exchange(taken_, {}); }
-
- private:
-  std::string TextOf(int32_t token) const {
-    return Utf8(tokenizer_->Decode({token}, /*show_specials=*/true));
-  }
-  ScoredToken Next(int32_t token) {
-    ScoredToken next = {.text = TextOf(token), .offset = offset_};
-    for (std::string text = stream_.Add(token); !text.empty();) {
-      text.erase(0, FirstCharacter(text).length);
-      ++offset_;
-    }
-    return next;
-  }
-
-  const Tokenizer* tokenizer_;
-  TextStream stream_;
-  int64_t offset_ = 0;
-  std::vector<ScoredToken> taken_;
-};
 
 class Answerer {
  public:
@@ -88,36 +43,19 @@ class Answerer {
       prompts.insert(prompts.end(), request.choices, tokens);
     }
     const int room = std::max(1, model_.options().context - static_cast<int>(longest));
-    const int most = request.max_tokens < 0 ? room : std::min(request.max_tokens, room);
-    const bool is_scored = request.top_scores >= 0;
-    const GenerateOptions options = {.sampling = request.sampling,
-                                     .max_new_tokens = most,
-                                     .end_tokens = opened_.end_tokens,
-                                     .top_scores = std::max(0, request.top_scores),
-                                     .scores_prompts = is_scored && request.echoes};
-    std::vector<ScoreText> scored(prompts.size(), ScoreText(*opened_.tokenizer));
-    std::vector<std::string> echoes(prompts.size());
-    for (size_t i = 0; i < prompts.size() && request.echoes; ++i) {
-      echoes[i] = scored[i].Begin(prompts[i]);
-    }
-    const auto send = [&](int index, const std::string& text, const std::string& finish_reason) {
-      Choice piece = {.text = std::exchange(echoes[index], "") + text,
-                      .finish_reason = finish_reason};
-      if (is_scored) piece.scores = scored[index].Take();
-      return show(index, piece);
-    };
-    const auto hear = [&](int index, const TokenScore& score) { scored[index].Add(score); };
-    CONVENE_RETURN_IF_ERROR(worker::Answer(
-        model_, *opened_.tokenizer, prompts, options, request.stop,
-        [&](int index, const std::string& text, AnswerEnd end) {
-          ++usage.completion_tokens;
-          const char* const ended = end == AnswerEnd::kLength ? "length" : "stop";
-          return send(index, text, end == AnswerEnd::kNotYet ? "" : ended);
-        },
-        is_scored ? std::optional<ScoreSink>(hear) : std::nullopt));
-    for (size_t i = 0; i < prompts.size() && most == 0; ++i) {
-      CONVENE_RETURN_IF_ERROR(send(static_cast<int>(i), "", "length"));
-    }
+    const int most = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
+    const GenerateOptions options = {
+        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
+    CONVENE_RETURN_IF_ERROR(
+        worker::Answer(model_, *opened_.tokenizer, prompts, options, request.stop,
+                       [&](int index, const std::string& text, AnswerEnd end) {
+                         ++usage.completion_tokens;
+                         Choice piece = {.text = text};
+                         if (end != AnswerEnd::kNotYet) {
+                           piece.finish_reason = end == AnswerEnd::kLength ? "length" : "stop";
+                         }
+                         return show(index, piece);
+                       }));
     return usage;
   }
 
@@ -154,9 +92,8 @@ absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
   CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
   absl::StatusOr<PromptReader> chats =
       PromptReader::Make(*opened.tokenizer, opened.tokenizer_path, "");
-  CONVENE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LanguageModel> model,
-      opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened), /*scores=*/true));
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
+                           opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened)));
   Answerer answerer(*model, opened, std::move(texts), std::move(chats));
   const std::string name =
       std::filesystem::absolute(flags.model.model).lexically_normal().filename().string();

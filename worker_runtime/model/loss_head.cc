@@ -29,7 +29,7 @@ template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
       chunk_rows_(shape.sequences > 0
-                      ? shape.logit_rows()
+                      ? shape.sequences
                       : LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
                                       shape.logits_bytes / (shape.logit_cap > 0 ? 2 : 1))),
       workspace_bytes_(
@@ -108,9 +108,9 @@ template <typename T>
 void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
   const absl::Span<const CachedRow> rows = pass.around.cache->rows();
   const int length = shape_.rows / shape_.sequences;
-  bool is_wanted = shape_.scores_all;
+  bool is_wanted = false;
   for (int i = 0; i < shape_.sequences; ++i) {
-    if (shape_.scores_all || !rows[i].wants_logits) continue;
+    if (!rows[i].wants_logits) continue;
     is_wanted = true;
     const int64_t last = int64_t{i} * length + rows[i].count - 1;
     pass.around.device->Copy(At(normalized_memory_) + last * shape_.hidden,
@@ -118,9 +118,8 @@ void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
                              shape_.hidden * sizeof(T), pass.stream);
   }
   if (!is_wanted) return;
-  const LinearShape linear = {shape_.logit_rows(), shape_.vocabulary.size(), shape_.hidden};
-  LinearForward(linear, At(shape_.scores_all ? normalized_memory_ : last_memory_),
-                pass.Weight(kHead), logits(), pass.stream);
+  const LinearShape linear = {shape_.sequences, shape_.vocabulary.size(), shape_.hidden};
+  LinearForward(linear, At(last_memory_), pass.Weight(kHead), logits(), pass.stream);
   if (shape_.logit_cap == 0) return;
   SoftCap(int64_t{linear.rows} * linear.out, shape_.logit_cap, logits(), pass.stream);
 }

@@ -28,10 +28,6 @@ struct LossHeadShape {
   float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
   size_t logits_bytes = 0;  // that one chunk may take
   int sequences = 0;        // rows of a pass over a cache; 0: there is none
-  // Over a cache: logits behind each token, and not behind the last of each row alone.
-  bool scores_all = false;
-
-  int logit_rows() const { return scores_all ? rows : sequences; }
 };
 
 // The least of LossHeadShape::logits_bytes that serves the device: on the CPU part of a shared
@@ -55,8 +51,8 @@ class LossHead final : public Unit<T> {
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
-  // (LossHeadShape::logit_rows, vocabulary.size()), in the device's memory, until the next pass:
-  // this rank's, of the rows that want them.
+  // (sequences, vocabulary.size()), in the device's memory, until the next pass: this rank's, of
+  // the rows that want them.
   T* logits() const { return At(logits_memory_); }
 
  private:

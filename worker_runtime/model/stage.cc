@@ -48,8 +48,7 @@ class StageOf final : public Stage {
   Elements logits() override {
     const int columns =
         SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank()).size();
-    const int rows = options_.scores_all ? shape_.rows() : shape_.batch;
-    return {head_->logits(), size_t{1} * rows * columns, kDTypeOf<T>};
+    return {head_->logits(), size_t{1} * shape_.batch * columns, kDTypeOf<T>};
   }
   // As MoveGradient leaves it for the other chunk.
   Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot), 0)); }
@@ -320,8 +319,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .logit_cap = static_cast<float>(options_.config.logit_cap),
                         .logits_bytes = options_.logits_bytes > 0 ? options_.logits_bytes
                                                                   : LossLogitsBytes(device_.kind()),
-                        .sequences = options_.cache == nullptr ? 0 : shape_.batch,
-                        .scores_all = options_.scores_all},
+                        .sequences = options_.cache == nullptr ? 0 : shape_.batch},
           options_.head_slots, device_.kind(), arena_);
       head_ = head.get();
       return head;

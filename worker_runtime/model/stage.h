@@ -74,7 +74,6 @@ class Stage : public PipelineStage {
     // makes logits, and it has no backward pass. REQUIRES then: one cp rank, whole documents, rows
     // that are not split, no 8-bit products.
     const KeyValueCache* cache = nullptr;
-    bool scores_all = false;  // LossHeadShape
   };
 
   struct Groups {
@@ -100,8 +99,7 @@ class Stage : public PipelineStage {
   // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;
 
-  // LossHead::logits() of the last pass over a cache, (micro_batch_size, vocabulary slice), or with
-  // scores_all those of all tokens.
+  // LossHead::logits() of the last pass over a cache, (micro_batch_size, vocabulary slice).
   // REQUIRES: the stage has the head.
   virtual Elements logits() = 0;
 };
