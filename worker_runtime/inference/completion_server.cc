@@ -228,10 +228,13 @@ class CompletionServer::Web {
     const absl::StatusOr<Usage> usage = answer_(job->request, [&](int index, const Choice& piece) {
       choices[index].text += piece.text;
       choices[index].finish_reason = piece.finish_reason;
+      choices[index].tokens.insert(choices[index].tokens.end(), piece.tokens.begin(),
+                                   piece.tokens.end());
       const bool is_first = !has_begun[index];
       has_begun[index] = true;
       // Half a character, or what may become a stop text, shows nothing yet.
-      const bool shows = is_first || !piece.text.empty() || !piece.finish_reason.empty();
+      const bool shows =
+          is_first || !piece.text.empty() || !piece.finish_reason.empty() || !piece.tokens.empty();
       if (job->request.streams && shows) {
         Send(job, ChunkEvent(job->head, index, piece, is_first));
       }

@@ -11,20 +11,29 @@
 namespace convene::worker {
 namespace {
 
-absl::Status CheckPrompts(absl::Span<const std::vector<int32_t>> prompts, int context) {
+// `room`: for a prompt's tokens.
+absl::Status CheckPrompts(absl::Span<const std::vector<int32_t>> prompts, size_t room,
+                          int context) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (prompts[i].empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("prompt ", i + 1, " of ", prompts.size(),
                        " has no token: a model goes on with at least one"));
     }
-    if (prompts[i].size() < static_cast<size_t>(context)) continue;
+    if (prompts[i].size() <= room) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("prompt ", i + 1, " of ", prompts.size(), " has ", prompts[i].size(),
                      " tokens, and the context has room for ", context,
                      " with the answer: shorten the prompt, or set a longer --context"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(absl::Span<const float> logits) {
+  if (absl::c_none_of(logits, [](float x) { return std::isnan(x); })) return absl::OkStatus();
+  return absl::InternalError(
+      "the model's logits are not numbers: its weights may be damaged, or too large for the "
+      "type of its arithmetic (--precision fp32)");
 }
 
 // One prompt that is gone on with.
@@ -40,17 +49,35 @@ class Generation {
   Generation(LanguageModel& model, const GenerateOptions& options, TokenSink sink)
       : model_(model), options_(options), sink_(sink) {}
 
+  // The prompt into the model's cache. Returns the logits behind it.
+  absl::StatusOr<absl::Span<float>> Begin(const Live& next) const {
+    if (!options_.see_logits || !options_.sees_prompts) {
+      return model_.Prefill(next.sequence, 0, next.tokens);
+    }
+    options_.see_logits(next.prompt, next.tokens[0], {});
+    absl::Span<float> last;
+    absl::Status status;
+    CONVENE_RETURN_IF_ERROR(
+        model_.PrefillAll(next.sequence, next.tokens, [&](size_t i, absl::Span<float> logits) {
+          last = logits;
+          status.Update(CheckNumbers(logits));
+          if (i + 1 == next.tokens.size()) return;
+          options_.see_logits(next.prompt, next.tokens[i + 1], logits);
+        }));
+    CONVENE_RETURN_IF_ERROR(status);
+    return last;
+  }
+
   // Chooses the next token of a sequence. Returns whether it goes on.
   absl::StatusOr<bool> Advance(Live& live, absl::Span<float> logits) const {
-    if (absl::c_any_of(logits, [](float x) { return std::isnan(x); })) {
-      return absl::InternalError(
-          "the model's logits are not numbers: its weights may be damaged, or too large for the "
-          "type of its arithmetic (--precision fp32)");
-    }
+    CONVENE_RETURN_IF_ERROR(CheckNumbers(logits));
     const size_t made = live.tokens.size() - live.prompt_tokens;
     const double number =
         SamplingNumber(options_.sampling.seed, options_.first_sequence + live.prompt, made);
+    std::vector<float> seen;  // the sampler changes them
+    if (options_.see_logits) seen.assign(logits.begin(), logits.end());
     const int32_t token = Sample(options_.sampling, live.tokens, number, logits);
+    if (options_.see_logits) options_.see_logits(live.prompt, token, seen);
     live.tokens.push_back(token);
     SequenceEnd end = SequenceEnd::kNotYet;
     if (absl::c_linear_search(options_.end_tokens, token)) {
@@ -74,18 +101,20 @@ class Generation {
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
                       const GenerateOptions& options, TokenSink sink) {
   CONVENE_RETURN_IF_ERROR(ValidateSampling(options.sampling));
-  CONVENE_RETURN_IF_ERROR(CheckPrompts(prompts, model.options().context));
+  const int context = model.options().context;
+  const int room = options.max_new_tokens > 0 ? context - 1 : context;
+  CONVENE_RETURN_IF_ERROR(CheckPrompts(prompts, room, context));
   const Generation generation(model, options, sink);
   std::vector<int> free;
   for (int i = model.options().sequences; i-- > 0;) free.push_back(i);
   std::vector<Live> live;
-  size_t begun = options.max_new_tokens > 0 ? 0 : prompts.size();
+  size_t begun = options.max_new_tokens > 0 || options.sees_prompts ? 0 : prompts.size();
   while (begun < prompts.size() || !live.empty()) {
     if (begun < prompts.size() && !free.empty()) {
       Live next = {static_cast<int>(begun), free.back(), prompts[begun].size(), prompts[begun]};
       ++begun;
-      CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits,
-                               model.Prefill(next.sequence, 0, next.tokens));
+      CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, generation.Begin(next));
+      if (options.max_new_tokens == 0) continue;
       CONVENE_ASSIGN_OR_RETURN(const bool goes_on, generation.Advance(next, logits));
       if (!goes_on) continue;
       free.pop_back();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -19,6 +20,11 @@ struct GenerateOptions {
   int max_new_tokens = 0;
   std::vector<int32_t> end_tokens;  // each of them ends a sequence, as its last token
   uint64_t first_sequence = 0;      // the first prompt's number, for SamplingNumber
+  // Where there is one: sees each new token and the logits that it was chosen from, before the
+  // sink does; with `sees_prompts` the prompts' tokens too, a first one with no logits. With
+  // max_new_tokens 0 nothing else is done.
+  std::function<void(int prompt, int32_t token, absl::Span<const float> logits)> see_logits;
+  bool sees_prompts = false;
 };
 
 // Why a sequence has ended.
@@ -33,8 +39,8 @@ using TokenSink =
 // the prompt, its number and the options, as far as the model's logits are. A sequence that fills
 // the context ends with kLength.
 //
-// InvalidArgument: a prompt has no token, or no room in the context behind it. Internal: the logits
-// are no numbers. Errors else: the model's, and the sink's.
+// InvalidArgument: a prompt has no token, or no room in the context for it and a new one. Internal:
+// the logits are no numbers. Errors else: the model's, and the sink's.
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
                       const GenerateOptions& options, TokenSink sink);
 

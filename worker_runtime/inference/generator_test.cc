@@ -176,6 +176,59 @@ TEST_CASE("A sequence ends with an end token, its sink's word, or a full context
                absl::StatusCode::kInvalidArgument, "prompt 2 of 2 has no token");
 }
 
+using Seen = std::vector<std::pair<int32_t, std::vector<float>>>;
+
+// Of each prompt.
+std::vector<Seen> SeenLogits(const Texts& prompts, GenerateOptions generate, int prompt_tokens) {
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  const auto model = LanguageModel::Make(
+      {.config = Small(), .sequences = 2, .context = 3 * kContext, .prompt_tokens = prompt_tokens},
+      testing::InitialWeights(Small()), (**places)[0].communicators, *(**places)[0].device);
+  REQUIRE_OK(model.status());
+  std::vector<Seen> seen(prompts.size());
+  generate.see_logits = [&](int prompt, int32_t token, absl::Span<const float> logits) {
+    seen[prompt].emplace_back(token, std::vector<float>(logits.begin(), logits.end()));
+  };
+  REQUIRE_OK(Generate(**model, prompts, generate,
+                      [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }));
+  return seen;
+}
+
+TEST_CASE("A prompt's tokens are seen with the logits that each would be chosen from") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  Texts prompts = Prompts(3);
+  for (int t = 0; t < 77; ++t) prompts[1].push_back((5 * t + t * t) % 32);
+  for (const int prompt_tokens : {6, 64}) {
+    const auto seen =
+        SeenLogits(prompts, {.max_new_tokens = 2, .sees_prompts = true}, prompt_tokens);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      REQUIRE(seen[i].size() == prompts[i].size() + 2);
+      CHECK(seen[i][0].second.empty());
+      for (size_t t = 0; t < prompts[i].size(); ++t) {
+        CHECK(seen[i][t].first == prompts[i][t]);
+        // The same as what follows the prompt that ends here.
+        const Texts cut = {{prompts[i].begin(), prompts[i].begin() + t + 1}};
+        const Seen alone = SeenLogits(cut, {.max_new_tokens = 1}, prompt_tokens)[0];
+        const std::vector<float>& next = seen[i][t + 1].second;
+        REQUIRE(next.size() == alone[0].second.size());
+        for (size_t word = 0; word < next.size(); ++word) {
+          CHECK(next[word] == Approx(alone[0].second[word]).margin(1e-4));
+        }
+      }
+    }
+    const auto scored = SeenLogits(prompts, {.sees_prompts = true}, prompt_tokens);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(scored[i] == Seen(seen[i].begin(), seen[i].end() - 2));
+    }
+  }
+  // Logits are seen as the model made them.
+  GenerateOptions sampled = Sampled(2);
+  sampled.sampling.top_k = 1;
+  CHECK(SeenLogits({{3}}, sampled, 6)[0][0].second ==
+        SeenLogits({{3}}, {.max_new_tokens = 1}, 6)[0][0].second);
+}
+
 TEST_CASE("Weights that are no numbers are an error") {
   if (!testing::HasPlacesOrSkips(1)) return;
   auto places = testing::Places::Make({});
@@ -189,6 +242,11 @@ TEST_CASE("Weights that are no numbers are an error") {
   CHECK_STATUS(Generate(**model, {{1}}, {.max_new_tokens = 1},
                         [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }),
                absl::StatusCode::kInternal, "logits are not numbers");
+  CHECK_STATUS(
+      Generate(**model, {{1}},
+               {.see_logits = [](int, int32_t, absl::Span<const float>) {}, .sees_prompts = true},
+               [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }),
+      absl::StatusCode::kInternal, "logits are not numbers");
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace {
 
 // The lengths of a prompt's passes. A shorter rest is filled up.
 constexpr int kPromptLengths[] = {8, 32, 128};
+// The most tokens of a pass that makes the logits of all of them: a vocabulary's width for each.
+constexpr int kMostLogits = 32;
 
 std::vector<UnitSpec> WholeModel(const ModelConfig& config, const Collective& tp) {
   return UnitsOf(config, ChunksOf({config.layers}, {0})[0], tp.size(), tp.rank());
@@ -47,7 +49,8 @@ LanguageModel::LanguageModel(const Options& options, const CommunicatorSet& comm
   for (int rows = 1; rows < options.sequences; rows *= 2) AddShape(rows, 1);
   AddShape(options.sequences, 1);
   const size_t rows_max = std::max(longest, options.sequences);
-  const size_t logits = size_t{1} * options.sequences * options.config.vocabulary_size;
+  const size_t logits = size_t{1} * std::max(options.sequences, std::min(longest, kMostLogits)) *
+                        options.config.vocabulary_size;
   tokens_ = arena_.Declare<int32_t>("tokens", rows_max);
   losses_ = arena_.Declare<double>("losses", 3);
   gathered_ = arena_.Declare<char>("logits of all ranks", logits * SizeOf(options.dtype),
@@ -67,7 +70,8 @@ void LanguageModel::AddShape(int rows, int length) {
                    .sequence_length = length,
                    .timeout = options_.timeout,
                    .gradient_slots = 0,
-                   .cache = &cache_},
+                   .cache = &cache_,
+                   .cached_logits = length > kMostLogits ? 1 : length},
                   {{0, units_}}, store_,
                   {*communicators_.tp, *communicators_.cp, *communicators_.ep}, device_, arena_);
   (length > 1 ? prompts_ : steps_).push_back({rows, length, std::move(stage)});
@@ -107,14 +111,14 @@ absl::Status LanguageModel::Run(const Shape& shape, std::vector<CachedRow> rows)
 
 absl::StatusOr<absl::Span<float>> LanguageModel::Logits(const Shape& shape, int rows) {
   Collective& tp = *communicators_.tp;
-  const Elements own = shape.stage->logits();
+  const size_t columns = options_.config.vocabulary_size / tp.size();
+  const Elements own = shape.stage->logits().Slice(0, rows * columns);
   const Elements all = {At(gathered_), own.count * tp.size(), own.dtype};
   device_.Copy(own.data, all.Slice(own.count * tp.rank(), own.count).data, own.size_bytes(),
                device_.compute());
   CONVENE_RETURN_IF_ERROR(tp.AllGather(all, device_.compute()));
   device_.Copy(all.data, host_logits_.data(), all.size_bytes(), device_.compute());
   CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-  const size_t columns = own.count / shape.rows;
   const auto spread = [&]<typename T>(const T* gathered) {
     for (int rank = 0; rank < tp.size(); ++rank) {
       for (int row = 0; row < rows; ++row) {
@@ -132,23 +136,52 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Logits(const Shape& shape, int 
   return absl::MakeSpan(logits_).subspan(0, size_t{1} * rows * options_.config.vocabulary_size);
 }
 
+const LanguageModel::Shape& LanguageModel::PromptShape(size_t tokens, int longest) const {
+  const Shape* shape = &prompts_.front();
+  for (const Shape& longer : prompts_) {
+    if (longer.length > longest || shape->length >= static_cast<int>(tokens)) break;
+    shape = &longer;
+  }
+  return *shape;
+}
+
+absl::StatusOr<int> LanguageModel::RunPrompt(const Shape& shape, int sequence, int position,
+                                             absl::Span<const int32_t> tokens,
+                                             bool wants_all_logits) {
+  const int count = std::min(shape.length, static_cast<int>(tokens.size()));
+  const bool is_last = count == static_cast<int>(tokens.size());
+  std::fill_n(host_tokens_.begin(), shape.length, 0);
+  std::copy_n(tokens.begin(), count, host_tokens_.begin());
+  const int logits = wants_all_logits ? count : static_cast<int>(is_last);
+  CONVENE_RETURN_IF_ERROR(Run(shape, {{sequence, position, count, logits}}));
+  return count;
+}
+
 absl::StatusOr<absl::Span<float>> LanguageModel::Prefill(int sequence, int position,
                                                          absl::Span<const int32_t> tokens) {
   if (tokens.size() == 1) return Decode({{sequence, position, tokens[0]}});
   while (true) {
-    const Shape* shape = &prompts_.back();
-    for (size_t i = prompts_.size(); i-- > 0;) {
-      if (prompts_[i].length >= static_cast<int>(tokens.size())) shape = &prompts_[i];
-    }
-    const int count = std::min(shape->length, static_cast<int>(tokens.size()));
-    const bool is_last = count == static_cast<int>(tokens.size());
-    std::fill_n(host_tokens_.begin(), shape->length, 0);
-    std::copy_n(tokens.begin(), count, host_tokens_.begin());
-    CONVENE_RETURN_IF_ERROR(Run(*shape, {{sequence, position, count, is_last}}));
-    if (is_last) return Logits(*shape, 1);
+    const Shape& shape = PromptShape(tokens.size(), prompts_.back().length);
+    CONVENE_ASSIGN_OR_RETURN(const int count, RunPrompt(shape, sequence, position, tokens, false));
     tokens.remove_prefix(count);
     position += count;
+    if (tokens.empty()) return Logits(shape, 1);
   }
+}
+
+absl::Status LanguageModel::PrefillAll(int sequence, absl::Span<const int32_t> tokens,
+                                       absl::FunctionRef<void(size_t, absl::Span<float>)> see) {
+  const size_t columns = options_.config.vocabulary_size;
+  for (size_t begin = 0; begin < tokens.size();) {
+    const absl::Span<const int32_t> rest = tokens.subspan(begin);
+    const Shape& shape = PromptShape(rest.size(), kMostLogits);
+    CONVENE_ASSIGN_OR_RETURN(const int count,
+                             RunPrompt(shape, sequence, static_cast<int>(begin), rest, true));
+    CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, Logits(shape, count));
+    for (int i = 0; i < count; ++i) see(begin + i, logits.subspan(i * columns, columns));
+    begin += count;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<float>> LanguageModel::Decode(absl::Span<const NextToken> next) {
@@ -157,7 +190,7 @@ absl::StatusOr<absl::Span<float>> LanguageModel::Decode(absl::Span<const NextTok
   std::vector<CachedRow> rows(shape.rows);
   std::fill_n(host_tokens_.begin(), shape.rows, 0);
   for (size_t i = 0; i < next.size(); ++i) {
-    rows[i] = {next[i].sequence, next[i].position, 1, true};
+    rows[i] = {next[i].sequence, next[i].position, 1, 1};
     host_tokens_[i] = next[i].token;
   }
   CONVENE_RETURN_IF_ERROR(Run(shape, std::move(rows)));

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -63,6 +64,11 @@ class LanguageModel {
   absl::StatusOr<absl::Span<float>> Prefill(int sequence, int position,
                                             absl::Span<const int32_t> tokens);
 
+  // The same from the sequence's beginning: `see` gets the number of each token and the logits
+  // behind it. In shorter pieces, whose logits may differ in their last bits from Prefill's.
+  absl::Status PrefillAll(int sequence, absl::Span<const int32_t> tokens,
+                          absl::FunctionRef<void(size_t, absl::Span<float>)> see);
+
   // One token of each of some sequences. Returns the logits behind them, in the same order.
   // REQUIRES: no two are of one sequence, and at most Options::sequences.
   absl::StatusOr<absl::Span<float>> Decode(absl::Span<const NextToken> next);
@@ -76,6 +82,11 @@ class LanguageModel {
 
   LanguageModel(const Options& options, const CommunicatorSet& communicators, Device& device);
   void AddShape(int rows, int length);
+  // The smallest of at most `longest` tokens that has room for `tokens`, else the largest.
+  const Shape& PromptShape(size_t tokens, int longest) const;
+  // The first of them as a pass of the shape. Returns how many.
+  absl::StatusOr<int> RunPrompt(const Shape& shape, int sequence, int position,
+                                absl::Span<const int32_t> tokens, bool wants_all_logits);
   // Over host_tokens_, laid out as the shape says.
   absl::Status Run(const Shape& shape, std::vector<CachedRow> rows);
   absl::StatusOr<absl::Span<float>> Logits(const Shape& shape, int rows);

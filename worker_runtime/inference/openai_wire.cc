@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -21,9 +22,9 @@ constexpr int kMostPrompts = 256;
 constexpr int kMostChoices = 64;
 constexpr int kMostStops = 16;
 // Members that would change the answer, and values of theirs that would not.
-constexpr const char* kLacking[] = {"logprobs",         "top_logprobs",      "echo",   "logit_bias",
-                                    "presence_penalty", "frequency_penalty", "suffix", "functions",
-                                    "response_format",  "guided_json"};
+constexpr const char* kLacking[] = {"logit_bias", "presence_penalty", "frequency_penalty", "suffix",
+                                    "functions",  "response_format",  "guided_json"};
+constexpr int kMostLogprobs = 20;
 
 absl::Status Wrong(absl::string_view name, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not ", wanted));
@@ -147,6 +148,24 @@ absl::Status ReadSampling(const Members& members, SamplingOptions* sampling) {
   return absl::OkStatus();
 }
 
+// A completion has the number of likeliest tokens in "logprobs", a chat in "top_logprobs".
+absl::Status ReadLogprobs(const Members& members, CompletionRequest* request) {
+  const std::optional<JsonNode> node = members.Find("logprobs");
+  if (request->is_chat) {
+    bool wants = false;
+    int top = -1;
+    CONVENE_RETURN_IF_ERROR(members.Read("logprobs", &wants));
+    CONVENE_RETURN_IF_ERROR(members.Read("top_logprobs", 0, kMostLogprobs, &top));
+    if (wants) request->top_logprobs = std::max(0, top);
+    return wants || top < 0 ? absl::OkStatus() : Wrong("logprobs", "true beside \"top_logprobs\"");
+  }
+  if (node.has_value() && !node->value().IsFalse()) {
+    CONVENE_RETURN_IF_ERROR(
+        members.Read("logprobs", 0, kMostLogprobs, &request->top_logprobs.emplace()));
+  }
+  return members.Read("echo", &request->echoes);
+}
+
 void Write(JsonWriter& json, const char* key, absl::string_view text) {
   json.Key(key);
   json.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
@@ -164,6 +183,90 @@ void WriteHead(JsonWriter& json, const AnswerHead& head, bool is_chunk) {
   Write(json, "model", head.model);
 }
 
+// As OpenAI has bytes that are no text.
+std::string TextOfBytes(const std::string& bytes) {
+  if (IsUtf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const unsigned char byte : bytes)
+    absl::StrAppend(&text, "\\x", absl::Hex(byte, absl::kZeroPad2));
+  return text;
+}
+
+void WriteChatScore(JsonWriter& json, const ScoredToken::Score& score) {
+  Write(json, "token", TextOfBytes(score.bytes));
+  json.Key("logprob");
+  json.Double(score.log_probability);
+  json.Key("bytes");
+  json.StartArray();
+  for (const unsigned char byte : score.bytes) json.Int(byte);
+  json.EndArray();
+}
+
+void WriteChatScores(JsonWriter& json, const std::vector<ScoredToken>& tokens) {
+  json.StartObject();
+  json.Key("content");
+  json.StartArray();
+  for (const ScoredToken& token : tokens) {
+    json.StartObject();
+    WriteChatScore(json, token.scores.front());
+    json.Key("top_logprobs");
+    json.StartArray();
+    for (size_t i = 1; i < token.scores.size(); ++i) {
+      json.StartObject();
+      WriteChatScore(json, token.scores[i]);
+      json.EndObject();
+    }
+    json.EndArray();
+    json.EndObject();
+  }
+  json.EndArray();
+  json.EndObject();
+}
+
+// One object for each token; the likeliest first, and the token itself where it is not among them.
+void WriteTop(JsonWriter& json, const std::vector<ScoredToken::Score>& scores) {
+  if (scores.empty()) {
+    json.Null();
+    return;
+  }
+  std::vector<std::string> written;
+  json.StartObject();
+  for (size_t i = 1; i <= scores.size(); ++i) {
+    const ScoredToken::Score& score = scores[i % scores.size()];
+    const std::string text = TextOfBytes(score.bytes);
+    // Of two tokens with one text the likelier is told.
+    if (std::find(written.begin(), written.end(), text) != written.end()) continue;
+    json.Key(text.c_str(), static_cast<rapidjson::SizeType>(text.size()));
+    json.Double(score.log_probability);
+    written.push_back(text);
+  }
+  json.EndObject();
+}
+
+void WriteScores(JsonWriter& json, const std::vector<ScoredToken>& tokens) {
+  const auto list = [&](const char* key, const auto& write) {
+    json.Key(key);
+    json.StartArray();
+    for (const ScoredToken& token : tokens) write(token);
+    json.EndArray();
+  };
+  json.StartObject();
+  list("tokens", [&](const ScoredToken& token) {
+    const std::string text = TextOfBytes(token.bytes);
+    json.String(text.c_str(), static_cast<rapidjson::SizeType>(text.size()));
+  });
+  list("token_logprobs", [&](const ScoredToken& token) {
+    if (token.scores.empty()) {
+      json.Null();
+    } else {
+      json.Double(token.scores.front().log_probability);
+    }
+  });
+  list("top_logprobs", [&](const ScoredToken& token) { WriteTop(json, token.scores); });
+  list("text_offset", [&](const ScoredToken& token) { json.Int64(token.offset); });
+  json.EndObject();
+}
+
 // `holder`: of a chat's text.
 void WriteChoice(JsonWriter& json, const AnswerHead& head, int index, const Choice& choice,
                  const char* holder, bool has_role) {
@@ -179,7 +282,13 @@ void WriteChoice(JsonWriter& json, const AnswerHead& head, int index, const Choi
     Write(json, "text", choice.text);
   }
   json.Key("logprobs");
-  json.Null();
+  if (choice.tokens.empty()) {
+    json.Null();
+  } else if (head.is_chat) {
+    WriteChatScores(json, choice.tokens);
+  } else {
+    WriteScores(json, choice.tokens);
+  }
   if (choice.finish_reason.empty()) {
     json.Key("finish_reason");
     json.Null();
@@ -228,8 +337,10 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body,
     request.max_tokens = 16;  // as theirs
   }
   constexpr int kMostTokens = 1 << 24;
+  CONVENE_RETURN_IF_ERROR(ReadLogprobs(members, &request));
+  const int least = request.echoes ? 0 : 1;
   for (const char* const name : {"max_tokens", "max_completion_tokens"}) {
-    CONVENE_RETURN_IF_ERROR(members.Read(name, 1, kMostTokens, &request.max_tokens));
+    CONVENE_RETURN_IF_ERROR(members.Read(name, least, kMostTokens, &request.max_tokens));
   }
   CONVENE_RETURN_IF_ERROR(members.Read("n", 1, kMostChoices, &request.choices));
   int best_of = request.choices;

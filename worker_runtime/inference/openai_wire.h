@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,8 +20,11 @@ struct CompletionRequest {
   // Of a completion: texts, or ids. One of a chat is the whole request, for its "messages" (and
   // "tools").
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;
-  int choices = 1;     // answers to each prompt
-  int max_tokens = 0;  // 0: as many as the context has room for
+  int choices = 1;      // answers to each prompt
+  int max_tokens = -1;  // negative: as many as the context has room for
+  bool echoes = false;  // the answer begins with the prompt; only then max_tokens may be 0
+  // Each token comes with its log-probability and those of so many likeliest ones.
+  std::optional<int> top_logprobs;
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool streams = false;
@@ -29,7 +33,7 @@ struct CompletionRequest {
 
 // `default_seed`: for a request that names none. InvalidArgument: no JSON object, a member of
 // another kind or out of range, or a member that would change the answer in a way that we lack
-// ("logprobs", "logit_bias", ...); by the member's name. Members that
+// ("logit_bias", "suffix", ...); by the member's name. Members that
 // change nothing, and unknown ones, are passed over.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body, bool is_chat,
                                                          uint64_t default_seed);
@@ -42,9 +46,24 @@ struct AnswerHead {
   std::string model;
 };
 
+struct ScoredToken {
+  struct Score {
+    std::string bytes;  // that the token stands for; a special token's text
+    double log_probability = 0;
+  };
+  // The token's own, then those of the likeliest ones. Empty but for its bytes where nothing comes
+  // before it.
+  std::string bytes;
+  std::vector<Score> scores;
+  // Characters of the choice's text before it; a token that begins within a character has that
+  // one's place.
+  int64_t offset = 0;
+};
+
 struct Choice {
   std::string text;
-  std::string finish_reason;  // "stop" or "length"; "": not yet
+  std::string finish_reason;             // "stop" or "length"; "": not yet
+  std::vector<ScoredToken> tokens = {};  // where the request wants log-probabilities
 };
 
 struct Usage {

@@ -38,8 +38,45 @@ TEST_CASE("what a request leaves out is as OpenAI has it") {
   CHECK(text.choices == 1);
   CHECK_FALSE(text.streams);
   const CompletionRequest chat = Parse(R"({"messages": []})", true);
-  CHECK(chat.max_tokens == 0);
+  CHECK(chat.max_tokens < 0);
   CHECK(std::get<std::string>(chat.prompts.at(0)) == R"({"messages": []})");
+}
+
+TEST_CASE("log-probabilities and the prompt's echo are asked for in two spellings") {
+  CHECK_FALSE(Parse(R"({"prompt": "a", "logprobs": false})").top_logprobs.has_value());
+  CHECK(Parse(R"({"prompt": "a", "logprobs": 0})").top_logprobs == 0);
+  const CompletionRequest scored =
+      Parse(R"({"prompt": "a", "logprobs": 5, "echo": true, "max_tokens": 0})");
+  CHECK(scored.top_logprobs == 5);
+  CHECK(scored.echoes);
+  CHECK(scored.max_tokens == 0);
+  CHECK(Parse(R"({"messages": [], "logprobs": true})", true).top_logprobs == 0);
+  CHECK(Parse(R"({"messages": [], "logprobs": true, "top_logprobs": 3})", true).top_logprobs == 3);
+  const auto refuse = [](const std::string& body, const char* why, bool is_chat = false) {
+    CHECK_STATUS(ParseCompletionRequest(body, is_chat, 0), absl::StatusCode::kInvalidArgument, why);
+  };
+  refuse(R"({"prompt": "a", "max_tokens": 0})", "\"max_tokens\" is not a whole number from 1");
+  refuse(R"({"prompt": "a", "echo": 1})", "\"echo\" is not true or false");
+  refuse(R"({"messages": [], "top_logprobs": 3})", "\"logprobs\" is not true beside", true);
+  refuse(R"({"messages": [], "logprobs": 3})", "\"logprobs\" is not true or false", true);
+}
+
+TEST_CASE("log-probabilities are told as clients read them") {
+  const Choice choice = {"aé",
+                         "stop",
+                         {{"a", {}, 0},
+                          {"\xC3", {{"\xC3", -2}, {"b", -0.5}, {"b", -1}}, 1},
+                          {"\xA9", {{"\xA9", -0.25}, {"\xA9", -0.25}}, 1}}};
+  const std::string text = CompletionJson({}, {choice}, {});
+  CHECK_THAT(text, Catch::Contains(R"("tokens":["a","bytes:\\xc3","bytes:\\xa9"],)"
+                                   R"("token_logprobs":[null,-2.0,-0.25],)"
+                                   R"("top_logprobs":[null,{"b":-0.5,"bytes:\\xc3":-2.0},)"
+                                   R"({"bytes:\\xa9":-0.25}],"text_offset":[0,1,1]})"));
+  const Choice said = {"é", "stop", {{"é", {{"é", -1}, {"b", -0.5}}, 0}}};
+  CHECK_THAT(
+      CompletionJson({.is_chat = true}, {said}, {}),
+      Catch::Contains(R"("logprobs":{"content":[{"token":"é","logprob":-1.0,"bytes":[195,169],)"
+                      R"("top_logprobs":[{"token":"b","logprob":-0.5,"bytes":[98]}]}]})"));
 }
 
 TEST_CASE("what a request says is taken") {
@@ -82,7 +119,7 @@ TEST_CASE("a request that cannot be answered as it is meant is refused by the me
   refuse(R"({"prompt": "a", "stop": [""]})", "\"stop\" is not a text");
   refuse(R"({"prompt": "a", "stream": 1})", "\"stream\" is not true or false");
   refuse(R"({"prompt": "a", "seed": 1.5})", "\"seed\" is not a whole number");
-  refuse(R"({"prompt": "a", "logprobs": 1})", "\"logprobs\" is not served here");
+  refuse(R"({"prompt": "a", "logprobs": 21})", "\"logprobs\" is not a whole number from 0 to 20");
   refuse(R"({"prompt": "a", "logit_bias": {"5": 1}})", "\"logit_bias\" is not served here");
   refuse(R"({"messages": [], "response_format": {"type": "json_object"}})",
          "\"response_format\" is not served here", true);

@@ -103,6 +103,23 @@ double SamplingNumber(uint64_t seed, uint64_t sequence, uint64_t place) {
   return OpenUnit(random[0], random[1]);
 }
 
+std::vector<LogProbability> LogProbabilities(absl::Span<const float> logits, int32_t token,
+                                             int top) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - largest);
+  const double shift = largest + std::log(sum);
+  std::vector<LogProbability> result = {{token, logits[token] - shift}};
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::min<std::ptrdiff_t>(top, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  for (auto it = order.begin(); it != end; ++it) result.push_back({*it, logits[*it] - shift});
+  return result;
+}
+
 int32_t Sample(const SamplingOptions& options, absl::Span<const int32_t> tokens, double number,
                absl::Span<float> logits) {
   if (options.repetition_penalty != 1) {

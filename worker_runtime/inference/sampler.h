@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -27,6 +28,17 @@ absl::Status ValidateSampling(const SamplingOptions& options);
 // In (0, 1): the number that chooses the token `place` of the sequence `sequence`, whatever is
 // generated beside it.
 double SamplingNumber(uint64_t seed, uint64_t sequence, uint64_t place);
+
+// In nats, as the model has it, whatever the options.
+struct LogProbability {
+  int32_t token = 0;
+  double value = 0;
+};
+
+// Of the token, then of the `top` likeliest ones, the first of equals first. REQUIRES: logits that
+// are numbers.
+std::vector<LogProbability> LogProbabilities(absl::Span<const float> logits, int32_t token,
+                                             int top);
 
 // `logits` are changed. `tokens`: the sequence so far. `number`: SamplingNumber's. REQUIRES: valid
 // options, and logits that are numbers.

@@ -82,6 +82,20 @@ std::vector<float> SomeLogits(int seed) {
   return logits;
 }
 
+TEST_CASE("Log-probabilities are those of the softmax, of the token and of the likeliest") {
+  const std::vector<float> logits = {0, std::log(4.0f), std::log(2.0f), 0};
+  const std::vector<LogProbability> all = LogProbabilities(logits, 3, 9);
+  const std::vector<std::pair<int32_t, double>> expected = {{3, 8}, {1, 2}, {2, 4}, {0, 8}, {3, 8}};
+  REQUIRE(all.size() == expected.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i].token == expected[i].first);
+    CHECK(all[i].value == Approx(-std::log(expected[i].second)).margin(1e-6));
+  }
+  CHECK(LogProbabilities(logits, 1, 0).size() == 1);
+  const std::vector<float> large = {1000, 1000};
+  CHECK(LogProbabilities(large, 0, 0)[0].value == Approx(-std::log(2.0)));
+}
+
 TEST_CASE("Tokens are chosen with the probabilities of the reference") {
   const std::vector<int32_t> tokens = {3, 7, 7, 20, 0, 11};
   int seed = 0;

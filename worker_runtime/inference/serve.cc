@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
@@ -34,6 +35,7 @@ class Answerer {
 
   absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
     std::vector<Tokens> prompts;
+    std::vector<Unshown> unshown;
     Usage usage;
     size_t longest = 0;
     for (const auto& prompt : request.prompts) {
@@ -41,25 +43,73 @@ class Answerer {
       usage.prompt_tokens += static_cast<int64_t>(tokens.size());
       longest = std::max(longest, tokens.size());
       prompts.insert(prompts.end(), request.choices, tokens);
+      Unshown first;
+      if (request.echoes) {
+        const auto* const text = std::get_if<std::string>(&prompt);
+        first.text = text != nullptr ? *text : opened_.tokenizer->Decode(tokens, false);
+      }
+      unshown.insert(unshown.end(), request.choices, first);
     }
     const int room = std::max(1, model_.options().context - static_cast<int>(longest));
-    const int most = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-    const GenerateOptions options = {
-        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
-    CONVENE_RETURN_IF_ERROR(
-        worker::Answer(model_, *opened_.tokenizer, prompts, options, request.stop,
-                       [&](int index, const std::string& text, AnswerEnd end) {
-                         ++usage.completion_tokens;
-                         Choice piece = {.text = text};
-                         if (end != AnswerEnd::kNotYet) {
-                           piece.finish_reason = end == AnswerEnd::kLength ? "length" : "stop";
-                         }
-                         return show(index, piece);
-                       }));
+    GenerateOptions options = {
+        .sampling = request.sampling,
+        .max_new_tokens = request.max_tokens < 0 ? room : std::min(request.max_tokens, room),
+        .end_tokens = opened_.end_tokens};
+    if (request.top_logprobs.has_value()) {
+      options.sees_prompts = request.echoes;
+      options.see_logits = [&](int index, int32_t token, absl::Span<const float> logits) {
+        AddToken(token, logits, *request.top_logprobs, &unshown[index]);
+      };
+    }
+    const auto show_more = [&](int index, const std::string& text, const char* end) {
+      Unshown& more = unshown[index];
+      return show(index,
+                  {std::exchange(more.text, "") + text, end, std::exchange(more.tokens, {})});
+    };
+    CONVENE_RETURN_IF_ERROR(worker::Answer(
+        model_, *opened_.tokenizer, prompts, options, request.stop,
+        [&](int index, const std::string& text, AnswerEnd end) {
+          ++usage.completion_tokens;
+          if (end == AnswerEnd::kNotYet) return show_more(index, text, "");
+          return show_more(index, text, end == AnswerEnd::kLength ? "length" : "stop");
+        }));
+    for (size_t i = 0; i < prompts.size() && options.max_new_tokens == 0; ++i) {
+      CONVENE_RETURN_IF_ERROR(show_more(static_cast<int>(i), "", "length"));
+    }
     return usage;
   }
 
  private:
+  // Of a choice.
+  struct Unshown {
+    std::string text;
+    std::vector<ScoredToken> tokens;
+    int64_t characters = 0;  // of all its tokens so far
+  };
+
+  std::string BytesOf(int32_t token) const {
+    std::string bytes = opened_.tokenizer->SpecialTextOf(token);
+    if (bytes.empty()) opened_.tokenizer->AppendTokenBytes(token, &bytes);
+    return bytes;
+  }
+
+  // `logits`: the token was chosen from them; none: nothing comes before it.
+  void AddToken(int32_t token, absl::Span<const float> logits, int top, Unshown* choice) const {
+    const auto continues = [](char byte) { return (byte & 0xC0) == 0x80; };
+    std::string bytes;  // in the text, where special tokens have none
+    opened_.tokenizer->AppendTokenBytes(token, &bytes);
+    const bool is_within = !bytes.empty() && continues(bytes[0]) && choice->characters > 0;
+    ScoredToken scored = {.bytes = BytesOf(token),
+                          .offset = choice->characters - (is_within ? 1 : 0)};
+    choice->characters += std::ssize(bytes) - absl::c_count_if(bytes, continues);
+    if (!logits.empty()) {
+      for (const LogProbability& one : LogProbabilities(logits, token, top)) {
+        scored.scores.push_back({BytesOf(one.token), one.value});
+      }
+    }
+    choice->tokens.push_back(std::move(scored));
+  }
+
   absl::StatusOr<Tokens> TokensOf(const CompletionRequest& request,
                                   const std::variant<std::string, Tokens>& prompt) {
     if (const auto* const ids = std::get_if<Tokens>(&prompt)) {

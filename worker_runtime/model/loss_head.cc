@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/base/check.h"
 #include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
@@ -29,7 +30,7 @@ template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
       chunk_rows_(shape.sequences > 0
-                      ? shape.sequences
+                      ? shape.sequences * shape.cached_logits
                       : LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
                                       shape.logits_bytes / (shape.logit_cap > 0 ? 2 : 1))),
       workspace_bytes_(
@@ -40,8 +41,8 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
-      last_memory_(
-          arena.Declare<T>("scratch/last tokens", int64_t{shape.sequences} * shape.hidden)),
+      last_memory_(arena.Declare<T>("scratch/last tokens",
+                                    int64_t{shape.sequences} * shape.cached_logits * shape.hidden)),
       capped_memory_(arena.Declare<T>("scratch/capped logits",
                                       shape.logit_cap > 0 && shape.sequences == 0
                                           ? int64_t{chunk_rows_} * shape.vocabulary.size()
@@ -108,17 +109,18 @@ template <typename T>
 void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
   const absl::Span<const CachedRow> rows = pass.around.cache->rows();
   const int length = shape_.rows / shape_.sequences;
-  bool is_wanted = false;
+  int most = 0;
+  for (const CachedRow& row : rows) most = std::max(most, row.logits);
+  if (most == 0) return;
+  CONVENE_CHECK(most <= shape_.cached_logits);
   for (int i = 0; i < shape_.sequences; ++i) {
-    if (!rows[i].wants_logits) continue;
-    is_wanted = true;
-    const int64_t last = int64_t{i} * length + rows[i].count - 1;
-    pass.around.device->Copy(At(normalized_memory_) + last * shape_.hidden,
-                             At(last_memory_) + int64_t{i} * shape_.hidden,
-                             shape_.hidden * sizeof(T), pass.stream);
+    if (rows[i].logits == 0) continue;
+    const int64_t first = int64_t{i} * length + rows[i].count - rows[i].logits;
+    pass.around.device->Copy(At(normalized_memory_) + first * shape_.hidden,
+                             At(last_memory_) + int64_t{i} * most * shape_.hidden,
+                             size_t{1} * rows[i].logits * shape_.hidden * sizeof(T), pass.stream);
   }
-  if (!is_wanted) return;
-  const LinearShape linear = {shape_.sequences, shape_.vocabulary.size(), shape_.hidden};
+  const LinearShape linear = {shape_.sequences * most, shape_.vocabulary.size(), shape_.hidden};
   LinearForward(linear, At(last_memory_), pass.Weight(kHead), logits(), pass.stream);
   if (shape_.logit_cap == 0) return;
   SoftCap(int64_t{linear.rows} * linear.out, shape_.logit_cap, logits(), pass.stream);

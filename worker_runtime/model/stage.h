@@ -74,6 +74,7 @@ class Stage : public PipelineStage {
     // makes logits, and it has no backward pass. REQUIRES then: one cp rank, whole documents, rows
     // that are not split, no 8-bit products.
     const KeyValueCache* cache = nullptr;
+    int cached_logits = 1;  // tokens of a row that want logits, at most
   };
 
   struct Groups {
@@ -99,7 +100,8 @@ class Stage : public PipelineStage {
   // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;
 
-  // LossHead::logits() of the last pass over a cache, (micro_batch_size, vocabulary slice).
+  // LossHead::logits() of the last pass over a cache, (micro_batch_size * cached_logits,
+  // vocabulary slice) at most.
   // REQUIRES: the stage has the head.
   virtual Elements logits() = 0;
 };

@@ -17,10 +17,10 @@ namespace convene::worker {
 
 // The share of one row of a pass in one sequence.
 struct CachedRow {
-  int sequence = 0;           // of the cache
-  int begin = 0;              // so many tokens the sequence has so far
-  int count = 0;              // so many first tokens of the row go on with it; 0: the row has none
-  bool wants_logits = false;  // those behind the last of these tokens
+  int sequence = 0;  // of the cache
+  int begin = 0;     // so many tokens the sequence has so far
+  int count = 0;     // so many first tokens of the row go on with it; 0: the row has none
+  int logits = 0;    // so many of these tokens, the last ones, want the logits behind them
 };
 
 // Not thread-safe. All memory comes from the arena that was planned with it.
