@@ -94,6 +94,7 @@ class GenerateTest(ConveneTestCase):
         self.assertEqual(events[-2:], ["data: [DONE]", ""])
         pieces = [json.loads(event[len("data: "):])["choices"][0]["text"] for event in events[:-2]]
         self.assertEqual("".join(pieces), text["choices"][0]["text"])
+        self.scores_are_told(address)
         for path, request, words in (
                 ("/v1/completions", {"prompt": [1, 256]}, "400 .*the id 256, and the model has 256 tokens"),
                 ("/v1/completions", {"prompt": ""}, "400 .*has no token"),
@@ -105,6 +106,39 @@ class GenerateTest(ConveneTestCase):
         self.assertIn("another program has the port", self.generate("--serve", port, code=69))
         server.send_signal(signal.SIGTERM)
         self.finish(server, 30)
+
+    def scores_are_told(self, address):
+        """Prompts side by side and alone, with and without an answer; places are those of characters."""
+        def scores(**request):
+            return [choice for choice in json.loads(self.ask(address, "/v1/completions", temperature=0, logprobs=2, **request))["choices"]]
+        prompts = ["né ab", [104, 105], "x"]
+        both = scores(prompt=prompts, echo=True, max_tokens=3)
+        self.assertEqual([choice["logprobs"]["text_offset"][:-3] for choice in both], [[0, 1, 1, 2, 3, 4], [0, 1], [0]])
+        self.assertEqual([choice["logprobs"]["tokens"][:-3] for choice in both],
+                         [["n", "bytes:\\xc3", "bytes:\\xa9", " ", "a", "b"], ["h", "i"], ["x"]])
+        self.assertEqual([choice["text"][:length] for choice, length in zip(both, (5, 2, 1))], ["né ab", "hi", "x"])
+        for prompt, choice in zip(prompts, both):
+            told = choice["logprobs"]
+            self.assertEqual((told["token_logprobs"][0], told["top_logprobs"][0]), (None, None))
+            for score, top in zip(told["token_logprobs"][1:], told["top_logprobs"][1:]):
+                self.assertIn(score, top.values())
+                self.assertTrue(2 <= len(top) <= 3)
+            answer = scores(prompt=prompt, max_tokens=3)[0]["logprobs"]
+            self.assertEqual(answer["tokens"], told["tokens"][-3:])
+            self.assertEqual(answer["text_offset"][0], 0)
+            self.assertEqual(answer["token_logprobs"], [max(top.values()) for top in answer["top_logprobs"]])
+            for alone, beside in zip(answer["token_logprobs"], told["token_logprobs"][-3:]):
+                self.assertAlmostEqual(alone, beside, delta=1e-4)
+            only = scores(prompt=prompt, echo=True, max_tokens=0)[0]
+            self.assertEqual(len(only["logprobs"]["tokens"]), len(told["tokens"]) - 3)
+            self.assertEqual((only["finish_reason"], only["text"]), ("length", prompt if isinstance(prompt, str) else "hi"))
+            self.assertEqual(only["logprobs"]["token_logprobs"], told["token_logprobs"][:-3])
+        twice = scores(prompt=["a", "b"], n=2, echo=True, max_tokens=1)
+        self.assertEqual([choice["text"][0] for choice in twice], ["a", "a", "b", "b"])
+        events = self.ask(address, "/v1/completions", prompt="né ab", temperature=0, logprobs=2, echo=True, max_tokens=3, stream=True).split("\n\n")
+        pieces = [json.loads(event[len("data: "):])["choices"][0] for event in events[:-2]]
+        self.assertEqual([offset for piece in pieces if piece["logprobs"] for offset in piece["logprobs"]["text_offset"]],
+                         both[0]["logprobs"]["text_offset"])
 
     def evaluate(self, *arguments, code=0):
         words = [str(word) for word in (CONVENE, "evaluate", *self.model[:2], "--device", "cpu", *arguments)]
