@@ -61,7 +61,7 @@ absl::StatusOr<LlmcShape> ReadLlmcHeader(const LlmcHeader& header) {
   config.head_size = hidden / heads;
   config.ffn_size = 4 * hidden;
   CONVENE_RETURN_IF_ERROR(ValidateModel(config, Layout()));
-  return LlmcShape{std::move(config), rows};
+  return LlmcShape{config, rows};
 }
 
 namespace {
