@@ -134,7 +134,8 @@ TEST_CASE("Without temperature the first of the largest scores is taken, with th
   logits = {1, 3, -2, 3, 2};
   CHECK(Sample({.repetition_penalty = 2}, {{1, 3}}, 0.9, absl::MakeSpan(logits)) == 4);
   logits = {-1, -3, -2};
-  CHECK(Sample({.repetition_penalty = 2.5}, {{0}}, 0.9, absl::MakeSpan(logits)) == 2);
+  CHECK(Sample({.repetition_penalty = 2.5}, std::vector<int32_t>{0}, 0.9, absl::MakeSpan(logits)) ==
+        2);
 }
 
 TEST_CASE("Equals of the k-th largest stay, and a token stays under each limit") {
