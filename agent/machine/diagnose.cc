@@ -83,7 +83,9 @@ void CheckFolder(const Folder& folder, const std::string& subject, int64_t least
       absl::StrCat(folder.path, " has ", HumanBytes(static_cast<double>(folder.free_bytes)),
                    " free of ", HumanBytes(static_cast<double>(folder.total_bytes)));
   if (!folder.error.empty()) {
-    out->push_back({Severity::kError, subject, folder.error,
+    // A job need not write where it was started; a folder that was named is wanted.
+    const bool is_wanted = folder.path != kCurrentFolder;
+    out->push_back({is_wanted ? Severity::kError : Severity::kNote, subject, folder.error,
                     "a file could not be written, read and removed there",
                     "check that it is mounted, not full, and writable for this user"});
   } else if (folder.free_bytes < least) {

@@ -156,10 +156,12 @@ TEST_CASE("memory, disks, limits, clock") {
   facts.clock_is_synchronised = false;
   facts.shared_memory.total_bytes = 64 << 20;
   facts.folders = {{.path = "/full", .total_bytes = 9, .free_bytes = 1},
-                   {.path = "/none", .error = "/none: No such file or directory"}};
+                   {.path = "/none", .error = "/none: No such file or directory"},
+                   {.path = ".", .error = "./x: Read-only file system"}};
   CheckBad(facts, {"warning memory", "note memory: transparent", "warning disk: /full",
-                   "error disk: /none: No such", "warning shared memory: /dev/shm has 64.0 MiB",
-                   "warning limits: ulimit -n", "warning limits: ulimit -u", "note clock"});
+                   "error disk: /none: No such", "note disk: ./x",
+                   "warning shared memory: /dev/shm has 64.0 MiB", "warning limits: ulimit -n",
+                   "warning limits: ulimit -u", "note clock"});
 }
 
 TEST_CASE("variables that are obsolete, misspelt, wrong or costly") {

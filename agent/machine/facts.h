@@ -11,6 +11,7 @@
 namespace convene::agent {
 
 inline constexpr int64_t kUnlimited = -1;
+inline constexpr char kCurrentFolder[] = ".";
 
 struct Limits {  // soft ones of getrlimit(2); kUnlimited
   int64_t locked_bytes = kUnlimited;
@@ -79,7 +80,6 @@ struct GpuDriver {
 
 struct MachineFacts {
   std::string host;
-  std::string kernel;
   int cpus = 0;  // that this process may keep busy
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;

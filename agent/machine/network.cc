@@ -70,8 +70,10 @@ std::vector<Interface> ReadInterfaces(const std::string& root) {
   for (const std::string& name : Names(folder)) {
     const std::string path = absl::StrCat(folder, "/", name);
     if (!IsDirectory(path)) continue;  // bonding_masters is a file
+    // Loopback and tunnels have no carrier to tell of: "unknown".
+    const std::string state = Word(path + "/operstate");
     Interface interface = {.name = name,
-                           .is_up = Word(path + "/operstate") == "up",
+                           .is_up = state == "up" || state == "unknown",
                            .is_virtual = !IsDirectory(path + "/device"),
                            .mtu = static_cast<int>(Number(path + "/mtu", 0)),
                            .megabits = std::max<int64_t>(0, Number(path + "/speed", 0)),

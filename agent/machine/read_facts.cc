@@ -126,7 +126,6 @@ MachineFacts ReadFacts(const FactsOptions& options) {
   utsname system = {};
   uname(&system);
   facts.host = system.nodename;
-  facts.kernel = system.release;
   facts.cpus = CountUsableCpus();
   const std::string meminfo = Content(root + "/proc/meminfo");
   facts.memory_bytes = MemoryField(meminfo, "MemTotal:");
@@ -138,7 +137,7 @@ MachineFacts ReadFacts(const FactsOptions& options) {
   facts.limits = {.locked_bytes = SoftLimit(RLIMIT_MEMLOCK),
                   .open_files = SoftLimit(RLIMIT_NOFILE),
                   .processes = SoftLimit(RLIMIT_NPROC)};
-  facts.folders.push_back(TryFolder("."));
+  facts.folders.push_back(TryFolder(kCurrentFolder));
   for (const std::string& path : options.folders) facts.folders.push_back(TryFolder(path));
   facts.shared_memory = TryFolder("/dev/shm");
   facts.huge_pages = HugePages(Content(root + "/sys/kernel/mm/transparent_hugepage/enabled"));

@@ -38,18 +38,21 @@ TEST_CASE("interfaces: what /sys/class/net says, and no file beside them") {
   }
   machine.Write("/sys/class/net/veth1/operstate", "down\n");
   machine.Write("/sys/class/net/veth1/speed", "-1\n");
+  machine.Write("/sys/class/net/lo/operstate", "unknown\n");
   machine.Write("/sys/class/net/bonding_masters", "\n");
   const std::vector<Interface> interfaces = ReadInterfaces(machine.root());
-  REQUIRE(interfaces.size() == 2);
+  REQUIRE(interfaces.size() == 3);
   CHECK(interfaces[0].name == "eth7");
   CHECK(interfaces[0].is_up);
   CHECK_FALSE(interfaces[0].is_virtual);
   CHECK(interfaces[0].mtu == 9000);
   CHECK(interfaces[0].megabits == 100000);
   CHECK(interfaces[0].numa_node == 1);
-  CHECK_FALSE(interfaces[1].is_up);
-  CHECK(interfaces[1].is_virtual);
-  CHECK(interfaces[1].megabits == 0);
+  CHECK(interfaces[1].name == "lo");
+  CHECK(interfaces[1].is_up);
+  CHECK_FALSE(interfaces[2].is_up);
+  CHECK(interfaces[2].is_virtual);
+  CHECK(interfaces[2].megabits == 0);
 }
 
 TEST_CASE("RDMA ports, and those of their addresses that are set") {

@@ -31,6 +31,7 @@ class DoctorTest(ConveneTestCase):
         self.assertRegex(said, r"(?m)^error    disk ")
         self.assertRegex(said, r"(?m): 1 error, \d+ warnings?, \d+ notes?$")
         self.assertIn("NCCL_SOCKET_IFNAME=nothing", self.doctor(code=71, **BAD))
+        self.doctor(**{**GOOD, "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"})
 
     def test_it_keeps_a_node_that_cannot_train_out_of_a_job(self):
         check = f"'{CONVENE}' doctor"

@@ -16,6 +16,7 @@
 #include "worker_runtime/weights/model_tensors.h"
 
 namespace convene::worker {
+
 std::vector<LlmcPlace> LlmcPlaces(const LlmcShape& shape, int64_t* elements) {
   const TensorNames& names = shape.config.family->names;
   std::map<std::string, ModelTensor> tensors;
