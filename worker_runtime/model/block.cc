@@ -47,13 +47,14 @@ std::unique_ptr<BlockPart<T>> MakeFeedForward(const BlockShape& shape, const Rec
                                               std::vector<DenseMemory<T>> dense,
                                               std::vector<DenseDeferred<T>> deferred,
                                               std::vector<ExpertMemory<T>> experts,
-                                              const BlockFloat8& float8, int chunks) {
+                                              const BlockLinears<T>& linears, int chunks) {
   if (!shape.experts.is_on()) {
     return std::make_unique<DenseFeedForward<T>>(shape, recompute, std::move(dense),
-                                                 std::move(deferred), float8, chunks);
+                                                 std::move(deferred), linears, chunks);
   }
   return std::make_unique<ExpertFeedForward<T>>(shape, recompute, std::move(experts),
-                                                std::move(dense), std::move(deferred));
+                                                std::move(dense), std::move(deferred),
+                                                linears.adapters);
 }
 
 // One member of all elements.
@@ -69,13 +70,13 @@ std::unique_ptr<BlockPart<T>> MakeMixer(const BlockShape& shape, const LayerAtte
                                         const Recompute& recompute,
                                         std::vector<MixerMemory<T>> memory,
                                         std::vector<MixerDeferred<T>> deferred,
-                                        const BlockFloat8& float8) {
+                                        const BlockLinears<T>& linears) {
   if (shape.family->latent_attention) {
     return std::make_unique<LatentMixer<T>>(shape, layer, recompute, std::move(memory),
-                                            std::move(deferred));
+                                            std::move(deferred), linears.adapters);
   }
   return std::make_unique<GroupedQueryMixer<T>>(shape, layer, recompute, std::move(memory),
-                                                std::move(deferred), float8);
+                                                std::move(deferred), linears);
 }
 
 }  // namespace
@@ -122,18 +123,18 @@ std::vector<BlockDeferred<T>> DeclareDeferred(const BlockShape& s, const Recompu
 template <typename T>
 Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
                 const std::vector<BlockMemory<T>>& memory,
-                const std::vector<BlockDeferred<T>>& deferred, const BlockFloat8& float8,
+                const std::vector<BlockDeferred<T>>& deferred, const BlockLinears<T>& linears,
                 int chunks)
     : s_(shape),
       recompute_(recompute),
       memory_(Each(memory, &BlockMemory<T>::residual)),
       factors_(Each(deferred, &BlockDeferred<T>::factors)),
-      float8_(float8),
+      linears_(linears),
       mixer_(MakeMixer(s_, layer, recompute_, Each(memory, &BlockMemory<T>::mixer),
-                       Each(deferred, &BlockDeferred<T>::mixer), float8_)),
+                       Each(deferred, &BlockDeferred<T>::mixer), linears_)),
       feed_forward_(MakeFeedForward<T>(s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),
                                        Each(deferred, &BlockDeferred<T>::feed_forward),
-                                       Each(memory, &BlockMemory<T>::experts), float8_, chunks)) {}
+                                       Each(memory, &BlockMemory<T>::experts), linears_, chunks)) {}
 
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {
@@ -169,8 +170,8 @@ absl::Status Block<T>::Middle(const Pass<T>& pass, const ResidualMemory<T>& a) c
 template <typename T>
 absl::Status Block<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow) {
   const ResidualMemory<T>& a = memory_[pass.slot];
-  if (float8_.is_on && (pass.is_first || !float8_.keeps_weights)) {
-    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
+  if (linears_.float8.is_on && (pass.is_first || !linears_.float8.keeps_weights)) {
+    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, linears_.float8, pass));
   }
   CONVENE_RETURN_IF_ERROR(NormForward(NormOf(pass, kAttentionNorm, kAttentionNormBias, a.norm1_rms),
                                       flow.residual, flow.delta, pass.input, At(a.norm1),
@@ -217,8 +218,8 @@ absl::Status Block<T>::BranchBackward(const Pass<T>& pass, const Branch& branch,
 template <typename T>
 absl::Status Block<T>::Backward(const Pass<T>& pass, T* gradient) {
   const ResidualMemory<T> a = MemoryOf(pass);
-  if (float8_.is_on && !float8_.keeps_weights) {
-    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, float8_, pass));
+  if (linears_.float8.is_on && !linears_.float8.keeps_weights) {
+    CONVENE_RETURN_IF_ERROR(RoundWeights(s_, linears_.float8, pass));
   }
   const Norm<T> norm1 = NormOf(pass, kAttentionNorm, kAttentionNormBias, a.norm1_rms);
   // With the middle norm2's output comes again too, and so does all before it. Norm1's output lasts

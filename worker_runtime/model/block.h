@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/dtype.h"
-#include "worker_runtime/model/block_float8.h"
+#include "worker_runtime/model/block_linears.h"
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/dense_feed_forward.h"
@@ -76,7 +76,7 @@ class Block final : public Unit<T> {
   // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's; `chunks`: of the rows (ChunkedRows).
   Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
         const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
-        const BlockFloat8& float8, int chunks);
+        const BlockLinears<T>& linears, int chunks);
 
   ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
@@ -117,7 +117,7 @@ class Block final : public Unit<T> {
   const Recompute recompute_;
   std::vector<ResidualMemory<T>> memory_;   // by slot
   std::vector<ResidualMemory<T>> factors_;  // by deferred slot
-  const BlockFloat8 float8_;
+  const BlockLinears<T> linears_;
   const std::unique_ptr<BlockPart<T>> mixer_;
   const std::unique_ptr<BlockPart<T>> feed_forward_;
 };

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/model/adapter.h"
 #include "worker_runtime/model/family.h"
 #include "worker_runtime/ops/rope_scaling.h"
 
@@ -73,6 +74,7 @@ struct ModelConfig {
   int key_rank = 0;    // of the latents of keys and values
   int value_size = 0;  // elements of a value; at most head_size
   ExpertConfig experts;
+  AdapterConfig adapter;                  // of a run that tunes; the model itself has none
   const Family* family = &LlamaFamily();  // never null; one of families.cc
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

@@ -22,13 +22,13 @@ template <typename T>
 DenseFeedForward<T>::DenseFeedForward(const BlockShape& shape, const Recompute& recompute,
                                       std::vector<DenseMemory<T>> memory,
                                       std::vector<DenseDeferred<T>> deferred,
-                                      const BlockFloat8& float8, int chunks)
+                                      const BlockLinears<T>& linears, int chunks)
     : s_(shape),
       recompute_(recompute),
       pipes_gradient_(chunks > 1 && shape.residual_rows < shape.rows()),
       memory_(std::move(memory)),
       deferred_(std::move(deferred)),
-      float8_(float8) {}
+      linears_(linears) {}
 
 template <typename T>
 ScratchSizes DenseFeedForward<T>::scratch(DeviceKind device, int64_t /*spare*/) const {
@@ -47,8 +47,7 @@ DenseMemory<T> DenseFeedForward<T>::MemoryOf(const Pass<T>& pass) const {
 
 template <typename T>
 absl::Status DenseFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
-  return ColumnParallelForward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
-                               pass.Weight(kGateUpBias), float8_.Layer(pass, kGateUp),
+  return ColumnParallelForward(linears_.Of(s_, pass, kGateUp, kGateUpBias), x,
                                At(memory_[pass.slot].gate_up), *pass.around.rows, pass.stream);
 }
 
@@ -58,8 +57,7 @@ absl::Status DenseFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y)
   CONVENE_RETURN_IF_ERROR(Again(pass, x));
   ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
                     pass.stream);
-  return RowParallelForward(LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown),
-                            pass.Weight(kDownBias), float8_.Layer(pass, kDown), y,
+  return RowParallelForward(linears_.Of(s_, pass, kDown, kDownBias), At(a.product), y,
                             *pass.around.rows, pass.stream);
 }
 
@@ -76,9 +74,9 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
   // product behind them wants both.
   T* const product = pass.deferred >= 0 || pipes_gradient_ ? pass.around.narrow : At(a.product);
   T* gate_up = At(a.gate_up);
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward(
-      LinearShapeOf(s_, kDown), At(a.product), pass.Weight(kDown), float8_.Layer(pass, kDown), dy,
-      product, ProductGradient(pass, kDown), rows, pass.stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(linears_.Of(s_, pass, kDown), At(a.product), dy,
+                                              product, ProductGradient(pass, kDown), rows,
+                                              pass.stream));
   const Workspace& workspace = pass.around.workspace;
   RowBiasBackward(LinearShapeOf(s_, kDown), dy, pass.Gradient(kDownBias), workspace, rows,
                   pass.stream);
@@ -91,21 +89,19 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
                      pass.stream);
   ColumnBiasBackward(LinearShapeOf(s_, kGateUp), gate_up, ProductGradient(pass, kGateUpBias),
                      workspace, pass.stream);
-  return ColumnParallelBackward(LinearShapeOf(s_, kGateUp), x, pass.Weight(kGateUp),
-                                float8_.Layer(pass, kGateUp), gate_up, dx,
+  return ColumnParallelBackward(linears_.Of(s_, pass, kGateUp), x, gate_up, dx,
                                 ProductGradient(pass, kGateUp), rows, pass.stream);
 }
 
 template <typename T>
 void DenseFeedForward<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
   const DenseDeferred<T>& later = deferred_[pass.deferred];
-  LaterWeightGradient(LinearShapeOf(s_, kDown), At(MemoryOf(pass).product),
-                      float8_.Layer(pass, kDown), At(later.down), pass.LaterGradient(kDown),
-                      pass.stream);
+  LaterWeightGradient(linears_.Later(s_, pass, kDown), At(MemoryOf(pass).product), At(later.down),
+                      pass.LaterGradient(kDown), pass.stream);
   ColumnBiasBackward(LinearShapeOf(s_, kGateUp), At(later.gate_up), pass.LaterGradient(kGateUpBias),
                      pass.around.workspace, pass.stream);
-  LaterWeightGradient(LinearShapeOf(s_, kGateUp), x, float8_.Layer(pass, kGateUp),
-                      At(later.gate_up), pass.LaterGradient(kGateUp), pass.stream);
+  LaterWeightGradient(linears_.Later(s_, pass, kGateUp), x, At(later.gate_up),
+                      pass.LaterGradient(kGateUp), pass.stream);
 }
 
 CONVENE_INSTANTIATE(DeclareDense);

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "worker_runtime/device/arena.h"
-#include "worker_runtime/model/block_float8.h"
+#include "worker_runtime/model/block_linears.h"
 #include "worker_runtime/model/block_part.h"
 
 namespace convene::worker {
@@ -34,10 +34,10 @@ struct DenseDeferred {
 template <typename T>
 class DenseFeedForward final : public BlockPart<T> {
  public:
-  // By slot and by deferred slot; `chunks`: of the rows (ChunkedRows). Borrows `float8`.
+  // By slot and by deferred slot; `chunks`: of the rows (ChunkedRows). Borrows `linears`.
   DenseFeedForward(const BlockShape& shape, const Recompute& recompute,
                    std::vector<DenseMemory<T>> memory, std::vector<DenseDeferred<T>> deferred,
-                   const BlockFloat8& float8, int chunks);
+                   const BlockLinears<T>& linears, int chunks);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
@@ -61,7 +61,7 @@ class DenseFeedForward final : public BlockPart<T> {
   const bool pipes_gradient_;
   const std::vector<DenseMemory<T>> memory_;
   const std::vector<DenseDeferred<T>> deferred_;
-  const BlockFloat8& float8_;
+  const BlockLinears<T>& linears_;
 };
 
 }  // namespace convene::worker

@@ -75,12 +75,15 @@ absl::Status Embedding<T>::Forward(const Pass<T>& pass, T* target, Flow<T>& flow
 // table is the head too, whose product has written every row.
 template <typename T>
 absl::Status Embedding<T>::Backward(const Pass<T>& pass, T* gradient) {
+  const Tables all = TablesOf(pass);
+  absl::InlinedVector<WeightGradient, 2> gradients;
+  for (const int role : all.roles) gradients.push_back(pass.Gradient(role));
+  if (gradients.front().data == nullptr) return absl::OkStatus();  // the tables are frozen
   CONVENE_RETURN_IF_ERROR(pass.around.rows->Gather(gradient, pass.stream));
   Scale(int64_t{shape_.rows()} * shape_.hidden, gradient, pass.stream);
-  const Tables all = TablesOf(pass);
   for (size_t i = 0; i < all.tables.size(); ++i) {
     const auto& [slice, numbers, weights] = all.tables[i];
-    const WeightGradient table = pass.Gradient(all.roles[i]);
+    const WeightGradient& table = gradients[i];
     if (!table.adds) {
       const OpScope scope(pass.stream, "ZeroEmbeddingGradient");
       pass.around.device->Zero(table.data, sizeof(float) * slice.size() * shape_.hidden,

@@ -42,14 +42,17 @@ template <typename T>
 ExpertFeedForward<T>::ExpertFeedForward(const BlockShape& shape, const Recompute& recompute,
                                         std::vector<ExpertMemory<T>> memory,
                                         std::vector<DenseMemory<T>> shared,
-                                        std::vector<DenseDeferred<T>> deferred)
+                                        std::vector<DenseDeferred<T>> deferred,
+                                        const BlockAdapters<T>& adapters)
     : s_(shape),
       recompute_(recompute),
       memory_(std::move(memory)),
-      shared_(shape.ffn > 0 ? std::make_unique<DenseFeedForward<T>>(
-                                  shape, recompute, std::move(shared), std::move(deferred), float8_,
-                                  /*chunks=*/1)
-                            : nullptr) {
+      linears_{.adapters = adapters},
+      shared_(shape.ffn > 0
+                  ? std::make_unique<DenseFeedForward<T>>(shape, recompute, std::move(shared),
+                                                          std::move(deferred), linears_,
+                                                          /*chunks=*/1)
+                  : nullptr) {
   for (size_t slot = 0; slot < memory_.size(); ++slot) plans_.emplace_back(s_.experts.dispatch);
 }
 
@@ -155,7 +158,9 @@ absl::Status ExpertFeedForward<T>::Penalize(const Pass<T>& pass) {
   }
   if (pass.Has(kRouterBias)) {
     const WeightGradient imbalance = pass.Gradient(kRouterBias);
-    RouterImbalance(s_.batch, router, statistics, imbalance.adds, imbalance.data, pass.stream);
+    if (imbalance.data != nullptr) {
+      RouterImbalance(s_.batch, router, statistics, imbalance.adds, imbalance.data, pass.stream);
+    }
   }
   RouterPenalty(s_.batch, router, s_.experts.balance_loss, s_.experts.z_loss, pass.gradient_scale,
                 statistics, At(a.balance), cp.rank() == 0 ? Around(pass).losses : nullptr,
@@ -258,6 +263,7 @@ void ExpertFeedForward<T>::BiasGradient(const Pass<T>& pass, int role, int colum
                                         const T* dy) {
   if (!pass.Has(role)) return;
   const WeightGradient gradient = pass.Gradient(role);
+  if (gradient.data == nullptr) return;
   const absl::Span<const int32_t> begin = plan(pass).sorted_begin();
   adds = adds || gradient.adds;
   for (size_t expert = 0; expert + 1 < begin.size(); ++expert) {
@@ -277,7 +283,7 @@ void ExpertFeedForward<T>::DownBiasBackward(const Pass<T>& pass, bool adds, T* d
   if (!adds_whole(pass)) {
     const WeightGradient gradient = pass.Gradient(kExpertDownBias);
     const size_t count = size_t{1} * dispatch().local_experts() * s_.hidden;
-    if (adds || gradient.adds) return;
+    if (adds || gradient.adds || gradient.data == nullptr) return;
     return pass.around.device->Zero(gradient.data, count * sizeof(float), pass.stream);
   }
   const int received = plan(pass).received();
@@ -380,15 +386,19 @@ absl::Status ExpertFeedForward<T>::ChunkBackward(const Pass<T>& pass, const T* d
   WeighRows(way.received(), ffn, SortedWeights(pass), At(a.product), product, SortedDWeights(pass),
             stream);
   const WeightGradient down = pass.Gradient(kExpertDown);
-  GroupedWeightGradient(way.sorted_begin(), s_.hidden, ffn, sorted, At(a.product),
-                        down.adds || adds_weights ? 1 : 0, down.data, stream);
+  if (down.data != nullptr) {
+    GroupedWeightGradient(way.sorted_begin(), s_.hidden, ffn, sorted, At(a.product),
+                          down.adds || adds_weights ? 1 : 0, down.data, stream);
+  }
   ActivationBackward(s_.family->activation, way.received(), ffn, At(a.gate_up), product,
                      At(a.gate_up), stream);
   DownBiasBackward(pass, adds_weights, sorted);
   BiasGradient(pass, kExpertGateUpBias, gate_up_width(), adds_weights, At(a.gate_up));
   const WeightGradient gate_up = pass.Gradient(kExpertGateUp);
-  GroupedWeightGradient(way.sorted_begin(), gate_up_width(), s_.hidden, At(a.gate_up), At(a.x),
-                        gate_up.adds || adds_weights ? 1 : 0, gate_up.data, stream);
+  if (gate_up.data != nullptr) {
+    GroupedWeightGradient(way.sorted_begin(), gate_up_width(), s_.hidden, At(a.gate_up), At(a.x),
+                          gate_up.adds || adds_weights ? 1 : 0, gate_up.data, stream);
+  }
   GroupedMatMul(Transpose::kNo, way.sorted_begin(), s_.hidden, gate_up_width(), At(a.gate_up),
                 pass.Weight(kExpertGateUp), sorted, stream);
   CONVENE_ASSIGN_OR_RETURN(
@@ -417,9 +427,8 @@ absl::Status ExpertFeedForward<T>::RouterBackwards(const Pass<T>& pass, const T*
   LinearWeightGradient({s_.rows(), router.experts, s_.hidden}, x, dlogits, pass.Gradient(kRouter),
                        pass.stream);
   if (pass.Has(kRouterLogitBias)) {
-    const WeightGradient bias = pass.Gradient(kRouterLogitBias);
-    BiasBackward(s_.rows(), router.experts, dlogits, bias.adds, bias.data, pass.around.workspace,
-                 pass.stream);
+    ColumnBiasBackward({.rows = s_.rows(), .out = router.experts}, dlogits,
+                       pass.Gradient(kRouterLogitBias), pass.around.workspace, pass.stream);
   }
   MatMul(Transpose::kNo, Transpose::kNo, s_.rows(), s_.hidden, router.experts, dlogits,
          pass.Weight(kRouter), 1, dx, pass.stream);

@@ -22,6 +22,8 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/model/block_adapters.h"
+#include "worker_runtime/model/block_linears.h"
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/model/dense_feed_forward.h"
 #include "worker_runtime/parallel/chunked_rows.h"
@@ -71,7 +73,7 @@ class ExpertFeedForward final : public BlockPart<T> {
   // gradients of experts and router come in the input half of a backward pass.
   ExpertFeedForward(const BlockShape& shape, const Recompute& recompute,
                     std::vector<ExpertMemory<T>> memory, std::vector<DenseMemory<T>> shared,
-                    std::vector<DenseDeferred<T>> deferred);
+                    std::vector<DenseDeferred<T>> deferred, const BlockAdapters<T>& adapters);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
@@ -143,7 +145,7 @@ class ExpertFeedForward final : public BlockPart<T> {
   const BlockShape s_;
   const Recompute recompute_;
   const std::vector<ExpertMemory<T>> memory_;
-  const BlockFloat8 float8_;                           // off
+  const BlockLinears<T> linears_;  // of the shared experts, without 8-bit products
   const std::unique_ptr<DenseFeedForward<T>> shared_;  // null: none
   std::vector<ExpertDispatch> plans_;                  // by slot
 };

@@ -45,13 +45,13 @@ GroupedQueryMixer<T>::GroupedQueryMixer(const BlockShape& shape, const LayerAtte
                                         const Recompute& recompute,
                                         std::vector<MixerMemory<T>> memory,
                                         std::vector<MixerDeferred<T>> deferred,
-                                        const BlockFloat8& float8)
+                                        const BlockLinears<T>& linears)
     : s_(shape),
       layer_(layer),
       recompute_(recompute),
       memory_(std::move(memory)),
       deferred_(std::move(deferred)),
-      float8_(float8) {}
+      linears_(linears) {}
 
 template <typename T>
 ScratchSizes GroupedQueryMixer<T>::scratch(DeviceKind device, int64_t spare) const {
@@ -89,9 +89,8 @@ absl::InlinedVector<typename GroupedQueryMixer<T>::HeadNorm, 2> GroupedQueryMixe
 template <typename T>
 absl::Status GroupedQueryMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a,
                                           const T* x) const {
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
-                                                pass.Weight(kQkvBias), float8_.Layer(pass, kQkv),
-                                                At(a.qkv), *pass.around.rows, pass.stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(linears_.Of(s_, pass, kQkv, kQkvBias), x, At(a.qkv),
+                                                *pass.around.rows, pass.stream));
   for (const HeadNorm& norm : HeadNorms()) {
     HeadNormForward(norm.shape, s_.qkv_width(), pass.Weight(norm.tensor),
                     WeightOffset(s_.family->norm), s_.norm_epsilon, At(a.qkv) + norm.column,
@@ -106,9 +105,8 @@ template <typename T>
 absl::Status GroupedQueryMixer<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
   const MixerMemory<T> a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(Attend(pass, a, x));
-  return RowParallelForward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
-                            pass.Weight(kAttentionOut), pass.Weight(kAttentionOutBias),
-                            float8_.Layer(pass, kAttentionOut), y, *pass.around.rows, pass.stream);
+  return RowParallelForward(linears_.Of(s_, pass, kAttentionOut, kAttentionOutBias),
+                            At(a.attention), y, *pass.around.rows, pass.stream);
 }
 
 template <typename T>
@@ -123,9 +121,8 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   const UnitSurroundings<T>& around = pass.around;
   ChunkedRows& rows = *around.rows;
   CONVENE_RETURN_IF_ERROR(
-      RowParallelBackward(LinearShapeOf(s_, kAttentionOut), At(a.attention),
-                          pass.Weight(kAttentionOut), float8_.Layer(pass, kAttentionOut), dy,
-                          around.narrow, ProductGradient(pass, kAttentionOut), rows, pass.stream));
+      RowParallelBackward(linears_.Of(s_, pass, kAttentionOut), At(a.attention), dy, around.narrow,
+                          ProductGradient(pass, kAttentionOut), rows, pass.stream));
   RowBiasBackward(LinearShapeOf(s_, kAttentionOut), dy, pass.Gradient(kAttentionOutBias),
                   around.workspace, rows, pass.stream);
   const auto wide = static_cast<size_t>(s_.rows()) * s_.qkv_width();
@@ -148,22 +145,20 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   }
   ColumnBiasBackward(LinearShapeOf(s_, kQkv), qkv, ProductGradient(pass, kQkvBias),
                      around.workspace, pass.stream);
-  return ColumnParallelBackward(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
-                                float8_.Layer(pass, kQkv), qkv, dx, ProductGradient(pass, kQkv),
-                                rows, pass.stream);
+  return ColumnParallelBackward(linears_.Of(s_, pass, kQkv), x, qkv, dx,
+                                ProductGradient(pass, kQkv), rows, pass.stream);
 }
 
 template <typename T>
 void GroupedQueryMixer<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
   const MixerMemory<T> a = MemoryOf(pass);
   const MixerDeferred<T>& later = deferred_[pass.deferred];
-  LaterWeightGradient(LinearShapeOf(s_, kAttentionOut), At(a.attention),
-                      float8_.Layer(pass, kAttentionOut), At(later.out),
+  LaterWeightGradient(linears_.Later(s_, pass, kAttentionOut), At(a.attention), At(later.out),
                       pass.LaterGradient(kAttentionOut), pass.stream);
   ColumnBiasBackward(LinearShapeOf(s_, kQkv), At(later.qkv), pass.LaterGradient(kQkvBias),
                      pass.around.workspace, pass.stream);
-  LaterWeightGradient(LinearShapeOf(s_, kQkv), x, float8_.Layer(pass, kQkv), At(later.qkv),
-                      pass.LaterGradient(kQkv), pass.stream);
+  LaterWeightGradient(linears_.Later(s_, pass, kQkv), x, At(later.qkv), pass.LaterGradient(kQkv),
+                      pass.stream);
 }
 
 CONVENE_INSTANTIATE(DeclareMixer);

@@ -9,7 +9,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "worker_runtime/device/arena.h"
-#include "worker_runtime/model/block_float8.h"
+#include "worker_runtime/model/block_linears.h"
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/ops/head_norm.h"
 
@@ -49,10 +49,10 @@ void DeclareMixerGradients(const BlockShape& shape, Arena& arena, MixerDeferred<
 template <typename T>
 class GroupedQueryMixer final : public BlockPart<T> {
  public:
-  // By slot and by deferred slot. Borrows `float8`.
+  // By slot and by deferred slot. Borrows `linears`.
   GroupedQueryMixer(const BlockShape& shape, const LayerAttention& layer,
                     const Recompute& recompute, std::vector<MixerMemory<T>> memory,
-                    std::vector<MixerDeferred<T>> deferred, const BlockFloat8& float8);
+                    std::vector<MixerDeferred<T>> deferred, const BlockLinears<T>& linears);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
@@ -81,7 +81,7 @@ class GroupedQueryMixer final : public BlockPart<T> {
   const Recompute recompute_;
   const std::vector<MixerMemory<T>> memory_;
   const std::vector<MixerDeferred<T>> deferred_;
-  const BlockFloat8& float8_;
+  const BlockLinears<T>& linears_;
 };
 
 }  // namespace convene::worker

@@ -24,11 +24,19 @@ double NormalAt(uint64_t key, uint64_t index) {
   return radius * std::cos(2.0 * std::numbers::pi * OpenUnit(random[2], random[3]));
 }
 
+// Of standard deviation 1.
+double UniformAt(uint64_t key, uint64_t index) {
+  const PhiloxCounter random =
+      Philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
+  return std::sqrt(3.0) * (2.0 * OpenUnit(random[0], random[1]) - 1.0);
+}
+
 }  // namespace
 
 void InitializeParameter(const ParameterSlice& slice, uint64_t seed, int64_t first, int64_t count,
                          float* target) {
-  if (slice.initializer != Initializer::kNormal) {
+  const bool is_uniform = slice.initializer == Initializer::kUniform;
+  if (slice.initializer != Initializer::kNormal && !is_uniform) {
     std::fill_n(target, count, slice.initializer == Initializer::kOnes ? 1.0f : 0.0f);
     return;
   }
@@ -39,7 +47,8 @@ void InitializeParameter(const ParameterSlice& slice, uint64_t seed, int64_t fir
     const int64_t row = slice.offset[0] + (first + i) / columns;
     const int64_t column = slice.offset[1] + (first + i) % columns;
     const int64_t place = row * slice.global_shape[1] + column;
-    target[i] = static_cast<float>(slice.standard_deviation * NormalAt(key, place));
+    const double deviate = is_uniform ? UniformAt(key, place) : NormalAt(key, place);
+    target[i] = static_cast<float>(slice.standard_deviation * deviate);
   });
 }
 

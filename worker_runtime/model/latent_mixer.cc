@@ -18,12 +18,14 @@ constexpr float kLatentEpsilon = 1e-6f;
 template <typename T>
 LatentMixer<T>::LatentMixer(const BlockShape& shape, const LayerAttention& layer,
                             const Recompute& recompute, std::vector<MixerMemory<T>> memory,
-                            std::vector<MixerDeferred<T>> deferred)
+                            std::vector<MixerDeferred<T>> deferred,
+                            const BlockAdapters<T>& adapters)
     : s_(shape),
       layer_(layer),
       recompute_(recompute),
       memory_(std::move(memory)),
-      deferred_(std::move(deferred)) {}
+      deferred_(std::move(deferred)),
+      linears_{.adapters = adapters} {}
 
 // The gradient of attention's input; before it values and their gradient, behind it latents and
 // their gradient.
@@ -108,9 +110,8 @@ absl::Status LatentMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a
   T* const up = pass.around.narrow;
   const int64_t up_width = s_.attention_width() + s_.key_value_width();
   const Heads heads = HeadsAt(up + s_.rows() * up_width, up);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward<T>(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv),
-                                                   nullptr, {}, heads.first, *pass.around.rows,
-                                                   pass.stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(linears_.Of(s_, pass, kQkv), x, heads.first,
+                                                *pass.around.rows, pass.stream));
   for (const Latent& latent : Latents(heads)) {
     T* const kept = At(a.heads) + latent.kept;
     T* const normed = At(a.latents) + latent.kept;
@@ -120,6 +121,9 @@ absl::Status LatentMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a
                       WeightOffset(s_.family->norm), kLatentEpsilon, nullptr, normed,
                       At(a.heads_rms) + latent.statistic, pass.stream);
     LinearForward(latent.product, normed, pass.Weight(latent.up), latent.heads, pass.stream);
+    const LowRank<T> adapter = linears_.adapters.Of(pass, latent.up);
+    SpreadLowRank(latent.product, adapter, pass.stream);
+    AddLowRank(latent.product, adapter, normed, latent.heads, pass.stream);
   }
   LatentHeadsForward(shape(), heads.queries, heads.query_stride, heads.keys_values,
                      heads.first + rotary_column(), s_.first_width(), At(a.qkv), pass.stream);
@@ -134,8 +138,8 @@ absl::Status LatentMixer<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
   CONVENE_RETURN_IF_ERROR(Attend(pass, a, x));
   T* const values = pass.around.narrow;
   TakeValues(At(a.attention), values, pass.stream);
-  return RowParallelForward<T>(LinearShapeOf(s_, kAttentionOut), values, pass.Weight(kAttentionOut),
-                               nullptr, {}, y, *pass.around.rows, pass.stream);
+  return RowParallelForward<T>(linears_.Of(s_, pass, kAttentionOut), values, y, *pass.around.rows,
+                               pass.stream);
 }
 
 template <typename T>
@@ -153,9 +157,9 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
   T* const wide = fits ? spare.data() : around.wide;
   T* const dvalues = wide + int64_t{s_.rows()} * s_.last_width();
   TakeValues(At(a.attention), wide, pass.stream);
-  CONVENE_RETURN_IF_ERROR(
-      RowParallelBackward<T>(LinearShapeOf(s_, kAttentionOut), wide, pass.Weight(kAttentionOut), {},
-                             dy, dvalues, ProductGradient(pass, kAttentionOut), rows, pass.stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward<T>(linears_.Of(s_, pass, kAttentionOut), wide, dy,
+                                                 dvalues, ProductGradient(pass, kAttentionOut),
+                                                 rows, pass.stream));
   T* const dattention = around.narrow;
   const int64_t count = int64_t{s_.rows()} * s_.attention_width();
   around.device->Zero(dattention, count * sizeof(T), pass.stream);
@@ -180,6 +184,12 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
     LinearWeightGradient(latent.product, At(a.latents) + latent.kept, latent.heads,
                          ProductGradient(pass, latent.up), pass.stream);
     LinearInputGradient(latent.product, pass.Weight(latent.up), latent.heads, wide, pass.stream);
+    const LowRank<T> adapter = linears_.adapters.Of(pass, latent.up);
+    SpreadLowRank(latent.product, adapter, pass.stream);
+    LowRankInnerGradient(latent.product, adapter, latent.heads, pass.stream);
+    LowRankGradients(latent.product, adapter, At(a.latents) + latent.kept, latent.heads,
+                     pass.stream);
+    AddLowRankInputGradient(latent.product, adapter, /*first_row=*/0, wide, pass.stream);
     T* const before = wide + int64_t{s_.rows()} * latent.rank;
     const WeightGradient dweight = pass.Gradient(latent.norm);
     RmsNormBackward(s_.rows(), latent.rank, At(a.heads) + latent.kept, pass.Weight(latent.norm),
@@ -189,8 +199,8 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
     CopyRows(s_.rows(), latent.rank, before, latent.rank, heads.first + latent.column,
              s_.first_width(), pass.stream);
   }
-  return ColumnParallelBackward<T>(LinearShapeOf(s_, kQkv), x, pass.Weight(kQkv), {}, heads.first,
-                                   dx, ProductGradient(pass, kQkv), rows, pass.stream);
+  return ColumnParallelBackward<T>(linears_.Of(s_, pass, kQkv), x, heads.first, dx,
+                                   ProductGradient(pass, kQkv), rows, pass.stream);
 }
 
 template <typename T>
@@ -199,13 +209,13 @@ void LatentMixer<T>::BackwardWeight(const Pass<T>& pass, const T* x) {
   const MixerDeferred<T>& later = deferred_[pass.deferred];
   T* const values = pass.around.narrow;
   TakeValues(At(a.attention), values, pass.stream);
-  LaterWeightGradient<T>(LinearShapeOf(s_, kAttentionOut), values, {}, At(later.out),
+  LaterWeightGradient<T>(linears_.Later(s_, pass, kAttentionOut), values, At(later.out),
                          pass.LaterGradient(kAttentionOut), pass.stream);
   for (const Latent& latent : Latents(HeadsAt(At(later.qkv), At(later.up)))) {
     LinearWeightGradient(latent.product, At(a.latents) + latent.kept, latent.heads,
                          pass.LaterGradient(latent.up), pass.stream);
   }
-  LaterWeightGradient<T>(LinearShapeOf(s_, kQkv), x, {}, At(later.qkv), pass.LaterGradient(kQkv),
+  LaterWeightGradient<T>(linears_.Later(s_, pass, kQkv), x, At(later.qkv), pass.LaterGradient(kQkv),
                          pass.stream);
 }
 

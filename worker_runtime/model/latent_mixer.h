@@ -17,6 +17,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "worker_runtime/model/block_adapters.h"
+#include "worker_runtime/model/block_linears.h"
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/model/grouped_query_mixer.h"
 #include "worker_runtime/ops/latent_heads.h"
@@ -28,7 +30,8 @@ class LatentMixer final : public BlockPart<T> {
  public:
   // By slot and by deferred slot.
   LatentMixer(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
-              std::vector<MixerMemory<T>> memory, std::vector<MixerDeferred<T>> deferred);
+              std::vector<MixerMemory<T>> memory, std::vector<MixerDeferred<T>> deferred,
+              const BlockAdapters<T>& adapters);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;
@@ -74,6 +77,7 @@ class LatentMixer final : public BlockPart<T> {
   const Recompute recompute_;
   const std::vector<MixerMemory<T>> memory_;
   const std::vector<MixerDeferred<T>> deferred_;
+  const BlockLinears<T> linears_;  // without 8-bit products
 };
 
 }  // namespace convene::worker

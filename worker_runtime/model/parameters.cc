@@ -2,13 +2,40 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
+#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "tools/base/check.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 namespace {
+
+bool ByRole(const UnitTensor& a, const UnitTensor& b) { return a.role < b.role; }
+
+// Without ".weight".
+absl::string_view NameOf(const ParameterSlice& slice) {
+  return absl::StripSuffix(slice.name, ".weight");
+}
+
+const AdaptedTensor* FindAdapted(const UnitTensor& tensor) {
+  const auto* const found =
+      std::find_if(std::begin(kAdapted), std::end(kAdapted),
+                   [&](const AdaptedTensor& adapted) { return adapted.tensor == tensor.role; });
+  return found == std::end(kAdapted) ? nullptr : found;
+}
+
+ModelChunk WholeModel(const ModelConfig& config) {
+  return {.layers = config.layers, .has_embedding = true, .has_head = true};
+}
 
 // Cuts the tensors of one rank.
 class Cutter {
@@ -27,6 +54,8 @@ class Cutter {
   UnitSpec Embedding() const;
   UnitSpec Block(int layer) const;
   UnitSpec Head() const;
+  // Of a block without adapters: adds them, and freezes all else. Of other units: freezes them.
+  void AddAdapters(UnitSpec& unit) const;
 
  private:
   // Rows of a tensor that are split over tp; `copies` neighbouring ranks have the same ones.
@@ -130,6 +159,10 @@ class Cutter {
   // Gate and up rows of a network whose names begin with `prefix`; `gate`: null without a gate.
   std::vector<ParameterSlice> GateUp(const std::string& prefix, const char* gate, const char* up,
                                      int64_t ffn) const;
+
+  // The adapter's A and B of a slice of a matrix.
+  std::pair<ParameterSlice, ParameterSlice> AdapterOf(const ParameterSlice& slice,
+                                                      bool is_row_parallel) const;
 
   ParameterSlice TableSlice(const char* name, int64_t rows) const {
     ParameterSlice slice = ColumnParallel(name, {rows}, config_.hidden_size);
@@ -317,9 +350,67 @@ UnitSpec Cutter::Block(int layer) const {
     AddNorm(kAttentionPostNorm, -1, prefix + names_.attention_post_norm, unit);
     AddNorm(kMlpPostNorm, -1, prefix + names_.mlp_post_norm, unit);
   }
-  std::sort(unit.tensors.begin(), unit.tensors.end(),
-            [](const UnitTensor& a, const UnitTensor& b) { return a.role < b.role; });
+  std::sort(unit.tensors.begin(), unit.tensors.end(), ByRole);
   return unit;
+}
+
+// Kaiming's uniform start with a = sqrt(5), as PEFT's: within 1 / sqrt(inputs). B begins as zeros,
+// so the model begins as it was. Of the factor that all ranks have, each makes a part of the
+// gradient (parallel/low_rank.h).
+std::pair<ParameterSlice, ParameterSlice> Cutter::AdapterOf(const ParameterSlice& slice,
+                                                            bool is_row_parallel) const {
+  const absl::string_view name = NameOf(slice);
+  const int64_t rank = config_.adapter.rank;
+  const auto whole = [&](ParameterSlice& factor) {
+    factor.owned = tp_rank_ == 0;
+    factor.tp_copies = tp_size_;
+  };
+  const auto in = static_cast<double>(slice.global_shape[1]);
+  ParameterSlice a = {.name = AdapterA(name),
+                      .global_shape = {rank, slice.global_shape[1]},
+                      .offset = {0, slice.offset[1]},
+                      .extent = {rank, slice.extent[1]},
+                      .initializer = Initializer::kUniform,
+                      .standard_deviation = 1 / std::sqrt(3 * in)};
+  ParameterSlice b = {.name = AdapterB(name),
+                      .global_shape = {slice.global_shape[0], rank},
+                      .offset = {slice.offset[0], 0},
+                      .extent = {slice.extent[0], rank},
+                      .owned = slice.owned,
+                      .tp_copies = slice.tp_copies,
+                      .initializer = Initializer::kZeros};
+  whole(is_row_parallel ? b : a);
+  return {std::move(a), std::move(b)};
+}
+
+// Neighbouring slices of one name are parts of one matrix, with one A.
+void Cutter::AddAdapters(UnitSpec& unit) const {
+  if (!config_.adapter.is_on()) return;
+  std::vector<UnitTensor> adapters;
+  for (const UnitTensor& tensor : unit.tensors) {
+    const AdaptedTensor* const found =
+        unit.kind == UnitKind::kBlock ? FindAdapted(tensor) : nullptr;
+    if (found == nullptr) continue;
+    UnitTensor a = {.role = found->a, .in_first_bucket = true};
+    UnitTensor b = {.role = found->b, .in_first_bucket = true};
+    for (const ParameterSlice& slice : tensor.slices) {
+      if (!IsTarget(config_.adapter, NameOf(slice))) continue;
+      auto [of_a, of_b] =
+          AdapterOf(slice, found->tensor == kAttentionOut || found->tensor == kDown);
+      if (a.slices.empty() || a.slices.back().name != of_a.name)
+        a.slices.push_back(std::move(of_a));
+      b.slices.push_back(std::move(of_b));
+    }
+    if (a.slices.empty()) continue;
+    adapters.push_back(std::move(a));
+    adapters.push_back(std::move(b));
+  }
+  for (UnitTensor& tensor : unit.tensors) {
+    tensor.is_frozen = true;
+    for (ParameterSlice& slice : tensor.slices) slice.tp_copies = 1;
+  }
+  std::move(adapters.begin(), adapters.end(), std::back_inserter(unit.tensors));
+  std::sort(unit.tensors.begin(), unit.tensors.end(), ByRole);
 }
 
 UnitSpec Cutter::Head() const {
@@ -375,19 +466,96 @@ std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk
     units.push_back(cutter.Block(chunk.first_layer + i));
   }
   if (chunk.has_head) units.push_back(cutter.Head());
+  for (UnitSpec& unit : units) cutter.AddAdapters(unit);
   return units;
 }
 
-int64_t ParameterCount(const ModelConfig& config) {
-  const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
+namespace {
+
+// Of the tensors that `counts` says.
+int64_t Count(const ModelConfig& config, absl::FunctionRef<bool(const UnitTensor&)> counts) {
   int64_t count = 0;
-  for (const UnitSpec& unit : UnitsOf(config, whole, /*tp_size=*/1, /*tp_rank=*/0)) {
+  for (const UnitSpec& unit : UnitsOf(config, WholeModel(config), /*tp_size=*/1, /*tp_rank=*/0)) {
     const bool is_tied_head = unit.kind == UnitKind::kHead && config.tied_embeddings;
     for (const UnitTensor& tensor : unit.tensors) {
-      if (!is_tied_head || tensor.role != kHead) count += tensor.count();
+      if (counts(tensor) && (!is_tied_head || tensor.role != kHead)) count += tensor.count();
     }
   }
   return count;
+}
+
+absl::Status ValidateTargets(const ModelConfig& config) {
+  std::set<std::string> ends;  // of the names, behind the last point
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : UnitsOf(config, WholeModel(config), /*tp_size=*/1, /*tp_rank=*/0)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      if (unit.kind != UnitKind::kBlock || FindAdapted(tensor) == nullptr) continue;
+      for (const ParameterSlice& slice : tensor.slices) {
+        names.emplace_back(NameOf(slice));
+        ends.insert(names.back().substr(names.back().rfind('.') + 1));
+      }
+    }
+  }
+  for (const std::string& target : config.adapter.targets) {
+    AdapterConfig alone = config.adapter;
+    alone.targets = {target};
+    if (absl::c_any_of(names, [&](const std::string& name) { return IsTarget(alone, name); })) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("lora_targets names ", target,
+                     ", which is no matrix of this model that may have an adapter; these may: ",
+                     absl::StrJoin(ends, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// Whether one flag can speak for each block of elements, though ranks own other slices.
+bool IsCutInBlocks(const UnitTensor& tensor) {
+  int64_t begin = 0;
+  for (size_t i = 1; i < tensor.slices.size(); ++i) {
+    begin += tensor.slices[i - 1].count();
+    if (tensor.slices[i].owned != tensor.slices[i - 1].owned && begin % kParameterAlignment != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t ParameterCount(const ModelConfig& config) {
+  return Count(config, [](const UnitTensor&) { return true; });
+}
+
+int64_t TrainedCount(const ModelConfig& config) {
+  return Count(config, [](const UnitTensor& tensor) { return !tensor.is_frozen; });
+}
+
+absl::Status ValidateAdapters(const ModelConfig& config, int tp_size) {
+  const AdapterConfig& adapter = config.adapter;
+  if (!adapter.is_on()) return absl::OkStatus();
+  if (adapter.rank > config.hidden_size) {
+    return absl::InvalidArgumentError(absl::StrCat("lora_rank ", adapter.rank,
+                                                   " must be at most the model's hidden_size, ",
+                                                   config.hidden_size));
+  }
+  if (!(adapter.alpha > 0) || !std::isfinite(adapter.alpha)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lora_alpha ", adapter.alpha, " must be greater than 0"));
+  }
+  CONVENE_RETURN_IF_ERROR(ValidateTargets(config));
+  for (const UnitSpec& unit : UnitsOf(config, WholeModel(config), tp_size, /*tp_rank=*/0)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      if (IsCutInBlocks(tensor)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "lora_rank ", adapter.rank, " gives the query rows of a rank a part of ", tensor.name(),
+          " that is no multiple of ", kParameterAlignment, " values, and with tp_size ", tp_size,
+          " key and value heads are copied behind it; choose a rank that is a multiple of ",
+          kParameterAlignment / std::gcd(kParameterAlignment, tensor.slices.front().extent[0])));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace convene::worker

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "worker_runtime/model/config.h"
 
 namespace convene::worker {
 
-enum class Initializer { kOnes, kZeros, kNormal };
+// kUniform: between -standard_deviation x sqrt(3) and that.
+enum class Initializer { kOnes, kZeros, kNormal, kUniform };
 
 // One rank's slice of one named tensor. Names are those of the family's table; matrices are
 // [out, in].
@@ -54,6 +56,7 @@ struct UnitTensor {
   // stands beside a tied table, which has to have a bucket of its own.
   bool in_first_bucket = false;
   bool of_experts = false;  // an expert-parallel rank holds those of its experts alone
+  bool is_frozen = false;   // it never changes, and no pass makes a gradient for it
   // The ranks of the first and of the last chunk both hold it, and are two: its gradient is the sum
   // of both ranks' gradients.
   bool on_both_ends = false;
@@ -105,7 +108,33 @@ enum BlockTensor {
   kRouterLogitBias,   // (experts): learned from the loss, which kRouterBias is not
   kExpertGateUpBias,  // (experts / ep, 2 ffn / tp)
   kExpertDownBias,    // (experts / ep, hidden)
+  // The adapters of some of these tensors (kAdapted): all A of a tensor, (ranks, inputs), and all
+  // B, (outputs, rank), in the order of the tensor's slices.
+  kQkvA,
+  kQkvB,
+  kAttentionOutA,
+  kAttentionOutB,
+  kGateUpA,
+  kGateUpB,
+  kDownA,
+  kDownB,
+  kQueryUpA,
+  kQueryUpB,
+  kKeyValueUpA,
+  kKeyValueUpB,
 };
+// A tensor that may have adapters, and their roles.
+struct AdaptedTensor {
+  BlockTensor tensor;
+  BlockTensor a;
+  BlockTensor b;
+};
+inline constexpr AdaptedTensor kAdapted[] = {{kQkv, kQkvA, kQkvB},
+                                             {kAttentionOut, kAttentionOutA, kAttentionOutB},
+                                             {kGateUp, kGateUpA, kGateUpB},
+                                             {kDown, kDownA, kDownB},
+                                             {kQueryUp, kQueryUpA, kQueryUpB},
+                                             {kKeyValueUp, kKeyValueUpA, kKeyValueUpB}};
 enum HeadTensor {
   kFinalNorm,      // (hidden)
   kHead,           // (vocabulary / tp, hidden)
@@ -141,7 +170,13 @@ std::vector<ModelChunk> ChunksOf(const std::vector<int>& layers, const std::vect
 std::vector<UnitSpec> UnitsOf(const ModelConfig& config, const ModelChunk& chunk, int tp_size,
                               int tp_rank, int ep_size = 1, int ep_rank = 0);
 
-// Of the whole model.
+// Of the whole model, its adapters among them; and those that learn: all, or the adapters'.
 int64_t ParameterCount(const ModelConfig& config);
+int64_t TrainedCount(const ModelConfig& config);
+
+// Whether config.adapter makes sense for the model, and so many tensor-parallel ranks can share it
+// out. InvalidArgument names the number, or a target that is no matrix which may have an adapter,
+// and the legal ones. OK where there are no adapters. REQUIRES: ValidateModel is OK.
+absl::Status ValidateAdapters(const ModelConfig& config, int tp_size);
 
 }  // namespace convene::worker

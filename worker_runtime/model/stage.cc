@@ -134,6 +134,7 @@ class StageOf final : public Stage {
   std::unique_ptr<Event> routed_, fork_, join_;
   ExpertTotals expert_totals_ = {};
   ExpertSurroundings<T> experts_;
+  AdapterScratch<T> adapter_scratch_;
   Float8Scratch float8_scratch_;
   Float8Weights float8_weights_;  // where no block keeps its own
   ScratchSizes scratch_;
@@ -186,6 +187,7 @@ void StageOf<T>::AddChunks(const UnitsByChunk& chunks) {
   for (const auto& [number, specs] : chunks) AddRooms(specs);
   room_ = rooms_.empty() ? shape_ : rooms_.front();
   for (const BlockShape& room : rooms_) room_ = RoomForBoth(room_, room);
+  adapter_scratch_ = DeclareAdapterScratch<T>(room_, options_.config.adapter, arena_);
   const BlockMemory<T> recomputed = DeclareRecomputed<T>(room_, options_.recompute, arena_);
   int first_unit = 0;
   for (const auto& [number, specs] : chunks) {
@@ -308,7 +310,11 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
     case UnitKind::kBlock:
       return std::make_unique<Block<T>>(
           ShapeOf(unit.layer), AttentionOf(unit.layer), RecomputeAt(place), saved_memory_[place],
-          deferred_memory_[place], MakeFloat8(unit.layer), rows_.chunks());
+          deferred_memory_[place],
+          BlockLinears<T>{
+              .float8 = MakeFloat8(unit.layer),
+              .adapters = BlockAdapters<T>(unit, options_.config.adapter, adapter_scratch_)},
+          rows_.chunks());
     case UnitKind::kHead: {
       auto head = std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),

@@ -31,8 +31,8 @@ void HeadNormForward(const HeadRows& shape, int stride, const T* weight, float o
 size_t HeadNormWorkspaceBytes(const HeadRows& shape, DeviceKind device);
 
 // dx: rows `stride` elements apart; the gradient of the heads before the norm takes the place of
-// the gradient behind it. dweight: (size), added to where `adds`, else overwritten. The same bits
-// for the same input.
+// the gradient behind it. dweight: (size), added to where `adds`, else overwritten; null: none
+// is made. The same bits for the same input.
 template <typename T>
 void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T* weight,
                       float offset, const float* inverse_rms, T* dx, bool adds, float* dweight,

@@ -28,7 +28,7 @@ void LayerNormAgain(int rows, int columns, const T* x, const T* weight, const T*
 // Scratch of LayerNormBackward.
 size_t LayerNormWorkspaceBytes(int rows, int columns, DeviceKind device);
 
-// The contract of RmsNormBackward; `adds`: to dweight and dbias, both (columns).
+// The contract of RmsNormBackward; `adds`: to dweight and dbias, both (columns), or both null.
 template <typename T>
 void LayerNormBackward(int rows, int columns, const T* x, const T* weight, const float* statistics,
                        const T* dy, bool add_to_dx, T* dx, bool adds, float* dweight, float* dbias,

@@ -29,8 +29,9 @@ void RmsNormAgain(int rows, int columns, const T* x, const T* weight, float offs
 size_t RmsNormWorkspaceBytes(int rows, int columns, DeviceKind device);
 
 // dx: (rows, columns), added to when `add_to_dx` (the residual stream's gradient is already there),
-// else overwritten; dweight: (columns), added to when `add_to_dweight`, else overwritten. An output
-// that is overwritten is never read. No rows: nothing is touched. The same bits for the same input.
+// else overwritten; dweight: (columns), added to when `add_to_dweight`, else overwritten; null:
+// none is made. An output that is overwritten is never read. No rows: nothing is touched. The same
+// bits for the same input.
 template <typename T>
 void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float offset,
                      const float* inverse_rms, const T* dy, bool add_to_dx, T* dx,

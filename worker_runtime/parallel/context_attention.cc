@@ -226,7 +226,7 @@ template <typename T>
 void ContextAttention<T>::SinkBackward(const T* sinks, const T* out, const float* log_sum_exp,
                                        const T* dout, const WeightGradient& dsinks,
                                        const Workspace& workspace, Stream& stream) const {
-  if (sinks == nullptr) return;
+  if (sinks == nullptr || dsinks.data == nullptr) return;
   if (!dsinks.adds) device_.Zero(dsinks.data, local_.heads * sizeof(float), stream);
   AttentionSinkBackward(op_, sinks + first_head(), out, log_sum_exp, dout, /*adds=*/true,
                         dsinks.data + first_head(), workspace, stream);

@@ -76,8 +76,8 @@ class ContextAttention {
                        T* qkv, T* out, float* log_sum_exp, const Workspace& workspace,
                        Stream& stream);
 
-  // dout is lost; dqkv, of qkv's shape, is overwritten. dsinks: (heads), this rank's part of the
-  // sum over cp. Errors: the collective's.
+  // dout is lost; dqkv, of qkv's shape, is overwritten. dsinks: (heads), or no place; this rank's
+  // part of the sum over cp. Errors: the collective's.
   absl::Status Backward(const LayerAttention& layer, const Documents& documents, const T* sinks,
                         const T* qkv, const T* out, const float* log_sum_exp, T* dout, T* dqkv,
                         const WeightGradient& dsinks, const Workspace& workspace, Stream& stream);

@@ -14,6 +14,7 @@
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/float8.h"
+#include "worker_runtime/parallel/linear_shape.h"
 
 namespace convene::worker {
 
@@ -39,9 +40,6 @@ struct Float8Layer {
 
   bool is_on() const { return input.codes != nullptr; }
 };
-
-struct LinearShape;
-struct WeightGradient;
 
 // Whether each tp rank has the whole tensor (but for cp's rows) or some columns of it.
 enum class OverTp { kWhole, kSplit };

@@ -32,26 +32,29 @@ namespace {
 
 // Both products of a backward pass by the type that `float8` says.
 template <typename T>
-absl::Status TakeGradient(const LinearShape& shape, const T* dy, OverTp dy_over_tp,
-                          const WeightGradient& dweight, const Float8Layer& float8,
-                          const ChunkedRows& rows, Stream& stream) {
-  if (!float8.is_on()) return absl::OkStatus();
+absl::Status TakeGradient(const Linear<T>& layer, const T* dy, OverTp dy_over_tp,
+                          const WeightGradient& dweight, const ChunkedRows& rows, Stream& stream) {
+  if (!layer.float8.is_on()) return absl::OkStatus();
   CONVENE_CHECK(rows.chunks() == 1);  // so that no gather of dy runs beside: it is there
-  return Float8TakeGradient(shape, dy, dy_over_tp, dweight.data != nullptr, float8, stream);
+  return Float8TakeGradient(layer.shape, dy, dy_over_tp, dweight.data != nullptr, layer.float8,
+                            stream);
+}
+
+// Of the rows of `shape`.
+template <typename T>
+void InputGradient(const Linear<T>& layer, const LinearShape& shape, const T* dy, T* dx,
+                   Stream& stream) {
+  if (layer.float8.is_on()) return Float8InputGradient(shape, layer.float8, dx, stream);
+  LinearInputGradient(shape, layer.weight, dy, dx, stream);
 }
 
 template <typename T>
-void InputGradient(const LinearShape& shape, const T* weight, const Float8Layer& float8,
-                   const T* dy, T* dx, Stream& stream) {
-  if (float8.is_on()) return Float8InputGradient(shape, float8, dx, stream);
-  LinearInputGradient(shape, weight, dy, dx, stream);
-}
-
-template <typename T>
-void OwnWeightGradient(const LinearShape& shape, const T* x, const Float8Layer& float8, const T* dy,
+void OwnWeightGradient(const Linear<T>& layer, const T* x, const T* dy,
                        const WeightGradient& dweight, Stream& stream) {
-  if (float8.is_on()) return Float8WeightGradient(shape, x, dweight, float8, stream);
-  LinearWeightGradient(shape, x, dy, dweight, stream);
+  if (layer.float8.is_on()) {
+    return Float8WeightGradient(layer.shape, x, dweight, layer.float8, stream);
+  }
+  LinearWeightGradient(layer.shape, x, dy, dweight, stream);
 }
 
 LinearShape ChunkOf(const LinearShape& shape, const ChunkedRows& rows) {
@@ -79,72 +82,94 @@ absl::Status ForGatheredRows(const LinearShape& shape, const T* awaited, Chunked
 }  // namespace
 
 template <typename T>
-absl::Status ColumnParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                   const T* bias, const Float8Layer& float8, T* y,
-                                   ChunkedRows& rows, Stream& stream) {
-  if (float8.is_on()) {
+absl::Status ColumnParallelForward(const Linear<T>& layer, const T* x, T* y, ChunkedRows& rows,
+                                   Stream& stream) {
+  const LinearShape& shape = layer.shape;
+  SpreadLowRank(shape, layer.low_rank, stream);
+  const auto add = [&](const LinearShape& part, const T* part_x, T* part_y) {
+    AddLowRank(part, layer.low_rank, part_x, part_y, stream);
+    if (layer.bias != nullptr) AddBias(part.rows, part.out, layer.bias, part_y, stream);
+  };
+  if (layer.float8.is_on()) {
     CONVENE_CHECK(rows.chunks() == 1);
-    CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kWhole, float8, y, stream));
-    if (bias != nullptr) AddBias(shape.rows, shape.out, bias, y, stream);
+    CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kWhole, layer.float8, y, stream));
+    add(shape, x, y);
     return absl::OkStatus();
   }
   return ForGatheredRows(shape, x, rows, stream, [&](const LinearShape& part, int64_t row) {
-    T* const part_y = y + row * shape.out;
-    LinearForward(part, x + row * shape.in, weight, part_y, stream);
-    if (bias != nullptr) AddBias(part.rows, part.out, bias, part_y, stream);
+    LinearForward(part, x + row * shape.in, layer.weight, y + row * shape.out, stream);
+    add(part, x + row * shape.in, y + row * shape.out);
   });
 }
 
 template <typename T>
-absl::Status ColumnParallelBackward(const LinearShape& shape, const T* x, const T* weight,
-                                    const Float8Layer& float8, const T* dy, T* dx,
+absl::Status ColumnParallelBackward(const Linear<T>& layer, const T* x, const T* dy, T* dx,
                                     const WeightGradient& dweight, ChunkedRows& rows,
                                     Stream& stream) {
-  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kSplit, dweight, float8, rows, stream));
+  const LinearShape& shape = layer.shape;
+  const LinearShape chunk = ChunkOf(shape, rows);
+  CONVENE_RETURN_IF_ERROR(TakeGradient(layer, dy, OverTp::kSplit, dweight, rows, stream));
+  SpreadLowRank(shape, layer.low_rank, stream);
+  LowRankInnerGradient(shape, layer.low_rank, dy, stream);
+  const bool has_work = dweight.data != nullptr || layer.low_rank.is_on();
   for (int c = 0; c < rows.chunks(); ++c) {
-    InputGradient(ChunkOf(shape, rows), weight, float8, dy + FirstRow(rows, c) * shape.out,
-                  rows.Chunk(dx, c), stream);
-    CONVENE_RETURN_IF_ERROR(rows.StartSum(dx, c, stream, /*has_work=*/dweight.data != nullptr));
+    T* const chunk_dx = rows.Chunk(dx, c);
+    InputGradient(layer, chunk, dy + FirstRow(rows, c) * shape.out, chunk_dx, stream);
+    AddLowRankInputGradient(chunk, layer.low_rank, static_cast<int>(FirstRow(rows, c)), chunk_dx,
+                            stream);
+    CONVENE_RETURN_IF_ERROR(rows.StartSum(dx, c, stream, has_work));
   }
   CONVENE_RETURN_IF_ERROR(rows.Finish(x, stream));
-  OwnWeightGradient(shape, x, float8, dy, dweight, stream);
+  OwnWeightGradient(layer, x, dy, dweight, stream);
+  LowRankGradients(shape, layer.low_rank, x, dy, stream);
   return absl::OkStatus();
 }
 
 template <typename T>
-absl::Status RowParallelForward(const LinearShape& shape, const T* x, const T* weight,
-                                const T* bias, const Float8Layer& float8, T* y, ChunkedRows& rows,
+absl::Status RowParallelForward(const Linear<T>& layer, const T* x, T* y, ChunkedRows& rows,
                                 Stream& stream) {
-  CONVENE_CHECK(!float8.is_on() || rows.chunks() == 1);
-  const bool adds_bias = bias != nullptr && rows.tp().rank() == 0;
+  const LinearShape& shape = layer.shape;
+  const LinearShape chunk = ChunkOf(shape, rows);
+  CONVENE_CHECK(!layer.float8.is_on() || rows.chunks() == 1);
+  const bool adds_bias = layer.bias != nullptr && rows.tp().rank() == 0;
+  SpreadLowRank(shape, layer.low_rank, stream);
   for (int c = 0; c < rows.chunks(); ++c) {
-    T* const part_y = rows.Chunk(y, c);
-    if (float8.is_on()) {
-      CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kSplit, float8, y, stream));
+    const T* const chunk_x = x + FirstRow(rows, c) * shape.in;
+    T* const chunk_y = rows.Chunk(y, c);
+    if (layer.float8.is_on()) {
+      CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kSplit, layer.float8, y, stream));
     } else {
-      LinearForward(ChunkOf(shape, rows), x + FirstRow(rows, c) * shape.in, weight, part_y, stream);
+      LinearForward(chunk, chunk_x, layer.weight, chunk_y, stream);
     }
-    if (adds_bias) AddBias(rows.chunk_rows(), shape.out, bias, part_y, stream);
+    AddLowRank(chunk, layer.low_rank, chunk_x, chunk_y, stream);
+    if (adds_bias) AddBias(chunk.rows, shape.out, layer.bias, chunk_y, stream);
     CONVENE_RETURN_IF_ERROR(rows.StartSum(y, c, stream));
   }
   return absl::OkStatus();
 }
 
-// The weight's gradient wants all of dy, so it comes last, unless dx takes the place of x.
+// Gradients of weights want all of dy, so they come last, unless dx takes the place of x.
 template <typename T>
-absl::Status RowParallelBackward(const LinearShape& shape, const T* x, const T* weight,
-                                 const Float8Layer& float8, const T* dy, T* dx,
+absl::Status RowParallelBackward(const Linear<T>& layer, const T* x, const T* dy, T* dx,
                                  const WeightGradient& dweight, ChunkedRows& rows, Stream& stream) {
-  CONVENE_RETURN_IF_ERROR(TakeGradient(shape, dy, OverTp::kWhole, dweight, float8, rows, stream));
+  const LinearShape& shape = layer.shape;
+  CONVENE_RETURN_IF_ERROR(TakeGradient(layer, dy, OverTp::kWhole, dweight, rows, stream));
+  SpreadLowRank(shape, layer.low_rank, stream);
+  const auto weight_gradients = [&] {
+    OwnWeightGradient(layer, x, dy, dweight, stream);
+    LowRankInnerGradient(shape, layer.low_rank, dy, stream);
+    LowRankGradients(shape, layer.low_rank, x, dy, stream);
+  };
   if (dx == x) {
     CONVENE_RETURN_IF_ERROR(rows.Finish(dy, stream));
-    OwnWeightGradient(shape, x, float8, dy, dweight, stream);
+    weight_gradients();
   }
   CONVENE_RETURN_IF_ERROR(
       ForGatheredRows(shape, dy, rows, stream, [&](const LinearShape& part, int64_t row) {
-        InputGradient(part, weight, float8, dy + row * shape.out, dx + row * shape.in, stream);
+        InputGradient(layer, part, dy + row * shape.out, dx + row * shape.in, stream);
       }));
-  if (dx != x) OwnWeightGradient(shape, x, float8, dy, dweight, stream);
+  if (dx != x) weight_gradients();
+  AddLowRankInputGradient(shape, layer.low_rank, /*first_row=*/0, dx, stream);
   return absl::OkStatus();
 }
 
@@ -168,10 +193,11 @@ void RowBiasBackward(const LinearShape& shape, const T* dy, const WeightGradient
 }
 
 template <typename T>
-void LaterWeightGradient(const LinearShape& shape, const T* x, const Float8Layer& float8,
-                         const T* dy, const WeightGradient& dweight, Stream& stream) {
-  if (float8.is_on()) Float8TakeGradientAgain(shape, dy, float8, stream);
-  OwnWeightGradient(shape, x, float8, dy, dweight, stream);
+void LaterWeightGradient(const Linear<T>& layer, const T* x, const T* dy,
+                         const WeightGradient& dweight, Stream& stream) {
+  if (dweight.data == nullptr) return;
+  if (layer.float8.is_on()) Float8TakeGradientAgain(layer.shape, dy, layer.float8, stream);
+  OwnWeightGradient(layer, x, dy, dweight, stream);
 }
 
 CONVENE_INSTANTIATE(LinearForward);

@@ -29,10 +29,12 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       parameters_(arena.Declare<char>("parameters",
                                       WholeCount(options.shards_parameters) * SizeOf(options.dtype),
                                       ArenaPart::kCollective)),
-      gradients_(arena.Declare<float>("gradients", WholeCount(options.shards_gradients),
+      gradients_(arena.Declare<float>("gradients",
+                                      options.is_frozen ? 0 : WholeCount(options.shards_gradients),
                                       ArenaPart::kCollective)),
       order_(device, options.overlaps),
-      sum_(placement_, groups.dp, groups.dp_replicate, options.reduce_dtype, arena),
+      sum_(placement_, groups.dp, groups.dp_replicate,
+           options.is_frozen ? DType::kFloat32 : options.reduce_dtype, arena),
       copied_slices_(placement_, shard_, groups.tp, device, arena),
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
@@ -104,6 +106,7 @@ absl::Status BucketStore::Prefetch(int unit) {
 }
 
 WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
+  if (options_.is_frozen) return {};
   const int index = placement_.units[unit].tensors[tensor];
   const Placement::Tensor& place = placement_.tensors[index];
   if (AreSharded(gradient_shards_, placement_.buckets[place.bucket])) {
@@ -113,12 +116,13 @@ WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
 }
 
 ArenaBlock<float> BucketStore::IdleGradients(int unit) const {
-  if (!options_.one_pass || gradient_shards_.has_value()) return {};
+  if (!options_.one_pass || options_.is_frozen || gradient_shards_.has_value()) return {};
   const auto [begin, end] = TensorsBefore(placement_, unit);
   return gradients_.Slice(begin, end - begin);
 }
 
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
+  if (options_.is_frozen) return absl::OkStatus();
   const int bucket = placement_.units[unit].bucket;
   made_ = order_.Mark();
   if (is_last) {
@@ -155,6 +159,7 @@ absl::Status BucketStore::Reduce(const ShardPart& part) {
 }
 
 absl::Status BucketStore::FinishReducing() {
+  if (options_.is_frozen) return absl::OkStatus();
   unfinished_units_ = bucket_units_;
   if (!gradient_shards_.has_value()) CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
   if (is_parallel()) {

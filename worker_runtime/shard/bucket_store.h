@@ -70,6 +70,8 @@ class BucketStore final : public UnitStore {
     bool overlaps = true;
     // Each unit has one pass a step, so its gradients lie idle until its backward pass.
     bool one_pass = false;
+    // The parameters never change: there are no gradients, and no updates after the first weights.
+    bool is_frozen = false;
   };
   struct Groups {
     Collective& dp;            // the ranks that share one copy of the optimizer's state
@@ -157,7 +159,7 @@ class BucketStore final : public UnitStore {
   static bool AreSharded(const std::optional<Shards>& shards, const ParameterBucket& bucket) {
     return shards.has_value() && bucket.begin > 0;
   }
-  // Elements of the flat buffer that lie here whole.
+  // Elements of a flat buffer that lie here whole.
   int64_t WholeCount(bool is_sharded) const {
     return is_sharded ? placement_.buckets.front().end() : placement_.flat_count;
   }

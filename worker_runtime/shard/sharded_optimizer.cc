@@ -15,9 +15,6 @@
 namespace convene::worker {
 namespace {
 
-// Weights are made on the host in pieces of so many elements: few, since malloc keeps what it gave.
-constexpr int64_t kPieceOfWeights = int64_t{1} << 18;
-
 TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
                     const std::string& prefix) {
   return {.name = prefix + slice.name,

@@ -19,6 +19,7 @@
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/frozen_weights.h"
 #include "worker_runtime/shard/whole_matrices.h"
 
 namespace convene::worker {
@@ -72,9 +73,6 @@ class ShardedOptimizer final : public CheckpointedState {
   // Call it once both arenas are built and the store is bound. Errors: Device::Synchronize's.
   absl::Status Bind();
 
-  // Fills `values` with elements [first, first + values.size()) of the slice, row-major.
-  using MakeWeights =
-      absl::FunctionRef<void(const ParameterSlice& slice, int64_t first, absl::Span<float> values)>;
   // The weights of the shard become what `make` gives, which is called for each of them once, piece
   // by piece; every rank gets all parameters. All ranks of dp call it. Errors: the device's, the
   // collective's, those of an update that is still to be finished.

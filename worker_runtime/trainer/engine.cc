@@ -78,8 +78,7 @@ absl::Status Engine::Allocate() {
   return device_.status();
 }
 
-absl::Status Engine::SetWeights(ShardedOptimizer::MakeWeights make,
-                                absl::FunctionRef<void(double done)> tell) {
+absl::Status Engine::SetWeights(MakeWeights make, absl::FunctionRef<void(double done)> tell) {
   CONVENE_CHECK(!is_in_flight_);
   int64_t made = 0;
   return parts_.optimizers.SetWeights(

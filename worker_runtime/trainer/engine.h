@@ -97,7 +97,7 @@ class Engine {
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
-  ExpertOptimizers& optimizer() { return parts_.optimizers; }
+  RankOptimizers& optimizer() { return parts_.optimizers; }
   // Of the store below.
   const Placement& placement() const { return parts_.store.placement(); }
   // Of all tensors but those of experts that other ranks have not.
@@ -116,8 +116,7 @@ class Engine {
   Engine(const EngineOptions& options, const StepPlans& plans, CommunicatorSet& communicators,
          Device& device);
   absl::Status Allocate();
-  absl::Status SetWeights(ShardedOptimizer::MakeWeights make,
-                          absl::FunctionRef<void(double done)> tell);
+  absl::Status SetWeights(MakeWeights make, absl::FunctionRef<void(double done)> tell);
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);

@@ -76,21 +76,21 @@ std::vector<UnitSpec> AllUnits(const UnitsByChunk& chunks) {
 
 bool SplitsExperts(const EngineOptions& options) { return options.layout.ep > 1; }
 
-BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, bool of_experts,
+BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, StoreKind kind,
                       int stage, CommunicatorSet& communicators, Device& device, Arena& arena,
                       Arena& staging) {
   const Layout& layout = options.layout;
+  const bool of_experts = IsOfExperts(kind);
   const int shards = of_experts ? layout.expert_shards() : layout.dp_shard() * layout.cp;
   const int ranks = of_experts ? layout.expert_gradient_ranks() : layout.gradient_ranks();
-  const std::vector<UnitSpec> units = AllUnits(chunks);
   BucketStore::Groups groups = {
       .dp = of_experts ? *communicators.expert_dp : *communicators.dp,
       .dp_gather = of_experts ? *communicators.expert_dp_gather : *communicators.dp_gather,
       .dp_replicate = of_experts ? *communicators.expert_dp_replicate : *communicators.dp_replicate,
       .tp = *communicators.tp,
       .embedding = of_experts ? nullptr : communicators.embedding.get()};
-  return BucketStore(PlaceUnits(SplitsExperts(options) ? TensorsOf(units, of_experts) : units,
-                                ranks, BucketCountOf(options, shards, device.kind())),
+  return BucketStore(PlaceUnits(TensorsOf(AllUnits(chunks), kind, SplitsExperts(options)), ranks,
+                                BucketCountOf(options, shards, device.kind())),
                      {.dtype = options.dtype,
                       .reduce_dtype = options.reduce_dtype,
                       .sums_over_tp = options.sequence_parallel,
@@ -99,7 +99,8 @@ BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, 
                       .shards_parameters = Shards(options, 3, shards),
                       .reshards_after_forward = options.reshard_after_forward,
                       .overlaps = options.overlap_communication,
-                      .one_pass = options.microbatches == 1},
+                      .one_pass = options.microbatches == 1,
+                      .is_frozen = IsFrozen(kind)},
                      groups, device, arena, options.offload_parameters ? staging : arena);
 }
 
@@ -111,6 +112,50 @@ ShardedOptimizer::Options OptimizerOptionsOf(const EngineOptions& options) {
           .router_bias_rate = static_cast<float>(options.model.experts.bias_rate),
           .overlaps = options.overlap_communication,
           .timeout = options.timeout};
+}
+
+// The stores of all kinds but the dense one. Where a run splits experts or freezes tensors, every
+// rank has the stores for them, also a rank whose stage has no such tensor.
+std::array<std::unique_ptr<BucketStore>, kStoreKinds> MakeOtherStores(
+    const EngineOptions& options, const UnitsByChunk& chunks, int stage,
+    CommunicatorSet& communicators, Device& device, Arena& arena, Arena& staging) {
+  std::array<std::unique_ptr<BucketStore>, kStoreKinds> stores;
+  const bool freezes = options.model.adapter.is_on();
+  for (const StoreKind kind :
+       {StoreKind::kExperts, StoreKind::kFrozen, StoreKind::kFrozenExperts}) {
+    if (IsFrozen(kind) != freezes || (IsOfExperts(kind) && !SplitsExperts(options))) continue;
+    stores[static_cast<size_t>(kind)] = std::unique_ptr<BucketStore>(new BucketStore(
+        MakeStore(options, chunks, kind, stage, communicators, device, arena, staging)));
+  }
+  return stores;
+}
+
+RankStores::Stores StoresOf(BucketStore& dense,
+                            const std::array<std::unique_ptr<BucketStore>, kStoreKinds>& others) {
+  RankStores::Stores stores = {&dense};
+  for (size_t kind = 1; kind < stores.size(); ++kind) stores[kind] = others[kind].get();
+  return stores;
+}
+
+std::vector<FrozenWeights> FrozenOf(
+    const EngineOptions& options,
+    const std::array<std::unique_ptr<BucketStore>, kStoreKinds>& stores, Device& device) {
+  std::vector<FrozenWeights> frozen;
+  for (const StoreKind kind : {StoreKind::kFrozen, StoreKind::kFrozenExperts}) {
+    BucketStore* const store = stores[static_cast<size_t>(kind)].get();
+    if (store != nullptr) frozen.emplace_back(*store, device, options.timeout);
+  }
+  return frozen;
+}
+
+std::unique_ptr<ShardedOptimizer> ExpertOptimizerOf(
+    const EngineOptions& options,
+    const std::array<std::unique_ptr<BucketStore>, kStoreKinds>& stores, Device& device,
+    Arena& arena, Arena& staging) {
+  BucketStore* const store = stores[static_cast<size_t>(StoreKind::kExperts)].get();
+  if (store == nullptr) return nullptr;
+  return std::make_unique<ShardedOptimizer>(*store, OptimizerOptionsOf(options), device, arena,
+                                            staging);
 }
 
 int64_t StepTokens(const EngineOptions& options, const ContextCut& cut) {
@@ -228,13 +273,11 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       arena("on the device", device.memory(),
             options.collective_memory != nullptr ? *options.collective_memory : device.memory()),
       staging("steps on the host", device.staging()),
-      store(MakeStore(options, units, /*of_experts=*/false, coordinate.pp, communicators, device,
+      store(MakeStore(options, units, StoreKind::kDense, coordinate.pp, communicators, device,
                       arena, staging)),
-      expert_store(SplitsExperts(options) ? new BucketStore(MakeStore(
-                                                options, units, /*of_experts=*/true, coordinate.pp,
-                                                communicators, device, arena, staging))
-                                          : nullptr),
-      stores(AllUnits(units), store, expert_store.get()),
+      other_stores(
+          MakeOtherStores(options, units, coordinate.pp, communicators, device, arena, staging)),
+      stores(AllUnits(units), SplitsExperts(options), StoresOf(store, other_stores)),
       on_device(DeclareStep(StepTokens(options, cut), arena, "step/", ArenaPart::kCollective)),
       on_host(DeclareStep(StepTokens(options, cut), staging, "", ArenaPart::kLocal)),
       control(arena.Declare<StepControl>("step/control", 1)),
@@ -242,11 +285,8 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       experts(staging.Declare<ExpertTotals>("expert totals", 1)),
       documents(DocumentsOf(options, cut, device.kind()), device, arena, staging),
       optimizer(store, OptimizerOptionsOf(options), device, arena, staging),
-      expert_optimizer(SplitsExperts(options)
-                           ? std::make_unique<ShardedOptimizer>(
-                                 *expert_store, OptimizerOptionsOf(options), device, arena, staging)
-                           : nullptr),
-      optimizers(store, optimizer, expert_optimizer.get()),
+      expert_optimizer(ExpertOptimizerOf(options, other_stores, device, arena, staging)),
+      optimizers(store, optimizer, expert_optimizer.get(), FrozenOf(options, other_stores, device)),
       stage(Stage::Make(StageOptionsOf(options, device.kind(), plans, coordinate.pp), units, stores,
                         {.tp = *communicators.tp, .cp = *communicators.cp, .ep = *communicators.ep},
                         device, arena)) {}

@@ -23,7 +23,7 @@
 #include "worker_runtime/schedule/lower.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/shard/bucket_store.h"
-#include "worker_runtime/shard/expert_stores.h"
+#include "worker_runtime/shard/rank_stores.h"
 #include "worker_runtime/shard/sharded_optimizer.h"
 #include "worker_runtime/trainer/document_feed.h"
 
@@ -145,9 +145,10 @@ struct EngineParts {
   const UnitsByChunk units;  // of the rank's chunks
   Arena arena;               // the device's memory
   Arena staging;             // the host's
-  BucketStore store;
-  const std::unique_ptr<BucketStore> expert_store;  // null: each rank has all experts
-  ExpertStores stores;
+  BucketStore store;         // of StoreKind::kDense
+  // By StoreKind; null: no tensor of the rank is of the kind, or it is the one above.
+  const std::array<std::unique_ptr<BucketStore>, kStoreKinds> other_stores;
+  RankStores stores;
   const StepMemory on_device, on_host;
   const ArenaBlock<StepControl> control;
   // On the host: this rank's wish, as a number to add up. Only this word may change while a copy of
@@ -157,7 +158,7 @@ struct EngineParts {
   DocumentFeed documents;
   ShardedOptimizer optimizer;
   const std::unique_ptr<ShardedOptimizer> expert_optimizer;
-  ExpertOptimizers optimizers;
+  RankOptimizers optimizers;
   const std::unique_ptr<Stage> stage;
 
   // Parameters of this rank's shards.

@@ -190,7 +190,7 @@ TEST_CASE("on every stage the first pass after a step waits for its own bucket's
                                      set, *device);
   REQUIRE_OK(engine);
   CHECK((*engine)->placement().buckets.size() > 2);
-  ExpertOptimizers& optimizer = (*engine)->optimizer();
+  RankOptimizers& optimizer = (*engine)->optimizer();
   CHECK_OK(optimizer.CopyGradients());
   CHECK_OK(device->Synchronize(absl::Seconds(60)));
   CHECK_OK(optimizer.UpdateOnHost(rule.FactorsOf({}), {1.0f, SkipReason::kNone}));

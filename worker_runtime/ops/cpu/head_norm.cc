@@ -80,10 +80,10 @@ void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T*
                       float offset, const float* inverse_rms, T* dx, bool adds, float* dweight,
                       const Workspace& /*workspace*/, Stream& /*stream*/) {
   const int width = shape.heads * shape.size;
-  if (!adds) {
+  if (!adds && dweight != nullptr) {
     for (int i = 0; i < shape.size; ++i) dweight[i] = 0;
   }
-  for (int64_t row = 0; row < shape.rows; ++row) {
+  for (int64_t row = 0; dweight != nullptr && row < shape.rows; ++row) {
     AddWeightRow(shape.heads, shape.size, kept + row * width, inverse_rms + row * shape.heads,
                  dx + row * stride, dweight);
   }

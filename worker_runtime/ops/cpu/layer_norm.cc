@@ -145,6 +145,7 @@ void LayerNormBackward(int rows, int columns, const T* x, const T* weight, const
     BackwardRow(columns, x + offset, weight, statistics + kLayerNormStatistics * row, dy + offset,
                 add_to_dx, dx + offset);
   });
+  if (dweight == nullptr) return;
   ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
             [=](int64_t block) {
               const int begin = static_cast<int>(block) * kColumnBlock;

@@ -122,6 +122,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float o
     BackwardRow(columns, x + begin, weight, offset, inverse_rms[row], dy + begin, add_to_dx,
                 dx + begin);
   });
+  if (dweight == nullptr) return;
   ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
             [=](int64_t block) {
               const int begin = static_cast<int>(block) * kColumnBlock;

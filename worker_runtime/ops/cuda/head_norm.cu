@@ -111,9 +111,11 @@ void HeadNormBackward(const HeadRows& shape, int stride, const T* kept, const T*
   const int heads = shape.rows * shape.heads;
   if (heads == 0 || shape.size == 0) return;
   const bool wide = IsWide<T>(shape.size, {kept, dx}) && stride % kWide<T> == 0;
-  LaunchColumnSums<T>(op, heads, shape.size, wide,
-                      WeightTerms<T>{shape, stride, kept, inverse_rms, dx},
-                      workspace.As<float>(HeadNormWorkspaceBytes(shape)), adds, {dweight}, stream);
+  if (dweight != nullptr) {
+    LaunchColumnSums<T>(
+        op, heads, shape.size, wide, WeightTerms<T>{shape, stride, kept, inverse_rms, dx},
+        workspace.As<float>(HeadNormWorkspaceBytes(shape)), adds, {dweight}, stream);
+  }
   Launch(stream, op, CeilDivide(heads, kHeadsPerBlock), dim3(kWarp, kHeadsPerBlock), Backward<T>,
          shape, stride, kept, weight, offset, inverse_rms, dx);
 }

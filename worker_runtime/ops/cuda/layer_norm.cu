@@ -285,9 +285,11 @@ void LayerNormBackward(int rows, int columns, const T* x, const T* weight, const
   if (rows == 0 || columns == 0) return;
   const char* op = "layer_norm_backward";
   const bool wide = IsWide<T>(columns, {x, weight, dy, dx});
-  LaunchColumnSums<T>(op, rows, columns, wide, WeightTerms<T>{columns, x, dy, statistics},
-                      workspace.As<float>(LayerNormWorkspaceBytes(rows, columns)), adds,
-                      {dweight, dbias}, stream);
+  if (dweight != nullptr) {
+    LaunchColumnSums<T>(op, rows, columns, wide, WeightTerms<T>{columns, x, dy, statistics},
+                        workspace.As<float>(LayerNormWorkspaceBytes(rows, columns)), adds,
+                        {dweight, dbias}, stream);
+  }
   const BackwardArguments<T> a = {rows, columns, x, weight, statistics, dy, add_to_dx, dx};
   Launch(stream, op, rows, dim3(AnyRowThreads(wide ? columns / kWide<T> : columns)),
          wide ? InputGradient<T, kWide<T>> : InputGradient<T, 1>, a);

@@ -247,6 +247,7 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float o
       Launch(stream, op, g.blocks, dim3(g.threads), AnyRows<T>, a);
       break;
   }
+  if (dweight == nullptr) return;
   LaunchAddPartials(op, g.blocks, columns, partials, add_to_dweight, dweight, stream);
 }
 

@@ -1,8 +1,11 @@
-#include "worker_runtime/shard/expert_stores.h"
+#include "worker_runtime/shard/rank_stores.h"
 
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
@@ -21,37 +24,48 @@ absl::StatusOr<std::vector<T>> Joined(const std::vector<ShardedOptimizer*>& all,
 
 }  // namespace
 
-std::vector<UnitSpec> TensorsOf(const std::vector<UnitSpec>& units, bool of_experts) {
+StoreKind KindOf(const UnitTensor& tensor, bool splits_experts) {
+  const bool is_apart = tensor.of_experts && splits_experts;
+  if (tensor.is_frozen) return is_apart ? StoreKind::kFrozenExperts : StoreKind::kFrozen;
+  return is_apart ? StoreKind::kExperts : StoreKind::kDense;
+}
+
+std::vector<UnitSpec> TensorsOf(const std::vector<UnitSpec>& units, StoreKind kind,
+                                bool splits_experts) {
   std::vector<UnitSpec> kept;
   for (const UnitSpec& unit : units) {
     kept.push_back({.kind = unit.kind, .layer = unit.layer});
     for (const UnitTensor& tensor : unit.tensors) {
-      if (tensor.of_experts == of_experts) kept.back().tensors.push_back(tensor);
+      if (KindOf(tensor, splits_experts) == kind) kept.back().tensors.push_back(tensor);
     }
   }
   return kept;
 }
 
-ExpertStores::ExpertStores(const std::vector<UnitSpec>& units, BucketStore& dense,
-                           BucketStore* experts)
-    : all_{&dense} {
-  if (experts != nullptr) all_.push_back(experts);
+RankStores::RankStores(const std::vector<UnitSpec>& units, bool splits_experts,
+                       const Stores& stores) {
+  std::array<size_t, kStoreKinds> numbers = {};
+  for (int kind = 0; kind < kStoreKinds; ++kind) {
+    numbers[kind] = all_.size();
+    if (stores[kind] != nullptr) all_.push_back(stores[kind]);
+  }
   for (const UnitSpec& unit : units) {
     std::vector<Place>& places = places_.emplace_back();
-    int counts[2] = {};
+    std::array<int, kStoreKinds> counts = {};
     for (const UnitTensor& tensor : unit.tensors) {
-      const int store = tensor.of_experts && experts != nullptr ? 1 : 0;
-      places.push_back({store, counts[store]++});
+      const auto kind = static_cast<size_t>(KindOf(tensor, splits_experts));
+      CONVENE_CHECK(stores[kind] != nullptr);
+      places.push_back({numbers[kind], counts[kind]++});
     }
     weights_.emplace_back(places.size());
   }
 }
 
-absl::StatusOr<absl::Span<const void* const>> ExpertStores::Acquire(int unit) {
+absl::StatusOr<absl::Span<const void* const>> RankStores::Acquire(int unit) {
   if (all_.size() == 1) return all_.front()->Acquire(unit);
-  absl::Span<const void* const> weights[2];
-  for (size_t i = 0; i < 2; ++i) {
-    CONVENE_ASSIGN_OR_RETURN(weights[i], all_[i]->Acquire(unit));
+  absl::InlinedVector<absl::Span<const void* const>, kStoreKinds> weights;
+  for (BucketStore* const store : all_) {
+    CONVENE_ASSIGN_OR_RETURN(weights.emplace_back(), store->Acquire(unit));
   }
   for (size_t i = 0; i < places_[unit].size(); ++i) {
     const Place& place = places_[unit][i];
@@ -60,62 +74,71 @@ absl::StatusOr<absl::Span<const void* const>> ExpertStores::Acquire(int unit) {
   return weights_[unit];
 }
 
-void ExpertStores::Release(int unit) {
+void RankStores::Release(int unit) {
   for (BucketStore* const store : all_) store->Release(unit);
 }
 
-absl::Status ExpertStores::Prefetch(int unit) {
+absl::Status RankStores::Prefetch(int unit) {
   for (BucketStore* const store : all_) CONVENE_RETURN_IF_ERROR(store->Prefetch(unit));
   return absl::OkStatus();
 }
 
-WeightGradient ExpertStores::Gradient(int unit, int tensor, bool is_first) {
+WeightGradient RankStores::Gradient(int unit, int tensor, bool is_first) {
   const Place& place = places_[unit][tensor];
   return all_[place.store]->Gradient(unit, place.tensor, is_first);
 }
 
-ArenaBlock<float> ExpertStores::IdleGradients(int unit) const {
-  const ArenaBlock<float> dense = all_.front()->IdleGradients(unit);
-  const ArenaBlock<float> experts = all_.back()->IdleGradients(unit);
-  return experts.size() > dense.size() ? experts : dense;
+ArenaBlock<float> RankStores::IdleGradients(int unit) const {
+  ArenaBlock<float> most = all_.front()->IdleGradients(unit);
+  for (const BucketStore* const store : all_) {
+    const ArenaBlock<float> idle = store->IdleGradients(unit);
+    if (idle.size() > most.size()) most = idle;
+  }
+  return most;
 }
 
-absl::Status ExpertStores::GradientsDone(int unit, bool is_last) {
+absl::Status RankStores::GradientsDone(int unit, bool is_last) {
   for (BucketStore* const store : all_) {
     CONVENE_RETURN_IF_ERROR(store->GradientsDone(unit, is_last));
   }
   return absl::OkStatus();
 }
 
-absl::Status ExpertStores::FinishReducing() {
+absl::Status RankStores::FinishReducing() {
   for (BucketStore* const store : all_) CONVENE_RETURN_IF_ERROR(store->FinishReducing());
   return absl::OkStatus();
 }
 
-ExpertOptimizers::ExpertOptimizers(BucketStore& dense_store, ShardedOptimizer& dense,
-                                   ShardedOptimizer* experts)
-    : dense_(dense_store), all_{&dense} {
+RankOptimizers::RankOptimizers(BucketStore& dense_store, ShardedOptimizer& dense,
+                               ShardedOptimizer* experts, std::vector<FrozenWeights> frozen)
+    : dense_(dense_store), all_{&dense}, frozen_(std::move(frozen)) {
   if (experts != nullptr) all_.push_back(experts);
 }
 
-absl::Status ExpertOptimizers::Bind() {
+absl::Status RankOptimizers::Bind() {
   for (ShardedOptimizer* const optimizer : all_) CONVENE_RETURN_IF_ERROR(optimizer->Bind());
   return absl::OkStatus();
 }
 
-absl::Status ExpertOptimizers::SetWeights(ShardedOptimizer::MakeWeights make) {
+absl::Status RankOptimizers::SetWeights(MakeWeights make) {
+  CONVENE_RETURN_IF_ERROR(SetFrozen(make));
   for (ShardedOptimizer* const optimizer : all_) {
     CONVENE_RETURN_IF_ERROR(optimizer->SetWeights(make));
   }
   return absl::OkStatus();
 }
 
-void ExpertOptimizers::SumOwnedSquares(double* sum) {
+absl::Status RankOptimizers::SetFrozen(MakeWeights make) {
+  for (const FrozenWeights& frozen : frozen_) CONVENE_RETURN_IF_ERROR(frozen.Set(make));
+  return absl::OkStatus();
+}
+
+void RankOptimizers::SumOwnedSquares(double* sum) {
   for (ShardedOptimizer* const optimizer : all_) optimizer->SumOwnedSquares(sum);
 }
 
-absl::Status ExpertOptimizers::Update(const UpdateRule::Factors* factors,
-                                      const StepControl* control) {
+absl::Status RankOptimizers::Update(const UpdateRule::Factors* factors,
+                                    const StepControl* control) {
   for (ShardedOptimizer* const optimizer : all_) {
     // Its matrices' collectives are in compute(), beside which no gather of the other may run.
     if (optimizer != all_.front() && optimizer->moves_matrices()) dense_.AwaitCommunication();
@@ -124,30 +147,30 @@ absl::Status ExpertOptimizers::Update(const UpdateRule::Factors* factors,
   return absl::OkStatus();
 }
 
-absl::Status ExpertOptimizers::CopyGradients() {
+absl::Status RankOptimizers::CopyGradients() {
   for (ShardedOptimizer* const optimizer : all_) {
     CONVENE_RETURN_IF_ERROR(optimizer->CopyGradients());
   }
   return absl::OkStatus();
 }
 
-absl::Status ExpertOptimizers::UpdateOnHost(const UpdateRule::Factors& factors,
-                                            const StepControl& control) {
+absl::Status RankOptimizers::UpdateOnHost(const UpdateRule::Factors& factors,
+                                          const StepControl& control) {
   for (ShardedOptimizer* const optimizer : all_) {
     CONVENE_RETURN_IF_ERROR(optimizer->UpdateOnHost(factors, control));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<PieceToWrite>> ExpertOptimizers::PiecesToWrite() {
+absl::StatusOr<std::vector<PieceToWrite>> RankOptimizers::PiecesToWrite() {
   return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesToWrite(); });
 }
 
-absl::StatusOr<std::vector<PieceToRead>> ExpertOptimizers::PiecesToRead() {
+absl::StatusOr<std::vector<PieceToRead>> RankOptimizers::PiecesToRead() {
   return Joined<PieceToRead>(all_, [](ShardedOptimizer& own) { return own.PiecesToRead(); });
 }
 
-absl::Status ExpertOptimizers::FinishRead() {
+absl::Status RankOptimizers::FinishRead() {
   for (ShardedOptimizer* const optimizer : all_) CONVENE_RETURN_IF_ERROR(optimizer->FinishRead());
   return absl::OkStatus();
 }

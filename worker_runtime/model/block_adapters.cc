@@ -1,0 +1,91 @@
+#include "worker_runtime/model/block_adapters.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/strip.h"
+#include "worker_runtime/model/block_part.h"
+#include "worker_runtime/ops/instantiate.h"
+
+namespace convene::worker {
+namespace {
+
+// Query, key and value are the most matrices that one layer has.
+constexpr int64_t kAdaptersMax = 3;
+
+}  // namespace
+
+template <typename T>
+AdapterScratch<T> DeclareAdapterScratch(const BlockShape& s, const AdapterConfig& config,
+                                        Arena& arena) {
+  if (!config.is_on()) return {};
+  const int64_t ranks = kAdaptersMax * config.rank;
+  const int64_t inner = s.rows() * ranks;
+  const int64_t out = std::max({s.first_width(), s.hidden, s.gate_up_width(), s.attention_width(),
+                                s.family->latent_attention ? s.key_value_width() : 0});
+  return {.spread = arena.Declare<T>("scratch/adapter", out * ranks),
+          .inner = arena.Declare<T>("scratch/adapter", inner),
+          .inner_gradient = arena.Declare<T>("scratch/adapter", inner),
+          .spread_gradient = arena.Declare<float>("scratch/adapter gradient", out * ranks),
+          .b_gradient = arena.Declare<float>("scratch/adapter gradient", out * config.rank)};
+}
+
+template <typename T>
+BlockAdapters<T>::BlockAdapters(const UnitSpec& unit, const AdapterConfig& config,
+                                const AdapterScratch<T>& scratch)
+    : rank_(config.rank), scale_(static_cast<float>(config.scale())), scratch_(scratch) {
+  const std::vector<int> places = PlacesOf(unit);
+  const auto slices = [&](BlockTensor role) -> const std::vector<ParameterSlice>& {
+    return unit.tensors[places[role]].slices;
+  };
+  for (const auto& [tensor, a, b] : kAdapted) {
+    if (static_cast<size_t>(a) >= places.size() || places[a] < 0) continue;
+    Layer layer = {.a = a, .b = b};
+    auto factor = slices(b).begin();
+    std::string last;
+    int first_out = 0;
+    int first_b_row = 0;
+    for (const ParameterSlice& slice : slices(tensor)) {
+      const auto out = static_cast<int>(slice.extent[0]);
+      if (factor != slices(b).end() &&
+          factor->name == AdapterB(absl::StripSuffix(slice.name, ".weight"))) {
+        if (factor->name != last) layer.ranks += rank_;
+        last = factor->name;
+        layer.parts.push_back({first_out, out, first_b_row, layer.ranks - rank_});
+        first_b_row += out;
+        ++factor;
+      }
+      first_out += out;
+    }
+    layers_[tensor] = std::move(layer);
+  }
+}
+
+template <typename T>
+LowRank<T> BlockAdapters<T>::Of(const Pass<T>& pass, BlockTensor tensor) const {
+  const auto found = layers_.find(tensor);
+  if (found == layers_.end()) return {};
+  const Layer& layer = found->second;
+  return {.parts = layer.parts,
+          .rank = rank_,
+          .ranks = layer.ranks,
+          .scale = scale_,
+          .a = pass.Weight(layer.a),
+          .b = pass.Weight(layer.b),
+          .da = pass.Gradient(layer.a),
+          .db = pass.Gradient(layer.b),
+          .spread = At(scratch_.spread),
+          .inner = At(scratch_.inner),
+          .inner_gradient = At(scratch_.inner_gradient),
+          .spread_gradient = At(scratch_.spread_gradient),
+          .b_gradient = At(scratch_.b_gradient),
+          .device = pass.around.device};
+}
+
+CONVENE_INSTANTIATE(DeclareAdapterScratch);
+template class BlockAdapters<float>;
+template class BlockAdapters<BFloat16>;
+
+}  // namespace convene::worker
