@@ -17,7 +17,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 6;
+constexpr int kVersion = 7;
 // The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
 // The first version that counts updates and says how the data was cut into samples.
@@ -31,6 +31,8 @@ constexpr int kFirstVersionWithOptimizer = 5;
 constexpr char kFirstOptimizer[] = "adamw";
 // The first version with a spike guard; without one a version before it is written.
 constexpr int kFirstVersionWithSpikeGuard = 6;
+// It names the weights beside which adapters were trained.
+constexpr int kFirstVersionWithBase = 7;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -140,6 +142,7 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
   if (version >= kFirstVersionWithSpikeGuard) {
     CONVENE_RETURN_IF_ERROR(reader->Line("spike_guard", &info->spike_guard));
   }
+  if (version >= kFirstVersionWithBase) CONVENE_RETURN_IF_ERROR(reader->Line("base", &info->base));
   return reader->Line("layout", &info->layout);
 }
 
@@ -216,14 +219,16 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
-  const bool has_spike_guard = !info.spike_guard.empty();
+  const bool has_base = !info.base.empty();
+  const bool has_spike_guard = has_base || !info.spike_guard.empty();
   const bool has_optimizer = has_spike_guard || info.optimizer != kFirstOptimizer;
   const bool has_types =
       has_optimizer ||
       std::any_of(manifest.places.begin(), manifest.places.end(),
                   [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
-  const int version = has_spike_guard ? kVersion
-                      : has_optimizer ? kFirstVersionWithOptimizer
+  const int version = has_base          ? kVersion
+                      : has_spike_guard ? kFirstVersionWithSpikeGuard
+                      : has_optimizer   ? kFirstVersionWithOptimizer
                       : has_types     ? kFirstVersionWithTypes
                                       : kFirstVersionWithTypes - 1;
   std::string text = absl::StrCat(FirstWords(kind), version, "\nstep ", info.step,
@@ -233,6 +238,7 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
                   "\nsamples ", absl::CEscape(info.samples));
   if (has_optimizer) absl::StrAppend(&text, "\noptimizer ", absl::CEscape(info.optimizer));
   if (has_spike_guard) absl::StrAppend(&text, "\nspike_guard ", absl::CEscape(info.spike_guard));
+  if (has_base) absl::StrAppend(&text, "\nbase ", absl::CEscape(info.base));
   absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace convene::worker {
@@ -43,6 +44,13 @@ std::string ExpertsText(const ExpertConfig& experts) {
                       Text(experts.weight_scale));
 }
 
+std::string AdapterText(const AdapterConfig& adapter) {
+  if (!adapter.is_on()) return "";
+  return absl::StrCat(" adapters ", adapter.rank, " alpha ", Text(adapter.alpha),
+                      adapter.rank_stabilized ? " stabilized" : "", " of ",
+                      adapter.targets.empty() ? "all" : absl::StrJoin(adapter.targets, ","));
+}
+
 // The fields of a text, from the front. A word that is not there leaves all behind it as it is: the
 // text is then not the one that the fields make.
 class Fields {
@@ -54,6 +62,7 @@ class Fields {
     rest_.remove_prefix(word.size());
     return true;
   }
+  absl::string_view Rest() { return std::exchange(rest_, ""); }
   void Number(int* number) {
     if (!absl::SimpleAtoi(Token(), number)) *number = 0;
   }
@@ -110,7 +119,8 @@ std::string ShapeText(const ModelConfig& c) {
                       " heads ", c.heads, "/", c.kv_heads, "x", c.head_size, " vocabulary ",
                       c.vocabulary_size, " theta ", Text(c.rope_theta), ScalingText(c.rope_scaling),
                       positions, window, latents, caps, ExpertsText(c.experts), " epsilon ",
-                      Text(c.norm_epsilon), c.tied_embeddings ? " tied" : " untied");
+                      Text(c.norm_epsilon), c.tied_embeddings ? " tied" : " untied",
+                      AdapterText(c.adapter));
 }
 
 absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
@@ -163,6 +173,14 @@ absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
        &fields);
   Read({{" epsilon ", &c.norm_epsilon}}, &fields);
   c.tied_embeddings = fields.Word(" tied");
+  fields.Word(" untied");
+  AdapterConfig& adapter = c.adapter;
+  if (Read({{" adapters ", &adapter.rank}, {" alpha ", &adapter.alpha}}, &fields)) {
+    adapter.rank_stabilized = fields.Word(" stabilized");
+    fields.Word(" of ");
+    const absl::string_view targets = fields.Rest();
+    if (targets != "all") adapter.targets = absl::StrSplit(targets, ',');
+  }
   if (ShapeText(c) == text) return c;
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\" is no shape of a model that this program knows"));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/options/adapter_options.h"
 
 namespace convene::worker {
 namespace {
@@ -251,7 +252,7 @@ void AddCandidates(const TrainOptions& options, int world_size, size_t axis, Lay
     for (int degree = 1; layout.world_size() * degree <= world_size; ++degree) {
       Layout with = layout;
       with.*kModelAxes[axis].degree = degree;
-      if (!ValidateModel(options.model, with).ok()) continue;
+      if (!ValidateTrainedModel(options, with).ok()) continue;
       AddCandidates(options, world_size, axis + 1, with, candidates);
     }
     return;

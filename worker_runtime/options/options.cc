@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/options/adapter_options.h"
 #include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/schedule/chunk_layers.h"
@@ -305,7 +306,8 @@ std::string DescribeModel(const TrainOptions& options) {
       "%s%s, %s parameters (layers %d, hidden %d, ffn %d, heads %d/%d of %d, vocabulary %d%s)%s",
       options.model_name, is_changed ? " with changes" : "", WithThousands(ParameterCount(model)),
       model.layers, model.hidden_size, model.ffn_size, model.heads, model.kv_heads, model.head_size,
-      model.vocabulary_size, model.tied_embeddings ? ", tied" : "", DescribeExperts(model));
+      model.vocabulary_size, model.tied_embeddings ? ", tied" : "",
+      DescribeExperts(model) + DescribeAdapters(model));
 }
 
 std::string DescribeCheckpoints(const TrainOptions& options) {
@@ -499,7 +501,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateOptimizer(options));
   CONVENE_RETURN_IF_ERROR(ValidateTrace(options));
   CONVENE_RETURN_IF_ERROR(ValidateRamp(options));
-  CONVENE_RETURN_IF_ERROR(ValidateModel(options.model, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateTrainedModel(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateHeads(ContextMethodOf(options, layout), options, layout));

@@ -57,16 +57,13 @@ absl::Status MultiplyFloat8(testing::Place& place, bool later, Float8Products& p
   QuantizeFloat8(out, in, weight.data(), DType::kE4M3, layer.weight.largest, layer.weight.inverse,
                  layer.weight.codes, layer.weight.turned, stream);
   ChunkedRows of_rows(rows, in, /*is_split=*/false, *layer.tp);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward<float>(kFloat8Shape, x.data(), nullptr, nullptr,
-                                                       layer, y.data(), of_rows, stream));
+  const Linear<float> linear = {.shape = kFloat8Shape, .float8 = layer};
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(linear, x.data(), y.data(), of_rows, stream));
   const WeightGradient gradient_of_weight = {.data = dweight.data(), .adds = false};
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(
-      kFloat8Shape, x.data(), nullptr, layer, dy.data(), dx.data(),
-      later ? WeightGradient{} : gradient_of_weight, of_rows, stream));
-  if (later) {
-    LaterWeightGradient<float>(kFloat8Shape, x.data(), layer, dy.data(), gradient_of_weight,
-                               stream);
-  }
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(linear, x.data(), dy.data(), dx.data(),
+                                                 later ? WeightGradient{} : gradient_of_weight,
+                                                 of_rows, stream));
+  if (later) LaterWeightGradient(linear, x.data(), dy.data(), gradient_of_weight, stream);
   products = {y.Fetch(), dx.Fetch(), dweight.Fetch()};
   return absl::OkStatus();
 }
@@ -153,11 +150,10 @@ absl::Status MeasureShared(testing::Place& place, int rank, Largest& largest) {
   const DeviceArray<float> sums(of_rank, device, memory);
   ChunkedRows outputs(rows, out, /*is_split=*/false, *layer.tp);
   ChunkedRows inputs(rows, in, /*is_split=*/false, *layer.tp);
-  CONVENE_RETURN_IF_ERROR(RowParallelForward<float>(kFloat8Shape, numbers.data(), nullptr, nullptr,
-                                                    layer, sums.data(), outputs, stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward<float>(kFloat8Shape, numbers.data(), nullptr,
-                                                        layer, numbers.data(), sums.data(), {},
-                                                        inputs, stream));
+  const Linear<float> linear = {.shape = kFloat8Shape, .float8 = layer};
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(linear, numbers.data(), sums.data(), outputs, stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(linear, numbers.data(), numbers.data(),
+                                                 sums.data(), {}, inputs, stream));
   const std::vector<float> all = scales.Fetch();
   largest = {all[2], all[4]};
   return absl::OkStatus();

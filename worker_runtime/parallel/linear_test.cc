@@ -77,9 +77,10 @@ absl::Status Backward(testing::Place& place, bool is_split, bool beside, int chu
   const DeviceArray<float> dx(outcome.dx, device);
   const DeviceArray<float> dweight(outcome.dweight, device);
   ChunkedRows rows(kShape.rows, kShape.in, is_split, *tp, chunks, beside ? &device : nullptr);
-  CONVENE_RETURN_IF_ERROR(
-      ColumnParallelBackward(kShape, x.data(), weight.data(), Float8Layer{}, dy.data(), dx.data(),
-                             {.data = dweight.data(), .adds = false}, rows, device.compute()));
+  const Linear<float> layer = {.shape = kShape, .weight = weight.data()};
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(layer, x.data(), dy.data(), dx.data(),
+                                                 {.data = dweight.data(), .adds = false}, rows,
+                                                 device.compute()));
   CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), device.compute()));
   outcome.left_free = device.compute().left_free();
   outcome.dx = dx.Fetch();
@@ -152,6 +153,7 @@ TEST_CASE("a rank with half of the rows has its half of the sum, and can gather 
 struct LayersOutcome {
   std::map<int, std::vector<float>> sum_forward, sum_backward;
   std::vector<float> column_forward, row_dx, row_dweight, column_dweight;
+  std::vector<float> row_adapter, column_adapter;  // gradients of all A, and of all B
 };
 
 std::map<int, std::vector<float>> OwnRows(const ChunkedRows& rows, const std::vector<float>& all,
@@ -175,6 +177,44 @@ std::vector<float> WholeNumbers(int count, int factor) {
   return numbers;
 }
 
+// Two adapters of rank 2, on the first and on the last third of the outputs, with their scratch.
+class Adapters {
+ public:
+  Adapters(const LinearShape& shape, int factor, Device& device)
+      : part_(shape.out / 3),
+        a_(WholeNumbers(4 * shape.in, factor), device),
+        b_(WholeNumbers(4 * part_, factor + 1), device),
+        da_(std::vector<float>(4 * shape.in, NAN), device),
+        db_(std::vector<float>(4 * part_, NAN), device),
+        scratch_(std::vector<float>(8 * (shape.out + shape.rows) + 4 * part_, NAN), device),
+        parts_{{0, part_, 0, 0}, {shape.out - part_, part_, part_, 2}},
+        low_rank_({.parts = parts_, .rank = 2, .ranks = 4, .scale = 2}) {
+    low_rank_.a = a_.data();
+    low_rank_.b = b_.data();
+    low_rank_.da = {.data = da_.data(), .adds = false};
+    low_rank_.db = {.data = db_.data(), .adds = false};
+    low_rank_.spread = scratch_.data();
+    low_rank_.inner = low_rank_.spread + 4 * shape.out;
+    low_rank_.inner_gradient = low_rank_.inner + 4 * shape.rows;
+    low_rank_.spread_gradient = low_rank_.inner_gradient + 4 * shape.rows;
+    low_rank_.b_gradient = low_rank_.spread_gradient + 4 * shape.out;
+    low_rank_.device = &device;
+  }
+
+  const LowRank<float>& low_rank() const { return low_rank_; }
+  std::vector<float> Gradients() const {
+    std::vector<float> gradients = da_.Fetch();
+    for (const float value : db_.Fetch()) gradients.push_back(value);
+    return gradients;
+  }
+
+ private:
+  const int part_;
+  const DeviceArray<float> a_, b_, da_, db_, scratch_;
+  const std::vector<LowRankPart> parts_;
+  LowRank<float> low_rank_;
+};
+
 // Each product reads what a collective beside brings, and each collective what a product makes.
 absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool beside,
                        LayersOutcome& outcome) {
@@ -183,12 +223,15 @@ absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool be
   Collective& tp = *place.communicators.tp;
   constexpr LinearShape kColumn = {.rows = 12, .out = 6, .in = 7};
   constexpr LinearShape kRow = {.rows = 12, .out = 7, .in = 6};
-  const Float8Layer none_in_8_bits;
   const int own = tp.rank() + 1;
   const DeviceArray<float> wide(WholeNumbers(12 * 7, 3), device);  // the same on all ranks
   const DeviceArray<float> narrow(WholeNumbers(12 * 6, 4 + own), device);
   const DeviceArray<float> weight(WholeNumbers(7 * 6, 7 + own), device);
-  const float* const no_bias = nullptr;
+  const Adapters column_adapters(kColumn, 2 + own, device), row_adapters(kRow, 3, device);
+  const Linear<float> column = {
+      .shape = kColumn, .weight = weight.data(), .low_rank = column_adapters.low_rank()};
+  const Linear<float> row = {
+      .shape = kRow, .weight = weight.data(), .low_rank = row_adapters.low_rank()};
   const std::vector<float> none_wide(12 * 7, NAN), none_narrow(12 * 6, NAN), none_weight(42, NAN);
   const DeviceArray<float> y(none_narrow, device), sum(none_wide, device), dx(none_wide, device),
       gathered(none_wide, device), row_dx(none_narrow, device), row_dweight(none_weight, device),
@@ -199,21 +242,23 @@ absl::Status RunLayers(testing::Place& place, bool is_split, int chunks, bool be
                 rows.chunk().own_count() * sizeof(float), stream);
     CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), c, stream));
   }
-  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(kColumn, gathered.data(), weight.data(), no_bias,
-                                                none_in_8_bits, y.data(), rows, stream));
-  CONVENE_RETURN_IF_ERROR(RowParallelForward(kRow, narrow.data(), weight.data(), no_bias,
-                                             none_in_8_bits, sum.data(), rows, stream));
+  CONVENE_RETURN_IF_ERROR(ColumnParallelForward(column, gathered.data(), y.data(), rows, stream));
+  CONVENE_RETURN_IF_ERROR(RowParallelForward(row, narrow.data(), sum.data(), rows, stream));
   CONVENE_RETURN_IF_ERROR(rows.Finish(sum.data(), stream));
   CONVENE_RETURN_IF_ERROR(rows.StartGather(gathered.data(), stream));
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward(kRow, narrow.data(), weight.data(), none_in_8_bits,
-                                              gathered.data(), row_dx.data(),
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(row, narrow.data(), gathered.data(), row_dx.data(),
                                               {row_dweight.data(), false}, rows, stream));
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(kColumn, gathered.data(), weight.data(),
-                                                 none_in_8_bits, narrow.data(), dx.data(),
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(column, gathered.data(), narrow.data(), dx.data(),
                                                  {column_dweight.data(), false}, rows, stream));
   CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), stream));
-  outcome = {OwnRows(rows, sum.Fetch(), 7), OwnRows(rows, dx.Fetch(), 7), y.Fetch(), row_dx.Fetch(),
-             row_dweight.Fetch(),           column_dweight.Fetch()};
+  outcome = {OwnRows(rows, sum.Fetch(), 7),
+             OwnRows(rows, dx.Fetch(), 7),
+             y.Fetch(),
+             row_dx.Fetch(),
+             row_dweight.Fetch(),
+             column_dweight.Fetch(),
+             row_adapters.Gradients(),
+             column_adapters.Gradients()};
   return absl::OkStatus();
 }
 
@@ -250,6 +295,8 @@ TEST_CASE("layers whose rows go in chunks give what whole rows give") {
           CHECK(cut[rank].row_dx == whole[rank].row_dx);
           CHECK(cut[rank].row_dweight == whole[rank].row_dweight);
           CHECK(cut[rank].column_dweight == whole[rank].column_dweight);
+          CHECK(cut[rank].row_adapter == whole[rank].row_adapter);
+          CHECK(cut[rank].column_adapter == whole[rank].column_adapter);
         }
         CHECK(held.size() == 12);
       }

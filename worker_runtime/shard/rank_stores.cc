@@ -120,16 +120,13 @@ absl::Status RankOptimizers::Bind() {
   return absl::OkStatus();
 }
 
-absl::Status RankOptimizers::SetWeights(MakeWeights make) {
-  CONVENE_RETURN_IF_ERROR(SetFrozen(make));
-  for (ShardedOptimizer* const optimizer : all_) {
-    CONVENE_RETURN_IF_ERROR(optimizer->SetWeights(make));
+absl::Status RankOptimizers::SetWeights(WeightSet set, MakeWeights make) {
+  for (const FrozenWeights& frozen : frozen_) {
+    if (set != WeightSet::kLearning) CONVENE_RETURN_IF_ERROR(frozen.Set(make));
   }
-  return absl::OkStatus();
-}
-
-absl::Status RankOptimizers::SetFrozen(MakeWeights make) {
-  for (const FrozenWeights& frozen : frozen_) CONVENE_RETURN_IF_ERROR(frozen.Set(make));
+  for (ShardedOptimizer* const optimizer : all_) {
+    if (set != WeightSet::kFrozen) CONVENE_RETURN_IF_ERROR(optimizer->SetWeights(make));
+  }
   return absl::OkStatus();
 }
 

@@ -65,6 +65,9 @@ class RankStores final : public UnitStore {
   std::vector<std::vector<const void*>> weights_;  // the same
 };
 
+// Which of the parameters; kFrozen are none where all learn.
+enum class WeightSet { kAll, kFrozen, kLearning };
+
 // Not thread-safe. Borrows the optimizers, in the order of their stores.
 class RankOptimizers final : public CheckpointedState {
  public:
@@ -74,7 +77,7 @@ class RankOptimizers final : public CheckpointedState {
 
   // All as ShardedOptimizer's. A checkpoint has nothing of what is frozen.
   absl::Status Bind();
-  absl::Status SetWeights(MakeWeights make);
+  absl::Status SetWeights(WeightSet set, MakeWeights make);
   void SumOwnedSquares(double* sum);
   absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
   absl::Status CopyGradients();
@@ -82,9 +85,6 @@ class RankOptimizers final : public CheckpointedState {
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() override;
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() override;
   absl::Status FinishRead() override;
-
-  // SetWeights of what is frozen alone; nothing where all learns.
-  absl::Status SetFrozen(MakeWeights make);
 
  private:
   BucketStore& dense_;

@@ -78,19 +78,21 @@ absl::Status Engine::Allocate() {
   return device_.status();
 }
 
-absl::Status Engine::SetWeights(MakeWeights make, absl::FunctionRef<void(double done)> tell) {
+absl::Status Engine::SetWeights(WeightSet set, MakeWeights make,
+                                absl::FunctionRef<void(double done)> tell) {
   CONVENE_CHECK(!is_in_flight_);
   int64_t made = 0;
   return parts_.optimizers.SetWeights(
-      [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
+      set, [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         make(slice, first, values);
         made += static_cast<int64_t>(values.size());
         tell(static_cast<double>(made) / static_cast<double>(parts_.ShardCount()));
       });
 }
 
-absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell) {
+absl::Status Engine::InitializeWeights(WeightSet set, absl::FunctionRef<void(double done)> tell) {
   return SetWeights(
+      set,
       [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         Stream& host = device_.host();
         RunIn(host, [&] {
@@ -103,9 +105,10 @@ absl::Status Engine::InitializeWeights(absl::FunctionRef<void(double done)> tell
       tell);
 }
 
-absl::Status Engine::LoadWeights(const StateSource& source,
+absl::Status Engine::LoadWeights(WeightSet set, const StateSource& source,
                                  absl::FunctionRef<void(double done)> tell, absl::Status* read) {
   return SetWeights(
+      set,
       [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         if (!read->ok()) return;
         const TensorPiece piece = {

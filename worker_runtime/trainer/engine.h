@@ -69,12 +69,13 @@ class Engine {
   // The weights that the seed gives, on every layout the same bits. A rank makes those of its shard
   // alone, on the threads of device.host(), and `tell` hears how far it is: of 1. All ranks call
   // it. Errors: as ShardedOptimizer::SetWeights. REQUIRES: no step is in flight.
-  absl::Status InitializeWeights(absl::FunctionRef<void(double done)> tell = [](double) {});
+  absl::Status InitializeWeights(
+      WeightSet set = WeightSet::kAll, absl::FunctionRef<void(double done)> tell = [](double) {});
   // The same with the weights that `source` holds, under the model's names and of its shape, and as
   // a first step finds the moments. *read: how reading them went on this rank; where it failed, the
   // other ranks have to hear of it, and the weights are garbage.
-  absl::Status LoadWeights(const StateSource& source, absl::FunctionRef<void(double done)> tell,
-                           absl::Status* read);
+  absl::Status LoadWeights(WeightSet set, const StateSource& source,
+                           absl::FunctionRef<void(double done)> tell, absl::Status* read);
 
   // Starts one optimizer step over this rank's part of the global batch: options.microbatches, or
   // as many as one of options.shorter_schedules has. The batch may be reused on return. A gradient
@@ -116,7 +117,8 @@ class Engine {
   Engine(const EngineOptions& options, const StepPlans& plans, CommunicatorSet& communicators,
          Device& device);
   absl::Status Allocate();
-  absl::Status SetWeights(MakeWeights make, absl::FunctionRef<void(double done)> tell);
+  absl::Status SetWeights(WeightSet set, MakeWeights make,
+                          absl::FunctionRef<void(double done)> tell);
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);

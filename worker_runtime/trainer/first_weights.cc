@@ -27,7 +27,7 @@ absl::Status LoadFirstWeights(const TrainOptions& options, Engine& engine,
   const absl::StatusOr<Weights> weights = Open(options);
   CONVENE_RETURN_IF_ERROR(Agree(weights.status(), "open the weights to begin with", world, stream));
   absl::Status read;
-  CONVENE_RETURN_IF_ERROR(engine.LoadWeights(*weights->source, tell, &read));
+  CONVENE_RETURN_IF_ERROR(engine.LoadWeights(WeightSet::kAll, *weights->source, tell, &read));
   return Agree(read, "read the weights to begin with", world, stream);
 }
 

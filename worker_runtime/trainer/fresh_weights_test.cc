@@ -63,7 +63,8 @@ TEST_CASE("a rank makes the weights of its own shard alone") {
     std::atomic<int64_t> made = 0;
     RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
       double told = 0;
-      CONVENE_RETURN_IF_ERROR(rank.engine->InitializeWeights([&](double done) { told = done; }));
+      CONVENE_RETURN_IF_ERROR(
+          rank.engine->InitializeWeights(WeightSet::kAll, [&](double done) { told = done; }));
       made += static_cast<int64_t>(told * static_cast<double>(rank.engine->store().shard().count) +
                                    0.5);
       return absl::OkStatus();

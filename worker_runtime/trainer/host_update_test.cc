@@ -71,7 +71,7 @@ class Trainer {
   Engine& engine() { return *engine_; }
   void SetAllWeights(float value) {
     REQUIRE_OK(engine_->optimizer().SetWeights(
-        [&](const ParameterSlice&, int64_t, absl::Span<float> values) {
+        WeightSet::kAll, [&](const ParameterSlice&, int64_t, absl::Span<float> values) {
           std::fill(values.begin(), values.end(), value);
         }));
   }

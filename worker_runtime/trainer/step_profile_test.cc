@@ -89,9 +89,10 @@ absl::Status Backward(Device& device, Collective& tp) {
   ChunkedRows rows(1, 1, /*is_split=*/false, tp, /*chunks=*/1, &device);
   const DeviceArray<float> x({1}, device), weight({2}, device), dy({3}, device);
   const DeviceArray<float> dx({0}, device), dweight({0}, device);
-  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward({1, 1, 1}, x.data(), weight.data(), {}, dy.data(),
-                                                 dx.data(), {.data = dweight.data(), .adds = false},
-                                                 rows, device.compute()));
+  const Linear<float> layer = {.shape = {1, 1, 1}, .weight = weight.data()};
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(layer, x.data(), dy.data(), dx.data(),
+                                                 {.data = dweight.data(), .adds = false}, rows,
+                                                 device.compute()));
   CONVENE_RETURN_IF_ERROR(rows.Finish(dx.data(), device.compute()));
   return device.Synchronize(absl::Minutes(1));
 }

@@ -254,7 +254,7 @@ absl::Status Training::Prepare(bool goes_back) {
     };
     CONVENE_RETURN_IF_ERROR(
         options_.init_from.empty()
-            ? engine_->InitializeWeights(tell)
+            ? engine_->InitializeWeights(WeightSet::kAll, tell)
             : LoadFirstWeights(options_, *engine_, tell, *communicators_.checkpoint, host_stream_));
   }
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));

@@ -104,6 +104,18 @@ ExpertConfig ExpertsOf(const LayoutCase& c, const Family& family) {
           .memory_factor = c.expert_memory / 10.0};
 }
 
+AdapterConfig AdapterOf(const LayoutCase& c, const Family& family) {
+  if (c.lora == 0) return {};
+  AdapterConfig adapter = {.rank = 4, .alpha = 6, .rank_stabilized = c.lora == 2};
+  if (c.lora == 2) {
+    // Two matrices of three, and a row-parallel one.
+    for (const char* const name : {family.names.query, family.names.value, family.names.down}) {
+      if (name != nullptr) adapter.targets.emplace_back(name);
+    }
+  }
+  return adapter;
+}
+
 ModelConfig ModelOf(const LayoutCase& c) {
   const Family* const family = FamilyOf(c);
   const bool is_latent = family->latent_attention;
@@ -131,7 +143,14 @@ ModelConfig ModelOf(const LayoutCase& c) {
           .key_rank = is_latent ? 5 : 0,
           .value_size = is_latent ? c.head_size / 2 + 1 : 0,
           .experts = ExpertsOf(c, *family),
+          .adapter = AdapterOf(c, *family),
           .family = family};
+}
+
+// Muon makes whole steps of a gradient that is zero but for rounding, as that of keys is where
+// queries see one token.
+bool SeesOneToken(const LayoutCase& c) {
+  return c.sequence_length < 4 || c.masked == kAllButOneTokenMasked;
 }
 
 int ChunksOf(const LayoutCase& c) {
@@ -176,6 +195,7 @@ std::vector<LayoutAxis> TaskAxes() {
       {"decay", &C::decay, Kind::kTask, {0, 1, 2}, {"matrices", "no_tables", "vectors"}},
       {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
       {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
+      {"lora", &C::lora, Kind::kTask, {0, 0, 0, 1, 2}, {"none", "all", "some"}},
   };
 }
 
@@ -348,6 +368,9 @@ TrainOptions OptionsOf(const LayoutCase& c) {
 absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case) {
   const int ranks = RanksOf(the_case);
   if (ranks > kRanksMax) return absl::InvalidArgumentError(absl::StrCat(ranks, " ranks"));
+  if (kOptimizers[the_case.optimizer] == &MuonRule() && SeesOneToken(the_case)) {
+    return absl::InvalidArgumentError("muon needs gradients of all matrices");
+  }
   CONVENE_ASSIGN_OR_RETURN(const LayoutDecision decision,
                            DecideLayout(OptionsOf(the_case), ranks, /*job_has_begun=*/false));
   return decision.layout;

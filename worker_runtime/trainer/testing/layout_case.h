@@ -31,7 +31,7 @@ struct LayoutCase {
   int family, layers, hidden, kv_heads, queries_a_key, head_size, ffn, vocabulary, tied;
   int sequence_length, global_batch, packed, masked, clip;
   int experts, chosen, expert_ffn, router_losses, expert_memory;
-  int optimizer, decay, spikes, ramp;
+  int optimizer, decay, spikes, ramp, lora;
 
   friend bool operator==(const LayoutCase&, const LayoutCase&) = default;
 };

@@ -1,0 +1,135 @@
+// Adapters of one rank beside the formula, written out in double.
+#include "worker_runtime/parallel/low_rank.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <vector>
+
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/testing/device_array.h"
+#include "worker_runtime/testing/places.h"
+
+namespace convene::worker {
+namespace {
+
+using testing::DeviceArray;
+
+constexpr LinearShape kShape = {.rows = 5, .out = 9, .in = 7};
+constexpr int kRank = 2;
+constexpr int kRanks = 4;
+constexpr float kScale = 1.5f;
+// Outputs 3 and 4 have none.
+const std::vector<LowRankPart> kParts = {{0, 3, 0, 0}, {5, 4, 3, 2}};
+constexpr int kBRows = 7;
+
+std::vector<float> Numbers(int count, double step) {
+  std::vector<float> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back(static_cast<float>(std::sin(step * (i + 1))));
+  return numbers;
+}
+
+const std::vector<float> kX = Numbers(kShape.rows * kShape.in, 0.3);
+const std::vector<float> kA = Numbers(kRanks * kShape.in, 0.7);
+const std::vector<float> kB = Numbers(kBRows * kRank, 1.1);
+const std::vector<float> kDy = Numbers(kShape.rows * kShape.out, 0.9);
+
+// What the adapters add to y, to dx, and to the gradients of A and B.
+struct Added {
+  std::vector<double> y = std::vector<double>(kShape.rows * kShape.out);
+  std::vector<double> dx = std::vector<double>(kShape.rows * kShape.in);
+  std::vector<double> da = std::vector<double>(kRanks * kShape.in);
+  std::vector<double> db = std::vector<double>(kBRows * kRank);
+};
+
+Added Expected() {
+  Added added;
+  for (const LowRankPart& part : kParts) {
+    for (int row = 0; row < kShape.rows; ++row) {
+      for (int o = 0; o < part.out; ++o) {
+        const double dy = kDy[row * kShape.out + part.first_out + o];
+        for (int k = 0; k < kRank; ++k) {
+          const double b = kB[(part.first_b_row + o) * kRank + k];
+          for (int i = 0; i < kShape.in; ++i) {
+            const int at_a = (part.first_rank + k) * kShape.in + i;
+            const double x = kX[row * kShape.in + i];
+            added.y[row * kShape.out + part.first_out + o] += kScale * b * kA[at_a] * x;
+            added.dx[row * kShape.in + i] += kScale * dy * b * kA[at_a];
+            added.da[at_a] += kScale * dy * b * x;
+            added.db[(part.first_b_row + o) * kRank + k] += kScale * dy * kA[at_a] * x;
+          }
+        }
+      }
+    }
+  }
+  return added;
+}
+
+void CheckNear(const std::vector<float>& values, const std::vector<double>& expected,
+               double before) {
+  REQUIRE(values.size() == expected.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    CHECK(values[i] == Approx(before + expected[i]).margin(1e-5));
+  }
+}
+
+TEST_CASE("adapters add what the formula says, and learn by its slopes") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const auto places = testing::Places::Make({});
+  REQUIRE(places.ok());
+  Device& device = *(**places)[0].device;
+  Stream& stream = device.compute();
+  const DeviceArray<float> x(kX, device), a(kA, device), b(kB, device), dy(kDy, device);
+  for (const bool adds : {false, true}) {
+    const float before = adds ? 1 : NAN;
+    const DeviceArray<float> y(std::vector<float>(kDy.size(), 1), device);
+    const DeviceArray<float> dx(std::vector<float>(kX.size(), 1), device);
+    const DeviceArray<float> da(std::vector<float>(kA.size(), before), device);
+    const DeviceArray<float> db(std::vector<float>(kB.size(), before), device);
+    const DeviceArray<float> spread(std::vector<float>(2 * kShape.out * kRanks, NAN), device);
+    const DeviceArray<float> inner(std::vector<float>(2 * kShape.rows * kRanks, NAN), device);
+    const DeviceArray<float> b_gradient(std::vector<float>(kB.size(), NAN), device);
+    const LowRank<float> adapter = {.parts = kParts,
+                                    .rank = kRank,
+                                    .ranks = kRanks,
+                                    .scale = kScale,
+                                    .a = a.data(),
+                                    .b = b.data(),
+                                    .da = {.data = da.data(), .adds = adds},
+                                    .db = {.data = db.data(), .adds = adds},
+                                    .spread = spread.data(),
+                                    .inner = inner.data(),
+                                    .inner_gradient = inner.data() + kShape.rows * kRanks,
+                                    .spread_gradient = spread.data() + kShape.out * kRanks,
+                                    .b_gradient = b_gradient.data(),
+                                    .device = &device};
+    SpreadLowRank(kShape, adapter, stream);
+    AddLowRank(kShape, adapter, x.data(), y.data(), stream);
+    LowRankInnerGradient(kShape, adapter, dy.data(), stream);
+    LowRankGradients(kShape, adapter, x.data(), dy.data(), stream);
+    // In two runs of rows.
+    constexpr int kFirst = 2;
+    AddLowRankInputGradient({kFirst, kShape.out, kShape.in}, adapter, 0, dx.data(), stream);
+    AddLowRankInputGradient({kShape.rows - kFirst, kShape.out, kShape.in}, adapter, kFirst,
+                            dx.data() + kFirst * kShape.in, stream);
+    const Added expected = Expected();
+    CheckNear(y.Fetch(), expected.y, 1);
+    CheckNear(dx.Fetch(), expected.dx, 1);
+    CheckNear(da.Fetch(), expected.da, adds ? 1 : 0);
+    CheckNear(db.Fetch(), expected.db, adds ? 1 : 0);
+  }
+}
+
+TEST_CASE("a layer without adapters stays as it is") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const auto places = testing::Places::Make({});
+  REQUIRE(places.ok());
+  Device& device = *(**places)[0].device;
+  const DeviceArray<float> y(std::vector<float>(kDy.size(), 1), device);
+  SpreadLowRank(kShape, LowRank<float>(), device.compute());
+  AddLowRank<float>(kShape, {}, nullptr, y.data(), device.compute());
+  AddLowRankInputGradient<float>(kShape, {}, 0, y.data(), device.compute());
+  for (const float value : y.Fetch()) CHECK(value == 1);
+}
+
+}  // namespace
+}  // namespace convene::worker
