@@ -26,6 +26,7 @@
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
+#include "worker_runtime/options/load_first_weights.h"
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
@@ -489,16 +490,6 @@ absl::Status ResolveRate(const TrainConfig& config, TrainOptions* options) {
                  {"inverse-sqrt", RateShape::kInverseSqrt}});
 }
 
-// Weights come with a shape, and often with a tokenizer: they are the defaults.
-absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
-  if (!said.has_init_from()) return absl::OkStatus();
-  const absl::StatusOr<Weights> weights = OpenWeights(said.init_from());
-  if (!weights.ok()) return Annotate(weights.status(), "init_from");
-  defaults->set_model(said.init_from());
-  if (!weights->tokenizer.empty()) defaults->set_tokenizer(weights->tokenizer);
-  return absl::OkStatus();
-}
-
 absl::Status ResolveSpikes(const TrainConfig& config, SpikeOptions* spikes) {
   *spikes = {.max_loss = config.max_loss_spike(),
              .max_gradient = config.max_gradient_spike(),
@@ -554,7 +545,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.checkpoint_in_background = config.checkpoint_in_background();
   options.max_failed_checkpoints = config.max_failed_checkpoints();
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
-  options.init_from = config.init_from();
+  CONVENE_RETURN_IF_ERROR(ResolveFirstWeights(config, &options));
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();
   options.tensorboard_dir = config.tensorboard_dir();
@@ -588,7 +579,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseUnused(said));
   TrainConfig config = DefaultConfig();
-  CONVENE_RETURN_IF_ERROR(ApplyInitFrom(said, &config));
+  CONVENE_RETURN_IF_ERROR(ApplyFirstWeights(&said, &config));
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
   options.chose_vocabulary =

@@ -137,6 +137,7 @@ struct TrainOptions {
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory
   std::string init_from;         // the first weights; "": the seed's
+  std::string init_adapter;      // the first adapters; "": the seed's
   bool accept_new_data = false;
   std::string metrics_file;     // "" = none
   std::string tensorboard_dir;  // the same

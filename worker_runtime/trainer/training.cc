@@ -247,16 +247,12 @@ absl::Status Training::Prepare(bool goes_back) {
   CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
                            RestoreCheckpoint(options_, job, engine_->optimizer(),
                                              *communicators_.checkpoint, host_stream_));
-  if (!resumed.has_value()) {
-    // Tenths alone: the agent learns the limits of 16 phases at most.
-    const auto tell = [this](double done) {
-      progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
-    };
-    CONVENE_RETURN_IF_ERROR(
-        options_.init_from.empty()
-            ? engine_->InitializeWeights(WeightSet::kAll, tell)
-            : LoadFirstWeights(options_, *engine_, tell, *communicators_.checkpoint, host_stream_));
-  }
+  // Tenths alone: the agent learns the limits of 16 phases at most.
+  const auto tell = [this](double done) {
+    progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
+  };
+  CONVENE_RETURN_IF_ERROR(MakeFirstWeights(options_, resumed.has_value(), *engine_, tell,
+                                           *communicators_.checkpoint, host_stream_));
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
@@ -390,6 +386,7 @@ CheckpointInfo Training::Info() const {
           .samples = dataset_.SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
+          .base = options_.model.adapter.is_on() ? options_.init_from : "",
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

@@ -21,18 +21,11 @@
 #include "worker_runtime/weights/hf_config.h"
 #include "worker_runtime/weights/mapped_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
-#include "worker_runtime/weights/safetensors.h"
+#include "worker_runtime/weights/safetensors_files.h"
 #include "worker_runtime/weights/tensor_elements.h"
 
 namespace convene::worker {
 namespace {
-
-struct TensorPlace {
-  SafeTensor tensor;
-  const MappedFile* file = nullptr;
-  const char* data = nullptr;
-};
-using Places = absl::flat_hash_map<std::string, TensorPlace>;
 
 // The files with tensors, by their names. One alone needs no index.
 absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
@@ -59,52 +52,10 @@ absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
   return names;
 }
 
-absl::Status AddTensors(const MappedFile& file, Places* places) {
-  const auto annotate = [&](const absl::Status& status) { return Annotate(status, file.path()); };
-  const absl::StatusOr<int64_t> length =
-      SafeTensorsHeaderLength(file.bytes().substr(0, kSafeTensorsLengthBytes), file.size());
-  if (!length.ok()) return annotate(length.status());
-  const int64_t begin = kSafeTensorsLengthBytes + *length;
-  absl::StatusOr<std::vector<SafeTensor>> tensors = ParseSafeTensorsHeader(
-      file.bytes().substr(kSafeTensorsLengthBytes, *length), file.size() - begin);
-  if (!tensors.ok()) return annotate(tensors.status());
-  for (SafeTensor& tensor : *tensors) {
-    const char* const data = file.data() + begin + tensor.begin;
-    const std::string name = tensor.name;
-    if (!places->insert({name, {std::move(tensor), &file, data}}).second) {
-      return annotate(absl::InvalidArgumentError(
-          absl::StrCat("another file of the folder has the tensor \"", name, "\" too")));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The beginning of the model's names, which files of the base model leave out: "model.".
 std::string BasePrefix(const Family& family) {
   const absl::string_view name = family.names.embedding;
   return std::string(name.substr(0, name.find('.') + 1));
-}
-
-absl::Status CheckShape(const TensorPlace& place, const std::vector<int64_t>& wanted) {
-  std::vector<int64_t> shape = place.tensor.shape;
-  if (shape.size() == 2 && shape[0] == 1 && wanted.size() == 1) shape = {shape[1]};
-  if (shape == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      place.file->path(), ": tensor \"", place.tensor.name, "\" is ", absl::StrJoin(shape, " x "),
-      ", and config.json makes it ", absl::StrJoin(wanted, " x ")));
-}
-
-absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const FilePlace& wanted) {
-  const SafeTensor& tensor = place.tensor;
-  CONVENE_RETURN_IF_ERROR(CheckShape(place, wanted.shape));
-  StoredMatrix matrix = {.data = place.data,
-                         .first = wanted.first,
-                         .row_step = wanted.row_step,
-                         .column_step = wanted.column_step};
-  if (StoredTypeNamed(tensor.type, &matrix.type)) return matrix;
-  return absl::UnimplementedError(
-      absl::StrCat(place.file->path(), ": tensor \"", tensor.name, "\" is in ", tensor.type,
-                   "; weights can be in F32, F16 and BF16. Convert the folder first"));
 }
 
 // gpt-oss as OpenAI gives it away: a matrix of the experts in 4 bits, and not turned round
@@ -157,7 +108,7 @@ absl::Status CheckTiedHead(const TensorPlace& head, const TensorPlace& table) {
 }
 
 absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& config,
-                                   Places places) {
+                                   TensorPlaces places) {
   const Family& family = *config.family;
   const std::string base = BasePrefix(family);
   HeldTensors held;
@@ -202,14 +153,14 @@ absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& c
   return held;
 }
 
+}  // namespace
+
 bool HasTokenizer(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return name == "tokenizer.json" || name == "tekken.json" || name == "tokenizer.model" ||
            absl::EndsWith(name, ".tiktoken");
   });
 }
-
-}  // namespace
 
 absl::StatusOr<ModelConfig> ReadHfShape(const std::string& path) {
   const std::string config_path = absl::StrCat(path, "/", kHfConfigName);
@@ -235,7 +186,7 @@ absl::StatusOr<Weights> OpenHfFolder(const std::string& path) {
     CONVENE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", name)));
     files.push_back(std::move(file));
   }
-  Places places;
+  TensorPlaces places;
   for (const MappedFile& file : files) CONVENE_RETURN_IF_ERROR(AddTensors(file, &places));
   CONVENE_ASSIGN_OR_RETURN(auto tensors, FitAll(path, config, std::move(places)));
   return Weights{.config = config,

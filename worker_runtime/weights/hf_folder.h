@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker_runtime/weights/open_weights.h"
@@ -22,6 +23,9 @@ inline constexpr char kHfIndexName[] = "model.safetensors.index.json";
 // not the model's; a head that differs from the table to which config.json ties it. Unimplemented:
 // ReadHfConfig's, and a tensor of another type. Else as tools/base/files.h.
 absl::StatusOr<Weights> OpenHfFolder(const std::string& path);
+
+// Whether a folder with these files has a tokenizer.
+bool HasTokenizer(const std::vector<std::string>& names);
 
 // Its config.json alone.
 absl::StatusOr<ModelConfig> ReadHfShape(const std::string& path);

@@ -73,21 +73,37 @@ FilePlace PlaceOf(const ModelConfig& config, const ParameterSlice& slice) {
   return place;
 }
 
-}  // namespace
-
-std::vector<ModelTensor> ModelTensors(const ModelConfig& config) {
+// Each of them once; of adapters or of the model.
+std::vector<ModelTensor> TensorsOf(const ModelConfig& config, bool of_adapters) {
   std::vector<ModelTensor> tensors;
   absl::flat_hash_set<std::string> names;
   const ModelChunk whole = {.layers = config.layers, .has_embedding = true, .has_head = true};
   for (const UnitSpec& unit : UnitsOf(config, whole, /*tp_size=*/1, /*tp_rank=*/0)) {
     for (const UnitTensor& tensor : unit.tensors) {
+      if (of_adapters && tensor.is_frozen) continue;
       for (const ParameterSlice& slice : tensor.slices) {
         if (!names.insert(slice.name).second) continue;
         tensors.push_back({slice.name, slice.global_shape, PlaceOf(config, slice)});
+        // A matrix of one row is one.
+        const auto [rows, columns] = slice.global_shape;
+        if (of_adapters) tensors.back().file.shape = {rows, columns};
       }
     }
   }
   return tensors;
+}
+
+}  // namespace
+
+std::vector<ModelTensor> ModelTensors(const ModelConfig& config) {
+  ModelConfig model = config;
+  model.adapter = {};
+  return TensorsOf(model, /*of_adapters=*/false);
+}
+
+std::vector<ModelTensor> AdapterTensors(const ModelConfig& config) {
+  return config.adapter.is_on() ? TensorsOf(config, /*of_adapters=*/true)
+                                : std::vector<ModelTensor>();
 }
 
 TensorPiece RowsOf(const ModelTensor& tensor, int64_t begin, int64_t end) {

@@ -34,8 +34,11 @@ struct ModelTensor {
   int64_t file_row_step() const { return std::max(file.row_step, file.column_step); }
 };
 
-// In the order of the forward pass. REQUIRES: ValidateModel is OK.
+// In the order of the forward pass, without adapters. REQUIRES: ValidateModel is OK.
 std::vector<ModelTensor> ModelTensors(const ModelConfig& config);
+
+// Those of config.adapter alone, as PEFT's files have them behind "base_model.model.".
+std::vector<ModelTensor> AdapterTensors(const ModelConfig& config);
 
 // Rows [begin, end) of the tensor as the family's files have it: of a turned one columns.
 TensorPiece RowsOf(const ModelTensor& tensor, int64_t begin, int64_t end);

@@ -1,60 +1,51 @@
 #include "worker_runtime/weights/open_weights.h"
 
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/checkpoint/checkpoint.h"
-#include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/gguf/gguf_tokenizer.h"
-#include "worker_runtime/mesh/mesh.h"
-#include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/gguf_weights.h"
 #include "worker_runtime/weights/hf_folder.h"
 #include "worker_runtime/weights/llmc_model.h"
+#include "worker_runtime/weights/merged_weights.h"
+#include "worker_runtime/weights/open_checkpoint.h"
 
 namespace convene::worker {
 namespace {
 
-class CheckpointWeights final : public StateSource {
- public:
-  explicit CheckpointWeights(CheckpointReader reader)
-      : reader_(std::move(reader)), info_({.model = reader_.info().model}) {}
-
-  const std::string& name() const override { return reader_.name(); }
-  const CheckpointInfo& info() const override { return info_; }
-  absl::Status Read(const std::vector<PieceToRead>& pieces) const override {
-    return reader_.Read(pieces);
+// Adapters that lie at `path`, added to the weights beside which they were trained.
+absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter) {
+  const std::string base = adapter.base;
+  if (base.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " holds adapters, and does not say of which model"));
   }
-
- private:
-  const CheckpointReader reader_;
-  const CheckpointInfo info_;
-};
-
-absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path) {
-  if (IsFile(absl::StrCat(path, "/", kManifestName))) return CheckpointReader::Open(path);
-  std::vector<std::string> refused;
-  absl::StatusOr<CheckpointReader> newest =
-      OpenNewest(path, std::numeric_limits<int64_t>::max(), &refused);
-  if (!absl::IsNotFound(newest.status())) return newest;
-  if (!refused.empty()) return absl::DataLossError(refused.front());
-  return absl::NotFoundError(absl::StrCat(
-      path,
-      " has no weights; give a folder with config.json and *.safetensors, a checkpoint (a "
-      "directory step_...), or the --checkpoint-dir of a job"));
+  absl::StatusOr<Weights> weights =
+      IsPeftFolder(base) ? absl::InvalidArgumentError("these are adapters too") : OpenWeights(base);
+  if (!weights.ok()) {
+    return absl::Status(
+        weights.status().code(),
+        absl::StrCat(path, " holds adapters of the weights ", base, ", which cannot be opened: ",
+                     weights.status().message(), "; put them there (a link will do)",
+                     IsPeftFolder(path) ? ", or say in adapter_config.json where they are" : ""));
+  }
+  CONVENE_ASSIGN_OR_RETURN(Weights merged, MergeAdapter(*std::move(weights), std::move(adapter)));
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (names.ok() && HasTokenizer(*names)) merged.tokenizer = path;
+  return merged;
 }
 
 absl::StatusOr<Weights> OpenCheckpointWeights(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(path));
-  absl::StatusOr<ModelConfig> config = ParseShapeText(reader.info().model);
-  const absl::Status valid = config.ok() ? ValidateModel(*config, Layout()) : config.status();
-  if (!valid.ok()) return Annotate(valid, reader.name());
-  return Weights{.config = *std::move(config),
-                 .source = std::make_unique<CheckpointWeights>(std::move(reader))};
+  CONVENE_ASSIGN_OR_RETURN(OpenedCheckpoint opened, OpenCheckpoint(path));
+  if (opened.config.adapter.is_on()) {
+    CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
+    return OpenMerged(path, std::move(adapter));
+  }
+  return Weights{.config = std::move(opened.config), .source = std::move(opened.source)};
 }
 
 }  // namespace
@@ -65,6 +56,10 @@ absl::StatusOr<Weights> OpenWeights(const std::string& path) {
   if (!IsDirectory(path)) {
     return absl::NotFoundError(
         absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
+  }
+  if (IsPeftFolder(path)) {
+    CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
+    return OpenMerged(path, std::move(adapter));
   }
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);
   return OpenCheckpointWeights(path);

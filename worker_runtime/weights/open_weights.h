@@ -21,7 +21,9 @@ struct Weights {
 
 // `path`: a Hugging Face folder (hf_folder.h), a GGUF file (gguf_weights.h), a model of llm.c
 // (llmc_model.h), a checkpoint of ours (its step's directory), or the directory of a job, whose
-// newest checkpoint that opens is taken. Reads no weights.
+// newest checkpoint that opens is taken. Of adapters (adapter.h: PEFT's folder, or a checkpoint)
+// the weights are those beside which they were trained, from where they say these lie, with the
+// adapters added. Reads no weights.
 //
 // NotFound: no such path, or nothing of these in it. InvalidArgument: a file that is damaged or is
 // none of these, a shape that makes no sense, tensors that are not the model's. Unimplemented: an

@@ -187,11 +187,16 @@ absl::Status ExportHf(const Weights& weights, HfExport wanted) {
   });
 }
 
+absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelTensor>& tensors,
+                             DType type, const std::string& path) {
+  const std::vector<FileTensor> files = FileTensorsOf(tensors);
+  return type == DType::kFloat32 ? WriteFile<float>(source, files, path)
+                                 : WriteFile<BFloat16>(source, files, path);
+}
+
 absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output) {
   return MakeWhole(output, [&](const std::string& path) {
-    const std::vector<FileTensor> tensors = FileTensorsOf(ModelTensors(weights.config));
-    return type == DType::kFloat32 ? WriteFile<float>(*weights.source, tensors, path)
-                                   : WriteFile<BFloat16>(*weights.source, tensors, path);
+    return WriteTensorFile(*weights.source, ModelTensors(weights.config), type, path);
   });
 }
 

@@ -12,7 +12,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
@@ -36,6 +38,16 @@ absl::Status ExportHf(const Weights& weights, HfExport wanted);
 
 // The tensors of ExportHf's folder alone, in one file of safetensors.
 absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output);
+
+// These tensors in one file of safetensors, under the names of their FilePlace.
+absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelTensor>& tensors,
+                             DType type, const std::string& path);
+
+// A folder that PEFT loads beside the adapter's base: adapter_config.json, and
+// adapter_model.safetensors in fp32. `model`: the base's, with the adapter's config.
+// InvalidArgument: CheckAdapterFits's.
+absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
+                        const std::string& output);
 
 // A file of llm.c (llmc_model.h), whose rows that fill up the table are zero. InvalidArgument: the
 // model is no GPT-2 of llm.c's kind.
