@@ -18,6 +18,7 @@
 #include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/compare_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
@@ -144,7 +145,17 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
   return worker::ExportHf(weights, wanted);
 }
 
+absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const worker::Adapter adapter, worker::OpenAdapter(flags.checkpoint));
+  CONVENE_ASSIGN_OR_RETURN(worker::ModelConfig model, worker::ReadShape(adapter.base));
+  model.adapter = adapter.config;
+  CONVENE_RETURN_IF_ERROR(worker::ExportPeft(adapter, model, flags.output));
+  Print(absl::StrCat(flags.output, ": the adapters of ", adapter.source->name(), "\n"));
+  return 0;
+}
+
 absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
+  if (flags.format == ExportFormat::kPeft) return ExportAdapter(flags);
   CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
   const worker::DType type = flags.is_bfloat16 ? worker::DType::kBFloat16 : worker::DType::kFloat32;
   CONVENE_RETURN_IF_ERROR(flags.format == ExportFormat::kHf ? ExportFolder(weights, type, flags)
@@ -154,6 +165,7 @@ absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
   Print(absl::StrCat(flags.output, ": ", weights.source->name(), "\n"));
   return 0;
 }
+
 absl::StatusOr<int> ImportCommand(const ImportFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.folder));
   CONVENE_RETURN_IF_ERROR(worker::ImportCheckpoint(weights, flags.output));

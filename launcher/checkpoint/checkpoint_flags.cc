@@ -53,10 +53,11 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
   reader->Choice<ExportFormat>("format", &flags->format,
                                {{"hf", ExportFormat::kHf},
                                 {"safetensors", ExportFormat::kSafeTensors},
-                                {"llmc", ExportFormat::kLlmc}},
+                                {"llmc", ExportFormat::kLlmc},
+                                {"peft", ExportFormat::kPeft}},
                                "what is made: hf, a folder for Hugging Face's transformers "
                                "(default); safetensors, its tensors alone in one file; llmc, a "
-                               "file of llm.c's, of GPT-2");
+                               "file of llm.c's, of GPT-2; peft, the adapters alone, for PEFT");
   reader->Option("tokenizer", &flags->tokenizer,
                  "a folder whose tokenizer and chat template are copied, or a GGUF file, of which "
                  "they are written",
@@ -64,6 +65,9 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
   reader->Choice<bool>("dtype", &flags->is_bfloat16, {{"float32", false}, {"bfloat16", true}},
                        "element type of the tensors (default float32)");
   reader->Check([flags]() -> absl::Status {
+    if (flags->format == ExportFormat::kPeft && flags->is_bfloat16) {
+      return absl::InvalidArgumentError("adapters are written in float32: leave --dtype out");
+    }
     if (flags->format == ExportFormat::kHf || (flags->tokenizer.empty() && flags->positions == 0)) {
       return absl::OkStatus();
     }

@@ -21,7 +21,7 @@ struct VerifyCheckpointFlags {
   std::vector<std::string> checkpoints;
 };
 
-enum class ExportFormat { kHf, kSafeTensors, kLlmc };
+enum class ExportFormat { kHf, kSafeTensors, kLlmc, kPeft };
 
 struct ExportFlags {
   std::string checkpoint;

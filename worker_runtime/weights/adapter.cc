@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
@@ -112,16 +114,14 @@ absl::StatusOr<Adapter> OpenCheckpointAdapter(const std::string& path) {
 
 }  // namespace
 
-std::vector<std::string> MatrixNames(const Adapter& adapter) {
-  std::set<std::string> names;
-  for (const auto& [name, shape] : adapter.tensors) names.insert(std::string(MatrixOf(name)));
-  return {names.begin(), names.end()};
-}
-
 std::vector<std::string> MatrixEnds(const Adapter& adapter) {
   std::set<std::string> ends;
-  for (const std::string& name : MatrixNames(adapter)) {
-    ends.insert(name.substr(name.rfind('.') + 1));
+  for (const auto& [name, shape] : adapter.tensors) {
+    const std::vector<absl::string_view> words = absl::StrSplit(MatrixOf(name), '.');
+    size_t first = words.size();
+    int64_t number = 0;
+    while (first > 0 && !absl::SimpleAtoi(words[first - 1], &number)) --first;
+    ends.insert(absl::StrJoin(words.begin() + static_cast<ptrdiff_t>(first), words.end(), "."));
   }
   return {ends.begin(), ends.end()};
 }

@@ -44,8 +44,8 @@ absl::StatusOr<Adapter> OpenAdapter(const std::string& path);
 // InvalidArgument names a tensor, and what the model wants.
 absl::Status CheckAdapterFits(const Adapter& adapter, const ModelConfig& model);
 
-// The matrices that have adapters, without ".weight"; and the last words of these names, each once.
-std::vector<std::string> MatrixNames(const Adapter& adapter);
+// The names of the matrices that have adapters, behind the layer's number and without ".weight",
+// each once: "self_attn.q_proj".
 std::vector<std::string> MatrixEnds(const Adapter& adapter);
 
 }  // namespace convene::worker

@@ -19,7 +19,7 @@ struct PeftConfig {
 // ours (DoRA, ranks by pattern, biases or whole modules that learn, adapters of experts' tensors).
 absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text);
 
-// `targets`: for target_modules, the ends of the matrices' names or the whole names.
+// `targets`: for target_modules, the ends of the matrices' names.
 // `turned_matrices`: the base keeps its matrices as [in, out] (GPT-2).
 std::string WritePeftConfig(const PeftConfig& config, const std::vector<std::string>& targets,
                             bool turned_matrices);

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Tiny models with adapters of Hugging Face's PEFT, as convene is to find and to leave them. Runs where PyTorch, transformers and PEFT are.
+
+usage: peft_script.py make FOLDER              writes a model for each family, FOLDER/FAMILY, with random adapters, FOLDER/FAMILY.peft
+       peft_script.py train FOLDER FAMILY DATA    trains these adapters on the bytes of a file, all of it in each step: FOLDER/FAMILY.trained
+       peft_script.py adapters A B             the largest difference of two adapters' tensors
+       peft_script.py logits MODEL A B         how far the logits of a model with adapters A are from those of the model at B, a folder of
+                                               transformers or of PEFT
+"""
+
+import json
+import os
+import sys
+
+import peft
+import safetensors.torch
+import torch
+import transformers
+
+SIZES = {'vocab_size': 256, 'num_hidden_layers': 2, 'hidden_size': 32, 'intermediate_size': 48, 'num_attention_heads': 4,
+         'num_key_value_heads': 2, 'head_dim': 8, 'pad_token_id': None}
+LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6, 'num_key_value_heads': 4,
+           'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'n_group': 2, 'topk_group': 1,
+           'first_k_dense_replace': 1, 'max_position_embeddings': 64}
+LLAMA_TARGETS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
+LENGTH = 16
+STEPS = 5
+
+
+def families():
+    t = transformers
+    latents = {name: value for name, value in {**SIZES, **LATENTS}.items() if name != 'head_dim'}
+    return {
+        'deepseek_v3': (t.DeepseekV3Config(**latents), ['q_a_proj', 'q_b_proj', 'kv_a_proj_with_mqa', 'kv_b_proj', 'o_proj'], True),
+        'gpt2': (t.GPT2Config(vocab_size=256, n_layer=2, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0,
+                              attn_pdrop=0.0), ['c_attn', 'c_proj', 'c_fc'], False),
+        'llama': (t.LlamaConfig(**SIZES), LLAMA_TARGETS, False),
+        'mixtral': (t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), ['q_proj', 'v_proj'], True),
+        'qwen3': (t.Qwen3Config(**SIZES, tie_word_embeddings=True), ['v_proj', 'down_proj'], True),
+    }
+
+
+def make(folder):
+    for family, (config, targets, stabilized) in families().items():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config).float()
+        for tensor in model.parameters():
+            tensor.data += torch.randn_like(tensor) * 0.1
+        path = os.path.join(folder, family)
+        model.save_pretrained(path)
+        wanted = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=stabilized, target_modules=targets, init_lora_weights=False, task_type='CAUSAL_LM',
+                                 fan_in_fan_out=family == 'gpt2')
+        adapted = peft.get_peft_model(model, wanted)
+        adapted.peft_config['default'].base_model_name_or_path = path
+        adapted.save_pretrained(path + '.peft')
+
+
+def load(model, adapter=None, trains=False):
+    model = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation='eager').float()
+    return peft.PeftModel.from_pretrained(model, adapter, is_trainable=trains) if adapter else model
+
+
+def train(folder, family, data):
+    path = os.path.join(folder, family)
+    model = load(path, path + '.peft', trains=True)
+    with open(data, 'rb') as file:
+        tokens = torch.tensor(list(file.read()))
+    count = (len(tokens) - 1) // LENGTH
+    inputs = tokens[:count * LENGTH].view(count, LENGTH)
+    targets = tokens[1:count * LENGTH + 1].view(count, LENGTH)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, betas=(0.9, 0.95), eps=1e-3, weight_decay=0.1)
+    losses = []
+    for _ in range(STEPS):
+        logits = model(inputs, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(path + '.trained')
+    print(json.dumps(losses))
+
+
+def adapters(*folders):
+    a, b = [safetensors.torch.load_file(os.path.join(folder, 'adapter_model.safetensors')) for folder in folders]
+    assert a.keys() == b.keys(), sorted(a.keys() ^ b.keys())[:4]
+    print(max((a[name] - b[name]).abs().max().item() for name in a))
+
+
+def logits(model, adapter, other):
+    tokens = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
+    there = load(model, other) if os.path.exists(os.path.join(other, 'adapter_config.json')) else load(other)
+    with torch.no_grad():
+        both = [m.eval()(tokens, use_cache=False).logits for m in (load(model, adapter), there)]
+    print((both[0] - both[1]).abs().max().item())
+
+
+if __name__ == '__main__':
+    transformers.utils.logging.disable_progress_bar()
+    {'make': make, 'train': train, 'adapters': adapters, 'logits': logits}[sys.argv[1]](*sys.argv[2:])
