@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Tiny models with adapters of Hugging Face's PEFT, as convene is to find and to leave them. Runs where PyTorch, transformers and PEFT are.
 
-usage: peft_script.py make FOLDER              writes a model for each family, FOLDER/FAMILY, with random adapters, FOLDER/FAMILY.peft
-       peft_script.py train FOLDER FAMILY DATA    trains these adapters on the bytes of a file, all of it in each step: FOLDER/FAMILY.trained
-       peft_script.py adapters A B             the largest difference of two adapters' tensors
-       peft_script.py logits MODEL A B         how far the logits of a model with adapters A are from those of the model at B, a folder of
-                                               transformers or of PEFT
+usage: peft_script.py make FOLDER DATA    writes a model for each family, FOLDER/FAMILY, with random adapters, FOLDER/FAMILY.peft, and what becomes
+                                          of them on the bytes of a file, all of it in each step, FOLDER/FAMILY.trained; says the losses
+       peft_script.py compare FILE        says for each line of the file, in JSON: {"adapters": [A, B]}, the largest difference of two
+                                          adapters' tensors; {"logits": [MODEL, A, B]}, how far the logits of a model with adapters A are from
+                                          those of the model at B
 """
 
 import json
@@ -40,7 +40,8 @@ def families():
     }
 
 
-def make(folder):
+def make(folder, data):
+    losses = {}
     for family, (config, targets, stabilized) in families().items():
         torch.manual_seed(1)
         model = transformers.AutoModelForCausalLM.from_config(config).float()
@@ -53,6 +54,8 @@ def make(folder):
         adapted = peft.get_peft_model(model, wanted)
         adapted.peft_config['default'].base_model_name_or_path = path
         adapted.save_pretrained(path + '.peft')
+        losses[family] = train(path, data)
+    print(json.dumps(losses))
 
 
 def load(model, adapter=None, trains=False):
@@ -60,8 +63,7 @@ def load(model, adapter=None, trains=False):
     return peft.PeftModel.from_pretrained(model, adapter, is_trainable=trains) if adapter else model
 
 
-def train(folder, family, data):
-    path = os.path.join(folder, family)
+def train(path, data):
     model = load(path, path + '.peft', trains=True)
     with open(data, 'rb') as file:
         tokens = torch.tensor(list(file.read()))
@@ -78,23 +80,28 @@ def train(folder, family, data):
         loss.backward()
         optimizer.step()
     model.save_pretrained(path + '.trained')
-    print(json.dumps(losses))
+    return losses
 
 
 def adapters(*folders):
     a, b = [safetensors.torch.load_file(os.path.join(folder, 'adapter_model.safetensors')) for folder in folders]
     assert a.keys() == b.keys(), sorted(a.keys() ^ b.keys())[:4]
-    print(max((a[name] - b[name]).abs().max().item() for name in a))
+    return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
 def logits(model, adapter, other):
     tokens = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(3))
-    there = load(model, other) if os.path.exists(os.path.join(other, 'adapter_config.json')) else load(other)
     with torch.no_grad():
-        both = [m.eval()(tokens, use_cache=False).logits for m in (load(model, adapter), there)]
-    print((both[0] - both[1]).abs().max().item())
+        both = [m.eval()(tokens, use_cache=False).logits for m in (load(model, adapter), load(other))]
+    return (both[0] - both[1]).abs().max().item()
+
+
+def compare(path):
+    with open(path, encoding='utf-8') as file:
+        for question in map(json.loads, file):
+            print({'adapters': adapters, 'logits': logits}[next(iter(question))](*next(iter(question.values()))))
 
 
 if __name__ == '__main__':
     transformers.utils.logging.disable_progress_bar()
-    {'make': make, 'train': train, 'adapters': adapters, 'logits': logits}[sys.argv[1]](*sys.argv[2:])
+    {'make': make, 'compare': compare}[sys.argv[1]](*sys.argv[2:])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The cached virtual environment with PyTorch that tests and benchmarks use: ~/.cache/convene/venv.
 
-usage: tools/torch_environment [--quiet]
+usage: tools/torch_environment [--quiet | --transformers]
 Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
-imported; 69 it cannot be had here, the last line says why.
+imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers and PEFT come into it as well.
 
 PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
 the folders of NVIDIA's wheels, then /usr/local/cuda/lib64. With the toolkit installed there, its own 2.5 GB of nvidia-* wheels are left out,
@@ -29,6 +29,7 @@ TORCH_PACKAGES = ['torch', 'typing_extensions', 'sympy', 'mpmath', 'networkx', '
                   'setuptools']
 EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
 TRANSFORMERS = 'transformers==5.23.0'
+PEFT = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -86,22 +87,24 @@ def install_torch() -> str:
 
 
 def install_transformers() -> str:
-    """The version of Hugging Face's transformers, which only some benchmarks need. After install_torch. Raises NoTorch."""
-    command = [PYTHON, '-c', 'import transformers; print(transformers.__version__)']
+    """The version of Hugging Face's transformers, which comes with PEFT, and which only some tests need. After install_torch. Raises NoTorch."""
+    command = [PYTHON, '-c', 'import peft, transformers; print(transformers.__version__)']
     with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if subprocess.run(command, env=torch_environment(), capture_output=True, check=False, timeout=IMPORT_LIMIT_S).returncode != 0:
             print(f'installing transformers into {VENV} (once)', flush=True)
-            _run('pip install', [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15', TRANSFORMERS])
+            pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15']
+            _run('pip install', [*pip, TRANSFORMERS])
+            _run('pip install', [*pip, '--no-deps', *PEFT])
         done = subprocess.run(command, env=torch_environment(), capture_output=True, text=True, check=False, timeout=IMPORT_LIMIT_S)
     if done.returncode != 0:
-        raise NoTorch(f'transformers is installed but cannot be imported: try {PYTHON} -c "import transformers"')
+        raise NoTorch(f'transformers is installed but cannot be imported: try {PYTHON} -c "import peft, transformers"')
     return done.stdout.strip()
 
 
 def main() -> int:
     arguments = sys.argv[1:]
-    if arguments not in ([], ['--quiet']):
+    if arguments not in ([], ['--quiet'], ['--transformers']):
         print(__doc__.strip())
         return 0 if arguments in (['--help'], ['-h']) else 64
     try:
@@ -110,6 +113,12 @@ def main() -> int:
         print(f'torch_environment: no PyTorch: {error}; tests that need it are skipped')
         return 69
     print(f'PyTorch {version} in {VENV}')
+    if arguments == ['--transformers']:
+        try:
+            print(f'transformers {install_transformers()} and {PEFT[0]}')
+        except NoTorch as error:
+            print(f'torch_environment: {error}')
+            return 69
     if not arguments:
         print(f'    export LD_LIBRARY_PATH={torch_environment()["LD_LIBRARY_PATH"]}\n'
               f'    {PYTHON} -c "import torch"')

@@ -268,9 +268,9 @@ TEST_CASE("an element type that nobody knows is damage, and the line is named") 
 TEST_CASE("a later format says so") {
   TempDir dir;
   REQUIRE_OK(MakeDirectories(StepPath(dir, 1)));
-  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 7\n"));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 8\n"));
   CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kFailedPrecondition,
-               "format version 7; this program reads up to 6");
+               "format version 8; this program reads up to 7");
 }
 
 std::string FirstDataFile(const TempDir& dir, int step) {

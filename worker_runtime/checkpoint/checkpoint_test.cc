@@ -249,6 +249,24 @@ TEST_CASE("a spike guard's means come back, and only where there is a guard") {
         "convene-checkpoint-manifest 6, tensor fp32 1 2 weight");
 }
 
+TEST_CASE("a checkpoint of adapters names their base, with a spike guard or without") {
+  for (const char* const guard : {"", "99 2.5 0.75"}) {
+    TempDir dir;
+    const std::vector<float> values = {1.0f, 2.0f};
+    REQUIRE_OK(WriteShard(dir.path(), 5, 0,
+                          {{{"weight", {2}, {{0}, {2}}, 0, 2}, absl::MakeConstSpan(values)}}));
+    CheckpointInfo info = InfoOf(5, 1);
+    info.spike_guard = guard;
+    info.base = "/models/a \\folder";
+    REQUIRE_OK(PublishCheckpoint(dir.path(), info));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader.status());
+    CHECK(reader->info() == info);
+    CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest") ==
+          "convene-checkpoint-manifest 7, tensor fp32 1 2 weight");
+  }
+}
+
 TEST_CASE("a checkpoint that does not tile its tensors is not published") {
   TempDir dir;
   const TensorPiece half = {"weight", {4}, {{0}, {2}}, 0, 2};

@@ -545,7 +545,8 @@ absl::Status ValidateAdapters(const ModelConfig& config, int tp_size) {
         absl::StrCat("lora_alpha ", adapter.alpha, " must be greater than 0"));
   }
   CONVENE_RETURN_IF_ERROR(ValidateTargets(config));
-  for (const UnitSpec& unit : UnitsOf(config, WholeModel(config), tp_size, /*tp_rank=*/0)) {
+  // The last rank owns no copy.
+  for (const UnitSpec& unit : UnitsOf(config, WholeModel(config), tp_size, tp_size - 1)) {
     for (const UnitTensor& tensor : unit.tensors) {
       if (IsCutInBlocks(tensor)) continue;
       return absl::InvalidArgumentError(absl::StrCat(

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -64,7 +65,8 @@ std::map<std::string, std::vector<int>> CountOwners(const ModelConfig& config,
 TEST_CASE("on every layout each element of each tensor has exactly one owner") {
   const std::pair<bool, int> models[] = {{false, 8}, {true, 8}, {false, 1}, {true, 2}};
   for (const auto& [tied, kv_heads] : models) {
-    const ModelConfig config = Tiny(tied, kv_heads);
+    ModelConfig config = Tiny(tied, kv_heads);
+    if (tied) config.adapter = {.rank = 16, .alpha = 8};
     for (const Layout& layout : kLayouts) {
       INFO(layout.ToString() << (tied ? " tied, " : ", ") << kv_heads << " key heads");
       int64_t elements = 0;
@@ -94,8 +96,80 @@ TEST_CASE("each rank holds the key and value head of its query heads, and one co
   }
 }
 
+// Of its tensors, by name.
+std::map<std::string, ParameterSlice> ByName(const ModelConfig& config, const Layout& layout,
+                                             const Coordinate& coordinate) {
+  std::map<std::string, ParameterSlice> slices;
+  for (const ParameterSlice& slice : SlicesOf(config, layout, coordinate)) {
+    slices[slice.name] = slice;
+  }
+  return slices;
+}
+
+TEST_CASE("adapters stand beside the matrices that are named, and all else is frozen") {
+  ModelConfig config = Tiny(false);
+  config.adapter = {.rank = 3, .alpha = 6, .targets = {"v_proj", "mlp.down_proj"}};
+  const int64_t frozen = ParameterCount(Tiny(false));
+  // v_proj: 8 heads of 4 by 64; down_proj: 64 by 192.
+  const int64_t adapters = config.layers * 3 * (64 + 32 + 192 + 64);
+  CHECK(TrainedCount(config) == adapters);
+  CHECK(ParameterCount(config) == frozen + adapters);
+  CHECK(TrainedCount(Tiny(false)) == frozen);
+  for (const UnitSpec& unit : UnitsOf(config, testing::EvenChunk(config, 1, 0), 1, 0)) {
+    for (const UnitTensor& tensor : unit.tensors) {
+      CHECK(tensor.is_frozen == (tensor.name().find(".lora_") == std::string::npos));
+    }
+  }
+}
+
+TEST_CASE("a rank has of each adapter what its layer's slice wants, and a part of what is whole") {
+  ModelConfig config = Tiny(false, /*kv_heads=*/2);
+  config.adapter = {.rank = 16, .alpha = 8};
+  const std::string layer = "model.layers.0.";
+  for (int rank = 0; rank < 8; ++rank) {
+    INFO("rank " << rank);
+    const auto slices = ByName(config, {.tp = 8}, {.tp = rank});
+    const auto check = [&](const char* name, std::array<int64_t, 2> extent, bool owned,
+                           int copies) {
+      INFO(name);
+      const ParameterSlice& slice = slices.at(layer + name);
+      CHECK(slice.extent == extent);
+      CHECK(slice.owned == owned);
+      CHECK(slice.tp_copies == copies);
+    };
+    check("self_attn.q_proj.lora_A.weight", {16, 64}, rank == 0, 8);
+    check("self_attn.q_proj.lora_B.weight", {8, 16}, true, 1);
+    check("self_attn.k_proj.lora_B.weight", {4, 16}, rank == 0 || rank == 4, 4);
+    check("self_attn.o_proj.lora_A.weight", {16, 8}, true, 1);
+    check("self_attn.o_proj.lora_B.weight", {64, 16}, rank == 0, 8);
+    check("mlp.down_proj.lora_A.weight", {16, 24}, true, 1);
+    check("self_attn.k_proj.weight", {4, 64}, rank == 0 || rank == 4, 1);  // has no gradient
+  }
+}
+
+TEST_CASE("adapters that make no sense are refused, with what would") {
+  const auto refused = [](const AdapterConfig& adapter, int kv_heads, int tp) {
+    ModelConfig config = Tiny(false, kv_heads);
+    config.adapter = adapter;
+    return std::string(ValidateAdapters(config, tp).message());
+  };
+  CHECK(refused({.rank = 8, .alpha = 8}, 8, 8).empty());
+  CHECK(refused({}, 8, 8).empty());
+  CHECK(refused({.rank = 65, .alpha = 8}, 8, 1) ==
+        "lora_rank 65 must be at most the model's hidden_size, 64");
+  CHECK(refused({.rank = 8}, 8, 1) == "lora_alpha 0 must be greater than 0");
+  CHECK(refused({.rank = 8, .alpha = 8, .targets = {"q_proj", "proj"}}, 8, 1) ==
+        "lora_targets names proj, which is no matrix of this model that may have an adapter; these "
+        "may: down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj");
+  // Each rank has 8 query rows of a rank's values; behind them 4 ranks have the same key rows.
+  CHECK(refused({.rank = 12, .alpha = 8}, 2, 8).find("choose a rank that is a multiple of 8") !=
+        std::string::npos);
+  CHECK(refused({.rank = 16, .alpha = 8}, 2, 8).empty());
+}
+
 TEST_CASE("an element starts with the same value on every layout") {
-  const ModelConfig config = Tiny(false, GENERATE(8, 2, 1));
+  ModelConfig config = Tiny(false, GENERATE(8, 2, 1));
+  config.adapter = {.rank = 16, .alpha = 8};
   std::map<std::string, std::vector<float>> whole;
   for (const ParameterSlice& slice : SlicesOf(config, {}, {})) {
     whole[slice.name].resize(slice.count());

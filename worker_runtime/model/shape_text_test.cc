@@ -46,6 +46,19 @@ TEST_CASE("a number of many digits comes back") {
   CHECK(ParseShapeText(ShapeText(config)).value() == config);
 }
 
+TEST_CASE("the text names adapters, where there are some") {
+  ModelConfig config = NamedModel("llama-tiny").value();
+  const std::string without = ShapeText(config);
+  config.adapter = {.rank = 8, .alpha = 12.5};
+  CHECK(ShapeText(config) == absl::StrCat(without, " adapters 8 alpha 12.5 of all"));
+  CHECK(ParseShapeText(ShapeText(config)).value() == config);
+  config.adapter.rank_stabilized = true;
+  config.adapter.targets = {"q_proj", "mlp.down_proj"};
+  CHECK(ShapeText(config) ==
+        absl::StrCat(without, " adapters 8 alpha 12.5 stabilized of q_proj,mlp.down_proj"));
+  CHECK(ParseShapeText(ShapeText(config)).value() == config);
+}
+
 TEST_CASE("another text is no shape") {
   const std::string text = ShapeText(NamedModel("mla-tiny").value());
   for (size_t i = 0; i < text.size(); ++i) {

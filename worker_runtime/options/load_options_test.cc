@@ -489,5 +489,16 @@ TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");
 }
 
+TEST_CASE("adapters want a rank, and weights to stand beside") {
+  CHECK_FALSE(Options({"--data", "a.txt"}).model.adapter.is_on());
+  CHECK_STATUS(Load({"--lora-rank", "4"}), kInvalid, "no weights are named: give init_from");
+  CHECK_STATUS(Load({"--lora-rank", "-4"}), kInvalid, "lora_rank -4 must be from 1");
+  CHECK_STATUS(Load({"--lora-alpha", "4"}), kInvalid, "lora_alpha has no effect without adapters");
+  CHECK_STATUS(Load({"--lora-targets", "q_proj"}), kInvalid, "lora_targets has no effect");
+  CHECK_STATUS(Load({"--lora-rank-stabilized"}), kInvalid, "lora_rank_stabilized has no effect");
+  CHECK_STATUS(Load({"--init-adapter", "/nowhere"}), absl::StatusCode::kNotFound,
+               "init_adapter: /nowhere");
+}
+
 }  // namespace
 }  // namespace convene::worker
