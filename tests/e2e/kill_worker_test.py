@@ -61,6 +61,11 @@ class KillWorkerTest(ConveneTestCase):
         killed = self.check_same_curve_after_kill(nproc=2, init_from=self.path("given"), checkpoint_every=100)
         self.assertEqual([m["step"] for m in killed if m["epoch"] > 1][0], 1)
 
+    def test_adapters_learn_on_beside_their_base_after_a_kill(self):
+        self.run_job("given", nproc=1, steps=5)
+        killed = self.check_same_curve_after_kill(nproc=4, tp_size=2, init_from=self.path("given"), lora_rank=16, zero_stage=3)
+        self.assertGreater([m["step"] for m in killed if m["epoch"] > 1][0], 1)
+
     def test_a_checkpoint_goes_on_under_another_layout(self):
         whole, _ = self.run_job("whole", nproc=1, steps=20)
         self.run_job("first", nproc=4, steps=10, tp_size=2, dp_size=2)
