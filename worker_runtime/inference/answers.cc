@@ -5,6 +5,11 @@
 
 namespace convene::worker {
 
+const char* NameOf(AnswerEnd end) {
+  if (end == AnswerEnd::kEndToken) return "end_token";
+  return end == AnswerEnd::kStopText ? "stop_text" : "length";
+}
+
 absl::Status Answer(LanguageModel& model, const Tokenizer& tokenizer,
                     absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
                     const std::vector<std::string>& stop_texts, ShowAnswer show) {

@@ -14,6 +14,8 @@
 namespace convene::worker {
 
 enum class AnswerEnd { kNotYet, kEndToken, kStopText, kLength };
+// "end_token", "stop_text" or "length". REQUIRES: not kNotYet.
+const char* NameOf(AnswerEnd end);
 
 // Called for each token of an answer, in order, with the text that may be shown since the last
 // call, perhaps none. Not OK: no more is wanted.

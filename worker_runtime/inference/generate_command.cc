@@ -41,11 +41,6 @@ struct WholeAnswer {
   const char* end = "";
 };
 
-const char* NameOf(AnswerEnd end) {
-  if (end == AnswerEnd::kEndToken) return "end_token";
-  return end == AnswerEnd::kStopText ? "stop_text" : "length";
-}
-
 // A text goes on as it comes, which may be piece by piece.
 using ShowText = absl::FunctionRef<absl::Status(int prompt, const std::string& text)>;
 using ShowEnd = absl::FunctionRef<absl::Status(int prompt, const WholeAnswer& answer)>;

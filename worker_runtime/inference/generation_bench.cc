@@ -39,15 +39,17 @@ int Main(const std::vector<std::string>& words) {
     run();
     return absl::ToDoubleSeconds(WallNow() - begin);
   };
-  CONVENE_CHECK((*model)->Prefill(0, 0, tokens).ok());  // algorithms are chosen
-  const double of_prompt = seconds([&] {
-    for (int s = 0; s < sequences; ++s) CONVENE_CHECK((*model)->Prefill(s, 0, tokens).ok());
-  });
+  std::vector<NewTokens> prompts;
+  for (int s = 0; s < sequences; ++s) prompts.push_back({s, 0, tokens});
+  CONVENE_CHECK((*model)->Extend(prompts).ok());  // algorithms are chosen
+  const double of_prompt = seconds([&] { CONVENE_CHECK((*model)->Extend(prompts).ok()); });
   std::vector<double> times;
   for (int step = 0; step < steps; ++step) {
-    std::vector<NextToken> next;
-    for (int s = 0; s < sequences; ++s) next.push_back({s, prompt + step, 7});
-    times.push_back(seconds([&] { CONVENE_CHECK((*model)->Decode(next).ok()); }));
+    std::vector<NewTokens> next;
+    for (int s = 0; s < sequences; ++s) {
+      next.push_back({s, prompt + step, absl::MakeConstSpan(tokens).subspan(0, 1)});
+    }
+    times.push_back(seconds([&] { CONVENE_CHECK((*model)->Extend(next).ok()); }));
   }
   std::sort(times.begin(), times.end());
   std::printf("%s %s, %d sequences: prompt %.1f tokens/s, steps %.1f tokens/s (median)\n",

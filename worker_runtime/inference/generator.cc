@@ -31,7 +31,7 @@ absl::Status CheckPrompts(absl::Span<const std::vector<int32_t>> prompts, size_t
 
 absl::Status CheckNumbers(absl::Span<const float> logits) {
   if (absl::c_none_of(logits, [](float x) { return std::isnan(x); })) return absl::OkStatus();
-  return absl::InternalError(
+  return absl::DataLossError(
       "the model's logits are not numbers: its weights may be damaged, or too large for the "
       "type of its arithmetic (--precision fp32)");
 }
@@ -42,6 +42,7 @@ struct Live {
   int sequence;
   size_t prompt_tokens;
   std::vector<int32_t> tokens;  // all so far
+  size_t cached = 0;            // so many first ones the model has
 };
 
 class Generation {
@@ -49,16 +50,28 @@ class Generation {
   Generation(LanguageModel& model, const GenerateOptions& options, TokenSink sink)
       : model_(model), options_(options), sink_(sink) {}
 
-  // The prompt into the model's cache. Returns the logits behind it.
-  absl::StatusOr<absl::Span<float>> Begin(const Live& next) const {
-    if (!options_.see_logits || !options_.sees_prompts) {
-      return model_.Prefill(next.sequence, 0, next.tokens);
+  // Whether prompts have to be seen token by token.
+  bool sees_prompts() const { return options_.sees_prompts && options_.see_logits; }
+
+  // The model gets the tokens of each text that it has not. Returns the logits behind each.
+  absl::StatusOr<absl::Span<float>> Extend(absl::Span<Live> texts) const {
+    std::vector<NewTokens> all;
+    for (Live& one : texts) {
+      all.push_back({one.sequence, static_cast<int>(one.cached),
+                     absl::MakeConstSpan(one.tokens).subspan(one.cached)});
+      one.cached = one.tokens.size();
     }
+    return model_.Extend(all);
+  }
+
+  // The same of one prompt whose tokens are seen.
+  absl::StatusOr<absl::Span<float>> ExtendSeeing(Live& next) const {
+    next.cached = next.tokens.size();
     options_.see_logits(next.prompt, next.tokens[0], {});
     absl::Span<float> last;
     absl::Status status;
     CONVENE_RETURN_IF_ERROR(
-        model_.PrefillAll(next.sequence, next.tokens, [&](size_t i, absl::Span<float> logits) {
+        model_.ExtendSeeingAll(next.sequence, next.tokens, [&](size_t i, absl::Span<float> logits) {
           last = logits;
           status.Update(CheckNumbers(logits));
           if (i + 1 == next.tokens.size()) return;
@@ -110,22 +123,20 @@ absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t
   std::vector<Live> live;
   size_t begun = options.max_new_tokens > 0 || options.sees_prompts ? 0 : prompts.size();
   while (begun < prompts.size() || !live.empty()) {
-    if (begun < prompts.size() && !free.empty()) {
+    while (begun < prompts.size() && !free.empty()) {
       Live next = {static_cast<int>(begun), free.back(), prompts[begun].size(), prompts[begun]};
       ++begun;
-      CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, generation.Begin(next));
-      if (options.max_new_tokens == 0) continue;
-      CONVENE_ASSIGN_OR_RETURN(const bool goes_on, generation.Advance(next, logits));
-      if (!goes_on) continue;
+      if (generation.sees_prompts()) {
+        CONVENE_ASSIGN_OR_RETURN(const absl::Span<float> logits, generation.ExtendSeeing(next));
+        if (options.max_new_tokens == 0) continue;
+        CONVENE_ASSIGN_OR_RETURN(const bool goes_on, generation.Advance(next, logits));
+        if (!goes_on) continue;
+      }
       free.pop_back();
       live.push_back(std::move(next));
-      continue;
     }
-    std::vector<NextToken> tokens;
-    for (const Live& one : live) {
-      tokens.push_back({one.sequence, static_cast<int>(one.tokens.size()) - 1, one.tokens.back()});
-    }
-    CONVENE_ASSIGN_OR_RETURN(absl::Span<float> logits, model.Decode(tokens));
+    if (live.empty()) continue;
+    CONVENE_ASSIGN_OR_RETURN(absl::Span<float> logits, generation.Extend(absl::MakeSpan(live)));
     const size_t columns = logits.size() / live.size();
     std::vector<Live> left;
     for (Live& one : live) {

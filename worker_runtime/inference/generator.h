@@ -1,5 +1,5 @@
 // Goes on with many prompts: as many at once as the model has sequences, and the next prompt begins
-// as soon as one ends.
+// as soon as one ends, in the same passes as the texts that go on.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ using TokenSink =
 // the prompt, its number and the options, as far as the model's logits are. A sequence that fills
 // the context ends with kLength.
 //
-// InvalidArgument: a prompt has no token, or no room in the context for it and a new one. Internal:
+// InvalidArgument: a prompt has no token, or no room in the context for it and a new one. DataLoss:
 // the logits are no numbers. Errors else: the model's, and the sink's.
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
                       const GenerateOptions& options, TokenSink sink);

@@ -48,10 +48,11 @@ struct Run {
   GenerateOptions generate = {.max_new_tokens = 10};
 };
 
-absl::StatusOr<Texts> Generated(const Run& run, testing::Place& place) {
+absl::StatusOr<Texts> Generated(const Run& run, const Layout& layout, testing::Place& place) {
   CONVENE_ASSIGN_OR_RETURN(
       const auto model,
       LanguageModel::Make({.config = Small(),
+                           .layout = layout,
                            .dtype = run.dtype,
                            .sequences = run.sequences,
                            .context = kContext,
@@ -71,7 +72,7 @@ absl::StatusOr<Texts> Generated(const Run& run, testing::Place& place) {
 Texts Generated(const Run& run) {
   auto places = testing::Places::Make({});
   REQUIRE_OK(places.status());
-  auto texts = Generated(run, (**places)[0]);
+  auto texts = Generated(run, {}, (**places)[0]);
   REQUIRE_OK(texts.status());
   return *texts;
 }
@@ -81,21 +82,70 @@ GenerateOptions Sampled(double temperature) {
           .max_new_tokens = 10};
 }
 
-TEST_CASE("Two tensor-parallel ranks choose the tokens of one") {
-  if (!testing::HasPlacesOrSkips(2)) return;
-  for (const GenerateOptions& generate : {GenerateOptions{.max_new_tokens = 10}, Sampled(1)}) {
-    const Texts expected = Generated({.generate = generate});
-    auto places = testing::Places::Make({.tp = 2});
-    REQUIRE_OK(places.status());
-    Texts texts[2];
-    const auto statuses = (*places)->OnEveryRank([&](int rank) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(texts[rank], Generated({.generate = generate}, (**places)[rank]));
-      return absl::OkStatus();
-    });
-    for (const absl::Status& status : statuses) REQUIRE_OK(status);
-    CHECK(texts[0] == expected);
-    CHECK(texts[1] == expected);
+TEST_CASE("On each layout all ranks choose the tokens of one") {
+  for (const Layout& layout :
+       {Layout{.tp = 2}, Layout{.pp = 2}, Layout{.pp = 2, .tp = 2}, Layout{.dp = 2, .cp = 2}}) {
+    INFO(layout.ToString());
+    const int ranks = layout.world_size();
+    if (!testing::HasPlacesOrSkips(ranks)) return;
+    for (const GenerateOptions& generate : {GenerateOptions{.max_new_tokens = 10}, Sampled(1)}) {
+      const Texts expected = Generated({.generate = generate});
+      auto places = testing::Places::Make(layout);
+      REQUIRE_OK(places.status());
+      std::vector<Texts> texts(ranks);
+      const auto statuses = (*places)->OnEveryRank([&](int rank) -> absl::Status {
+        CONVENE_ASSIGN_OR_RETURN(texts[rank],
+                                 Generated({.generate = generate}, layout, (**places)[rank]));
+        return absl::OkStatus();
+      });
+      for (const absl::Status& status : statuses) REQUIRE_OK(status);
+      for (const Texts& of_rank : texts) CHECK(of_rank == expected);
+    }
   }
+}
+
+TEST_CASE("Texts side by side have the logits of each alone") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  const auto made = LanguageModel::Make(
+      {.config = Small(), .sequences = 4, .context = kContext, .prompt_tokens = 12},
+      testing::InitialWeights(Small()), (**places)[0].communicators, *(**places)[0].device);
+  REQUIRE_OK(made.status());
+  LanguageModel& model = **made;
+  const auto extended = [&](absl::Span<const NewTokens> texts) {
+    const auto logits = model.Extend(texts);
+    REQUIRE_OK(logits.status());
+    return std::vector<float>(logits->begin(), logits->end());
+  };
+  // Of 4 to 19 tokens: over two and more passes, of which some end within a text.
+  Texts prompts = Prompts(7);
+  prompts.erase(prompts.begin(), prompts.begin() + 3);
+  std::vector<NewTokens> texts;
+  std::vector<float> expected;
+  for (int i = 0; i < 4; ++i) {
+    texts.push_back({i, 0, prompts[i]});
+    const auto alone = extended({{i, 0, prompts[i]}});
+    expected.insert(expected.end(), alone.begin(), alone.end());
+  }
+  const std::vector<float> together = extended(texts);
+  // One text goes on by a token, one by several, and one begins anew.
+  const std::vector<int32_t> more = {9, 8, 7};
+  const std::vector<NewTokens> next = {{2, 16, absl::MakeConstSpan(more).subspan(0, 1)},
+                                       {0, 10, more},
+                                       {1, 0, absl::MakeConstSpan(prompts[0])}};
+  std::vector<float> mixed = extended(next);
+  for (const NewTokens& text : next) {
+    std::vector<int32_t> whole(prompts[text.sequence].begin(),
+                               prompts[text.sequence].begin() + text.position);
+    whole.insert(whole.end(), text.tokens.begin(), text.tokens.end());
+    const auto alone = extended({{3, 0, whole}});
+    expected.insert(expected.end(), alone.begin(), alone.end());
+  }
+  mixed.insert(mixed.begin(), together.begin(), together.end());
+  REQUIRE(mixed.size() == expected.size());
+  REQUIRE(mixed.size() == size_t{7} * Small().vocabulary_size);
+  for (size_t i = 0; i < mixed.size(); ++i) CHECK(mixed[i] == Approx(expected[i]).margin(1e-4));
 }
 
 TEST_CASE("A sequence's tokens depend neither on the batch nor on how its prompt is cut") {
@@ -241,12 +291,12 @@ TEST_CASE("Weights that are no numbers are an error") {
   REQUIRE_OK(model.status());
   CHECK_STATUS(Generate(**model, {{1}}, {.max_new_tokens = 1},
                         [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }),
-               absl::StatusCode::kInternal, "logits are not numbers");
+               absl::StatusCode::kDataLoss, "logits are not numbers");
   CHECK_STATUS(
       Generate(**model, {{1}},
                {.see_logits = [](int, int32_t, absl::Span<const float>) {}, .sees_prompts = true},
                [](int, int32_t, SequenceEnd) -> absl::StatusOr<bool> { return true; }),
-      absl::StatusCode::kInternal, "logits are not numbers");
+      absl::StatusCode::kDataLoss, "logits are not numbers");
 }
 
 }  // namespace

@@ -124,14 +124,15 @@ TEST_CASE("With the cache each token has the probabilities of a pass over all to
     // The second row comes in pieces of all lengths, the first token by token behind its third.
     for (int position = 0, piece = 1; position < length; position += piece++) {
       piece = std::min(piece, length - position);
-      const auto logits =
-          tiny.model->Prefill(1, position, absl::MakeConstSpan(&tokens[length + position], piece));
+      const auto logits = tiny.model->Extend(
+          {{1, position, absl::MakeConstSpan(&tokens[length + position], piece)}});
       REQUIRE_OK(logits.status());
       compare(1, position + piece - 1, *logits);
     }
-    REQUIRE_OK(tiny.model->Prefill(0, 0, absl::MakeConstSpan(tokens.data(), 3)).status());
+    REQUIRE_OK(tiny.model->Extend({{0, 0, absl::MakeConstSpan(tokens.data(), 3)}}).status());
     for (int position = 3; position < length; ++position) {
-      const auto logits = tiny.model->Decode({{0, position, tokens[position]}});
+      const auto logits =
+          tiny.model->Extend({{0, position, absl::MakeConstSpan(&tokens[position], 1)}});
       REQUIRE_OK(logits.status());
       compare(0, position, *logits);
     }

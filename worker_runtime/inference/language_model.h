@@ -1,10 +1,10 @@
 // A model that goes on with texts: the units that are trained, run forward over new tokens alone,
-// with the keys and values of the earlier ones in a cache. One rank, or tensor-parallel ranks that
-// all make the same calls and get the same logits.
+// with the keys and values of the earlier ones in a cache. All ranks of a layout make the same
+// calls and get the same logits, whichever axes there are.
 //
-// A pass has a fixed shape (rows, tokens a row), so the model has a stage of each of a few shapes:
-// one row of some lengths for a prompt, and rows of one token, as many as powers of two. They share
-// weights and cache.
+// A pass has a fixed number of tokens, so the model has a stage of each of a few numbers, up to the
+// largest pass. The stages share weights and cache. The tokens of a pass are those of one text or
+// of several, side by side: a prompt's, and the newest one of each text that goes on.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,21 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/inference/weight_store.h"
+#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/parallel/key_value_cache.h"
+#include "worker_runtime/pipeline/executor.h"
+#include "worker_runtime/schedule/lower.h"
+#include "worker_runtime/schedule/plan.h"
 
 namespace convene::worker {
 
-// The token that a sequence goes on with.
-struct NextToken {
+// Tokens with which a sequence goes on.
+struct NewTokens {
   int sequence = 0;  // of the cache
-  int position = 0;  // so many tokens it has before this one
-  int32_t token = 0;
+  int position = 0;  // so many tokens it has before them; what it had from there on is forgotten
+  absl::Span<const int32_t> tokens;  // at least one
 };
 
 // Not thread-safe.
@@ -40,69 +44,91 @@ class LanguageModel {
  public:
   struct Options {
     ModelConfig config;
+    Layout layout;
     DType dtype = DType::kFloat32;  // kFloat32 or kBFloat16
     int sequences = 1;              // as many at once
     int context = 0;                // the most tokens of one, prompt included
-    int prompt_tokens = 256;        // the most tokens of a prompt that one pass takes; at least 2
+    int prompt_tokens = 256;        // the most tokens of a pass, unless there are more sequences
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
-  // Reads the weights. Borrows communicators and device. InvalidArgument: ValidateModel's, or a
-  // context that is longer than a table of learned positions. Errors else: the source's, and
-  // ResourceExhausted with the plan of memory.
+  // This rank's weights, in a store of somebody else's. Borrowed.
+  struct Weights {
+    const UnitsByChunk& units;
+    const ChunkPlacement& placement;
+    UnitStore& store;  // numbers the units in the order of the chunks
+  };
+
+  // Reads the weights. Borrows communicators and device. InvalidArgument: ValidateModel's,
+  // CutLayers', or a context that is longer than a table of learned positions. Errors else: the
+  // source's, and ResourceExhausted with the plan of memory.
   static absl::StatusOr<std::unique_ptr<LanguageModel>> Make(const Options& options,
                                                              const StateSource& weights,
                                                              const CommunicatorSet& communicators,
                                                              Device& device);
 
+  // Declares all memory in `arena`. Borrows all references but `options`, and all that `weights`
+  // has but `units` and `placement`. REQUIRES: the context is no longer than a table of learned
+  // positions.
+  LanguageModel(const Options& options, const Weights& weights,
+                const CommunicatorSet& communicators, Device& device, Arena& arena);
+  // Call it once the arena is built.
+  void Bind();
+
   const Options& options() const { return options_; }
-  size_t memory_bytes() const { return arena_.total_bytes(); }
 
-  // The sequence's tokens from `position` on; whatever it had there is forgotten. Returns the
-  // logits behind the last of them, one for each word of the vocabulary, until the next call.
-  // Errors: the collective's and the device's. REQUIRES: at least one token, and room for all.
-  absl::StatusOr<absl::Span<float>> Prefill(int sequence, int position,
-                                            absl::Span<const int32_t> tokens);
+  // All texts go on with their tokens, side by side: in as few passes as their tokens need. Returns
+  // the logits behind the last token of each, one for each word of the vocabulary, in the same
+  // order, until the next call. Errors: the collectives' and the device's. REQUIRES: no two are of
+  // one sequence, and the context has room for all tokens.
+  absl::StatusOr<absl::Span<float>> Extend(absl::Span<const NewTokens> texts);
 
-  // The same from the sequence's beginning: `see` gets the number of each token and the logits
-  // behind it. In shorter pieces, whose logits may differ in their last bits from Prefill's.
-  absl::Status PrefillAll(int sequence, absl::Span<const int32_t> tokens,
-                          absl::FunctionRef<void(size_t, absl::Span<float>)> see);
-
-  // One token of each of some sequences. Returns the logits behind them, in the same order.
-  // REQUIRES: no two are of one sequence, and at most Options::sequences.
-  absl::StatusOr<absl::Span<float>> Decode(absl::Span<const NextToken> next);
+  // One text from its beginning: `see` gets the number of each token and the logits behind it. In
+  // shorter pieces, whose logits may differ in their last bits from Extend's.
+  absl::Status ExtendSeeingAll(int sequence, absl::Span<const int32_t> tokens,
+                               absl::FunctionRef<void(size_t, absl::Span<float>)> see);
 
  private:
+  // Weights of its own.
+  struct Own {
+    Own(const Options& options, UnitsByChunk rank_units, Device& device);
+
+    Arena arena;
+    const UnitsByChunk units;
+    const ChunkPlacement placement;
+    WeightStore store;
+  };
+  // Passes of so many tokens.
   struct Shape {
-    int rows = 0;
-    int length = 0;
+    int tokens = 0;
     std::unique_ptr<Stage> stage;
+    PipelineExecutor executor;
   };
 
-  LanguageModel(const Options& options, const CommunicatorSet& communicators, Device& device);
-  void AddShape(int rows, int length);
-  // The smallest of at most `longest` tokens that has room for `tokens`, else the largest.
-  const Shape& PromptShape(size_t tokens, int longest) const;
-  // The first of them as a pass of the shape. Returns how many.
-  absl::StatusOr<int> RunPrompt(const Shape& shape, int sequence, int position,
-                                absl::Span<const int32_t> tokens, bool wants_all_logits);
-  // Over host_tokens_, laid out as the shape says.
-  absl::Status Run(const Shape& shape, std::vector<CachedRow> rows);
-  absl::StatusOr<absl::Span<float>> Logits(const Shape& shape, int rows);
+  void AddShape(int tokens, const Weights& weights, const RankPlan& plan, Arena& arena);
+  // A pass over the first `tokens` of host_tokens_. Returns its shape.
+  absl::StatusOr<const Shape*> Run(int tokens, std::vector<CachedRun> runs);
+  // The logits of so many tokens of the last pass, to `to` on every rank.
+  absl::Status FetchLogits(const Shape& shape, int tokens, float* to);
+  // Queues the way of all tensor-parallel ranks' logits to host_logits_.
+  absl::Status GatherLogits(const Shape& shape, int tokens);
+  void SpreadLogits(int tokens, float* to) const;
+  int largest_pass() const { return shapes_.back().tokens; }
+  bool has_head() const { return communicators_.pp->rank() == head_stage_; }
 
+  std::unique_ptr<Own> own_;  // null: the weights are somebody else's
   const Options options_;
   const CommunicatorSet& communicators_;
+  const CommunicatorSet alone_;  // context-parallel ranks have the same tokens, each for itself
   Device& device_;
-  Arena arena_;
-  const std::vector<UnitSpec> units_;
-  WeightStore store_;
+  const int head_stage_;  // the pipeline rank that has the head
   KeyValueCache cache_;
-  std::vector<Shape> prompts_;  // one row each; rising lengths
-  std::vector<Shape> steps_;    // one token a row; rising numbers of rows
+  std::vector<Shape> shapes_;  // rising numbers of tokens
   ArenaBlock<int32_t> tokens_;
   ArenaBlock<double> losses_;
-  ArenaBlock<char> gathered_;  // (tp, rows, vocabulary slice)
+  ArenaBlock<char> gathered_;  // (tp, tokens, vocabulary slice)
+  Stream host_stream_ = Stream::Cpu();
+  // Made by Bind.
   std::vector<int32_t> host_tokens_;
   std::vector<char> host_logits_;
   std::vector<float> logits_;

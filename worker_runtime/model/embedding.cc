@@ -37,15 +37,13 @@ typename Embedding<T>::Tables Embedding<T>::TablesOf(const Pass<T>& pass) const 
   return all;
 }
 
-// A row's other tokens belong to no sequence: they may have any position.
+// A pass's other tokens belong to no sequence: they may have any position.
 template <typename T>
 void Embedding<T>::CachedPositions(const Pass<T>& pass) const {
   const KeyValueCache& cache = *pass.around.cache;
-  for (int i = 0; i < shape_.batch; ++i) {
-    const CachedRow& row = cache.rows()[i];
-    pass.around.device->Copy(cache.positions() + row.begin,
-                             At(positions_) + int64_t{i} * shape_.length,
-                             row.count * sizeof(int32_t), pass.stream);
+  for (const CachedRun& run : cache.runs()) {
+    pass.around.device->Copy(cache.positions() + run.begin, At(positions_) + run.first,
+                             run.count * sizeof(int32_t), pass.stream);
   }
 }
 

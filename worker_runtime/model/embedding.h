@@ -41,7 +41,7 @@ class Embedding final : public Unit<T> {
     absl::InlinedVector<int, 2> roles;
   };
   Tables TablesOf(const Pass<T>& pass) const;
-  // Fills positions_ with those of the cache's rows.
+  // Fills positions_ with those of the cache's runs.
   void CachedPositions(const Pass<T>& pass) const;
   void Scale(int64_t count, T* x, Stream& stream) const;
 

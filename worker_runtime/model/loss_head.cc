@@ -29,8 +29,8 @@ int LossChunkRows(int rows, int columns, size_t element_bytes, size_t logits_byt
 template <typename T>
 LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, Arena& arena)
     : shape_(shape),
-      chunk_rows_(shape.sequences > 0
-                      ? shape.sequences * shape.cached_logits
+      chunk_rows_(shape.cached_logits > 0
+                      ? shape.cached_logits
                       : LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
                                       shape.logits_bytes / (shape.logit_cap > 0 ? 2 : 1))),
       workspace_bytes_(
@@ -41,10 +41,10 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
           shape.residual_rows < shape.rows ? ArenaPart::kCollective : ArenaPart::kLocal)),
       logits_memory_(
           arena.Declare<T>("scratch/logits", int64_t{chunk_rows_} * shape.vocabulary.size())),
-      last_memory_(arena.Declare<T>("scratch/last tokens",
-                                    int64_t{shape.sequences} * shape.cached_logits * shape.hidden)),
+      last_memory_(
+          arena.Declare<T>("scratch/last tokens", int64_t{shape.cached_logits} * shape.hidden)),
       capped_memory_(arena.Declare<T>("scratch/capped logits",
-                                      shape.logit_cap > 0 && shape.sequences == 0
+                                      shape.logit_cap > 0 && shape.cached_logits == 0
                                           ? int64_t{chunk_rows_} * shape.vocabulary.size()
                                           : 0)),
       maxima_memory_(arena.Declare<float>("scratch/loss maxima", 2 * int64_t{chunk_rows_},
@@ -107,20 +107,17 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
 
 template <typename T>
 void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
-  const absl::Span<const CachedRow> rows = pass.around.cache->rows();
-  const int length = shape_.rows / shape_.sequences;
-  int most = 0;
-  for (const CachedRow& row : rows) most = std::max(most, row.logits);
-  if (most == 0) return;
-  CONVENE_CHECK(most <= shape_.cached_logits);
-  for (int i = 0; i < shape_.sequences; ++i) {
-    if (rows[i].logits == 0) continue;
-    const int64_t first = int64_t{i} * length + rows[i].count - rows[i].logits;
+  int wanted = 0;
+  for (const CachedRun& run : pass.around.cache->runs()) {
+    CONVENE_CHECK(wanted + run.logits <= shape_.cached_logits);
+    const int64_t first = run.first + run.count - run.logits;
     pass.around.device->Copy(At(normalized_memory_) + first * shape_.hidden,
-                             At(last_memory_) + int64_t{i} * most * shape_.hidden,
-                             size_t{1} * rows[i].logits * shape_.hidden * sizeof(T), pass.stream);
+                             At(last_memory_) + int64_t{wanted} * shape_.hidden,
+                             size_t{1} * run.logits * shape_.hidden * sizeof(T), pass.stream);
+    wanted += run.logits;
   }
-  const LinearShape linear = {shape_.sequences * most, shape_.vocabulary.size(), shape_.hidden};
+  if (wanted == 0) return;
+  const LinearShape linear = {wanted, shape_.vocabulary.size(), shape_.hidden};
   LinearForward(linear, At(last_memory_), pass.Weight(kHead), logits(), pass.stream);
   if (shape_.logit_cap == 0) return;
   SoftCap(int64_t{linear.rows} * linear.out, shape_.logit_cap, logits(), pass.stream);

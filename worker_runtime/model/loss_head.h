@@ -27,8 +27,7 @@ struct LossHeadShape {
   float norm_epsilon = 0;
   float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
   size_t logits_bytes = 0;  // that one chunk may take
-  int sequences = 0;        // rows of a pass over a cache; 0: there is none
-  int cached_logits = 1;    // tokens of one of them that want logits, at most
+  int cached_logits = 0;    // tokens of a pass over a cache that want logits, at most; 0: no cache
 };
 
 // The least of LossHeadShape::logits_bytes that serves the device: on the CPU part of a shared
@@ -52,9 +51,8 @@ class LossHead final : public Unit<T> {
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;
   absl::Status Backward(const Pass<T>& pass, T* gradient) override;
 
-  // (sequences, CachedRow::logits, vocabulary.size()), in the device's memory, until the next pass:
-  // this rank's, of the tokens that want them. A pass has room for as many of each row as the one
-  // that wants the most.
+  // (tokens that want them, vocabulary.size()), in the device's memory, until the next pass: this
+  // rank's, in the order of the cache's runs and of their tokens.
   T* logits() const { return At(logits_memory_); }
 
  private:
@@ -76,7 +74,7 @@ class LossHead final : public Unit<T> {
   const int chunk_rows_;
   const size_t workspace_bytes_;
   const ArenaBlock<T> normalized_memory_, logits_memory_;
-  const ArenaBlock<T> last_memory_;    // (sequences, cached_logits, hidden): logits' input
+  const ArenaBlock<T> last_memory_;    // (cached_logits, hidden): logits' input
   const ArenaBlock<T> capped_memory_;  // the logits behind the cap, when they become their gradient
   const ArenaBlock<float> maxima_memory_, sums_memory_;
   const ArenaBlock<char> workspace_memory_;

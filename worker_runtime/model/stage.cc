@@ -48,8 +48,7 @@ class StageOf final : public Stage {
   Elements logits() override {
     const int columns =
         SliceVocabulary(options_.config.vocabulary_size, tp_.size(), tp_.rank()).size();
-    return {head_->logits(), size_t{1} * shape_.batch * options_.cached_logits * columns,
-            kDTypeOf<T>};
+    return {head_->logits(), size_t{1} * options_.cached_logits * columns, kDTypeOf<T>};
   }
   // As MoveGradient leaves it for the other chunk.
   Elements gradient(int slot) override { return Hidden(rows_.Own(Gradient(slot), 0)); }
@@ -326,8 +325,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .logit_cap = static_cast<float>(options_.config.logit_cap),
                         .logits_bytes = options_.logits_bytes > 0 ? options_.logits_bytes
                                                                   : LossLogitsBytes(device_.kind()),
-                        .sequences = options_.cache == nullptr ? 0 : shape_.batch,
-                        .cached_logits = options_.cached_logits},
+                        .cached_logits = options_.cache == nullptr ? 0 : options_.cached_logits},
           options_.head_slots, device_.kind(), arena_);
       head_ = head.get();
       return head;

@@ -70,11 +70,11 @@ class Stage : public PipelineStage {
     int head_slots = 1;
     int activation_slots = 0;
     int gradient_slots = 1;
-    // Borrowed. Not null: the stage generates. Its rows go on with the cache's sequences, its head
-    // makes logits, and it has no backward pass. REQUIRES then: one cp rank, whole documents, rows
-    // that are not split, no 8-bit products.
+    // Borrowed. Not null: the stage generates. Its tokens go on with the cache's sequences, its
+    // head makes logits, and it has no backward pass. REQUIRES then: one cp rank, whole documents,
+    // rows that are not split, no 8-bit products.
     const KeyValueCache* cache = nullptr;
-    int cached_logits = 1;  // tokens of a row that want logits, at most
+    int cached_logits = 1;  // tokens of a pass that want logits, at most
   };
 
   struct Groups {
@@ -100,8 +100,7 @@ class Stage : public PipelineStage {
   // Call it before each schedule run.
   virtual void SetBatch(const StageBatch& batch) = 0;
 
-  // LossHead::logits() of the last pass over a cache, (micro_batch_size * cached_logits,
-  // vocabulary slice) at most.
+  // LossHead::logits() of the last pass over a cache, (cached_logits, vocabulary slice) at most.
   // REQUIRES: the stage has the head.
   virtual Elements logits() = 0;
 };

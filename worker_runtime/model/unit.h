@@ -63,7 +63,7 @@ struct UnitSurroundings {
   T* narrow = nullptr;
   Workspace workspace;
   const ExpertSurroundings<T>* experts = nullptr;  // null: no block has experts
-  // Null in training. Else each row of a pass goes on with a sequence of the cache, and the head
+  // Null in training. Else runs of a pass's tokens go on with sequences of the cache, and the head
   // makes logits in place of a loss.
   const KeyValueCache* cache = nullptr;
 };

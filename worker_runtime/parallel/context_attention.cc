@@ -154,35 +154,33 @@ AttentionShape ContextAttention<T>::CachedOp(const LayerAttention& layer, int co
   return op;
 }
 
-// Row by row, since each has as many tokens before it as its own sequence.
+// Run by run, since each has as many tokens before it as its own sequence.
 template <typename T>
 void ContextAttention<T>::CachedForward(const LayerAttention& layer, const T* sinks, T* qkv, T* out,
                                         float* log_sum_exp, const Workspace& workspace,
                                         Stream& stream) const {
   const KeyValueCache& cache = *options_.cache;
   const int64_t table = layer.rope * angles();
-  for (int i = 0; i < local_.batch; ++i) {
-    const CachedRow& row = cache.rows()[i];
-    if (row.count == 0) continue;
-    const int64_t first = int64_t{i} * local_.sequence_length;
+  for (const CachedRun& run : cache.runs()) {
+    const int64_t first = run.first;
     T* const tokens = qkv + first * local_.qkv_width();
-    const int32_t* const positions = cache.positions() + row.begin;
+    const int32_t* const positions = cache.positions() + run.begin;
     if (!options_.ropes.empty()) {
-      RopeApply(/*batch=*/1, row.count, local_.heads + local_.kv_heads, local_.head_size,
+      RopeApply(/*batch=*/1, run.count, local_.heads + local_.kv_heads, local_.head_size,
                 options_.rotary_size, local_.qkv_width(), At(cosines_) + table, At(sines_) + table,
                 positions, /*document_begin=*/nullptr, /*inverse=*/false, tokens, stream);
     }
-    T* const keys = cache.Tokens<T>(layer.cached, row.sequence);
-    CopyRows(row.count, key_width(), tokens + query_width(), local_.qkv_width(),
-             keys + int64_t{row.begin} * key_width(), key_width(), stream);
+    T* const keys = cache.Tokens<T>(layer.cached, run.sequence);
+    CopyRows(run.count, key_width(), tokens + query_width(), local_.qkv_width(),
+             keys + int64_t{run.begin} * key_width(), key_width(), stream);
     QueriesKeysValues<const T> in = {.queries = {tokens, 0, local_.qkv_width()}};
     SetKeys<const T>(keys, cache.shape().context, key_width(), in);
-    const AttentionShape op = CachedOp(layer, row.count, row.begin + row.count);
-    T* const row_out = out + first * query_width();
-    float* const row_sums = log_sum_exp + first * local_.heads;
+    const AttentionShape op = CachedOp(layer, run.count, run.begin + run.count);
+    T* const run_out = out + first * query_width();
+    float* const run_sums = log_sum_exp + first * local_.heads;
     AttentionForward(op, Documents(), {.queries = positions, .keys = cache.positions()}, in,
-                     row_out, row_sums, workspace, stream);
-    if (sinks != nullptr) AttentionSinkForward(op, sinks, row_out, row_sums, stream);
+                     run_out, run_sums, workspace, stream);
+    if (sinks != nullptr) AttentionSinkForward(op, sinks, run_out, run_sums, stream);
   }
 }
 

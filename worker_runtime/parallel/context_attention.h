@@ -8,7 +8,7 @@
 //   ulysses    all-to-all: all tokens of some heads on every rank, plain attention, and back
 //
 // A group of one is the plain op, and nothing else. With a cache of keys and values, which only a
-// group of one may have, each row goes on with a sequence that has tokens already.
+// group of one may have, runs of tokens go on with sequences that have tokens already.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ class ContextAttention {
     int rotary_size = 0;          // so many elements of a head are turned, from the first on
     bool has_sinks = false;
     bool overlaps = true;  // a ring's messages travel beside the arithmetic
-    // Borrowed. Not null: Forward goes on with the sequences of the cache's rows, and there is no
-    // Backward. REQUIRES then: the cut has one rank, and no row holds several documents.
+    // Borrowed. Not null: Forward goes on with the sequences of the cache's runs, and there is no
+    // Backward. REQUIRES then: the cut has one rank, and no documents are told apart.
     const KeyValueCache* cache = nullptr;
   };
 
@@ -134,7 +134,7 @@ class ContextAttention {
     op.window = layer.window;
     return op;
   }
-  // The attention of `count` tokens of one row to the tokens that their sequence has with them.
+  // The attention of `count` tokens of one run to the tokens that their sequence has with them.
   AttentionShape CachedOp(const LayerAttention& layer, int count, int keys) const;
   void CachedForward(const LayerAttention& layer, const T* sinks, T* qkv, T* out,
                      float* log_sum_exp, const Workspace& workspace, Stream& stream) const;

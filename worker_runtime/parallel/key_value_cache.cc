@@ -8,7 +8,7 @@ namespace convene::worker {
 KeyValueCache::KeyValueCache(const Shape& shape, Arena& arena)
     : shape_(shape),
       memory_(arena.Declare<char>("cache/keys and values",
-                                  shape.bytes() * shape.layers * shape.sequences)),
+                                  shape.bytes() * shape.layers.size() * shape.sequences)),
       positions_(arena.Declare<int32_t>("tables/positions", shape.context)) {}
 
 void KeyValueCache::Bind(Device& device) {
@@ -18,12 +18,12 @@ void KeyValueCache::Bind(Device& device) {
               device.compute());
 }
 
-void KeyValueCache::SetRows(std::vector<CachedRow> rows) {
-  for (const CachedRow& row : rows) {
-    CONVENE_CHECK(row.sequence >= 0 && row.sequence < shape_.sequences && row.begin >= 0 &&
-                  row.count >= 0 && row.count <= shape_.context - row.begin);
+void KeyValueCache::SetRuns(std::vector<CachedRun> runs) {
+  for (const CachedRun& run : runs) {
+    CONVENE_CHECK(run.sequence >= 0 && run.sequence < shape_.sequences && run.begin >= 0 &&
+                  run.count >= 1 && run.count <= shape_.context - run.begin);
   }
-  rows_ = std::move(rows);
+  runs_ = std::move(runs);
 }
 
 }  // namespace convene::worker

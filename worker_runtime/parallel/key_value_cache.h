@@ -3,6 +3,7 @@
 // to all of them (ContextAttention).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,11 +16,12 @@
 
 namespace convene::worker {
 
-// The share of one row of a pass in one sequence.
-struct CachedRow {
+// Neighbouring tokens of a pass that go on with one sequence.
+struct CachedRun {
   int sequence = 0;  // of the cache
   int begin = 0;     // so many tokens the sequence has so far
-  int count = 0;     // so many first tokens of the row go on with it; 0: the row has none
+  int first = 0;     // the place of the first one among the pass's tokens
+  int count = 0;     // at least 1
   int logits = 0;    // so many of these tokens, the last ones, want the logits behind them
 };
 
@@ -27,7 +29,7 @@ struct CachedRow {
 class KeyValueCache {
  public:
   struct Shape {
-    int layers = 0;
+    std::vector<int> layers;  // the numbers in the model of those that have a cache here, ascending
     int sequences = 0;
     int context = 0;  // the most tokens of a sequence
     int width = 0;    // elements of one token's keys and values on this rank
@@ -44,19 +46,22 @@ class KeyValueCache {
 
   const Shape& shape() const { return shape_; }
 
-  // One for each row of the passes that are queued from now on. REQUIRES: no two rows with tokens
-  // have the same sequence, and each one's tokens fit in the context.
-  void SetRows(std::vector<CachedRow> rows);
-  absl::Span<const CachedRow> rows() const { return rows_; }
+  // Of the passes that are queued from now on; their other tokens belong to no sequence. REQUIRES:
+  // no two runs have the same sequence, and each one's tokens fit in the context.
+  void SetRuns(std::vector<CachedRun> runs);
+  absl::Span<const CachedRun> runs() const { return runs_; }
 
   // 0, 1, 2, ... up to the context, in the device's memory.
   const int32_t* positions() const { return At(positions_); }
 
-  // (context, width): of each token all key heads, then all value heads.
+  // (context, width): of each token all key heads, then all value heads. REQUIRES: `layer` is one
+  // of Shape::layers.
   template <typename T>
   T* Tokens(int layer, int sequence) const {
     CONVENE_CHECK(kDTypeOf<T> == shape_.dtype);
-    const size_t place = static_cast<size_t>(layer) * shape_.sequences + sequence;
+    const auto found = std::lower_bound(shape_.layers.begin(), shape_.layers.end(), layer);
+    CONVENE_CHECK(found != shape_.layers.end() && *found == layer);
+    const size_t place = (found - shape_.layers.begin()) * shape_.sequences + sequence;
     return reinterpret_cast<T*>(At(memory_) + place * shape_.bytes());
   }
 
@@ -64,7 +69,7 @@ class KeyValueCache {
   const Shape shape_;
   const ArenaBlock<char> memory_;
   const ArenaBlock<int32_t> positions_;
-  std::vector<CachedRow> rows_;
+  std::vector<CachedRun> runs_;
 };
 
 }  // namespace convene::worker
