@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
-#include <limits>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -13,179 +10,23 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "google/protobuf/message.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/prepare/token_cache.h"
-#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
 #include "worker_runtime/options/config_keys.h"
 #include "worker_runtime/options/load_first_weights.h"
+#include "worker_runtime/options/resolve_model.h"
+#include "worker_runtime/options/resolve_values.h"
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
 namespace {
-
-using google::protobuf::Message;
-
-// The number of `key`, from `minimum` on. An absent key leaves `result` as it is.
-absl::Status TakeInt(const Message& config, const std::string& key, int64_t minimum, int* result) {
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
-  const auto* const field = config.GetDescriptor()->FindFieldByName(key);
-  if (!config.GetReflection()->HasField(config, field)) return absl::OkStatus();
-  const int64_t value = config.GetReflection()->GetInt64(config, field);
-  if (value < minimum || value > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(key, " ", value, " must be a number from ", minimum, " to ", kMost));
-  }
-  *result = static_cast<int>(value);
-  return absl::OkStatus();
-}
-
-template <typename Enum>
-using Words = std::initializer_list<std::pair<const char*, Enum>>;
-
-template <typename Enum>
-absl::Status ToWord(const char* key, const std::string& text, Enum* value,
-                    Words<std::common_type_t<Enum>> words) {
-  for (const auto& [word, meaning] : words) {
-    if (text != word) continue;
-    *value = meaning;
-    return absl::OkStatus();
-  }
-  const auto append = [](std::string* list, const auto& word) { list->append(word.first); };
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, " is \"", text, "\"; it can be ", absl::StrJoin(words, ", ", append)));
-}
-
-// Another type than the named model's starts from that type's usual bounds.
-absl::Status ResolveScalingType(const ModelShape& shape, RopeScaling* scaling) {
-  if (!shape.has_rope_scaling_type()) return absl::OkStatus();
-  const RopeScalingKind named = scaling->kind;
-  CONVENE_RETURN_IF_ERROR(ToWord("rope_scaling_type", shape.rope_scaling_type(), &scaling->kind,
-                                 {{"llama3", RopeScalingKind::kLlama3},
-                                  {"linear", RopeScalingKind::kLinear},
-                                  {"yarn", RopeScalingKind::kYarn}}));
-  if (scaling->kind == named) return absl::OkStatus();
-  *scaling = {.factor = scaling->factor,
-              .kind = scaling->kind,
-              .high_frequency_factor = scaling->kind == RopeScalingKind::kYarn ? 32.0 : 4.0,
-              .original_positions = scaling->original_positions};
-  return absl::OkStatus();
-}
-
-// Refuses keys that would change nothing in a model of this family.
-absl::Status CheckKeysOfFamily(const std::string& name, const ModelConfig& model,
-                               const ModelShape& shape) {
-  const Family& family = *model.family;
-  constexpr char kLearned[] = "has learned positions, not rotary ones";
-  constexpr char kLinear[] = "divides all rotary frequencies by one factor";
-  const char* const of_all_ropes = family.learned_positions ? kLearned : nullptr;
-  const char* const of_experts = model.experts.count > 0 ? nullptr : "has no experts";
-  const char* const of_llama3 =
-      model.rope_scaling.kind == RopeScalingKind::kLinear ? kLinear : of_all_ropes;
-  const char* const of_latents =
-      family.latent_attention ? nullptr : "has no attention with latents";
-  const bool is_scaled = model.rope_scaling.factor != 1 || shape.has_rope_scaling_factor();
-  const struct {
-    const char* key;
-    bool is_set;
-    const char* why_not;  // null: the key counts
-  } keys[] = {{"rope_theta", shape.has_rope_theta(), of_all_ropes},
-              {"rope_scaling_factor", shape.has_rope_scaling_factor(), of_all_ropes},
-              {"rope_scaling_type", shape.has_rope_scaling_type(),
-               is_scaled ? of_all_ropes : "has no rope_scaling_factor above 1"},
-              {"rope_low_frequency_factor", shape.has_rope_low_frequency_factor(), of_llama3},
-              {"rope_high_frequency_factor", shape.has_rope_high_frequency_factor(), of_llama3},
-              {"rope_original_positions", shape.has_rope_original_positions(), of_llama3},
-              {"rotary_size", shape.has_rotary_size(), of_all_ropes},
-              {"query_rank", shape.has_query_rank(), of_latents},
-              {"key_rank", shape.has_key_rank(), of_latents},
-              {"value_size", shape.has_value_size(), of_latents},
-              {"kv_heads", shape.has_kv_heads(),
-               family.latent_attention ? "makes a key and a value for each query head" : nullptr},
-              {"positions", shape.has_positions(),
-               family.learned_positions ? nullptr : "has rotary positions, and no table of them"},
-              {"sliding_window", shape.has_sliding_window(),
-               family.has_window ? nullptr : "has no layers with a window"},
-              {"experts", shape.has_experts(), of_experts},
-              {"experts_per_token", shape.has_experts_per_token(), of_experts},
-              {"expert_ffn_size", shape.has_expert_ffn_size(), of_experts},
-              {"shared_ffn_size", shape.has_shared_ffn_size(),
-               family.names.shared_up != nullptr ? of_experts : "has no shared experts"},
-              {"first_dense_layers", shape.has_first_dense_layers(), of_experts},
-              {"router_balance_loss", shape.has_router_balance_loss(), of_experts},
-              {"router_z_loss", shape.has_router_z_loss(), of_experts},
-              {"router_bias_rate", shape.has_router_bias_rate(),
-               family.router_bias ? of_experts : "has no router with a bias"},
-              {"expert_memory_factor", shape.has_expert_memory_factor(), of_experts}};
-  for (const auto& [key, is_set, why_not] : keys) {
-    if (!is_set || why_not == nullptr) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(key, " changes nothing: the model ", name, " ", why_not, "; leave it out"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ChangeExperts(const ModelShape& shape, ExpertConfig* experts) {
-  const std::pair<const char*, int*> sizes[] = {{"experts", &experts->count},
-                                                {"experts_per_token", &experts->chosen},
-                                                {"expert_ffn_size", &experts->ffn_size}};
-  for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
-  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "shared_ffn_size", 0, &experts->shared_ffn_size));
-  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "first_dense_layers", 0, &experts->first_dense_layers));
-  if (shape.has_router_balance_loss()) experts->balance_loss = shape.router_balance_loss();
-  if (shape.has_router_z_loss()) experts->z_loss = shape.router_z_loss();
-  if (shape.has_router_bias_rate()) experts->bias_rate = shape.router_bias_rate();
-  if (shape.has_expert_memory_factor()) experts->memory_factor = shape.expert_memory_factor();
-  return absl::OkStatus();
-}
-
-// A key that `shape` does not have keeps the named model's value.
-absl::StatusOr<ModelConfig> ResolveModel(const std::string& name, const ModelShape& shape) {
-  CONVENE_ASSIGN_OR_RETURN(ModelConfig model, IsDirectory(name) || IsGgufFile(name)
-                                                  ? ReadShape(name)
-                                                  : NamedModel(name));
-  RopeScaling& scaling = model.rope_scaling;
-  CONVENE_RETURN_IF_ERROR(ResolveScalingType(shape, &scaling));
-  CONVENE_RETURN_IF_ERROR(CheckKeysOfFamily(name, model, shape));
-  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "sliding_window", 0, &model.sliding_window));
-  CONVENE_RETURN_IF_ERROR(ChangeExperts(shape, &model.experts));
-  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "rotary_size", 0, &model.rotary_size));
-  CONVENE_RETURN_IF_ERROR(TakeInt(shape, "query_rank", 0, &model.query_rank));
-  const std::pair<const char*, int*> sizes[] = {
-      {"layers", &model.layers},
-      {"hidden_size", &model.hidden_size},
-      {"ffn_size", &model.ffn_size},
-      {"heads", &model.heads},
-      {"kv_heads", &model.kv_heads},
-      {"head_size", &model.head_size},
-      {"key_rank", &model.key_rank},
-      {"value_size", &model.value_size},
-      {"vocabulary_size", &model.vocabulary_size},
-      {"positions", &model.positions},
-      {"rope_original_positions", &scaling.original_positions}};
-  for (const auto& [key, size] : sizes) CONVENE_RETURN_IF_ERROR(TakeInt(shape, key, 1, size));
-  if (model.family->latent_attention) model.kv_heads = model.heads;
-  if (shape.has_rope_theta()) model.rope_theta = shape.rope_theta();
-  if (shape.has_rope_scaling_factor()) scaling.factor = shape.rope_scaling_factor();
-  if (shape.has_rope_low_frequency_factor()) {
-    scaling.low_frequency_factor = shape.rope_low_frequency_factor();
-  }
-  if (shape.has_rope_high_frequency_factor()) {
-    scaling.high_frequency_factor = shape.rope_high_frequency_factor();
-  }
-  if (shape.has_norm_epsilon()) model.norm_epsilon = shape.norm_epsilon();
-  if (shape.has_tied_embeddings()) model.tied_embeddings = shape.tied_embeddings();
-  if (shape.has_initializer_range()) model.initializer_range = shape.initializer_range();
-  return model;
-}
 
 absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
   if (resume == "auto") {
@@ -275,6 +116,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   const bool has_no_decay = said.has_weight_decay() && said.weight_decay() == 0;
   constexpr char kNoDecay[] = "weight_decay is 0: nothing decays";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
+  const bool samples = said.sample_every() != 0;
+  constexpr char kNoSamples[] = "sample_every is 0: no text is made; choose --sample-every N";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
     const char* key;
@@ -319,6 +162,9 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
        "with lr_schedule constant the rate stays at learning_rate"},
+      {"sample_prompt", said.sample_prompt_size() > 0 && !samples, kNoSamples},
+      {"sample_tokens", said.has_sample_tokens() && !samples, kNoSamples},
+      {"sample_temperature", said.has_sample_temperature() && !samples, kNoSamples},
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };
@@ -510,6 +356,13 @@ absl::Status ResolveSpikes(const TrainConfig& config, SpikeOptions* spikes) {
       "the steps take; choose on_spike skip, or data_order convene");
 }
 
+absl::Status ResolveSamples(const TrainConfig& config, SampleOptions* samples) {
+  samples->every = config.sample_every();
+  samples->prompts.assign(config.sample_prompt().begin(), config.sample_prompt().end());
+  samples->temperature = config.sample_temperature();
+  return TakeInt(config, "sample_tokens", 1, &samples->tokens);
+}
+
 absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
                                      const EnvironmentLookup& environment) {
   TrainOptions options;
@@ -556,6 +409,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.validation_fraction = config.validation_fraction();
   options.validation_every = config.validation_every();
   options.validation_samples = config.validation_samples();
+  CONVENE_RETURN_IF_ERROR(ResolveSamples(config, &options.samples));
   options.token_cache_dir = config.token_cache_dir().empty()
                                 ? DefaultTokenCacheDirectory(environment)
                                 : config.token_cache_dir();

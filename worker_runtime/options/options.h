@@ -18,6 +18,7 @@
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/spike_guard.h"
 #include "worker_runtime/optimizer/update_rule.h"
+#include "worker_runtime/options/sample_options.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/plan.h"
 
@@ -145,6 +146,7 @@ struct TrainOptions {
   double validation_fraction = 0;
   int64_t validation_every = 0;  // 0 = only at the end
   int64_t validation_samples = 0;
+  SampleOptions samples;
   std::string token_cache_dir;
   double token_cache_days = 0;               // 0 = any age
   std::optional<int64_t> token_cache_bytes;  // absent: a quarter of the disk

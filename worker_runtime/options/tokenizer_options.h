@@ -15,6 +15,7 @@ struct TokenIds {
   std::string made_by;      // for people: "the tokenizer gpt2/ (tokenizer.json (BPE))"
   int vocabulary_size = 0;  // one more than the largest id; 0: not known
   std::optional<int32_t> end_of_document;
+  uint64_t fingerprint = 0;  // of the tokenizer (TokenizerIdentity); 0: not known
 };
 
 // A vocabulary's size is rounded up to a multiple of it, so that matrices of logits have an even

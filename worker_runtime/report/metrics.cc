@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -13,9 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "tools/base/check.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::worker {
 namespace {
@@ -33,6 +34,11 @@ void Visit(Metrics& metrics, Visitor& visit) {
   } else if constexpr (std::is_same_v<std::remove_const_t<Metrics>, CheckpointMetrics>) {
     visit("checkpoint_held_seconds", metrics.checkpoint_held_seconds);
     visit("checkpoint_seconds", metrics.checkpoint_seconds);
+  } else if constexpr (std::is_same_v<std::remove_const_t<Metrics>, SampleMetrics>) {
+    visit("sample_prompt", metrics.sample_prompt);
+    visit("sample_text", metrics.sample_text);
+    visit("sample_tokens", metrics.sample_tokens);
+    visit("sample_end", metrics.sample_end);
   } else {
     visit("loss", metrics.loss);
     visit("grad_norm", metrics.grad_norm);
@@ -72,9 +78,7 @@ class LineWriter {
   }
 
   void operator()(const char* key, const std::string& value) {
-    // Layouts, names of validation sets and our own words need no escapes.
-    for (const char c : value) CONVENE_CHECK(c >= ' ' && c != '"' && c != '\\');
-    absl::StrAppend(Key(key), "\"", value, "\"");
+    absl::StrAppend(Key(key), JsonText(value));
   }
 
   std::string Line() const { return line_ + "}\n"; }
@@ -133,10 +137,13 @@ class LineReader {
   }
 
   void operator()(const char* key, std::string& value) {
-    absl::string_view text = Value(key);
-    Require(absl::ConsumePrefix(&text, "\"") && absl::ConsumeSuffix(&text, "\"") &&
-            !absl::StrContains(text, '"'));
-    value = std::string(text);
+    Require(absl::ConsumePrefix(&rest_, absl::StrCat("\"", key, "\":\"")));
+    value.clear();
+    while (ok_ && !absl::ConsumePrefix(&rest_, "\"")) {
+      Require(!rest_.empty());
+      if (ok_) value += Character();
+    }
+    Require(absl::ConsumePrefix(&rest_, ",") || absl::ConsumePrefix(&rest_, "}"));
   }
 
   // Whether the line was as asked for, and nothing is left of it.
@@ -145,7 +152,26 @@ class LineReader {
  private:
   void Require(bool holds) { ok_ = ok_ && holds; }
 
-  // No value of ours contains a comma or a brace.
+  // The next one of a text as JsonText writes it. REQUIRES: the line goes on.
+  char Character() {
+    char c = rest_.front();
+    rest_.remove_prefix(1);
+    if (c != '\\') return c;
+    int code = 0;
+    if (absl::ConsumePrefix(&rest_, "u")) {
+      Require(rest_.size() >= 4 && absl::SimpleHexAtoi(rest_.substr(0, 4), &code) && code < ' ');
+      rest_.remove_prefix(std::min<size_t>(4, rest_.size()));
+      return static_cast<char>(code);
+    }
+    if (absl::ConsumePrefix(&rest_, "n")) return '\n';
+    Require(absl::StartsWith(rest_, "\"") || absl::StartsWith(rest_, "\\"));
+    if (!ok_) return c;
+    c = rest_.front();
+    rest_.remove_prefix(1);
+    return c;
+  }
+
+  // Of a number, in which there is no comma and no brace.
   absl::string_view Value(const char* key) {
     Require(absl::ConsumePrefix(&rest_, absl::StrCat("\"", key, "\":")));
     const size_t end = rest_.find_first_of(",}");
@@ -215,6 +241,22 @@ absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
 
 }  // namespace
 
+std::string JsonText(absl::string_view text) {
+  std::string json = "\"";
+  for (const char c : Utf8(text)) {
+    if (c == '"' || c == '\\') {
+      json.append({'\\', c});
+    } else if (c == '\n') {
+      json += "\\n";
+    } else if (c >= 0 && c < ' ') {
+      absl::StrAppend(&json, "\\u", absl::Hex(c, absl::kZeroPad4));
+    } else {
+      json += c;
+    }
+  }
+  return json + "\"";
+}
+
 void ForEachNumber(const MetricsRecord& record,
                    absl::FunctionRef<void(const char* key, double value)> hear) {
   NumberVisitor visitor(hear);
@@ -231,6 +273,7 @@ absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
   if (const auto step = Parse<StepMetrics>(line)) return *step;
   if (const auto validation = Parse<ValidationMetrics>(line)) return *validation;
   if (const auto checkpoint = Parse<CheckpointMetrics>(line)) return *checkpoint;
+  if (const auto sample = Parse<SampleMetrics>(line)) return *sample;
   return absl::InvalidArgumentError("not a line of a metrics file");
 }
 

@@ -6,6 +6,8 @@
 //   {"step":50,"validation_loss":2.2981,"bits_per_byte":3.3155}
 //   {"step":50,"validation_set":"code","validation_loss":1.9127}
 //   {"step":50,"checkpoint_held_seconds":0.021,"checkpoint_seconds":0.87}
+//   {"step":50,"sample_prompt":"Once upon","sample_text":" a time","sample_tokens":2,
+//    "sample_end":"length"}                                                             (one line)
 //
 // Every line is whole JSON and appended by a single write. Numbers keep their exact value; NaN and
 // infinities, which JSON does not have, are null and read back as NaN. Lines are not fsynced: a
@@ -71,7 +73,21 @@ struct CheckpointMetrics {
   friend bool operator==(const CheckpointMetrics&, const CheckpointMetrics&) = default;
 };
 
-using MetricsRecord = std::variant<StepMetrics, ValidationMetrics, CheckpointMetrics>;
+// A text that the model made.
+struct SampleMetrics {
+  int64_t step = 0;  // steps finished when it was made
+  std::string sample_prompt;
+  std::string sample_text;    // behind the prompt
+  int64_t sample_tokens = 0;  // of it
+  std::string sample_end;     // why it ends: "end_token" or "length"
+  friend bool operator==(const SampleMetrics&, const SampleMetrics&) = default;
+};
+
+using MetricsRecord =
+    std::variant<StepMetrics, ValidationMetrics, CheckpointMetrics, SampleMetrics>;
+
+// A text as JSON has it, with its quotes. Bytes that are not UTF-8 become '?'.
+std::string JsonText(absl::string_view text);
 
 // One line, with its newline.
 std::string MetricsLine(const MetricsRecord& record);

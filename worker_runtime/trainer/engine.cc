@@ -74,6 +74,7 @@ absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
   CONVENE_RETURN_IF_ERROR(parts_.optimizers.Bind());
   parts_.stage->Bind(&At(parts_.on_device.totals)->loss);
+  if (parts_.generation != nullptr) parts_.generation->Bind();
   if (options_.fresh_weights) CONVENE_RETURN_IF_ERROR(InitializeWeights());
   return device_.status();
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "tools/base/check.h"
 #include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/device/device.h"
@@ -97,6 +98,13 @@ class Engine {
   // The loss of `microbatches` forward passes, over all ranks. REQUIRES: no step is in flight;
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
+
+  // Goes on with texts by the weights as they stand, on all ranks alike. Null without
+  // options.samples. All ranks make the same calls. REQUIRES: no step is in flight.
+  LanguageModel* generation() {
+    CONVENE_CHECK(!is_in_flight_);
+    return parts_.generation.get();
+  }
 
   RankOptimizers& optimizer() { return parts_.optimizers; }
   // Of the store below.

@@ -216,6 +216,23 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .gradient_slots = most(training, &RankPlan::gradients)};
 }
 
+std::unique_ptr<LanguageModel> MakeGeneration(const EngineOptions& options,
+                                              const ChunkPlacement& placement,
+                                              const UnitsByChunk& units, UnitStore& store,
+                                              const CommunicatorSet& communicators, Device& device,
+                                              Arena& arena) {
+  if (options.samples.sequences == 0) return nullptr;
+  return std::make_unique<LanguageModel>(
+      LanguageModel::Options{.config = options.model,
+                             .layout = options.layout,
+                             .dtype = options.dtype,
+                             .sequences = options.samples.sequences,
+                             .context = options.samples.context,
+                             .prompt_tokens = options.samples.pass_tokens,
+                             .timeout = options.timeout},
+      LanguageModel::Weights{units, placement, store}, communicators, device, arena);
+}
+
 Schedule ScheduleOf(const EngineOptions& options) {
   if (!options.schedule.ranks.empty()) return options.schedule;
   return *MakeSchedule("1f1b", options.layout.pp, 0, options.microbatches);
@@ -289,7 +306,9 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       optimizers(store, optimizer, expert_optimizer.get(), FrozenOf(options, other_stores, device)),
       stage(Stage::Make(StageOptionsOf(options, device.kind(), plans, coordinate.pp), units, stores,
                         {.tp = *communicators.tp, .cp = *communicators.cp, .ep = *communicators.ep},
-                        device, arena)) {}
+                        device, arena)),
+      generation(
+          MakeGeneration(options, plans.placement, units, stores, communicators, device, arena)) {}
 
 int64_t EngineParts::ShardCount() const {
   int64_t count = 0;

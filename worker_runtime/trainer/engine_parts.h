@@ -14,10 +14,12 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/inference/language_model.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
 #include "worker_runtime/optimizer/update_rule.h"
+#include "worker_runtime/options/sample_options.h"
 #include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_cut.h"
 #include "worker_runtime/schedule/lower.h"
@@ -81,6 +83,8 @@ struct EngineOptions {
   // (ShardedOptimizer::Options). Without it nothing is saved beside the training, and a rank with a
   // GPU that does not offload neither saves nor resumes.
   bool copies_for_checkpoints = false;
+  // Texts can be made between steps, in memory that is planned with all other (Engine::generation).
+  SampleRoom samples;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   // False: weights are zeros until a checkpoint or InitializeWeights() fills them in.
   bool fresh_weights = true;
@@ -160,6 +164,7 @@ struct EngineParts {
   const std::unique_ptr<ShardedOptimizer> expert_optimizer;
   RankOptimizers optimizers;
   const std::unique_ptr<Stage> stage;
+  const std::unique_ptr<LanguageModel> generation;  // null: EngineOptions::samples has no room
 
   // Parameters of this rank's shards.
   int64_t ShardCount() const;

@@ -191,6 +191,12 @@ absl::Status Reporter::Validation(const ValidationMetrics& validation) {
   return WriteMetrics(validation);
 }
 
+absl::Status Reporter::Sample(const SampleMetrics& sample) {
+  Say(absl::StrCat("sample after step ", sample.step, ": ", JsonText(sample.sample_prompt), " ",
+                   JsonText(sample.sample_text)));
+  return WriteMetrics(sample);
+}
+
 void Reporter::Checkpoint(int64_t step, const std::string& path) {
   checkpoint_step_ = step;
   checkpoint_ = path;

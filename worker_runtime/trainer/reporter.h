@@ -37,13 +37,14 @@ class Reporter final : public SaveListener {
                                                           Clock& clock);
 
   // A line that cannot be written to the metrics file is lost; the first of several lost lines is
-  // reported. Errors of both functions: the file's, when too many lines in a row were lost.
+  // reported. Errors of the three functions: the file's, when too many lines in a row were lost.
   // A step of which no target counts has no loss: its line says null, and there is no progress
   // line.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
                     absl::Duration step_time);
   // `validation_loss`: nats a target that counts.
   absl::Status Validation(const ValidationMetrics& validation);
+  absl::Status Sample(const SampleMetrics& sample);
   // The summary names it: the newest, saved by this run or the one that it resumed from.
   void Checkpoint(int64_t step, const std::string& path);
   // SaveListener. Errors: as Step.

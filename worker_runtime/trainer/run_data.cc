@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
@@ -15,6 +16,7 @@
 #include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/store/token_source.h"
+#include "worker_runtime/inference/prompts.h"
 #include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/options/tokenizer_options.h"
 #include "worker_runtime/report/number_text.h"
@@ -48,10 +50,40 @@ absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string
       CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(name));
       if (ids.made_by.empty()) ids.made_by = file->path();
       ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
+      ids.fingerprint = file->tokenizer().fingerprint;
       if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
     }
   }
   return ids;
+}
+
+absl::Status EncodeSamples(const Tokenizer& tokenizer, const TokenIds& ids, TrainOptions* options) {
+  SampleOptions& samples = options->samples;
+  if (samples.every == 0) return absl::OkStatus();
+  if (ids.fingerprint != tokenizer.fingerprint()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sample_prompt needs the tokenizer of the data, and ", ids.made_by,
+        " has tokens of another one than bytes: name it (--tokenizer PATH), or leave sample_every "
+        "out"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(PromptReader reader, PromptReader::Make(tokenizer, "", ""));
+  for (const std::string& prompt : samples.prompts) {
+    CONVENE_ASSIGN_OR_RETURN(samples.ids.emplace_back(), reader.Text(prompt));
+    const size_t tokens = samples.ids.back().size();
+    const std::string text = Utf8(prompt, 60);
+    if (tokens == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sample_prompt \"", text,
+                       "\" has no token: the model goes on with at least one; write another text"));
+    }
+    const size_t positions = options->model.positions;
+    if (positions == 0 || tokens + samples.tokens <= positions) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sample_prompt \"", text, "\" has ", tokens, " tokens, and with sample_tokens ",
+        samples.tokens, " it is longer than the ", positions,
+        " learned positions of the model: choose fewer sample_tokens, or a shorter text"));
+  }
+  return absl::OkStatus();
 }
 
 PrepareProgress ProgressOf(const Contract& contract,
@@ -185,9 +217,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
     ids = {.made_by =
                absl::StrCat("the tokenizer ", NameOf(options->tokenizer_path, tokenizer->kind())),
            .vocabulary_size = tokenizer->vocabulary_size(),
-           .end_of_document = tokenizer->end_of_document()};
+           .end_of_document = tokenizer->end_of_document(),
+           .fingerprint = tokenizer->fingerprint()};
   }
   CONVENE_RETURN_IF_ERROR(ApplyTokenIds(*ids, options));
+  CONVENE_RETURN_IF_ERROR(EncodeSamples(*tokenizer, *ids, options));
   return tokenizer;
 }
 

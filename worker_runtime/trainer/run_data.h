@@ -15,9 +15,11 @@
 
 namespace convene::worker {
 
-// Loads the tokenizer and fills in the options that follow from it (ApplyTokenIds). Where nobody
-// names a tokenizer and all data are token files, these options follow from the files: they say
-// what their ids are. Errors: LoadTokenizer's, ApplyTokenIds', ParseDataPaths', OpenTokenSource's.
+// Loads the tokenizer and fills in the options that follow from it (ApplyTokenIds), and the tokens
+// of sample prompts. Where nobody names a tokenizer and all data are token files, these options
+// follow from the files: they say what their ids are. Errors: LoadTokenizer's, ApplyTokenIds',
+// ParseDataPaths', OpenTokenSource's; InvalidArgument for a sample prompt: another tokenizer made
+// the files, a prompt without tokens, or too few learned positions for a prompt and its text.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options);
 
 // PURE. "1,200 documents in 310 samples, 39,000 tokens, 12 cut to a sample's length".

@@ -86,6 +86,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           .copies_for_checkpoints = SavesInBackground(options) || CopiesFromDevice(options, device),
+          .samples = RoomOf(options.samples),
           // The collective's own timeout, which names the peer, comes first.
           .timeout = 2 * options.collective_timeout};
 }

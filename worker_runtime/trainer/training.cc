@@ -39,6 +39,7 @@
 #include "worker_runtime/trainer/op_reports.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
+#include "worker_runtime/trainer/samples.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/token_batch.h"
 #include "worker_runtime/trainer/validation.h"
@@ -51,8 +52,8 @@ class Training {
  public:
   // `collective_memory`: CollectiveMemory's, or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
-           const RunData& data, CommunicatorSet& communicators, Device& device,
-           Memory* collective_memory, StopToken& stop, const SpareWishes* spares,
+           const RunData& data, const Tokenizer& tokenizer, CommunicatorSet& communicators,
+           Device& device, Memory* collective_memory, StopToken& stop, const SpareWishes* spares,
            ProgressWriter& progress)
       : options_(options),
         contract_(contract),
@@ -68,6 +69,7 @@ class Training {
         progress_(progress),
         loader_(data.training, LoaderOptionsOf(options, layout, contract.rank)),
         validation_(options, layout, contract.rank, data),
+        samples_(options, tokenizer),
         skipped_steps_(options.max_skipped_steps),
         spike_guard_(options.spikes) {}
 
@@ -89,6 +91,7 @@ class Training {
   absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time);
   absl::StatusOr<bool> Validate();
+  absl::Status MakeSamples();
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -115,6 +118,7 @@ class Training {
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
   Validation validation_;
+  const Samples samples_;
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
@@ -308,7 +312,8 @@ absl::Status Training::QueueStep() {
 
 bool Training::PausesAfter(int64_t step) const {
   return step == options_.steps || op_reports_->PausesAfter(step) ||
-         IsDue(options_.checkpoint_every, step) || IsDue(options_.validation_every, step);
+         IsDue(options_.checkpoint_every, step) || IsDue(options_.validation_every, step) ||
+         IsDue(options_.samples.every, step);
 }
 
 absl::Status Training::Report(const StepResult& result, absl::Duration step_time) {
@@ -376,6 +381,12 @@ absl::StatusOr<bool> Training::Validate() {
   return validation_.Run(step_, *engine_, reporter_.get());
 }
 
+absl::Status Training::MakeSamples() {
+  progress_.Tell(step_, "samples");
+  op_reports_->Pause();
+  return samples_.Run(step_, *engine_, reporter_.get());
+}
+
 CheckpointInfo Training::Info() const {
   return {.step = step_,
           .samples_consumed = FirstSample(step_),
@@ -432,6 +443,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     if (IsDue(options_.checkpoint_every, step_)) {
       CONVENE_RETURN_IF_ERROR(saver_->Save(Info(), engine_->optimizer()));
     }
+    if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
     if (!IsDue(options_.validation_every, step_)) continue;
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
     if (stops_validation) return Stop();
@@ -440,6 +452,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
+  if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (reporter_ != nullptr) {
     const std::string tables = op_reports_->Text(step_);
@@ -542,7 +555,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
     CONVENE_ASSIGN_OR_RETURN(spare_wishes,
                              SpareWishes::Listen(std::move(store), KeyPrefix(contract)));
   }
-  Training training(options, contract, layout, data, communicators, *device,
+  Training training(options, contract, layout, data, *tokenizer, communicators, *device,
                     collective_memory.get(), stop, spare_wishes.get(), *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok() && spares > 0 && contract.rank == 0) {

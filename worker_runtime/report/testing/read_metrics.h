@@ -17,6 +17,7 @@ struct MetricsHistory {
   std::vector<StepMetrics> steps;
   std::vector<ValidationMetrics> validations;
   std::vector<CheckpointMetrics> checkpoints;
+  std::vector<SampleMetrics> samples;
 };
 
 // Errors: ReadFile's and ParseMetricsLine's.
@@ -29,6 +30,8 @@ inline absl::StatusOr<MetricsHistory> ReadMetrics(const std::string& path) {
       history.steps.push_back(*step);
     } else if (const auto* validation = std::get_if<ValidationMetrics>(&record)) {
       history.validations.push_back(*validation);
+    } else if (const auto* sample = std::get_if<SampleMetrics>(&record)) {
+      history.samples.push_back(*sample);
     } else {
       history.checkpoints.push_back(std::get<CheckpointMetrics>(record));
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,8 @@ struct TinyRun {
   bool float8 = false;
   int bf16_end_blocks = 0;
   const UpdateRule* update_rule = &AdamWRule();
+  SampleRoom samples;
+  std::function<absl::Status(int rank, int step, Engine& engine)> between;  // TrainingRun's
 
   BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
 };
@@ -110,7 +113,8 @@ inline Curve CurveOf(const TinyRun& run) {
                         .zero_stage = run.zero_stage,
                         .reshard_after_forward = run.reshard_after_forward,
                         .offload_optimizer = run.offload_optimizer,
-                        .offload_parameters = run.offload_parameters},
+                        .offload_parameters = run.offload_parameters,
+                        .samples = run.samples},
              .cut = cut,
              .steps = run.steps,
              .sample = TextSample,
@@ -121,6 +125,7 @@ inline Curve CurveOf(const TinyRun& run) {
                                            .epsilon = kEpsilon,
                                            .weight_decay = 0.1};
                  },
+             .between = run.between,
              .transport = run.transport});
   REQUIRE_OK(curve);
   return *std::move(curve);

@@ -91,6 +91,8 @@ absl::Status TrainRank(const TrainingRun& run, int rank, Place& place, Rank& her
     here.curve.losses.push_back(result.loss);
     here.curve.grad_norms.push_back(result.grad_norm);
     here.curve.router_losses.push_back(result.router_losses[0] + result.router_losses[1]);
+    if (run.between == nullptr) continue;
+    CONVENE_RETURN_IF_ERROR(run.between(rank, step, *here.engine));
   }
   const Tokens tokens = TokensOfStep(run, dp_rank, run.steps);
   CONVENE_ASSIGN_OR_RETURN(

@@ -37,6 +37,8 @@ struct TrainingRun {
   std::function<UpdateParameters(int step)> adam;
   // Of a step, which counts from 1; null: none.
   std::function<StepLimits(int step)> limits;
+  // After a step, which counts from 1, on every rank; null: nothing happens there.
+  std::function<absl::Status(int rank, int step, Engine& engine)> between;
   Transport transport = TestedTransports().front();
   absl::Duration timeout;  // PlaceOptions::timeout
 };
