@@ -12,7 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/command.h"
+#include "launcher/commands.h"
 #include "launcher/flags.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
 #include "tools/base/flag_reader.h"
 #include "tools/base/status_macros.h"
@@ -23,9 +25,26 @@ namespace {
 
 using Given = std::vector<std::pair<std::string, std::string>>;
 
+int ProcessesOf(const worker::GenerateFlags& flags) {
+  return flags.model.tp_size * flags.model.pp_size;
+}
+int ProcessesOf(const worker::EvaluateFlags&) { return 1; }
+
+// The trainer's program as so many workers of a job on this machine, of which rank 0 answers.
+absl::StatusOr<int> RunWorkers(std::vector<std::string> command, int processes) {
+  RunFlags run;
+  run.standalone = true;
+  run.nproc_per_node = absl::StrCat(processes);
+  run.command = std::move(command);
+  run.options.log.prefix_template = "";
+  run.options.log.shown_local_ranks = {0};
+  spdlog::set_level(spdlog::level::warn);
+  return RunCommand(run);
+}
+
 // `program`: the word by which the trainer's program becomes another one.
 absl::StatusOr<int> BecomeTrainer(const std::string& program, const Given& flags,
-                                  const std::vector<std::string>& switches) {
+                                  const std::vector<std::string>& switches, int processes) {
   RunFlags run;
   run.command = {"convene-train"};
   CONVENE_ASSIGN_OR_RETURN(
@@ -36,6 +55,7 @@ absl::StatusOr<int> BecomeTrainer(const std::string& program, const Given& flags
     const bool is_switch = std::find(switches.begin(), switches.end(), name) != switches.end();
     words.push_back(is_switch ? absl::StrCat("--", name) : absl::StrCat("--", name, "=", value));
   }
+  if (processes > 1) return RunWorkers(std::move(words), processes);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
@@ -59,7 +79,9 @@ Command ModelRow(const std::string& name, const std::string& summary, const std:
       }
       return absl::OkStatus();
     });
-    return [name, given, switches] { return BecomeTrainer(name, *given, *switches); };
+    return [name, flags, given, switches] {
+      return BecomeTrainer(name, *given, *switches, ProcessesOf(*flags));
+    };
   };
   return {name, summary, help, {}, add_flags};
 }

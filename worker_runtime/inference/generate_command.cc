@@ -223,6 +223,11 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
     return static_cast<int>(ExitCode::kOk);
   }
   CONVENE_ASSIGN_OR_RETURN(OpenedModel opened, OpenModel(flags.model));
+  if (!opened.ranks->speaks()) {
+    CONVENE_ASSIGN_OR_RETURN(const UniqueFd nothing, OpenFile("/dev/null", O_WRONLY));
+    dup2(nothing.get(), STDOUT_FILENO);
+    flags.output.clear();
+  }
   if (flags.serve.has_value()) {
     CONVENE_RETURN_IF_ERROR(Serve(flags, opened));
     return static_cast<int>(ExitCode::kOk);

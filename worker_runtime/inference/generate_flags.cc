@@ -65,6 +65,17 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
   if (!flags.chat && !flags.system.empty()) {
     return absl::InvalidArgumentError("--system is the first message of a chat: add --chat");
   }
+  if (flags.model.tp_size * flags.model.pp_size > 1) {
+    if (flags.serve.has_value()) {
+      return absl::InvalidArgumentError(
+          "--serve answers from one process: leave --tp-size and --pp-size out");
+    }
+    if (!flags.prompt.has_value() && flags.prompts.empty()) {
+      return absl::InvalidArgumentError(
+          "lines that are typed go to one process: with --tp-size or --pp-size give --prompt or "
+          "--prompts");
+    }
+  }
   if (flags.serve.has_value() && (flags.prompt.has_value() || !flags.prompts.empty())) {
     return absl::InvalidArgumentError(
         "--serve answers clients, and not --prompt or --prompts: leave these out");
@@ -82,6 +93,13 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                 "tokens of a text with its answer, for which memory is planned (default: as many "
                 "as the longest prompt and --max-new-tokens need)",
                 &flags->model);
+  reader->Group("Several processes of this machine, which this command starts");
+  reader->Option("tp-size", &flags->model.tp_size,
+                 "so many processes have a part of each of the model's matrices (1)",
+                 {.value = "N", .least = 1, .most = 1024});
+  reader->Option("pp-size", &flags->model.pp_size,
+                 "so many processes have some of the model's layers each (1)",
+                 {.value = "N", .least = 1, .most = 1024});
   reader->Group("The texts (none: what is typed, or lines of stdin)");
   reader->Option("prompt", &flags->prompt, "go on with this text", {.value = "TEXT"});
   reader->Option("prompts", &flags->prompts,

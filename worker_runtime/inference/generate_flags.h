@@ -18,6 +18,8 @@ struct ModelFlags {
   std::string device = "auto";
   std::string precision = "auto";
   int context = 0;  // 0: as long as the texts need
+  int tp_size = 1;  // processes, of which each has a part of each matrix
+  int pp_size = 1;  // processes, of which each has some of the layers
 };
 
 struct GenerateFlags {

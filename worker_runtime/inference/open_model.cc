@@ -12,9 +12,9 @@
 namespace convene::worker {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& choice) {
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& choice, int gpu) {
   if (choice == "cpu" || (choice == "auto" && Device::CudaCount() == 0)) return Device::Cpu();
-  auto device = Device::Cuda(0);
+  auto device = Device::Cuda(gpu);
   if (!device.ok()) return Annotate(device.status(), "--device cuda");
   return device;
 }
@@ -47,6 +47,7 @@ int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
 
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer) {
   OpenedModel model;
+  CONVENE_ASSIGN_OR_RETURN(model.ranks, Ranks::Join({.pp = flags.pp_size, .tp = flags.tp_size}));
   CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
   model.tokenizer_path = flags.tokenizer.empty() ? model.weights.tokenizer : flags.tokenizer;
   if (needs_tokenizer || !model.tokenizer_path.empty()) {
@@ -59,18 +60,21 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
   if (model.end_tokens.empty() && model.tokenizer != nullptr) {
     model.end_tokens = EndTokensOf(*model.tokenizer);
   }
-  CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device));
+  CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device, model.ranks->local_rank()));
   const bool is_gpu = model.device->kind() == DeviceKind::kCuda;
   const bool is_bf16 = flags.precision == "auto" ? is_gpu : flags.precision == "bf16";
   model.dtype = is_bf16 ? DType::kBFloat16 : DType::kFloat32;
-  model.communicators = SoloCommunicators();
+  CONVENE_ASSIGN_OR_RETURN(model.communicators, model.ranks->Connect(*model.device));
   return model;
 }
 
 absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, int context) {
-  return LanguageModel::Make(
-      {.config = weights.config, .dtype = dtype, .sequences = sequences, .context = context},
-      *weights.source, communicators, *device);
+  return LanguageModel::Make({.config = weights.config,
+                              .layout = ranks->layout(),
+                              .dtype = dtype,
+                              .sequences = sequences,
+                              .context = context},
+                             *weights.source, communicators, *device);
 }
 
 }  // namespace convene::worker

@@ -1,4 +1,4 @@
-// A model by the flags of a command: its weights, its tokenizer and its device.
+// A model by the flags of a command: its weights, its tokenizer, its device and its processes.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/inference/generate_flags.h"
 #include "worker_runtime/inference/language_model.h"
+#include "worker_runtime/inference/ranks.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/weights/open_weights.h"
 
@@ -21,6 +22,7 @@ struct OpenedModel {
   std::string tokenizer_path;
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> end_tokens;  // of the folder, else the tokenizer's end of a document
+  std::unique_ptr<Ranks> ranks;
   std::unique_ptr<Device> device;
   CommunicatorSet communicators;
   DType dtype = DType::kFloat32;
@@ -33,9 +35,10 @@ struct OpenedModel {
 // many as the model has positions.
 int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened);
 
-// Reads no weights yet. `tokenizer` of the result is null where none is found and none is needed.
-// InvalidArgument: no tokenizer, or one with more tokens than the model.
-// Errors else: OpenWeights', LoadTokenizer's, the device's.
+// Joins the processes of the flags' layout, and connects them. Reads no weights yet. `tokenizer` of
+// the result is null where none is found and none is needed. InvalidArgument: no tokenizer, or one
+// with more tokens than the model. Errors else: OpenWeights', LoadTokenizer's, the device's, those
+// of Ranks.
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer = true);
 
 }  // namespace convene::worker

@@ -1,0 +1,49 @@
+#include "worker_runtime/inference/ranks.h"
+
+#include <csignal>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/environment.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpointing/job_store.h"
+#include "worker_runtime/comm/connect.h"
+#include "worker_runtime/schedule/plan.h"
+
+namespace convene::worker {
+
+absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Join(const Layout& layout) {
+  std::unique_ptr<Ranks> ranks(new Ranks(layout));
+  if (layout.world_size() == 1) return ranks;
+  CONVENE_ASSIGN_OR_RETURN(ranks->contract_, ReadContract(ProcessEnvironment()));
+  const int started = ranks->contract_.world_size;
+  if (started != layout.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tp-size ", layout.tp, " and --pp-size ", layout.pp, " want ", layout.world_size(),
+        " processes, and ", started, started == 1 ? " was" : " were",
+        " started: `convene generate` starts them itself, or give `convene run --nproc-per-node ",
+        layout.world_size(), "`"));
+  }
+  // Gloo writes to a peer that has just died: that is an error of the collective.
+  std::signal(SIGPIPE, SIG_IGN);
+  BlockStopSignals();
+  CONVENE_ASSIGN_OR_RETURN(ranks->session_, Session::Start(ranks->contract_, ranks->stop_));
+  return ranks;
+}
+
+absl::StatusOr<CommunicatorSet> Ranks::Connect(Device& device) const {
+  if (layout_.world_size() == 1) return SoloCommunicators();
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
+                           OpenJobStore(contract_));
+  ConnectOptions connect{.store_port = contract_.master_port,
+                         .local_rank = contract_.local_rank,
+                         .local_world_size = contract_.local_world_size};
+  connect.bootstrap.store_host = contract_.master_addr;
+  ChunkPlacement placement;
+  for (int stage = 0; stage < layout_.pp; ++stage) placement.push_back(stage);
+  connect.bootstrap.pp_links = LinksOf(placement);
+  return ConnectRanks(layout_, contract_.rank, *store, KeyPrefix(contract_), connect, device);
+}
+
+}  // namespace convene::worker
