@@ -559,4 +559,14 @@ absl::Status ValidateAdapters(const ModelConfig& config, int tp_size) {
   return absl::OkStatus();
 }
 
+double HeadCost(const ModelConfig& config) {
+  const std::vector<UnitSpec> block = UnitsOf(config, {.layers = 1}, /*tp_size=*/1, /*tp_rank=*/0);
+  int64_t layer = 0;
+  for (const UnitTensor& tensor : block.front().tensors) {
+    for (const ParameterSlice& slice : tensor.slices) layer += slice.decayed ? slice.count() : 0;
+  }
+  return static_cast<double>(config.vocabulary_size) * config.hidden_size /
+         static_cast<double>(layer);
+}
+
 }  // namespace convene::worker

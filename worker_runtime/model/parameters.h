@@ -179,4 +179,8 @@ int64_t TrainedCount(const ModelConfig& config);
 // and the legal ones. OK where there are no adapters. REQUIRES: ValidateModel is OK.
 absl::Status ValidateAdapters(const ModelConfig& config, int tp_size);
 
+// The head's work beside its layers, in layers (CutLayers): products of the head and of a layer's
+// matrices, without attention's scores.
+double HeadCost(const ModelConfig& config);
+
 }  // namespace convene::worker

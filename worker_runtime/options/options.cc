@@ -355,17 +355,6 @@ absl::Status ValidateHeads(ContextMethod method, const TrainOptions& options,
                               std::max(1, options.model.kv_heads / layout.tp));
 }
 
-// In layers: products of the head and of a layer's matrices, without attention's scores.
-double HeadCost(const ModelConfig& model) {
-  const std::vector<UnitSpec> block = UnitsOf(model, {.layers = 1}, /*tp_size=*/1, /*tp_rank=*/0);
-  int64_t layer = 0;
-  for (const UnitTensor& tensor : block.front().tensors) {
-    for (const ParameterSlice& slice : tensor.slices) layer += slice.decayed ? slice.count() : 0;
-  }
-  return static_cast<double>(model.vocabulary_size) * model.hidden_size /
-         static_cast<double>(layer);
-}
-
 }  // namespace
 
 absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) {

@@ -1,0 +1,58 @@
+#include "worker_runtime/planner/collectives.h"
+
+#include <algorithm>
+
+namespace convene::worker {
+namespace {
+
+// What protocols and headers leave of a link.
+constexpr double kDomainShare = 0.75;
+constexpr double kNetworkShare = 0.8;
+constexpr double kRanksOfHalfRate = 200;
+// An all-to-all has no ring whose hops wait for each other, but many small messages.
+constexpr double kAllToAllShare = 0.6;
+
+}  // namespace
+
+RankGroup GroupIn(int domain, int stride, int ranks) {
+  int inside = std::clamp(domain / stride, 1, ranks);
+  while (ranks % inside != 0) --inside;
+  return {ranks, inside};
+}
+
+double BusBandwidth(const Cluster& cluster, const RankGroup& group) {
+  const double inside = kDomainShare * cluster.gpu.link.bandwidth;
+  if (!group.crosses_domains()) return inside;
+  const double cards = kNetworkShare * cluster.network.bandwidth * group.in_domain;
+  return std::min(inside, cards) / (1 + group.ranks / kRanksOfHalfRate);
+}
+
+double GatherSeconds(const Cluster& cluster, const RankGroup& group, double bytes) {
+  if (group.ranks <= 1) return 0;
+  const Link& slowest = SlowestLink(cluster, group);
+  return bytes * (group.ranks - 1) / group.ranks / BusBandwidth(cluster, group) +
+         (group.ranks - 1) * slowest.latency;
+}
+
+double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double bytes,
+                       double crossing) {
+  if (group.ranks <= 1) return 0;
+  const double outside = crossing * bytes * (group.ranks - group.in_domain) / group.ranks;
+  const double inside = bytes * (group.in_domain - 1) / group.ranks;
+  const double latency = group.crosses_domains() ? cluster.network.latency : 0;
+  return std::max(outside / (kAllToAllShare * cluster.network.bandwidth),
+                  inside / (kAllToAllShare * cluster.gpu.link.bandwidth)) +
+         latency + group.ranks * cluster.gpu.link.latency / 4;
+}
+
+double MessageSeconds(const Cluster& cluster, int stride, double bytes) {
+  const bool is_near = stride < cluster.gpu.domain;
+  const Link& link = is_near ? cluster.gpu.link : cluster.network;
+  return bytes / (kNetworkShare * link.bandwidth) + 2 * link.latency;
+}
+
+const Link& SlowestLink(const Cluster& cluster, const RankGroup& group) {
+  return group.crosses_domains() ? cluster.network : cluster.gpu.link;
+}
+
+}  // namespace convene::worker

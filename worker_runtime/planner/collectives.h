@@ -1,0 +1,39 @@
+// PURE. The time of a collective of some ranks, of which so many share a domain of fast links.
+#pragma once
+
+#include "worker_runtime/planner/hardware.h"
+
+namespace convene::worker {
+
+struct RankGroup {
+  int ranks = 1;
+  int in_domain = 1;  // of these as many as share a domain; divides `ranks`, or is `ranks`
+
+  bool crosses_domains() const { return ranks > in_domain; }
+};
+
+// The group of `ranks` whose neighbours lie `stride` ranks apart, in domains of `domain` GPUs.
+RankGroup GroupIn(int domain, int stride, int ranks);
+
+// Bytes a second with which each rank of a ring sends (nccl-tests' bus bandwidth). In one domain a
+// constant share of the link. Between domains each rank has a network card, and a ring takes as
+// many cards as the group has ranks in a domain. The rate falls with the number of ranks as
+// 1 / (1 + ranks / 200): hops wait for each other, and links are shared. The Ultra-Scale Playbook
+// (shared/reference/trainers.md 2.6) measured 185, 119, 69, 55, 28 and 11 GB/s on 2 to 64 nodes of
+// 8 H100, which is a steeper fall; Megatron-LM's weak scaling on 48 nodes shows a flatter one.
+double BusBandwidth(const Cluster& cluster, const RankGroup& group);
+
+// Seconds of an all-gather or a reduce-scatter of `bytes` in all: (n - 1) / n of them pass each
+// rank, in n - 1 hops. An all-reduce is both.
+double GatherSeconds(const Cluster& cluster, const RankGroup& group, double bytes);
+// Of an all-to-all in which each rank has `bytes` for all ranks together. Of what goes to other
+// domains the share `crossing` crosses the network.
+double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double bytes,
+                       double crossing = 1);
+// Of one message to the neighbour `stride` ranks away.
+double MessageSeconds(const Cluster& cluster, int stride, double bytes);
+
+// The link on which the group's slowest hop goes.
+const Link& SlowestLink(const Cluster& cluster, const RankGroup& group);
+
+}  // namespace convene::worker

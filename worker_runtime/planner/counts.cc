@@ -1,0 +1,98 @@
+#include "worker_runtime/planner/counts.h"
+
+#include <algorithm>
+
+#include "worker_runtime/schedule/chunk_layers.h"
+
+namespace convene::worker {
+namespace {
+
+UnitCount CountUnit(const UnitSpec& unit, const ModelConfig& config, int ep) {
+  UnitCount count;
+  for (const UnitTensor& tensor : unit.tensors) {
+    const auto elements = static_cast<double>(tensor.count());
+    (tensor.of_experts && ep > 1 ? count.expert_parameters : count.parameters) += elements;
+    if (unit.kind == UnitKind::kEmbedding) continue;
+    const bool is_matrix =
+        tensor.slices.front().global_shape[0] > 1 && tensor.slices.front().decayed;
+    if (!is_matrix) continue;
+    if (tensor.of_experts) {
+      // Each token meets so many of all experts; this rank has 1/ep of them.
+      count.expert_multiplied += elements * ep * config.experts.chosen / config.experts.count;
+    } else {
+      count.multiplied += elements;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+const ModelCounts::Units& ModelCounts::Of(int tp, int ep) {
+  const auto [found, is_new] = units_.try_emplace({tp, ep});
+  Units& units = found->second;
+  if (!is_new) return units;
+  const ModelChunk ends = {
+      .layers = 1, .has_embedding = true, .has_head = true, .ends_apart = true};
+  const std::vector<UnitSpec> first = UnitsOf(config_, ends, tp, 0, ep, 0);
+  units.embedding = CountUnit(first[0], config_, ep);
+  units.dense = CountUnit(first[1], config_, ep);
+  units.head = CountUnit(first[2], config_, ep);
+  if (config_.experts.count == 0) return units;
+  const ModelChunk with_experts = {.first_layer = config_.experts.first_dense_layers, .layers = 1};
+  units.expert = CountUnit(UnitsOf(config_, with_experts, tp, 0, ep, 0).front(), config_, ep);
+  return units;
+}
+
+const StageCounts& ModelCounts::Stages(int pp, int virtual_stages) {
+  const auto [found, is_new] = stages_.try_emplace({pp, virtual_stages});
+  StageCounts& stages = found->second;
+  if (!is_new) return stages;
+  const int chunks = pp * virtual_stages;
+  const auto cut = CutLayers("", config_.layers, chunks, HeadCost(config_));
+  if (!cut.ok()) return stages;
+  stages.ranks.resize(pp);
+  int layer = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    ChunkCount count = {.has_embedding = chunk == 0, .has_head = chunk == chunks - 1};
+    for (const int end = layer + (*cut)[chunk]; layer < end; ++layer) {
+      ++(HasExperts(config_, layer) ? count.expert : count.dense);
+    }
+    stages.ranks[chunk % pp].push_back(count);
+  }
+  for (int rank = 0; rank < pp; ++rank) {
+    const bool is_known =
+        std::any_of(stages.distinct.begin(), stages.distinct.end(),
+                    [&](int other) { return stages.ranks[other] == stages.ranks[rank]; });
+    if (!is_known) stages.distinct.push_back(rank);
+  }
+  return stages;
+}
+
+double MeanKeys(const ModelConfig& config, int layer, int64_t sequence_length) {
+  const auto length = static_cast<double>(sequence_length);
+  const double window = WindowOf(config, layer);
+  if (window == 0 || window >= length) return length / 2;
+  // The first queries see less than the window.
+  return window - window * window / (2 * length);
+}
+
+TokenFlops FlopsOf(const ModelConfig& config, int64_t sequence_length, ModelCounts& counts) {
+  const ModelCounts::Units& units = counts.Of(1, 1);
+  TokenFlops flops;
+  flops.products = 6 * units.head.multiplied;
+  const int value_size = config.value_size > 0 ? config.value_size : config.head_size;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const UnitCount& unit = HasExperts(config, layer) ? units.expert : units.dense;
+    flops.products += 6 * (unit.multiplied + unit.expert_multiplied);
+    // Scores, and their sum of values: 2 products, and 4 in the backward pass.
+    const double a_key = 6.0 * config.heads * (config.head_size + value_size);
+    const double window = WindowOf(config, layer);
+    const auto length = static_cast<double>(sequence_length);
+    flops.full_attention += a_key * (window > 0 ? std::min(window, length) : length);
+    flops.causal_attention += a_key * MeanKeys(config, layer, sequence_length);
+  }
+  return flops;
+}
+
+}  // namespace convene::worker

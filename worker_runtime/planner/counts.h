@@ -1,0 +1,76 @@
+// PURE. Parameters and FLOPs of a model's parts on one rank, made once for each cut of the model.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
+
+namespace convene::worker {
+
+// One unit of a tensor- and expert-parallel rank, in elements.
+struct UnitCount {
+  double parameters = 0;         // without experts' where ep is above 1
+  double expert_parameters = 0;  // of the rank's experts, where ep is above 1
+  double multiplied = 0;         // elements of matrices that each token is multiplied with
+  double expert_multiplied = 0;  // the same of routed experts, of the whole tp slice
+};
+
+// What one pipeline rank holds of the model in one of its chunks.
+struct ChunkCount {
+  int dense = 0;  // blocks without experts
+  int expert = 0;
+  bool has_embedding = false;
+  bool has_head = false;
+
+  int layers() const { return dense + expert; }
+  friend bool operator==(const ChunkCount&, const ChunkCount&) = default;
+};
+
+// The cut of a model over pipeline ranks.
+struct StageCounts {
+  // [pipeline rank][chunk of the rank]: CutLayers' own cut, by which the trainer goes. Empty: the
+  // model has too few layers.
+  std::vector<std::vector<ChunkCount>> ranks;
+  // The first rank of each kind: all others hold as much as one of these.
+  std::vector<int> distinct;
+};
+
+// Not thread-safe: it remembers what it has counted. Borrows the config.
+class ModelCounts {
+ public:
+  explicit ModelCounts(const ModelConfig& config) : config_(config) {}
+
+  struct Units {
+    UnitCount embedding, dense, expert, head;
+  };
+  // The units of a rank. REQUIRES: ValidateModel says OK of tp and ep.
+  const Units& Of(int tp, int ep);
+
+  const StageCounts& Stages(int pp, int virtual_stages);
+
+ private:
+  const ModelConfig& config_;
+  std::map<std::pair<int, int>, Units> units_;
+  std::map<std::pair<int, int>, StageCounts> stages_;
+};
+
+// FLOPs of one token, forward and backward, without recomputation. The first is 6 x the elements
+// of the matrices that a token meets; the second is attention's with all scores counted
+// (12 x layers x heads x head size x sequence: PaLM, nanoGPT, torchtitan), the third with the
+// scores below the diagonal alone (Megatron-LM since March 2025).
+struct TokenFlops {
+  double products = 0;
+  double full_attention = 0;
+  double causal_attention = 0;
+};
+TokenFlops FlopsOf(const ModelConfig& config, int64_t sequence_length, ModelCounts& counts);
+
+// Scores of one query in the forward pass of a layer, on the mean: with the window of the layer and
+// the diagonal.
+double MeanKeys(const ModelConfig& config, int layer, int64_t sequence_length);
+
+}  // namespace convene::worker

@@ -1,0 +1,294 @@
+#include "worker_runtime/planner/memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/ops/kinds.h"
+
+namespace convene::worker {
+namespace {
+
+// The sizes of a block on one rank, for one micro batch.
+struct BlockSizes {
+  double rows, own;  // of the tokens, and of the residual stream's
+  double hidden, heads, kv_heads, head_size, attention, qkv, ffn, gate_up;
+  double expert_rows = 0;  // DispatchShape::bound
+  double expert_ffn = 0;
+  double element;  // bytes
+};
+
+BlockSizes SizesOf(const PlanJob& job, const Strategy& strategy, bool has_experts) {
+  const ModelConfig& model = job.model;
+  const Layout& layout = strategy.layout;
+  const auto inputs = static_cast<double>(ActivationInputs(model.family->activation));
+  BlockSizes s;
+  s.rows = static_cast<double>(MicroBatchesOf(job, strategy).size) *
+           static_cast<double>(job.sequence_length) / layout.cp;
+  const bool splits = layout.tp > 1 && job.splits_rows && std::fmod(s.rows, layout.tp) == 0;
+  s.own = splits ? s.rows / layout.tp : s.rows;
+  s.hidden = model.hidden_size;
+  s.heads = static_cast<double>(model.heads) / layout.tp;
+  s.kv_heads = std::max(1.0, static_cast<double>(model.kv_heads) / layout.tp);
+  s.head_size = model.head_size;
+  s.attention = s.heads * s.head_size;
+  s.qkv = (s.heads + 2 * s.kv_heads) * s.head_size;
+  s.ffn =
+      static_cast<double>(has_experts ? model.experts.shared_ffn_size : model.ffn_size) / layout.tp;
+  s.gate_up = inputs * s.ffn;
+  s.element = static_cast<double>(SizeOf(job.dtype));
+  if (!has_experts) return s;
+  const ExpertConfig& experts = model.experts;
+  const double local = static_cast<double>(experts.count) / layout.ep;
+  const double most = s.rows * layout.ep * std::min<double>(experts.chosen, local);
+  s.expert_rows = std::min(most, std::ceil(experts.memory_factor * s.rows * experts.chosen));
+  s.expert_ffn = static_cast<double>(experts.ffn_size) / layout.tp;
+  return s;
+}
+
+// A block's tensors: what stays from the forward to the backward pass (`saved`), and what is made
+// again in one place for all blocks of a rank (DeclareMixer, DeclareDense, DeclareExperts).
+struct BlockBytes {
+  double saved = 0;
+  double recomputed = 0;
+
+  void Add(bool is_recomputed, double bytes) { (is_recomputed ? recomputed : saved) += bytes; }
+};
+
+BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_experts) {
+  const Family& family = *job.model.family;
+  const BlockSizes s = SizesOf(job, strategy, has_experts);
+  const Recompute& again = strategy.recompute;
+  const double statistics = family.norm == NormKind::kLayer ? 8 : 4;
+  BlockBytes bytes;
+  const bool shares_norm = again.norms && s.own < s.rows;
+  bytes.Add(again.norms, (shares_norm ? 1 : 2) * s.rows * s.hidden * s.element);
+  bytes.Add(false, 2 * s.own * statistics);
+  bytes.Add(again.attention, s.rows * s.qkv * s.element);
+  if (family.query_key_norms) {
+    const double heads = s.rows * (s.heads + s.kv_heads);
+    bytes.Add(again.attention, heads * (s.head_size * s.element + 4));
+  }
+  if (family.latent_attention) {
+    const double ranks = job.model.query_rank + job.model.key_rank;
+    bytes.Add(again.attention, s.rows * (2 * ranks * s.element + 8));
+  }
+  bytes.Add(again.attention, s.rows * (s.attention * s.element + s.heads * 4));
+  if (family.post_norms) {
+    bytes.Add(again.middle, s.own * (s.hidden * s.element + 4));
+    bytes.Add(false, s.own * (s.hidden * s.element + 4));
+  }
+  bytes.Add(again.middle, s.own * s.hidden * s.element);
+  bytes.Add(again.mlp, s.rows * s.gate_up * s.element);
+  bytes.Add(again.swiglu, s.rows * s.ffn * s.element);
+  if (!has_experts) return bytes;
+  const ExpertConfig& experts = job.model.experts;
+  const double inputs = ActivationInputs(family.activation);
+  const double choices = s.rows * experts.chosen;
+  bytes.Add(false, s.rows * experts.count * 4 + choices * (4 * strategy.layout.ep + 4));
+  bytes.Add(false, (3 * choices + (strategy.layout.ep > 1 ? 2 : 1) * s.expert_rows) * 4);
+  bytes.Add(again.mlp, s.expert_rows * (s.hidden + inputs * s.expert_ffn) * s.element);
+  bytes.Add(again.swiglu, s.expert_rows * s.expert_ffn * s.element);
+  return bytes;
+}
+
+// Scratch that all blocks of a rank share: gradients of the residual stream, of a block's widest
+// inner tensors, and of attention (Block::scratch).
+double ScratchBytes(const PlanJob& job, const Strategy& strategy, bool has_experts) {
+  const BlockSizes s = SizesOf(job, strategy, has_experts);
+  double wide = s.rows * s.qkv <= s.rows * s.ffn ? 0 : s.rows * s.qkv;
+  double narrow = s.rows * s.attention;
+  if (job.model.family->latent_attention) {
+    const double key_value = s.heads * (s.head_size - job.model.rotary_size + job.model.value_size);
+    narrow = s.rows * (job.model.query_rank + job.model.key_rank + s.attention + key_value);
+  }
+  double travelling = 0;
+  if (has_experts) {
+    wide = std::max(wide, s.expert_rows * s.hidden);
+    narrow = std::max(narrow, s.expert_rows * s.expert_ffn);
+    narrow = std::max(narrow, s.rows * job.model.experts.count);
+    const double choices = s.rows * job.model.experts.chosen;
+    if (strategy.layout.ep > 1) travelling = (choices + s.expert_rows) * s.hidden;
+    travelling += (2 * choices + 3 * s.expert_rows) * 4 / s.element;
+  }
+  const double hidden = s.rows * s.hidden * (job.model.family->post_norms ? 2 : 1);
+  double bytes = (hidden + wide + narrow + travelling) * s.element;
+  if (job.float8) {
+    const double widest = std::max({s.qkv, s.gate_up, s.hidden});
+    bytes += s.rows * (std::max({s.hidden, s.ffn, s.attention}) + 2 * widest);
+  }
+  return bytes;
+}
+
+// Buffers of context-parallel attention (parallel/context_attention.cc).
+double ContextBytes(const PlanJob& job, const Strategy& strategy) {
+  if (strategy.layout.cp == 1) return 0;
+  const BlockSizes s = SizesOf(job, strategy, false);
+  const double keys = s.rows * 2 * s.kv_heads * s.head_size;
+  const double queries = s.rows * s.attention;
+  const bool by_heads = std::fmod(s.kv_heads, strategy.layout.cp) == 0;
+  if (by_heads) return (2 * s.rows * s.qkv + queries) * s.element;
+  return (2 * keys + queries) * s.element + (2 * keys + keys + queries) * 4;
+}
+
+struct UnitSizes {
+  double whole = 0;    // parameters of the rank
+  double experts = 0;  // of its experts, where ep is above 1
+  double largest = 0;  // the largest unit, and the smaller of the two largest neighbours
+  double second = 0;
+  double largest_experts = 0;
+  int expert_blocks = 0;
+};
+
+UnitSizes SizesOfUnits(const std::vector<ChunkCount>& chunks, const ModelCounts::Units& units) {
+  UnitSizes sizes;
+  double blocks = 0;
+  int count = 0;
+  for (const ChunkCount& chunk : chunks) {
+    sizes.whole += chunk.dense * units.dense.parameters + chunk.expert * units.expert.parameters;
+    sizes.experts += chunk.expert * units.expert.expert_parameters;
+    if (chunk.dense > 0) blocks = std::max(blocks, units.dense.parameters);
+    if (chunk.expert > 0) blocks = std::max(blocks, units.expert.parameters);
+    count += chunk.layers();
+    sizes.expert_blocks += chunk.expert;
+  }
+  sizes.largest = sizes.second = blocks;
+  if (count < 2) sizes.second = 0;
+  if (sizes.expert_blocks > 0) sizes.largest_experts = units.expert.expert_parameters;
+  for (const ChunkCount& chunk : chunks) {
+    for (const auto& [has, unit] : {std::pair(chunk.has_embedding, &units.embedding),
+                                    std::pair(chunk.has_head, &units.head)}) {
+      if (!has) continue;
+      sizes.whole += unit->parameters;
+      sizes.second = std::max(sizes.second, std::min(sizes.largest, unit->parameters));
+      sizes.largest = std::max(sizes.largest, unit->parameters);
+    }
+  }
+  return sizes;
+}
+
+// Parameters, gradients and optimizer state of `elements` over `shards` ranks.
+void AddState(const PlanJob& job, int zero_stage, double elements, double shards, double largest,
+              double second, MemoryParts& parts) {
+  const double element = static_cast<double>(SizeOf(job.dtype));
+  const bool cuts_gradients = zero_stage >= 2 && shards > 1;
+  const bool cuts_parameters = zero_stage >= 3 && shards > 1;
+  const double own = elements / shards;
+  parts.parameters += (cuts_parameters ? own : elements) * element;
+  parts.gradients += (cuts_gradients ? own : elements) * 4;
+  parts.optimizer += own * (4.0 * job.optimizer_states + (element < 4 ? 4 : 0) + 1.0 / 64);
+  if (cuts_gradients) parts.communication += (largest + second) * 4;
+  if (cuts_parameters) parts.communication += (largest + second) * element;
+  if (job.reduce_dtype == DType::kBFloat16 && shards > 1) parts.communication += largest * 2;
+}
+
+}  // namespace
+
+MicroBatches MicroBatchesOf(const PlanJob& job, const Strategy& strategy) {
+  const BatchCut cut =
+      EvenCut(job.global_batch_size, strategy.micro_batch_size, strategy.layout.dp);
+  return {MicrobatchCount(cut), cut.micro_batch_size};
+}
+
+int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches) {
+  const int64_t ranks = strategy.layout.pp;
+  const int64_t chunks = strategy.virtual_stages;
+  const int64_t warm_up =
+      chunks == 1 ? ranks - stage : (chunks - 1) * ranks + 2 * (ranks - stage) - 1;
+  return std::min(warm_up, chunks * microbatches);
+}
+
+double SavedBytes(const PlanJob& job, const Strategy& strategy, bool has_experts) {
+  return BytesOfBlock(job, strategy, has_experts).saved;
+}
+
+MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stage,
+                          ModelCounts& counts) {
+  const Layout& layout = strategy.layout;
+  const std::vector<ChunkCount>& chunks =
+      counts.Stages(layout.pp, strategy.virtual_stages).ranks[stage];
+  const ModelCounts::Units& units = counts.Of(layout.tp, layout.ep);
+  const UnitSizes sizes = SizesOfUnits(chunks, units);
+  const bool shards = strategy.zero_stage > 0;
+  MemoryParts parts;
+  AddState(job, strategy.zero_stage, sizes.whole,
+           shards ? layout.dp_shard() * layout.cp : layout.cp, sizes.largest, sizes.second, parts);
+  AddState(job, strategy.zero_stage, sizes.experts, shards ? layout.expert_shards() : 1,
+           sizes.largest_experts, sizes.expert_blocks > 1 ? sizes.largest_experts : 0, parts);
+
+  const MicroBatches micro = MicroBatchesOf(job, strategy);
+  const int64_t slots = SavedSlots(strategy, stage, micro.count);
+  // A slot has room for the largest chunk: blocks lie in the same places, whatever their chunk.
+  int dense = 0, expert = 0;
+  bool has_embedding = false, has_head = false;
+  for (const ChunkCount& chunk : chunks) {
+    dense = std::max(dense, chunk.layers() - chunk.expert);
+    expert = std::max(expert, chunk.expert);
+    has_embedding |= chunk.has_embedding;
+    has_head |= chunk.has_head;
+  }
+  const bool has_experts = expert > 0;
+  const BlockSizes s = SizesOf(job, strategy, has_experts);
+  const BlockBytes of_dense = BytesOfBlock(job, strategy, false);
+  const BlockBytes of_experts = has_experts ? BytesOfBlock(job, strategy, true) : BlockBytes();
+  const double residual = s.own * s.hidden * s.element;
+  const double inputs = dense + expert + (has_embedding ? 1 : 0) - 1 + (has_head ? 1 : 0);
+  const double saved = dense * of_dense.saved + expert * of_experts.saved + inputs * residual;
+  parts.activations = static_cast<double>(slots) * saved;
+  parts.scratch = std::max(of_dense.recomputed * (dense > 0 ? 1 : 0), of_experts.recomputed) +
+                  ScratchBytes(job, strategy, has_experts);
+  // One micro batch: what a block saves lies, where it can, in gradients that are still to come.
+  if (micro.count == 1 && chunks.size() == 1 && !(strategy.zero_stage >= 2 && layout.dp > 1)) {
+    double left = parts.gradients;
+    double lent = 0;
+    const double block =
+        dense + expert > 0 ? (sizes.whole + sizes.experts) * 4 / (dense + expert + 0.0) : 0;
+    const double a_block = dense + expert > 0 ? saved / (dense + expert) : 0;
+    for (int i = dense + expert; i > 0; --i) {
+      left = std::min(left, block * (i - 1) + (has_embedding ? units.embedding.parameters * 4 : 0));
+      const double taken = std::min(left, a_block);
+      lent += taken;
+      left -= taken;
+    }
+    parts.activations -= lent;
+  }
+  parts.communication += ContextBytes(job, strategy);
+  if (layout.pp > 1 || has_embedding) {
+    const double gradient = s.rows * s.hidden * s.element;
+    // A rank of a pipeline has two gradients of chunks under way, a rank alone has one.
+    const double more_slots = layout.pp > 1 ? static_cast<double>(slots) + 2 : 0;
+    parts.communication += more_slots * residual + (layout.pp > 1 ? 2 : 1) * gradient;
+  }
+  if (job.float8) {
+    const double blocks = strategy.zero_stage >= 3 ? 1 : dense + expert;
+    parts.parameters += 2 * blocks * units.dense.multiplied;
+  }
+  if (has_head) {
+    const double columns = static_cast<double>(job.model.vocabulary_size) / layout.tp;
+    const double chunk_rows =
+        std::clamp(static_cast<double>(job.logits_bytes) / (columns * s.element), 16.0, s.rows);
+    const double copies = job.model.logit_cap > 0 ? 2 : 1;
+    parts.logits = std::min(chunk_rows, s.rows) * columns * s.element * copies;
+    parts.logits += 2 * s.rows * s.hidden * s.element;
+  }
+  return parts;
+}
+
+MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
+  MemoryParts most;
+  // Later ranks of the same kind keep fewer micro batches.
+  for (const int stage : counts.Stages(strategy.layout.pp, strategy.virtual_stages).distinct) {
+    const MemoryParts parts = MemoryOfStage(job, strategy, stage, counts);
+    if (parts.Total() > most.Total()) most = parts;
+  }
+  return most;
+}
+
+double UnshardedBytes(const PlanJob& job) {
+  const auto parameters = static_cast<double>(ParameterCount(job.model));
+  MemoryParts parts;
+  AddState(job, 0, parameters, 1, 0, 0, parts);
+  return parts.Total();
+}
+
+}  // namespace convene::worker

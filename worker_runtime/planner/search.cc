@@ -1,0 +1,235 @@
+#include "worker_runtime/planner/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "worker_runtime/model/parameters.h"
+
+namespace convene::worker {
+namespace {
+
+// A GPU's share of a row is at least so many tokens: shorter pieces leave attention too little.
+constexpr int64_t kRowTokensMin = 1024;
+constexpr int kContextMax = 32;
+constexpr int kMicroBatchMax = 32;
+constexpr int kVirtualStages[] = {1, 2, 3, 4, 5, 6, 8, 10};
+// A layout has to be so much faster for each doubling of the ranks that hold one replica of the
+// model: a lost rank takes the replica with it, and stages and slices are never quite even. Shards
+// cost less: they only need each other at a step's ends.
+constexpr double kDoublingPrice = 0.02;
+constexpr double kShardPrice = 0.002;
+
+// From what costs nothing to what frees the most.
+const Recompute kRecomputes[] = {
+    Recompute::kNone, Recompute::kSelective,
+    Recompute{.norms = true, .swiglu = true, .attention = true, .mlp = true}, Recompute::kFull};
+
+std::vector<int> Divisors(int number, int most) {
+  std::vector<int> divisors;
+  for (int i = 1; i <= std::min(number, most); ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return divisors;
+}
+
+bool Allows(const std::optional<int>& wish, int value) {
+  return !wish.has_value() || *wish == value;
+}
+
+double Score(const Estimate& estimate) {
+  const Layout& layout = estimate.strategy.layout;
+  const double doublings = std::log2(layout.tp * layout.pp) + std::log2(layout.cp * layout.ep);
+  return estimate.time.total *
+         (1 + kDoublingPrice * doublings + kShardPrice * estimate.strategy.zero_stage);
+}
+
+// Walks over the strategies of a cluster.
+class Searcher {
+ public:
+  Searcher(const PlanJob& job, const Cluster& cluster, const Wishes& wishes,
+           const Efficiency& efficiency)
+      : job_(job),
+        cluster_(cluster),
+        wishes_(wishes),
+        counts_(job_.model),
+        timer_(job_, cluster_, efficiency, counts_) {
+    plans_.rungs.resize(kRungs);
+  }
+
+  void Run() {
+    for (const int tp : Divisors(cluster_.gpus, cluster_.gpu.domain)) {
+      if (!Allows(wishes_.tp, tp)) continue;
+      for (const int pp : Divisors(cluster_.gpus / tp, job_.model.layers + 2)) {
+        if (!Allows(wishes_.pp, pp)) continue;
+        for (const int cp : Divisors(cluster_.gpus / tp / pp, kContextMax)) {
+          if (!Allows(wishes_.cp, cp)) continue;
+          if (cp > 1 && job_.sequence_length / cp < kRowTokensMin) continue;
+          ForExperts({.pp = pp, .dp = cluster_.gpus / tp / pp / cp, .tp = tp, .cp = cp});
+        }
+      }
+    }
+  }
+
+  Plans Take(size_t keep) {
+    for (auto& [key, estimate] : best_) plans_.ranked.push_back(std::move(estimate));
+    std::sort(plans_.ranked.begin(), plans_.ranked.end(),
+              [](const Estimate& a, const Estimate& b) { return Score(a) < Score(b); });
+    if (plans_.ranked.size() > keep) plans_.ranked.resize(keep);
+    for (Estimate& estimate : plans_.ranked) estimate.time = timer_.Time(estimate.strategy);
+    for (RungResult& rung : plans_.rungs) {
+      if (rung.best.has_value()) rung.best->time = timer_.Time(rung.best->strategy);
+    }
+    return std::move(plans_);
+  }
+
+ private:
+  using Key = std::tuple<int, int, int, int, bool>;
+
+  void ForExperts(Layout layout) {
+    for (const int ep : Divisors(std::max(1, job_.model.experts.count), layout.gradient_ranks())) {
+      if (!Allows(wishes_.ep, ep)) continue;
+      layout.ep = ep;
+      for (const int copies : Divisors(layout.dp, layout.dp)) {
+        layout.dp_replicate = copies;
+        if (!layout.has_legal_ep() || !IsUsefulCut(layout)) continue;
+        ForStages(layout);
+      }
+    }
+  }
+
+  // Shards are whole domains, or all or none: other cuts lose on both sides.
+  bool IsUsefulCut(const Layout& layout) const {
+    if (layout.dp_replicate == 1 || layout.dp_shard() == 1) return true;
+    const int spanned = layout.tp * layout.cp * layout.dp_shard();
+    return spanned % cluster_.gpu.domain == 0 || cluster_.gpu.domain % spanned == 0;
+  }
+
+  void ForStages(const Layout& layout) {
+    const bool is_whole = layout.dp_shard() == 1;
+    for (int zero = is_whole ? 0 : 1; zero <= (is_whole ? 0 : 3); ++zero) {
+      // One data-parallel rank alone has nothing to share: the trainer's default serves.
+      const int stage = layout.gradient_ranks() == 1 ? 1 : zero;
+      if (!Allows(wishes_.zero_stage, stage)) continue;
+      for (const int chunks : kVirtualStages) {
+        if (chunks > 1 && layout.pp == 1) break;
+        if (!Allows(wishes_.virtual_stages, chunks)) continue;
+        ForMicroBatches({.layout = layout, .zero_stage = stage, .virtual_stages = chunks});
+      }
+    }
+  }
+
+  void ForMicroBatches(Strategy strategy) {
+    if (!Legal(job_, strategy, counts_)) return;
+    const int64_t samples = (job_.global_batch_size + strategy.layout.dp - 1) / strategy.layout.dp;
+    const int first = wishes_.micro_batch_size.value_or(1);
+    const int most = wishes_.micro_batch_size.value_or(kMicroBatchMax);
+    for (int micro = first; micro <= std::min<int64_t>(samples, most); micro *= 2) {
+      strategy.micro_batch_size = micro;
+      ForRecomputes(strategy);
+    }
+  }
+
+  void ForRecomputes(Strategy strategy) {
+    for (const Recompute& recompute : kRecomputes) {
+      ++plans_.tried;
+      strategy.recompute = wishes_.recompute.value_or(recompute);
+      // What computes more is slower than what fits with less.
+      if (Consider(strategy) || wishes_.recompute.has_value()) return;
+    }
+  }
+
+  // Whether it fits.
+  bool Consider(const Strategy& strategy) {
+    Estimate estimate = {.strategy = strategy, .memory = LargestMemory(job_, strategy, counts_)};
+    RungResult& rung = plans_.rungs[static_cast<size_t>(RungOf(strategy))];
+    if (!rung.leanest.has_value() || estimate.memory.Total() < rung.leanest->memory.Total()) {
+      rung.leanest = estimate;
+    }
+    if (estimate.memory.Total() > kUsableShare * cluster_.gpu.memory_bytes) return false;
+    estimate.time = timer_.Time(strategy, /*with_axes=*/false);
+    if (!rung.best.has_value() || Score(estimate) < Score(*rung.best)) rung.best = estimate;
+    const Layout& layout = strategy.layout;
+    const Key key = {layout.pp, layout.tp, layout.cp, layout.ep, strategy.zero_stage == 3};
+    const auto [found, is_new] = best_.try_emplace(key, estimate);
+    if (!is_new && Score(estimate) < Score(found->second)) found->second = std::move(estimate);
+    return true;
+  }
+
+  const PlanJob& job_;
+  const Cluster& cluster_;
+  const Wishes& wishes_;
+  ModelCounts counts_;
+  StepTimer timer_;
+  Plans plans_;
+  std::map<Key, Estimate> best_;
+};
+
+bool HasWholeFloat8Widths(const PlanJob& job, const Layout& layout) {
+  const ModelConfig& model = job.model;
+  const int64_t widths[] = {model.hidden_size, int64_t{model.heads} / layout.tp * model.head_size,
+                            int64_t{std::max(1, model.kv_heads / layout.tp)} * model.head_size,
+                            model.ffn_size / layout.tp, job.sequence_length / layout.cp};
+  return std::all_of(std::begin(widths), std::end(widths),
+                     [](int64_t width) { return width % 16 == 0; });
+}
+
+}  // namespace
+
+Rung RungOf(const Strategy& strategy) {
+  const Layout& layout = strategy.layout;
+  if (layout.tp > 1 && layout.pp > 1) return Rung::kTensorPipeline;
+  if (layout.pp > 1) return Rung::kPipeline;
+  if (layout.tp > 1) return Rung::kTensor;
+  if (layout.gradient_ranks() == 1) return Rung::kCopies;
+  return static_cast<Rung>(strategy.zero_stage);
+}
+
+bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
+  const Layout& layout = strategy.layout;
+  if (layout.dp > job.global_batch_size || !layout.has_legal_ep()) return false;
+  if (!ValidateModel(job.model, layout).ok()) return false;
+  const bool by_heads = std::max(1, job.model.kv_heads / layout.tp) % layout.cp == 0 &&
+                        job.model.heads / layout.tp % layout.cp == 0;
+  const int64_t pieces = layout.cp == 1 ? 1 : by_heads ? layout.cp : 2 * int64_t{layout.cp};
+  if (job.sequence_length % pieces != 0) return false;
+  if (job.float8 && !HasWholeFloat8Widths(job, layout)) return false;
+  if (layout.pp * strategy.virtual_stages > job.model.layers + 2) return false;
+  return !counts.Stages(layout.pp, strategy.virtual_stages).ranks.empty();
+}
+
+Estimate EstimateOf(const PlanJob& job, const Cluster& cluster, const Strategy& strategy,
+                    ModelCounts& counts, const Efficiency& efficiency) {
+  StepTimer timer(job, cluster, efficiency, counts);
+  return {strategy, LargestMemory(job, strategy, counts), timer.Time(strategy)};
+}
+
+absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const Wishes& wishes,
+                             size_t keep, const Efficiency& efficiency) {
+  if (job.float8 && cluster.gpu.fp8 == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision fp8 needs a GPU with 8-bit products, and ", cluster.gpu.name,
+                     " has none; choose --precision bf16"));
+  }
+  Searcher searcher(job, cluster, wishes, efficiency);
+  searcher.Run();
+  Plans plans = searcher.Take(keep);
+  if (plans.tried > 0) return plans;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no layout of ", cluster.gpus,
+      " GPUs is legal for this model, batch and sequence. tp divides "
+      "heads, ffn and vocabulary and the ",
+      cluster.gpu.domain,
+      " GPUs of a domain; each "
+      "data-parallel rank takes at least one of the ",
+      job.global_batch_size,
+      " samples of a step. Give another number of GPUs, a larger --global-batch-size, or fewer "
+      "fixed degrees"));
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,385 @@
+#include "worker_runtime/planner/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "worker_runtime/planner/collectives.h"
+#include "worker_runtime/planner/memory.h"
+
+namespace convene::worker {
+namespace {
+
+// A flash attention's backward pass makes the scores again: 5 products for the forward's 2.
+constexpr double kAttentionBackward = 2.5;
+// Bytes of a score that goes through memory: written, read by softmax, written, read.
+constexpr double kScoreBytes = 12;
+// Numbers of the residual stream that a forward pass reads or writes for each hidden element: two
+// norms, two sums with their branches, transposes. The backward pass takes twice as many.
+constexpr double kResidualPasses = 12;
+// The trainer cuts rows into chunks, and sums them beside products, from here on
+// (parallel/chunked_rows.h).
+constexpr double kRowsOfChunks = 4096;
+// Of a pass the share that a data-parallel collective can run beside: the first unit has no product
+// before it, and the last one none behind it.
+constexpr double kHideable = 0.9;
+// Sums over tp are small and stay in a domain: they take half of what others take from products.
+constexpr double kTensorCost = 0.5;
+// Of a message between stages: what the next pass of the rank does not hide.
+constexpr double kMessageExposed = 0.3;
+// Bytes that AdamW reads and writes for a parameter: gradient, master and two moments in fp32, and
+// the new weight.
+constexpr double kUpdateBytes = 34;
+// As BucketCountMin: 40 million elements, or a million a rank.
+constexpr double kBucketElements = 40e6;
+constexpr double kBucketElementsOfRank = 1e6;
+
+double SplitRows(const PlanJob& job, const Strategy& strategy) {
+  return strategy.layout.tp > 1 && job.splits_rows ? strategy.layout.tp : 1;
+}
+
+// What `seconds` of collectives cost beside `beside` seconds of arithmetic.
+struct Hidden {
+  double exposed;
+  double slowed;
+  double Sum() const { return exposed + slowed; }
+};
+Hidden Hide(double seconds, double beside, double cost) {
+  const double hidden = std::min(seconds, kHideable * beside);
+  return {seconds - hidden, hidden * cost};
+}
+
+}  // namespace
+
+void StepTimer::Pass::Add(const Pass& other, double times) {
+  products += times * other.products;
+  attention += times * other.attention;
+  passes += times * other.passes;
+  tp += times * other.tp;
+  cp += times * other.cp;
+  ep += times * other.ep;
+}
+
+StepTimer::StepTimer(const PlanJob& job, const Cluster& cluster, const Efficiency& efficiency,
+                     ModelCounts& counts)
+    : job_(job), cluster_(cluster), efficiency_(efficiency), counts_(counts) {
+  for (int layer = 0; layer < job.model.layers; ++layer) {
+    mean_keys_ += MeanKeys(job.model, layer, job.sequence_length) / job.model.layers;
+  }
+}
+
+double StepTimer::ProductSeconds(double multiplied, double rows, double width,
+                                 bool is_float8) const {
+  const Gpu& gpu = cluster_.gpu;
+  const double share = is_float8 ? efficiency_.float8_share : efficiency_.product_share;
+  const double peak = is_float8 ? gpu.fp8 : SizeOf(job_.dtype) == 4 ? gpu.fp32 : gpu.bf16;
+  const double slowing = 1 + efficiency_.half_rows / rows + efficiency_.half_width / width;
+  return 2 * rows * multiplied * slowing / (share * gpu.sustained * peak);
+}
+
+StepTimer::Passes StepTimer::BlockPasses(const Strategy& strategy, double rows,
+                                         bool has_experts) const {
+  const ModelConfig& model = job_.model;
+  const Layout& layout = strategy.layout;
+  const UnitCount& unit = has_experts ? units_->expert : units_->dense;
+  const double tp = layout.tp;
+  const double element = static_cast<double>(SizeOf(job_.dtype));
+  const double hidden = model.hidden_size;
+  const double inputs = ActivationInputs(model.family->activation);
+  const double heads = model.heads / tp;
+  const double value_size = model.value_size > 0 ? model.value_size : model.head_size;
+  Passes passes;
+  Pass& forward = passes.forward;
+  const double width = unit.multiplied / hidden / 4;
+  forward.products = ProductSeconds(unit.multiplied, rows, width, job_.float8);
+  const double peak = element == 4 ? cluster_.gpu.fp32 : cluster_.gpu.bf16;
+  forward.attention = rows * 2 * heads * (model.head_size + value_size) * mean_keys_ /
+                      (efficiency_.attention_share * cluster_.gpu.sustained * peak);
+  const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
+  const double ffn = (has_experts ? model.experts.shared_ffn_size : model.ffn_size) / tp;
+  const double qkv = (heads + 2 * std::max(1.0, model.kv_heads / tp)) * model.head_size;
+  double numbers =
+      kResidualPasses * hidden / SplitRows(job_, strategy) + 2 * qkv + (inputs + 1) * ffn;
+  double bytes = numbers * element;
+  // Each factor of a product is read once more, and written as it is and turned round.
+  if (job_.float8) bytes += (element + 2) * (2 * hidden + heads * value_size + ffn);
+  if (!efficiency_.fused_attention) bytes += kScoreBytes * heads * 2 * mean_keys_;
+  forward.passes = rows * bytes / memory + efficiency_.pass_seconds;
+  if (has_experts) {
+    const ExpertConfig& experts = model.experts;
+    const double of_expert = rows * layout.ep * experts.chosen / experts.count;
+    const double expert_ffn = experts.ffn_size / tp;
+    forward.products += ProductSeconds(unit.expert_multiplied, rows, expert_ffn, job_.float8) *
+                        (1 + efficiency_.half_rows / of_expert) / efficiency_.expert_share;
+    forward.passes +=
+        rows * experts.chosen * (4 * hidden + (inputs + 1) * expert_ffn) * element / memory +
+        4 * efficiency_.pass_seconds;
+  }
+  passes.backward = {.products = 2 * forward.products,
+                     .attention = kAttentionBackward * forward.attention,
+                     .passes = 2 * forward.passes};
+  AddTensorParallel(strategy, rows, passes);
+  AddContextParallel(strategy, rows, passes);
+  if (has_experts) AddExperts(strategy, rows, passes);
+  AddRecompute(strategy, passes);
+  return passes;
+}
+
+// Two gathers and two sums of (rows, hidden) in each direction.
+void StepTimer::AddTensorParallel(const Strategy& strategy, double rows, Passes& passes) const {
+  const int tp = strategy.layout.tp;
+  if (tp == 1) return;
+  const double bytes = rows * job_.model.hidden_size * static_cast<double>(SizeOf(job_.dtype));
+  const double seconds = 4 * GatherSeconds(cluster_, GroupIn(cluster_.gpu.domain, 1, tp), bytes);
+  const bool is_chunked = rows >= kRowsOfChunks && (!job_.float8 || efficiency_.overlaps_float8);
+  const double overlap = is_chunked ? efficiency_.tp_overlap : 0;
+  passes.forward.tp = passes.backward.tp =
+      seconds * (1 - overlap + overlap * kTensorCost * efficiency_.collective_cost);
+}
+
+// Ulysses where kv heads come out even, else a ring beside the attention.
+void StepTimer::AddContextParallel(const Strategy& strategy, double rows, Passes& passes) const {
+  const Layout& layout = strategy.layout;
+  if (layout.cp == 1) return;
+  const ModelConfig& model = job_.model;
+  const double element = static_cast<double>(SizeOf(job_.dtype));
+  const double kv_heads = std::max(1.0, static_cast<double>(model.kv_heads) / layout.tp);
+  const double keys = 2 * kv_heads * model.head_size;
+  const double queries = static_cast<double>(model.heads) / layout.tp * model.head_size;
+  if (std::fmod(kv_heads, layout.cp) == 0) {
+    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.cp);
+    const double seconds = AllToAllSeconds(cluster_, group, rows * (queries + keys) * element) +
+                           AllToAllSeconds(cluster_, group, rows * queries * element);
+    passes.forward.cp = passes.backward.cp = seconds;
+    return;
+  }
+  const int stride = layout.tp * (layout.tp * layout.cp > cluster_.gpu.domain ? layout.cp : 1);
+  const auto ring = [&](double bytes, double beside) {
+    const double seconds = (layout.cp - 1) * MessageSeconds(cluster_, stride, bytes);
+    return Hide(seconds, beside, efficiency_.collective_cost).Sum();
+  };
+  passes.forward.cp = ring(rows * keys * element, passes.forward.attention);
+  passes.backward.cp = ring(rows * keys * (element + 4), passes.backward.attention);
+}
+
+// To the experts and back, in each direction; nothing runs beside.
+void StepTimer::AddExperts(const Strategy& strategy, double rows, Passes& passes) const {
+  const Layout& layout = strategy.layout;
+  if (layout.ep == 1) return;
+  const double bytes = rows * job_.model.experts.chosen * job_.model.hidden_size *
+                       static_cast<double>(SizeOf(job_.dtype));
+  const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.ep);
+  const double domains = static_cast<double>(group.ranks) / group.in_domain;
+  const double copies = job_.model.experts.chosen;
+  // Of `copies` experts at random in so many domains, these have one at least. A router of groups
+  // keeps a token to some of the domains.
+  const ExpertConfig& experts = job_.model.experts;
+  const double reached =
+      experts.groups > 1 ? std::min<double>(domains, experts.chosen_groups) : domains;
+  const double met = reached * (1 - std::pow(1 - 1 / reached, copies));
+  const double once = efficiency_.sends_tokens_once ? met / copies : 1;
+  passes.forward.ep = passes.backward.ep = 2 * AllToAllSeconds(cluster_, group, bytes, once);
+}
+
+// The parts of a forward pass that the backward pass makes again.
+void StepTimer::AddRecompute(const Strategy& strategy, Passes& passes) const {
+  const Recompute& again = strategy.recompute;
+  const ModelConfig& model = job_.model;
+  const double inputs = ActivationInputs(model.family->activation);
+  const double qkv = (model.heads + 2.0 * model.kv_heads) * model.head_size;
+  const double ffn = model.ffn_size;
+  const double all = qkv + static_cast<double>(model.heads) * model.head_size + (inputs + 1) * ffn;
+  double share = 0;
+  if (again.attention) share += qkv / all;
+  if (again.mlp) share += inputs * ffn / all;
+  if (again.middle) share += static_cast<double>(model.heads) * model.head_size / all;
+  const Pass& forward = passes.forward;
+  Pass& more = passes.recomputed;
+  more.products = share * forward.products;
+  if (again.attention) {
+    more.attention = forward.attention;
+    more.cp = forward.cp;
+  }
+  more.passes = forward.passes *
+                ((again.norms ? 0.25 : 0) + (again.swiglu ? 0.25 : 0) + (again.middle ? 0.5 : 0));
+  if (again.norms && SplitRows(job_, strategy) > 1) more.tp += forward.tp / 2;
+  if (again.middle) more.tp += forward.tp / 4;
+  if (again.mlp) more.ep = forward.ep / 2;
+}
+
+// The head's gradients come within its forward pass; in bf16 or fp32.
+StepTimer::Pass StepTimer::HeadPass(const Strategy& strategy, double rows) const {
+  const double columns = static_cast<double>(job_.model.vocabulary_size) / strategy.layout.tp;
+  const double element = static_cast<double>(SizeOf(job_.dtype));
+  const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
+  Pass pass;
+  pass.products = 3 * ProductSeconds(units_->head.multiplied, rows, columns, false);
+  pass.passes = rows * columns * element * 5 / memory;
+  return pass;
+}
+
+void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, double forward,
+                                double backward, const std::vector<ChunkCount>& chunks,
+                                StepTime& time, AxisTraffic& traffic) const {
+  const Layout& layout = strategy.layout;
+  const double element = static_cast<double>(SizeOf(job_.dtype));
+  const double reduced = static_cast<double>(SizeOf(job_.reduce_dtype));
+  double whole = 0, experts = 0, blocks = 0;
+  for (const ChunkCount& chunk : chunks) {
+    whole += chunk.dense * units_->dense.parameters + chunk.expert * units_->expert.parameters;
+    whole += chunk.has_embedding ? units_->embedding.parameters : 0;
+    whole += chunk.has_head ? units_->head.parameters : 0;
+    experts += chunk.expert * units_->expert.expert_parameters;
+    blocks += chunk.layers();
+  }
+  double gather = 0, scatter = 0, bytes_gather = 0, bytes_scatter = 0, owned = 0;
+  // One store: parameters that `shards` ranks share, in `copies` copies.
+  const auto add = [&](double parameters, int shards, int copies, int stride) {
+    if (parameters == 0) return;
+    const RankGroup of_shards = GroupIn(cluster_.gpu.domain, stride, shards);
+    const RankGroup of_copies = GroupIn(cluster_.gpu.domain, stride * shards, copies);
+    const double bucket = std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
+    const double pieces =
+        strategy.zero_stage >= 2 ? std::max(1.0, blocks) : std::ceil(parameters / bucket);
+    scatter += pieces * GatherSeconds(cluster_, of_shards, parameters * reduced / pieces);
+    const double own = parameters / shards;
+    scatter += 2 * pieces * GatherSeconds(cluster_, of_copies, own * reduced / pieces);
+    gather += pieces * GatherSeconds(cluster_, of_shards, parameters * element / pieces);
+    const double passed = parameters * (shards - 1) / shards;
+    bytes_gather += passed * element;
+    bytes_scatter += (passed + 2 * own * (copies - 1) / copies) * reduced;
+    owned += own;
+    if (traffic.link.empty() || of_shards.crosses_domains() || of_copies.crosses_domains()) {
+      traffic.link =
+          SlowestLink(cluster_, copies > 1 && !of_shards.crosses_domains() ? of_copies : of_shards)
+              .name;
+    }
+  };
+  add(whole, layout.dp_shard() * layout.cp, layout.dp_replicate, layout.tp);
+  const int copies_of_experts = layout.expert_gradient_ranks() / layout.expert_shards();
+  add(experts, layout.expert_shards(), copies_of_experts, layout.tp * layout.ep);
+  const double cost = efficiency_.collective_cost;
+  const double scatters = strategy.zero_stage >= 2 ? microbatches : 1;
+  Hidden reduce = {}, fetch = {};
+  double gathers = 1;
+  if (strategy.zero_stage >= 3) {
+    gathers = 2 * microbatches;
+    reduce = Hide(scatter + gather, backward, cost);
+    fetch = Hide(gather, forward, cost);
+  } else {
+    reduce = Hide(scatter, backward, cost);
+    fetch = Hide(gather, forward, cost);
+  }
+  const double fetches = strategy.zero_stage >= 3 ? microbatches : 1;
+  traffic.bytes += gathers * bytes_gather + scatters * bytes_scatter;
+  traffic.seconds += gathers * gather + scatters * scatter;
+  traffic.exposed += fetches * fetch.exposed + scatters * reduce.exposed;
+  time.communication += fetches * fetch.Sum() + scatters * reduce.Sum();
+  const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
+  // The norm of all gradients is one number, which goes up and down a tree.
+  const double tree = 2 * std::log2(std::max(1, cluster_.gpus)) * cluster_.network.latency;
+  time.optimizer = owned * kUpdateBytes / memory + (cluster_.gpus > 1 ? tree : 0);
+}
+
+StepTime StepTimer::Time(const Strategy& strategy, bool with_axes) {
+  const Layout& layout = strategy.layout;
+  units_ = &counts_.Of(layout.tp, layout.ep);
+  const auto& stages = counts_.Stages(layout.pp, strategy.virtual_stages);
+  const MicroBatches micro = MicroBatchesOf(job_, strategy);
+  const double count = static_cast<double>(micro.count);
+  const double rows =
+      static_cast<double>(micro.size) * static_cast<double>(job_.sequence_length) / layout.cp;
+  const Passes dense = BlockPasses(strategy, rows, false);
+  const Passes expert = job_.model.experts.count > 0 ? BlockPasses(strategy, rows, true) : Passes();
+  const Pass head = HeadPass(strategy, rows);
+  // The slowest stage sets the pace.
+  Pass slowest;
+  double forward = 0, backward = 0;
+  const std::vector<ChunkCount>* slowest_chunks = nullptr;
+  Pass again;
+  for (const int stage : stages.distinct) {
+    Pass ahead, back, more;
+    for (const ChunkCount& chunk : stages.ranks[stage]) {
+      ahead.Add(dense.forward, chunk.dense);
+      ahead.Add(expert.forward, chunk.expert);
+      back.Add(dense.backward, chunk.dense);
+      back.Add(expert.backward, chunk.expert);
+      more.Add(dense.recomputed, chunk.dense);
+      more.Add(expert.recomputed, chunk.expert);
+      if (chunk.has_head) ahead.Add(head, 1);
+    }
+    if (slowest_chunks != nullptr &&
+        ahead.Seconds() + back.Seconds() + more.Seconds() <= forward + backward) {
+      continue;
+    }
+    forward = ahead.Seconds();
+    backward = back.Seconds() + more.Seconds();
+    slowest = ahead;
+    slowest.Add(back, 1);
+    again = more;
+    slowest_chunks = &stages.ranks[stage];
+  }
+  StepTime time;
+  time.products = count * slowest.products;
+  time.attention = count * slowest.attention;
+  time.passes = count * slowest.passes;
+  time.recomputed = count * (again.products + again.attention + again.passes);
+  const double tp = count * (slowest.tp + again.tp);
+  const double cp = count * (slowest.cp + again.cp);
+  const double ep = count * (slowest.ep + again.ep);
+  time.communication = tp + cp + ep;
+  AxisTraffic of_dp = {.axis = "dp"};
+  AddDataParallel(strategy, count, forward, backward, *slowest_chunks, time, of_dp);
+  AxisTraffic of_pp = {.axis = "pp"};
+  if (layout.pp > 1) {
+    const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
+                         static_cast<double>(SizeOf(job_.dtype));
+    const int stride = layout.world_size() / layout.pp;
+    const double message = MessageSeconds(cluster_, stride, bytes);
+    const double messages = 2 * count * strategy.virtual_stages;
+    of_pp.link = (stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network).name;
+    of_pp.bytes = messages * bytes;
+    of_pp.seconds = messages * message;
+    of_pp.exposed = kMessageExposed * of_pp.seconds;
+    time.communication += of_pp.exposed;
+    time.bubble = (layout.pp - 1) * ((forward + backward) / strategy.virtual_stages + 2 * message);
+  }
+  time.passes += efficiency_.step_seconds;
+  const double sum = time.products + time.attention + time.passes + time.recomputed +
+                     time.communication + time.bubble + time.optimizer;
+  time.stragglers = sum * efficiency_.straggling * std::log2(std::max(1, cluster_.gpus));
+  time.total = sum + time.stragglers;
+  if (!with_axes) return time;
+
+  double blocks = 0, expert_blocks = 0;
+  for (const ChunkCount& chunk : *slowest_chunks) {
+    blocks += chunk.layers();
+    expert_blocks += chunk.expert;
+  }
+  const double row_bytes = rows * static_cast<double>(SizeOf(job_.dtype));
+  if (layout.tp > 1) {
+    const RankGroup group = GroupIn(cluster_.gpu.domain, 1, layout.tp);
+    const double bytes = row_bytes * job_.model.hidden_size;
+    const double sums = 8 * count * blocks;
+    time.axes.push_back({"tp", SlowestLink(cluster_, group).name,
+                         sums * bytes * (layout.tp - 1) / layout.tp,
+                         sums * GatherSeconds(cluster_, group, bytes), tp});
+  }
+  if (layout.cp > 1) {
+    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.cp);
+    const double keys = 2.0 * std::max(1, job_.model.kv_heads / layout.tp) * job_.model.head_size;
+    const double bytes = 3 * count * blocks * (layout.cp - 1) * row_bytes * keys;
+    time.axes.push_back({"cp", SlowestLink(cluster_, group).name, bytes,
+                         bytes / BusBandwidth(cluster_, group), cp});
+  }
+  if (layout.ep > 1) {
+    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.ep);
+    const double bytes = 4 * count * expert_blocks * row_bytes * job_.model.experts.chosen *
+                         job_.model.hidden_size * (layout.ep - 1) / layout.ep;
+    time.axes.push_back({"ep", SlowestLink(cluster_, group).name, bytes, ep, ep});
+  }
+  if (layout.pp > 1) time.axes.push_back(of_pp);
+  if (layout.gradient_ranks() > 1) time.axes.push_back(of_dp);
+  return time;
+}
+
+}  // namespace convene::worker
