@@ -9,6 +9,7 @@
 #include "launcher/generate_command.h"
 #include "launcher/launch/launch_command.h"
 #include "launcher/launch/launched_command.h"
+#include "launcher/plan/plan_command.h"
 #include "rendezvous/server/serve.h"
 #include "tools/base/environment.h"
 #include "tools/base/status_macros.h"
@@ -98,7 +99,7 @@ Program ProgramCalled(const std::string& name) {
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
           {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
-           CheckpointRow(), GenerateRow(), EvaluateRow(), DoctorRow(), LaunchedRow()}};
+           CheckpointRow(), GenerateRow(), EvaluateRow(), DoctorRow(), PlanRow(), LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

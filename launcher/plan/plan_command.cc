@@ -1,0 +1,62 @@
+#include "launcher/plan/plan_command.h"
+
+#include <optional>
+#include <string>
+
+#include "launcher/plan/cluster_file.h"
+#include "launcher/plan/plan_flags.h"
+#include "launcher/plan/report.h"
+#include "launcher/print.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::launcher {
+namespace {
+
+std::string TextOf(const PlanAnswer& answer) {
+  switch (answer.flags.format) {
+    case PlanFormat::kText:
+      return PlanText(answer);
+    case PlanFormat::kJson:
+      return PlanJson(answer);
+    case PlanFormat::kTrainYaml:
+      return TrainYaml(answer);
+    case PlanFormat::kSbatch:
+      return SbatchText(answer);
+  }
+  return "";
+}
+
+absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
+  std::optional<worker::Cluster> from_file;
+  if (!flags.cluster.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(from_file, ReadCluster(flags.cluster));
+  }
+  CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
+  CONVENE_ASSIGN_OR_RETURN(const worker::Cluster cluster, ClusterOf(flags, from_file));
+  CONVENE_ASSIGN_OR_RETURN(
+      const worker::Plans plans,
+      worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts)));
+  const PlanAnswer answer = {flags, job, cluster, plans};
+  const bool is_file =
+      flags.format == PlanFormat::kTrainYaml || flags.format == PlanFormat::kSbatch;
+  if (is_file && plans.ranked.empty()) {
+    return absl::FailedPreconditionError(
+        "no layout fits, so there is no file to print; the same command without --emit says what "
+        "to change");
+  }
+  CONVENE_RETURN_IF_ERROR(Print(TextOf(answer)));
+  return 0;
+}
+
+}  // namespace
+
+Command PlanRow() {
+  return CommandRow(
+      "plan", "plan a training: the layout, its memory, its time",
+      "Which layout for which model on which cluster; whether it fits; how long a training takes. "
+      "The command tries every layout of the GPUs on paper, on any machine, and shows the best "
+      "ones: memory by part, time by cause, traffic by axis and link.",
+      PlanCommand);
+}
+
+}  // namespace convene::launcher

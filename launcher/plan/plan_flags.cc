@@ -1,0 +1,185 @@
+#include "launcher/plan/plan_flags.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/parameters.h"
+
+namespace convene::launcher {
+namespace {
+
+using worker::Recompute;
+
+constexpr double kGpusMax = 1 << 20;
+constexpr int kSequenceDefault = 4096;
+
+// Tokens of a step where none are asked for: as the reports of models of that size have it (GPT-3
+// table 2.1, Llama 2 and 3).
+double DefaultStepTokens(double parameters) {
+  if (parameters < 1e9) return 0.5e6;
+  if (parameters < 10e9) return 2e6;
+  if (parameters < 100e9) return 4e6;
+  return 16e6;
+}
+
+void AddWishes(FlagReader* reader, worker::Wishes* wishes) {
+  reader->Group("Layout: what is given here stays, the rest is the search's");
+  const FlagDetails degree = {.value = "N", .least = 1, .most = kGpusMax};
+  reader->Option("tp-size", &wishes->tp, "tensor-parallel ranks", degree);
+  reader->Option("pp-size", &wishes->pp, "pipeline stages", degree);
+  reader->Option("cp-size", &wishes->cp, "context-parallel ranks", degree);
+  reader->Option("ep-size", &wishes->ep, "expert-parallel ranks", degree);
+  reader->Option("zero-stage", &wishes->zero_stage, "0 = DDP, 1, 2, 3",
+                 {.value = "N", .least = 0, .most = 3});
+  reader->Option("micro-batch-size", &wishes->micro_batch_size, "samples a forward pass", degree);
+  reader->Option("pp-virtual-stages", &wishes->virtual_stages, "chunks a stage", degree);
+  reader->Choice<std::optional<Recompute>>("recompute", &wishes->recompute,
+                                           {{"none", Recompute::kNone},
+                                            {"selective", Recompute::kSelective},
+                                            {"full", Recompute::kFull}},
+                                           "what the backward pass computes again");
+}
+
+}  // namespace
+
+absl::StatusOr<double> ParseCount(const std::string& text) {
+  constexpr std::pair<char, double> kUnits[] = {{'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'T', 1e12}};
+  std::string number = text;
+  double factor = 1;
+  for (const auto& [letter, value] : kUnits) {
+    if (number.empty() || absl::ascii_toupper(number.back()) != letter) continue;
+    number.pop_back();
+    factor = value;
+    break;
+  }
+  double count = 0;
+  if (!absl::SimpleAtod(number, &count) || !std::isfinite(count) || count * factor < 1) {
+    return absl::InvalidArgumentError("write a number of tokens, as 2T, 300B, 40M or 1.5e12");
+  }
+  return count * factor;
+}
+
+void AddFlags(FlagReader* reader, PlanFlags* flags) {
+  reader->Group("The job");
+  reader->Option("model", &flags->model, "a named model (convene-train --help lists them)",
+                 {.value = "NAME"});
+  reader->Custom("tokens",
+                 [flags](const std::string& text) -> absl::Status {
+                   CONVENE_ASSIGN_OR_RETURN(flags->tokens, ParseCount(text));
+                   return absl::OkStatus();
+                 },
+                 "of the whole training, as 2T or 300B", {.value = "COUNT"});
+  const double most = std::numeric_limits<int>::max();
+  reader->Option("sequence-length", &flags->sequence_length,
+                 "tokens a sample [4096, or the model's positions]",
+                 {.value = "N", .least = 1, .most = most});
+  reader->Option("global-batch-size", &flags->global_batch_size,
+                 "samples a step [0.5 to 16 million tokens, by the model's size]",
+                 {.value = "N", .least = 1, .most = most});
+  reader->Choice<PlanPrecision>("precision", &flags->precision,
+                                {{"bf16", PlanPrecision::kBf16},
+                                 {"fp8", PlanPrecision::kFp8},
+                                 {"fp32", PlanPrecision::kFp32}},
+                                "of products [bf16]");
+  reader->Choice<worker::DType>(
+      "reduce-dtype", &flags->reduce_dtype,
+      {{"fp32", worker::DType::kFloat32}, {"bf16", worker::DType::kBFloat16}},
+      "of gradients between ranks [fp32]");
+  reader->Option("optimizer", &flags->optimizer, "adamw, muon or sgd [adamw]",
+                 {.choices = {"adamw", "muon", "sgd"}});
+
+  reader->Group("The cluster");
+  reader->Option("gpus", &flags->gpus, "GPUs of the whole job [8]",
+                 {.value = "N", .least = 1, .most = kGpusMax});
+  reader->Option("gpu", &flags->gpu, "kind of GPU [h100]", {.choices = worker::GpuNames()});
+  reader->Option("network", &flags->network, "between machines [the GPU's usual one]",
+                 {.choices = worker::NetworkNames()});
+  reader->Option("nodes-of", &flags->nodes_of, "GPUs a machine [8; gb200 4]",
+                 {.value = "N", .least = 1, .most = 1024});
+  reader->Option("cluster", &flags->cluster, "a YAML file that describes other GPUs and networks",
+                 {.value = "FILE"});
+  reader->Option("price-per-gpu-hour", &flags->price, "of one GPU, in your money",
+                 {.value = "PRICE", .least = 0});
+
+  AddWishes(reader, &flags->wishes);
+
+  reader->Group("The answer");
+  reader->Option("layouts", &flags->layouts, "layouts to show [3]",
+                 {.value = "N", .least = 1, .most = 100});
+  reader->Switch("explain", &flags->explains, "walk up from the simplest layout to the best one");
+  const auto print = [flags](const std::string& text) {
+    flags->format = text == "sbatch" ? PlanFormat::kSbatch : PlanFormat::kTrainYaml;
+    return absl::OkStatus();
+  };
+  reader->Custom("emit", print, "print the best layout as a file: of convene-train, or of Slurm",
+                 {.choices = {"train.yaml", "sbatch"}});
+  reader->Option("data", &flags->data, "what these files name as data [tokens.bin]",
+                 {.value = "PATH"});
+  reader->Custom(
+      "json",
+      [flags](const std::string& text) {
+        if (text == "1") flags->format = PlanFormat::kJson;
+        return absl::OkStatus();
+      },
+      "print JSON, for programs");
+}
+
+absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
+  CONVENE_ASSIGN_OR_RETURN(const worker::ModelConfig model, worker::NamedModel(flags.model));
+  worker::PlanJob job = {.model = model};
+  const int positions = model.family->learned_positions ? model.positions : 0;
+  int length = flags.sequence_length.value_or(kSequenceDefault);
+  if (positions > 0 && !flags.sequence_length.has_value()) length = std::min(length, positions);
+  if (positions > 0 && length > positions) {
+    return absl::InvalidArgumentError(absl::StrCat("--sequence-length ", length, ": ", flags.model,
+                                                   " has ", positions, " positions; give at most ",
+                                                   positions));
+  }
+  job.sequence_length = length;
+  const auto parameters = static_cast<double>(worker::ParameterCount(model));
+  const double samples = std::ceil(DefaultStepTokens(parameters) / length);
+  job.global_batch_size =
+      flags.global_batch_size.value_or(static_cast<int>(std::max<double>(samples, flags.gpus)));
+  job.dtype =
+      flags.precision == PlanPrecision::kFp32 ? worker::DType::kFloat32 : worker::DType::kBFloat16;
+  job.float8 = flags.precision == PlanPrecision::kFp8;
+  job.reduce_dtype = flags.reduce_dtype;
+  job.optimizer_states = flags.optimizer == "adamw" ? 2 : 1;
+  return job;
+}
+
+absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
+                                          const std::optional<worker::Cluster>& from_file) {
+  worker::Cluster cluster;
+  if (from_file.has_value()) {
+    cluster = *from_file;
+  } else {
+    CONVENE_ASSIGN_OR_RETURN(cluster.gpu, worker::FindGpu(flags.gpu));
+    const std::string& network = flags.network.empty() ? cluster.gpu.network : flags.network;
+    CONVENE_ASSIGN_OR_RETURN(cluster.network, worker::FindNetwork(network));
+  }
+  cluster.gpus = flags.gpus;
+  if (flags.nodes_of.has_value()) {
+    // A rack's links go beyond its machines.
+    const bool is_rack = cluster.gpu.domain > cluster.gpu.node;
+    cluster.gpu.node = *flags.nodes_of;
+    if (!is_rack) cluster.gpu.domain = *flags.nodes_of;
+  }
+  const int node = std::min(cluster.gpu.node, cluster.gpus);
+  if (cluster.gpus % node != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpus ", cluster.gpus,
+                                                   " do not fill machines of ", node,
+                                                   "; give a multiple of it, or --nodes-of"));
+  }
+  cluster.gpu.node = node;
+  return cluster;
+}
+
+}  // namespace convene::launcher

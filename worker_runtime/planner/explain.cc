@@ -1,0 +1,217 @@
+#include "worker_runtime/planner/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/text.h"
+#include "worker_runtime/model/parameters.h"
+
+namespace convene::worker {
+namespace {
+
+// The question that leads to a rung, and the rung's name.
+struct RungWords {
+  const char* question;
+  const char* name;
+};
+constexpr RungWords kRungWords[] = {
+    {"Does each GPU hold everything?", "DDP"},
+    {"Does it without the others' optimizer state?", "ZeRO-1"},
+    {"And without the others' gradients?", "ZeRO-2"},
+    {"And without the others' parameters?", "ZeRO-3"},
+    {"Is a layer too large, or its gathers too slow? Cut layers, inside a domain.", "tp"},
+    {"Is a stage enough for one GPU? Cut between layers.", "pp"},
+    {"Or both cuts?", "tp and pp"},
+};
+
+std::string Percent(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
+
+std::string Seconds(double seconds) {
+  return seconds < 1 ? absl::StrFormat("%.0f ms", 1000 * seconds)
+                     : absl::StrFormat("%.2f s", seconds);
+}
+
+const AxisTraffic* Axis(const Estimate& estimate, const std::string& name) {
+  for (const AxisTraffic& axis : estimate.time.axes) {
+    if (axis.axis == name) return &axis;
+  }
+  return nullptr;
+}
+
+// "12 % slower", "as fast".
+std::string Against(double seconds, double chosen) {
+  const double more = seconds / chosen - 1;
+  if (std::abs(more) < 0.005) return "as fast as the choice";
+  return absl::StrCat(Percent(std::abs(more)), more > 0 ? " slower" : " faster",
+                      " than the choice");
+}
+
+}  // namespace
+
+std::string RecomputeText(const Recompute& recompute) {
+  if (recompute == Recompute::kNone) return "none";
+  if (recompute == Recompute::kSelective) return "selective";
+  if (recompute == Recompute::kFull) return "full";
+  std::vector<std::string> parts;
+  for (const auto& [is_on, name] :
+       {std::pair(recompute.norms, "norms"), std::pair(recompute.swiglu, "swiglu"),
+        std::pair(recompute.attention, "attention"), std::pair(recompute.mlp, "mlp")}) {
+    if (is_on) parts.emplace_back(name);
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+const char* ScheduleName(const Strategy& strategy) {
+  return strategy.virtual_stages > 1 ? "interleaved" : "1f1b";
+}
+
+std::string StrategyText(const Strategy& strategy) {
+  std::string text = absl::StrCat(strategy.layout.ToString(), ", ZeRO-", strategy.zero_stage,
+                                  ", micro batch ", strategy.micro_batch_size);
+  if (strategy.layout.pp > 1) {
+    absl::StrAppend(&text, ", ", ScheduleName(strategy));
+    if (strategy.virtual_stages > 1) {
+      absl::StrAppend(&text, " with ", strategy.virtual_stages, " chunks a stage");
+    }
+  }
+  return absl::StrCat(text, ", recompute ", RecomputeText(strategy.recompute));
+}
+
+std::vector<std::string> Strengths(const PlanJob& job, const Cluster& cluster,
+                                   const Estimate& estimate) {
+  const Strategy& strategy = estimate.strategy;
+  const Layout& layout = strategy.layout;
+  std::vector<std::string> words;
+  if (layout.tp > 1) {
+    words.push_back(absl::StrCat("tp ", layout.tp, " stays inside a domain of ", cluster.gpu.domain,
+                                 " GPUs, on ", cluster.gpu.link.name, "."));
+  }
+  if (const AxisTraffic* pp = Axis(estimate, "pp"); pp != nullptr) {
+    words.push_back(
+        absl::StrFormat("Between %d stages only activations travel: %s a step of a GPU.", layout.pp,
+                        HumanBytes(pp->bytes)));
+  }
+  if (const AxisTraffic* dp = Axis(estimate, "dp");
+      dp != nullptr && dp->exposed < 0.1 * dp->seconds) {
+    words.push_back(absl::StrCat("Sums of gradients and gathers of weights (", Seconds(dp->seconds),
+                                 ") run beside the arithmetic."));
+  }
+  if (strategy.zero_stage > 0 && layout.gradient_ranks() > 1) {
+    constexpr const char* kShared[] = {"optimizer state", "optimizer state and gradients",
+                                       "optimizer state, gradients and parameters"};
+    words.push_back(absl::StrCat("ZeRO-", strategy.zero_stage, " shares ",
+                                 kShared[strategy.zero_stage - 1], " over ",
+                                 layout.dp_shard() * layout.cp, " ranks."));
+  }
+  if (layout.ep > 1) {
+    words.push_back(absl::StrCat("ep ", layout.ep, " keeps ", job.model.experts.count / layout.ep,
+                                 " of ", job.model.experts.count, " experts on a GPU."));
+  }
+  if (strategy.recompute == Recompute::kNone) {
+    words.push_back("All activations fit, so nothing is computed twice.");
+  }
+  return words;
+}
+
+std::vector<std::string> Limits(const PlanJob& job, const Cluster& cluster,
+                                const Estimate& estimate) {
+  const StepTime& time = estimate.time;
+  std::vector<std::pair<double, std::string>> costs;
+  for (const AxisTraffic& axis : time.axes) {
+    costs.emplace_back(axis.exposed, absl::StrCat("traffic of ", axis.axis, " on ", axis.link));
+  }
+  costs.emplace_back(
+      time.bubble,
+      absl::StrCat("the pipeline's bubble (", MicroBatchesOf(job, estimate.strategy).count,
+                   " micro batches, ", estimate.strategy.layout.pp, " stages)"));
+  costs.emplace_back(time.recomputed, "activations that are computed again");
+  costs.emplace_back(time.passes, "passes over activations, bound by memory");
+  costs.emplace_back(time.stragglers, "the slowest of all GPUs");
+  costs.emplace_back(time.optimizer, "the optimizer's update");
+  std::sort(costs.begin(), costs.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> words;
+  for (size_t i = 0; i < 2 && costs[i].first > 0.02 * time.total; ++i) {
+    words.push_back(
+        absl::StrCat(Percent(costs[i].first / time.total), " of a step: ", costs[i].second, "."));
+  }
+  const double share = estimate.memory.Total() / cluster.gpu.memory_bytes;
+  if (share > 0.8) {
+    words.push_back(absl::StrCat(Percent(share),
+                                 " of the memory: a larger micro batch or less "
+                                 "recomputation has no room."));
+  }
+  return words;
+}
+
+std::vector<std::string> Explain(const PlanJob& job, const Cluster& cluster, const Plans& plans) {
+  std::vector<std::string> lines;
+  const double usable = kUsableShare * cluster.gpu.memory_bytes;
+  lines.push_back(absl::StrCat("Parameters, gradients and optimizer state together take ",
+                               HumanBytes(UnshardedBytes(job)), ". A ", cluster.gpu.name, " has ",
+                               HumanBytes(cluster.gpu.memory_bytes), ", of which ",
+                               HumanBytes(usable), " are for the plan."));
+  const Estimate* chosen = plans.ranked.empty() ? nullptr : &plans.ranked.front();
+  for (size_t i = 0; i < plans.rungs.size(); ++i) {
+    const RungResult& rung = plans.rungs[i];
+    if (!rung.leanest.has_value()) continue;
+    std::string line = absl::StrCat(kRungWords[i].question, " (", kRungWords[i].name, ") ");
+    if (!rung.best.has_value()) {
+      absl::StrAppend(&line, "No: it takes ", HumanBytes(rung.leanest->memory.Total()),
+                      " a GPU at the least.");
+    } else if (RungOf(chosen->strategy) == static_cast<Rung>(i)) {
+      absl::StrAppend(&line, "Yes, and this is the choice: ", StrategyText(chosen->strategy), ": ",
+                      Seconds(chosen->step_seconds()), " a step.");
+    } else {
+      absl::StrAppend(&line, "Yes: ", StrategyText(rung.best->strategy), ": ",
+                      Seconds(rung.best->step_seconds()), " a step, ",
+                      Against(rung.best->step_seconds(), chosen->step_seconds()), ".");
+    }
+    lines.push_back(line);
+  }
+  if (chosen != nullptr) {
+    lines.push_back(absl::StrCat(
+        "The choice is the layout with the least step time, where each doubling of tp, pp, cp or "
+        "ep has to save 2 % of it."));
+  }
+  return lines;
+}
+
+std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, const Plans& plans) {
+  const Estimate* leanest = nullptr;
+  for (const RungResult& rung : plans.rungs) {
+    if (rung.leanest.has_value() &&
+        (leanest == nullptr || rung.leanest->memory.Total() < leanest->memory.Total())) {
+      leanest = &*rung.leanest;
+    }
+  }
+  const MemoryParts& parts = leanest->memory;
+  const double usable = kUsableShare * cluster.gpu.memory_bytes;
+  std::vector<std::string> lines;
+  lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
+                               HumanBytes(parts.Total()), " of the ", HumanBytes(usable),
+                               " that are for the plan."));
+  const double state = parts.parameters + parts.gradients + parts.optimizer;
+  const double rest = parts.Total() - state;
+  if (rest < usable) {
+    const double gpus = std::ceil(state * cluster.gpus / (usable - rest));
+    lines.push_back(absl::StrFormat(
+        "More GPUs: about %.0f have room for the state, if each keeps its share.", gpus));
+  } else {
+    lines.push_back(absl::StrCat("Activations and buffers alone take ", HumanBytes(rest),
+                                 ": a shorter --sequence-length, or GPUs with more memory."));
+  }
+  lines.push_back(
+      "The optimizer's state can lie in host memory: convene-train --offload optimizer, "
+      "with ZeRO-3 --offload all. The plan does not time this.");
+  if (job.optimizer_states > 1) {
+    lines.push_back("An optimizer with one number a parameter: --optimizer muon.");
+  }
+  return lines;
+}
+
+}  // namespace convene::worker
