@@ -187,7 +187,8 @@ Rung RungOf(const Strategy& strategy) {
   if (layout.pp > 1) return Rung::kPipeline;
   if (layout.tp > 1) return Rung::kTensor;
   if (layout.gradient_ranks() == 1) return Rung::kCopies;
-  return static_cast<Rung>(strategy.zero_stage);
+  // Context-parallel ranks cut the optimizer's state with whole copies, too.
+  return static_cast<Rung>(layout.cp > 1 ? std::max(1, strategy.zero_stage) : strategy.zero_stage);
 }
 
 bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {

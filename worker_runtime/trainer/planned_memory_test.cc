@@ -1,0 +1,143 @@
+// The closed formulas of the planner against the plan by which the engine allocates (PlanMemory),
+// which memory_plan_test compares with what a real run takes.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tools/base/testing/status_testing.h"
+#include "worker_runtime/device/device.h"
+#include "worker_runtime/model/loss_head.h"
+#include "worker_runtime/model/parameters.h"
+#include "worker_runtime/planner/explain.h"
+#include "worker_runtime/planner/search.h"
+#include "worker_runtime/schedule/chunk_layers.h"
+#include "worker_runtime/schedule/generators.h"
+#include "worker_runtime/trainer/engine_parts.h"
+
+namespace convene::worker {
+namespace {
+
+struct Case {
+  const char* model;
+  int64_t sequence_length;
+  int64_t global_batch_size;
+  Strategy strategy;
+  DType dtype = DType::kBFloat16;
+  bool float8 = false;
+  DType reduce_dtype = DType::kFloat32;
+};
+
+constexpr Recompute kSelective = Recompute::kSelective;
+constexpr Recompute kFull = Recompute::kFull;
+constexpr Recompute kParts = {.norms = true, .swiglu = true, .attention = true, .mlp = true};
+
+// Layouts of all axes, of several families.
+std::vector<Case> Cases() {
+  return {
+      {"llama-3.2-1b", 2048, 64, {.layout = {.dp = 8}, .micro_batch_size = 2}},
+      {"llama-3.2-1b", 2048, 16, {.layout = {.dp = 8}, .micro_batch_size = 2}},
+      {"llama-3.2-1b",
+       2048,
+       64,
+       {.layout = {.dp = 8}, .zero_stage = 2, .micro_batch_size = 4, .recompute = kSelective}},
+      {"llama-3-8b",
+       8192,
+       128,
+       {.layout = {.dp = 64}, .zero_stage = 3, .micro_batch_size = 1, .recompute = kFull}},
+      {"llama-3-8b",
+       4096,
+       64,
+       {.layout = {.dp = 8, .dp_replicate = 8}, .zero_stage = 0, .recompute = kParts}},
+      {"llama-3-8b", 4096, 64, {.layout = {.dp = 4, .tp = 8}, .micro_batch_size = 2}},
+      {"llama-3-8b",
+       4096,
+       64,
+       {.layout = {.dp = 4, .tp = 4}, .micro_batch_size = 2, .recompute = kSelective}},
+      {"llama-3-70b", 4096, 256, {.layout = {.pp = 8, .dp = 16, .tp = 8}, .recompute = kSelective}},
+      {"llama-3-70b",
+       4096,
+       256,
+       {.layout = {.pp = 4, .dp = 16, .tp = 4, .dp_replicate = 4},
+        .recompute = kSelective,
+        .virtual_stages = 5}},
+      {"llama-3-70b",
+       8192,
+       128,
+       {.layout = {.dp = 64, .tp = 2}, .zero_stage = 3, .recompute = kFull}},
+      {"llama-3-8b", 32768, 16, {.layout = {.dp = 2, .tp = 2, .cp = 4}, .recompute = kSelective}},
+      {"llama-3-8b", 32768, 16, {.layout = {.dp = 2, .tp = 4, .cp = 4}, .zero_stage = 2}},
+      {"qwen3-8b", 4096, 64, {.layout = {.dp = 4, .tp = 4}, .micro_batch_size = 2}},
+      {"gemma3-4b", 4096, 64, {.layout = {.dp = 8, .tp = 2}, .recompute = kSelective}},
+      {"gpt2-1558m", 1024, 256, {.layout = {.dp = 8}, .micro_batch_size = 8}},
+      {"gpt2-1558m", 1024, 256, {.layout = {.dp = 8}, .micro_batch_size = 4}, DType::kFloat32},
+      {"mixtral-8x7b", 4096, 128, {.layout = {.dp = 16, .tp = 2, .ep = 8}, .recompute = kParts}},
+      {"qwen3-30b-a3b", 4096, 256, {.layout = {.dp = 16, .ep = 16}, .zero_stage = 3}},
+      {"deepseek-v3",
+       4096,
+       512,
+       {.layout = {.pp = 8, .dp = 64, .tp = 2, .ep = 64}, .recompute = kFull}},
+      {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
+      {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}}, DType::kBFloat16, true, DType::kBFloat16},
+  };
+}
+
+EngineOptions EngineOf(const Case& c) {
+  const Layout& layout = c.strategy.layout;
+  const ModelConfig model = *NamedModel(c.model);
+  const PlanJob job = {.model = model,
+                       .sequence_length = c.sequence_length,
+                       .global_batch_size = c.global_batch_size};
+  const MicroBatches micro = MicroBatchesOf(job, c.strategy);
+  const int chunks = c.strategy.virtual_stages;
+  const int kv_heads = std::max(1, model.kv_heads / layout.tp);
+  return {
+      .model = model,
+      .layout = layout,
+      .dtype = c.dtype,
+      .float8 = c.float8,
+      .reduce_dtype = c.reduce_dtype,
+      .recompute = c.strategy.recompute,
+      .sequence_parallel = layout.tp > 1,
+      .micro_batch_size = micro.size,
+      .sequence_length = static_cast<int>(c.sequence_length),
+      .context_method = kv_heads % layout.cp == 0 ? ContextMethod::kUlysses : ContextMethod::kRing,
+      .microbatches = static_cast<int>(micro.count),
+      .schedule = *MakeSchedule(ScheduleName(c.strategy), layout.pp, chunks == 1 ? 0 : chunks,
+                                static_cast<int>(micro.count)),
+      .chunk_layers = *CutLayers("", model.layers, layout.pp * chunks, HeadCost(model)),
+      .zero_stage = c.strategy.zero_stage};
+}
+
+TEST_CASE("the planner's memory is the engine's plan, within 5 %, on every layout") {
+  const std::unique_ptr<Device> device = Device::Cpu();
+  for (const Case& c : Cases()) {
+    const EngineOptions options = EngineOf(c);
+    const std::vector<MemoryPlan> plans = PlanMemory(options, *device);
+    const PlanJob job = {.model = options.model,
+                         .sequence_length = c.sequence_length,
+                         .global_batch_size = c.global_batch_size,
+                         .dtype = c.dtype,
+                         .float8 = c.float8,
+                         .reduce_dtype = c.reduce_dtype,
+                         .logits_bytes = LossLogitsBytes(DeviceKind::kCpu)};
+    ModelCounts counts(job.model);
+    for (int stage = 0; stage < c.strategy.layout.pp; ++stage) {
+      const MemoryParts parts = MemoryOfStage(job, c.strategy, stage, counts);
+      const auto planned = static_cast<double>(plans[stage].device_bytes);
+      INFO(c.model << ", " << StrategyText(c.strategy) << ", stage " << stage << ": planner "
+                   << parts.Total() / 1e6 << " MB (parameters " << parts.parameters / 1e6
+                   << ", gradients " << parts.gradients / 1e6 << ", optimizer "
+                   << parts.optimizer / 1e6 << ", activations " << parts.activations / 1e6
+                   << ", scratch " << parts.scratch / 1e6 << ", logits " << parts.logits / 1e6
+                   << ", communication " << parts.communication / 1e6 << "), engine\n"
+                   << plans[stage].text);
+      CHECK(parts.Total() == Approx(planned).epsilon(0.05));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker
