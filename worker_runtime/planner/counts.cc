@@ -12,6 +12,7 @@ UnitCount CountUnit(const UnitSpec& unit, const ModelConfig& config, int ep) {
   for (const UnitTensor& tensor : unit.tensors) {
     const auto elements = static_cast<double>(tensor.count());
     (tensor.of_experts && ep > 1 ? count.expert_parameters : count.parameters) += elements;
+    if (tensor.on_both_ends) count.tied += elements;
     if (unit.kind == UnitKind::kEmbedding) continue;
     const bool is_matrix =
         tensor.slices.front().global_shape[0] > 1 && tensor.slices.front().decayed;
@@ -42,6 +43,22 @@ const ModelCounts::Units& ModelCounts::Of(int tp, int ep) {
   const ModelChunk with_experts = {.first_layer = config_.experts.first_dense_layers, .layers = 1};
   units.expert = CountUnit(UnitsOf(config_, with_experts, tp, 0, ep, 0).front(), config_, ep);
   return units;
+}
+
+RankCount ModelCounts::Sum(const std::vector<ChunkCount>& chunks, const Units& units) {
+  RankCount sum;
+  for (const ChunkCount& chunk : chunks) {
+    sum.whole += chunk.dense * units.dense.parameters + chunk.expert * units.expert.parameters;
+    sum.experts += chunk.expert * units.expert.expert_parameters;
+    sum.layers += chunk.layers();
+    sum.expert_layers += chunk.expert;
+    sum.has_embedding |= chunk.has_embedding;
+    sum.has_head |= chunk.has_head;
+  }
+  if (sum.has_embedding) sum.whole += units.embedding.parameters;
+  if (sum.has_head) sum.whole += units.head.parameters;
+  if (sum.has_embedding && sum.has_head) sum.whole -= units.head.tied;
+  return sum;
 }
 
 const StageCounts& ModelCounts::Stages(int pp, int virtual_stages) {

@@ -17,6 +17,7 @@ struct UnitCount {
   double expert_parameters = 0;  // of the rank's experts, where ep is above 1
   double multiplied = 0;         // elements of matrices that each token is multiplied with
   double expert_multiplied = 0;  // the same of routed experts, of the whole tp slice
+  double tied = 0;  // of `parameters`: a table that the embedding and the head share on one rank
 };
 
 // What one pipeline rank holds of the model in one of its chunks.
@@ -28,6 +29,16 @@ struct ChunkCount {
 
   int layers() const { return dense + expert; }
   friend bool operator==(const ChunkCount&, const ChunkCount&) = default;
+};
+
+// Parameters of one rank, with a tied table counted once.
+struct RankCount {
+  double whole = 0;    // without experts' where ep is above 1
+  double experts = 0;  // of the rank's experts, where ep is above 1
+  int layers = 0;
+  int expert_layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;
 };
 
 // The cut of a model over pipeline ranks.
@@ -49,6 +60,9 @@ class ModelCounts {
   };
   // The units of a rank. REQUIRES: ValidateModel says OK of tp and ep.
   const Units& Of(int tp, int ep);
+
+  // A rank with these chunks.
+  static RankCount Sum(const std::vector<ChunkCount>& chunks, const Units& units);
 
   const StageCounts& Stages(int pp, int virtual_stages);
 

@@ -131,45 +131,32 @@ double ContextBytes(const PlanJob& job, const Strategy& strategy) {
   return (2 * keys + queries) * s.element + (2 * keys + keys + queries) * 4;
 }
 
-struct UnitSizes {
-  double whole = 0;    // parameters of the rank
-  double experts = 0;  // of its experts, where ep is above 1
-  double largest = 0;  // the largest unit, and the smaller of the two largest neighbours
+// The two places that gathered units take in turn (SlotCounts, shard/placement.h): the largest
+// unit, and the smaller one of any two neighbours.
+struct SlotSizes {
+  double first = 0;
   double second = 0;
-  double largest_experts = 0;
-  int expert_blocks = 0;
 };
 
-UnitSizes SizesOfUnits(const std::vector<ChunkCount>& chunks, const ModelCounts::Units& units) {
-  UnitSizes sizes;
-  double blocks = 0;
-  int count = 0;
+SlotSizes SlotsOf(const RankCount& rank, const std::vector<ChunkCount>& chunks,
+                  const ModelCounts::Units& units) {
+  double block = 0;
   for (const ChunkCount& chunk : chunks) {
-    sizes.whole += chunk.dense * units.dense.parameters + chunk.expert * units.expert.parameters;
-    sizes.experts += chunk.expert * units.expert.expert_parameters;
-    if (chunk.dense > 0) blocks = std::max(blocks, units.dense.parameters);
-    if (chunk.expert > 0) blocks = std::max(blocks, units.expert.parameters);
-    count += chunk.layers();
-    sizes.expert_blocks += chunk.expert;
+    if (chunk.dense > 0) block = std::max(block, units.dense.parameters);
+    if (chunk.expert > 0) block = std::max(block, units.expert.parameters);
   }
-  sizes.largest = sizes.second = blocks;
-  if (count < 2) sizes.second = 0;
-  if (sizes.expert_blocks > 0) sizes.largest_experts = units.expert.expert_parameters;
-  for (const ChunkCount& chunk : chunks) {
-    for (const auto& [has, unit] : {std::pair(chunk.has_embedding, &units.embedding),
-                                    std::pair(chunk.has_head, &units.head)}) {
-      if (!has) continue;
-      sizes.whole += unit->parameters;
-      sizes.second = std::max(sizes.second, std::min(sizes.largest, unit->parameters));
-      sizes.largest = std::max(sizes.largest, unit->parameters);
-    }
-  }
-  return sizes;
+  const bool holds_both = rank.has_embedding && rank.has_head;
+  const double embedding = rank.has_embedding ? units.embedding.parameters : 0;
+  const double head =
+      rank.has_head ? units.head.parameters - (holds_both ? units.head.tied : 0) : 0;
+  const int neighbours = rank.layers + (rank.has_embedding ? 1 : 0) + (rank.has_head ? 1 : 0);
+  if (rank.layers == 0) return {std::max(embedding, head), std::min(embedding, head)};
+  return {std::max({block, embedding, head}), neighbours > 1 ? block : 0};
 }
 
 // Parameters, gradients and optimizer state of `elements` over `shards` ranks.
-void AddState(const PlanJob& job, int zero_stage, double elements, double shards, double largest,
-              double second, MemoryParts& parts) {
+void AddState(const PlanJob& job, int zero_stage, double elements, double shards,
+              const SlotSizes& slots, MemoryParts& parts) {
   const double element = static_cast<double>(SizeOf(job.dtype));
   const bool cuts_gradients = zero_stage >= 2 && shards > 1;
   const bool cuts_parameters = zero_stage >= 3 && shards > 1;
@@ -177,9 +164,71 @@ void AddState(const PlanJob& job, int zero_stage, double elements, double shards
   parts.parameters += (cuts_parameters ? own : elements) * element;
   parts.gradients += (cuts_gradients ? own : elements) * 4;
   parts.optimizer += own * (4.0 * job.optimizer_states + (element < 4 ? 4 : 0) + 1.0 / 64);
-  if (cuts_gradients) parts.communication += (largest + second) * 4;
-  if (cuts_parameters) parts.communication += (largest + second) * element;
-  if (job.reduce_dtype == DType::kBFloat16 && shards > 1) parts.communication += largest * 2;
+  if (cuts_gradients) parts.communication += (slots.first + slots.second) * 4;
+  if (cuts_parameters) parts.communication += (slots.first + slots.second) * element;
+  if (job.reduce_dtype == DType::kBFloat16 && shards > 1) parts.communication += slots.first * 2;
+}
+
+// Activations of `slots` micro batches, what is made again, and messages between stages.
+void AddActivations(const PlanJob& job, const Strategy& strategy,
+                    const std::vector<ChunkCount>& chunks, int64_t slots, const RankCount& rank,
+                    MemoryParts& parts) {
+  // A slot has room for the largest chunk: blocks lie in the same places, whatever their chunk.
+  int dense = 0;
+  int expert = 0;
+  for (const ChunkCount& chunk : chunks) {
+    dense = std::max(dense, chunk.dense);
+    expert = std::max(expert, chunk.expert);
+  }
+  const BlockSizes s = SizesOf(job, strategy, expert > 0);
+  const BlockBytes of_dense = dense > 0 ? BytesOfBlock(job, strategy, false) : BlockBytes();
+  const BlockBytes of_experts = expert > 0 ? BytesOfBlock(job, strategy, true) : BlockBytes();
+  const double residual = s.own * s.hidden * s.element;
+  const double inputs = dense + expert + (rank.has_embedding ? 1 : 0) - 1 + (rank.has_head ? 1 : 0);
+  const double saved = dense * of_dense.saved + expert * of_experts.saved + inputs * residual;
+  parts.activations = static_cast<double>(slots) * saved;
+  parts.scratch = std::max(of_dense.recomputed, of_experts.recomputed) +
+                  ScratchBytes(job, strategy, expert > 0);
+  parts.communication += ContextBytes(job, strategy);
+  // A rank of a pipeline has two gradients of chunks under way, a rank alone has one.
+  const bool is_pipeline = strategy.layout.pp > 1;
+  const double gradient = s.rows * s.hidden * s.element;
+  const double messages = is_pipeline ? static_cast<double>(slots) + 2 : 0;
+  parts.communication += messages * residual + (is_pipeline ? 2 : 1) * gradient;
+}
+
+// Logits in chunks of rows, the final norm and its gradient.
+void AddHead(const PlanJob& job, const Strategy& strategy, const RankCount& rank,
+             MemoryParts& parts) {
+  if (!rank.has_head) return;
+  const BlockSizes s = SizesOf(job, strategy, false);
+  const double columns = static_cast<double>(job.model.vocabulary_size) / strategy.layout.tp;
+  const double fitting = static_cast<double>(job.logits_bytes) / (columns * s.element);
+  const double chunk_rows = std::min(std::max(fitting, 16.0), s.rows);
+  // Two of them, each half as large, where logits are capped.
+  parts.logits = chunk_rows * columns * s.element + 2 * s.rows * s.hidden * s.element;
+}
+
+// With one micro batch, what a unit keeps until its backward pass lies, as far as it fits, in
+// gradients that units before it have yet to make (Stage::AddUnits).
+void Lend(const RankCount& rank, const ModelCounts::Units& units, MemoryParts& parts) {
+  if (rank.layers == 0) return;
+  const double block = (rank.expert_layers > 0 ? units.expert : units.dense).parameters * 4;
+  // The gradient of a tied table is the first one that is made.
+  const double embedding =
+      rank.has_embedding && units.head.tied == 0 ? units.embedding.parameters * 4 : 0;
+  double left = embedding + rank.layers * block;
+  const auto take = [&](double bytes) {
+    const double taken = std::min(left, bytes);
+    left -= taken;
+    return taken;
+  };
+  parts.logits -= take(parts.logits);
+  const double kept = parts.activations / rank.layers;
+  for (int before = rank.layers - 1; before >= 0; --before) {
+    left = std::min(left, embedding + before * block);
+    parts.activations -= take(kept);
+  }
 }
 
 }  // namespace
@@ -208,68 +257,24 @@ MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stag
   const std::vector<ChunkCount>& chunks =
       counts.Stages(layout.pp, strategy.virtual_stages).ranks[stage];
   const ModelCounts::Units& units = counts.Of(layout.tp, layout.ep);
-  const UnitSizes sizes = SizesOfUnits(chunks, units);
-  const bool shards = strategy.zero_stage > 0;
+  const RankCount rank = ModelCounts::Sum(chunks, units);
   MemoryParts parts;
-  AddState(job, strategy.zero_stage, sizes.whole,
-           shards ? layout.dp_shard() * layout.cp : layout.cp, sizes.largest, sizes.second, parts);
-  AddState(job, strategy.zero_stage, sizes.experts, shards ? layout.expert_shards() : 1,
-           sizes.largest_experts, sizes.expert_blocks > 1 ? sizes.largest_experts : 0, parts);
-
+  AddState(job, strategy.zero_stage, rank.whole, layout.dp_shard() * layout.cp,
+           SlotsOf(rank, chunks, units), parts);
+  const double of_experts = units.expert.expert_parameters;
+  AddState(job, strategy.zero_stage, rank.experts, layout.expert_shards(),
+           {rank.expert_layers > 0 ? of_experts : 0, rank.expert_layers > 1 ? of_experts : 0},
+           parts);
   const MicroBatches micro = MicroBatchesOf(job, strategy);
-  const int64_t slots = SavedSlots(strategy, stage, micro.count);
-  // A slot has room for the largest chunk: blocks lie in the same places, whatever their chunk.
-  int dense = 0, expert = 0;
-  bool has_embedding = false, has_head = false;
-  for (const ChunkCount& chunk : chunks) {
-    dense = std::max(dense, chunk.layers() - chunk.expert);
-    expert = std::max(expert, chunk.expert);
-    has_embedding |= chunk.has_embedding;
-    has_head |= chunk.has_head;
-  }
-  const bool has_experts = expert > 0;
-  const BlockSizes s = SizesOf(job, strategy, has_experts);
-  const BlockBytes of_dense = BytesOfBlock(job, strategy, false);
-  const BlockBytes of_experts = has_experts ? BytesOfBlock(job, strategy, true) : BlockBytes();
-  const double residual = s.own * s.hidden * s.element;
-  const double inputs = dense + expert + (has_embedding ? 1 : 0) - 1 + (has_head ? 1 : 0);
-  const double saved = dense * of_dense.saved + expert * of_experts.saved + inputs * residual;
-  parts.activations = static_cast<double>(slots) * saved;
-  parts.scratch = std::max(of_dense.recomputed * (dense > 0 ? 1 : 0), of_experts.recomputed) +
-                  ScratchBytes(job, strategy, has_experts);
-  // One micro batch: what a block saves lies, where it can, in gradients that are still to come.
-  if (micro.count == 1 && chunks.size() == 1 && !(strategy.zero_stage >= 2 && layout.dp > 1)) {
-    double left = parts.gradients;
-    double lent = 0;
-    const double block =
-        dense + expert > 0 ? (sizes.whole + sizes.experts) * 4 / (dense + expert + 0.0) : 0;
-    const double a_block = dense + expert > 0 ? saved / (dense + expert) : 0;
-    for (int i = dense + expert; i > 0; --i) {
-      left = std::min(left, block * (i - 1) + (has_embedding ? units.embedding.parameters * 4 : 0));
-      const double taken = std::min(left, a_block);
-      lent += taken;
-      left -= taken;
-    }
-    parts.activations -= lent;
-  }
-  parts.communication += ContextBytes(job, strategy);
-  if (layout.pp > 1 || has_embedding) {
-    const double gradient = s.rows * s.hidden * s.element;
-    // A rank of a pipeline has two gradients of chunks under way, a rank alone has one.
-    const double more_slots = layout.pp > 1 ? static_cast<double>(slots) + 2 : 0;
-    parts.communication += more_slots * residual + (layout.pp > 1 ? 2 : 1) * gradient;
-  }
+  AddActivations(job, strategy, chunks, SavedSlots(strategy, stage, micro.count), rank, parts);
+  AddHead(job, strategy, rank, parts);
   if (job.float8) {
-    const double blocks = strategy.zero_stage >= 3 ? 1 : dense + expert;
+    const double blocks = strategy.zero_stage >= 3 ? 1 : rank.layers;
     parts.parameters += 2 * blocks * units.dense.multiplied;
   }
-  if (has_head) {
-    const double columns = static_cast<double>(job.model.vocabulary_size) / layout.tp;
-    const double chunk_rows =
-        std::clamp(static_cast<double>(job.logits_bytes) / (columns * s.element), 16.0, s.rows);
-    const double copies = job.model.logit_cap > 0 ? 2 : 1;
-    parts.logits = std::min(chunk_rows, s.rows) * columns * s.element * copies;
-    parts.logits += 2 * s.rows * s.hidden * s.element;
+  const bool shards_gradients = strategy.zero_stage >= 2 && layout.dp_shard() * layout.cp > 1;
+  if (micro.count == 1 && chunks.size() == 1 && !shards_gradients) {
+    Lend(rank, units, parts);
   }
   return parts;
 }
@@ -287,7 +292,7 @@ MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCou
 double UnshardedBytes(const PlanJob& job) {
   const auto parameters = static_cast<double>(ParameterCount(job.model));
   MemoryParts parts;
-  AddState(job, 0, parameters, 1, 0, 0, parts);
+  AddState(job, 0, parameters, 1, {}, parts);
   return parts.Total();
 }
 

@@ -223,14 +223,8 @@ void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, d
   const Layout& layout = strategy.layout;
   const double element = static_cast<double>(SizeOf(job_.dtype));
   const double reduced = static_cast<double>(SizeOf(job_.reduce_dtype));
-  double whole = 0, experts = 0, blocks = 0;
-  for (const ChunkCount& chunk : chunks) {
-    whole += chunk.dense * units_->dense.parameters + chunk.expert * units_->expert.parameters;
-    whole += chunk.has_embedding ? units_->embedding.parameters : 0;
-    whole += chunk.has_head ? units_->head.parameters : 0;
-    experts += chunk.expert * units_->expert.expert_parameters;
-    blocks += chunk.layers();
-  }
+  const RankCount rank = ModelCounts::Sum(chunks, *units_);
+  const double blocks = rank.layers;
   double gather = 0, scatter = 0, bytes_gather = 0, bytes_scatter = 0, owned = 0;
   // One store: parameters that `shards` ranks share, in `copies` copies.
   const auto add = [&](double parameters, int shards, int copies, int stride) {
@@ -254,9 +248,9 @@ void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, d
               .name;
     }
   };
-  add(whole, layout.dp_shard() * layout.cp, layout.dp_replicate, layout.tp);
+  add(rank.whole, layout.dp_shard() * layout.cp, layout.dp_replicate, layout.tp);
   const int copies_of_experts = layout.expert_gradient_ranks() / layout.expert_shards();
-  add(experts, layout.expert_shards(), copies_of_experts, layout.tp * layout.ep);
+  add(rank.experts, layout.expert_shards(), copies_of_experts, layout.tp * layout.ep);
   const double cost = efficiency_.collective_cost;
   const double scatters = strategy.zero_stage >= 2 ? microbatches : 1;
   Hidden reduce = {}, fetch = {};
