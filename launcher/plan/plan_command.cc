@@ -13,17 +13,9 @@ namespace convene::launcher {
 namespace {
 
 std::string TextOf(const PlanAnswer& answer) {
-  switch (answer.flags.format) {
-    case PlanFormat::kText:
-      return PlanText(answer);
-    case PlanFormat::kJson:
-      return PlanJson(answer);
-    case PlanFormat::kTrainYaml:
-      return TrainYaml(answer);
-    case PlanFormat::kSbatch:
-      return SbatchText(answer);
-  }
-  return "";
+  if (answer.flags.file == PlanFile::kTrainYaml) return TrainYaml(answer);
+  if (answer.flags.file == PlanFile::kSbatch) return SbatchText(answer);
+  return answer.flags.is_json ? PlanJson(answer) : PlanText(answer);
 }
 
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
@@ -37,9 +29,7 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
       const worker::Plans plans,
       worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts)));
   const PlanAnswer answer = {flags, job, cluster, plans};
-  const bool is_file =
-      flags.format == PlanFormat::kTrainYaml || flags.format == PlanFormat::kSbatch;
-  if (is_file && plans.ranked.empty()) {
+  if (flags.file != PlanFile::kNone && plans.ranked.empty()) {
     return absl::FailedPreconditionError(
         "no layout fits, so there is no file to print; the same command without --emit says what "
         "to change");

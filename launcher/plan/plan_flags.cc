@@ -114,21 +114,16 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Option("layouts", &flags->layouts, "layouts to show [3]",
                  {.value = "N", .least = 1, .most = 100});
   reader->Switch("explain", &flags->explains, "walk up from the simplest layout to the best one");
-  const auto print = [flags](const std::string& text) {
-    flags->format = text == "sbatch" ? PlanFormat::kSbatch : PlanFormat::kTrainYaml;
-    return absl::OkStatus();
-  };
-  reader->Custom("emit", print, "print the best layout as a file: of convene-train, or of Slurm",
-                 {.choices = {"train.yaml", "sbatch"}});
+  reader->Choice<PlanFile>("emit", &flags->file,
+                           {{"train.yaml", PlanFile::kTrainYaml}, {"sbatch", PlanFile::kSbatch}},
+                           "print the best layout as a file: of convene-train, or of Slurm");
   reader->Option("data", &flags->data, "what these files name as data [tokens.bin]",
                  {.value = "PATH"});
-  reader->Custom(
-      "json",
-      [flags](const std::string& text) {
-        if (text == "1") flags->format = PlanFormat::kJson;
-        return absl::OkStatus();
-      },
-      "print JSON, for programs");
+  reader->Switch("json", &flags->is_json, "print JSON, for programs");
+  reader->Check([flags] {
+    if (!flags->is_json || flags->file == PlanFile::kNone) return absl::OkStatus();
+    return absl::InvalidArgumentError("--json and --emit print different things; give one of them");
+  });
 }
 
 absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
@@ -144,9 +139,10 @@ absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
   }
   job.sequence_length = length;
   const auto parameters = static_cast<double>(worker::ParameterCount(model));
-  const double samples = std::ceil(DefaultStepTokens(parameters) / length);
-  job.global_batch_size =
-      flags.global_batch_size.value_or(static_cast<int>(std::max<double>(samples, flags.gpus)));
+  const double samples = std::max<double>(DefaultStepTokens(parameters) / length, flags.gpus);
+  // A power of two is shared without a rest by most numbers of ranks.
+  const int batch = static_cast<int>(std::exp2(std::ceil(std::log2(samples))));
+  job.global_batch_size = flags.global_batch_size.value_or(batch);
   job.dtype =
       flags.precision == PlanPrecision::kFp32 ? worker::DType::kFloat32 : worker::DType::kBFloat16;
   job.float8 = flags.precision == PlanPrecision::kFp8;

@@ -12,7 +12,7 @@
 
 namespace convene::launcher {
 
-enum class PlanFormat { kText, kJson, kTrainYaml, kSbatch };
+enum class PlanFile { kNone, kTrainYaml, kSbatch };
 enum class PlanPrecision { kBf16, kFp8, kFp32 };
 
 struct PlanFlags {
@@ -31,7 +31,8 @@ struct PlanFlags {
   worker::Wishes wishes;
   int layouts = 3;
   bool explains = false;
-  PlanFormat format = PlanFormat::kText;
+  bool is_json = false;
+  PlanFile file = PlanFile::kNone;
   std::optional<double> price;  // of a GPU for an hour
   std::string data = "tokens.bin";
 };

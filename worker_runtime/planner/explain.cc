@@ -13,19 +13,15 @@
 namespace convene::worker {
 namespace {
 
-// The question that leads to a rung, and the rung's name.
-struct RungWords {
-  const char* question;
-  const char* name;
-};
-constexpr RungWords kRungWords[] = {
-    {"Does each GPU hold everything?", "DDP"},
-    {"Does it without the others' optimizer state?", "ZeRO-1"},
-    {"And without the others' gradients?", "ZeRO-2"},
-    {"And without the others' parameters?", "ZeRO-3"},
-    {"Is a layer too large, or its gathers too slow? Cut layers, inside a domain.", "tp"},
-    {"Is a stage enough for one GPU? Cut between layers.", "pp"},
-    {"Or both cuts?", "tp and pp"},
+// The way of training on each rung.
+constexpr const char* kRungWords[] = {
+    "DDP: each GPU holds everything",
+    "ZeRO-1: ranks share the optimizer state",
+    "ZeRO-2: ranks share the gradients, too",
+    "ZeRO-3: ranks share the parameters, too",
+    "tp: the GPUs of a domain cut each layer",
+    "pp: stages of several GPUs cut the model between layers",
+    "tp and pp: both cuts",
 };
 
 std::string Percent(double share) { return absl::StrFormat("%.0f %%", 100 * share); }
@@ -159,15 +155,15 @@ std::vector<std::string> Explain(const PlanJob& job, const Cluster& cluster, con
   for (size_t i = 0; i < plans.rungs.size(); ++i) {
     const RungResult& rung = plans.rungs[i];
     if (!rung.leanest.has_value()) continue;
-    std::string line = absl::StrCat(kRungWords[i].question, " (", kRungWords[i].name, ") ");
+    std::string line = absl::StrCat(kRungWords[i], ". ");
     if (!rung.best.has_value()) {
-      absl::StrAppend(&line, "No: it takes ", HumanBytes(rung.leanest->memory.Total()),
-                      " a GPU at the least.");
+      absl::StrAppend(&line, "It does not fit: the leanest layout takes ",
+                      HumanBytes(rung.leanest->memory.Total()), " a GPU.");
     } else if (RungOf(chosen->strategy) == static_cast<Rung>(i)) {
-      absl::StrAppend(&line, "Yes, and this is the choice: ", StrategyText(chosen->strategy), ": ",
-                      Seconds(chosen->step_seconds()), " a step.");
+      absl::StrAppend(&line, "It fits, and this is the choice: ", StrategyText(chosen->strategy),
+                      ": ", Seconds(chosen->step_seconds()), " a step.");
     } else {
-      absl::StrAppend(&line, "Yes: ", StrategyText(rung.best->strategy), ": ",
+      absl::StrAppend(&line, "It fits: ", StrategyText(rung.best->strategy), ": ",
                       Seconds(rung.best->step_seconds()), " a step, ",
                       Against(rung.best->step_seconds(), chosen->step_seconds()), ".");
     }
@@ -194,7 +190,7 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
   std::vector<std::string> lines;
   lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
                                HumanBytes(parts.Total()), " of the ", HumanBytes(usable),
-                               " that are for the plan."));
+                               " that the plan may take."));
   const double state = parts.parameters + parts.gradients + parts.optimizer;
   const double rest = parts.Total() - state;
   if (rest < usable) {

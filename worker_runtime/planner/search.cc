@@ -81,10 +81,6 @@ class Searcher {
     std::sort(plans_.ranked.begin(), plans_.ranked.end(),
               [](const Estimate& a, const Estimate& b) { return Score(a) < Score(b); });
     if (plans_.ranked.size() > keep) plans_.ranked.resize(keep);
-    for (Estimate& estimate : plans_.ranked) estimate.time = timer_.Time(estimate.strategy);
-    for (RungResult& rung : plans_.rungs) {
-      if (rung.best.has_value()) rung.best->time = timer_.Time(rung.best->strategy);
-    }
     return std::move(plans_);
   }
 
@@ -152,7 +148,7 @@ class Searcher {
       rung.leanest = estimate;
     }
     if (estimate.memory.Total() > kUsableShare * cluster_.gpu.memory_bytes) return false;
-    estimate.time = timer_.Time(strategy, /*with_axes=*/false);
+    estimate.time = timer_.Time(strategy);
     if (!rung.best.has_value() || Score(estimate) < Score(*rung.best)) rung.best = estimate;
     const Layout& layout = strategy.layout;
     const Key key = {layout.pp, layout.tp, layout.cp, layout.ep, strategy.zero_stage == 3};

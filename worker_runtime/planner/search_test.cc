@@ -210,21 +210,20 @@ TEST_CASE("what is asked for stays, and what is impossible is refused") {
   CHECK(absl::IsInvalidArgument(Search(float8, ClusterOf("a100", 32)).status()));
 }
 
-TEST_CASE("a cluster with a slower network is slower, and never faster") {
+TEST_CASE("a layout is slower on a slower network") {
   const PlanJob job = JobOf("llama-3-70b", 4096, 1024);
+  ModelCounts counts(job.model);
+  const Strategy strategy = {.layout = {.pp = 4, .dp = 4, .tp = 8},
+                             .recompute = Recompute::kSelective};
   Cluster cluster = ClusterOf("h100", 128);
-  double fastest = 0;
   double last = 0;
   for (const char* const network : {"xdr800", "ndr400", "hdr200", "eth-100", "eth-25"}) {
     cluster.network = *FindNetwork(network);
-    const double seconds = PlansOf(job, cluster).ranked.front().step_seconds();
+    const double seconds = EstimateOf(job, cluster, strategy, counts).step_seconds();
     INFO(network << " " << seconds);
-    // The choice is not by time alone: a doubling less may cost 2 %.
-    CHECK(seconds >= 0.98 * last);
-    last = std::max(last, seconds);
-    fastest = fastest == 0 ? seconds : fastest;
+    CHECK(seconds > last);
+    last = seconds;
   }
-  CHECK(last > 1.1 * fastest);
 }
 
 TEST_CASE("every model of the trainer has a plan") {

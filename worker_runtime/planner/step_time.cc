@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "worker_runtime/planner/collectives.h"
 #include "worker_runtime/planner/memory.h"
@@ -217,162 +218,171 @@ StepTimer::Pass StepTimer::HeadPass(const Strategy& strategy, double rows) const
   return pass;
 }
 
-void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, double forward,
-                                double backward, const std::vector<ChunkCount>& chunks,
-                                StepTime& time, AxisTraffic& traffic) const {
-  const Layout& layout = strategy.layout;
+// One store of parameters that `shards` ranks share, in `copies` copies.
+void StepTimer::AddStore(const Strategy& strategy, double parameters, double blocks, int shards,
+                         int copies, int stride, StoreTraffic& store) const {
+  if (parameters == 0) return;
   const double element = static_cast<double>(SizeOf(job_.dtype));
   const double reduced = static_cast<double>(SizeOf(job_.reduce_dtype));
-  const RankCount rank = ModelCounts::Sum(chunks, *units_);
-  const double blocks = rank.layers;
-  double gather = 0, scatter = 0, bytes_gather = 0, bytes_scatter = 0, owned = 0;
-  // One store: parameters that `shards` ranks share, in `copies` copies.
-  const auto add = [&](double parameters, int shards, int copies, int stride) {
-    if (parameters == 0) return;
-    const RankGroup of_shards = GroupIn(cluster_.gpu.domain, stride, shards);
-    const RankGroup of_copies = GroupIn(cluster_.gpu.domain, stride * shards, copies);
-    const double bucket = std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
-    const double pieces =
-        strategy.zero_stage >= 2 ? std::max(1.0, blocks) : std::ceil(parameters / bucket);
-    scatter += pieces * GatherSeconds(cluster_, of_shards, parameters * reduced / pieces);
-    const double own = parameters / shards;
-    scatter += 2 * pieces * GatherSeconds(cluster_, of_copies, own * reduced / pieces);
-    gather += pieces * GatherSeconds(cluster_, of_shards, parameters * element / pieces);
-    const double passed = parameters * (shards - 1) / shards;
-    bytes_gather += passed * element;
-    bytes_scatter += (passed + 2 * own * (copies - 1) / copies) * reduced;
-    owned += own;
-    if (traffic.link.empty() || of_shards.crosses_domains() || of_copies.crosses_domains()) {
-      traffic.link =
-          SlowestLink(cluster_, copies > 1 && !of_shards.crosses_domains() ? of_copies : of_shards)
-              .name;
+  const RankGroup of_shards = GroupIn(cluster_.gpu.domain, stride, shards);
+  const RankGroup of_copies = GroupIn(cluster_.gpu.domain, stride * shards, copies);
+  const double bucket = std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
+  const double pieces =
+      strategy.zero_stage >= 2 ? std::max(1.0, blocks) : std::ceil(parameters / bucket);
+  const double own = parameters / shards;
+  store.scatter += pieces * GatherSeconds(cluster_, of_shards, parameters * reduced / pieces);
+  store.scatter += 2 * pieces * GatherSeconds(cluster_, of_copies, own * reduced / pieces);
+  store.gather += pieces * GatherSeconds(cluster_, of_shards, parameters * element / pieces);
+  const double passed = parameters * (shards - 1) / shards;
+  store.bytes_gather += passed * element;
+  store.bytes_scatter += (passed + 2 * own * (copies - 1) / copies) * reduced;
+  store.owned += own;
+  for (const RankGroup& group : {of_shards, of_copies}) {
+    if (group.ranks == 1) continue;
+    if (store.link.empty() || group.crosses_domains()) {
+      store.link = SlowestLink(cluster_, group).name;
     }
-  };
-  add(rank.whole, layout.dp_shard() * layout.cp, layout.dp_replicate, layout.tp);
-  const int copies_of_experts = layout.expert_gradient_ranks() / layout.expert_shards();
-  add(rank.experts, layout.expert_shards(), copies_of_experts, layout.tp * layout.ep);
-  const double cost = efficiency_.collective_cost;
-  const double scatters = strategy.zero_stage >= 2 ? microbatches : 1;
-  Hidden reduce = {}, fetch = {};
-  double gathers = 1;
-  if (strategy.zero_stage >= 3) {
-    gathers = 2 * microbatches;
-    reduce = Hide(scatter + gather, backward, cost);
-    fetch = Hide(gather, forward, cost);
-  } else {
-    reduce = Hide(scatter, backward, cost);
-    fetch = Hide(gather, forward, cost);
   }
-  const double fetches = strategy.zero_stage >= 3 ? microbatches : 1;
-  traffic.bytes += gathers * bytes_gather + scatters * bytes_scatter;
-  traffic.seconds += gathers * gather + scatters * scatter;
-  traffic.exposed += fetches * fetch.exposed + scatters * reduce.exposed;
-  time.communication += fetches * fetch.Sum() + scatters * reduce.Sum();
-  const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
-  // The norm of all gradients is one number, which goes up and down a tree.
-  const double tree = 2 * std::log2(std::max(1, cluster_.gpus)) * cluster_.network.latency;
-  time.optimizer = owned * kUpdateBytes / memory + (cluster_.gpus > 1 ? tree : 0);
 }
 
-StepTime StepTimer::Time(const Strategy& strategy, bool with_axes) {
+void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, const Stage& stage,
+                                StepTime& time) const {
+  const Layout& layout = strategy.layout;
+  const RankCount rank = ModelCounts::Sum(*stage.chunks, *units_);
+  StoreTraffic store;
+  AddStore(strategy, rank.whole, rank.layers, layout.dp_shard() * layout.cp, layout.dp_replicate,
+           layout.tp, store);
+  AddStore(strategy, rank.experts, rank.layers, layout.expert_shards(),
+           layout.expert_gradient_ranks() / layout.expert_shards(), layout.tp * layout.ep, store);
+  const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
+  // The norm of all gradients is one number, which goes up and down a tree.
+  const double tree = 2 * std::log2(cluster_.gpus) * cluster_.network.latency;
+  time.optimizer = store.owned * kUpdateBytes / memory + tree;
+  if (layout.gradient_ranks() == 1) return;
+
+  // ZeRO-3 gathers before each forward and each backward pass, the others once a step.
+  const bool gathers_always = strategy.zero_stage >= 3;
+  const double scatters = strategy.zero_stage >= 2 ? microbatches : 1;
+  const double fetches = gathers_always ? microbatches : 1;
+  const double cost = efficiency_.collective_cost;
+  const Hidden fetch = Hide(store.gather, stage.forward, cost);
+  const Hidden reduce =
+      Hide(store.scatter + (gathers_always ? store.gather : 0), stage.backward, cost);
+  const double gathers = gathers_always ? 2 * fetches : 1;
+  time.communication += fetches * fetch.Sum() + scatters * reduce.Sum();
+  time.axes.push_back({.axis = "dp",
+                       .link = store.link,
+                       .bytes = gathers * store.bytes_gather + scatters * store.bytes_scatter,
+                       .seconds = gathers * store.gather + scatters * store.scatter,
+                       .exposed = fetches * fetch.exposed + scatters * reduce.exposed});
+}
+
+// Messages between stages, and the bubble.
+void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, double rows,
+                            const Stage& stage, StepTime& time) const {
+  const Layout& layout = strategy.layout;
+  if (layout.pp == 1) return;
+  const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
+                       static_cast<double>(SizeOf(job_.dtype));
+  const int stride = layout.world_size() / layout.pp;
+  const double message = MessageSeconds(cluster_, stride, bytes);
+  const double messages = 2 * microbatches * strategy.virtual_stages;
+  const Link& link = stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network;
+  time.axes.push_back({.axis = "pp",
+                       .link = link.name,
+                       .bytes = messages * bytes,
+                       .seconds = messages * message,
+                       .exposed = kMessageExposed * messages * message});
+  time.communication += time.axes.back().exposed;
+  time.bubble =
+      (layout.pp - 1) * ((stage.forward + stage.backward) / strategy.virtual_stages + 2 * message);
+}
+
+// What tp, cp and ep ranks send for the blocks of a stage. The seconds of cp and ep are exposed
+// ones where nothing hides them.
+void StepTimer::AddBlockAxes(const Strategy& strategy, double microbatches, double rows,
+                             const Stage& stage, StepTime& time) const {
+  const Layout& layout = strategy.layout;
+  const RankCount rank = ModelCounts::Sum(*stage.chunks, *units_);
+  const double row_bytes = rows * static_cast<double>(SizeOf(job_.dtype));
+  const auto add = [&](const char* axis, int stride, int ranks, double bytes, double exposed) {
+    const RankGroup group = GroupIn(cluster_.gpu.domain, stride, ranks);
+    const double wire = bytes / BusBandwidth(cluster_, group);
+    time.axes.push_back(
+        {axis, SlowestLink(cluster_, group).name, bytes, std::max(wire, exposed), exposed});
+  };
+  const double passes = microbatches * rank.layers;
+  if (layout.tp > 1) {
+    add("tp", 1, layout.tp,
+        8 * passes * row_bytes * job_.model.hidden_size * (layout.tp - 1) / layout.tp,
+        microbatches * (stage.pass.tp + stage.again.tp));
+  }
+  if (layout.cp > 1) {
+    const double keys = 2.0 * std::max(1, job_.model.kv_heads / layout.tp) * job_.model.head_size;
+    add("cp", layout.tp, layout.cp, 3 * passes * (layout.cp - 1) * row_bytes * keys,
+        microbatches * (stage.pass.cp + stage.again.cp));
+  }
+  if (layout.ep > 1) {
+    add("ep", layout.tp, layout.ep,
+        4 * microbatches * rank.expert_layers * row_bytes * job_.model.experts.chosen *
+            job_.model.hidden_size * (layout.ep - 1) / layout.ep,
+        microbatches * (stage.pass.ep + stage.again.ep));
+  }
+}
+
+// The slowest stage sets the pace.
+StepTimer::Stage StepTimer::SlowestStage(const Strategy& strategy, double rows) const {
+  const Passes dense = BlockPasses(strategy, rows, false);
+  const Passes expert = job_.model.experts.count > 0 ? BlockPasses(strategy, rows, true) : Passes();
+  const Pass head = HeadPass(strategy, rows);
+  const StageCounts& stages = counts_.Stages(strategy.layout.pp, strategy.virtual_stages);
+  Stage slowest;
+  for (const int rank : stages.distinct) {
+    Pass ahead, back, more;
+    for (const ChunkCount& chunk : stages.ranks[rank]) {
+      for (const auto& [passes, count] :
+           {std::pair(&dense, chunk.dense), std::pair(&expert, chunk.expert)}) {
+        ahead.Add(passes->forward, count);
+        back.Add(passes->backward, count);
+        more.Add(passes->recomputed, count);
+      }
+      if (chunk.has_head) ahead.Add(head, 1);
+    }
+    const Stage stage = {.chunks = &stages.ranks[rank],
+                         .forward = ahead.Seconds(),
+                         .backward = back.Seconds() + more.Seconds(),
+                         .pass = ahead,
+                         .again = more};
+    if (stage.forward + stage.backward <= slowest.forward + slowest.backward) continue;
+    slowest = stage;
+    slowest.pass.Add(back, 1);
+  }
+  return slowest;
+}
+
+StepTime StepTimer::Time(const Strategy& strategy) {
   const Layout& layout = strategy.layout;
   units_ = &counts_.Of(layout.tp, layout.ep);
-  const auto& stages = counts_.Stages(layout.pp, strategy.virtual_stages);
   const MicroBatches micro = MicroBatchesOf(job_, strategy);
   const double count = static_cast<double>(micro.count);
   const double rows =
       static_cast<double>(micro.size) * static_cast<double>(job_.sequence_length) / layout.cp;
-  const Passes dense = BlockPasses(strategy, rows, false);
-  const Passes expert = job_.model.experts.count > 0 ? BlockPasses(strategy, rows, true) : Passes();
-  const Pass head = HeadPass(strategy, rows);
-  // The slowest stage sets the pace.
-  Pass slowest;
-  double forward = 0, backward = 0;
-  const std::vector<ChunkCount>* slowest_chunks = nullptr;
-  Pass again;
-  for (const int stage : stages.distinct) {
-    Pass ahead, back, more;
-    for (const ChunkCount& chunk : stages.ranks[stage]) {
-      ahead.Add(dense.forward, chunk.dense);
-      ahead.Add(expert.forward, chunk.expert);
-      back.Add(dense.backward, chunk.dense);
-      back.Add(expert.backward, chunk.expert);
-      more.Add(dense.recomputed, chunk.dense);
-      more.Add(expert.recomputed, chunk.expert);
-      if (chunk.has_head) ahead.Add(head, 1);
-    }
-    if (slowest_chunks != nullptr &&
-        ahead.Seconds() + back.Seconds() + more.Seconds() <= forward + backward) {
-      continue;
-    }
-    forward = ahead.Seconds();
-    backward = back.Seconds() + more.Seconds();
-    slowest = ahead;
-    slowest.Add(back, 1);
-    again = more;
-    slowest_chunks = &stages.ranks[stage];
-  }
+  const Stage stage = SlowestStage(strategy, rows);
+  const Pass& pass = stage.pass;
+  const Pass& again = stage.again;
   StepTime time;
-  time.products = count * slowest.products;
-  time.attention = count * slowest.attention;
-  time.passes = count * slowest.passes;
+  time.products = count * pass.products;
+  time.attention = count * pass.attention;
+  time.passes = count * pass.passes + efficiency_.step_seconds;
   time.recomputed = count * (again.products + again.attention + again.passes);
-  const double tp = count * (slowest.tp + again.tp);
-  const double cp = count * (slowest.cp + again.cp);
-  const double ep = count * (slowest.ep + again.ep);
-  time.communication = tp + cp + ep;
-  AxisTraffic of_dp = {.axis = "dp"};
-  AddDataParallel(strategy, count, forward, backward, *slowest_chunks, time, of_dp);
-  AxisTraffic of_pp = {.axis = "pp"};
-  if (layout.pp > 1) {
-    const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
-                         static_cast<double>(SizeOf(job_.dtype));
-    const int stride = layout.world_size() / layout.pp;
-    const double message = MessageSeconds(cluster_, stride, bytes);
-    const double messages = 2 * count * strategy.virtual_stages;
-    of_pp.link = (stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network).name;
-    of_pp.bytes = messages * bytes;
-    of_pp.seconds = messages * message;
-    of_pp.exposed = kMessageExposed * of_pp.seconds;
-    time.communication += of_pp.exposed;
-    time.bubble = (layout.pp - 1) * ((forward + backward) / strategy.virtual_stages + 2 * message);
-  }
-  time.passes += efficiency_.step_seconds;
+  time.communication = count * (pass.tp + again.tp + pass.cp + again.cp + pass.ep + again.ep);
+  AddBlockAxes(strategy, count, rows, stage, time);
+  AddPipeline(strategy, count, rows, stage, time);
+  AddDataParallel(strategy, count, stage, time);
   const double sum = time.products + time.attention + time.passes + time.recomputed +
                      time.communication + time.bubble + time.optimizer;
-  time.stragglers = sum * efficiency_.straggling * std::log2(std::max(1, cluster_.gpus));
+  time.stragglers = sum * efficiency_.straggling * std::log2(cluster_.gpus);
   time.total = sum + time.stragglers;
-  if (!with_axes) return time;
-
-  double blocks = 0, expert_blocks = 0;
-  for (const ChunkCount& chunk : *slowest_chunks) {
-    blocks += chunk.layers();
-    expert_blocks += chunk.expert;
-  }
-  const double row_bytes = rows * static_cast<double>(SizeOf(job_.dtype));
-  if (layout.tp > 1) {
-    const RankGroup group = GroupIn(cluster_.gpu.domain, 1, layout.tp);
-    const double bytes = row_bytes * job_.model.hidden_size;
-    const double sums = 8 * count * blocks;
-    time.axes.push_back({"tp", SlowestLink(cluster_, group).name,
-                         sums * bytes * (layout.tp - 1) / layout.tp,
-                         sums * GatherSeconds(cluster_, group, bytes), tp});
-  }
-  if (layout.cp > 1) {
-    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.cp);
-    const double keys = 2.0 * std::max(1, job_.model.kv_heads / layout.tp) * job_.model.head_size;
-    const double bytes = 3 * count * blocks * (layout.cp - 1) * row_bytes * keys;
-    time.axes.push_back({"cp", SlowestLink(cluster_, group).name, bytes,
-                         bytes / BusBandwidth(cluster_, group), cp});
-  }
-  if (layout.ep > 1) {
-    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.ep);
-    const double bytes = 4 * count * expert_blocks * row_bytes * job_.model.experts.chosen *
-                         job_.model.hidden_size * (layout.ep - 1) / layout.ep;
-    time.axes.push_back({"ep", SlowestLink(cluster_, group).name, bytes, ep, ep});
-  }
-  if (layout.pp > 1) time.axes.push_back(of_pp);
-  if (layout.gradient_ranks() > 1) time.axes.push_back(of_dp);
   return time;
 }
 

@@ -61,8 +61,8 @@ class StepTimer {
   StepTimer(const PlanJob& job, const Cluster& cluster, const Efficiency& efficiency,
             ModelCounts& counts);
 
-  // REQUIRES: the layout is legal (Legal, search.h). `with_axes`: fill in StepTime::axes.
-  StepTime Time(const Strategy& strategy, bool with_axes = true);
+  // REQUIRES: the layout is legal (Legal, search.h).
+  StepTime Time(const Strategy& strategy);
 
  private:
   // One pass of a micro batch through one block.
@@ -74,7 +74,19 @@ class StepTimer {
   struct Passes {
     Pass forward, backward, recomputed;
   };
-  struct Axes;
+  // A pipeline rank in one micro batch.
+  struct Stage {
+    const std::vector<ChunkCount>* chunks = nullptr;
+    double forward = 0, backward = 0;  // seconds
+    Pass pass, again;                  // both directions; what is recomputed
+  };
+  // What data-parallel ranks send for one gather of all weights and one sum of all gradients.
+  struct StoreTraffic {
+    double gather = 0, scatter = 0;  // seconds
+    double bytes_gather = 0, bytes_scatter = 0;
+    double owned = 0;  // parameters that this rank updates
+    std::string link;
+  };
 
   double ProductSeconds(double multiplied, double rows, double width, bool is_float8) const;
   Passes BlockPasses(const Strategy& strategy, double rows, bool has_experts) const;
@@ -83,9 +95,15 @@ class StepTimer {
   void AddExperts(const Strategy& strategy, double rows, Passes& passes) const;
   void AddRecompute(const Strategy& strategy, Passes& passes) const;
   Pass HeadPass(const Strategy& strategy, double rows) const;
-  void AddDataParallel(const Strategy& strategy, double microbatches, double forward,
-                       double backward, const std::vector<ChunkCount>& chunks, StepTime& time,
-                       AxisTraffic& traffic) const;
+  Stage SlowestStage(const Strategy& strategy, double rows) const;
+  void AddStore(const Strategy& strategy, double parameters, double blocks, int shards, int copies,
+                int stride, StoreTraffic& store) const;
+  void AddDataParallel(const Strategy& strategy, double microbatches, const Stage& stage,
+                       StepTime& time) const;
+  void AddPipeline(const Strategy& strategy, double microbatches, double rows, const Stage& stage,
+                   StepTime& time) const;
+  void AddBlockAxes(const Strategy& strategy, double microbatches, double rows, const Stage& stage,
+                    StepTime& time) const;
 
   const PlanJob& job_;
   const Cluster& cluster_;

@@ -1,0 +1,61 @@
+#include "launcher/plan/cluster_file.h"
+
+#include "catch2/catch.hpp"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+constexpr char kOther[] = R"(
+gpu: mi300x
+memory_gib: 192
+bf16_tflops: 1307
+fp32_tflops: 163
+fp8_tflops: 2615
+memory_gb_per_s: 5300
+link_gb_per_s: 448
+node: 8
+network: slingshot
+network_gb_per_s: 25
+)";
+
+TEST_CASE("a GPU of the tables keeps what the file does not name") {
+  const auto cluster = ParseCluster("gpu: h100\nnode: 4\nnetwork: roce-400\nmemory_gib: 94\n");
+  REQUIRE_OK(cluster);
+  CHECK(cluster->gpu.bf16 == 989e12);
+  CHECK(cluster->gpu.memory_bytes == Approx(94.0 * 1024 * 1024 * 1024));
+  CHECK(cluster->gpu.node == 4);
+  CHECK(cluster->network.name == "roce-400");
+  CHECK(cluster->network.bandwidth == 50e9);
+}
+
+TEST_CASE("another GPU and network are described whole") {
+  const auto cluster = ParseCluster(kOther);
+  REQUIRE_OK(cluster);
+  CHECK(cluster->gpu.name == "mi300x");
+  CHECK(cluster->gpu.fp8 == 2615e12);
+  CHECK(cluster->gpu.domain == 8);
+  CHECK(cluster->network.name == "slingshot");
+  CHECK(cluster->network.bandwidth == 25e9);
+}
+
+TEST_CASE("a file that is wrong is told the right form") {
+  const auto says = [](const std::string& text, const std::string& words) {
+    const auto cluster = ParseCluster(text);
+    INFO(text);
+    CHECK(absl::IsInvalidArgument(cluster.status()));
+    CHECK_THAT(std::string(cluster.status().message()), Catch::Contains(words));
+  };
+  says("- a", "write a map");
+  says("a: [", "no YAML");
+  says("gpu: [h100]", "one value");
+  says("gpu: h100\nnodes: 4", "did you mean node?");
+  says("gpu: h100\nnode: -4", "no number above 0");
+  says("gpu: h100\nnode: many", "no number above 0");
+  says("gpu: mi300x\nnode: 8", "has to name its bf16_tflops");
+  says("gpu: h100\nnetwork: slingshot", "network_gb_per_s");
+  CHECK(absl::IsNotFound(ReadCluster("/nonexistent/cluster.yaml").status()));
+}
+
+}  // namespace
+}  // namespace convene::launcher

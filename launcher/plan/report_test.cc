@@ -1,0 +1,196 @@
+// The answers, and whether the trainer takes what --emit prints.
+#include "launcher/plan/report.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "catch2/catch.hpp"
+#include "tools/base/files.h"
+#include "tools/base/testing/environment_table.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/options/elastic_layout.h"
+#include "worker_runtime/options/load_options.h"
+
+namespace convene::launcher {
+namespace {
+
+absl::StatusOr<PlanFlags> Read(const std::vector<std::string>& arguments) {
+  PlanFlags flags;
+  FlagReader reader("convene plan", "");
+  AddFlags(&reader, &flags);
+  const auto read = reader.Read(arguments, testing::LookupIn({}));
+  if (!read.ok()) return read.status();
+  return flags;
+}
+
+// An answer, with all that it borrows.
+struct Asked {
+  explicit Asked(const std::vector<std::string>& arguments)
+      : flags(*Read(arguments)),
+        job(*JobOf(flags)),
+        cluster(*ClusterOf(flags, std::nullopt)),
+        plans(*worker::Search(job, cluster, flags.wishes, flags.layouts)) {}
+
+  PlanAnswer answer() const { return {flags, job, cluster, plans}; }
+
+  PlanFlags flags;
+  worker::PlanJob job;
+  worker::Cluster cluster;
+  worker::Plans plans;
+};
+
+TEST_CASE("counts of tokens") {
+  CHECK(*ParseCount("2T") == 2e12);
+  CHECK(*ParseCount("300b") == 300e9);
+  CHECK(*ParseCount("1.5e12") == 1.5e12);
+  CHECK(*ParseCount("40M") == 40e6);
+  for (const char* const text : {"", "T", "-1", "0", "two", "1e400"}) {
+    INFO(text);
+    CHECK_FALSE(ParseCount(text).ok());
+  }
+}
+
+TEST_CASE("flags describe a job and a cluster") {
+  const auto flags = Read({"--model", "llama-3-70b", "--gpus", "1024", "--tokens", "2T",
+                           "--precision", "fp8", "--tp-size", "8", "--recompute", "full"});
+  REQUIRE_OK(flags);
+  CHECK(*flags->tokens == 2e12);
+  CHECK(*flags->wishes.tp == 8);
+  CHECK(*flags->wishes.recompute == worker::Recompute::kFull);
+  const auto job = JobOf(*flags);
+  REQUIRE_OK(job);
+  CHECK(job->float8);
+  CHECK(job->sequence_length == 4096);
+  CHECK(job->global_batch_size == 1024);
+  CHECK(JobOf(*Read({"--model", "gpt2-124m"}))->sequence_length == 1024);
+  CHECK(JobOf(*Read({"--precision", "fp32"}))->dtype == worker::DType::kFloat32);
+  CHECK(JobOf(*Read({"--optimizer", "muon"}))->optimizer_states == 1);
+  // Machines of another size; a rack's links reach beyond its machines.
+  CHECK(ClusterOf(*Read({"--gpus", "16", "--nodes-of", "4"}), {})->gpu.domain == 4);
+  CHECK(ClusterOf(*Read({"--gpus", "72", "--gpu", "gb200"}), {})->gpu.domain == 72);
+  CHECK(ClusterOf(*Read({"--gpus", "2"}), {})->gpu.node == 2);
+}
+
+TEST_CASE("bad input is one paragraph that says what to do") {
+  const auto says = [](const absl::Status& status, const std::string& words) {
+    CHECK_FALSE(status.ok());
+    CHECK_THAT(std::string(status.message()), Catch::Contains(words));
+  };
+  says(Read({"--gpu", "h10"}).status(), "h100");
+  says(Read({"--tokens", "many"}).status(), "2T");
+  says(Read({"--json", "--emit", "sbatch"}).status(), "give one of them");
+  says(JobOf(*Read({"--model", "llama-3-7b"})).status(), "llama-3-70b");
+  says(JobOf(*Read({"--model", "gpt2-124m", "--sequence-length", "2048"})).status(),
+       "at most 1024");
+  says(ClusterOf(*Read({"--gpus", "12"}), {}).status(), "--nodes-of");
+}
+
+TEST_CASE("figures follow from the step") {
+  const Asked asked({"--model", "llama-3-8b", "--gpus", "8", "--tokens", "1T", "--sequence-length",
+                     "8192", "--global-batch-size", "128", "--price-per-gpu-hour", "2"});
+  const worker::Estimate& best = asked.plans.ranked.front();
+  const PlanFigures figures = FiguresOf(asked.answer(), best);
+  CHECK(figures.tokens_per_second == Approx(128 * 8192 / best.step_seconds()));
+  CHECK(figures.tokens_per_gpu == Approx(figures.tokens_per_second / 8));
+  // formulas.md: 57.91 and 51.47 GFLOP a token of 8B at 8,192 tokens.
+  CHECK(figures.mfu_full * 989e12 / figures.tokens_per_gpu == Approx(57.91e9).epsilon(1e-3));
+  CHECK(figures.mfu_causal * 989e12 / figures.tokens_per_gpu == Approx(51.47e9).epsilon(1e-3));
+  CHECK(figures.hfu >= figures.mfu_full);
+  const double hours = 1e12 / figures.tokens_per_second / 3600;
+  CHECK(figures.days == Approx(hours / 24));
+  CHECK(figures.mwh == Approx(hours * 8 * 1275 / 1e6));
+  CHECK(figures.price == Approx(hours * 8 * 2));
+}
+
+TEST_CASE("the text names all that was asked") {
+  const Asked asked(
+      {"--model", "llama-3-70b", "--gpus", "64", "--tokens", "1T", "--explain", "--layouts", "2"});
+  const std::string text = PlanText(asked.answer());
+  for (const char* const words :
+       {"70.6B parameters", "64 x h100", "1. ", "2. ", "MFU", "Megatron", "HFU", "days", "MWh",
+        "pipeline bubble", "optimizer", "activations", "traffic of dp", "limited by", "good",
+        "the choice"}) {
+    INFO(words);
+    CHECK_THAT(text, Catch::Contains(words));
+  }
+  const Asked tight({"--model", "llama-3-70b", "--gpus", "8", "--gpu", "rtx-4090"});
+  CHECK_THAT(PlanText(tight.answer()), Catch::Contains("No layout fits."));
+}
+
+TEST_CASE("JSON has the same figures") {
+  const Asked asked({"--model", "qwen3-30b-a3b", "--gpus", "16", "--layouts", "2"});
+  const std::string json = PlanJson(asked.answer());
+  const worker::Estimate& best = asked.plans.ranked.front();
+  CHECK_THAT(json, Catch::Contains(absl::StrFormat("\"step_seconds\": %.9g", best.time.total)));
+  CHECK_THAT(json, Catch::Contains(absl::StrFormat("\"total\": %.9g", best.memory.Total())));
+  CHECK_THAT(json, Catch::Contains("\"ways_to_fit\": []"));
+  CHECK(std::count(json.begin(), json.end(), '{') == std::count(json.begin(), json.end(), '}'));
+}
+
+// Loads what --emit train.yaml prints, as convene-train --config does.
+worker::TrainOptions Loaded(const std::string& yaml) {
+  const testing::TempDir directory;
+  const std::string path = directory.File("train.yaml");
+  REQUIRE_OK(WriteFileAtomic(path, yaml));
+  const auto options =
+      worker::LoadOptions({"--config", path}, testing::LookupIn({{"HOME", "/tmp"}}));
+  REQUIRE_OK(options);
+  REQUIRE(options->has_value());
+  return **options;
+}
+
+TEST_CASE("the trainer takes the configuration, and gets the planned layout") {
+  const std::vector<std::string> arguments = GENERATE(values<std::vector<std::string>>({
+      {"--model", "llama-3-70b", "--gpus", "1024", "--tokens", "2T", "--global-batch-size", "2048"},
+      {"--model", "llama-3-8b", "--gpus", "8"},
+      {"--model", "llama-3-8b", "--gpus", "64", "--precision", "fp8", "--reduce-dtype", "bf16"},
+      {"--model", "llama-3-405b", "--gpus", "1024", "--sequence-length", "8192"},
+      {"--model", "qwen3-235b-a22b", "--gpus", "256", "--global-batch-size", "2048"},
+      {"--model", "deepseek-v3", "--gpus", "512", "--gpu", "gb200"},
+      {"--model", "mixtral-8x7b", "--gpus", "32", "--gpu", "h200"},
+      {"--model", "gpt2-124m", "--gpus", "4", "--gpu", "l40s", "--optimizer", "muon"},
+      {"--model", "gpt2-124m", "--gpus", "1", "--gpu", "rtx-4090", "--precision", "fp32"},
+      {"--model", "gemma3-12b", "--gpus", "16", "--gpu", "a100"},
+      {"--model", "llama-3-8b", "--gpus", "64", "--sequence-length", "131072",
+       "--global-batch-size", "32"},
+      {"--model", "llama-3-8b", "--gpus", "16", "--zero-stage", "0", "--gpu", "h200"},
+  }));
+  const Asked asked(arguments);
+  INFO(arguments[1] << " on " << asked.cluster.gpus);
+  REQUIRE(!asked.plans.ranked.empty());
+  const worker::Strategy& strategy = asked.plans.ranked.front().strategy;
+  const std::string yaml = TrainYaml(asked.answer());
+  INFO(yaml);
+  const worker::TrainOptions options = Loaded(yaml);
+  const auto decision = worker::DecideLayout(options, asked.cluster.gpus, false);
+  REQUIRE_OK(decision);
+  CHECK(decision->layout.ToString() == strategy.layout.ToString());
+  CHECK(decision->layout == strategy.layout);
+  CHECK(options.zero_stage == strategy.zero_stage);
+  CHECK(options.micro_batch_size == strategy.micro_batch_size);
+  CHECK(options.recompute == strategy.recompute);
+  CHECK(options.sequence_length == asked.job.sequence_length);
+  CHECK(options.global_batch_size == asked.job.global_batch_size);
+  CHECK(options.float8 == asked.job.float8);
+  const auto pipeline = worker::PipelineOf(options, decision->layout);
+  REQUIRE_OK(pipeline);
+  CHECK(static_cast<int>(pipeline->schedule.placement.size()) ==
+        strategy.layout.pp * strategy.virtual_stages);
+  if (asked.flags.tokens.has_value()) {
+    CHECK(static_cast<double>(options.steps) * 2048 * 4096 == Approx(2e12).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("the batch file asks Slurm for the machines") {
+  const Asked asked({"--model", "llama-3-70b", "--gpus", "1024"});
+  const std::string text = SbatchText(asked.answer());
+  CHECK_THAT(text, Catch::StartsWith("#!/bin/bash\n"));
+  CHECK_THAT(text, Catch::Contains("#SBATCH --nodes=128\n#SBATCH --gpus-per-node=8\n"));
+  CHECK_THAT(text, Catch::Contains("convene-train --config train.yaml"));
+}
+
+}  // namespace
+}  // namespace convene::launcher
