@@ -8,15 +8,13 @@
 #include "launcher/plan/report.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/planner/explain.h"
+#include "worker_runtime/planner/train_yaml.h"
 
 namespace convene::launcher {
 namespace {
 
 using worker::Estimate;
 using worker::Strategy;
-
-// Steps of a run whose length nobody gave.
-constexpr int64_t kStepsWithoutTokens = 1000;
 
 std::string JsonNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
   std::string text;
@@ -94,18 +92,6 @@ std::string EstimateJson(const PlanAnswer& answer, const Estimate& estimate) {
                       "}");
 }
 
-const char* PrecisionWord(PlanPrecision precision) {
-  switch (precision) {
-    case PlanPrecision::kBf16:
-      return "bf16";
-    case PlanPrecision::kFp8:
-      return "fp8";
-    case PlanPrecision::kFp32:
-      return "fp32";
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string PlanJson(const PlanAnswer& answer) {
@@ -118,7 +104,7 @@ std::string PlanJson(const PlanAnswer& answer) {
   return absl::StrCat(
       "{\"model\": ", JsonText(answer.flags.model),
       ", \"parameters\": ", worker::ParameterCount(job.model),
-      ", \"precision\": ", JsonText(PrecisionWord(answer.flags.precision)),
+      ", \"precision\": ", JsonText(worker::PrecisionName(job)),
       ", \"sequence_length\": ", job.sequence_length,
       ", \"global_batch_size\": ", job.global_batch_size,
       ", \"gpu\": ", JsonText(answer.cluster.gpu.name), ", \"gpus\": ", answer.cluster.gpus,
@@ -131,35 +117,17 @@ std::string PlanJson(const PlanAnswer& answer) {
 }
 
 std::string TrainYaml(const PlanAnswer& answer) {
-  const Strategy& strategy = answer.plans.ranked.front().strategy;
-  const worker::Layout& layout = strategy.layout;
   const worker::PlanJob& job = answer.job;
   const auto a_step =
       static_cast<double>(job.global_batch_size) * static_cast<double>(job.sequence_length);
-  const int64_t steps = answer.flags.tokens.has_value()
-                            ? std::max<int64_t>(1, std::llround(*answer.flags.tokens / a_step))
-                            : kStepsWithoutTokens;
-  std::string text = absl::StrCat(
-      "# Made by `convene plan` for ", answer.cluster.gpus, " x ", answer.cluster.gpu.name,
-      ".\n# CHANGE: data and tokenizer are yours.\n", "data: [", JsonText(answer.flags.data),
-      "]\nmodel: ", answer.flags.model, "\nsteps: ", steps,
-      "\nglobal_batch_size: ", job.global_batch_size,
-      "\nmicro_batch_size: ", strategy.micro_batch_size, "\nsequence_length: ", job.sequence_length,
-      "\nprecision: ", PrecisionWord(answer.flags.precision),
-      "\nreduce_dtype: ", worker::DTypeName(job.reduce_dtype),
-      "\noptimizer: ", answer.flags.optimizer, "\nrecompute: ", RecomputeText(strategy.recompute),
-      "\ntp_size: ", layout.tp, "\npp_size: ", layout.pp, "\ncp_size: ", layout.cp,
-      "\nep_size: ", layout.ep, "\ndp_size: ", layout.dp, "\nzero_stage: ", strategy.zero_stage,
-      "\n");
-  if (strategy.zero_stage > 0) {
-    absl::StrAppend(&text, "dp_shard_size: ", layout.dp_shard(),
-                    "\ndp_replicate_size: ", layout.dp_replicate, "\n");
+  worker::RunSettings settings = {
+      .model = answer.flags.model, .optimizer = answer.flags.optimizer, .data = answer.flags.data};
+  if (answer.flags.tokens.has_value()) {
+    settings.steps = std::max<int64_t>(1, std::llround(*answer.flags.tokens / a_step));
   }
-  if (layout.pp > 1) absl::StrAppend(&text, "pp_schedule: ", ScheduleName(strategy), "\n");
-  if (strategy.virtual_stages > 1) {
-    absl::StrAppend(&text, "pp_virtual_stages: ", strategy.virtual_stages, "\n");
-  }
-  return text;
+  return absl::StrCat("# Made by `convene plan` for ", answer.cluster.gpus, " x ",
+                      answer.cluster.gpu.name, ".\n",
+                      worker::TrainYaml(settings, job, answer.plans.ranked.front().strategy));
 }
 
 std::string SbatchText(const PlanAnswer& answer) {

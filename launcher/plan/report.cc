@@ -10,6 +10,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/planner/counts.h"
 #include "worker_runtime/planner/explain.h"
+#include "worker_runtime/planner/train_yaml.h"
 #include "worker_runtime/report/number_text.h"
 
 namespace convene::launcher {
@@ -24,12 +25,6 @@ constexpr double kHoursADay = 24;
 
 std::string Row(const std::string& name, const std::string& text) {
   return absl::StrFormat("  %-14s %s\n", name, text);
-}
-
-std::string PrecisionName(PlanPrecision precision) {
-  return precision == PlanPrecision::kFp8    ? "fp8"
-         : precision == PlanPrecision::kFp32 ? "fp32"
-                                             : "bf16";
 }
 
 std::string MemoryText(const MemoryParts& memory, double has) {
@@ -137,8 +132,8 @@ std::string PlanText(const PlanAnswer& answer) {
       "%s: %s parameters, %s, %d samples of %d tokens a step\n%d x %s in machines of %d, %s in a "
       "domain of %d, %s between\n%d layouts tried\n",
       answer.flags.model, HumanCount(static_cast<double>(worker::ParameterCount(job.model))),
-      PrecisionName(answer.flags.precision), job.global_batch_size, job.sequence_length,
-      cluster.gpus, cluster.gpu.name, cluster.gpu.node, cluster.gpu.link.name, cluster.gpu.domain,
+      worker::PrecisionName(job), job.global_batch_size, job.sequence_length, cluster.gpus,
+      cluster.gpu.name, cluster.gpu.node, cluster.gpu.link.name, cluster.gpu.domain,
       cluster.network.name, answer.plans.tried);
   if (answer.flags.explains) {
     absl::StrAppend(&text, "\n");

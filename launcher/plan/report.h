@@ -7,7 +7,7 @@
 
 namespace convene::launcher {
 
-// What was asked, and what came of it. Borrows.
+// A question and its answer. Borrows.
 struct PlanAnswer {
   const PlanFlags& flags;
   const worker::PlanJob& job;

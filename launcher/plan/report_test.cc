@@ -1,4 +1,4 @@
-// The answers, and whether the trainer takes what --emit prints.
+// The answers of `convene plan`.
 #include "launcher/plan/report.h"
 
 #include <algorithm>
@@ -7,12 +7,8 @@
 
 #include "absl/strings/str_format.h"
 #include "catch2/catch.hpp"
-#include "tools/base/files.h"
 #include "tools/base/testing/environment_table.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/testing/temp_dir.h"
-#include "worker_runtime/options/elastic_layout.h"
-#include "worker_runtime/options/load_options.h"
 
 namespace convene::launcher {
 namespace {
@@ -130,58 +126,12 @@ TEST_CASE("JSON has the same figures") {
   CHECK(std::count(json.begin(), json.end(), '{') == std::count(json.begin(), json.end(), '}'));
 }
 
-// Loads what --emit train.yaml prints, as convene-train --config does.
-worker::TrainOptions Loaded(const std::string& yaml) {
-  const testing::TempDir directory;
-  const std::string path = directory.File("train.yaml");
-  REQUIRE_OK(WriteFileAtomic(path, yaml));
-  const auto options =
-      worker::LoadOptions({"--config", path}, testing::LookupIn({{"HOME", "/tmp"}}));
-  REQUIRE_OK(options);
-  REQUIRE(options->has_value());
-  return **options;
-}
-
-TEST_CASE("the trainer takes the configuration, and gets the planned layout") {
-  const std::vector<std::string> arguments = GENERATE(values<std::vector<std::string>>({
-      {"--model", "llama-3-70b", "--gpus", "1024", "--tokens", "2T", "--global-batch-size", "2048"},
-      {"--model", "llama-3-8b", "--gpus", "8"},
-      {"--model", "llama-3-8b", "--gpus", "64", "--precision", "fp8", "--reduce-dtype", "bf16"},
-      {"--model", "llama-3-405b", "--gpus", "1024", "--sequence-length", "8192"},
-      {"--model", "qwen3-235b-a22b", "--gpus", "256", "--global-batch-size", "2048"},
-      {"--model", "deepseek-v3", "--gpus", "512", "--gpu", "gb200"},
-      {"--model", "mixtral-8x7b", "--gpus", "32", "--gpu", "h200"},
-      {"--model", "gpt2-124m", "--gpus", "4", "--gpu", "l40s", "--optimizer", "muon"},
-      {"--model", "gpt2-124m", "--gpus", "1", "--gpu", "rtx-4090", "--precision", "fp32"},
-      {"--model", "gemma3-12b", "--gpus", "16", "--gpu", "a100"},
-      {"--model", "llama-3-8b", "--gpus", "64", "--sequence-length", "131072",
-       "--global-batch-size", "32"},
-      {"--model", "llama-3-8b", "--gpus", "16", "--zero-stage", "0", "--gpu", "h200"},
-  }));
-  const Asked asked(arguments);
-  INFO(arguments[1] << " on " << asked.cluster.gpus);
-  REQUIRE(!asked.plans.ranked.empty());
-  const worker::Strategy& strategy = asked.plans.ranked.front().strategy;
-  const std::string yaml = TrainYaml(asked.answer());
-  INFO(yaml);
-  const worker::TrainOptions options = Loaded(yaml);
-  const auto decision = worker::DecideLayout(options, asked.cluster.gpus, false);
-  REQUIRE_OK(decision);
-  CHECK(decision->layout.ToString() == strategy.layout.ToString());
-  CHECK(decision->layout == strategy.layout);
-  CHECK(options.zero_stage == strategy.zero_stage);
-  CHECK(options.micro_batch_size == strategy.micro_batch_size);
-  CHECK(options.recompute == strategy.recompute);
-  CHECK(options.sequence_length == asked.job.sequence_length);
-  CHECK(options.global_batch_size == asked.job.global_batch_size);
-  CHECK(options.float8 == asked.job.float8);
-  const auto pipeline = worker::PipelineOf(options, decision->layout);
-  REQUIRE_OK(pipeline);
-  CHECK(static_cast<int>(pipeline->schedule.placement.size()) ==
-        strategy.layout.pp * strategy.virtual_stages);
-  if (asked.flags.tokens.has_value()) {
-    CHECK(static_cast<double>(options.steps) * 2048 * 4096 == Approx(2e12).epsilon(1e-3));
-  }
+TEST_CASE("the configuration trains as many tokens as were asked for") {
+  const Asked asked({"--model", "llama-3-8b", "--tokens", "1T", "--global-batch-size", "256",
+                     "--data", "my \"tokens\".bin"});
+  const std::string text = TrainYaml(asked.answer());
+  CHECK_THAT(text, Catch::Contains("\nsteps: 953674\n"));
+  CHECK_THAT(text, Catch::Contains("\"my \\\"tokens\\\".bin\""));
 }
 
 TEST_CASE("the batch file asks Slurm for the machines") {

@@ -5,7 +5,7 @@
 namespace convene::worker {
 namespace {
 
-// What protocols and headers leave of a link.
+// Protocols and headers leave so much of a link.
 constexpr double kDomainShare = 0.75;
 constexpr double kNetworkShare = 0.8;
 constexpr double kRanksOfHalfRate = 200;

@@ -20,7 +20,7 @@ struct UnitCount {
   double tied = 0;  // of `parameters`: a table that the embedding and the head share on one rank
 };
 
-// What one pipeline rank holds of the model in one of its chunks.
+// One chunk of the model, on one pipeline rank.
 struct ChunkCount {
   int dense = 0;  // blocks without experts
   int expert = 0;

@@ -27,7 +27,7 @@ std::vector<std::string> Limits(const PlanJob& job, const Cluster& cluster,
 // to the first of plans.ranked. A line each.
 std::vector<std::string> Explain(const PlanJob& job, const Cluster& cluster, const Plans& plans);
 
-// What to change where no layout fits. REQUIRES: plans.ranked is empty.
+// Changes that help where no layout fits. REQUIRES: plans.ranked is empty.
 std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, const Plans& plans);
 
 }  // namespace convene::worker

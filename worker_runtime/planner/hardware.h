@@ -1,4 +1,4 @@
-// PURE. What a GPU computes and keeps, and what its links carry: the tables of `convene plan`.
+// PURE. The tables of `convene plan`: GPUs with their arithmetic and memory, and links.
 #pragma once
 
 #include <string>

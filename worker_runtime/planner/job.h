@@ -1,4 +1,4 @@
-// PURE. What is to be trained, and one way to lay it out.
+// PURE. A training, and one way to lay it out.
 #pragma once
 
 #include <cstddef>

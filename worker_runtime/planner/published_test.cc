@@ -1,5 +1,5 @@
-// The planner against step times that other systems have published. What was fitted and what is
-// judged: testing/published.h.
+// The planner against step times that other systems have published. testing/published.h says which
+// rows were fitted and which are judged.
 #include <cmath>
 #include <map>
 #include <string>

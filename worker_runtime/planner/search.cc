@@ -135,7 +135,7 @@ class Searcher {
     for (const Recompute& recompute : kRecomputes) {
       ++plans_.tried;
       strategy.recompute = wishes_.recompute.value_or(recompute);
-      // What computes more is slower than what fits with less.
+      // More recomputation is slower than the least that fits.
       if (Consider(strategy) || wishes_.recompute.has_value()) return;
     }
   }

@@ -50,7 +50,7 @@ struct Plans {
   int64_t tried = 0;
 };
 
-// What the search may not change; nullopt: anything.
+// Parts of a strategy that the search may not change; nullopt: anything.
 struct Wishes {
   std::optional<int> tp, pp, cp, ep, zero_stage, micro_batch_size, virtual_stages;
   std::optional<Recompute> recompute;

@@ -38,7 +38,7 @@ double SplitRows(const PlanJob& job, const Strategy& strategy) {
   return strategy.layout.tp > 1 && job.splits_rows ? strategy.layout.tp : 1;
 }
 
-// What `seconds` of collectives cost beside `beside` seconds of arithmetic.
+// The cost of `seconds` of collectives beside `beside` seconds of arithmetic.
 struct Hidden {
   double exposed;
   double slowed;
@@ -298,7 +298,7 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
       (layout.pp - 1) * ((stage.forward + stage.backward) / strategy.virtual_stages + 2 * message);
 }
 
-// What tp, cp and ep ranks send for the blocks of a stage. The seconds of cp and ep are exposed
+// Messages of tp, cp and ep ranks for the blocks of a stage. The seconds of cp and ep are exposed
 // ones where nothing hides them.
 void StepTimer::AddBlockAxes(const Strategy& strategy, double microbatches, double rows,
                              const Stage& stage, StepTime& time) const {

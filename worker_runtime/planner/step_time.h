@@ -10,7 +10,7 @@
 
 namespace convene::worker {
 
-// What software makes of the hardware. The values are fitted on the odd rows of the published
+// The software's use of the hardware. The values are fitted on the odd rows of the published
 // tables, and judged on the even ones (published_test.cc); `product_share` alone differs between
 // the systems in those tables.
 struct Efficiency {
@@ -80,7 +80,7 @@ class StepTimer {
     double forward = 0, backward = 0;  // seconds
     Pass pass, again;                  // both directions; what is recomputed
   };
-  // What data-parallel ranks send for one gather of all weights and one sum of all gradients.
+  // Messages of data-parallel ranks for one gather of all weights and one sum of all gradients.
   struct StoreTraffic {
     double gather = 0, scatter = 0;  // seconds
     double bytes_gather = 0, bytes_scatter = 0;

@@ -23,7 +23,7 @@ struct PublishedRow {
 // 2, 4, 6, ... are judged. The split was made before the fit.
 std::vector<PublishedRow> PublishedRows();
 
-// What the system can that the trainer here cannot, and the other way round.
+// The system's abilities that the trainer here has not, and the other way round.
 Efficiency EfficiencyOf(const PublishedRow& row);
 // The planner's speed over the system's: the geometric mean of its odd rows.
 double SpeedOf(const PublishedRow& row);
