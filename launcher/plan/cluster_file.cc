@@ -2,6 +2,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -15,17 +16,20 @@
 namespace convene::launcher {
 namespace {
 
+using Values = std::map<std::string, std::string>;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kNumberMax = 1e12;
+constexpr double kNodeMax = 1 << 20;  // GPUs
+
+// A key whose value is a number, in this unit.
 struct NumberKey {
   double* target;
   double unit;
   bool must_be_named;  // of a new GPU
 };
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
-
-}  // namespace
-
-absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
+absl::StatusOr<Values> ReadMap(const std::string& text) {
   YAML::Node root;
   try {
     root = YAML::Load(text);
@@ -33,36 +37,17 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
     return absl::InvalidArgumentError(absl::StrCat("no YAML: ", e.what()));
   }
   if (!root.IsMap()) return absl::InvalidArgumentError("write a map, as `gpu: h100`");
-  std::map<std::string, std::string> given;
+  Values given;
   for (const auto& item : root) {
     if (!item.first.IsScalar() || !item.second.IsScalar()) {
       return absl::InvalidArgumentError("write one value behind each key, as `node: 8`");
     }
     given[item.first.Scalar()] = item.second.Scalar();
   }
-  worker::Cluster cluster;
-  double node = 8, domain = 0;
-  const bool is_known = worker::FindGpu(given["gpu"]).ok();
-  if (is_known) {
-    cluster.gpu = *worker::FindGpu(given["gpu"]);
-    node = cluster.gpu.node;
-    domain = cluster.gpu.domain;
-  }
-  worker::Gpu& gpu = cluster.gpu;
-  const std::string network = given.count("network") > 0 ? given["network"] : gpu.network;
-  if (const auto found = worker::FindNetwork(network); found.ok()) cluster.network = *found;
-  const std::map<std::string, NumberKey> keys = {
-      {"memory_gib", {&gpu.memory_bytes, kGiB, true}},
-      {"bf16_tflops", {&gpu.bf16, 1e12, true}},
-      {"fp32_tflops", {&gpu.fp32, 1e12, true}},
-      {"fp8_tflops", {&gpu.fp8, 1e12, false}},
-      {"memory_gb_per_s", {&gpu.memory_bandwidth, 1e9, true}},
-      {"link_gb_per_s", {&gpu.link.bandwidth, 1e9, true}},
-      {"node", {&node, 1, true}},
-      {"domain", {&domain, 1, false}},
-      {"watts", {&gpu.watts, 1, false}},
-      {"network_gb_per_s", {&cluster.network.bandwidth, 1e9, false}},
-      {"network_microseconds", {&cluster.network.latency, 1e-6, false}}};
+  return given;
+}
+
+absl::Status SetNumbers(const Values& given, const std::map<std::string, NumberKey>& keys) {
   std::vector<std::string> names = {"gpu", "network"};
   for (const auto& [name, key] : keys) names.push_back(name);
   for (const auto& [name, value] : given) {
@@ -75,33 +60,67 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
           " The keys are ", absl::StrJoin(names, ", ")));
     }
     double number = 0;
-    if (!absl::SimpleAtod(value, &number) || !(number > 0) || number > 1e12) {
+    if (!absl::SimpleAtod(value, &number) || !(number > 0) || number > kNumberMax) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": ", value, " is no number above 0; write one, as 8 or 3.35"));
     }
     *key->second.target = number * key->second.unit;
   }
+  return absl::OkStatus();
+}
+
+// A GPU and a network that the tables do not have are described whole.
+absl::Status CheckNamed(const Values& given, const std::map<std::string, NumberKey>& keys,
+                        const worker::Cluster& cluster) {
+  const bool is_known = worker::FindGpu(cluster.gpu.name).ok();
   for (const auto& [name, key] : keys) {
-    if (!is_known && key.must_be_named && given.count(name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("gpu ", given["gpu"], " is none of ",
-                                                     absl::StrJoin(worker::GpuNames(), ", "),
-                                                     ", so the file has to name its ", name));
-    }
+    if (is_known || !key.must_be_named || given.count(name) > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("gpu ", cluster.gpu.name, " is none of ",
+                                                   absl::StrJoin(worker::GpuNames(), ", "),
+                                                   ", so the file has to name its ", name));
   }
-  if (cluster.network.bandwidth == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("network ", network, " is none of ",
-                                                   absl::StrJoin(worker::NetworkNames(), ", "),
-                                                   ", so the file has to name network_gb_per_s"));
+  if (cluster.network.bandwidth > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("network ", cluster.network.name, " is none of ",
+                                                 absl::StrJoin(worker::NetworkNames(), ", "),
+                                                 ", so the file has to name network_gb_per_s"));
+}
+
+}  // namespace
+
+absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
+  CONVENE_ASSIGN_OR_RETURN(Values given, ReadMap(text));
+  if (given["gpu"].empty()) {
+    return absl::InvalidArgumentError(
+        "gpu is missing; write gpu: NAME, of the tables or a new one");
   }
-  if (!is_known) {
-    gpu.name = given["gpu"].empty() ? "the file's GPU" : given["gpu"];
-    gpu.link.name = "the file's link";
-    gpu.link.latency = 2e-6;
+  worker::Cluster cluster;
+  worker::Gpu& gpu = cluster.gpu;
+  gpu.link = {.name = "the file's link", .latency = 2e-6};
+  if (const auto found = worker::FindGpu(given["gpu"]); found.ok()) gpu = *found;
+  gpu.name = given["gpu"];
+  cluster.network = {.name = given.count("network") > 0 ? given["network"] : gpu.network,
+                     .latency = 5e-6};
+  if (const auto found = worker::FindNetwork(cluster.network.name); found.ok()) {
+    cluster.network = *found;
   }
-  if (cluster.network.name.empty()) cluster.network.name = network.empty() ? "network" : network;
-  if (cluster.network.latency == 0) cluster.network.latency = 5e-6;
-  gpu.node = static_cast<int>(node);
-  gpu.domain = given.count("domain") > 0 || domain > node ? static_cast<int>(domain) : gpu.node;
+  double node = gpu.node;
+  double domain = gpu.domain > gpu.node ? gpu.domain : 0;  // 0: a machine
+  const std::map<std::string, NumberKey> keys = {
+      {"memory_gib", {&gpu.memory_bytes, kGiB, true}},
+      {"bf16_tflops", {&gpu.bf16, 1e12, true}},
+      {"fp32_tflops", {&gpu.fp32, 1e12, true}},
+      {"fp8_tflops", {&gpu.fp8, 1e12, false}},
+      {"memory_gb_per_s", {&gpu.memory_bandwidth, 1e9, true}},
+      {"link_gb_per_s", {&gpu.link.bandwidth, 1e9, true}},
+      {"node", {&node, 1, true}},
+      {"domain", {&domain, 1, false}},
+      {"watts", {&gpu.watts, 1, false}},
+      {"network_gb_per_s", {&cluster.network.bandwidth, 1e9, false}},
+      {"network_microseconds", {&cluster.network.latency, 1e-6, false}}};
+  CONVENE_RETURN_IF_ERROR(SetNumbers(given, keys));
+  CONVENE_RETURN_IF_ERROR(CheckNamed(given, keys, cluster));
+  gpu.node = static_cast<int>(std::max(1.0, std::min(node, kNodeMax)));
+  gpu.domain = static_cast<int>(std::min(std::max<double>(domain, gpu.node), kNodeMax));
   return cluster;
 }
 

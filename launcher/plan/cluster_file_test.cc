@@ -49,6 +49,7 @@ TEST_CASE("a file that is wrong is told the right form") {
   says("- a", "write a map");
   says("a: [", "no YAML");
   says("gpu: [h100]", "one value");
+  says("node: 8", "gpu is missing");
   says("gpu: h100\nnodes: 4", "did you mean node?");
   says("gpu: h100\nnode: -4", "no number above 0");
   says("gpu: h100\nnode: many", "no number above 0");

@@ -62,6 +62,7 @@ std::string EstimateJson(const PlanAnswer& answer, const Estimate& estimate) {
                       JsonNumbers({{"step_seconds", time.total},
                                    {"tokens_per_second", figures.tokens_per_second},
                                    {"tokens_per_second_per_gpu", figures.tokens_per_gpu},
+                                   {"peak_flops", figures.peak},
                                    {"mfu_full_attention", figures.mfu_full},
                                    {"mfu_causal_attention", figures.mfu_causal},
                                    {"hfu", figures.hfu},

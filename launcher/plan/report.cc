@@ -75,17 +75,18 @@ std::string LayoutText(const PlanAnswer& answer, const Estimate& estimate, size_
       &text,
       Row("speed", absl::StrFormat("%s tokens/s, %s a GPU", HumanCount(figures.tokens_per_second),
                                    HumanCount(figures.tokens_per_gpu))),
-      Row("", absl::StrFormat("MFU %.1f %% with all scores of attention (PaLM), %.1f %% with the "
-                              "causal half (Megatron)",
-                              100 * figures.mfu_full, 100 * figures.mfu_causal)),
+      Row("", absl::StrFormat("MFU %.1f %% of %.0f TFLOP/s, with all scores of attention (PaLM)",
+                              100 * figures.mfu_full, figures.peak / 1e12)),
+      Row("", absl::StrFormat("MFU %.1f %%, with the causal half of them (Megatron)",
+                              100 * figures.mfu_causal)),
       Row("", absl::StrFormat("HFU %.1f %%, with what is computed again", 100 * figures.hfu)),
       TrainingText(answer, figures), Row("time", TimeText(estimate.time)),
       Row("memory a GPU", MemoryText(estimate.memory, answer.cluster.gpu.memory_bytes)));
   for (const worker::AxisTraffic& axis : estimate.time.axes) {
     absl::StrAppend(
         &text, Row(absl::StrCat("traffic of ", axis.axis),
-                   absl::StrFormat("%s a step and GPU on %s, %.3f s, of which %.3f s "
-                                   "are exposed",
+                   absl::StrFormat("%s a step and GPU on %s, %.3f s, %.3f s of them "
+                                   "exposed",
                                    HumanBytes(axis.bytes), axis.link, axis.seconds, axis.exposed)));
   }
   for (const std::string& good : Strengths(answer.job, answer.cluster, estimate)) {
@@ -108,10 +109,8 @@ PlanFigures FiguresOf(const PlanAnswer& answer, const Estimate& estimate) {
   figures.tokens_per_gpu = figures.tokens_per_second / answer.cluster.gpus;
   worker::ModelCounts counts(job.model);
   const worker::TokenFlops flops = FlopsOf(job.model, job.sequence_length, counts);
-  const double peak = job.float8                             ? gpu.fp8
-                      : job.dtype == worker::DType::kFloat32 ? gpu.fp32
-                                                             : gpu.bf16;
-  const double a_flop = figures.tokens_per_gpu / peak;
+  figures.peak = job.float8 ? gpu.fp8 : job.dtype == worker::DType::kFloat32 ? gpu.fp32 : gpu.bf16;
+  const double a_flop = figures.tokens_per_gpu / figures.peak;
   figures.mfu_full = a_flop * (flops.products + flops.full_attention);
   figures.mfu_causal = a_flop * (flops.products + flops.causal_attention);
   const StepTime& time = estimate.time;

@@ -21,6 +21,7 @@ struct PlanFigures {
   double tokens_per_gpu = 0;  // a second
   // Model FLOPs utilisation: FLOPs of tokens over the GPUs' peak in the products' type, with all of
   // attention's scores (PaLM, torchtitan) and with those below the diagonal (Megatron-LM).
+  double peak = 0;  // FLOP/s of a GPU
   double mfu_full = 0;
   double mfu_causal = 0;
   // Hardware FLOPs utilisation: mfu_full, and what is computed again.

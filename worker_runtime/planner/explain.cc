@@ -148,9 +148,9 @@ std::vector<std::string> Explain(const PlanJob& job, const Cluster& cluster, con
   std::vector<std::string> lines;
   const double usable = kUsableShare * cluster.gpu.memory_bytes;
   lines.push_back(absl::StrCat("Parameters, gradients and optimizer state together take ",
-                               HumanBytes(UnshardedBytes(job)), ". A ", cluster.gpu.name, " has ",
-                               HumanBytes(cluster.gpu.memory_bytes), ", of which ",
-                               HumanBytes(usable), " are for the plan."));
+                               HumanBytes(UnshardedBytes(job)), ". The GPU, ", cluster.gpu.name,
+                               ", has ", HumanBytes(cluster.gpu.memory_bytes),
+                               "; the plan may take ", HumanBytes(usable), " of it."));
   const Estimate* chosen = plans.ranked.empty() ? nullptr : &plans.ranked.front();
   for (size_t i = 0; i < plans.rungs.size(); ++i) {
     const RungResult& rung = plans.rungs[i];
@@ -189,14 +189,14 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
   const double usable = kUsableShare * cluster.gpu.memory_bytes;
   std::vector<std::string> lines;
   lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
-                               HumanBytes(parts.Total()), " of the ", HumanBytes(usable),
-                               " that the plan may take."));
+                               HumanBytes(parts.Total()), " a GPU. The plan may take ",
+                               HumanBytes(usable), "."));
   const double state = parts.parameters + parts.gradients + parts.optimizer;
   const double rest = parts.Total() - state;
   if (rest < usable) {
     const double gpus = std::ceil(state * cluster.gpus / (usable - rest));
     lines.push_back(absl::StrFormat(
-        "More GPUs: about %.0f have room for the state, if each keeps its share.", gpus));
+        "More GPUs: about %.0f have room for the state, if each keeps its part of it.", gpus));
   } else {
     lines.push_back(absl::StrCat("Activations and buffers alone take ", HumanBytes(rest),
                                  ": a shorter --sequence-length, or GPUs with more memory."));
