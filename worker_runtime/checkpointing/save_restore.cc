@@ -189,7 +189,14 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
                            CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
-  return source.Read(pieces);
+  absl::Status read = source.Read(pieces);
+  if (absl::IsFailedPrecondition(read) && options.optimizer == &SgdRule()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(read.message(),
+                     "; a checkpoint that --momentum 0 wrote has no momentum: give --momentum 0 "
+                     "to go on with it"));
+  }
+  return read;
 }
 
 }  // namespace

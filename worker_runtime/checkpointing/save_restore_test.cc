@@ -327,6 +327,41 @@ TEST_CASE("the same data in other samples is refused by every rank, unless it is
                absl::StatusCode::kFailedPrecondition, "was trained on 9 tokens with hash 1; this");
 }
 
+World WorldOf(const Layout& layout, const UpdateRule& rule) {
+  return World(layout, kSeed, DType::kFloat32, 1, true, 1, false, testing::Small(), false, rule);
+}
+
+TEST_CASE("Muon's state, of which matrices have less, is restored on another layout") {
+  if (!testing::HasPlacesOrSkips(4)) return;
+  const TempDir directory;
+  World saved = WorldOf({.dp = 4}, MuonRule());
+  RequireAllOk(saved.Train(2));
+  RequireAllOk(saved.Save(directory.path(), 2));
+  TrainOptions options = ResumeFrom(directory.path());
+  options.optimizer = &MuonRule();
+  World read = WorldOf({.dp = 2, .tp = 2}, MuonRule());
+  std::vector<int64_t> steps;
+  RequireAllOk(read.Restore(options, &steps));
+  CHECK(read.State() == saved.State());
+}
+
+TEST_CASE("SGD goes on without a momentum that was saved, but with none that was not") {
+  const TempDir with, without;
+  World momentum = WorldOf({}, SgdRule());
+  World plain = WorldOf({}, PlainSgdRule());
+  RequireAllOk(momentum.Save(with.path(), 1));
+  RequireAllOk(plain.Save(without.path(), 1));
+  TrainOptions options = ResumeFrom(with.path());
+  options.optimizer = &PlainSgdRule();
+  std::vector<int64_t> steps;
+  RequireAllOk(plain.Restore(options, &steps));
+  CHECK(steps == std::vector<int64_t>(1, 1));
+  options = ResumeFrom(without.path());
+  options.optimizer = &SgdRule();
+  CHECK_STATUS(momentum.Restore(options, &steps)[0], absl::StatusCode::kFailedPrecondition,
+               "give --momentum 0 to go on with it");
+}
+
 TEST_CASE("another seed, shape or optimizer is refused by every rank") {
   const TempDir directory;
   World world({.pp = 1, .dp = 2, .tp = 1});

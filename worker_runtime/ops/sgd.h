@@ -28,6 +28,7 @@ struct DescentFactors {
 
 // g = gradient * gradient_scale + decay * weight; momentum = factors.momentum * momentum + g.
 // gradients become the direction: momentum; with nesterov g + factors.momentum * momentum.
+// `momentum`: null where factors.momentum is 0: the direction is g.
 void Momentum(int64_t count, const MomentumFactors* factors, const StepControl* control,
               const uint8_t* flags, const float* master, float* gradients, float* momentum,
               Stream& stream);

@@ -170,6 +170,20 @@ TEST_CASE("a step that SGD skips changes nothing, and a direction's decay pulls 
   for (int i = 0; i < 128; ++i) CHECK(y[0][i] == Approx(before[i] * (i < 64 ? 0.875 : 1.0)));
 }
 
+TEST_CASE("SGD without momentum steps as momentum 0 does, and needs no array for it") {
+  const MomentumFactors factors = {.momentum = 0, .decay = 0.1f, .nesterov = 0};
+  const StepControl control = {0.5f, SkipReason::kNone};
+  const std::vector<uint8_t> flags = {kDecayed, 0};
+  const auto weights = Numbers(128, 1);
+  std::vector<float> with = Numbers(128, 2), without = with, momentum = Numbers(128, 3);
+  Momentum(128, &factors, &control, flags.data(), weights.data(), with.data(), momentum.data(),
+           AnyStream());
+  Momentum(128, &factors, &control, flags.data(), weights.data(), without.data(), nullptr,
+           AnyStream());
+  CHECK(without == with);
+  CHECK(without != Numbers(128, 2));
+}
+
 TEST_CASE("a skipped step changes neither weights nor moments") {
   const auto before = Numbers(128, 1);
   Outputs<float> y = {before, before, before};

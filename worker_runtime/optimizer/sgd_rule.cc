@@ -13,10 +13,12 @@ struct SgdFactors {
 
 class SgdUpdate final : public UpdateRule {
  public:
+  explicit SgdUpdate(bool keeps_momentum) : keeps_momentum_(keeps_momentum) {}
+
   const char* name() const override { return "sgd"; }
   absl::Span<const char* const> states() const override {
     static constexpr const char* kStates[] = {"momentum"};
-    return kStates;
+    return absl::MakeConstSpan(kStates, keeps_momentum_ ? 1 : 0);
   }
   Factors FactorsOf(const UpdateParameters& parameters) const override {
     const SgdFactors sgd = {
@@ -32,7 +34,7 @@ class SgdUpdate final : public UpdateRule {
   void Update(const Piece& piece, Stream& stream) const override {
     const auto* const factors = reinterpret_cast<const SgdFactors*>(piece.factors);
     Momentum(piece.count, &factors->momentum, piece.control, piece.flags, piece.master,
-             piece.gradients, piece.states[0], stream);
+             piece.gradients, keeps_momentum_ ? piece.states[0] : nullptr, stream);
     const auto descend = [&](auto* weights) {
       Descend(piece.count, &factors->descent, piece.control, piece.flags, piece.gradients,
               piece.master, weights, stream);
@@ -40,12 +42,20 @@ class SgdUpdate final : public UpdateRule {
     if (piece.weights.dtype == DType::kFloat32) return descend(piece.weights.As<float>().data());
     descend(piece.weights.As<BFloat16>().data());
   }
+
+ private:
+  const bool keeps_momentum_;
 };
 
 }  // namespace
 
 const UpdateRule& SgdRule() {
-  static const SgdUpdate rule;
+  static const SgdUpdate rule(/*keeps_momentum=*/true);
+  return rule;
+}
+
+const UpdateRule& PlainSgdRule() {
+  static const SgdUpdate rule(/*keeps_momentum=*/false);
   return rule;
 }
 

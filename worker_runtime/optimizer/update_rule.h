@@ -36,8 +36,9 @@ class UpdateRule {
     float* master = nullptr;         // the fp32 weights
     // They become the masters, rounded. Of fp32 they are the masters.
     Elements weights;
-    // One array for each of states(). The pointers themselves are gone when Update returns; all
-    // other memory stays until the stream has done the update.
+    // One array for each of states(), of matrices for the first MatrixRule::states() of them. The
+    // pointers themselves are gone when Update returns; all other memory stays until the stream has
+    // done the update.
     absl::Span<float* const> states;
   };
 
@@ -77,7 +78,8 @@ class MatrixRule {
 
   virtual ~MatrixRule() = default;
 
-  // Of a matrix' elements the first so many of UpdateRule::states() are kept.
+  // Of a matrix' elements the first so many of UpdateRule::states() are kept; the others have no
+  // memory.
   virtual size_t states() const = 0;
   // The piece's gradients become the directions, from which Transform makes the steps.
   virtual void Direct(const UpdateRule::Piece& piece, Stream& stream) const = 0;
@@ -90,6 +92,8 @@ class MatrixRule {
 const UpdateRule& AdamWRule();
 // ops/sgd.h: torch.optim.SGD, whose weight decay is part of the gradient.
 const UpdateRule& SgdRule();
+// SGD with momentum 0, under the same name: the rule keeps nothing.
+const UpdateRule& PlainSgdRule();
 // Muon (Jordan et al. 2024) for the matrices of blocks, with five Newton-Schulz iterations in the
 // type of the parameters (bf16, or fp32 where they are fp32), as torch.optim.Muon with
 // adjust_lr_fn="match_rms_adamw" (Liu et al. 2025, section 2.2): one learning rate serves both.

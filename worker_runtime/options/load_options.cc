@@ -148,6 +148,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"epsilon", said.has_epsilon() && is_sgd, kNotAdam},
       {"momentum", said.has_momentum() && is_adamw, kNotAdamW},
       {"nesterov", said.has_nesterov() && is_adamw, kNotAdamW},
+      {"nesterov", said.nesterov() && said.has_momentum() && said.momentum() == 0,
+       "momentum is 0: there is none to look ahead with"},
       {"decay_embeddings", said.has_decay_embeddings() && has_no_decay, kNoDecay},
       {"decay_norms_and_biases", said.has_decay_norms_and_biases() && has_no_decay, kNoDecay},
       {"spike_window",
@@ -389,6 +391,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   const bool is_muon = options.optimizer == &MuonRule();
   options.momentum = config.has_momentum() ? config.momentum() : is_muon ? 0.95 : 0.9;
   options.nesterov = config.has_nesterov() ? config.nesterov() : is_muon;
+  if (options.optimizer == &SgdRule() && options.momentum == 0) options.optimizer = &PlainSgdRule();
   options.clip_grad_norm = config.clip_grad_norm();
   options.max_skipped_steps = config.max_skipped_steps();
   CONVENE_RETURN_IF_ERROR(ResolveSpikes(config, &options.spikes));

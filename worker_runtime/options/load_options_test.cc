@@ -354,6 +354,7 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK(sgd.momentum == 0.5);
   CHECK(sgd.nesterov);
   CHECK(Options({"--optimizer=sgd"}).momentum == 0.9);
+  CHECK(Options({"--optimizer=sgd", "--momentum=0"}).optimizer == &PlainSgdRule());
   CHECK_FALSE(Options({"--optimizer=sgd"}).nesterov);
   const TrainOptions muon = Options({"--optimizer=muon"});
   CHECK(muon.optimizer == &MuonRule());
@@ -361,6 +362,8 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
   CHECK(muon.nesterov);
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   CHECK_STATUS(LoadOptions({"--optimizer=adam"}, HomeOnly), kInvalid, "it can be adamw, muon, sgd");
+  CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--momentum=0", "--nesterov"}, HomeOnly), kInvalid,
+               "nesterov is set, but momentum is 0");
   CHECK_STATUS(LoadOptions({"--optimizer=sgd", "--beta2=0.9"}, HomeOnly), kInvalid,
                "beta2 is set, but with optimizer sgd");
   CHECK_STATUS(LoadOptions({"--spike-window=9"}, HomeOnly), kInvalid,

@@ -1,7 +1,9 @@
 #include "worker_runtime/shard/flat_shard.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "absl/algorithm/container.h"
 #include "tools/base/check.h"
 #include "worker_runtime/ops/elementwise.h"
 
@@ -44,7 +46,20 @@ std::vector<MatrixRun> MatrixRuns(const Placement& placement, const FlatShard& s
       runs.push_back({index, begin, end - begin, is_matrix});
     }
   }
+  for (size_t i = 1; i < runs.size(); ++i) {
+    const MatrixRun& before = runs[i - 1];
+    runs[i].rest_before = before.rest_before + (before.of_matrices ? 0 : before.count);
+  }
   return runs;
+}
+
+int64_t RestBefore(absl::Span<const MatrixRun> runs, int64_t shard_begin) {
+  const auto next = absl::c_upper_bound(runs, shard_begin, [](int64_t begin, const MatrixRun& run) {
+    return begin < run.shard_begin;
+  });
+  if (next == runs.begin()) return 0;
+  const MatrixRun& run = *std::prev(next);
+  return run.rest_before + (run.of_matrices ? 0 : shard_begin - run.shard_begin);
 }
 
 FlatShard MakeFlatShard(const Placement& placement, int dp_size, int dp_rank) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "worker_runtime/shard/placement.h"
 
 namespace convene::worker {
@@ -41,10 +42,14 @@ struct MatrixRun {
   int64_t shard_begin = 0;  // a multiple of kParameterAlignment, as is count
   int64_t count = 0;
   bool of_matrices = false;
+  int64_t rest_before = 0;  // elements of no matrix in the runs before it
 };
 
 // The whole shard as runs, in flat order.
 std::vector<MatrixRun> MatrixRuns(const Placement& placement, const FlatShard& shard);
+
+// How many of the shard's elements before `shard_begin`, at most its count, are of no matrix.
+int64_t RestBefore(absl::Span<const MatrixRun> runs, int64_t shard_begin);
 
 // ParameterFlags (ops/elementwise.h), one for each kParameterAlignment elements of the shard.
 // `speaks_for_shard`: else no parameter is kOwned. REQUIRES: as below.

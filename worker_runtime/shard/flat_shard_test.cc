@@ -98,12 +98,17 @@ TEST_CASE(
       const std::vector<MatrixRun> runs = MatrixRuns(placement, shard);
       std::vector<char> of_matrices(shard.count, 2);
       int64_t end = 0;
+      int64_t rest = 0;
       const MatrixRun* before = nullptr;
       for (const MatrixRun& run : runs) {
         CHECK(run.shard_begin == end);
         CHECK(run.count > 0);
         CHECK(run.count % kParameterAlignment == 0);
         CHECK(run.shard_begin % kParameterAlignment == 0);
+        CHECK(RestBefore(runs, end) == rest);
+        const int64_t half = run.count / 2;
+        CHECK(RestBefore(runs, end + half) == rest + (run.of_matrices ? 0 : half));
+        if (!run.of_matrices) rest += run.count;
         end += run.count;
         const ShardPart& part = shard.parts[run.part];
         CHECK(run.shard_begin >= part.shard_begin);
@@ -115,6 +120,7 @@ TEST_CASE(
         std::fill_n(of_matrices.begin() + run.shard_begin, run.count, run.of_matrices ? 1 : 0);
       }
       CHECK(end == shard.count);
+      CHECK(RestBefore(runs, shard.count) == rest);
       for (const ShardSegment& segment : shard.segments) {
         const char expected = placement.parameters[segment.parameter].is_matrix() ? 1 : 0;
         const auto begin = of_matrices.begin() + segment.shard_begin;

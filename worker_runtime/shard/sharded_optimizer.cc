@@ -15,6 +15,8 @@
 namespace convene::worker {
 namespace {
 
+constexpr char kCopyName[] = "copy for checkpoints";
+
 TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
                     const std::string& prefix) {
   return {.name = prefix + slice.name,
@@ -42,14 +44,6 @@ std::vector<ShardSegment> BiasesOf(const Placement& placement, const FlatShard& 
   return biases;
 }
 
-std::vector<ArenaBlock<float>> DeclareStates(const UpdateRule& rule, int64_t count, Arena& arena) {
-  std::vector<ArenaBlock<float>> states;
-  for (const char* const name : rule.states()) {
-    states.push_back(arena.Declare<float>(absl::StrCat("optimizer/", name), count));
-  }
-  return states;
-}
-
 // Parameters in bf16 that the host updates, and that lie on the device: what is no shard does.
 int64_t HostWeights(const BucketStore& store, const ShardedOptimizer::Options& options) {
   if (!options.offloads || store.dtype() == DType::kFloat32) return 0;
@@ -69,12 +63,14 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       biases_(BiasesOf(store.placement(), shard_)),
       master_((options.offloads ? staging : arena)
                   .Declare<float>("optimizer/master weights", has_masters() ? shard_.count : 0)),
-      states_(DeclareStates(*options.rule, shard_.count, options.offloads ? staging : arena)),
+      states_(DeclareStates(nullptr, options.offloads ? staging : arena)),
       flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_(
           arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
-      copy_(staging.Declare<float>("copy for checkpoints",
-                                   options.copies_for_checkpoints ? arrays() * shard_.count : 0)),
+      master_copy_(
+          staging.Declare<float>(kCopyName, options.copies_for_checkpoints ? shard_.count : 0)),
+      state_copies_(options.copies_for_checkpoints ? DeclareStates(kCopyName, staging)
+                                                   : std::vector<ArenaBlock<float>>()),
       host_flags_(staging.Declare<uint8_t>("optimizer/flags",
                                            options.offloads ? shard_.count / kFlagBlock : 0)),
       host_gradients_(
@@ -83,6 +79,23 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
           staging.Declare<BFloat16>("optimizer/new weights", HostWeights(store, options))) {
   if (!options.offloads) return;
   for (size_t i = 0; i < shard_.parts.size(); ++i) updated_.push_back(device.MakeEvent());
+}
+
+int64_t ShardedOptimizer::PlaceIn(size_t state, int64_t shard_begin) const {
+  const MatrixRule* const matrices = options_.rule->matrices();
+  const bool is_whole = matrices == nullptr || state < matrices->states();
+  return is_whole ? shard_begin : RestBefore(runs_, shard_begin);
+}
+
+std::vector<ArenaBlock<float>> ShardedOptimizer::DeclareStates(const char* name,
+                                                               Arena& arena) const {
+  std::vector<ArenaBlock<float>> states;
+  for (const char* const state : options_.rule->states()) {
+    states.push_back(
+        arena.Declare<float>(name != nullptr ? name : absl::StrCat("optimizer/", state),
+                             PlaceIn(states.size(), shard_.count)));
+  }
+  return states;
 }
 
 absl::Status ShardedOptimizer::Bind() {
@@ -163,7 +176,9 @@ void ShardedOptimizer::WithPiece(const ShardPart& part, int64_t begin, int64_t c
                                  absl::FunctionRef<void(const UpdateRule::Piece&)> call) {
   const int64_t shard_begin = part.shard_begin + begin;
   absl::InlinedVector<float*, 4> states;
-  for (const ArenaBlock<float>& state : states_) states.push_back(At(state) + shard_begin);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    states.push_back(At(states_[i]) + PlaceIn(i, shard_begin));
+  }
   float* const master = MasterOf(part) + begin;
   const bool is_float = store_.dtype() == DType::kFloat32;
   call({.count = count,
@@ -271,10 +286,10 @@ void ShardedOptimizer::CopyState(CopyTo direction) {
     }
   };
   for (const ShardPart& part : shard_.parts) {
-    copy(MasterOf(part), At(copy_) + part.shard_begin, part.count);
+    copy(MasterOf(part), At(master_copy_) + part.shard_begin, part.count);
   }
   for (size_t i = 0; i < states_.size(); ++i) {
-    copy(At(states_[i]), At(copy_) + (i + 1) * shard_.count, shard_.count);
+    copy(At(states_[i]), At(state_copies_[i]), static_cast<int64_t>(states_[i].size()));
   }
 }
 
@@ -290,9 +305,7 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
   if (reads_by_copy() || (options_.copies_for_checkpoints && copies_it)) {
     if (copies_it) CopyState(CopyTo::kHost);
     if (!options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
-    HostState state = {.master = At(copy_)};
-    for (int64_t i = 1; i < arrays(); ++i) state.states.push_back(At(copy_) + i * shard_.count);
-    return state;
+    return HostState{At(master_copy_), &state_copies_};
   }
   if (device_.kind() != DeviceKind::kCpu && !options_.offloads) {
     return absl::FailedPreconditionError(
@@ -302,9 +315,7 @@ absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_
   if (options_.offloads && !copies_it) {
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   }
-  HostState state = {.master = At(master_)};
-  for (const ArenaBlock<float>& block : states_) state.states.push_back(At(block));
-  return state;
+  return HostState{At(master_), &states_};
 }
 
 template <typename Piece>
@@ -322,8 +333,8 @@ std::vector<Piece> ShardedOptimizer::Pieces(const HostState& state, bool owned_o
     const size_t kept = matrices != nullptr ? matrices->states() : states_.size();
     for (size_t i = 0; i < kept; ++i) {
       const std::string prefix = absl::StrCat("optimizer.", options_.rule->states()[i], "/");
-      pieces.push_back({PieceOf(slice, segment, prefix),
-                        absl::MakeSpan(state.states[i] + segment.shard_begin, segment.count)});
+      float* const data = At((*state.states)[i]) + PlaceIn(i, segment.shard_begin);
+      pieces.push_back({PieceOf(slice, segment, prefix), absl::MakeSpan(data, segment.count)});
     }
   }
   return pieces;

@@ -49,7 +49,8 @@ class ShardedOptimizer final : public CheckpointedState {
  public:
   struct Options {
     const UpdateRule* rule = &AdamWRule();  // borrowed; one for whole matrices cannot be offloaded
-    // A checkpoint is written from a copy of the shard in `staging`: of AdamW 12 bytes an element.
+    // A checkpoint is written from a copy of the shard in `staging`: of AdamW 12 bytes an element,
+    // of Muon 8 for each element of a matrix.
     // Without it a GPU can write and read no checkpoint, unless it offloads; where the state lies
     // in host memory, the state itself is written, and the next step changes it.
     bool copies_for_checkpoints = false;
@@ -107,8 +108,8 @@ class ShardedOptimizer final : public CheckpointedState {
  private:
   // The state in host memory: the copy, or the state itself.
   struct HostState {
-    float* master = nullptr;     // null: the parameters themselves
-    std::vector<float*> states;  // of the rule
+    float* master = nullptr;  // null: the parameters themselves
+    const std::vector<ArenaBlock<float>>* states = nullptr;
   };
 
   // `copies_it`: the copy becomes the state as it is now; else it is about to be filled.
@@ -136,8 +137,11 @@ class ShardedOptimizer final : public CheckpointedState {
   absl::Status UpdateMatrices(const UpdateRule::Factors* factors, const StepControl* control);
   // Masters become weights.
   void Round(const ShardPart& part, Stream& stream);
-  // Arrays of the shard's length that a checkpoint has.
-  int64_t arrays() const { return 1 + static_cast<int64_t>(states_.size()); }
+  // Where the shard's element stands in the array of the rule's states()[state]: the rule keeps
+  // some of them for elements of no matrix alone.
+  int64_t PlaceIn(size_t state, int64_t shard_begin) const;
+  // An array for each of the rule's states; all of one name, or each of the state's name.
+  std::vector<ArenaBlock<float>> DeclareStates(const char* name, Arena& arena) const;
   // Masters become weights, of all parts, and every rank gets them.
   absl::Status PublishMasters();
   // The part's weights, elsewhere than its parameters, become these.
@@ -153,10 +157,11 @@ class ShardedOptimizer final : public CheckpointedState {
   const std::vector<MatrixRun> runs_;
   const std::vector<ShardSegment> biases_;
   const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
-  const std::vector<ArenaBlock<float>> states_;  // (shard_.count) each
+  const std::vector<ArenaBlock<float>> states_;  // (PlaceIn(state, shard_.count))
   const ArenaBlock<uint8_t> flags_;
   const ArenaBlock<char> workspace_;
-  const ArenaBlock<float> copy_;  // (arrays(), shard_.count): masters, states
+  const ArenaBlock<float> master_copy_;  // for checkpoints, like state_copies_
+  const std::vector<ArenaBlock<float>> state_copies_;
   // Where the state is offloaded.
   const ArenaBlock<uint8_t> host_flags_;
   const ArenaBlock<float> host_gradients_;  // (shard_.count)

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/types/span.h"
 #include "tools/base/check.h"
+#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
@@ -336,6 +337,43 @@ TEST_CASE(
   const auto again = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(again);
   for (const PieceToWrite& piece : *again) CHECK(piece.data.As<float>().back() == 3.0f);
+}
+
+TEST_CASE("Muon keeps one number of a matrix' element, and two of each other element") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  OneRank rank({}, {}, {.rule = &MuonRule(), .copies_for_checkpoints = true});
+  int64_t matrices = 0;
+  size_t tensors = 0;
+  for (const PlacedParameter& slice : rank.placement.parameters) {
+    if (slice.is_matrix()) matrices += RoundUp(slice.count(), kParameterAlignment);
+    tensors += slice.is_matrix() ? 2 : 3;
+  }
+  const int64_t all = rank.sharded.store.parameters().count;
+  CHECK(rank.sharded.staging.total_bytes() == sizeof(float) * (3 * all - matrices));
+  auto read = rank.optimizer.PiecesToRead();
+  REQUIRE_OK(read);
+  CHECK(read->size() == tensors);
+  for (size_t i = 0; i < read->size(); ++i) {
+    Fill({(*read)[i]}, static_cast<float>(i));
+  }
+  REQUIRE_OK(rank.optimizer.FinishRead());
+  // What a piece holds went to the state and came back: no two pieces share a place.
+  const auto written = rank.optimizer.PiecesToWrite();
+  REQUIRE_OK(written);
+  REQUIRE(written->size() == tensors);
+  for (size_t i = 0; i < written->size(); ++i) {
+    const absl::Span<const float> data = (*written)[i].data.As<float>();
+    INFO((*written)[i].piece.name);
+    CHECK(std::all_of(data.begin(), data.end(), [&](float x) { return x == i; }));
+  }
+}
+
+TEST_CASE("SGD without momentum keeps nothing") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const OneRank with({}, {}, {.rule = &SgdRule()});
+  OneRank without({}, {}, {.rule = &PlainSgdRule()});
+  const size_t bytes = sizeof(float) * without.sharded.store.parameters().count;
+  CHECK(with.sharded.arena.total_bytes() - without.sharded.arena.total_bytes() == bytes);
 }
 
 TEST_CASE("an offloaded state lies in host memory, where checkpoints are read and written") {

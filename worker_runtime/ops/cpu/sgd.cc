@@ -10,11 +10,16 @@ namespace {
 
 constexpr double kNanoseconds = 0.2;  // an element
 
+template <bool kKeepsMomentum>
 CONVENE_CPU_CLONES void Add(int64_t count, float mass, float nesterov, float gradient_scale,
                             float decay, const float* master, float* gradients, float* momentum) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const float gradient = gradients[i] * gradient_scale + decay * master[i];
+    if constexpr (!kKeepsMomentum) {
+      gradients[i] = gradient;
+      continue;
+    }
     const float sum = mass * momentum[i] + gradient;
     momentum[i] = sum;
     gradients[i] = nesterov != 0 ? gradient + mass * sum : sum;
@@ -39,9 +44,12 @@ void Momentum(int64_t count, const MomentumFactors* factors, const StepControl* 
               const uint8_t* flags, const float* master, float* gradients, float* momentum,
               Stream& /*stream*/) {
   if (control->skip != SkipReason::kNone) return;
+  const bool keeps = momentum != nullptr;
   ForFlagRuns(kNanoseconds, count, flags, [=](int64_t first, int64_t length, bool is_decayed) {
-    Add(length, factors->momentum, static_cast<float>(factors->nesterov), control->gradient_scale,
-        is_decayed ? factors->decay : 0, master + first, gradients + first, momentum + first);
+    (keeps ? Add<true> : Add<false>)(length, factors->momentum,
+                                     static_cast<float>(factors->nesterov), control->gradient_scale,
+                                     is_decayed ? factors->decay : 0, master + first,
+                                     gradients + first, keeps ? momentum + first : nullptr);
   });
 }
 

@@ -452,8 +452,9 @@ TEST_CASE("AdamW on the GPU leaves everything as it is when the step is skipped"
 // Weights, momentum, direction; and the weights that were rounded, where they are others.
 template <typename T>
 Outputs<float> SgdOnGpu(int64_t count, bool nesterov, const StepControl& control,
-                        const std::vector<float>& gradients, const std::vector<float>& weights) {
-  OnGpu<MomentumFactors> momentum_factors(std::vector<MomentumFactors>{{0.9f, 0.1f, nesterov}});
+                        const std::vector<float>& gradients, const std::vector<float>& weights,
+                        float mass = 0.9f, bool keeps_momentum = true) {
+  OnGpu<MomentumFactors> momentum_factors(std::vector<MomentumFactors>{{mass, 0.1f, nesterov}});
   OnGpu<DescentFactors> descent_factors(std::vector<DescentFactors>{{0.01f, 0.0f}});
   OnGpu<StepControl> control_there(std::vector<StepControl>{control});
   OnGpu<uint8_t> flags_there(Flags(count));
@@ -464,7 +465,8 @@ Outputs<float> SgdOnGpu(int64_t count, bool nesterov, const StepControl& control
   T* target = rounded.data();
   if constexpr (std::is_same_v<T, float>) target = master.data();
   cuda::Momentum(count, momentum_factors.data(), control_there.data(), flags_there.data(),
-                 master.data(), direction.data(), momentum.data(), Gpu().compute());
+                 master.data(), direction.data(), keeps_momentum ? momentum.data() : nullptr,
+                 Gpu().compute());
   cuda::Descend<T>(count, descent_factors.data(), control_there.data(), flags_there.data(),
                    direction.data(), master.data(), target, Gpu().compute());
   Outputs<float> result = {master.Read(), momentum.Read()};
@@ -511,6 +513,10 @@ TEMPLATE_TEST_CASE("SGD on the GPU agrees with the reference, or leaves all as i
   const auto same = SgdOnGpu<TestType>(64, true, {0.0f, SkipReason::kNoNumber}, numbers, numbers);
   CHECK(same[0] == numbers);
   CHECK(same[1] == numbers);
+  const StepControl goes = {0.4f, SkipReason::kNone};
+  const auto without = SgdOnGpu<TestType>(64, false, goes, numbers, numbers, 0.0f, false);
+  CHECK(without[0] == SgdOnGpu<TestType>(64, false, goes, numbers, numbers, 0.0f)[0]);
+  CHECK(without[1] == numbers);
 }
 
 TEST_CASE("ops on the GPU without rows or elements do nothing") {

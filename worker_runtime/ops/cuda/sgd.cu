@@ -27,14 +27,15 @@ __global__ void __launch_bounds__(kFlatThreads)
   const float decay = DecayOf(flags, i, f.decay);
   const Floats<kWidth> weight = Unpack(LoadConstant<kWidth>(master + i * kWidth));
   Floats<kWidth> direction = Unpack(Load<kWidth>(gradients + i * kWidth));
-  Floats<kWidth> sum = Unpack(Load<kWidth>(momentum + i * kWidth));
+  Floats<kWidth> sum = {};
+  if (momentum != nullptr) sum = Unpack(Load<kWidth>(momentum + i * kWidth));
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
     const float gradient = direction[j] * control->gradient_scale + decay * weight[j];
     sum[j] = f.momentum * sum[j] + gradient;
     direction[j] = f.nesterov != 0 ? gradient + f.momentum * sum[j] : sum[j];
   }
-  Store(Pack<float>(sum), momentum + i * kWidth);
+  if (momentum != nullptr) Store(Pack<float>(sum), momentum + i * kWidth);
   Store(Pack<float>(direction), gradients + i * kWidth);
 }
 

@@ -73,8 +73,9 @@ class World {
  public:
   explicit World(const Layout& layout, uint64_t seed = kSeed, DType dtype = DType::kFloat32,
                  int64_t bucket_count_min = 1, bool fresh_weights = true, int zero_stage = 1,
-                 bool offloads = false, const ModelConfig& model = Small(), bool copies = false)
-      : layout_(layout), model_(model), ranks_(layout.world_size()) {
+                 bool offloads = false, const ModelConfig& model = Small(), bool copies = false,
+                 const UpdateRule& rule = AdamWRule())
+      : layout_(layout), model_(model), rule_(rule), ranks_(layout.world_size()) {
     auto places = Places::Make(layout);
     REQUIRE_OK(places);
     places_ = *std::move(places);
@@ -84,6 +85,7 @@ class World {
       CONVENE_ASSIGN_OR_RETURN(
           ranks_[rank].engine,
           Engine::Create({.model = model,
+                          .update_rule = &rule,
                           .layout = layout,
                           .rank = rank,
                           .seed = seed,
@@ -145,6 +147,7 @@ class World {
             .model = ShapeText(model_),
             .data = data,
             .samples = samples,
+            .optimizer = rule_.name(),
             .layout = layout_.ToString(),
             .world_size = layout_.world_size()};
   }
@@ -248,6 +251,7 @@ class World {
  private:
   const Layout layout_;
   const ModelConfig model_;
+  const UpdateRule& rule_;
   std::unique_ptr<Places> places_;
   std::vector<Rank> ranks_;
 };

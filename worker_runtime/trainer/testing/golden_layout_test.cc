@@ -181,7 +181,7 @@ TEST_CASE("on every layout fifty steps of each optimizer follow PyTorch's losses
     double loss_tolerance = 1e-5;
     double norm_tolerance = 1e-5;
   } optimizers[] = {
-      {"plain", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0}},
+      {"plain", PlainSgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0}},
       {"sgd", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01}},
       {"nesterov", SgdRule(), {.learning_rate = 0.1, .weight_decay = 0.01, .nesterov = true}},
       {"muon",
