@@ -49,6 +49,11 @@ absl::Status CheckPositive(const char* name, double value) {
   return absl::InvalidArgumentError(absl::StrCat(name, " ", value, " must be greater than 0"));
 }
 
+absl::Status CheckNotNegative(const char* name, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " ", value, " must be 0 or greater"));
+}
+
 absl::Status ValidateScaling(const RopeScaling& scaling) {
   CONVENE_RETURN_IF_ERROR(CheckPositive("rope_scaling_factor", scaling.factor));
   CONVENE_RETURN_IF_ERROR(CheckPositive("rope_low_frequency_factor", scaling.low_frequency_factor));
@@ -103,6 +108,10 @@ absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckPositive("rope_theta", config.rope_theta));
   CONVENE_RETURN_IF_ERROR(CheckPositive("norm_epsilon", config.norm_epsilon));
   CONVENE_RETURN_IF_ERROR(CheckPositive("initializer_range", config.initializer_range));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("window_rope_theta", config.window_rope_theta));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("query_scalar", config.query_scalar));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("score_cap", config.score_cap));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("logit_cap", config.logit_cap));
   CONVENE_RETURN_IF_ERROR(ValidateScaling(config.rope_scaling));
   if (config.heads % config.kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -151,20 +160,16 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
   CONVENE_RETURN_IF_ERROR(CheckSize("experts", experts.count, kRouterExpertsMax));
   CONVENE_RETURN_IF_ERROR(CheckSize("expert_ffn_size", experts.ffn_size, kLargestSize));
   CONVENE_RETURN_IF_ERROR(CheckSize("experts_per_token", experts.chosen, experts.count));
-  CONVENE_RETURN_IF_ERROR(CheckSize("groups of the router", experts.groups, experts.count));
+  CONVENE_RETURN_IF_ERROR(CheckSize("router_groups", experts.groups, experts.count));
   CONVENE_RETURN_IF_ERROR(
-      CheckSize("chosen groups of the router", experts.chosen_groups, experts.groups));
-  CONVENE_RETURN_IF_ERROR(CheckPositive("scale of the router's weights", experts.weight_scale));
+      CheckSize("router_groups_per_token", experts.chosen_groups, experts.groups));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("router_weight_scale", experts.weight_scale));
   if (experts.shared_ffn_size != 0) {
     CONVENE_RETURN_IF_ERROR(CheckSize("shared_ffn_size", experts.shared_ffn_size, kLargestSize));
   }
-  const std::pair<const char*, double> factors[] = {{"router_balance_loss", experts.balance_loss},
-                                                    {"router_z_loss", experts.z_loss},
-                                                    {"router_bias_rate", experts.bias_rate}};
-  for (const auto& [name, factor] : factors) {
-    if (factor >= 0 && std::isfinite(factor)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(name, " ", factor, " must be 0 or greater"));
-  }
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("router_balance_loss", experts.balance_loss));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("router_z_loss", experts.z_loss));
+  CONVENE_RETURN_IF_ERROR(CheckNotNegative("router_bias_rate", experts.bias_rate));
   CONVENE_RETURN_IF_ERROR(CheckPositive("expert_memory_factor", experts.memory_factor));
   if (experts.count % experts.groups != 0) {
     return absl::InvalidArgumentError(absl::StrCat("experts ", experts.count,

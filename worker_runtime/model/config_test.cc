@@ -176,11 +176,11 @@ TEST_CASE("a router that makes no sense names the number") {
     return ValidateModel(config, Layout{});
   };
   CHECK_OK(broken([](ExpertConfig&) {}));
-  CHECK_STATUS(broken([](ExpertConfig& e) { e.groups = 0; }), kInvalid, "groups of the router 0");
+  CHECK_STATUS(broken([](ExpertConfig& e) { e.groups = 0; }), kInvalid, "router_groups 0");
   CHECK_STATUS(broken([](ExpertConfig& e) { e.chosen_groups = e.groups + 1; }), kInvalid,
-               "chosen groups of the router");
+               "router_groups_per_token");
   CHECK_STATUS(broken([](ExpertConfig& e) { e.weight_scale = NAN; }), kInvalid,
-               "scale of the router's weights nan");
+               "router_weight_scale nan");
   CHECK_STATUS(broken([](ExpertConfig& e) { e.shared_ffn_size = -1; }), kInvalid,
                "shared_ffn_size -1");
 }

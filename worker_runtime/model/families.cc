@@ -211,6 +211,8 @@ constexpr Family kGemma3 = {
     .post_norms = true,
     .scales_embedding = true,
     .has_window = true,
+    .has_window_theta = true,
+    .has_caps = true,
     .full_attention_every = 6};
 // Behind the columns above: positions, window, the windows' rope theta, query scalar. The sizes
 // from 4b on have not been compared with their config.json: none was at hand.
@@ -268,7 +270,8 @@ constexpr Family kDeepSeek = {
     .latent_attention = true,
     .router_score = RouterScore::kSigmoid,
     .normalizes_router = true,
-    .router_bias = true};
+    .router_bias = true,
+    .router_groups = true};
 constexpr RopeScaling kDeepSeekScaling = {.factor = 40,
                                           .kind = RopeScalingKind::kYarn,
                                           .high_frequency_factor = 32,
@@ -367,6 +370,7 @@ constexpr Family kGemma2 = {
     .post_norms = true,
     .scales_embedding = true,
     .has_window = true,
+    .has_caps = true,
     .full_attention_every = 2};
 const NamedShape kGemma2s[] = {
     {"gemma2-27b",

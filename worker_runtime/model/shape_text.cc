@@ -104,7 +104,7 @@ std::string ShapeText(const ModelConfig& c) {
   const std::string family = c.family == &LlamaFamily() ? "" : absl::StrCat(c.family->name, " ");
   const std::string positions = c.positions == 0 ? "" : absl::StrCat(" positions ", c.positions);
   const std::string window =
-      c.sliding_window == 0
+      c.sliding_window == 0 && c.window_rope_theta == 0 && c.query_scalar == 0
           ? ""
           : absl::StrCat(" window ", c.sliding_window, " theta ", Text(c.window_rope_theta),
                          " scalar ", Text(c.query_scalar));

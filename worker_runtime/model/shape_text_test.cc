@@ -39,6 +39,12 @@ TEST_CASE("a shape's text is the one that earlier checkpoints have") {
         "1024 epsilon 1e-05 tied");
 }
 
+TEST_CASE("scores keep their scale where no layer has a window") {
+  ModelConfig config = NamedModel("gemma2-27b").value();
+  config.sliding_window = 0;
+  CHECK(ParseShapeText(ShapeText(config)).value() == config);
+}
+
 TEST_CASE("a number of many digits comes back") {
   ModelConfig config = NamedModel("llama-tiny").value();
   config.rope_theta = 1234567.125;

@@ -81,6 +81,14 @@ TEST_CASE("a key that would change nothing in the model's family is refused") {
   for (const char* flag : {"--query-rank", "--key-rank", "--value-size"}) {
     refuses("llama-tiny", flag, "4", "changes nothing: the model llama-tiny has no attention with");
   }
+  for (const char* flag : {"--score-cap", "--logit-cap", "--query-scalar", "--window-rope-theta"}) {
+    refuses("mistral-tiny", flag, "4", "changes nothing: the model mistral-tiny");
+  }
+  refuses("gemma2-tiny", "--window-rope-theta", "1e4", "has one rope_theta for all its layers");
+  for (const char* flag : {"--router-groups", "--router-groups-per-token"}) {
+    refuses("moe-tiny", flag, "1", "the model moe-tiny has no router with groups of experts");
+    refuses("mla-tiny", flag, "1", "the model mla-tiny has no experts");
+  }
   refuses("mla-tiny", "--kv-heads", "4",
           "kv_heads changes nothing: the model mla-tiny makes a key");
   CHECK(
@@ -89,6 +97,27 @@ TEST_CASE("a key that would change nothing in the model's family is refused") {
   CHECK(Options({"--data", "a.txt", "--model", "gemma3-4b", "--sliding-window", "64",
                  "--rope-scaling-factor", "4"})
             .model.sliding_window == 64);
+}
+
+TEST_CASE("Gemma's caps, scalar and second theta, and DeepSeek's groups, are set and unset") {
+  const auto model = [](const char* name, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--data", "a.txt", "--model", name});
+    return Options(flags).model;
+  };
+  ModelConfig expected = *NamedModel("gemma2-tiny");
+  expected.score_cap = 0;
+  expected.logit_cap = 12.5;
+  expected.query_scalar = 20;
+  CHECK(model("gemma2-tiny", {"--score-cap=0", "--logit-cap=12.5", "--query-scalar=20"}) ==
+        expected);
+  expected = *NamedModel("gemma3-tiny");
+  expected.window_rope_theta = 0;
+  CHECK(model("gemma3-tiny", {"--window-rope-theta=0"}) == expected);
+  expected = *NamedModel("deepseek-tiny");
+  expected.experts.groups = expected.experts.chosen_groups = 1;
+  expected.experts.weight_scale = 16;
+  CHECK(model("deepseek-tiny", {"--router-groups=1", "--router-groups-per-token=1",
+                                "--router-weight-scale=16"}) == expected);
 }
 
 TEST_CASE("a scaling of rotary positions may be another than the named model's") {

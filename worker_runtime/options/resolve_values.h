@@ -16,13 +16,20 @@
 
 namespace convene::worker {
 
+// Null where the message does not have the key.
+inline const google::protobuf::FieldDescriptor* FieldThere(const google::protobuf::Message& config,
+                                                           const std::string& key) {
+  const auto* const field = config.GetDescriptor()->FindFieldByName(key);
+  return config.GetReflection()->HasField(config, field) ? field : nullptr;
+}
+
 // The number of `key`, from `minimum` on. An absent key leaves `result` as it is. InvalidArgument:
 // a number out of bounds.
 inline absl::Status TakeInt(const google::protobuf::Message& config, const std::string& key,
                             int64_t minimum, int* result) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
-  const auto* const field = config.GetDescriptor()->FindFieldByName(key);
-  if (!config.GetReflection()->HasField(config, field)) return absl::OkStatus();
+  const auto* const field = FieldThere(config, key);
+  if (field == nullptr) return absl::OkStatus();
   const int64_t value = config.GetReflection()->GetInt64(config, field);
   if (value < minimum || value > kMost) {
     return absl::InvalidArgumentError(

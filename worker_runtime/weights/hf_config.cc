@@ -121,7 +121,7 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   if (keys.head_size != nullptr) add({{keys.head_size, &c.head_size}});
   if (family.learned_positions) add({{keys.positions, &c.positions}});
   if (family.has_window) add({{"sliding_window", &c.sliding_window}});
-  if (family.post_norms) {
+  if (family.has_caps) {
     add({{kQueryScalar, &c.query_scalar},
          {"attn_logit_softcapping", &c.score_cap},
          {"final_logit_softcapping", &c.logit_cap}});
@@ -134,12 +134,12 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   }
   if (keys.experts == nullptr) return fields;
   ExpertConfig& experts = c.experts;
-  if (family.router_bias) add({{"first_k_dense_replace", &experts.first_dense_layers, false}});
+  if (family.router_groups) add({{"first_k_dense_replace", &experts.first_dense_layers, false}});
   if (!has_experts) return fields;
   add({{keys.experts, &experts.count},
        {"num_experts_per_tok", &experts.chosen},
        {keys.expert_ffn_size, &experts.ffn_size}});
-  if (!family.router_bias) {
+  if (!family.router_groups) {
     add({{"router_aux_loss_coef", &experts.balance_loss, false}});
     return fields;
   }
@@ -302,8 +302,7 @@ absl::Status Reader::ReadScaling(const Value& rope) {
 
 absl::Status Reader::ReadRope() {
   CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_theta", &config_.rope_theta}}));
-  const bool has_two = config_.family->full_attention_every > 0 &&
-                       MemberOf(*levels_[1], "rope_local_base_freq") != nullptr;
+  const bool has_two = config_.family->has_window_theta;
   if (has_two) {
     CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_local_base_freq", &config_.window_rope_theta}}));
   }
