@@ -40,6 +40,8 @@ def configs():
     t = transformers
     latents = {name: value for name, value in {**SIZES, **LATENTS}.items() if name != 'head_dim'}
     return {
+        'deepseek_v2': t.DeepseekV2Config(**{**latents, 'q_lora_rank': None}, topk_method='group_limited_greedy', n_shared_experts=2,
+                                          routed_scaling_factor=2.5, **ropes(1e4, YARN)),
         'deepseek_v3': t.DeepseekV3Config(**latents, **ropes(1e4, YARN)),
         'gemma2': t.Gemma2Config(**SIZES, sliding_window=7, query_pre_attn_scalar=20),
         'gemma3_text': t.Gemma3TextConfig(**{**SIZES, 'num_hidden_layers': 6}, sliding_window=7, query_pre_attn_scalar=20),

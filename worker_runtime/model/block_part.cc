@@ -74,7 +74,8 @@ BlockShape ShapeOfLayer(const BlockShape& shape, const ModelConfig& config, int 
                       .normalizes = config.family->normalizes_router,
                       .scale = static_cast<float>(experts.weight_scale),
                       .groups = experts.groups,
-                      .chosen_groups = experts.chosen_groups};
+                      .chosen_groups = experts.chosen_groups,
+                      .judges_by_best = config.family->groups_by_best};
   DispatchShape& dispatch = s.experts.dispatch;
   dispatch = {.ranks = ep_size,
               .rank = ep_rank,

@@ -182,7 +182,7 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
         absl::StrCat("experts_per_token ", experts.chosen, " is more than the ", reachable,
                      " experts in ", experts.chosen_groups, " of ", experts.groups, " groups"));
   }
-  if (experts.groups > 1 && experts.count / experts.groups < 2) {
+  if (experts.groups > 1 && !config.family->groups_by_best && experts.count / experts.groups < 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "experts ", experts.count, " are one in each of the ", experts.groups,
         " groups in which "

@@ -48,6 +48,14 @@ TEST_CASE(
                   .mscale = 1,
                   .mscale_all_dim = 1};
     }
+    if (name.starts_with("deepseek-v2")) {
+      expected = {.factor = 40,
+                  .kind = RopeScalingKind::kYarn,
+                  .high_frequency_factor = 32,
+                  .original_positions = 4096,
+                  .mscale = 0.707,
+                  .mscale_all_dim = 0.707};
+    }
     if (name.starts_with("gpt-oss")) {
       expected = {.factor = 32,
                   .kind = RopeScalingKind::kYarn,

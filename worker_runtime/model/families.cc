@@ -293,6 +293,53 @@ const NamedShape kDeepSeeks[] = {
                   0, 0,  0,   0,  0,  0, 4,   24,  16,   6}},
 };
 
+// DeepSeek-V2 (2024): as V3, but a softmax chooses, without a bias, and weights are not divided by
+// their sum. V2-Lite has no latents of queries, and one group.
+constexpr TensorNames kDeepSeek2Names = [] {
+  TensorNames names = kDeepSeekNames;
+  names.router_bias = nullptr;
+  return names;
+}();
+constexpr Family kDeepSeek2 = {
+    .name = "deepseek_v2",
+    .names = kDeepSeek2Names,
+    .keys = {.architecture = "DeepseekV2ForCausalLM",
+             .defaults = R"({"vocab_size": 102400, "n_routed_experts": 64, "n_shared_experts": 2,
+                             "num_experts_per_tok": null, "n_group": null, "topk_group": null,
+                             "topk_method": "greedy", "routed_scaling_factor": 1,
+                             "first_k_dense_replace": 0, "moe_intermediate_size": 1407,
+                             "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+                             "qk_rope_head_dim": 64, "v_head_dim": 128})",
+             .head_size = nullptr,
+             .experts = "n_routed_experts",
+             .expert_ffn_size = "moe_intermediate_size",
+             .fixed = R"({"norm_topk_prob": false, "scoring_func": "softmax"})"},
+    .latent_attention = true,
+    .router_groups = true,
+    .groups_by_best = true};
+// YaRN's two scales have not been compared with the published config.json: none was at hand.
+constexpr RopeScaling kDeepSeek2Scaling = {.factor = 40,
+                                           .kind = RopeScalingKind::kYarn,
+                                           .high_frequency_factor = 32,
+                                           .original_positions = 4096,
+                                           .mscale = 0.707,
+                                           .mscale_all_dim = 0.707};
+const NamedShape kDeepSeek2s[] = {
+    {"deepseek-v2",
+     WithExperts(
+         {60, 5120, 12288, 128, 128, 192, 102400, 1e4,  1e-6, false, 0.02, kDeepSeek2Scaling,
+          0,  0,    0,     0,   0,   0,   64,     1536, 512,  128},
+         {160, 6, 1536, 3072, 1, 8, 3, 16, 0.003})},
+    {"deepseek-v2-lite",
+     WithExperts({27, 2048, 10944, 16, 16, 192, 102400, 1e4, 1e-6, false, 0.02, kDeepSeek2Scaling,
+                  0,  0,    0,     0,  0,  0,   64,     0,   512,  128},
+                 {64, 6, 1408, 2816, 1, 1, 1, 1, 0.003})},
+    {"deepseek-v2-tiny",
+     WithExperts({8, 64, 192, 16, 16, 8, 256, 1e4, 1e-6, false, 0.02, kDeepSeek2Scaling,
+                  0, 0,  0,   0,  0,  0, 4,   0,   16,   6},
+                 {8, 2, 48, 96, 1, 4, 2, 2.5, 0.003})},
+};
+
 // gpt-oss (OpenAI 2025): a sink for each head, every second layer without a window, biases of all
 // products, clamped gates. Hugging Face keeps the experts of a layer in one tensor, turned round,
 // gate and up rows in turn; here each has its own, as the others' experts have.
@@ -434,9 +481,10 @@ struct FamilyShapes {
   absl::Span<const NamedShape> shapes;
 };
 const FamilyShapes kFamilies[] = {
-    {&kDeepSeek, kDeepSeeks}, {&kGemma2, kGemma2s}, {&kGemma3, kGemma3s},    {&kGpt2, kGpt2s},
-    {&kGptOss, kGptOsses},    {&kLlama, kLlamas},   {&kMistral, kMistrals},  {&kMixtral, kMixtrals},
-    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},   {&kQwen3Moe, kQwen3Moes}};
+    {&kDeepSeek, kDeepSeeks}, {&kDeepSeek2, kDeepSeek2s}, {&kGemma2, kGemma2s},
+    {&kGemma3, kGemma3s},     {&kGpt2, kGpt2s},           {&kGptOss, kGptOsses},
+    {&kLlama, kLlamas},       {&kMistral, kMistrals},     {&kMixtral, kMixtrals},
+    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},         {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

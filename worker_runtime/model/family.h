@@ -86,6 +86,7 @@ struct Family {
   bool normalizes_router = false;  // RouterShape's
   bool router_bias = false;        // for the choice alone, not learned from the loss
   bool router_groups = false;      // of experts, and a scale of their weights (RouterShape)
+  bool groups_by_best = false;     // RouterShape::judges_by_best
   bool has_window = false;         // of ModelConfig::sliding_window
   bool has_window_theta = false;   // ModelConfig::window_rope_theta
   bool has_caps = false;           // ModelConfig::score_cap and logit_cap, and its query_scalar

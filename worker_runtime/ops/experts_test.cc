@@ -43,6 +43,14 @@ std::vector<RouterShape> Shapes() {
       {.rows = 14, .experts = 60, .chosen = 4, .score = kSigmoid, .scale = 1.5f},
       {.rows = 14, .experts = 60, .chosen = 4, .score = kSigmoid, .normalizes = false},
       {.rows = 8, .experts = 64, .chosen = 6, .groups = 4, .chosen_groups = 2},
+      {.rows = 8,
+       .experts = 64,
+       .chosen = 6,
+       .normalizes = false,
+       .scale = 16,
+       .groups = 8,
+       .chosen_groups = 3,
+       .judges_by_best = true},
       {.rows = 6, .experts = 6, .chosen = 2, .score = kSigmoid, .groups = 6, .chosen_groups = 3},
       {.rows = 10, .experts = 256, .chosen = 8, .score = kSigmoid, .groups = 8, .chosen_groups = 4},
       {.rows = 4, .experts = kRouterExpertsMax, .chosen = 10},
@@ -121,11 +129,15 @@ TEST_CASE("of equal scores, and of equal groups, a router chooses the lower numb
     const std::vector<float> zeros = {0.0f, -0.0f, 0.0f, -0.0f};  // equal, in spite of their bits
     CHECK(Route({.rows = 1, .experts = 4, .chosen = 4, .score = score}, zeros, {})[0] ==
           std::vector<float>{0, 1, 2, 3});
-    const RouterShape grouped = {
+    RouterShape grouped = {
         .rows = 1, .experts = 8, .chosen = 3, .score = score, .groups = 4, .chosen_groups = 2};
     // The group with the largest expert has no second; those with two good ones are equal.
     CHECK(Route(grouped, {2.6f, -9, 2, 2.5f, 2.5f, 2, 2, 2.5f}, {})[0] ==
           std::vector<float>{3, 4, 2});
+    // The largest expert makes its group the first; of two equal groups the lower one is the other.
+    grouped.judges_by_best = true;
+    CHECK(Route(grouped, {2.6f, -9, 2, 2.5f, 2.5f, 2, 2, 2.5f}, {})[0] ==
+          std::vector<float>{0, 3, 2});
   }
 }
 

@@ -26,9 +26,11 @@ struct RouterShape {
   bool normalizes = true;
   float scale = 1;  // of the weights, at the end
   // Neighbouring experts form equal groups. A token's experts come from its chosen groups: those
-  // with the largest sums of their two largest (score + bias) (DeepSeek-V3, section 2.1.2).
+  // with the largest sums of their two largest (score + bias) (DeepSeek-V3, section 2.1.2), or with
+  // `judges_by_best` those with the largest (DeepSeek-V2, section 2.1.2: by devices).
   int groups = 1;
   int chosen_groups = 1;
+  bool judges_by_best = false;
 };
 
 // experts: (rows, chosen), by falling (score + bias), of equal ones the lower number first; groups

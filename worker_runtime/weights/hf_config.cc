@@ -36,7 +36,7 @@ constexpr char kDefaults[] = R"({"vocab_size": 32000, "hidden_size": 4096,
 constexpr char kFixed[] =
     R"({"attention_bias": false, "mlp_bias": false, "use_sliding_window": false,
   "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_layer_freq": 1,
-  "scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": true,
+  "scoring_func": "sigmoid", "rope_interleave": true,
   "rope_interleaved": false, "partial_rotary_factor": 1, "scale_attn_weights": true,
   "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "is_decoder": false,
   "is_encoder_decoder": false, "use_bidirectional_attention": false, "quantization_config": null,
@@ -178,6 +178,12 @@ constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
 const char* ActivationName(const Family& family) {
   if (family.learned_positions) return "gelu_new";
   return family.activation == Activation::kGeglu ? "gelu_pytorch_tanh" : "silu";
+}
+
+// DeepSeek's word for how a router chooses.
+const char* RouterMethod(const ModelConfig& config) {
+  if (!config.family->groups_by_best) return "noaux_tc";
+  return config.experts.groups > 1 ? "group_limited_greedy" : "greedy";
 }
 
 const char* LayerType(const ModelConfig& config, int layer) {
@@ -342,9 +348,17 @@ absl::Status Reader::ReadLatents() {
     return absl::InvalidArgumentError("config.json: \"n_shared_experts\" is too large");
   }
   experts.shared_ffn_size = shared * experts.ffn_size;
-  // No folder says how DeepSeek's were trained: as the paper does (DeepSeek-V3, section 4.2).
-  experts.balance_loss = 0.0001;
-  experts.bias_rate = 0.001;
+  const Value* method = Find("topk_method");
+  if (method != nullptr && *method == "greedy" && config_.family->groups_by_best) {
+    experts.groups = experts.chosen_groups = 1;
+  }
+  if (method != nullptr && *method != RouterMethod(config_)) {
+    return Lacks("topk_method", "is no way to choose experts that the family has");
+  }
+  // No folder says how DeepSeek's were trained: as the papers do (DeepSeek-V2, section 3.1.2;
+  // DeepSeek-V3, section 4.2).
+  experts.balance_loss = config_.family->router_bias ? 0.0001 : 0.003;
+  experts.bias_rate = config_.family->router_bias ? 0.001 : 0;
   if (experts.first_dense_layers >= config_.layers) experts = {};
   return absl::OkStatus();
 }
@@ -559,7 +573,11 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   if (family.latent_attention) {
     WriteField({"qk_nope_head_dim", &plain}, writer);
     WriteField({"num_key_value_heads", &copy.heads}, writer);
-    if (has_experts) WriteField({"n_shared_experts", &shared}, writer);
+    if (has_experts) {
+      WriteField({"n_shared_experts", &shared}, writer);
+      writer.Key("topk_method");
+      writer.String(RouterMethod(config));
+    }
   }
   if (family.keys.experts != nullptr && family.normalizes_router &&
       absl::StrContains(family.keys.defaults, "norm_topk_prob")) {

@@ -54,6 +54,39 @@ TEST_CASE("Llama 3.2's config.json, as its folder has it") {
   CHECK(*read == Named("llama-3.2-1b"));
 }
 
+TEST_CASE("DeepSeek-V2's config.json says how its router chooses") {
+  const auto read = [](const std::string& changes) {
+    return ReadHfConfig(absl::StrCat(R"({
+      "architectures": ["DeepseekV2ForCausalLM"], "aux_loss_alpha": 0.001,
+      "first_k_dense_replace": 1, "hidden_size": 2048, "intermediate_size": 10944,
+      "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
+      "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_routed_experts": 64,
+      "n_shared_experts": 2, "num_attention_heads": 16, "num_experts_per_tok": 6,
+      "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": null,
+      "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+      "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
+      "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"},
+      "rope_theta": 10000, "seq_aux": true, "v_head_dim": 128, "vocab_size": 102400, )",
+                                     changes, "}"));
+  };
+  const auto lite = read(
+      R"("n_group": 1, "topk_group": 1, "topk_method": "greedy", "scoring_func": "softmax",
+         "norm_topk_prob": false, "routed_scaling_factor": 1.0)");
+  REQUIRE_OK(lite.status());
+  CHECK(*lite == Named("deepseek-v2-lite"));
+  // A greedy router looks at no groups.
+  const auto greedy = read(R"("n_group": 8, "topk_group": 3)");
+  REQUIRE_OK(greedy.status());
+  CHECK(*greedy == Named("deepseek-v2-lite"));
+  const auto limited =
+      read(R"("n_group": 8, "topk_group": 3, "topk_method": "group_limited_greedy")");
+  REQUIRE_OK(limited.status());
+  CHECK(limited->experts.groups == 8);
+  CHECK(limited->experts.chosen_groups == 3);
+  CHECK_STATUS(read(R"("topk_method": "noaux_tc")"), kUnimplemented, "\"topk_method\" is no way");
+  CHECK_STATUS(read(R"("norm_topk_prob": true)"), kUnimplemented, "\"norm_topk_prob\" has a value");
+}
+
 TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
   const std::string text = R"({
     "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,

@@ -79,7 +79,8 @@ void DropGroups(const RouterShape& shape, const float* ranks, uint64_t* keys) {
       second = std::max(second, std::min(first, ranks[i]));
       first = std::max(first, ranks[i]);
     }
-    group_keys[group] = ChoiceKey(size > 1 ? first + second : first, group);
+    const bool adds = size > 1 && !shape.judges_by_best;
+    group_keys[group] = ChoiceKey(adds ? first + second : first, group);
   }
   for (int group = 0; group < shape.groups; ++group) {
     const auto above = std::count_if(group_keys, group_keys + shape.groups,

@@ -77,7 +77,8 @@ __device__ __forceinline__ void DropGroups(const RouterShape& shape, const Rank&
       second = fmaxf(second, fminf(first, rank(i)));
       first = fmaxf(first, rank(i));
     }
-    group_keys[group] = ChoiceKey(size > 1 ? first + second : first, group);
+    const bool adds = size > 1 && !shape.judges_by_best;
+    group_keys[group] = ChoiceKey(adds ? first + second : first, group);
   }
   __syncwarp();
   for (int i = Row::Lane(); i < shape.experts; i += kWarp) {

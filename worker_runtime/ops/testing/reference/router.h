@@ -51,7 +51,7 @@ std::vector<int32_t> ChosenExperts(const RouterShape& shape, const std::vector<R
   for (auto group = ranks.begin(); group != ranks.end(); group += size) {
     std::vector<Real> its(group, group + size);
     std::sort(its.rbegin(), its.rend());
-    sums.push_back(its[0] + (size > 1 ? its[1] : 0));
+    sums.push_back(its[0] + (size > 1 && !shape.judges_by_best ? its[1] : 0));
   }
   std::vector<Real> open(shape.experts, -INFINITY);
   for (const int group : LargestOf(sums, shape.chosen_groups)) {
