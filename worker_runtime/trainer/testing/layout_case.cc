@@ -80,11 +80,12 @@ std::string OwnSchedule(const LayoutCase& c) {
   return text;
 }
 
-const char* FamilyWord(const LayoutCase& c) {
-  const auto axis = absl::c_find_if(
-      LayoutAxes(), [](const LayoutAxis& a) { return a.field == &LayoutCase::family; });
-  return axis->words[c.family];
+const LayoutAxis& FamilyAxis() {
+  return *absl::c_find_if(LayoutAxes(),
+                          [](const LayoutAxis& a) { return a.field == &LayoutCase::family; });
 }
+
+const char* FamilyWord(const LayoutCase& c) { return FamilyAxis().words[c.family]; }
 
 const Family* FamilyOf(const LayoutCase& c) { return NamedModel(FamilyWord(c))->family; }
 
@@ -96,8 +97,8 @@ ExpertConfig ExpertsOf(const LayoutCase& c, const Family& family) {
           .chosen = c.chosen,
           .ffn_size = c.expert_ffn,
           .shared_ffn_size = family.names.shared_up != nullptr ? c.ffn : 0,
-          .first_dense_layers = family.router_bias ? 1 : 0,
-          .groups = family.router_bias && c.experts % 4 == 0 ? 2 : 1,
+          .first_dense_layers = family.router_groups ? 1 : 0,
+          .groups = family.router_groups && c.experts % 4 == 0 ? 2 : 1,
           .balance_loss = c.router_losses * 0.1,
           .z_loss = c.router_losses * 0.01,
           .bias_rate = 0.01,
@@ -166,9 +167,10 @@ std::vector<LayoutAxis> TaskAxes() {
       {"family",
        &C::family,
        Kind::kTask,
-       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11},
+       {0, 1, 2, 3, 4, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 11, 12},
        {"llama-tiny", "qwen2-tiny", "qwen3-tiny", "gpt2-tiny", "mistral-tiny", "gemma3-tiny",
-        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny", "gemma2-tiny", "gpt-oss-tiny"}},
+        "mla-tiny", "moe-tiny", "qwen3-moe-tiny", "deepseek-tiny", "gemma2-tiny", "gpt-oss-tiny",
+        "deepseek-v2-tiny"}},
       {"layers", &C::layers, Kind::kTask, {1, 2, 3, 4, 5, 6, 7}},
       {"hidden", &C::hidden, Kind::kTask, {12, 15, 16, 17, 24, 32}},
       {"kv_heads", &C::kv_heads, Kind::kTask, {1, 2, 3, 4, 6, 8}},
@@ -376,8 +378,10 @@ absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case) {
   return decision.layout;
 }
 
-LayoutCase CaseOfSeed(uint64_t seed) {
-  std::mt19937_64 random(seed);
+LayoutCase CaseOfFamily(int family, uint64_t number) {
+  const std::string text = absl::StrCat(FamilyAxis().words[family], " ", number);
+  std::seed_seq seeds(text.begin(), text.end());
+  std::mt19937_64 random(seeds);
   for (;;) {
     LayoutCase drawn = SimplestCase();
     for (const LayoutAxis& axis : LayoutAxes()) {
@@ -387,10 +391,21 @@ LayoutCase CaseOfSeed(uint64_t seed) {
       for (const LayoutAxis& axis : LayoutAxes()) {
         if (axis.kind != Kind::kRanks) drawn.*axis.field = Draw(axis, random);
       }
+      drawn.family = family;
       if (LegalLayout(drawn).ok()) return drawn;
     }
   }
 }
+
+LayoutCase CaseOfSeed(uint64_t seed) {
+  const std::vector<int>& turns = FamilyAxis().values;
+  const uint64_t turn = (seed - 1) % turns.size();
+  const int family = turns[turn];
+  const auto before = std::count(turns.begin(), turns.begin() + turn, family);
+  return CaseOfFamily(family, (seed - 1) / turns.size() * absl::c_count(turns, family) + before);
+}
+
+uint64_t CheckedSeeds() { return 14 * FamilyAxis().values.size(); }
 
 LayoutCase OneProcess(LayoutCase the_case) {
   for (const LayoutAxis& axis : LayoutAxes()) {

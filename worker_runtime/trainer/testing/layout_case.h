@@ -71,13 +71,18 @@ absl::StatusOr<LayoutCase> CaseOfText(absl::string_view text);
 int RanksOf(const LayoutCase& the_case);
 // The settings with which a user would ask for it.
 TrainOptions OptionsOf(const LayoutCase& the_case);
-// InvalidArgument for more than eight ranks, and what LayoutOf and ValidateOptions refuse.
+// InvalidArgument for more than eight ranks, and what LayoutOf and ValidateOptions refuse. So it is
+// for sequences of one token, whose queries and keys have gradients that are rounding alone, where
+// these would be told apart: Muon makes whole steps of them, and biases begin at 0.
 absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case);
 
-// The legal case that belongs to a seed.
+// A family's legal cases, by their numbers. A case depends on the family's name and on the axes,
+// and on no other family. `family`: LayoutCase::family.
+LayoutCase CaseOfFamily(int family, uint64_t number);
+// The families take turns: seeds from 1 on.
 LayoutCase CaseOfSeed(uint64_t seed);
-// Seeds from 1 to here are trained by every check.
-inline constexpr uint64_t kCheckedSeeds = 200;
+// Seeds from 1 to here are trained by every check: fourteen rounds of all families.
+uint64_t CheckedSeeds();
 
 // The same task as one process does it that knows no axis, the whole batch in one pass.
 LayoutCase OneProcess(LayoutCase the_case);

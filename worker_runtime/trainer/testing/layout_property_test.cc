@@ -32,7 +32,7 @@ TEST_CASE("every layout that may be asked for trains like one process", "[once]"
         /*seeds=*/6);
   } else {
     testing::CheckSeeds("bazel run //worker_runtime/trainer/testing:layout_property_test",
-                        testing::kCheckedSeeds);
+                        testing::CheckedSeeds());
   }
 }
 
