@@ -16,10 +16,11 @@ sys.dont_write_bytecode = True
 import data  # noqa: E402  (the line above keeps __pycache__ out of the tree)
 import kernels  # noqa: E402
 import planting  # noqa: E402
+import plans  # noqa: E402
 import reports  # noqa: E402
 import trainer  # noqa: E402
 
-LISTS: Dict[str, List[planting.Mutation]] = {'data': data.MUTATIONS, 'kernels': kernels.MUTATIONS, 'trainer': trainer.MUTATIONS + reports.MUTATIONS}
+LISTS: Dict[str, List[planting.Mutation]] = {'data': data.MUTATIONS, 'kernels': kernels.MUTATIONS, 'trainer': trainer.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS}
 
 
 def main() -> int:

@@ -1,0 +1,40 @@
+"""Bugs planted in the planner: its memory, its time, and the choice."""
+
+from planting import Mutation
+
+PLANNER = 'worker_runtime/planner'
+MEMORY = f'{PLANNER}/memory.cc'
+TIME = f'{PLANNER}/step_time.cc'
+COUNTS = f'{PLANNER}/counts.cc'
+SEARCH = f'{PLANNER}/search.cc'
+COLLECTIVES = f'{PLANNER}/collectives.cc'
+YAML = f'{PLANNER}/train_yaml.cc'
+CHOICE = f'//{PLANNER}:search_test'
+HARDWARE = f'//{PLANNER}:hardware_test'
+PUBLISHED = f'//{PLANNER}:published_test'
+PLANNED = '//worker_runtime/trainer:planned_memory_test'
+LOADED = '//worker_runtime/options:planned_config_test'
+
+MUTATIONS = [
+    Mutation('a planned tied table counts twice on one rank', COUNTS,
+             'if (sum.has_embedding && sum.has_head) sum.whole -= units.head.tied;', '', PLANNED),
+    Mutation('planned gradients are as wide as the weights', MEMORY,
+             '(cuts_gradients ? own : elements) * 4;', '(cuts_gradients ? own : elements) * element;', PLANNED),
+    Mutation('every planned stage keeps as many micro batches as the first one', MEMORY,
+             'chunks == 1 ? ranks - stage : ', 'chunks == 1 ? ranks : ', CHOICE),
+    Mutation('the planned place for gathered units is one', MEMORY, '(slots.first + slots.second) * element', 'slots.first * element', PLANNED),
+    Mutation('a plan forgets the 8-bit weights', MEMORY, 'parts.parameters += 2 * blocks * units.dense.multiplied;', '', PLANNED),
+    Mutation('a plan of one micro batch lends nothing', MEMORY, 'parts.activations -= take(kept);', '', PLANNED),
+    Mutation('the bubble of a plan has no chunks', TIME,
+             '(stage.forward + stage.backward) / strategy.virtual_stages + 2 * message', '(stage.forward + stage.backward) + 2 * message', PUBLISHED),
+    Mutation('a planned collective between nodes is as fast on any number of ranks', COLLECTIVES,
+             '/ (1 + group.ranks / kRanksOfHalfRate)', '', f'{CHOICE} {HARDWARE}'),
+    Mutation("the hops of a planned ring take no time", COLLECTIVES, '(group.ranks - 1) * slowest.latency', '0 * slowest.latency', HARDWARE),
+    Mutation('a plan may take all of the memory', SEARCH,
+             'kUsableShare * cluster_.gpu.memory_bytes) return false', 'cluster_.gpu.memory_bytes) return false', CHOICE),
+    Mutation('the search stops at the first recomputation, fit or not', SEARCH,
+             'if (Consider(strategy) || wishes_.recompute.has_value()) return;', 'Consider(strategy);\n      return;', CHOICE),
+    Mutation('the ranking begins with the slowest layout', SEARCH, 'return Score(a) < Score(b);', 'return Score(a) > Score(b);', CHOICE),
+    Mutation('an emitted configuration has no copies', YAML, '"\\ndp_replicate_size: ", layout.dp_replicate,', '"\\ndp_replicate_size: 1",', LOADED),
+    Mutation('an emitted configuration has no chunks', YAML, 'if (strategy.virtual_stages > 1) {', 'if (strategy.virtual_stages > 100) {', LOADED),
+]
