@@ -20,7 +20,8 @@ import plans  # noqa: E402
 import reports  # noqa: E402
 import trainer  # noqa: E402
 
-LISTS: Dict[str, List[planting.Mutation]] = {'data': data.MUTATIONS, 'kernels': kernels.MUTATIONS, 'trainer': trainer.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS}
+LISTS: Dict[str, List[planting.Mutation]] = {
+    'data': data.MUTATIONS, 'kernels': kernels.MUTATIONS, 'trainer': trainer.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS}
 
 
 def main() -> int:
