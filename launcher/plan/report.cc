@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "tools/base/text.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/planner/counts.h"
@@ -25,6 +26,11 @@ constexpr double kHoursADay = 24;
 
 std::string Row(const std::string& name, const std::string& text) {
   return absl::StrFormat("  %-14s %s\n", name, text);
+}
+
+// One of a list: a sentence a line.
+std::string Item(const std::string& sentences) {
+  return absl::StrCat("- ", absl::StrReplaceAll(sentences, {{". ", ".\n  "}}), "\n");
 }
 
 std::string MemoryText(const MemoryParts& memory, double has) {
@@ -137,13 +143,13 @@ std::string PlanText(const PlanAnswer& answer) {
   if (answer.flags.explains) {
     absl::StrAppend(&text, "\n");
     for (const std::string& line : Explain(job, cluster, answer.plans)) {
-      absl::StrAppend(&text, "- ", line, "\n");
+      absl::StrAppend(&text, Item(line));
     }
   }
   if (answer.plans.ranked.empty()) {
     absl::StrAppend(&text, "\nNo layout fits.\n");
     for (const std::string& line : WaysToFit(job, cluster, answer.plans)) {
-      absl::StrAppend(&text, "- ", line, "\n");
+      absl::StrAppend(&text, Item(line));
     }
   }
   for (size_t i = 0; i < answer.plans.ranked.size(); ++i) {

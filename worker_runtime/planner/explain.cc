@@ -160,12 +160,12 @@ std::vector<std::string> Explain(const PlanJob& job, const Cluster& cluster, con
       absl::StrAppend(&line, "It does not fit: the leanest layout takes ",
                       HumanBytes(rung.leanest->memory.Total()), " a GPU.");
     } else if (RungOf(chosen->strategy) == static_cast<Rung>(i)) {
-      absl::StrAppend(&line, "It fits, and this is the choice: ", StrategyText(chosen->strategy),
-                      ": ", Seconds(chosen->step_seconds()), " a step.");
+      absl::StrAppend(&line, "It fits, and this is the choice: ", Seconds(chosen->step_seconds()),
+                      " a step. ", StrategyText(chosen->strategy), ".");
     } else {
-      absl::StrAppend(&line, "It fits: ", StrategyText(rung.best->strategy), ": ",
-                      Seconds(rung.best->step_seconds()), " a step, ",
-                      Against(rung.best->step_seconds(), chosen->step_seconds()), ".");
+      absl::StrAppend(&line, "It fits: ", Seconds(rung.best->step_seconds()), " a step, ",
+                      Against(rung.best->step_seconds(), chosen->step_seconds()), ". ",
+                      StrategyText(rung.best->strategy), ".");
     }
     lines.push_back(line);
   }
