@@ -52,6 +52,62 @@ class GenerateTest(ConveneTestCase):
         with open(self.path("out.jsonl"), encoding="utf-8") as file:
             self.assertEqual([json.loads(line) for line in file], first)
 
+    def test_processes_answer_as_one_and_end_together(self):
+        first = self.answers()
+        expected = self.generate("--prompt", "abc", "--temperature", 1.2)
+        for layout in (["--tp-size", 2], ["--pp-size", 2], ["--tp-size", 2, "--pp-size", 2]):
+            self.assertEqual(self.generate("--prompt", "abc", "--temperature", 1.2, *layout), expected)
+        self.assertEqual(self.answers("--tp-size", 2, "--batch-size", 3), first)
+        self.assertEqual(self.generate("--prompts", self.path("prompts.jsonl"), "--output", self.path("out.jsonl"), "--pp-size", 2), "")
+        with open(self.path("out.jsonl"), encoding="utf-8") as file:
+            self.assertEqual([json.loads(line) for line in file], first)
+        for arguments, words in (
+                (["--tp-size", 2], "lines that are typed go to one process"),
+                (["--pp-size", 2, "--serve", 0], "--serve answers from one process"),
+                (["--tp-size", 3, "--prompt", "a"], "tp_size can be 1, 2"),
+                (["--pp-size", 9, "--prompt", "a"], "layers")):
+            self.assertIn(words, self.generate(*arguments, code=64))
+        path = os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]
+        command = self.start(CONVENE, "generate", *self.model[:-1], 100_000_000, "--context", 1000, "--ignore-end", "--prompts",
+                             self.path("endless.jsonl"), "--output", self.path("endless.out"), "--pp-size", 2, PATH=path)
+        with open(self.path("endless.jsonl"), "w", encoding="ascii") as file:
+            file.write('{"prompt":"a"}\n' * 100_000)
+        pids = wait_until(lambda: self.workers_of(command, 2), 60, lambda: self.output(command))
+        wait_until(lambda: os.path.exists(self.path("endless.out.partial")), 60, lambda: self.output(command))
+        os.kill(pids[1], signal.SIGKILL)
+        self.assertIn("killed by SIGKILL", self.finish(command, 60, expected_code=1))
+        self.assertFalse(os.path.exists(self.path("endless.out")))
+
+    def workers_of(self, process, count):
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+        return pids if len(pids) == count else None
+
+    def test_texts_between_steps_are_the_same_on_each_layout(self):
+        training = [CONVENE_TRAIN, "--data", self.path("text.txt"), "--steps", 4, "--sequence-length", 32, "--model", "llama-tiny",
+                    "--layers", 2, "--global-batch-size", 8, "--micro-batch-size", 2, "--device", "cpu", "--token-cache-dir", self.path("cache"),
+                    "--learning-rate", 6e-3]
+        samples = ["--sample-every", 2, "--sample-prompt", "a \"b\"\n", "cd", "--sample-tokens", 7, "--sample-temperature", 1]
+
+        def lines(name, *words):
+            said = self.finish(self.start(*words, "--metrics-file", self.path(name)), 120)
+            with open(self.path(name), encoding="utf-8") as file:
+                return said, [json.loads(line) for line in file]
+        _, plain = lines("plain", *training)
+        said, alone = lines("alone", *training, *samples)
+        _, four = lines("four", CONVENE, "run", "--standalone", "--nproc-per-node", 4, *training, "--tp-size", 2, "--pp-size", 2, *samples)
+
+        def of(records, key):
+            return [record for record in records if key in record]
+        texts = of(alone, "sample_text")
+        self.assertEqual([(text["step"], text["sample_prompt"], text["sample_tokens"]) for text in texts],
+                         [(step, prompt, 7) for step in (2, 4) for prompt in ("a \"b\"\n", "cd")])
+        self.assertEqual(of(four, "sample_text"), texts)
+        self.assertEqual([step["loss"] for step in of(alone, "loss")], [step["loss"] for step in of(plain, "loss")])
+        self.assertIn('sample after step 2: "a \\"b\\"\\n" ', said)
+        said = self.finish(self.start(*training, "--sample-every", 2), 60, expected_code=64)
+        self.assertIn("add --sample-prompt TEXT", said)
+
     def test_each_mistake_costs_one_paragraph(self):
         for arguments, words in (
                 (["--prompt", "a" * 50, "--context", 20], "prompt 1 of 1 has 50 tokens, and the context has room for 20"),

@@ -227,6 +227,15 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   CHECK_FALSE(Options(unpacked).packed_documents);
   CHECK_STATUS(Load({unpacked[0], unpacked[1], unpacked[2], "--too-long", "drop"}), kInvalid,
                "too_long is set, but without packed_documents");
+  for (const char* flag : {"--sample-prompt=a", "--sample-tokens=3", "--sample-temperature=1"}) {
+    CHECK_STATUS(Load({flag}), kInvalid, "is set, but sample_every is 0: no text is made");
+  }
+  const TrainOptions samples =
+      Options({"--sample-every", "7", "--sample-prompt", "a", "--sample-prompt", "b", "c"});
+  CHECK(samples.samples.every == 7);
+  CHECK(samples.samples.prompts == std::vector<std::string>{"a", "b", "c"});
+  CHECK(samples.samples.tokens == 64);
+  CHECK(samples.samples.temperature == 0);
   CHECK_STATUS(Load({"--chat-template", "llama3", "--train-on", "prompts"}), kInvalid,
                "train_on is \"prompts\"; it can be answers, last, all");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--too-long", "keep"}), kInvalid,

@@ -57,6 +57,30 @@ TEST_CASE("a line has exactly the agreed keys") {
         "{\"step\":50,\"checkpoint_held_seconds\":0.25,\"checkpoint_seconds\":0.5}\n");
 }
 
+TEST_CASE("a sample's texts come back as they were written") {
+  const SampleMetrics sample = {.step = 50,
+                                .sample_prompt = "a, \"b\"}\n\\n\x01",
+                                .sample_text = "é",
+                                .sample_tokens = 2,
+                                .sample_end = "length"};
+  const std::string line = MetricsLine(sample);
+  CHECK(line ==
+        "{\"step\":50,\"sample_prompt\":\"a, \\\"b\\\"}\\n\\\\n\\u0001\","
+        "\"sample_text\":\"é\",\"sample_tokens\":2,\"sample_end\":\"length\"}\n");
+  const auto record = ParseMetricsLine(line.substr(0, line.size() - 1));
+  REQUIRE_OK(record);
+  CHECK(std::get<SampleMetrics>(*record) == sample);
+  CHECK(JsonText("a\xff") == "\"a?\"");
+  // A torn line, at each place of it.
+  for (size_t length = 1; length + 1 < line.size(); ++length) {
+    CHECK(!ParseMetricsLine(line.substr(0, length)).ok());
+  }
+  CHECK(
+      !ParseMetricsLine(
+           R"({"step":1,"sample_prompt":"\q","sample_text":"","sample_tokens":1,"sample_end":""})")
+           .ok());
+}
+
 TEST_CASE("a share of counted targets and bits a byte stand in a line only where there are such") {
   StepMetrics half = Step(3);
   half.counted_share = 0.5;

@@ -72,6 +72,33 @@ TEST_CASE("texts are bytes where no tokenizer is named") {
   CHECK(Inputs(*dataset, 0) == std::vector<int32_t>(kSequenceLength, 'x'));
 }
 
+TEST_CASE("sample prompts become tokens of the data's tokenizer") {
+  const TempDir directory;
+  const std::string text = directory.File("a.txt");
+  REQUIRE_OK(WriteFileAtomic(text, std::string(200, 'x')));
+  const auto with = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--sample-every=5", "--sample-prompt", "ab", "c"});
+    return Options(directory, std::move(arguments));
+  };
+  TrainOptions options = with({"--data", text});
+  REQUIRE_OK(LoadRunTokenizer(&options));
+  CHECK(options.samples.ids == std::vector<std::vector<int32_t>>{{'a', 'b'}, {'c'}});
+  const SampleRoom room = RoomOf(options.samples);
+  CHECK(room.sequences == 2);
+  CHECK(room.context == 2 + 64);
+  CHECK(room.pass_tokens == 2);
+  options.samples.every = 0;
+  CHECK(RoomOf(options.samples).sequences == 0);
+  // Ids of another tokenizer, which nobody names.
+  options = with({"--data", WriteTokens(directory, "a.bin", 300, 3)});
+  CHECK_STATUS(LoadRunTokenizer(&options), kInvalid,
+               "sample_prompt needs the tokenizer of the data");
+  options = with({"--data", text, "--model=gpt2-tiny", "--positions=65"});
+  CHECK_STATUS(
+      LoadRunTokenizer(&options), kInvalid,
+      "sample_prompt \"ab\" has 2 tokens, and with sample_tokens 64 it is longer than the 65");
+}
+
 TEST_CASE("JSON lines give the text of their field, and broken ones are counted") {
   const TempDir directory;
   const std::string lines = directory.File("a.jsonl");
