@@ -68,10 +68,10 @@ class GenerateTest(ConveneTestCase):
                 (["--pp-size", 9, "--prompt", "a"], "layers")):
             self.assertIn(words, self.generate(*arguments, code=64))
         path = os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]
-        command = self.start(CONVENE, "generate", *self.model[:-1], 100_000_000, "--context", 1000, "--ignore-end", "--prompts",
-                             self.path("endless.jsonl"), "--output", self.path("endless.out"), "--pp-size", 2, PATH=path)
         with open(self.path("endless.jsonl"), "w", encoding="ascii") as file:
             file.write('{"prompt":"a"}\n' * 100_000)
+        command = self.start(CONVENE, "generate", *self.model[:-1], 1000, "--context", 1000, "--ignore-end", "--prompts",
+                             self.path("endless.jsonl"), "--output", self.path("endless.out"), "--pp-size", 2, PATH=path)
         pids = wait_until(lambda: self.workers_of(command, 2), 60, lambda: self.output(command))
         wait_until(lambda: os.path.exists(self.path("endless.out.partial")), 60, lambda: self.output(command))
         os.kill(pids[1], signal.SIGKILL)

@@ -14,6 +14,7 @@ from typing import Dict, List
 
 sys.dont_write_bytecode = True
 import data  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import generation  # noqa: E402
 import kernels  # noqa: E402
 import planting  # noqa: E402
 import plans  # noqa: E402
@@ -21,7 +22,10 @@ import reports  # noqa: E402
 import trainer  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'data': data.MUTATIONS, 'kernels': kernels.MUTATIONS, 'trainer': trainer.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS}
+    'data': data.MUTATIONS,
+    'kernels': kernels.MUTATIONS,
+    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
+}
 
 
 def main() -> int:

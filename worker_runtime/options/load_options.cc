@@ -116,7 +116,6 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   const bool has_no_decay = said.has_weight_decay() && said.weight_decay() == 0;
   constexpr char kNoDecay[] = "weight_decay is 0: nothing decays";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
-  const bool samples = said.sample_every() != 0;
   constexpr char kNoSamples[] = "sample_every is 0: no text is made; choose --sample-every N";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
   const struct {
@@ -164,9 +163,9 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"lr_decay_shape", said.has_lr_decay_shape() && said.lr_schedule() != "wsd", kOnlyWsd},
       {"min_learning_rate", said.has_min_learning_rate() && said.lr_schedule() == "constant",
        "with lr_schedule constant the rate stays at learning_rate"},
-      {"sample_prompt", said.sample_prompt_size() > 0 && !samples, kNoSamples},
-      {"sample_tokens", said.has_sample_tokens() && !samples, kNoSamples},
-      {"sample_temperature", said.has_sample_temperature() && !samples, kNoSamples},
+      {"sample_prompt", said.sample_prompt_size() > 0 && said.sample_every() == 0, kNoSamples},
+      {"sample_tokens", said.has_sample_tokens() && said.sample_every() == 0, kNoSamples},
+      {"sample_temperature", said.has_sample_temperature() && said.sample_every() == 0, kNoSamples},
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };

@@ -195,6 +195,22 @@ TEST_CASE("the layout is told with its copies, and the spares that they leave") 
                              "tp 1 x pp 1 x dp_shard 2 = 2 does not divide 7 ranks\n"));
 }
 
+TEST_CASE("samples that make no sense are named") {
+  CHECK_STATUS(With([](TrainOptions& o) { o.samples.every = -1; }), kInvalid, "sample_every -1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.samples.every = 5; }), kInvalid,
+               "sample_every is 5, but there is no text to go on with");
+  CHECK_STATUS(With([](TrainOptions& o) { o.samples.tokens = 0; }), kInvalid,
+               "sample_tokens 0 must be from 1");
+  CHECK_STATUS(With([](TrainOptions& o) { o.samples.temperature = std::nan(""); }), kInvalid,
+               "sample_temperature nan must be 0 or more");
+  CHECK_STATUS(With([](TrainOptions& o) {
+                 o.samples.prompts = {"a", ""};
+               }),
+               kInvalid, "sample_prompt is empty");
+  CHECK_STATUS(With([](TrainOptions& o) { o.samples.prompts.resize(65, "a"); }), kInvalid,
+               "sample_prompt is given 65 times, and can be at most 64");
+}
+
 TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.data.clear(); }), kInvalid, "give --data FILE...");
   CHECK_STATUS(With([](TrainOptions& o) { o.data = {""}; }), kInvalid, "empty file name");
@@ -254,19 +270,6 @@ TEST_CASE("what is out of range is named with its value and the right one") {
                "validation_fraction 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.validation_samples = 0; }), kInvalid,
                "validation_samples 0");
-  CHECK_STATUS(With([](TrainOptions& o) { o.samples.every = -1; }), kInvalid, "sample_every -1");
-  CHECK_STATUS(With([](TrainOptions& o) { o.samples.every = 5; }), kInvalid,
-               "sample_every is 5, but there is no text to go on with");
-  CHECK_STATUS(With([](TrainOptions& o) { o.samples.tokens = 0; }), kInvalid,
-               "sample_tokens 0 must be from 1");
-  CHECK_STATUS(With([](TrainOptions& o) { o.samples.temperature = std::nan(""); }), kInvalid,
-               "sample_temperature nan must be 0 or more");
-  CHECK_STATUS(With([](TrainOptions& o) {
-                 o.samples.prompts = {"a", ""};
-               }),
-               kInvalid, "sample_prompt is empty");
-  CHECK_STATUS(With([](TrainOptions& o) { o.samples.prompts.resize(65, "a"); }), kInvalid,
-               "sample_prompt is given 65 times, and can be at most 64");
   CHECK_STATUS(With([](TrainOptions& o) { o.resume = ResumeMode::kDirectory; }), kInvalid,
                "resume must be auto, none or");
   CHECK_STATUS(With([](TrainOptions& o) { o.collective_timeout = absl::ZeroDuration(); }), kInvalid,

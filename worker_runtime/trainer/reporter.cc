@@ -62,12 +62,15 @@ absl::Status Reporter::OpenMetrics() {
   return opened_;
 }
 
-template <typename Metrics>
-absl::Status Reporter::WriteMetrics(const Metrics& metrics) {
-  WriteEvents(metrics);
+absl::Status Reporter::WriteMetrics(const MetricsRecord& record) {
+  WriteEvents(record);
+  return WriteLine(record);
+}
+
+absl::Status Reporter::WriteLine(const MetricsRecord& record) {
   if (options_.metrics_file.empty()) return absl::OkStatus();
   absl::Status written = OpenMetrics();
-  if (written.ok()) written = metrics_->Append(metrics);
+  if (written.ok()) written = metrics_->Append(record);
   return RecordMetrics(written);
 }
 
@@ -194,7 +197,7 @@ absl::Status Reporter::Validation(const ValidationMetrics& validation) {
 absl::Status Reporter::Sample(const SampleMetrics& sample) {
   Say(absl::StrCat("sample after step ", sample.step, ": ", JsonText(sample.sample_prompt), " ",
                    JsonText(sample.sample_text)));
-  return WriteMetrics(sample);
+  return WriteLine(sample);
 }
 
 void Reporter::Checkpoint(int64_t step, const std::string& path) {

@@ -72,8 +72,10 @@ class Reporter final : public SaveListener {
   absl::Status OpenMetrics();
   // Writes TensorBoard's events; the first of several that are lost is reported.
   void WriteEvents(const MetricsRecord& record);
-  template <typename Metrics>
-  absl::Status WriteMetrics(const Metrics& metrics);
+  // To both files.
+  absl::Status WriteMetrics(const MetricsRecord& record);
+  // To the metrics file alone.
+  absl::Status WriteLine(const MetricsRecord& record);
   // Reports changes; returns the error that ends the training.
   absl::Status RecordMetrics(const absl::Status& written);
 

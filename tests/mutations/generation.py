@@ -1,0 +1,60 @@
+"""Bugs planted in inference and in the formats that weights come in: a text that is wrong, and nobody notices."""
+
+from planting import Mutation
+
+RUNTIME = 'worker_runtime'
+CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
+
+GENERATION = '//worker_runtime/inference:golden_generation_test'
+
+MUTATIONS = [
+    Mutation('tokens behind a prompt are turned by the place before theirs', CONTEXT, 'cache.positions() + run.begin;',
+             'cache.positions() + (run.begin > 0 ? run.begin - 1 : 0);', GENERATION, 'generation'),
+    Mutation('learned positions begin anew behind the tokens before', f'{RUNTIME}/model/embedding.cc', 'Copy(cache.positions() + run.begin,',
+             'Copy(cache.positions(),', GENERATION, 'generation'),
+    Mutation('with a cache a window sees one key more', CONTEXT, '  op.batch = 1;\n', '  op.batch = 1;\n  if (op.window > 0) ++op.window;\n', GENERATION,
+             'generation'),
+    Mutation("a sequence's place in the cache is given twice", f'{RUNTIME}/inference/generator.cc', '      free.pop_back();\n', '', GENERATION, 'generation'),
+    Mutation('texts side by side begin at one place of the pass', f'{RUNTIME}/inference/language_model.cc', '.first = tokens,', '.first = 0,',
+             '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('logits behind a later pass take the place of the first', f'{RUNTIME}/inference/language_model.cc', 'logits_.data() + ended * columns',
+             'logits_.data() + 0 * columns', '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('layers of a stage share their keys', f'{RUNTIME}/parallel/key_value_cache.h', 'place = (found - shape_.layers.begin())',
+             'place = 0 * (found - shape_.layers.begin())', '//worker_runtime/trainer/testing:sample_bits_test', 'generation'),
+    Mutation('each pipeline rank keeps the logits that it has', f'{RUNTIME}/inference/language_model.cc',
+             'if (host.size() == communicators_.tp->size())', 'if (host.size() > 0)', '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('a text goes on in front of the tokens that a pass before took', f'{RUNTIME}/inference/language_model.cc',
+             '.begin = texts[i].position + static_cast<int>(taken)', '.begin = texts[i].position', '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('top-p drops the token that reaches it', f'{RUNTIME}/inference/sampler.cc',
+             '    if (sum > most) return;\n    scores[order[i]] = kNever;', '    scores[order[i]] = kNever;\n    if (sum > most) return;',
+             '//worker_runtime/inference:sampler_test', 'generation'),
+    Mutation("rows of a GGUF file's heads stay as pairs", f'{RUNTIME}/weights/gguf_weights.cc', '2 * (in_head % half) + in_head / half',
+             'in_head + 0 * half', '//worker_runtime/weights:gguf_weights_test', 'generation'),
+    Mutation('tokens are left out of a measure by the mark of the one before', f'{RUNTIME}/inference/evaluation.cc',
+             'if (counted[begin + 1 + i] == 0)', 'if (counted[begin + i] == 0)', '//worker_runtime/inference:evaluation_test', 'generation'),
+    Mutation("an ending's first token does not count", f'{RUNTIME}/inference/evaluation.cc', 'std::fill_n(targets.begin(), context.size() - 1, -1);',
+             'std::fill_n(targets.begin(), context.size(), -1);', '//worker_runtime/inference:evaluation_test', 'generation'),
+    Mutation('chance depends on the place in the batch', f'{RUNTIME}/inference/generator.cc', 'first_sequence + live.prompt', 'first_sequence + live.sequence',
+             '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation("gpt-oss' gate and up rows come from one place", f'{RUNTIME}/weights/model_tensors.cc', '(expert.matrix == names.expert_up ? 1 : 0)',
+             '0', '//worker_runtime/weights:hf_folder_test', 'generation'),
+    Mutation('the halves of a byte change places', f'{RUNTIME}/weights/tensor_elements.cc', 'place % 2 == 0 ? byte & 15 : byte >> 4',
+             'place % 2 != 0 ? byte & 15 : byte >> 4', '//worker_runtime/weights:hf_folder_test', 'generation'),
+    Mutation("llm.c's table of tokens has no rows that fill it up", f'{RUNTIME}/weights/llmc_model.cc',
+             'shape.table_rows - shape.config.vocabulary_size', '0 * shape.table_rows', '//worker_runtime/weights:llmc_model_test', 'generation'),
+    Mutation("TensorBoard keeps the steps that a restart makes again", f'{RUNTIME}/report/event_file.cc', 'EventAt(resumed_step + 1, now)',
+             'EventAt(resumed_step + 1000, now)', '//tests/e2e:tensorboard_test', 'generation'),
+    Mutation("a prompt's token has the logits behind it, not those before", f'{RUNTIME}/inference/generator.cc',
+             'options_.see_logits(next.prompt, next.tokens[i + 1], logits);', 'options_.see_logits(next.prompt, next.tokens[i], logits);',
+             '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('the logits of a piece of a prompt are of the rows one further', f'{RUNTIME}/model/loss_head.cc', 'run.count - run.logits;',
+             'run.count - 1;', '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation('log-probabilities are of the logits that the sampler has changed', f'{RUNTIME}/inference/generator.cc',
+             'options_.see_logits(live.prompt, token, seen);', 'options_.see_logits(live.prompt, token, logits);',
+             '//worker_runtime/inference:generator_test', 'generation'),
+    Mutation("a text's place is in bytes", f'{RUNTIME}/inference/serve.cc', 'std::ssize(bytes) - absl::c_count_if(bytes, continues)',
+             'std::ssize(bytes) - 0 * absl::c_count_if(bytes, continues)', '//tests/e2e:generate_test', 'generation'),
+    Mutation("a prompt's first token has a number", f'{RUNTIME}/inference/openai_wire.cc', 'if (token.scores.empty()) {\n      json.Null();',
+             'if (token.scores.empty()) {\n      json.Double(0);',
+             '//worker_runtime/inference:openai_wire_test', 'generation'),
+]
