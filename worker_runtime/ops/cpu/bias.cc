@@ -1,10 +1,9 @@
 #include "worker_runtime/ops/bias.h"
 
-#include <algorithm>
 #include <cstdint>
 
-#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/row_sums.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -12,18 +11,10 @@
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kColumnBlock = 128;
 constexpr double kForwardNanoseconds = 0.08;  // an element
 constexpr double kBackwardNanoseconds = 0.06;
 
-template <typename T>
-CONVENE_CPU_CLONES void AddRow(int columns, const T* bias, T* y) {
-#pragma omp simd
-  for (int i = 0; i < columns; ++i) Narrow(Widen(y[i]) + Widen(bias[i]), &y[i]);
-}
-
-// One block of columns over all rows, in order, so that the sum does not depend on the number of
-// threads.
+// One block of columns.
 template <typename T>
 CONVENE_CPU_CLONES void SumColumns(int rows, int columns, int begin, int count, const T* dy,
                                    bool adds, float* dbias) {
@@ -41,7 +32,7 @@ CONVENE_CPU_CLONES void SumColumns(int rows, int columns, int begin, int count, 
 template <typename T>
 void AddBias(int rows, int columns, const T* bias, T* y, Stream& /*stream*/) {
   ForPieces(kForwardNanoseconds * rows * columns, rows,
-            [=](int64_t row) { AddRow(columns, bias, y + row * columns); });
+            [=](int64_t row) { AddRow(columns, y + row * columns, bias, y + row * columns); });
 }
 
 size_t BiasWorkspaceBytes(int /*rows*/, int /*columns*/) { return 0; }
@@ -50,11 +41,9 @@ template <typename T>
 void BiasBackward(int rows, int columns, const T* dy, bool adds, float* dbias,
                   const Workspace& /*workspace*/, Stream& /*stream*/) {
   if (rows == 0) return;
-  ForPieces(
-      kBackwardNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock), [=](int64_t block) {
-        const int begin = static_cast<int>(block) * kColumnBlock;
-        SumColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), dy, adds, dbias);
-      });
+  ForColumnBlocks(kBackwardNanoseconds * rows * columns, columns, [=](int begin, int count) {
+    SumColumns(rows, columns, begin, count, dy, adds, dbias);
+  });
 }
 
 CONVENE_INSTANTIATE(AddBias);

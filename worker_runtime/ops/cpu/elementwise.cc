@@ -4,6 +4,7 @@
 
 #include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/row_sums.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -40,9 +41,9 @@ CONVENE_CPU_CLONES void CapBackwardBlock(int64_t count, float cap, const T* capp
 }
 
 template <typename T>
-CONVENE_CPU_CLONES void AddBlock(int64_t count, const T* x, T* y) {
+CONVENE_CPU_CLONES void AddBlock(int64_t count, const T* x, const T* y, T* sum) {
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]) + Widen(y[i]), &y[i]);
+  for (int64_t i = 0; i < count; ++i) Narrow(Widen(x[i]) + Widen(y[i]), &sum[i]);
 }
 
 template <typename From, typename To>
@@ -84,9 +85,15 @@ CONVENE_CPU_CLONES double SumOfSquaresBlock(int64_t count, const float* x) {
 }  // namespace
 
 template <typename T>
+void AddRow(int64_t count, const T* x, const T* y, T* sum) {
+  AddBlock(count, x, y, sum);
+}
+
+template <typename T>
 void AddInPlace(int64_t count, const T* x, T* y, Stream& /*stream*/) {
-  ForBlocks(kAddNanoseconds, count,
-            [=](int64_t begin, int64_t length) { AddBlock(length, x + begin, y + begin); });
+  ForBlocks(kAddNanoseconds, count, [=](int64_t begin, int64_t length) {
+    AddBlock(length, x + begin, y + begin, y + begin);
+  });
 }
 
 template <typename T>
@@ -156,6 +163,7 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   *sum += total;
 }
 
+CONVENE_INSTANTIATE(AddRow);
 CONVENE_INSTANTIATE(AddInPlace);
 CONVENE_INSTANTIATE(ScaleInPlace);
 CONVENE_INSTANTIATE(SoftCap);

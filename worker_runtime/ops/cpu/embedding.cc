@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/row_sums.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -12,12 +13,6 @@ namespace convene::worker::cpu {
 namespace {
 
 constexpr double kForwardNanoseconds = 0.05;  // an element
-
-template <typename T>
-CONVENE_CPU_CLONES void AddRow(int columns, const T* x, T* y) {
-#pragma omp simd
-  for (int i = 0; i < columns; ++i) Narrow(Widen(y[i]) + Widen(x[i]), &y[i]);
-}
 
 }  // namespace
 
@@ -30,7 +25,7 @@ void EmbeddingForward(int rows, int columns, int vocabulary_begin, int vocabular
     const bool is_here = token >= vocabulary_begin && token < vocabulary_end;
     const T* from = table + (is_here ? int64_t{token} - vocabulary_begin : 0) * columns;
     if (is_here && adds) {
-      AddRow(columns, from, y_row);
+      AddRow(columns, y_row, from, y_row);
     } else if (is_here) {
       std::copy_n(from, columns, y_row);
     } else if (!adds) {

@@ -1,11 +1,10 @@
 #include "worker_runtime/ops/layer_norm.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/row_sums.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -13,7 +12,6 @@
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kColumnBlock = 128;
 constexpr double kForwardNanoseconds = 0.22;  // an element
 constexpr double kAgainNanoseconds = 0.1;
 constexpr double kBackwardNanoseconds = 0.2;
@@ -43,12 +41,6 @@ CONVENE_CPU_CLONES void NormalizeRow(int columns, const T* x, const T* weight, c
   for (int i = 0; i < columns; ++i) {
     Narrow((Widen(x[i]) - mean) * inverse * Widen(weight[i]) + Widen(bias[i]), &y[i]);
   }
-}
-
-template <typename T>
-CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) {
-#pragma omp simd
-  for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) + Widen(delta[i]), &sum[i]);
 }
 
 // With n = (x - mean) inverse and g = dy weight: dx += inverse (g - mean(g) - n mean(g n)).
@@ -82,8 +74,7 @@ CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight,
   }
 }
 
-// One block of columns over all rows, in order, so that the sums do not depend on the number of
-// threads.
+// One block of columns.
 template <typename T>
 CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,
                                       const float* statistics, const T* dy, bool adds,
@@ -146,12 +137,9 @@ void LayerNormBackward(int rows, int columns, const T* x, const T* weight, const
                 add_to_dx, dx + offset);
   });
   if (dweight == nullptr) return;
-  ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
-            [=](int64_t block) {
-              const int begin = static_cast<int>(block) * kColumnBlock;
-              WeightColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), x,
-                            statistics, dy, adds, dweight, dbias);
-            });
+  ForColumnBlocks(kWeightNanoseconds * rows * columns, columns, [=](int begin, int count) {
+    WeightColumns(rows, columns, begin, count, x, statistics, dy, adds, dweight, dbias);
+  });
 }
 
 CONVENE_INSTANTIATE(LayerNormForward);

@@ -1,11 +1,10 @@
 #include "worker_runtime/ops/rms_norm.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/row_sums.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
@@ -13,7 +12,6 @@
 namespace convene::worker::cpu {
 namespace {
 
-constexpr int kColumnBlock = 128;
 constexpr double kForwardNanoseconds = 0.18;  // an element
 constexpr double kAgainNanoseconds = 0.08;
 constexpr double kBackwardNanoseconds = 0.17;
@@ -33,12 +31,6 @@ CONVENE_CPU_CLONES float InverseRmsOfRow(int columns, const T* x, float epsilon)
 #pragma omp simd reduction(+ : sum)
   for (int i = 0; i < columns; ++i) sum += Widen(x[i]) * Widen(x[i]);
   return 1.0f / std::sqrt(sum / static_cast<float>(columns) + epsilon);
-}
-
-template <typename T>
-CONVENE_CPU_CLONES void AddRow(int columns, const T* x, const T* delta, T* sum) {
-#pragma omp simd
-  for (int i = 0; i < columns; ++i) Narrow(Widen(x[i]) + Widen(delta[i]), &sum[i]);
 }
 
 // With n = x * inverse_rms: dx += inverse_rms * (dy * weight - n * mean(dy * weight * n)).
@@ -66,8 +58,7 @@ CONVENE_CPU_CLONES void BackwardRow(int columns, const T* x, const T* weight, fl
   }
 }
 
-// One block of columns over all rows, in order, so that the sum does not depend on the number of
-// threads.
+// One block of columns.
 template <typename T>
 CONVENE_CPU_CLONES void WeightColumns(int rows, int columns, int begin, int count, const T* x,
                                       const float* inverse_rms, const T* dy, bool add_to_dweight,
@@ -123,12 +114,9 @@ void RmsNormBackward(int rows, int columns, const T* x, const T* weight, float o
                 dx + begin);
   });
   if (dweight == nullptr) return;
-  ForPieces(kWeightNanoseconds * rows * columns, CeilDivide(columns, kColumnBlock),
-            [=](int64_t block) {
-              const int begin = static_cast<int>(block) * kColumnBlock;
-              WeightColumns(rows, columns, begin, std::min(kColumnBlock, columns - begin), x,
-                            inverse_rms, dy, add_to_dweight, dweight);
-            });
+  ForColumnBlocks(kWeightNanoseconds * rows * columns, columns, [=](int begin, int count) {
+    WeightColumns(rows, columns, begin, count, x, inverse_rms, dy, add_to_dweight, dweight);
+  });
 }
 
 CONVENE_INSTANTIATE(RmsNormForward);
