@@ -128,6 +128,13 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
 
 absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const worker::ModelConfig model, worker::NamedModel(flags.model));
+  const bool is_float8 = flags.precision == PlanPrecision::kFp8;
+  if (is_float8 && (model.experts.count > 0 || model.family->latent_attention)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--precision fp8: the trainer has no 8-bit products in blocks with experts or "
+                     "latent attention, as ",
+                     flags.model, " has; choose --precision bf16"));
+  }
   worker::PlanJob job = {.model = model};
   const int positions = model.family->learned_positions ? model.positions : 0;
   int length = flags.sequence_length.value_or(kSequenceDefault);
@@ -145,7 +152,7 @@ absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
   job.global_batch_size = flags.global_batch_size.value_or(batch);
   job.dtype =
       flags.precision == PlanPrecision::kFp32 ? worker::DType::kFloat32 : worker::DType::kBFloat16;
-  job.float8 = flags.precision == PlanPrecision::kFp8;
+  job.float8 = is_float8;
   job.reduce_dtype = flags.reduce_dtype;
   job.optimizer_states = flags.optimizer == "adamw" ? 2 : 1;
   return job;

@@ -79,6 +79,8 @@ TEST_CASE("bad input is one paragraph that says what to do") {
   says(Read({"--tokens", "many"}).status(), "2T");
   says(Read({"--json", "--emit", "sbatch"}).status(), "give one of them");
   says(JobOf(*Read({"--model", "llama-3-7b"})).status(), "llama-3-70b");
+  says(JobOf(*Read({"--model", "mixtral-8x7b", "--precision", "fp8"})).status(), "bf16");
+  says(JobOf(*Read({"--model", "deepseek-v3", "--precision", "fp8"})).status(), "bf16");
   says(JobOf(*Read({"--model", "gpt2-124m", "--sequence-length", "2048"})).status(),
        "at most 1024");
   says(ClusterOf(*Read({"--gpus", "12"}), {}).status(), "--nodes-of");

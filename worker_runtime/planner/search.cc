@@ -168,9 +168,11 @@ class Searcher {
 
 bool HasWholeFloat8Widths(const PlanJob& job, const Layout& layout) {
   const ModelConfig& model = job.model;
-  const int64_t widths[] = {model.hidden_size, int64_t{model.heads} / layout.tp * model.head_size,
-                            int64_t{std::max(1, model.kv_heads / layout.tp)} * model.head_size,
-                            model.ffn_size / layout.tp, job.sequence_length / layout.cp};
+  const int64_t heads = model.heads / layout.tp;
+  const int64_t kv_heads = std::max(1, model.kv_heads / layout.tp);
+  const int64_t widths[] = {model.hidden_size, heads * model.head_size,
+                            (heads + 2 * kv_heads) * model.head_size, model.ffn_size / layout.tp,
+                            job.sequence_length / layout.cp};
   return std::all_of(std::begin(widths), std::end(widths),
                      [](int64_t width) { return width % 16 == 0; });
 }

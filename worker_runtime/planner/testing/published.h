@@ -23,6 +23,9 @@ struct PublishedRow {
 // 2, 4, 6, ... are judged. The split was made before the fit.
 std::vector<PublishedRow> PublishedRows();
 
+// Llama 3's own three rows (2407.21783): they were compared only when all constants stood.
+std::vector<PublishedRow> BlindRows();
+
 // The system's abilities that the trainer here has not, and the other way round.
 Efficiency EfficiencyOf(const PublishedRow& row);
 // The planner's speed over the system's: the geometric mean of its odd rows.
