@@ -68,7 +68,7 @@ absl::StatusOr<double> ParseCount(const std::string& text) {
 
 void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Group("The job");
-  reader->Option("model", &flags->model, "a named model (convene-train --help lists them)",
+  reader->Option("model", &flags->model, "a named model's shape (qwen3-8b, gpt2-124m, ...)",
                  {.value = "NAME"});
   reader->Custom("tokens",
                  [flags](const std::string& text) -> absl::Status {

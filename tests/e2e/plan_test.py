@@ -53,7 +53,7 @@ class PlanTest(ConveneTestCase):
         subprocess.run(["bash", "-n", batch], check=True)
 
     def test_bad_input_is_64_and_told(self):
-        self.assertIn("did you mean llama-3-70b", self.plan("--model", "llama-3-70", code=64))
+        self.assertIn('did you mean "llama-3-70b"', self.plan("--model", "llama-3-70", code=64))
         self.assertIn("h100", self.plan("--gpu", "h10", code=64))
         self.assertIn("--nodes-of", self.plan("--gpus", "12", code=64))
         self.assertIn("no layout of 8 GPUs is legal", self.plan("--tp-size", "3", code=64))
