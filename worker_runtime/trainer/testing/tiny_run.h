@@ -132,12 +132,12 @@ inline Curve CurveOf(const TinyRun& run) {
 }
 
 inline void CheckSameCurve(const Curve& curve, const Curve& expected) {
-  CHECK(CurveDifference(curve, expected) == "");
+  CHECK_THAT(CurveDifference(curve, expected), Catch::Equals(""));
 }
 
 inline void CheckSameTensors(const Curve& curve, const Curve& expected) {
-  CHECK(TensorDifference(curve, expected) == "");
-  CHECK(curve.unequal == std::vector<std::string>());
+  CHECK_THAT(TensorDifference(curve, expected), Catch::Equals(""));
+  CHECK_THAT(curve.unequal, Catch::Equals(std::vector<std::string>()));
 }
 
 inline void CheckSameBits(const Curve& curve, const Curve& expected) {
