@@ -20,7 +20,7 @@ MUTATIONS = [
     Mutation('logits behind a later pass take the place of the first', f'{RUNTIME}/inference/language_model.cc', 'logits_.data() + ended * columns',
              'logits_.data() + 0 * columns', '//worker_runtime/inference:generator_test', 'generation'),
     Mutation('layers of a stage share their keys', f'{RUNTIME}/parallel/key_value_cache.h', 'place = (found - shape_.layers.begin())',
-             'place = 0 * (found - shape_.layers.begin())', '//worker_runtime/trainer/testing:sample_bits_test', 'generation'),
+             'place = 0 * (found - shape_.layers.begin())', '//worker_runtime/inference:generator_test', 'generation'),
     Mutation('each pipeline rank keeps the logits that it has', f'{RUNTIME}/inference/language_model.cc',
              'if (host.size() == communicators_.tp->size())', 'if (host.size() > 0)', '//worker_runtime/inference:generator_test', 'generation'),
     Mutation('a text goes on in front of the tokens that a pass before took', f'{RUNTIME}/inference/language_model.cc',
