@@ -229,8 +229,8 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const int version = has_base          ? kVersion
                       : has_spike_guard ? kFirstVersionWithSpikeGuard
                       : has_optimizer   ? kFirstVersionWithOptimizer
-                      : has_types     ? kFirstVersionWithTypes
-                                      : kFirstVersionWithTypes - 1;
+                      : has_types       ? kFirstVersionWithTypes
+                                        : kFirstVersionWithTypes - 1;
   std::string text = absl::StrCat(FirstWords(kind), version, "\nstep ", info.step,
                                   "\nsamples_consumed ", info.samples_consumed, "\nupdates ");
   absl::StrAppend(&text, info.updates, "\nseed ", info.seed, "\nworld_size ", info.world_size);

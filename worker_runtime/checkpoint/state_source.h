@@ -40,10 +40,10 @@ struct CheckpointInfo {
   std::string samples;
   std::string optimizer = "adamw";  // UpdateRule::name(); compared. "adamw" below version 5
   std::string spike_guard;          // SpikeGuard::State(); "" below version 6
-  // Where the weights lie beside which these adapters were trained: OpenWeights's path; "": these are
-  // all weights. "" below version 7.
+  // Where the weights lie beside which these adapters were trained: OpenWeights's path; "": these
+  // are all weights. "" below version 7.
   std::string base;
-  std::string layout;               // "dp2 x tp2 x pp2": for people, not for loading
+  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
 };

@@ -1,4 +1,5 @@
-// PURE. Which matrices of a model get low-rank adapters, and of what size (LoRA; Hu et al. 2021).
+// PURE. The choice of a model's matrices that get low-rank adapters, and the size of these (LoRA;
+// Hu et al. 2021).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// PURE. What adapters mean for a run's other settings.
+// PURE. The meaning of adapters for a run's other settings.
 #pragma once
 
 #include <string>

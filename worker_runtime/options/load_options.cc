@@ -115,6 +115,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   constexpr char kNotAdamW[] = "only the optimizers muon and sgd have this momentum";
   const bool has_no_decay = said.has_weight_decay() && said.weight_decay() == 0;
   constexpr char kNoDecay[] = "weight_decay is 0: nothing decays";
+  const bool has_no_spikes = said.max_loss_spike() == 0 && said.max_gradient_spike() == 0;
+  constexpr char kNoSpikes[] = "neither max_loss_spike nor max_gradient_spike: nothing is a spike";
   constexpr char kOnlyWsd[] = "only lr_schedule wsd ends with steps in which the rate falls";
   constexpr char kNoSamples[] = "sample_every is 0: no text is made; choose --sample-every N";
   const bool has_samples_across = said.has_packed_documents() && !said.packed_documents();
@@ -151,12 +153,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
        "momentum is 0: there is none to look ahead with"},
       {"decay_embeddings", said.has_decay_embeddings() && has_no_decay, kNoDecay},
       {"decay_norms_and_biases", said.has_decay_norms_and_biases() && has_no_decay, kNoDecay},
-      {"spike_window",
-       said.has_spike_window() && said.max_loss_spike() == 0 && said.max_gradient_spike() == 0,
-       "neither max_loss_spike nor max_gradient_spike: nothing is a spike"},
-      {"on_spike",
-       said.has_on_spike() && said.max_loss_spike() == 0 && said.max_gradient_spike() == 0,
-       "neither max_loss_spike nor max_gradient_spike: nothing is a spike"},
+      {"spike_window", said.has_spike_window() && has_no_spikes, kNoSpikes},
+      {"on_spike", said.has_on_spike() && has_no_spikes, kNoSpikes},
       {"max_rollbacks", said.has_max_rollbacks() && said.on_spike() != "rollback",
        "without on_spike rollback no spike takes the training back"},
       {"lr_decay_steps", said.has_lr_decay_steps() && said.lr_schedule() != "wsd", kOnlyWsd},

@@ -1,4 +1,4 @@
-// What every linear layer is told: its sizes on this rank, and where a gradient goes.
+// A linear layer's sizes on this rank, and the place of a gradient.
 #pragma once
 
 namespace convene::worker {

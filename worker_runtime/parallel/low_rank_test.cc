@@ -33,7 +33,7 @@ const std::vector<float> kA = Numbers(kRanks * kShape.in, 0.7);
 const std::vector<float> kB = Numbers(kBRows * kRank, 1.1);
 const std::vector<float> kDy = Numbers(kShape.rows * kShape.out, 0.9);
 
-// What the adapters add to y, to dx, and to the gradients of A and B.
+// The adapters' part of y, of dx, and of the gradients of A and B.
 struct Added {
   std::vector<double> y = std::vector<double>(kShape.rows * kShape.out);
   std::vector<double> dx = std::vector<double>(kShape.rows * kShape.in);

@@ -65,7 +65,7 @@ class RankStores final : public UnitStore {
   std::vector<std::vector<const void*>> weights_;  // the same
 };
 
-// Which of the parameters; kFrozen are none where all learn.
+// A choice of the parameters; kFrozen are none where all learn.
 enum class WeightSet { kAll, kFrozen, kLearning };
 
 // Not thread-safe. Borrows the optimizers, in the order of their stores.

@@ -357,7 +357,7 @@ TEST_CASE("Muon keeps one number of a matrix' element, and two of each other ele
     Fill({(*read)[i]}, static_cast<float>(i));
   }
   REQUIRE_OK(rank.optimizer.FinishRead());
-  // What a piece holds went to the state and came back: no two pieces share a place.
+  // Each piece comes back from the state as it was: no two pieces share a place.
   const auto written = rank.optimizer.PiecesToWrite();
   REQUIRE_OK(written);
   REQUIRE(written->size() == tensors);

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -43,52 +44,16 @@ constexpr char kFixed[] =
   "pruned_heads": {}})";
 
 // These change nothing here: what is held in memory, how a training went, how text is made.
-constexpr absl::string_view kHarmless[] = {"architectures",
-                                           "attention_dropout",
-                                           "attn_pdrop",
-                                           "aux_loss_alpha",
-                                           "bos_token_id",
-                                           "cache_implementation",
-                                           "chunk_size_feed_forward",
-                                           "dtype",
-                                           "embd_pdrop",
-                                           "eos_token_id",
-                                           "ep_size",
-                                           "experts_implementation",
-                                           "experts_per_token",
-                                           "hidden_act",
-                                           "id2label",
-                                           "initial_context_length",
-                                           "is_llama_config",
-                                           "label2id",
-                                           "max_position_embeddings",
-                                           "max_window_layers",
-                                           "model_type",
-                                           "n_ctx",
-                                           "num_nextn_predict_layers",
-                                           "output_attentions",
-                                           "output_hidden_states",
-                                           "output_router_logits",
-                                           "pad_token_id",
-                                           "pretraining_tp",
-                                           "problem_type",
-                                           "reorder_and_upcast_attn",
-                                           "resid_pdrop",
-                                           "return_dict",
-                                           "router_jitter_noise",
-                                           "seq_aux",
-                                           "sep_token_id",
-                                           "summary_activation",
-                                           "summary_first_dropout",
-                                           "summary_proj_to_labels",
-                                           "summary_type",
-                                           "summary_use_proj",
-                                           "task_specific_params",
-                                           "tokenizer_class",
-                                           "torch_dtype",
-                                           "transformers_version",
-                                           "unsloth_version",
-                                           "use_cache"};
+constexpr char kHarmless[] =
+    R"(architectures attention_dropout attn_pdrop aux_loss_alpha bos_token_id cache_implementation
+    chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size experts_implementation
+    experts_per_token hidden_act id2label initial_context_length is_llama_config label2id
+    max_position_embeddings max_window_layers model_type n_ctx num_nextn_predict_layers
+    output_attentions output_hidden_states output_router_logits pad_token_id pretraining_tp
+    problem_type reorder_and_upcast_attn resid_pdrop return_dict router_jitter_noise seq_aux
+    sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj task_specific_params tokenizer_class torch_dtype transformers_version
+    unsloth_version use_cache)";
 
 // transformers 5 takes no other number than a whole one.
 constexpr char kQueryScalar[] = "query_pre_attn_scalar";
@@ -408,6 +373,8 @@ absl::Status Reader::CheckLayers() {
 }
 
 absl::Status Reader::CheckUnknown() const {
+  const std::set<absl::string_view> harmless =
+      absl::StrSplit(kHarmless, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   for (const auto& member : levels_[0]->GetObject()) {
     const absl::string_view key = TextOf(member.name);
     const bool is_harmless =
@@ -415,7 +382,7 @@ absl::Status Reader::CheckUnknown() const {
         (key == "sliding_window" && !config_.family->has_window) ||
         // Sums of sizes that have keys of their own.
         ((key == "head_dim" || key == "qk_head_dim") && config_.family->latent_attention) ||
-        std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
+        harmless.contains(key);
     if (!is_harmless) {
       return Lacks(key,
                    "is not known, and may change the arithmetic. Where it does not, take it "

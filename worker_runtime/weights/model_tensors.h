@@ -37,7 +37,7 @@ struct ModelTensor {
 // In the order of the forward pass, without adapters. REQUIRES: ValidateModel is OK.
 std::vector<ModelTensor> ModelTensors(const ModelConfig& config);
 
-// Those of config.adapter alone, as PEFT's files have them behind "base_model.model.".
+// The tensors of config.adapter alone, as PEFT's files have them behind "base_model.model.".
 std::vector<ModelTensor> AdapterTensors(const ModelConfig& config);
 
 // Rows [begin, end) of the tensor as the family's files have it: of a turned one columns.
