@@ -61,6 +61,7 @@ class Golden {
   std::string TinyOfFamily() const {
     const std::string family =
         HasMetadata("family") ? Item("__metadata__").fields().at("family").string_value() : "llama";
+    if (family == "deepseek_v2") return "deepseek-v2-tiny";
     if (family == "deepseek_v3") return "mla-tiny";
     if (family == "deepseek_moe") return "deepseek-tiny";
     if (family == "mixtral") return "moe-tiny";
@@ -108,7 +109,7 @@ class Golden {
     }
     if (model.family->latent_attention) {
       model.rotary_size = 4;
-      model.query_rank = 24;
+      model.query_rank = model.family->groups_by_best ? 0 : 24;
       model.key_rank = 16;
       model.value_size = 6;
       model.rope_scaling = {.factor = 4,
@@ -158,8 +159,9 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",      "tied",        "packed", "qwen2",   "qwen3",     "gpt2",         "mistral",
-    "gemma3_text", "deepseek_v3", "gemma2", "mixtral", "qwen3_moe", "deepseek_moe", "gpt_oss"};
+    "untied",  "tied",      "packed",       "qwen2",       "qwen3",
+    "gpt2",    "mistral",   "gemma3_text",  "deepseek_v3", "gemma2",
+    "mixtral", "qwen3_moe", "deepseek_moe", "deepseek_v2", "gpt_oss"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v3, gemma2, gemma3_text, gpt2,
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, gpt2,
 gpt_oss, mistral, mixtral, qwen2, qwen3 and qwen3_moe.safetensors beside this file; with names of these as arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
@@ -48,7 +48,7 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
     sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
              'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
              'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
-    if family in ('mixtral', 'qwen3_moe', 'deepseek_moe', 'gpt_oss'):
+    if family in ('mixtral', 'qwen3_moe', 'deepseek_moe', 'deepseek_v2', 'gpt_oss'):
         common |= {'num_experts_per_tok': CHOSEN, 'experts_implementation': 'eager'}
     if family == 'mixtral':
         sizes['intermediate_size'] = EXPERT_FFN
@@ -63,10 +63,13 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
                                                                             moe_intermediate_size=EXPERT_FFN))
     if family.startswith('deepseek'):
         del sizes['head_dim'], sizes['rope_theta']
-        if family == 'deepseek_moe':
+        if family != 'deepseek_v3':
             common |= {'n_routed_experts': EXPERTS, 'moe_intermediate_size': EXPERT_FFN, 'n_group': 2, 'topk_group': 1}
-        common |= {'first_k_dense_replace': 1 if family == 'deepseek_moe' else shape.layers, 'max_position_embeddings': 64, 'pad_token_id': None}
+        common |= {'first_k_dense_replace': shape.layers if family == 'deepseek_v3' else 1, 'max_position_embeddings': 64, 'pad_token_id': None}
         ropes = YARN | {'rope_theta': shape.rope_theta}
+        if family == 'deepseek_v2':
+            latents = LATENTS | {'q_lora_rank': None, 'topk_method': 'group_limited_greedy', 'n_shared_experts': 1, 'routed_scaling_factor': 2.5}
+            return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(**sizes, **common, **latents, rope_parameters=ropes))
         return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**sizes, **common, **LATENTS, rope_parameters=ropes))
     if family == 'gemma3_text':
         kinds = ['sliding_attention'] * 5 + ['full_attention']
@@ -155,7 +158,7 @@ def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
 def use_double(model: torch.nn.Module) -> None:
     """Gemma's, DeepSeek's and gpt-oss's norms compute in float whatever they are given: many of them are further from the truth than the test allows."""
     for module in model.modules():
-        if type(module).__name__ in ('DeepseekV3RMSNorm', 'GptOssRMSNorm'):
+        if type(module).__name__ in ('DeepseekV2RMSNorm', 'DeepseekV3RMSNorm', 'GptOssRMSNorm'):
             module.forward = lambda x, norm=module: make_golden.rms_norm(x, norm.weight, norm.variance_epsilon)
         if type(module).__name__ in ('Gemma2RMSNorm', 'Gemma3RMSNorm'):
             module.forward = lambda x, norm=module: norm._norm(x) * (1 + norm.weight)  # pylint: disable=protected-access
@@ -202,7 +205,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
-    shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(),
+    shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v2': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(),
               'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
               'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
