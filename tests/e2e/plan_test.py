@@ -41,7 +41,7 @@ class PlanTest(ConveneTestCase):
         job = ["--model", "llama-3.2-1b", "--gpus", "8", "--sequence-length", "2048", "--tp-size", "2", "--data", self.write("text.txt", "words " * 999)]
         config = self.write("train.yaml", self.plan(*job, "--emit", "train.yaml"))
         best = json.loads(self.plan(*job, "--json"))["layouts"][0]
-        said = self.finish(self.start(CONVENE_TRAIN, "--config", config, "--print-memory-plan", "--device", "cpu"), 60)
+        said = self.finish(self.start(CONVENE_TRAIN, "--config", config, "--print-memory-plan", "--device", "cpu", HOME=self.directory), 60)
         self.assertIn("x tp2 x pp1 on 8 ranks", said)
         gib = float(re.search(r"each of its 8 ranks, on .*: ([0-9.]+) GiB", said).group(1))
         # On a GPU the head's logits take up to 512 MiB at once, on a CPU 64.
