@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker_runtime/ops/attention.h"
+#include "worker_runtime/ops/testing/attention_parts.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/attention.h"
 
@@ -166,7 +167,8 @@ TEMPLATE_TEST_CASE("attention agrees with the reference, forward and backward", 
           using Real = decltype(zero);
           return Outputs<Real>{
               ReferenceAttentionBackward(shape, documents, As<Real>(qkv), As<Real>(dout))};
-        });
+        },
+        {}, testing::ScoreGradientTerms(shape, dout));
   }
 }
 

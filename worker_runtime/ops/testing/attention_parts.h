@@ -211,6 +211,14 @@ Outputs<float> RingAttention(Runner& runner, const WholeAttention<T>& whole,
   return result;
 }
 
+// The terms of a score's gradient, whose difference is 0 where a query sees one key: dout v and
+// dout out, times a key, of vectors with elements of about 1.
+inline double ScoreGradientTerms(const AttentionShape& shape, const std::vector<float>& dout) {
+  double squares = 0;
+  for (const float value : dout) squares += double{value} * value;
+  return std::sqrt(squares * shape.head_size);
+}
+
 template <typename T, typename Runner>
 void CheckRing(Runner& runner, const AttentionShape& shape, const std::vector<int>& lengths,
                const std::vector<Positions>& ranks) {
@@ -229,7 +237,8 @@ void CheckRing(Runner& runner, const AttentionShape& shape, const std::vector<in
           const auto forward = ReferenceForward<decltype(zero)>(alone);
           return first == 0 ? forward : ReferenceBackward(alone, forward, whole.dout);
         },
-        first == 0 ? std::vector<size_t>{1} : std::vector<size_t>{});
+        first == 0 ? std::vector<size_t>{1} : std::vector<size_t>{},
+        first == 0 ? 0 : ScoreGradientTerms(shape, whole.dout));
   };
   judge(kForward, 0);
   judge(kBackward, 2);
