@@ -72,16 +72,11 @@ class GenerateTest(ConveneTestCase):
             file.write('{"prompt":"a"}\n' * 100_000)
         command = self.start(CONVENE, "generate", *self.model[:-1], 1000, "--context", 1000, "--ignore-end", "--prompts",
                              self.path("endless.jsonl"), "--output", self.path("endless.out"), "--pp-size", 2, PATH=path)
-        pids = wait_until(lambda: self.workers_of(command, 2), 60, lambda: self.output(command))
+        pids = wait_until(lambda: len(self.workers()) == 2 and self.workers(), 60, lambda: self.output(command))
         wait_until(lambda: os.path.exists(self.path("endless.out.partial")), 60, lambda: self.output(command))
         os.kill(pids[1], signal.SIGKILL)
         self.assertIn("killed by SIGKILL", self.finish(command, 60, expected_code=1))
         self.assertFalse(os.path.exists(self.path("endless.out")))
-
-    def workers_of(self, process, count):
-        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
-            pids = [int(pid) for pid in file.read().split()]
-        return pids if len(pids) == count else None
 
     def test_texts_between_steps_are_the_same_on_each_layout(self):
         training = [CONVENE_TRAIN, "--data", self.path("text.txt"), "--steps", 4, "--sequence-length", 32, "--model", "llama-tiny",
