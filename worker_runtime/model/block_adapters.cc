@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/strip.h"
 #include "worker_runtime/model/block_part.h"
 #include "worker_runtime/ops/instantiate.h"

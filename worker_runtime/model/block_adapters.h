@@ -37,7 +37,8 @@ class BlockAdapters {
   BlockAdapters(const UnitSpec& unit, const AdapterConfig& config,
                 const AdapterScratch<T>& scratch);
 
-  // The adapters of a tensor's layer in this pass. An input half of a backward pass makes their gradients.
+  // The adapters of a tensor's layer in this pass. An input half of a backward pass makes their
+  // gradients.
   LowRank<T> Of(const Pass<T>& pass, BlockTensor tensor) const;
 
  private:
