@@ -14,6 +14,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/device/dtype.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/merged_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
