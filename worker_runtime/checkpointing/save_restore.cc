@@ -188,6 +188,13 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
   CONVENE_ASSIGN_OR_RETURN(const std::string warning,
                            CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
+  // The same weights may lie elsewhere now, so another path is no error.
+  if (is_speaker && info.base != options.init_from && !info.base.empty()) {
+    spdlog::warn(
+        "{} has adapters that were trained beside {}, and --init-from is {}: they go on "
+        "well only if both hold the same weights",
+        source.name(), info.base, options.init_from);
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
   absl::Status read = source.Read(pieces);
   if (absl::IsFailedPrecondition(read) && options.optimizer == &SgdRule()) {

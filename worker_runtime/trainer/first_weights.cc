@@ -30,7 +30,15 @@ absl::StatusOr<Source> OpenFirst(const TrainOptions& options) {
 
 absl::StatusOr<Source> OpenFirstAdapter(const TrainOptions& options) {
   CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(options.init_adapter));
-  CONVENE_RETURN_IF_ERROR(CheckAdapterFits(adapter, options.model));
+  const std::string of_flag = absl::StrCat("--init-adapter ", options.init_adapter);
+  const AdapterConfig& wanted = options.model.adapter;
+  if (adapter.config.rank != wanted.rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(of_flag, " holds adapters of rank ", adapter.config.rank,
+                     ", and this run's have rank ", wanted.rank, ": leave out --lora-rank"));
+  }
+  const absl::Status fits = CheckAdapterFits(adapter, options.model);
+  if (!fits.ok()) return Annotate(fits, of_flag);
   return std::move(adapter.source);
 }
 
