@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/bench_command.h"
 #include "launcher/checkpoint/checkpoint_command.h"
 #include "launcher/data/data_command.h"
 #include "launcher/doctor/doctor_command.h"
@@ -99,7 +100,8 @@ Program ProgramCalled(const std::string& name) {
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
           {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
-           CheckpointRow(), GenerateRow(), EvaluateRow(), DoctorRow(), PlanRow(), LaunchedRow()}};
+           CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(), DoctorRow(), PlanRow(),
+           LaunchedRow()}};
 }
 
 }  // namespace convene::launcher

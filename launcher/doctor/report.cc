@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/json_text.h"
@@ -33,14 +32,6 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-// Foreign text, such as a variable's value, must not steer the terminal.
-std::string Shown(const std::string& text) {
-  std::string shown = Utf8(text);
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return absl::ascii_iscntrl(c); }, '?');
-  return shown;
-}
-
 std::string Count(Severity severity, const std::vector<Finding>& findings) {
   const auto count =
       std::count_if(findings.begin(), findings.end(),
@@ -57,10 +48,11 @@ std::string ReportText(const std::string& host, const std::vector<Finding>& find
   for (const Finding& finding : findings) {
     const std::string begin =
         absl::StrCat(Padded(Word(finding.severity), 8), " ", Padded(finding.subject, width), "  ");
-    absl::StrAppend(&text, begin, Shown(finding.what), "\n");
+    absl::StrAppend(&text, begin, Printable(finding.what), "\n");
     const std::string indent(begin.size(), ' ');
-    if (!finding.why.empty()) absl::StrAppend(&text, indent, Shown(finding.why), "\n");
-    if (!finding.advice.empty()) absl::StrAppend(&text, indent, "-> ", Shown(finding.advice), "\n");
+    if (!finding.why.empty()) absl::StrAppend(&text, indent, Printable(finding.why), "\n");
+    if (!finding.advice.empty())
+      absl::StrAppend(&text, indent, "-> ", Printable(finding.advice), "\n");
   }
   absl::StrAppend(&text, host, ": ", Count(Severity::kError, findings), ", ",
                   Count(Severity::kWarning, findings), ", ", Count(Severity::kNote, findings),

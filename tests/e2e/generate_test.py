@@ -75,7 +75,7 @@ class GenerateTest(ConveneTestCase):
         pids = wait_until(lambda: len(self.workers()) == 2 and self.workers(), 60, lambda: self.output(command))
         wait_until(lambda: os.path.exists(self.path("endless.out.partial")), 60, lambda: self.output(command))
         os.kill(pids[1], signal.SIGKILL)
-        self.assertIn("killed by SIGKILL", self.finish(command, 60, expected_code=1))
+        self.assertIn("killed by SIGKILL", self.finish(command, 60, expected_code=137))
         self.assertFalse(os.path.exists(self.path("endless.out")))
 
     def test_texts_between_steps_are_the_same_on_each_layout(self):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -91,6 +92,18 @@ std::string Utf8(absl::string_view text, size_t longest) {
     text.remove_prefix(used);
   }
   return kept;
+}
+
+std::string Printable(absl::string_view text) {
+  std::string shown = Utf8(text);
+  for (size_t i = 0; i < shown.size(); ++i) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(shown[i]))) shown[i] = '?';
+    // U+0080 to U+009F: ISO 6429's second set of controls, two bytes each.
+    const bool is_second_set =
+        shown[i] == '\xC2' && static_cast<unsigned char>(shown[i + 1]) < 0xA0;
+    if (is_second_set) shown.replace(i, 2, "?");
+  }
+  return shown;
 }
 
 std::string HumanBytes(double bytes) {

@@ -33,6 +33,10 @@ Utf8Character FirstCharacter(absl::string_view text);
 // with another byte in a string does not arrive.
 std::string Utf8(absl::string_view text, size_t longest = absl::string_view::npos);
 
+// Utf8(text), with '?' for each control character too: a name or a value from outside must not
+// steer the terminal that it is shown in.
+std::string Printable(absl::string_view text);
+
 // "1.5 GiB", "312 KiB", "7 B".
 std::string HumanBytes(double bytes);
 

@@ -12,13 +12,6 @@
 namespace convene::worker {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& choice, int gpu) {
-  if (choice == "cpu" || (choice == "auto" && Device::CudaCount() == 0)) return Device::Cpu();
-  auto device = Device::Cuda(gpu);
-  if (!device.ok()) return Annotate(device.status(), "--device cuda");
-  return device;
-}
-
 absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags,
                                                          const std::string& path,
                                                          const Weights& weights) {
@@ -60,7 +53,7 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
   if (model.end_tokens.empty() && model.tokenizer != nullptr) {
     model.end_tokens = EndTokensOf(*model.tokenizer);
   }
-  CONVENE_ASSIGN_OR_RETURN(model.device, OpenDevice(flags.device, model.ranks->local_rank()));
+  CONVENE_ASSIGN_OR_RETURN(model.device, model.ranks->OpenDevice(flags.device));
   const bool is_gpu = model.device->kind() == DeviceKind::kCuda;
   const bool is_bf16 = flags.precision == "auto" ? is_gpu : flags.precision == "bf16";
   model.dtype = is_bf16 ? DType::kBFloat16 : DType::kFloat32;

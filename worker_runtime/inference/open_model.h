@@ -11,7 +11,7 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/inference/generate_flags.h"
 #include "worker_runtime/inference/language_model.h"
-#include "worker_runtime/inference/ranks.h"
+#include "worker_runtime/session/ranks.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/weights/open_weights.h"
 

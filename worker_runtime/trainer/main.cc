@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/logging.h"
+#include "worker_runtime/bench/bench_command.h"
 #include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/contract/names.h"
@@ -86,15 +86,18 @@ int Main(const std::vector<std::string>& arguments) {
   return *end == TrainingEnd::kFinished ? Code(ExitCode::kOk) : ExitCodeOfStop(stop);
 }
 
-// The first word makes of the trainer another program, which no agent starts.
-std::optional<std::string> OtherProgram(int argc, char** argv) {
-  const std::string word = argc > 1 ? argv[1] : "";
-  if (word == "generate" || word == "evaluate") return word;
-  return std::nullopt;
+using OtherCommand = absl::StatusOr<int> (*)(const std::vector<std::string>& arguments);
+
+// The first word makes of the trainer another program; null: it does not.
+OtherCommand OtherProgram(const std::string& word) {
+  if (word == "generate") return GenerateCommand;
+  if (word == "evaluate") return EvaluateCommand;
+  return word == "bench" ? BenchCommand : nullptr;
 }
 
-int MainOf(const std::string& program, const std::vector<std::string>& arguments) {
-  const auto code = program == "generate" ? GenerateCommand(arguments) : EvaluateCommand(arguments);
+int MainOf(OtherCommand command, const std::string& program,
+           const std::vector<std::string>& arguments) {
+  const auto code = command(arguments);
   if (code.ok()) return *code;
   std::fprintf(stderr, "convene %s: %s\n", program.c_str(),
                std::string(code.status().message()).c_str());
@@ -122,9 +125,11 @@ int main(int argc, char** argv) {
   convene::worker::StartAgainWithOpenMpSettings(argv);
   // The program may share its CPUs with other processes.
   convene::worker::cpu::watches_teams = true;
-  if (const auto program = convene::worker::OtherProgram(argc, argv)) {
-    return convene::ExitCodeOfMain(("convene " + *program).c_str(), [&] {
-      return convene::worker::MainOf(*program, std::vector<std::string>(argv + 2, argv + argc));
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (const auto command = convene::worker::OtherProgram(word)) {
+    return convene::ExitCodeOfMain(("convene " + word).c_str(), [&] {
+      return convene::worker::MainOf(command, word,
+                                     std::vector<std::string>(argv + 2, argv + argc));
     });
   }
   // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must

@@ -1,4 +1,4 @@
-#include "worker_runtime/inference/ranks.h"
+#include "worker_runtime/session/ranks.h"
 
 #include <csignal>
 #include <utility>
@@ -14,10 +14,9 @@
 namespace convene::worker {
 
 absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Join(const Layout& layout) {
-  std::unique_ptr<Ranks> ranks(new Ranks(layout));
-  if (layout.world_size() == 1) return ranks;
-  CONVENE_ASSIGN_OR_RETURN(ranks->contract_, ReadContract(ProcessEnvironment()));
-  const int started = ranks->contract_.world_size;
+  if (layout.world_size() == 1) return Start(layout, {});
+  CONVENE_ASSIGN_OR_RETURN(Contract contract, ReadContract(ProcessEnvironment()));
+  const int started = contract.world_size;
   if (started != layout.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--tp-size ", layout.tp, " and --pp-size ", layout.pp, " want ", layout.world_size(),
@@ -25,6 +24,18 @@ absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Join(const Layout& layout) {
         " started: `convene generate` starts them itself, or give `convene run --nproc-per-node ",
         layout.world_size(), "`"));
   }
+  return Start(layout, std::move(contract));
+}
+
+absl::StatusOr<std::unique_ptr<Ranks>> Ranks::JoinAll() {
+  CONVENE_ASSIGN_OR_RETURN(Contract contract, ReadContract(ProcessEnvironment()));
+  const Layout layout = {.dp = contract.world_size};
+  return Start(layout, std::move(contract));
+}
+
+absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Start(const Layout& layout, Contract contract) {
+  std::unique_ptr<Ranks> ranks(new Ranks(layout, std::move(contract)));
+  if (layout.world_size() == 1) return ranks;
   // Gloo writes to a peer that has just died: that is an error of the collective.
   std::signal(SIGPIPE, SIG_IGN);
   BlockStopSignals();
@@ -32,7 +43,15 @@ absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Join(const Layout& layout) {
   return ranks;
 }
 
-absl::StatusOr<CommunicatorSet> Ranks::Connect(Device& device) const {
+absl::StatusOr<std::unique_ptr<Device>> Ranks::OpenDevice(const std::string& choice) const {
+  const int gpus = Device::CudaCount();
+  if (choice == "cpu" || (choice == "auto" && gpus == 0)) return Device::Cpu();
+  auto device = Device::Cuda(gpus > 0 ? contract_.local_rank % gpus : contract_.local_rank);
+  if (!device.ok()) return Annotate(device.status(), "--device cuda");
+  return device;
+}
+
+absl::StatusOr<CommunicatorSet> Ranks::Connect(Device& device, absl::Duration timeout) const {
   if (layout_.world_size() == 1) return SoloCommunicators();
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                            OpenJobStore(contract_));
@@ -40,6 +59,7 @@ absl::StatusOr<CommunicatorSet> Ranks::Connect(Device& device) const {
                          .local_rank = contract_.local_rank,
                          .local_world_size = contract_.local_world_size};
   connect.bootstrap.store_host = contract_.master_addr;
+  connect.bootstrap.operation_timeout = timeout;
   ChunkPlacement placement;
   for (int stage = 0; stage < layout_.pp; ++stage) placement.push_back(stage);
   connect.bootstrap.pp_links = LinksOf(placement);

@@ -1,0 +1,35 @@
+// PURE. A bench for people: nccl-tests' columns, the table of pairs, and two runs side by side.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/bench/bench_flags.h"
+#include "worker_runtime/bench/result.h"
+
+namespace convene::worker {
+
+// Comment lines, each with its newline: where the ranks are, and the columns.
+std::string BenchHead(const BenchResult& result, const BenchFlags& flags);
+// One line, with its newline.
+std::string BenchLine(const BenchRow& row, const BenchResult& result, const BenchFlags& flags);
+// Comment lines: "# Out of bounds values : 0 OK" and "# Avg bus bandwidth    : 1.2", as nccl-tests
+// has them.
+std::string BenchFoot(const BenchResult& result);
+
+// A link or a member that is slower than the rest, in words.
+struct SlowSpots {
+  double usual = 0;                        // of the links' upper quartile, in bytes a second
+  std::vector<int> members;                // whose median link has less than 0.7 of the usual
+  std::vector<std::pair<int, int>> links;  // between other members, with less than 0.7
+};
+SlowSpots FindSlowSpots(const PairTable& table);
+// The table (of at most 16 members; else the slowest links alone) and the slow spots by name.
+std::string PairsText(const PairTable& table);
+
+// Each row that both have, with the ratio of their bandwidths, and the pairs likewise. The text
+// says where the two runs differ in ranks, transport or type.
+std::string ComparisonText(const BenchResult& before, const BenchResult& now);
+
+}  // namespace convene::worker
