@@ -100,8 +100,8 @@ Program ProgramCalled(const std::string& name) {
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
           {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
-           CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(), DoctorRow(), PlanRow(),
-           LaunchedRow()}};
+           CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(), DoctorRow(RunCommand), PlanRow(),
+           LaunchedRow(), PreflightRow()}};
 }
 
 }  // namespace convene::launcher

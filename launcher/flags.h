@@ -58,6 +58,7 @@ struct RunFlags {
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
   std::string log_max_bytes;          // "100M"
   std::string outcome_file;           // "": none
+  bool doctor = false;                // all nodes are looked at before the first epoch
 
   std::vector<std::string> command;           // the program and its own arguments, untouched
   std::vector<std::string> from_environment;  // "--nnodes=2 (PET_NNODES)": for the log

@@ -45,11 +45,14 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       "how long a worker that tells its steps may stand still. auto: limits that are not given are "
       "learnt from the run; off: there are no other limits (default auto)",
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
-  reader->Option(
-      "health-check", &flags->options.health_check.command,
-      "command for /bin/sh before each start of the workers; if it fails this node leaves "
-      "the job with exit code 71",
-      {.value = "COMMAND"});
+  reader->Option("health-check", &flags->options.health_check.command,
+                 "command for /bin/sh before each start of the workers, or the word doctor "
+                 "(`convene doctor`); "
+                 "if it fails this node leaves the job with exit code 71",
+                 {.value = "COMMAND"});
+  reader->Switch("doctor", &flags->doctor,
+                 "before the first epoch all nodes look at each other (`convene doctor`); where "
+                 "training cannot run the job ends with 71");
   reader->Option("health-check-timeout", &flags->options.health_check.timeout,
                  "time limit of --health-check (default 60)", {.value = "SECONDS"});
   reader->Switch("propagate-exit-code", &flags->options.propagate_exit_code,

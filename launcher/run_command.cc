@@ -16,6 +16,7 @@
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/command.h"
 #include "launcher/commands.h"
+#include "launcher/doctor/doctor_command.h"
 #include "launcher/job_spec.h"
 #include "launcher/local_address.h"
 #include "launcher/local_tasks.h"
@@ -207,6 +208,9 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   CONVENE_RETURN_IF_ERROR(CheckOutcomeFile(flags.outcome_file));
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
+  std::string& health_check = spec.options.health_check.command;
+  if (health_check == "doctor") health_check = DoctorForShell();
+  if (flags.doctor) spec.options.command = WithPreflight(std::move(spec.options.command));
   EndAtSignalsAsPid1(spec.options.ending_signals);
   // As under torchrun, the first node's name may appear minutes after the others.
   const bool is_patient = flags.as_torchrun || spec.comes_late;

@@ -76,6 +76,10 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
     verdict.is_final = true;
     absl::StrAppend(&verdict.why, " (bad usage)");
     verdict.next_step = "Mend what its last lines name, and start again.";
+  } else if (code == static_cast<int>(ExitCode::kUnfitNode) && in_session) {
+    verdict.is_final = true;
+    absl::StrAppend(&verdict.why, " (unfit node)");
+    verdict.next_step = "Mend what its findings name, or leave the node out, and start again.";
   } else if (code == 127 || code == 126) {
     absl::StrAppend(&verdict.why,
                     code == 127 ? " (program or library not found)" : " (program not executable)");

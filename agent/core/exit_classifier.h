@@ -32,7 +32,7 @@ struct ExitVerdict {
 };
 
 // `in_session`: the worker opened its session, so its exit codes are those of
-// tools/base/exit_code.h. A foreign program may mean something else by 64.
+// tools/base/exit_code.h. A foreign program may mean something else by 64 or 71.
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
 // Whether `status` is the usual end of a process that does not handle `signal`: the signal killed

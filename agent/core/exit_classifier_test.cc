@@ -64,6 +64,8 @@ TEST_CASE("only a worker in session means bad usage by 64") {
   CHECK(verdict.is_final);
   CHECK(verdict.why == "exit code 64 (bad usage)");
   CHECK_FALSE(ClassifyExit({64, 0}, /*in_session=*/false).is_final);
+  CHECK(ClassifyExit({71, 0}, /*in_session=*/true).is_final);
+  CHECK_FALSE(ClassifyExit({71, 0}, /*in_session=*/false).is_final);
   CHECK_FALSE(ClassifyExit({1, 0}, /*in_session=*/true).is_final);
 }
 

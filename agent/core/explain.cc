@@ -37,7 +37,9 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
 int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
   if (propagate && failure.signal != 0) return ExitCodeForSignal(failure.signal);
   if (propagate && failure.exit_code != 0) return failure.exit_code;
-  return static_cast<int>(failure.is_final ? ExitCode::kUsage : ExitCode::kTrainingFailed);
+  // The codes by which a worker in session ends a job.
+  if (failure.is_final) return failure.exit_code;
+  return static_cast<int>(ExitCode::kTrainingFailed);
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ struct MachineFacts {
   std::vector<std::string> gpu_errors;  // the driver's last Xid lines of the kernel's log
   std::map<std::string, std::string> environment;
   GpuDriver gpu_driver;
+  std::string nccl;  // the version of the library that programs of this machine load, "" for none
 };
 
 }  // namespace convene::agent

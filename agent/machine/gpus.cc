@@ -253,6 +253,20 @@ int DeviceFiles(const std::string& root) {
 
 }  // namespace
 
+std::string ReadNcclVersion(const std::string& library) {
+  void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return "";
+  // ncclResult_t ncclGetVersion(int*): nccl.h; 2.9 and later count in ten thousands.
+  using GetVersion = int (*)(int* version);
+  const auto get = reinterpret_cast<GetVersion>(dlsym(handle, "ncclGetVersion"));
+  int number = 0;
+  const bool has = get != nullptr && get(&number) == 0;
+  const std::string version =
+      has ? absl::StrCat(number / 10000, ".", number / 100 % 100, ".", number % 100) : "";
+  dlclose(handle);
+  return version;
+}
+
 GpuDriver ReadGpuDriver(const std::string& root, const std::string& library) {
   const int files = DeviceFiles(root);
   if (files == 0) return {};

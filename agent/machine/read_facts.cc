@@ -150,7 +150,10 @@ MachineFacts ReadFacts(const FactsOptions& options) {
   facts.rdma_ports = ReadRdmaPorts(root);
   facts.modules = Modules(Content(root + "/proc/modules"));
   facts.gpu_driver = ReadGpuDriver(root, options.gpu_library);
-  if (facts.gpu_driver.device_files > 0) facts.gpu_errors = GpuErrors();
+  if (facts.gpu_driver.device_files > 0) {
+    facts.gpu_errors = GpuErrors();
+    facts.nccl = ReadNcclVersion(options.nccl_library);
+  }
   facts.environment = options.environment;
   return facts;
 }

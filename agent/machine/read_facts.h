@@ -16,7 +16,9 @@ struct FactsOptions {
   std::map<std::string, std::string> environment;
   absl::Duration name_timeout = absl::Seconds(1.5);
   std::string root;                               // "", or where a test keeps its /proc and /sys
-  std::string gpu_library = "libnvidia-ml.so.1";  // loaded where there are device files of GPUs
+  // Loaded where there are device files of GPUs.
+  std::string gpu_library = "libnvidia-ml.so.1";
+  std::string nccl_library = "libnccl.so.2";
 };
 
 MachineFacts ReadFacts(const FactsOptions& options);
@@ -26,5 +28,7 @@ std::vector<Interface> ReadInterfaces(const std::string& root);
 std::vector<RdmaPort> ReadRdmaPorts(const std::string& root);
 Folder TryFolder(const std::string& path);
 GpuDriver ReadGpuDriver(const std::string& root, const std::string& library);
+// "2.28.9"; "" where the library is not there.
+std::string ReadNcclVersion(const std::string& library);
 
 }  // namespace convene::agent

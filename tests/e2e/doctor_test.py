@@ -1,9 +1,12 @@
 """`convene doctor` as a person, a program and a job use it."""
 
 import json
+import os
+import re
+import signal
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, free_port, read_metrics, wait_until
 
 GOOD = {"NCCL_SOCKET_IFNAME": None, "NCCL_IB_HCA": None, "GLOO_SOCKET_IFNAME": None}
 BAD = {"NCCL_SOCKET_IFNAME": "nothing"}
@@ -39,6 +42,50 @@ class DoctorTest(ConveneTestCase):
         self.assertIn("it runs", self.finish(self.start(CONVENE, *job, **GOOD), 30))
         said = self.finish(self.start(CONVENE, *job, **BAD), 30, 71)
         self.assertNotIn("] it runs", said)
+        self.assertIn("no interface that is up has such a name", said)
+
+    def nodes(self, *words, count=2, **changes):
+        """The same words on each node; `changes`: the environment of the last one."""
+        place = ["--nnodes", str(count), "--rdzv-id", "look", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
+        environments = [GOOD] * (count - 1) + [{**GOOD, **changes}]
+        return [self.start(CONVENE, words[0], *place, *words[1:], **each) for each in environments]
+
+    def test_the_nodes_of_a_job_look_at_each_other(self):
+        said = "\n".join(self.finish(node, 60) for node in self.nodes("doctor", self.path(""), count=3, NCCL_DEBUG="INFO"))
+        self.assertEqual(said.count("3 nodes: 0 errors"), 1, said)
+        self.assertIn("all 6 ways between the nodes are open", said)
+        self.assertRegex(said, r"good +clocks +at most 0\.\d+ s apart")
+        self.assertIn("is one folder on all nodes", said)
+        self.assertRegex(said, r"good +links +usual speed [0-9.]+ GB/s over Gloo|slow (node|link): ")
+        self.assertRegex(said, r"warning +nodes differ +NCCL_DEBUG: none on \w+, \w+, INFO on")
+        self.assertEqual([name for name in os.listdir(self.path("")) if name.startswith(".convene-doctor")], [])
+
+    def test_a_job_begins_only_where_all_nodes_are_fit(self):
+        program = ["--doctor", "--nproc-per-node", "2", "--max-restarts", "3", "--", "sh", "-c", "echo program of $RANK"]
+        said = "\n".join(self.finish(node, 60) for node in self.nodes("run", *program))
+        self.assertEqual([said.count(f"program of {rank}") for rank in range(4)], [1] * 4, said)
+        self.assertEqual(said.count("2 nodes: 0 errors"), 1, said)
+        texts = [self.finish(node, 60, 71) for node in self.nodes("run", *program, **BAD)]
+        for text in texts:
+            self.assertNotIn("program of", text)
+            self.assertIn("a restart would not mend", text)
+            self.assertRegex(text, r"Its last lines:\n  environment: .*NCCL_SOCKET_IFNAME=nothing")
+
+    def test_a_restart_is_not_held_up_and_the_program_behind_the_look_hears_its_agent(self):
+        job = ["run", "--standalone", "--nproc-per-node", "2", "--doctor", "--max-restarts", "1", "--no-python", find_program(CONVENE_TRAIN)]
+        run = self.start(CONVENE, *job, *self.train_arguments(steps=100000, checkpoint_every=100000), **GOOD)
+        self.wait_for_step(2)
+        os.kill(self.workers()[1], signal.SIGKILL)
+        wait_until(lambda: "restart 1 of 1" in self.output(run) or self.output(run).count("ranks 0 to 1 of 2 start here") == 2, 60, "a restart")
+        self.wait_for_step(4)
+        run.send_signal(signal.SIGTERM)
+        said = self.finish(run, 60, 143)
+        self.assertEqual(len(re.findall(r"1 node: 0 errors", said)), 1, said)
+        last = read_metrics(self.path("metrics.jsonl"))[-1]["step"]
+        self.assertTrue(os.path.exists(self.path(f"checkpoints/step_{last:08d}/manifest")), said[-3000:])
+
+    def test_the_word_doctor_is_a_health_check(self):
+        said = self.finish(self.start(CONVENE, "run", "--standalone", "--health-check", "doctor", "true", **BAD), 30, 71)
         self.assertIn("no interface that is up has such a name", said)
 
 

@@ -8,6 +8,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/testing/test_worlds.h"
+#include "worker_runtime/device/device.h"
 
 namespace convene::worker {
 namespace {

@@ -166,6 +166,7 @@ class CommandStream : public ByteStream {
                     absl::StrCat("ended with exit code ", WEXITSTATUS(status)));
     }
     is_at_end_ = true;
+    if (source_.path.empty()) return 0;
     const absl::StatusOr<UniqueFd> file = OpenFile(source_.path, O_RDONLY);
     CONVENE_RETURN_IF_ERROR(file.status());
     CONVENE_RETURN_IF_ERROR(CheckUnchanged(file->get(), source_));
@@ -174,9 +175,11 @@ class CommandStream : public ByteStream {
 
   absl::Status Failed(absl::StatusCode code, absl::string_view how) const {
     const std::string words(absl::StripAsciiWhitespace(words_));
-    return absl::Status(code,
-                        absl::StrCat("data: ", source_.path, ": the command that reads it ", how,
-                                     words.empty() ? "" : ": ", Utf8(words, kLastWords)));
+    return absl::Status(
+        code, absl::StrCat(source_.path.empty() ? "the command "
+                                                : absl::StrCat("data: ", source_.path,
+                                                               ": the command that reads it "),
+                           how, words.empty() ? "" : ": ", Utf8(words, kLastWords)));
   }
 
   pid_t pid_;

@@ -18,9 +18,10 @@ std::string CommandFor(const std::string& command, const std::string& path);
 std::string ParquetCommand(const std::string& python, const std::string& column,
                            const std::string& path);
 
-// Starts source.command. Its standard output is read as it comes; it has no input, and ends when
-// the stream goes. Read's errors, with the last words of the command's standard error: Unavailable,
-// it ended with another exit code than 0; DeadlineExceeded, nothing came for `patience`.
+// Starts source.command, of a file, or of none where source.path is empty. Its standard output is
+// read as it comes; it has no input, and ends when the stream goes. Read's errors, with the last
+// words of the command's standard error: Unavailable, it ended with another exit code than 0;
+// DeadlineExceeded, nothing came for `patience`.
 absl::StatusOr<std::unique_ptr<ByteStream>> OpenCommand(
     const SourceFile& source, absl::Duration patience = absl::Minutes(10));
 

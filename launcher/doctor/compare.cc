@@ -1,0 +1,307 @@
+#include "launcher/doctor/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "tools/base/text.h"
+
+namespace convene::launcher {
+namespace {
+
+using agent::Finding;
+using agent::Severity;
+
+constexpr size_t kNamedMax = 4;
+constexpr double kClockSeconds = 0.5;
+constexpr double kGibibyte = 1 << 30;
+constexpr double kSlowFolder = 50e6;  // bytes a second
+
+struct TraitRule {
+  const char* name;
+  Severity severity;
+  const char* why;
+  const char* advice;
+};
+
+constexpr TraitRule kRules[] = {
+    {"NCCL", Severity::kError, "ranks with different versions of NCCL refuse each other or hang",
+     "install the same libnccl2, or the same container, on all nodes"},
+    {"driver", Severity::kWarning, "the drivers differ in speed and in what they support",
+     "install the same driver on all nodes"},
+    {"CUDA", Severity::kWarning, "a program may start on some nodes and not on others",
+     "install the same driver on all nodes"},
+    {"GPUs", Severity::kWarning, "each step takes as long as the slowest GPU",
+     "ask the scheduler for nodes of one kind; a GPU that is missing may have fallen off the bus"},
+    {"RDMA ports", Severity::kWarning, "a node with fewer or slower ports slows all of them",
+     "look at the ports that are down: ibstat, or `convene doctor` there"},
+    {"MTU", Severity::kWarning, "large packets get lost between them, and connections hang",
+     "set one MTU on all interfaces and switches: ip link set dev IF mtu 9000"},
+    {"link speed", Severity::kWarning, "the slowest link sets the pace",
+     "look at the cable and the switch port: ethtool IF"},
+    {"locked memory", Severity::kWarning, "RDMA fails on the nodes with the lower limit",
+     "set memlock to unlimited on all nodes"},
+    {"CPUs", Severity::kNote, "data and launches are slower on the nodes with fewer CPUs",
+     "look at the cgroup of the job, and at --cpus-per-task"},
+    {"memory", Severity::kNote, "a job that fits on one node may not fit on another",
+     "look at the cgroup of the job"},
+};
+constexpr TraitRule kVariableRule = {"variable", Severity::kWarning,
+                                     "ranks that are set up in different ways may hang",
+                                     "set it on all nodes alike, or on none"};
+
+bool IsCommonVariable(const std::string& name) {
+  for (const char* prefix : {"NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"}) {
+    // The names of cards may differ from node to node.
+    if (absl::StartsWith(name, prefix)) return !absl::EndsWith(name, "_IFNAME");
+  }
+  return false;
+}
+
+std::string HostsOf(const std::vector<pb::NodeReport>& reports, const std::vector<int>& nodes) {
+  std::vector<std::string> hosts;
+  for (const int node : nodes) hosts.push_back(reports[node].host());
+  return JoinCapped(hosts, kNamedMax);
+}
+
+// "580.95 on node1, node2 and 14 more; 570.10 on node7", the most frequent first.
+std::string ValuesText(const std::vector<pb::NodeReport>& reports,
+                       const std::map<std::string, std::vector<int>>& nodes_of) {
+  std::vector<std::pair<std::string, std::vector<int>>> values(nodes_of.begin(), nodes_of.end());
+  std::stable_sort(values.begin(), values.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  std::vector<std::string> texts;
+  for (const auto& [value, nodes] : values) {
+    texts.push_back(absl::StrCat(value.empty() ? "none" : value, " on ", HostsOf(reports, nodes)));
+  }
+  return JoinCapped(texts, kNamedMax);
+}
+
+void CompareTrait(const TraitRule& rule, const std::string& name,
+                  const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
+  std::map<std::string, std::vector<int>> nodes_of;
+  for (size_t node = 0; node < reports.size(); ++node) {
+    const auto trait = reports[node].traits().find(name);
+    const bool has = trait != reports[node].traits().end();
+    nodes_of[has ? trait->second : ""].push_back(static_cast<int>(node));
+  }
+  if (nodes_of.size() < 2) return;
+  findings->push_back({rule.severity, "nodes differ",
+                       absl::StrCat(name, ": ", ValuesText(reports, nodes_of)), rule.why,
+                       rule.advice});
+}
+
+void CompareTraits(const std::vector<pb::NodeReport>& reports, std::vector<Finding>* findings) {
+  const size_t before = findings->size();
+  for (const TraitRule& rule : kRules) CompareTrait(rule, rule.name, reports, findings);
+  std::set<std::string> variables;
+  for (const pb::NodeReport& report : reports) {
+    for (const auto& [name, value] : report.traits()) {
+      if (IsCommonVariable(name)) variables.insert(name);
+    }
+  }
+  for (const std::string& name : variables) CompareTrait(kVariableRule, name, reports, findings);
+  if (findings->size() != before) return;
+  findings->push_back({Severity::kGood, "nodes differ",
+                       absl::StrCat(reports.size(),
+                                    " nodes are alike in versions, GPUs, network, "
+                                    "limits and variables")});
+}
+
+// Nodes that others do not reach, or whose names others do not know.
+void CheckWays(const std::vector<pb::NodeReport>& reports,
+               const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
+  std::map<int, std::vector<int>> unreached, unnamed;  // by the node that was looked for
+  std::map<int, std::string> reason;
+  double slowest = 0;
+  size_t ways = 0;
+  for (size_t node = 0; node < probes.size(); ++node) {
+    for (const pb::PeerProbe& peer : probes[node].peers()) {
+      ++ways;
+      slowest = std::max(slowest, peer.round_trip_seconds());
+      if (!peer.connect_error().empty()) {
+        unreached[peer.node()].push_back(static_cast<int>(node));
+        reason.emplace(peer.node(), peer.connect_error());
+      }
+      if (!peer.name_error().empty()) unnamed[peer.node()].push_back(static_cast<int>(node));
+    }
+  }
+  for (const auto& [node, from] : unreached) {
+    const pb::NodeReport& target = reports[node];
+    findings->push_back(
+        {Severity::kError, "ways",
+         absl::StrCat(target.host(), " (", target.address(), " port ", target.port(),
+                      ") does not answer ", HostsOf(reports, from), ": ", reason[node]),
+         "ranks connect to each other at ports that the kernel chooses",
+         "open all TCP ports between the nodes (firewall, security group, NetworkPolicy), or name "
+         "the right address by --local-addr"});
+  }
+  for (const auto& [node, from] : unnamed) {
+    findings->push_back(
+        {Severity::kNote, "names",
+         absl::StrCat("the name ", reports[node].host(), " is unknown on ", HostsOf(reports, from)),
+         "programs that meet by host name (ssh, MPI, tcp://) do not find it",
+         "add it to DNS or to /etc/hosts"});
+  }
+  if (!unreached.empty()) return;
+  findings->push_back({Severity::kGood, "ways",
+                       absl::StrFormat("all %d ways between the nodes are open, the slowest answer "
+                                       "took %.2f ms",
+                                       ways, slowest * 1e3)});
+}
+
+// Clocks against node 0's, by the median of what the others see.
+void CheckClocks(const std::vector<pb::NodeReport>& reports,
+                 const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
+  // A clock that is off disagrees with all others, the median one with none.
+  std::map<int, std::vector<double>> seen;
+  for (const pb::NodeProbes& each : probes) {
+    for (const pb::PeerProbe& peer : each.peers()) {
+      if (peer.connect_error().empty()) seen[peer.node()].push_back(peer.clock_ahead_seconds());
+    }
+  }
+  double largest = 0;
+  for (auto& [node, ahead] : seen) {
+    std::nth_element(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(ahead.size() / 2),
+                     ahead.end());
+    const double median = ahead[ahead.size() / 2];
+    largest = std::max(largest, std::abs(median));
+    if (std::abs(median) < kClockSeconds) continue;
+    findings->push_back({Severity::kWarning, "clocks",
+                         absl::StrFormat("the clock of %s is %.1f s %s", reports[node].host(),
+                                         std::abs(median), median > 0 ? "fast" : "slow"),
+                         "logs of nodes do not line up, and certificates and tokens may be refused",
+                         "start chrony or systemd-timesyncd there"});
+  }
+  if (largest >= kClockSeconds) return;
+  findings->push_back(
+      {Severity::kGood, "clocks", absl::StrFormat("at most %.3f s apart", largest)});
+}
+
+void CheckFolders(const std::vector<pb::NodeReport>& reports,
+                  const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
+  const int nodes = static_cast<int>(reports.size());
+  for (int folder = 0; folder < reports[0].folders_size(); ++folder) {
+    const std::string& path = reports[0].folders(folder).path();
+    std::vector<int> blind, slow;
+    int seen_others = 0;
+    double slowest = 0;
+    for (int node = 0; node < nodes; ++node) {
+      const int seen =
+          folder < probes[node].files_seen_size() ? probes[node].files_seen(folder) : 0;
+      if (seen < nodes) blind.push_back(node);
+      seen_others += std::max(seen - 1, 0);
+      const double speed = folder < reports[node].folders_size()
+                               ? reports[node].folders(folder).write_bytes_per_second()
+                               : 0;
+      slowest = node == 0 ? speed : std::min(slowest, speed);
+      if (speed < kSlowFolder) slow.push_back(node);
+    }
+    if (seen_others == 0) {
+      findings->push_back({Severity::kNote, "shared folder",
+                           absl::StrCat(path, " is another folder on each node"),
+                           "a checkpoint there is whole only where one node writes it",
+                           "name a folder of a shared file system for checkpoints"});
+      continue;
+    }
+    if (!blind.empty()) {
+      findings->push_back({Severity::kError, "shared folder",
+                           absl::StrCat(path, ": ", HostsOf(reports, blind),
+                                        " did not see the files of all nodes within seconds"),
+                           "a node may read an older checkpoint than the others have",
+                           "check the mount there, and its attribute cache (NFS: actimeo, noac)"});
+      continue;
+    }
+    findings->push_back({slow.empty() ? Severity::kGood : Severity::kNote, "shared folder",
+                         absl::StrFormat("%s is one folder on all nodes; the slowest wrote %.0f "
+                                         "MB/s",
+                                         path, slowest / 1e6),
+                         slow.empty() ? "" : "a step may wait for its checkpoint",
+                         slow.empty() ? "" : "save less often, or on a faster file system"});
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,
+                                            const std::string& address) {
+  std::map<std::string, std::string> traits;
+  traits["CPUs"] = absl::StrCat(facts.cpus);
+  traits["memory"] =
+      absl::StrFormat("%.0f GiB", static_cast<double>(facts.memory_bytes) / kGibibyte);
+  traits["locked memory"] = facts.limits.locked_bytes == agent::kUnlimited
+                                ? "unlimited"
+                                : HumanBytes(static_cast<double>(facts.limits.locked_bytes));
+  std::map<std::string, int> gpus, ports;
+  for (const agent::Gpu& gpu : facts.gpu_driver.gpus) ++gpus[gpu.name];
+  for (const agent::RdmaPort& port : facts.rdma_ports) {
+    if (port.state == "ACTIVE") ++ports[port.rate];
+  }
+  const auto counted = [](const std::map<std::string, int>& counts) {
+    return absl::StrJoin(counts, ", ", [](std::string* out, const auto& item) {
+      absl::StrAppend(out, item.second, " x ", item.first);
+    });
+  };
+  traits["GPUs"] = counted(gpus);
+  traits["RDMA ports"] = counted(ports);
+  traits["driver"] = facts.gpu_driver.version;
+  traits["CUDA"] = facts.gpu_driver.cuda;
+  traits["NCCL"] = facts.nccl;
+  for (const agent::Interface& interface : facts.interfaces) {
+    const auto& own = interface.addresses;
+    if (std::find(own.begin(), own.end(), address) == own.end()) continue;
+    traits["MTU"] = absl::StrCat(interface.mtu);
+    if (interface.megabits > 0) traits["link speed"] = absl::StrCat(interface.megabits, " Mbit/s");
+  }
+  for (const auto& [name, value] : facts.environment) {
+    if (IsCommonVariable(name)) traits[name] = value;
+  }
+  return traits;
+}
+
+std::vector<Finding> CompareNodes(const std::vector<pb::NodeReport>& reports,
+                                  const std::vector<pb::NodeProbes>& probes) {
+  std::vector<Finding> findings;
+  if (reports.size() < 2) return findings;
+  CompareTraits(reports, &findings);
+  CheckWays(reports, probes, &findings);
+  CheckClocks(reports, probes, &findings);
+  CheckFolders(reports, probes, &findings);
+  return findings;
+}
+
+std::vector<Finding> MergeFindings(const std::vector<pb::NodeReport>& reports) {
+  std::vector<std::pair<Finding, std::vector<int>>> merged;
+  for (size_t node = 0; node < reports.size(); ++node) {
+    for (const pb::Finding& each : reports[node].findings()) {
+      const Finding finding = {static_cast<Severity>(each.severity()), each.subject(), each.what(),
+                               each.why(), each.advice()};
+      if (finding.severity == Severity::kGood) continue;
+      const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& item) {
+        const auto key = [](const Finding& f) { return std::tie(f.severity, f.subject, f.what); };
+        return key(item.first) == key(finding);
+      });
+      if (same == merged.end()) {
+        merged.push_back({finding, {static_cast<int>(node)}});
+      } else {
+        same->second.push_back(static_cast<int>(node));
+      }
+    }
+  }
+  std::vector<Finding> findings;
+  for (auto& [finding, nodes] : merged) {
+    const bool is_everywhere = nodes.size() == reports.size() && reports.size() > 1;
+    finding.what =
+        absl::StrCat(is_everywhere ? "all nodes" : HostsOf(reports, nodes), ": ", finding.what);
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,31 @@
+// PURE. The machines of one job beside each other: facts that have to be equal, ways between them,
+// clocks, shared folders.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/machine/diagnose.h"
+#include "agent/machine/facts.h"
+#include "proto/doctor.pb.h"
+
+namespace convene::launcher {
+
+namespace pb = ::convene::doctor::v1;
+
+// The facts that nodes of one job have in common, by name: versions, GPUs, limits, the network
+// interface that has `address`, and the variables of NCCL, Gloo and PyTorch.
+std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,
+                                            const std::string& address);
+
+// Findings about the nodes together. Element i of both is node i's. A subject has a good finding
+// where nothing is wrong.
+std::vector<agent::Finding> CompareNodes(const std::vector<pb::NodeReport>& reports,
+                                         const std::vector<pb::NodeProbes>& probes);
+
+// The findings of all nodes by themselves but the good ones: equal ones once, with the hosts that
+// have them in front.
+std::vector<agent::Finding> MergeFindings(const std::vector<pb::NodeReport>& reports);
+
+}  // namespace convene::launcher

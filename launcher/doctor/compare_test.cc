@@ -1,0 +1,161 @@
+#include "launcher/doctor/compare.h"
+
+#include <algorithm>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+using agent::Finding;
+using agent::Severity;
+
+struct Nodes {
+  std::vector<pb::NodeReport> reports;
+  std::vector<pb::NodeProbes> probes;
+};
+
+Nodes MakeNodes(int count) {
+  Nodes nodes;
+  for (int node = 0; node < count; ++node) {
+    pb::NodeReport report;
+    report.set_host("n" + std::to_string(node));
+    report.set_address("10.0.0." + std::to_string(node));
+    report.set_port(4000);
+    (*report.mutable_traits())["driver"] = "580.95";
+    (*report.mutable_traits())["NCCL_DEBUG"] = "INFO";
+    pb::Folder* const folder = report.add_folders();
+    folder->set_path("/ckpt");
+    folder->set_write_bytes_per_second(2e8);
+    nodes.reports.push_back(report);
+    pb::NodeProbes probes;
+    for (int other = 0; other < count; ++other) {
+      if (other == node) continue;
+      pb::PeerProbe* const peer = probes.add_peers();
+      peer->set_node(other);
+      peer->set_round_trip_seconds(1e-4);
+      peer->set_clock_ahead_seconds(0.002);
+    }
+    probes.add_files_seen(count);
+    nodes.probes.push_back(probes);
+  }
+  return nodes;
+}
+
+std::vector<Finding> Of(const Nodes& nodes) { return CompareNodes(nodes.reports, nodes.probes); }
+
+// The findings that are not good.
+std::vector<Finding> Bad(const Nodes& nodes) {
+  std::vector<Finding> findings = Of(nodes);
+  findings.erase(
+      std::remove_if(findings.begin(), findings.end(),
+                     [](const Finding& each) { return each.severity == Severity::kGood; }),
+      findings.end());
+  return findings;
+}
+
+TEST_CASE("nodes that are alike: a good finding for each subject") {
+  const std::vector<Finding> findings = Of(MakeNodes(3));
+  REQUIRE(findings.size() == 4);
+  for (const Finding& finding : findings) CHECK(finding.severity == Severity::kGood);
+  CHECK(findings[1].what.find("all 6 ways") != std::string::npos);
+}
+
+TEST_CASE("another version, a variable that only some have") {
+  Nodes nodes = MakeNodes(8);
+  (*nodes.reports[5].mutable_traits())["driver"] = "570.10";
+  (*nodes.reports[2].mutable_traits())["NCCL"] = "2.28.9";
+  nodes.reports[7].mutable_traits()->erase("NCCL_DEBUG");
+  (*nodes.reports[1].mutable_traits())["HOME"] = "/root";
+  (*nodes.reports[1].mutable_traits())["NCCL_SOCKET_IFNAME"] = "eth1";
+  const std::vector<Finding> findings = Bad(nodes);
+  REQUIRE(findings.size() == 3);
+  CHECK(findings[0].severity == Severity::kError);
+  CHECK(findings[0].what == "NCCL: none on n0, n1, n3, n4 and 3 more, 2.28.9 on n2");
+  CHECK(findings[1].what == "driver: 580.95 on n0, n1, n2, n3 and 3 more, 570.10 on n5");
+  CHECK(findings[2].what == "NCCL_DEBUG: INFO on n0, n1, n2, n3 and 3 more, none on n7");
+}
+
+TEST_CASE("a closed way is an error, an unknown name a note") {
+  Nodes nodes = MakeNodes(3);
+  nodes.probes[0].mutable_peers(1)->set_connect_error("Connection timed out");
+  nodes.probes[1].mutable_peers(1)->set_connect_error("Connection timed out");
+  nodes.probes[2].mutable_peers(0)->set_name_error("no such host");
+  const std::vector<Finding> findings = Bad(nodes);
+  REQUIRE(findings.size() == 2);
+  CHECK(findings[0].severity == Severity::kError);
+  CHECK(findings[0].what == "n2 (10.0.0.2 port 4000) does not answer n0, n1: Connection timed out");
+  CHECK(findings[1].severity == Severity::kNote);
+  CHECK(findings[1].what == "the name n0 is unknown on n2");
+}
+
+TEST_CASE("the clock that is off is named, whoever looks") {
+  Nodes nodes = MakeNodes(4);
+  // Node 1 is three seconds fast: it sees the others as slow.
+  for (int node = 0; node < 4; ++node) {
+    for (pb::PeerProbe& peer : *nodes.probes[node].mutable_peers()) {
+      peer.set_clock_ahead_seconds(node == 1 ? -3 : peer.node() == 1 ? 3 : 0.001);
+    }
+  }
+  const std::vector<Finding> findings = Bad(nodes);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].what == "the clock of n1 is 3.0 s fast");
+  // Of two nodes nobody knows which is right.
+  nodes = MakeNodes(2);
+  nodes.probes[0].mutable_peers(0)->set_clock_ahead_seconds(3);
+  nodes.probes[1].mutable_peers(0)->set_clock_ahead_seconds(-3);
+  CHECK(Bad(nodes).size() == 2);
+}
+
+TEST_CASE("folders: shared, each node's own, not coherent, slow") {
+  Nodes nodes = MakeNodes(3);
+  nodes.probes[2].set_files_seen(0, 2);
+  CHECK(Bad(nodes)[0].severity == Severity::kError);
+  CHECK(Bad(nodes)[0].what.find("/ckpt: n2 did not see") != std::string::npos);
+  for (pb::NodeProbes& probes : nodes.probes) probes.set_files_seen(0, 1);
+  CHECK(Bad(nodes)[0].what == "/ckpt is another folder on each node");
+  nodes = MakeNodes(3);
+  nodes.reports[1].mutable_folders(0)->set_write_bytes_per_second(1e6);
+  CHECK(Bad(nodes)[0].severity == Severity::kNote);
+  CHECK(Bad(nodes)[0].what.find("the slowest wrote 1 MB/s") != std::string::npos);
+}
+
+TEST_CASE("equal findings of nodes are told once, with their hosts") {
+  Nodes nodes = MakeNodes(3);
+  const auto add = [&](int node, Severity severity, const std::string& what) {
+    pb::Finding* const finding = nodes.reports[node].add_findings();
+    finding->set_severity(static_cast<int>(severity));
+    finding->set_subject("limits");
+    finding->set_what(what);
+  };
+  for (int node = 0; node < 3; ++node) add(node, Severity::kWarning, "ulimit -n is 1024");
+  add(1, Severity::kError, "no memory");
+  add(2, Severity::kGood, "fine");
+  const std::vector<Finding> findings = MergeFindings(nodes.reports);
+  REQUIRE(findings.size() == 2);
+  CHECK(findings[0].what == "all nodes: ulimit -n is 1024");
+  CHECK(findings[1].what == "n1: no memory");
+}
+
+TEST_CASE("traits are the facts that nodes have in common") {
+  agent::MachineFacts facts;
+  facts.cpus = 8;
+  facts.memory_bytes = int64_t{16} << 30;
+  facts.interfaces = {{.name = "lo", .mtu = 65536, .addresses = {"127.0.0.1"}},
+                      {.name = "eth0", .mtu = 9000, .megabits = 100000, .addresses = {"10.0.0.1"}}};
+  facts.rdma_ports = {{.device = "mlx5_0", .state = "ACTIVE", .rate = "400 Gb/sec (4X NDR)"},
+                      {.device = "mlx5_1", .state = "DOWN", .rate = "10 Gb/sec"}};
+  facts.gpu_driver.gpus = {{.name = "H100"}, {.name = "H100"}};
+  facts.environment = {{"NCCL_DEBUG", "INFO"}, {"PATH", "/bin"}, {"GLOO_SOCKET_IFNAME", "eth0"}};
+  const auto traits = TraitsOf(facts, "10.0.0.1");
+  CHECK(traits.at("MTU") == "9000");
+  CHECK(traits.at("link speed") == "100000 Mbit/s");
+  CHECK(traits.at("GPUs") == "2 x H100");
+  CHECK(traits.at("RDMA ports") == "1 x 400 Gb/sec (4X NDR)");
+  CHECK(traits.at("NCCL_DEBUG") == "INFO");
+  CHECK(traits.find("PATH") == traits.end());
+  CHECK(traits.find("GLOO_SOCKET_IFNAME") == traits.end());
+}
+
+}  // namespace
+}  // namespace convene::launcher

@@ -1,0 +1,282 @@
+#include "launcher/doctor/nodes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/machine/read_facts.h"
+#include "launcher/command.h"
+#include "launcher/doctor/compare.h"
+#include "launcher/doctor/health_service.h"
+#include "launcher/doctor/peer_probe.h"
+#include "rendezvous/net/resolve.h"
+#include "rendezvous/store/store_client.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/source_address.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+#include "tools/base/unique_fd.h"
+#include "worker_runtime/bench/report.h"
+#include "worker_runtime/bench/result.h"
+#include "worker_runtime/contract/names.h"
+#include "worker_runtime/data/prepare/command_stream.h"
+
+namespace convene::launcher {
+namespace {
+
+using agent::Finding;
+using agent::Severity;
+
+constexpr absl::Duration kProbeTimeout = absl::Seconds(2);
+constexpr absl::Duration kFilesAppear = absl::Seconds(5);
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr size_t kTrialBytes = size_t{32} << 20;
+constexpr size_t kBenchBytesMax = size_t{64} << 20;
+constexpr size_t kSlowestNamed = 4;
+
+int NodesOf(const std::map<std::string, std::string>& environment,
+            const worker::Contract& contract) {
+  const auto given = environment.find(contract::kGroupWorldSize);
+  int nodes = 0;
+  if (given != environment.end() && absl::SimpleAtoi(given->second, &nodes) && nodes > 0) {
+    return nodes;
+  }
+  return std::max(contract.world_size / std::max(contract.local_world_size, 1), 1);
+}
+
+// Bytes a second of a file of 32 MiB with its fsync; 0 where it cannot be written.
+double WriteSpeed(const std::string& path) {
+  const MonotonicTime begin = Clock::Real().Now();
+  const auto fd = OpenFile(path, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (!fd.ok()) return 0;
+  const std::string content(kTrialBytes, 'c');
+  const bool written = WriteAll(fd->get(), content, path).ok() && SyncFile(fd->get(), path).ok();
+  return written ? kTrialBytes / absl::ToDoubleSeconds(Clock::Real().Now() - begin) : 0;
+}
+
+class NodeDoctor {
+ public:
+  NodeDoctor(const NodesOptions& options, const worker::Contract& contract, int nodes,
+             std::unique_ptr<rendezvous::StoreClient> store)
+      : options_(options),
+        contract_(contract),
+        nodes_(nodes),
+        node_(contract.group_rank),
+        prefix_(absl::StrCat("doctor/", contract.epoch.value(), "/", contract.restart_count, "/")),
+        store_(std::move(store)) {}
+  ~NodeDoctor() { RemoveFiles(); }
+
+  absl::StatusOr<std::string> Examine() {
+    CONVENE_ASSIGN_OR_RETURN(const auto server, ProbeServer::Start());
+    CONVENE_RETURN_IF_ERROR(Report(server->port()));
+    CONVENE_ASSIGN_OR_RETURN(reports_, Gather<pb::NodeReport>("report/"));
+    CONVENE_RETURN_IF_ERROR(Probe());
+    CONVENE_ASSIGN_OR_RETURN(probes_, Gather<pb::NodeProbes>("probes/"));
+    std::vector<Finding> findings = MergeFindings(reports_);
+    for (Finding& finding : CompareNodes(reports_, probes_)) findings.push_back(std::move(finding));
+    // All nodes find the same, so all of them measure, or none. A way that is closed would be
+    // waited for.
+    const bool is_open = agent::WorstOf(findings) != Severity::kError;
+    if (is_open && nodes_ > 1) MeasureLinks(&findings);
+    if (contract_.rank == 0) {
+      CONVENE_RETURN_IF_ERROR(options_.show(nodes_, findings));
+      std::string errors;
+      for (const Finding& finding : findings) {
+        if (finding.severity != Severity::kError) continue;
+        absl::StrAppend(&errors, finding.subject, ": ", Printable(finding.what), "\n");
+      }
+      CONVENE_RETURN_IF_ERROR(store_->Set(VerdictKey(), errors));
+    }
+    return Await();
+  }
+
+  // Of a rank that leaves the look to its node's first one: all of it.
+  absl::StatusOr<std::string> Await() { return store_->Get(VerdictKey(), 4 * options_.timeout); }
+
+ private:
+  std::string VerdictKey() const { return prefix_ + "verdict"; }
+
+  template <typename Message>
+  absl::Status Tell(const char* stage, const Message& message) {
+    return store_->Set(absl::StrCat(prefix_, stage, node_), message.SerializeAsString());
+  }
+
+  template <typename Message>
+  absl::StatusOr<std::vector<Message>> Gather(const char* stage) {
+    const MonotonicTime deadline = Clock::Real().Now() + options_.timeout;
+    std::vector<Message> messages(nodes_);
+    for (int node = 0; node < nodes_; ++node) {
+      const absl::Duration left = std::max(deadline - Clock::Real().Now(), absl::Milliseconds(100));
+      const auto text = store_->Get(absl::StrCat(prefix_, stage, node), left);
+      if (absl::IsDeadlineExceeded(text.status())) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "node ", node,
+            node < static_cast<int>(reports_.size())
+                ? absl::StrCat(" (", reports_[node].host(), ")")
+                : "",
+            " of ", nodes_, " has told nothing for ", absl::FormatDuration(options_.timeout),
+            ": see its output, and run `convene doctor` there"));
+      }
+      CONVENE_RETURN_IF_ERROR(text.status());
+      if (!messages[node].ParseFromString(*text)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "node ", node, " told something unknown: is another version of Convene there?"));
+      }
+    }
+    return messages;
+  }
+
+  absl::Status Report(int port) {
+    CONVENE_ASSIGN_OR_RETURN(
+        const auto store_addresses,
+        rendezvous::ResolveHost(contract_.master_addr, kProbeTimeout, contract_.master_port));
+    CONVENE_ASSIGN_OR_RETURN(const std::string address,
+                             SourceTowards(store_addresses[0].get(), store_addresses[0].length));
+    const agent::MachineFacts facts =
+        agent::ReadFacts({.folders = options_.folders, .environment = options_.environment});
+    pb::NodeReport report;
+    report.set_host(facts.host);
+    report.set_address(address);
+    report.set_port(port);
+    std::vector<Finding> findings = agent::Diagnose(facts);
+    if (!options_.service.empty()) {
+      findings.push_back(AskHealthService(options_.service));
+    }
+    for (const Finding& finding : findings) {
+      pb::Finding* const told = report.add_findings();
+      told->set_severity(static_cast<int>(finding.severity));
+      told->set_subject(finding.subject);
+      told->set_what(finding.what);
+      told->set_why(finding.why);
+      told->set_advice(finding.advice);
+    }
+    for (auto& [name, value] : TraitsOf(facts, address)) (*report.mutable_traits())[name] = value;
+    for (const std::string& path : options_.folders) {
+      pb::Folder* const folder = report.add_folders();
+      folder->set_path(path);
+      folder->set_write_bytes_per_second(WriteSpeed(FileOf(path, node_)));
+    }
+    return Tell("report/", report);
+  }
+
+  absl::Status Probe() {
+    pb::NodeProbes probes;
+    // Each begins with its next neighbour, so that no node is asked by all at once.
+    for (int step = 1; step < nodes_; ++step) {
+      const int node = (node_ + step) % nodes_;
+      *probes.add_peers() = ProbePeer(node, reports_[node], kProbeTimeout);
+    }
+    const MonotonicTime deadline = Clock::Real().Now() + kFilesAppear;
+    for (const std::string& path : options_.folders)
+      probes.add_files_seen(SeeFiles(path, deadline));
+    return Tell("probes/", probes);
+  }
+
+  int SeeFiles(const std::string& folder, MonotonicTime deadline) {
+    for (;;) {
+      int seen = 0;
+      for (int node = 0; node < nodes_; ++node) seen += IsFile(FileOf(folder, node)) ? 1 : 0;
+      // Of a folder of its own a node sees its own file; that needs no patience.
+      if (seen == nodes_ || seen <= 1 || Clock::Real().Now() > deadline) return seen;
+      Clock::Real().SleepFor(kLook);
+    }
+  }
+
+  std::string FileOf(const std::string& folder, int node) const {
+    return absl::StrCat(folder, "/.convene-doctor.", contract_.master_port, ".", node);
+  }
+
+  void RemoveFiles() {
+    for (const std::string& path : options_.folders) RemoveTree(FileOf(path, node_)).IgnoreError();
+  }
+
+  // By `convene bench --pairs` between the nodes' first ranks; rank 0's tells the table.
+  void MeasureLinks(std::vector<Finding>* findings) {
+    const auto result = RunBench();
+    if (contract_.rank != 0) return;
+    if (!result.ok()) {
+      findings->push_back(
+          {Severity::kWarning, "links",
+           absl::StrCat("they could not be measured: ", std::string(result.status().message())),
+           "the nodes' connections are as good as untried",
+           "try `convene bench --pairs` in place of the program"});
+      return;
+    }
+    worker::PairTable table = result->pairs.value_or(worker::PairTable());
+    // The bench names hosts; two nodes may have one name.
+    const worker::SlowSpots spots = worker::FindSlowSpots(table);
+    for (const int member : spots.members) {
+      findings->push_back({Severity::kWarning, "links",
+                           absl::StrCat("slow node: most links of ", table.members[member],
+                                        " have less than 0.7 of the usual speed"),
+                           "each step waits for the slowest node",
+                           "look at its network card, cable and NUMA place, or leave it out"});
+    }
+    const size_t size = table.members.size();
+    for (size_t i = 0; i < std::min(spots.links.size(), kSlowestNamed); ++i) {
+      const auto [from, to] = spots.links[i];
+      findings->push_back(
+          {Severity::kWarning, "links",
+           absl::StrFormat("slow link: %s - %s, %.2f GB/s", table.members[from], table.members[to],
+                           table.bytes_per_second[from * size + to] / 1e9),
+           "each step waits for the slowest link", "look at the switches and cables between"});
+    }
+    if (spots.members.empty() && spots.links.empty()) {
+      findings->push_back({Severity::kGood, "links",
+                           absl::StrFormat("usual speed %.2f GB/s over %s, and none is much slower",
+                                           spots.usual / 1e9, result->transport)});
+    }
+  }
+
+  absl::StatusOr<worker::BenchResult> RunBench() {
+    RunFlags run;
+    run.command = {"convene-train"};
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::vector<std::string> program,
+        ResolveCommand(run, ProcessEnvironment(), OwnDirectory(), CalledDirectory()));
+    // The first ranks of the nodes are a job of their own, without an agent.
+    const std::string command = absl::StrCat(
+        "env -u ", ::convene::contract::kSession, " -u ", contract::kProgress, " ", contract::kRank,
+        "=", node_, " ", contract::kWorldSize, "=", nodes_, " ", contract::kLocalRank, "=0 ",
+        contract::kLocalWorldSize,
+        "=1 {} bench --pairs --json --maxbytes=16M --iters=5 --warmup-iters=2 --timeout=30");
+    CONVENE_ASSIGN_OR_RETURN(
+        const auto stream,
+        worker::OpenCommand({.path = "", .command = worker::CommandFor(command, program.front())},
+                            options_.timeout));
+    std::string text(kBenchBytesMax, '\0');
+    CONVENE_ASSIGN_OR_RETURN(const size_t size, stream->Read(text.data(), text.size()));
+    text.resize(size);
+    if (contract_.rank != 0) return worker::BenchResult();
+    return worker::ParseBenchJson(text);
+  }
+
+  const NodesOptions& options_;
+  const worker::Contract& contract_;
+  const int nodes_;
+  const int node_;
+  const std::string prefix_;  // of this attempt's keys
+  const std::unique_ptr<rendezvous::StoreClient> store_;
+  std::vector<pb::NodeReport> reports_;
+  std::vector<pb::NodeProbes> probes_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ExamineNodes(const NodesOptions& options,
+                                         const worker::Contract& contract) {
+  CONVENE_ASSIGN_OR_RETURN(
+      auto store, rendezvous::StoreClient::Connect(contract.master_addr, contract.master_port,
+                                                   options.timeout));
+  NodeDoctor doctor(options, contract, NodesOf(options.environment, contract), std::move(store));
+  return contract.local_rank == 0 ? doctor.Examine() : doctor.Await();
+}
+
+}  // namespace convene::launcher

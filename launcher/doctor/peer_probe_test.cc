@@ -1,0 +1,51 @@
+#include "launcher/doctor/peer_probe.h"
+
+#include <cmath>
+
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+using convene::doctor::v1::NodeReport;
+using convene::doctor::v1::PeerProbe;
+
+NodeReport Here(int port) {
+  NodeReport report;
+  report.set_host("localhost");
+  report.set_address("127.0.0.1");
+  report.set_port(port);
+  return report;
+}
+
+TEST_CASE("a node answers with its clock, one prober after another") {
+  const auto server = ProbeServer::Start();
+  REQUIRE_OK(server);
+  for (int i = 0; i < 3; ++i) {
+    const PeerProbe probe = ProbePeer(7, Here((*server)->port()), absl::Seconds(5));
+    CHECK(probe.node() == 7);
+    CHECK(probe.name_error().empty());
+    CHECK(probe.connect_error().empty());
+    CHECK(probe.round_trip_seconds() > 0);
+    // The same clock.
+    CHECK(std::abs(probe.clock_ahead_seconds()) <= probe.round_trip_seconds());
+  }
+}
+
+TEST_CASE("a port that nobody serves, and a name that nobody knows, are words") {
+  int port = 0;
+  {
+    const auto server = ProbeServer::Start();
+    REQUIRE_OK(server);
+    port = (*server)->port();
+  }
+  NodeReport report = Here(port);
+  report.set_host("no-such-host.invalid");
+  const PeerProbe probe = ProbePeer(1, report, absl::Seconds(5));
+  CHECK(probe.connect_error().find("onnection refused") != std::string::npos);
+  CHECK(probe.name_error().find("no-such-host.invalid") != std::string::npos);
+  CHECK(probe.round_trip_seconds() == 0);
+}
+
+}  // namespace
+}  // namespace convene::launcher
