@@ -47,6 +47,17 @@ bool IsIntel(const std::string& name) {
 
 }  // namespace
 
+std::string NvlinkTopology(const agent::GpuDriver& driver) {
+  if (driver.gpus.empty()) return "";
+  const std::string& domain = driver.gpus.front().cluster_uuid;
+  // A GPU alone in its domain has zeros.
+  const bool is_none = domain.find_first_not_of('0') == domain.npos;
+  for (const agent::Gpu& gpu : driver.gpus) {
+    if (is_none || gpu.cluster_uuid != domain) return "";
+  }
+  return absl::StrCat("nvlink-", domain);
+}
+
 std::string ParentName() {
   const auto name = ReadFile(absl::StrCat("/proc/", getppid(), "/comm"));
   return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";

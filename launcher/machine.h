@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "agent/machine/facts.h"
 #include "launcher/job_spec.h"
 #include "tools/base/environment.h"
 
@@ -12,6 +13,10 @@ namespace convene::launcher {
 // CUDA_VISIBLE_DEVICES, else the device files /dev/nvidia<N>. XPUs: the entries of
 // ZE_AFFINITY_MASK, else Intel's render nodes. No driver is asked, so this costs microseconds.
 Machine InspectMachine(const EnvironmentLookup& environment);
+
+// PURE. The topology label of a node whose GPUs are in one NVLink domain that reaches beyond the
+// node (NVML's ClusterUUID), so that nodes of one domain are neighbours; "" for any other node.
+std::string NvlinkTopology(const agent::GpuDriver& driver);
 
 // The name of the parent's program. Empty where the parent is outside of this pid namespace.
 std::string ParentName();

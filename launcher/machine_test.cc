@@ -18,6 +18,19 @@ TEST_CASE("a machine has a name and at least one CPU") {
   CHECK_FALSE(machine.parent.empty());
 }
 
+TEST_CASE("nodes of one NVLink domain have one label") {
+  agent::GpuDriver driver;
+  CHECK(NvlinkTopology(driver).empty());
+  driver.gpus = {{.cluster_uuid = "ab01"}, {.cluster_uuid = "ab01"}};
+  CHECK(NvlinkTopology(driver) == "nvlink-ab01");
+  driver.gpus[1].cluster_uuid = "ab02";
+  CHECK(NvlinkTopology(driver).empty());
+  driver.gpus = {{.cluster_uuid = ""}};
+  CHECK(NvlinkTopology(driver).empty());
+  driver.gpus = {{.cluster_uuid = "0000"}};
+  CHECK(NvlinkTopology(driver).empty());
+}
+
 TEST_CASE("hidden GPUs do not count, and none can be conjured up") {
   CHECK(InspectWith("").gpus == 0);
   CHECK(InspectWith("-1").gpus == 0);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/agent.h"
+#include "agent/machine/read_facts.h"
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/command.h"
 #include "launcher/commands.h"
@@ -196,6 +197,16 @@ void TellLastWords(const agent::Result& result, const std::string& job_id) {
                         ")\n"));
 }
 
+// Where nothing tells the node's topology: by the driver, which takes a part of a second.
+void AddNvlinkTopology(const RunFlags& flags, JobSpec* spec) {
+  rendezvous::Hello& hello = spec->options.hello;
+  if (flags.topology.has_value() || !hello.topology.empty() || hello.nodes_max < 2) return;
+  const agent::FactsOptions sources;
+  hello.topology = NvlinkTopology(agent::ReadGpuDriver(sources.root, sources.gpu_library));
+  if (hello.topology.empty()) return;
+  spec->reasons.push_back(absl::StrCat("topology ", hello.topology, ", by the GPUs' driver"));
+}
+
 absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& environment,
                                JobSpec spec) {
   for (const std::string& warning : spec.warnings) spdlog::warn("{}", warning);
@@ -208,6 +219,7 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   CONVENE_RETURN_IF_ERROR(CheckOutcomeFile(flags.outcome_file));
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
+  AddNvlinkTopology(flags, &spec);
   std::string& health_check = spec.options.health_check.command;
   if (health_check == "doctor") health_check = DoctorForShell();
   if (flags.doctor) spec.options.command = WithPreflight(std::move(spec.options.command));
