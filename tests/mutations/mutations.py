@@ -13,7 +13,8 @@ import sys
 from typing import Dict, List
 
 sys.dont_write_bytecode = True
-import data  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import cluster  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import data  # noqa: E402
 import generation  # noqa: E402
 import kernels  # noqa: E402
 import planting  # noqa: E402
@@ -24,7 +25,7 @@ import trainer  # noqa: E402
 LISTS: Dict[str, List[planting.Mutation]] = {
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
+    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + cluster.MUTATIONS,
 }
 
 
