@@ -311,6 +311,7 @@ void Node::Do(Send& action) {
   }
   if (auto* heartbeat = std::get_if<rendezvous::Heartbeat>(&action.event)) {
     heartbeat->progress = hang_watch_.Progress();
+    heartbeat->ranks = hang_watch_.TakeRanks();
   }
   link_->Send(action.epoch, std::move(action.event));
   if (!news.empty()) Log(news);

@@ -43,6 +43,14 @@
 
 namespace convene::agent {
 
+// Sums since the worker's start; zero where it tells none.
+struct WorkerTimes {
+  absl::Duration compute;
+  absl::Duration wait;
+  absl::Duration data;
+  absl::Duration checkpoint;
+};
+
 // The content of a worker's page.
 struct WorkerReading {
   int64_t step = 0;
@@ -50,6 +58,13 @@ struct WorkerReading {
   MonotonicTime changed_at;  // as the worker says; a time that cannot be right is moved into bounds
   bool tells_every_phase = false;
   bool dumps_on_signal = false;
+  // What a worker does not tell is 0.
+  WorkerTimes times;
+  int64_t tokens = 0;  // the sum
+  double loss = 0;
+  int64_t memory_bytes = 0;
+  int64_t memory_peak_bytes = 0;
+  int place = 0;
 };
 
 struct HangVerdict {

@@ -4,9 +4,13 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "agent/output/last_lines.h"
 #include "tools/base/clock.h"
+#include "tools/base/files.h"
 
 namespace convene::agent {
 namespace {
@@ -21,6 +25,21 @@ absl::Duration LookInterval(const HangLimits& limits) {
     if (limit > absl::ZeroDuration()) interval = std::min(interval, limit / 4);
   }
   return std::max(interval, absl::Milliseconds(10));
+}
+
+// The resident memory of a process, and the most that it was; 0 where the kernel does not say.
+void ReadMemory(pid_t pid, WorkerReading& reading) {
+  const auto status = ReadFile(absl::StrCat("/proc/", pid, "/status"));
+  if (!status.ok()) return;
+  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+    int64_t* const field = absl::ConsumePrefix(&line, "VmRSS:")   ? &reading.memory_bytes
+                           : absl::ConsumePrefix(&line, "VmHWM:") ? &reading.memory_peak_bytes
+                                                                  : nullptr;
+    if (field == nullptr) continue;
+    absl::ConsumeSuffix(&line, " kB");
+    int64_t kibibytes = 0;
+    if (absl::SimpleAtoi(line, &kibibytes)) *field = kibibytes << 10;
+  }
 }
 
 }  // namespace
@@ -43,6 +62,7 @@ std::vector<std::string> HangWatch::BeginEpoch(Epoch epoch, int first_global_ran
   pages_.clear();
   epoch_ = epoch;
   first_global_rank_ = first_global_rank;
+  reports_.BeginEpoch();
   detector_.BeginEpoch(first_global_rank, world_size, Clock::Real().Now());
   std::vector<std::string> paths(workers);
   for (int i = 0; i < workers; ++i) {
@@ -86,6 +106,16 @@ void HangWatch::EndEpoch() {
 std::optional<rendezvous::WorkerProgress> HangWatch::Progress() const {
   if (pids_.empty()) return std::nullopt;
   return detector_.Progress(Clock::Real().Now());
+}
+
+std::vector<rendezvous::RankProgress> HangWatch::TakeRanks() {
+  const MonotonicTime now = Clock::Real().Now();
+  if (!reports_.IsDue(now)) return {};
+  std::map<int, WorkerReading> readings = Readings();
+  for (auto& [local_rank, reading] : readings) {
+    if (reading.memory_bytes == 0) ReadMemory(pids_.at(local_rank), reading);
+  }
+  return reports_.Report(readings, now);
 }
 
 bool HangWatch::Blame(pid_t pid, const std::string& why) {

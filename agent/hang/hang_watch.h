@@ -12,6 +12,7 @@
 
 #include "agent/core/hang_detector.h"
 #include "agent/core/machine.h"
+#include "agent/core/rank_reports.h"
 #include "agent/hang/progress_page.h"
 #include "agent/hang/stack_dump.h"
 #include "agent/options.h"
@@ -23,7 +24,7 @@
 namespace convene::agent {
 
 // Lives on the thread of its loop. Looks once a second (oftener where a limit is below 4 s), and
-// only while workers run: 128 bytes are read of each page.
+// only while workers run: 272 bytes are read of each page.
 class HangWatch {
  public:
   struct Listener {
@@ -54,6 +55,8 @@ class HangWatch {
 
   // The slowest worker's progress; none: no worker tells its progress.
   std::optional<rendezvous::WorkerProgress> Progress() const;
+  // Each worker's, at most once a second; else, and where none tells its progress, empty.
+  std::vector<rendezvous::RankProgress> TakeRanks();
 
  private:
   std::map<int, WorkerReading> Readings() const;
@@ -68,6 +71,7 @@ class HangWatch {
   const Listener listener_;
   const std::string directory_;
   HangDetector detector_;
+  RankReports reports_;
   Epoch epoch_;
   int first_global_rank_ = 0;
   std::map<int, std::unique_ptr<ProgressPage>> pages_;  // by local rank

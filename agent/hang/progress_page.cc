@@ -25,7 +25,7 @@ constexpr char kPrefix[] = "convene-progress.";
 constexpr int kMostLookedAt = 10'000;
 // Between creating a file and locking it, another agent's sweep may take it away.
 constexpr int kTries = 3;
-constexpr int64_t kMostSteps = int64_t{1} << 53;
+constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 std::string CleanPhase(const char (&bytes)[24]) {
   std::string phase(bytes, strnlen(bytes, sizeof(bytes) - 1));
@@ -33,6 +33,31 @@ std::string CleanPhase(const char (&bytes)[24]) {
     if (c < ' ' || c > '~') c = '?';
   }
   return phase.empty() ? contract::kStepPhase : phase;
+}
+
+absl::Duration Nanoseconds(uint64_t count) {
+  return absl::Nanoseconds(static_cast<int64_t>(std::min<uint64_t>(count, INT64_MAX)));
+}
+
+int64_t Count(uint64_t count) {
+  return static_cast<int64_t>(std::min<uint64_t>(count, kMostCounted));
+}
+
+// The page's second part.
+void ReadFacts(const contract::ProgressPage& page, WorkerReading& reading) {
+  if ((page.flags & contract::kProgressTellsTimesFlag) != 0) {
+    reading.times = {.compute = Nanoseconds(page.compute_ns),
+                     .wait = Nanoseconds(page.wait_ns),
+                     .data = Nanoseconds(page.data_ns),
+                     .checkpoint = Nanoseconds(page.checkpoint_ns)};
+  }
+  if ((page.flags & contract::kProgressTellsTokensFlag) != 0) reading.tokens = Count(page.tokens);
+  if ((page.flags & contract::kProgressTellsMemoryFlag) != 0) {
+    reading.memory_bytes = Count(page.memory_bytes);
+    reading.memory_peak_bytes = Count(page.memory_peak_bytes);
+  }
+  if ((page.flags & contract::kProgressTellsLossFlag) != 0) reading.loss = page.loss;
+  reading.place = static_cast<int>(std::min<uint32_t>(page.place, INT32_MAX));
 }
 
 }  // namespace
@@ -98,12 +123,12 @@ std::optional<WorkerReading> ProgressPage::Read() const {
     return std::nullopt;
   }
   WorkerReading reading;
-  reading.step = std::clamp<int64_t>(page.step, 0, kMostSteps);
+  reading.step = std::clamp<int64_t>(page.step, 0, kMostCounted);
   reading.phase = CleanPhase(page.phase);
-  reading.changed_at = MonotonicTime::FromEpoch(
-      absl::Nanoseconds(static_cast<int64_t>(std::min<uint64_t>(page.changed_at_ns, INT64_MAX))));
+  reading.changed_at = MonotonicTime::FromEpoch(Nanoseconds(page.changed_at_ns));
   reading.tells_every_phase = (page.flags & contract::kProgressTellsEveryPhaseFlag) != 0;
   reading.dumps_on_signal = (page.flags & contract::kProgressDumpsOnSignalFlag) != 0;
+  ReadFacts(page, reading);
   return reading;
 }
 

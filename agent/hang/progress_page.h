@@ -30,8 +30,8 @@ class ProgressPage {
   const std::string& path() const { return path_; }  // CONVENE_PROGRESS
 
   // The worker's reading; none when it has told nothing yet, is writing just now, or the bytes make
-  // no sense. The worker may have done anything to its file, so a valid step is between 0 and 2^53,
-  // and a valid phase is 1 to 23 printable characters.
+  // no sense. The worker may have done anything to its file, so a valid step is between 0 and 2^53
+  // as every other count is, and a valid phase is 1 to 23 printable characters.
   std::optional<WorkerReading> Read() const;
 
  private:

@@ -59,6 +59,37 @@ TEST_CASE_METHOD(Fixture, "what a worker tells is read") {
   CHECK_FALSE(reading->dumps_on_signal);
 }
 
+TEST_CASE_METHOD(Fixture, "the second part is read where its flags say that it is there") {
+  bytes.compute_ns = 1'000'000'000;
+  bytes.wait_ns = 2'000'000'000;
+  bytes.data_ns = 3'000'000'000;
+  bytes.checkpoint_ns = 4'000'000'000;
+  bytes.tokens = 77;
+  bytes.memory_bytes = 88;
+  bytes.memory_peak_bytes = 99;
+  bytes.loss = 1.5;
+  bytes.place = 2;
+  auto reading = Write();
+  REQUIRE(reading.has_value());
+  CHECK(reading->times.compute == absl::ZeroDuration());
+  CHECK(reading->tokens == 0);
+  CHECK(reading->memory_bytes == 0);
+  CHECK(reading->loss == 0);
+  CHECK(reading->place == 2);
+  bytes.flags = contract::kProgressTellsTimesFlag | contract::kProgressTellsTokensFlag |
+                contract::kProgressTellsMemoryFlag | contract::kProgressTellsLossFlag;
+  reading = Write();
+  REQUIRE(reading.has_value());
+  CHECK(reading->times.compute == absl::Seconds(1));
+  CHECK(reading->times.wait == absl::Seconds(2));
+  CHECK(reading->times.data == absl::Seconds(3));
+  CHECK(reading->times.checkpoint == absl::Seconds(4));
+  CHECK(reading->tokens == 77);
+  CHECK(reading->memory_bytes == 88);
+  CHECK(reading->memory_peak_bytes == 99);
+  CHECK(reading->loss == 1.5);
+}
+
 TEST_CASE_METHOD(Fixture, "a page that is being written to, or has lost its magic, says nothing") {
   bytes.sequence = 3;
   CHECK_FALSE(Write().has_value());
@@ -75,6 +106,9 @@ TEST_CASE_METHOD(Fixture, "any bytes are read as something sane") {
   REQUIRE(reading.has_value());
   CHECK(reading->step == 0);
   CHECK(reading->phase == std::string(23, '?'));
+  CHECK(reading->times.compute == absl::Nanoseconds(INT64_MAX));
+  CHECK(reading->tokens == int64_t{1} << 53);
+  CHECK(reading->place == INT32_MAX);
   bytes.step = INT64_MAX;
   std::memset(bytes.phase, 0, sizeof(bytes.phase));
   reading = Write();

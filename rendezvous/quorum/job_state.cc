@@ -253,6 +253,7 @@ JobState::Effect JobState::Apply(MonotonicTime now, MemberId id, Epoch epoch,
         heartbeat->progress.has_value()) {
       node.progress = heartbeat->progress;
       facts_.budget.Progress(heartbeat->progress->step);
+      if (!heartbeat->ranks.empty()) node.ranks = heartbeat->ranks;
     }
     if (node.state == NodeState::kJoining && epoch > Epoch() && !node.told_to_stop) {
       node.told_to_stop = true;
@@ -383,6 +384,7 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
     node.state = NodeState::kRunning;
     node.succeeded = false;
     node.progress.reset();
+    node.ranks.clear();
     node.seat = seats[i];
     node.group_rank = static_cast<int>(i);
     node.first_global_rank = first_global_rank;

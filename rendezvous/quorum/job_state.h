@@ -104,6 +104,7 @@ struct Node : Member {
   MonotonicTime heard_at;
   MonotonicTime hello_said_at;             // Hello::said_at; away: none
   std::optional<WorkerProgress> progress;  // in the current epoch
+  std::vector<RankProgress> ranks;         // the same, of each worker
   Ready store;                             // of the last Ready
   bool said_ready = false;                 // on this stream; away: since the epoch began
   bool told_to_stop = false;

@@ -1,6 +1,7 @@
 // PURE. A job as `convene status` shows it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct NodeView {
   std::string why;      // the reason of the state, where it is not plain, or when it ends
   absl::Duration heard_ago;
   std::optional<WorkerProgress> progress;
+  std::vector<RankProgress> ranks;  // by local rank
 };
 
 // A job that an agent's end may harm, where that agent hosts the daemon.
@@ -37,6 +39,34 @@ struct FailureView {
   absl::Duration ago;
 };
 
+// A part of the job that holds the others up.
+struct StragglerView {
+  std::string kind;  // rank, node, link, disk
+  int rank = -1;     // global; of a node its first one
+  std::string host;
+  double slower_by = 0;  // 0.3: its steps take 30 % longer than those of its like
+  std::string why;       // one line
+  absl::Duration since;  // for so long
+};
+
+// A decision of the daemon, or news that it had, as in its log.
+struct EventView {
+  int64_t number = 0;  // 1, 2, ... in this job
+  absl::Time time;     // by the daemon's clock
+  std::string kind;
+  std::string text;
+  Epoch epoch;
+};
+
+// One failed epoch.
+struct IncidentView {
+  int64_t number = 0;  // 1, 2, ... in this job
+  Epoch epoch;
+  std::string verdict;  // code, node, network, data, kill, unknown
+  std::string cause;    // one line
+  absl::Time time;      // by the daemon's clock
+};
+
 struct JobView {
   std::string job_id;
   std::string phase;  // forming, running, stopping, succeeded, failed
@@ -48,6 +78,9 @@ struct JobView {
   int nodes_max = 1;
   std::vector<NodeView> nodes;             // by group rank, then host
   std::vector<FailureView> last_failures;  // newest first, at most 8
+  std::vector<StragglerView> stragglers;   // the slowest first, at most 32
+  std::vector<EventView> events;           // oldest first, the last 256
+  std::vector<IncidentView> incidents;     // newest first, at most 32
 };
 
 }  // namespace convene::rendezvous

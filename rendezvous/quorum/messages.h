@@ -18,6 +18,9 @@ namespace convene::rendezvous {
 // The limits of a Hello; the daemon refuses one that exceeds them.
 inline constexpr int kMostNodesPerJob = 65536;
 inline constexpr int kMostWorkersPerNode = 4096;
+// The workers of a node whose progress a heartbeat tells: the first ones, so that a message stays
+// below gRPC's limit.
+inline constexpr int kMostRanksTold = 256;
 
 struct Hello {
   std::string job_id;
@@ -59,8 +62,29 @@ struct WorkerProgress {
   std::string phase;            // "step", "checkpoint", ...
 };
 
+// The progress of one worker. Times are means of a step, over the steps since its last report. What
+// the worker does not tell is 0.
+struct RankProgress {
+  int local_rank = 0;
+  int64_t step = 0;             // last finished
+  double steps_per_second = 0;  // lately; 0: not known yet
+  std::string phase;
+  double compute_ms = 0;     // its own work
+  double wait_ms = 0;        // for other ranks
+  double data_ms = 0;        // for its samples
+  double checkpoint_ms = 0;  // for its saves
+  double loss = 0;           // of the last step
+  double tokens_per_second = 0;
+  int64_t memory_bytes = 0;
+  int64_t memory_peak_bytes = 0;
+  int place = 0;  // ranks of the same place do the same work; 0: all do
+  int steps = 0;  // the means are of so many steps; 0: they are older ones
+};
+
 struct Heartbeat {
   std::optional<WorkerProgress> progress;  // none: no worker tells its progress
+  std::vector<RankProgress> ranks;         // by local rank, at most kMostRanksTold; at most once a
+                                           // second, else empty
 };
 
 struct WorkerFailure {

@@ -139,6 +139,13 @@ bool ReadEnum(const Wire (&known)[count], Wire wire, Value* value) {
         for (const auto& item : wire.name()) CopyFields(value.name.emplace_back(), item); \
       })
 
+// The first `most` of them.
+#define CONVENE_FIRST_MESSAGES(name, most)                                                         \
+  CONVENE_WRITE_OR_READ(                                                                           \
+      ForFirst(most, value.name, [&](const auto& item) { CopyFields(item, *wire.add_##name()); }), \
+      ForFirst(most, wire.name(),                                                                  \
+               [&](const auto& item) { CopyFields(value.name.emplace_back(), item); }))
+
 // A message of a oneof, for the alternative `Type` of a value that is a std::variant.
 #define CONVENE_KIND(Type, name)                                                                   \
   CONVENE_WRITE_OR_READ(                                                                           \

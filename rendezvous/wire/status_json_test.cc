@@ -18,8 +18,8 @@ TEST_CASE("JSON has every field by its name in the proto, on one line") {
         R"("restart_count":0,"max_restarts":0,"nodes_min":1,"nodes_max":1,)"
         R"("nodes":[{"host":"node1","agent_id":"0","node_rank":-1,"local_world_size":1,)"
         R"("group_rank":-1,"state":"","why":"","heard_seconds_ago":0,)"
-        R"("progress":{"step":"12","steps_per_second":3.5,"phase":"step"}}],)"
-        R"("last_failures":[]}]})");
+        R"("progress":{"step":"12","steps_per_second":3.5,"phase":"step"},"ranks":[]}],)"
+        R"("last_failures":[],"stragglers":[],"events":[],"incidents":[]}]})");
   CHECK(StatusJson({}) == R"({"jobs":[]})");
 }
 

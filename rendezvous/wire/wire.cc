@@ -47,7 +47,27 @@ void CopyFields(Is<WorkerProgress> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Cut, phase);
 }
 
-void CopyFields(Is<Heartbeat> auto& value, auto& wire) { CONVENE_OPTIONAL_MESSAGE(progress); }
+void CopyFields(Is<RankProgress> auto& value, auto& wire) {
+  CONVENE_FIELD(local_rank);
+  CONVENE_FIELD(step);
+  CONVENE_FIELD(steps_per_second);
+  CONVENE_FIELD_CLEAN(Cut, phase);
+  CONVENE_FIELD(compute_ms);
+  CONVENE_FIELD(wait_ms);
+  CONVENE_FIELD(data_ms);
+  CONVENE_FIELD(checkpoint_ms);
+  CONVENE_FIELD(loss);
+  CONVENE_FIELD(tokens_per_second);
+  CONVENE_FIELD(memory_bytes);
+  CONVENE_FIELD(memory_peak_bytes);
+  CONVENE_FIELD(place);
+  CONVENE_FIELD(steps);
+}
+
+void CopyFields(Is<Heartbeat> auto& value, auto& wire) {
+  CONVENE_OPTIONAL_MESSAGE(progress);
+  CONVENE_FIRST_MESSAGES(ranks, kMostRanksTold);
+}
 
 void CopyFields(const WorkerFailure& value, pb::WorkerFailed& wire) {
   CopyFields(value, *wire.mutable_failure());
@@ -119,12 +139,38 @@ void CopyFields(Is<NodeView> auto& value, auto& wire) {
   CONVENE_FIELD(why);
   CONVENE_FIELD_AS(heard_ago, heard_seconds_ago);
   CONVENE_OPTIONAL_MESSAGE(progress);
+  CONVENE_MESSAGES(ranks);
 }
 
 void CopyFields(Is<FailureView> auto& value, auto& wire) {
   CONVENE_FIELD(epoch);
   CONVENE_FIELD_CLEAN(Cut, what);
   CONVENE_FIELD_AS(ago, seconds_ago);
+}
+
+void CopyFields(Is<StragglerView> auto& value, auto& wire) {
+  CONVENE_FIELD(kind);
+  CONVENE_FIELD(rank);
+  CONVENE_FIELD(host);
+  CONVENE_FIELD(slower_by);
+  CONVENE_FIELD_CLEAN(Cut, why);
+  CONVENE_FIELD_AS(since, since_seconds);
+}
+
+void CopyFields(Is<EventView> auto& value, auto& wire) {
+  CONVENE_FIELD(number);
+  CONVENE_FIELD_AS(time, time_us);
+  CONVENE_FIELD(kind);
+  CONVENE_FIELD_CLEAN(Cut, text);
+  CONVENE_FIELD(epoch);
+}
+
+void CopyFields(Is<IncidentView> auto& value, auto& wire) {
+  CONVENE_FIELD(number);
+  CONVENE_FIELD(epoch);
+  CONVENE_FIELD(verdict);
+  CONVENE_FIELD_CLEAN(Cut, cause);
+  CONVENE_FIELD_AS(time, time_us);
 }
 
 void CopyFields(Is<JobView> auto& value, auto& wire) {
@@ -138,6 +184,9 @@ void CopyFields(Is<JobView> auto& value, auto& wire) {
   CONVENE_FIELD(nodes_max);
   CONVENE_MESSAGES(nodes);
   CONVENE_MESSAGES(last_failures);
+  CONVENE_MESSAGES(stragglers);
+  CONVENE_MESSAGES(events);
+  CONVENE_MESSAGES(incidents);
 }
 
 void CopyFields(Is<LogMark> auto& value, auto& wire) {

@@ -82,6 +82,55 @@ TEST_CASE("a heartbeat carries progress, or none") {
   CHECK(there.progress->phase == "checkpoint");
 }
 
+const RankProgress kRank = {.local_rank = 3,
+                            .step = 17,
+                            .steps_per_second = 2.5,
+                            .phase = "step",
+                            .compute_ms = 101,
+                            .wait_ms = 22,
+                            .data_ms = 3,
+                            .checkpoint_ms = 4,
+                            .loss = 1.5,
+                            .tokens_per_second = 1e6,
+                            .memory_bytes = int64_t{1} << 40,
+                            .memory_peak_bytes = int64_t{1} << 41,
+                            .place = 2,
+                            .steps = 5};
+
+void CheckRank(const RankProgress& there) {
+  CHECK(there.local_rank == 3);
+  CHECK(there.step == 17);
+  CHECK(there.steps_per_second == 2.5);
+  CHECK(there.phase == "step");
+  CHECK(there.compute_ms == 101);
+  CHECK(there.wait_ms == 22);
+  CHECK(there.data_ms == 3);
+  CHECK(there.checkpoint_ms == 4);
+  CHECK(there.loss == 1.5);
+  CHECK(there.tokens_per_second == 1e6);
+  CHECK(there.memory_bytes == int64_t{1} << 40);
+  CHECK(there.memory_peak_bytes == int64_t{1} << 41);
+  CHECK(there.place == 2);
+  CHECK(there.steps == 5);
+}
+
+TEST_CASE("a heartbeat carries each rank's progress, of as many ranks as fit into a message") {
+  Heartbeat heartbeat;
+  heartbeat.ranks = {kRank};
+  const auto crossed =
+      FromWire(ToWire(AgentEnvelope{Incarnation(1), Epoch(2), AgentEvent(heartbeat)}));
+  REQUIRE_OK(crossed);
+  const auto& there = std::get<Heartbeat>(std::get<AgentEvent>(crossed->body));
+  REQUIRE(there.ranks.size() == 1);
+  CheckRank(there.ranks[0]);
+
+  heartbeat.ranks = std::vector<RankProgress>(1000, kRank);
+  for (RankProgress& rank : heartbeat.ranks) rank.phase = std::string(23, 'x');
+  const auto wire = ToWire(AgentEnvelope{Incarnation(1), Epoch(2), AgentEvent(heartbeat)});
+  CHECK(wire.heartbeat().ranks_size() == kMostRanksTold);
+  CHECK(wire.ByteSizeLong() < 48 << 10);  // a message's limit is 64 KiB
+}
+
 TEST_CASE("a job's view crosses the wire whole") {
   JobView view;
   view.job_id = "job";
@@ -98,7 +147,24 @@ TEST_CASE("a job's view crosses the wire whole") {
   node.why = "took the place of node3";
   node.heard_ago = absl::Seconds(3);
   node.progress = WorkerProgress{9, 0.5, "step"};
+  node.ranks = {kRank};
   view.nodes.push_back(node);
+  view.stragglers = {{.kind = "rank",
+                      .rank = 5,
+                      .host = "node7",
+                      .slower_by = 0.3,
+                      .why = "130 ms a step, its like 100 ms",
+                      .since = absl::Seconds(7)}};
+  view.events = {{.number = 9,
+                  .time = absl::FromUnixMicros(1700000000000001),
+                  .kind = "epoch formed",
+                  .text = "job job epoch 4 formed: 1 node",
+                  .epoch = Epoch(4)}};
+  view.incidents = {{.number = 2,
+                     .epoch = Epoch(3),
+                     .verdict = "code",
+                     .cause = "rank 1 on node3: exit code 1",
+                     .time = absl::FromUnixMicros(1700000000000002)}};
   view.last_failures.push_back({Epoch(3), "rank 1 on node3: exit code 1", absl::Minutes(2)});
   pb::JobStatus wire;
   ToWire(view, &wire);
@@ -111,6 +177,27 @@ TEST_CASE("a job's view crosses the wire whole") {
   CHECK(there.nodes[0].why == "took the place of node3");
   CHECK(there.nodes[0].heard_ago == absl::Seconds(3));
   CHECK(there.nodes[0].progress->step == 9);
+  REQUIRE(there.nodes[0].ranks.size() == 1);
+  CheckRank(there.nodes[0].ranks[0]);
+  REQUIRE(there.stragglers.size() == 1);
+  CHECK(there.stragglers[0].kind == "rank");
+  CHECK(there.stragglers[0].rank == 5);
+  CHECK(there.stragglers[0].host == "node7");
+  CHECK(there.stragglers[0].slower_by == 0.3);
+  CHECK(there.stragglers[0].why == "130 ms a step, its like 100 ms");
+  CHECK(there.stragglers[0].since == absl::Seconds(7));
+  REQUIRE(there.events.size() == 1);
+  CHECK(there.events[0].number == 9);
+  CHECK(there.events[0].time == absl::FromUnixMicros(1700000000000001));
+  CHECK(there.events[0].kind == "epoch formed");
+  CHECK(there.events[0].text == "job job epoch 4 formed: 1 node");
+  CHECK(there.events[0].epoch == Epoch(4));
+  REQUIRE(there.incidents.size() == 1);
+  CHECK(there.incidents[0].number == 2);
+  CHECK(there.incidents[0].epoch == Epoch(3));
+  CHECK(there.incidents[0].verdict == "code");
+  CHECK(there.incidents[0].cause == "rank 1 on node3: exit code 1");
+  CHECK(there.incidents[0].time == absl::FromUnixMicros(1700000000000002));
   REQUIRE(there.last_failures.size() == 1);
   CHECK(there.last_failures[0].what == "rank 1 on node3: exit code 1");
   CHECK(there.last_failures[0].ago == absl::Minutes(2));

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import unittest
 
@@ -23,12 +24,13 @@ class HangTest(ConveneTestCase):
             *self.train_arguments(steps=1000000, checkpoint_every=200, checkpoint_keep=2), log="trainer.log")
 
     def start_script(self):
-        """A Python worker with the very snippet of the documentation, that hangs in its first life."""
-        with open(find_program("README.md"), encoding="utf-8") as page:
-            snippet = re.search(r"```python\n(.*?)```", page.read(), re.DOTALL).group(1)
+        """A Python worker with the class of the wheel, that hangs in its first life."""
+        shutil.copy(find_program("tools/deploy/python/convene/progress.py"), self.path("progress.py"))
         script = self.path("worker.py")
         with open(script, "w", encoding="utf-8") as out:
-            out.write(snippet + """
+            out.write("""
+import os, time
+from progress import Progress
 progress = Progress(tells_every_phase=True)
 restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 for step in range(1, 60 if restarts == 0 else 10):

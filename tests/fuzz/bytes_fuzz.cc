@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "agent/core/hang_detector.h"
+#include "agent/core/rank_reports.h"
 #include "agent/hang/progress_page.h"
 #include "agent/hang/timer_table.h"
 #include "agent/output/error_record.h"
@@ -47,6 +48,7 @@
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/store/describe.h"
 #include "worker_runtime/data/store/token_file.h"
@@ -252,11 +254,12 @@ void ReadPages(Script script) {
   agent::HangLimits limits;
   limits.startup = absl::Seconds(flags % 16 * 10);
   agent::HangDetector detector(limits, absl::Seconds(1));
+  agent::RankReports reports;
   MonotonicTime now = MonotonicTime::FromEpoch(absl::Hours(1));
   detector.BeginEpoch(0, 2, now);
   while (!script.empty()) {
     now = now + absl::Milliseconds(100 * script.Byte());
-    const absl::string_view bytes = script.Piece(64);
+    const absl::string_view bytes = script.Piece(sizeof(contract::ProgressPage));
     std::fstream(page->path(), std::ios::binary | std::ios::in | std::ios::out) << bytes;
     std::map<int, agent::WorkerReading> readings;
     if (const auto reading = page->Read()) {
@@ -266,6 +269,7 @@ void ReadPages(Script script) {
     const auto verdict = detector.Look(readings, now);
     CONVENE_CHECK(!verdict.has_value() || !verdict->local_ranks.empty());
     detector.Progress(now);
+    if (reports.IsDue(now)) CONVENE_CHECK(reports.Report(readings, now).size() == readings.size());
   }
 }
 

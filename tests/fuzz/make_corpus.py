@@ -120,7 +120,7 @@ TALKS = {
 }
 RECORD = message({1: hello(b'node0'), 2: 2, 4: 1, 5: 1, 6: message({1: b'node0', 2: 1.0, 3: -1, 4: 1, 5: 500, 9: 1}), 7: message({2: 1, 4: 1}), 8: 1,
                   13: 0, 16: message({1: 1}), 18: 1, 23: message({1: b'node0', 2: -1, 3: 1, 4: 5, 5: 1, 6: 30000, 7: b'why'})})
-PAGE = b'CONVPRG1' + struct.pack('<QqQII', 2, 5, 3600 * 10**9, 3, 0) + b'step'.ljust(24, b'\0')
+PAGE = b'CONVPRG1' + struct.pack('<QqQII', 2, 5, 3600 * 10**9, 63, 0) + b'step'.ljust(24, b'\0') + struct.pack('<7QdII', *range(10, 17), 2.5, 1, 0)
 
 
 def token_file(counted: bool) -> bytes:

@@ -8,6 +8,7 @@
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/save_restore.h"
 #include "worker_runtime/contract/progress_page.h"
+#include "worker_runtime/device/waited.h"
 
 namespace convene::worker {
 namespace {
@@ -99,9 +100,11 @@ void CheckpointSaver::Begin(const CheckpointInfo& info, CheckpointedState& optim
 
 void CheckpointSaver::Write() {
   Stream stream = Stream::Cpu();
+  const OwnTime own;
   flight_->result = SaveCheckpoint(options_.directory, flight_->info, options_.keep,
                                    flight_->pieces, world_, stream, &write_);
   flight_->took = clock_.Now() - flight_->began;
+  flight_->own = own.Get();
 }
 
 absl::Status CheckpointSaver::Finish(int64_t step) {
@@ -119,6 +122,7 @@ absl::Status CheckpointSaver::Finish(int64_t step) {
 absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration pause) {
   queue_.Await(queue_.pushed());
   const Flight flight = *std::exchange(flight_, std::nullopt);
+  progress_.facts().checkpoint += flight.own;
   CONVENE_RETURN_IF_ERROR(flight.result.status());
   const absl::Status& verdict = flight.result->verdict;
   const int64_t step = flight.info.step;

@@ -93,6 +93,7 @@ class CheckpointSaver {
     // Of the one who writes, until HasLanded().
     absl::StatusOr<Agreement> result{};
     absl::Duration took = {};
+    absl::Duration own = {};  // of it, without the wait for other ranks
   };
 
   // Whether less than half of the save in flight is written.

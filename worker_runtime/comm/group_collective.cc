@@ -12,6 +12,7 @@
 #include "worker_runtime/comm/reduce.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/device/op_profile.h"
+#include "worker_runtime/device/waited.h"
 
 namespace convene::worker {
 namespace {
@@ -139,6 +140,7 @@ absl::Status GroupCollective::Run(const CollectiveCall& call) {
   const uint64_t sequence = ++collectives_started_;
   const uint64_t record = recorder_.Start(name_, operation, sequence, call.input);
   limit_ = WaitLimit::From(Clock::Real().Now(), timeout_);
+  const WaitScope waits(limit_.since);
   absl::Status status = Perform(call);
   if (!status.ok()) status = Break(status, operation, sequence, call.input.size_bytes());
   recorder_.Finish(record, status);
@@ -365,6 +367,7 @@ absl::Status GroupCollective::Wait(PendingMessage pending, Stream& stream) {
   --open_message_count_;
   CONVENE_RETURN_IF_ERROR(Check());
   limit_ = WaitLimit::From(Clock::Real().Now(), timeout_);
+  const WaitScope waits(limit_.since);
   absl::Status status;
   Messages& messages = peers_[message.peer].of(message.direction);
   // They complete in order: the ones before this one are then known to be complete too.

@@ -1,7 +1,7 @@
 // The progress page, by which a worker tells its agent its step and phase without a system call.
 //
 // CONVENE_PROGRESS names a file of 4096 bytes that the agent made for this worker alone, in this
-// epoch alone. The worker maps it, shared and writable, and writes the first 64 bytes; the rest is
+// epoch alone. The worker maps it, shared and writable, and writes its beginning; the rest is
 // reserved and stays zero. All numbers are little-endian.
 //
 //   offset  size
@@ -14,8 +14,25 @@
 //   40      24    phase, text, padded with zeros: "step", "checkpoint", or a name of the program's
 //                 own ("startup", "validation")
 //
-// To write: sequence + 1, the fields, sequence + 2, in this order. The agent takes a page when two
-// reads of it are equal and its sequence is even. A worker that never writes is never judged.
+// The second part; a worker that does not know it leaves zeros. A flag says which of it holds. Sums
+// only grow, from the worker's start on, so that a reader takes differences.
+//
+//   64      8     compute, u64: ns of the worker's own work in steps, the sum   kTellsTimes
+//   72      8     wait, u64: ns in steps for other ranks (collectives, a pipeline's receives)
+//   80      8     data, u64: ns in steps for samples
+//   88      8     checkpoint, u64: ns for saves, without the wait for other ranks
+//   96      8     tokens, u64: that this worker has trained on, the sum;        kTellsTokens
+//                 workers that share the work on a token share the count
+//   104     8     memory in use, u64: bytes of the device                       kTellsMemory
+//   112     8     the most that it was, u64: bytes
+//   120     8     loss, f64: of the last finished step                          kTellsLoss
+//   128     4     place, u32: workers of the same place do the same work (a pipeline's stage,
+//                 counted from 1); 0: all do
+//   132     4     reserved, 0
+//
+// To write: sequence + 1, the fields of both parts, sequence + 2, in this order. The agent takes a
+// page when two reads of it are equal and its sequence is even. A worker that never writes is never
+// judged.
 #pragma once
 
 #include <bit>
@@ -32,9 +49,21 @@ struct ProgressPage {
   uint32_t flags;
   uint32_t reserved;
   char phase[24];
+
+  uint64_t compute_ns;
+  uint64_t wait_ns;
+  uint64_t data_ns;
+  uint64_t checkpoint_ns;
+  uint64_t tokens;
+  uint64_t memory_bytes;
+  uint64_t memory_peak_bytes;
+  double loss;
+  uint32_t place;
+  uint32_t reserved_too;
 };
 static_assert(std::endian::native == std::endian::little);
-static_assert(sizeof(ProgressPage) == 64 && offsetof(ProgressPage, phase) == 40);
+static_assert(offsetof(ProgressPage, phase) == 40 && offsetof(ProgressPage, compute_ns) == 64);
+static_assert(sizeof(ProgressPage) == 136 && offsetof(ProgressPage, place) == 128);
 
 inline constexpr size_t kProgressPageBytes = 4096;
 inline constexpr char kProgressMagic[] = "CONVPRG1";
@@ -44,6 +73,11 @@ inline constexpr uint32_t kProgressDumpsOnSignalFlag = 1;
 // Work that may take much longer than a step has a phase of its own, told by every rank, also by
 // ranks that only wait for it. Without this flag automatic limits allow for a silent checkpoint.
 inline constexpr uint32_t kProgressTellsEveryPhaseFlag = 2;
+// The fields of the second part that hold.
+inline constexpr uint32_t kProgressTellsTimesFlag = 4;
+inline constexpr uint32_t kProgressTellsTokensFlag = 8;
+inline constexpr uint32_t kProgressTellsMemoryFlag = 16;
+inline constexpr uint32_t kProgressTellsLossFlag = 32;
 
 // Phases whose limits a person can set.
 inline constexpr char kStepPhase[] = "step";

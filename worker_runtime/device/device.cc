@@ -11,6 +11,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/host_profile.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/device/waited.h"
 
 namespace convene::worker {
 namespace {
@@ -57,7 +58,15 @@ class CpuDevice final : public Device {
   void Order(Event& event, Stream& stream) override {
     const auto& point = static_cast<const QueuePoint&>(event);
     if (point.queue == nullptr || point.queue == stream.host_queue()) return;
-    RunIn(stream, [queue = point.queue, count = point.count] { queue->Await(count); });
+    if (point.queue == &host_queue_) {
+      RunIn(stream, [queue = point.queue, count = point.count] { queue->Await(count); });
+      return;
+    }
+    // The other two queues hold collectives.
+    RunIn(stream, [queue = point.queue, count = point.count] {
+      const WaitScope waits;
+      queue->Await(count);
+    });
   }
   absl::Status Wait(Event& event, absl::Duration timeout) override {
     const auto& point = static_cast<const QueuePoint&>(event);

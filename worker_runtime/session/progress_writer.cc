@@ -16,6 +16,32 @@
 namespace convene::worker {
 
 using contract::ProgressPage;
+namespace {
+
+uint64_t Nanoseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(absl::ToInt64Nanoseconds(duration));
+}
+
+uint32_t FlagsOf(const ProgressFacts& facts) {
+  return (facts.tells_times ? contract::kProgressTellsTimesFlag : 0) |
+         (facts.tokens.has_value() ? contract::kProgressTellsTokensFlag : 0) |
+         (facts.memory_bytes > 0 ? contract::kProgressTellsMemoryFlag : 0) |
+         (facts.loss.has_value() ? contract::kProgressTellsLossFlag : 0);
+}
+
+void WriteFacts(const ProgressFacts& facts, ProgressPage& page) {
+  page.compute_ns = Nanoseconds(facts.compute);
+  page.wait_ns = Nanoseconds(facts.wait);
+  page.data_ns = Nanoseconds(facts.data);
+  page.checkpoint_ns = Nanoseconds(facts.checkpoint);
+  page.tokens = static_cast<uint64_t>(facts.tokens.value_or(0));
+  page.memory_bytes = static_cast<uint64_t>(facts.memory_bytes);
+  page.memory_peak_bytes = static_cast<uint64_t>(facts.memory_peak_bytes);
+  page.loss = facts.loss.value_or(0);
+  page.place = facts.place;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ProgressWriter>> ProgressWriter::Open(const std::string& path,
                                                                      uint32_t flags, Clock& clock) {
@@ -52,9 +78,9 @@ void ProgressWriter::Tell(int64_t step, absl::string_view phase) {
   sequence.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   page_->step = step;
-  page_->changed_at_ns =
-      static_cast<uint64_t>(absl::ToInt64Nanoseconds(clock_.Now().since_epoch()));
-  page_->flags = flags_;
+  page_->changed_at_ns = Nanoseconds(clock_.Now().since_epoch());
+  page_->flags = flags_ | FlagsOf(facts_);
+  WriteFacts(facts_, *page_);
   const size_t length = std::min(phase.size(), sizeof(page_->phase) - 1);
   std::memcpy(page_->phase, phase.data(), length);
   std::memset(page_->phase + length, 0, sizeof(page_->phase) - length);

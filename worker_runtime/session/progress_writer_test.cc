@@ -46,6 +46,38 @@ TEST_CASE_METHOD(Page, "what is told stands at the documented places, with an ev
   CHECK(std::string(page.phase, sizeof(page.phase)) == "step" + std::string(20, '\0'));
 }
 
+TEST_CASE_METHOD(Page, "facts are told with the next step, and a flag says which of them hold") {
+  auto writer = ProgressWriter::Open(path, 1, clock);
+  REQUIRE_OK(writer);
+  ProgressFacts& facts = (*writer)->facts();
+  facts.tells_times = true;
+  facts.compute = absl::Nanoseconds(5);
+  facts.wait = absl::Nanoseconds(6);
+  facts.data = absl::Nanoseconds(7);
+  facts.checkpoint = absl::Nanoseconds(8);
+  facts.place = 4;
+  CHECK(Read().sequence == 0);
+  (*writer)->Tell(1, "step");
+  CHECK(Read().flags == (1 | contract::kProgressTellsTimesFlag));
+  facts.tokens = 9;
+  facts.loss = 1.25;
+  facts.memory_bytes = 10;
+  facts.memory_peak_bytes = 11;
+  (*writer)->Tell(2, "step");
+  const contract::ProgressPage page = Read();
+  CHECK(page.flags == (1 | contract::kProgressTellsTimesFlag | contract::kProgressTellsTokensFlag |
+                       contract::kProgressTellsMemoryFlag | contract::kProgressTellsLossFlag));
+  CHECK(page.compute_ns == 5);
+  CHECK(page.wait_ns == 6);
+  CHECK(page.data_ns == 7);
+  CHECK(page.checkpoint_ns == 8);
+  CHECK(page.tokens == 9);
+  CHECK(page.memory_bytes == 10);
+  CHECK(page.memory_peak_bytes == 11);
+  CHECK(page.loss == 1.25);
+  CHECK(page.place == 4);
+}
+
 TEST_CASE_METHOD(Page, "a long phase is cut and still ends with a zero") {
   auto writer = ProgressWriter::Open(path, 0, clock);
   REQUIRE_OK(writer);

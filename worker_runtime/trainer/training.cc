@@ -41,6 +41,7 @@
 #include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/samples.h"
 #include "worker_runtime/trainer/setup.h"
+#include "worker_runtime/trainer/step_facts.h"
 #include "worker_runtime/trainer/token_batch.h"
 #include "worker_runtime/trainer/validation.h"
 
@@ -67,6 +68,7 @@ class Training {
         stop_(stop),
         spares_(spares),
         progress_(progress),
+        step_facts_(layout, contract.rank, device.kind() == DeviceKind::kCpu, progress),
         loader_(data.training, LoaderOptionsOf(options, layout, contract.rank)),
         validation_(options, layout, contract.rank, data),
         samples_(options, tokenizer),
@@ -114,6 +116,7 @@ class Training {
   StopToken& stop_;
   const SpareWishes* const spares_;  // rank 0 of a job with spares only
   ProgressWriter& progress_;
+  StepFacts step_facts_;
   Clock& clock_ = Clock::Real();
   Stream host_stream_ = Stream::Cpu();  // for what ranks tell each other
   BatchLoader loader_;
@@ -298,7 +301,9 @@ absl::Status Training::QueueStep() {
                                 .momentum = options_.momentum,
                                 .nesterov = options_.nesterov,
                                 .step = skipped_steps_.updates() + 1};
-  const auto batch_of = [this](int64_t step) { return loader_.Training(FirstSample(step)); };
+  const auto batch_of = [this](int64_t step) {
+    return step_facts_.Data([&] { return loader_.Training(FirstSample(step)); });
+  };
   CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
@@ -344,11 +349,13 @@ absl::Status Training::Record(const StepResult& result) {
 absl::StatusOr<bool> Training::Advance() {
   if (!engine_->is_in_flight()) {
     last_time_ = clock_.Now();
+    step_facts_.Begin();
     progress_.Tell(step_, contract::kStepPhase);
     CONVENE_RETURN_IF_ERROR(QueueStep());
   }
   CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
   ++step_;
+  step_facts_.Done(result, SamplesAfter(ramp_, step_) * options_.sequence_length);
   progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
   const absl::Duration step_time = now - last_time_;
@@ -460,19 +467,6 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     reporter_->Summary(step_);
   }
   return TrainingEnd::kFinished;
-}
-
-// A run goes on without its page, but then the agent cannot see that it hangs.
-std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
-  constexpr uint32_t kFlags =
-      contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
-  auto writer = ProgressWriter::Open(path, kFlags, Clock::Real());
-  if (!writer.ok()) {
-    spdlog::warn("no progress page, so a hang goes unnoticed: {}",
-                 std::string(writer.status().message()));
-    writer = ProgressWriter::Open("", 0, Clock::Real());
-  }
-  return *std::move(writer);
 }
 
 void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,

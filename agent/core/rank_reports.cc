@@ -1,0 +1,59 @@
+#include "agent/core/rank_reports.h"
+
+#include <algorithm>
+
+namespace convene::agent {
+namespace {
+
+constexpr int64_t kMostSteps = 1 << 30;
+
+// A sum that falls is no sum: the worker's page is wrong, or it began anew.
+double MeanMs(absl::Duration now, absl::Duration before, int64_t steps) {
+  return std::max(0.0, absl::ToDoubleMilliseconds(now - before)) / static_cast<double>(steps);
+}
+
+// Tells the steps from `since` to `now`. REQUIRES: there is one.
+void AddMeans(const WorkerReading& since, const WorkerReading& now,
+              rendezvous::RankProgress& told) {
+  const int64_t steps = now.step - since.step;
+  told.steps = static_cast<int>(std::min(steps, kMostSteps));
+  const WorkerTimes& times = now.times;
+  told.compute_ms = MeanMs(times.compute, since.times.compute, steps);
+  told.wait_ms = MeanMs(times.wait, since.times.wait, steps);
+  told.data_ms = MeanMs(times.data, since.times.data, steps);
+  told.checkpoint_ms = MeanMs(times.checkpoint, since.times.checkpoint, steps);
+  const double seconds = absl::ToDoubleSeconds(now.changed_at - since.changed_at);
+  if (seconds <= 0) return;
+  told.steps_per_second = static_cast<double>(steps) / seconds;
+  told.tokens_per_second =
+      static_cast<double>(std::max<int64_t>(0, now.tokens - since.tokens)) / seconds;
+}
+
+}  // namespace
+
+std::vector<rendezvous::RankProgress> RankReports::Report(
+    const std::map<int, WorkerReading>& readings, MonotonicTime now) {
+  reported_ = now;
+  std::vector<rendezvous::RankProgress> reports;
+  for (const auto& [local_rank, reading] : readings) {
+    if (static_cast<int>(reports.size()) == rendezvous::kMostRanksTold) break;
+    const auto [found, is_new] = workers_.try_emplace(local_rank);
+    Worker& worker = found->second;
+    rendezvous::RankProgress& told = worker.told;
+    told.steps = 0;
+    if (!is_new && reading.step > worker.since.step) AddMeans(worker.since, reading, told);
+    // The first steps of an epoch, and those read from a checkpoint, are counted from here.
+    if (is_new || reading.step != worker.since.step) worker.since = reading;
+    told.local_rank = local_rank;
+    told.step = reading.step;
+    told.phase = reading.phase;
+    told.loss = reading.loss;
+    told.memory_bytes = reading.memory_bytes;
+    told.memory_peak_bytes = reading.memory_peak_bytes;
+    told.place = reading.place;
+    reports.push_back(told);
+  }
+  return reports;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,77 @@
+"""Tells the agent this worker's progress (agent/PROGRESS.md): it sees a worker that hangs, and one that holds the others up.
+
+    from convene.progress import Progress
+    progress = Progress()        # once in each worker
+    progress.tell(step)          # after each step
+
+Without an agent, tell() does nothing. No call enters the kernel. This file needs nothing but itself: a script without the wheel may copy it.
+"""
+
+import mmap
+import os
+import struct
+import time
+from typing import Optional
+
+# worker_runtime/contract/progress_page.h
+_EVERY_PHASE, _TIMES, _TOKENS, _MEMORY, _LOSS = 2, 4, 8, 16, 32
+
+
+class Progress:
+
+    def __init__(self, tells_every_phase: bool = False, place: int = 0) -> None:
+        """place: workers of the same place do the same work, as the ranks of a pipeline's stage; 0: all do."""
+        path = os.environ.get('CONVENE_PROGRESS')
+        page = mmap.mmap(os.open(path, os.O_RDWR), 4096) if path else None
+        self._page = page if page and page[:8] == b'CONVPRG1' else None
+        self._place = place
+        self._sequence = 0
+        self._flags = _EVERY_PHASE if tells_every_phase else 0
+        self._told_at = time.monotonic_ns()
+        self._times = [0, 0, 0, 0]  # compute, wait, data, checkpoint: sums in ns
+        self._tokens = 0
+        self._memory = (0, 0)
+        self._loss = 0.0
+
+    def tell(self,
+             step: int,
+             phase: str = 'step',
+             *,
+             compute_s: Optional[float] = None,
+             wait_s: Optional[float] = None,
+             data_s: float = 0,
+             checkpoint_s: float = 0,
+             tokens: Optional[int] = None,
+             loss: Optional[float] = None,
+             memory_bytes: int = 0,
+             memory_peak_bytes: int = 0) -> None:
+        """step: the last finished one. The rest is of the time since the last call, and optional.
+
+        compute_s: this worker's own work; not given, all time that is not of the other three. wait_s: for other ranks, in collectives and
+        receives; without it the agent is told no times. data_s: for samples. checkpoint_s: for saves. tokens: that this worker trained on
+        (workers that share the work on a token share the count).
+        memory_bytes, memory_peak_bytes: of the device (else the agent looks at the process).
+        """
+        if self._page is None:
+            return
+        now = time.monotonic_ns()
+        if wait_s is not None:
+            rest_s = (now - self._told_at) / 1e9 - wait_s - data_s - checkpoint_s
+            seconds = (max(0, rest_s) if compute_s is None else compute_s, wait_s, data_s, checkpoint_s)
+            self._times = [sum_ns + int(1e9 * more) for sum_ns, more in zip(self._times, seconds)]
+            self._flags |= _TIMES
+        self._told_at = now
+        if tokens is not None:
+            self._tokens += tokens
+            self._flags |= _TOKENS
+        if memory_bytes:
+            self._memory = (memory_bytes, max(memory_bytes, memory_peak_bytes))
+            self._flags |= _MEMORY
+        if loss is not None:
+            self._loss = loss
+            self._flags |= _LOSS
+        self._page[8:16] = struct.pack('<Q', self._sequence + 1)
+        self._page[16:136] = struct.pack('<qQII24s7QdII', step, now, self._flags, 0,
+                                         phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, 0)
+        self._sequence += 2
+        self._page[8:16] = struct.pack('<Q', self._sequence)

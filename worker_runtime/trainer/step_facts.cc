@@ -1,0 +1,46 @@
+#include "worker_runtime/trainer/step_facts.h"
+
+#include <utility>
+
+#include "spdlog/spdlog.h"
+#include "tools/base/clock.h"
+#include "worker_runtime/contract/progress_page.h"
+
+namespace convene::worker {
+
+std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
+  constexpr uint32_t kFlags =
+      contract::kProgressDumpsOnSignalFlag | contract::kProgressTellsEveryPhaseFlag;
+  auto writer = ProgressWriter::Open(path, kFlags, Clock::Real());
+  if (!writer.ok()) {
+    spdlog::warn("no progress page, so a hang goes unnoticed: {}",
+                 std::string(writer.status().message()));
+    writer = ProgressWriter::Open("", 0, Clock::Real());
+  }
+  return *std::move(writer);
+}
+
+StepFacts::StepFacts(const Layout& layout, int rank, bool host_computes, ProgressWriter& progress)
+    : ranks_(layout.world_size()), host_computes_(host_computes), progress_(progress) {
+  progress_.facts().tells_times = true;
+  // Stages of a pipeline differ in work; all ranks of one stage do the same.
+  progress_.facts().place = static_cast<uint32_t>(CoordinateOf(layout, rank).pp) + 1;
+}
+
+void StepFacts::Begin() {
+  own_ = OwnTime();
+  waited_ = ThreadWaited();
+  data_ = progress_.facts().data;
+}
+
+void StepFacts::Done(const StepResult& result, int64_t tokens) {
+  ProgressFacts& facts = progress_.facts();
+  if (host_computes_) {
+    facts.compute += own_.Get() - (facts.data - data_);
+    facts.wait += ThreadWaited() - waited_;
+  }
+  if (result.counted_targets > 0) facts.loss = result.loss;
+  facts.tokens = tokens / ranks_;
+}
+
+}  // namespace convene::worker
