@@ -58,7 +58,7 @@ struct WorkerReading {
   MonotonicTime changed_at;  // as the worker says; a time that cannot be right is moved into bounds
   bool tells_every_phase = false;
   bool dumps_on_signal = false;
-  // What a worker does not tell is 0.
+  // A fact that the worker does not tell is 0.
   WorkerTimes times;
   int64_t tokens = 0;  // the sum
   double loss = 0;

@@ -1,4 +1,4 @@
-// PURE. What the heartbeats tell of each worker, from the workers' progress pages.
+// PURE. The part of a heartbeat about each worker, from the workers' progress pages.
 #pragma once
 
 #include <cstdint>

@@ -62,8 +62,8 @@ struct WorkerProgress {
   std::string phase;            // "step", "checkpoint", ...
 };
 
-// The progress of one worker. Times are means of a step, over the steps since its last report. What
-// the worker does not tell is 0.
+// The progress of one worker. Times are means of a step, over the steps since its last report. A
+// number that the worker does not tell is 0.
 struct RankProgress {
   int local_rank = 0;
   int64_t step = 0;             // last finished

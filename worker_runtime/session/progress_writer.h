@@ -14,7 +14,7 @@
 
 namespace convene::worker {
 
-// What else a worker tells: the page's second part. Durations and tokens are sums that only grow.
+// The facts beside step and phase: the page's second part. Durations and tokens are sums that only grow.
 struct ProgressFacts {
   bool tells_times = false;  // the next four hold
   absl::Duration compute;

@@ -1,5 +1,5 @@
-// What a rank's progress page tells beside step and phase: how long the steps computed, waited and
-// loaded, tokens and loss.
+// The facts on a rank's progress page beside step and phase: how long the steps computed, waited
+// and loaded, tokens and loss.
 #pragma once
 
 #include <cstdint>
