@@ -305,7 +305,8 @@ void Node::Do(CloseStream& action) {
 
 void Node::Do(Send& action) {
   std::string news;
-  if (const auto* failure = std::get_if<rendezvous::WorkerFailure>(&action.event)) {
+  if (auto* failure = std::get_if<rendezvous::WorkerFailure>(&action.event)) {
+    failure->kernel_lines = kernel_log_.LinesAbout(failure->pid);
     news = absl::StrCat("rank ", failure->global_rank, " (pid ", failure->pid,
                         ") failed: ", failure->why);
   }

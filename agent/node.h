@@ -22,6 +22,7 @@
 #include "agent/rendezvous_link.h"
 #include "agent/scheduler/slurm_requeue.h"
 #include "agent/workers/health_check.h"
+#include "agent/workers/kernel_log.h"
 #include "agent/workers/own_input.h"
 #include "agent/workers/session_server.h"
 #include "agent/workers/worker_group.h"
@@ -148,6 +149,7 @@ class Node {
   std::unique_ptr<BoundedCommand> health_check_;  // while it runs
   std::vector<std::vector<int>> cpus_;            // of each worker; empty: not bound
   HangWatch hang_watch_;
+  KernelLog kernel_log_;
   std::unique_ptr<RunLogs> logs_;
   std::vector<WorkerExited> ended_;     // not reported yet
   std::unique_ptr<WorkerGroup> group_;  // of the latest epoch

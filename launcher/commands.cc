@@ -7,7 +7,9 @@
 #include "launcher/checkpoint/checkpoint_command.h"
 #include "launcher/data/data_command.h"
 #include "launcher/doctor/doctor_command.h"
+#include "launcher/events/events_command.h"
 #include "launcher/generate_command.h"
+#include "launcher/incidents/incidents_command.h"
 #include "launcher/launch/launch_command.h"
 #include "launcher/launch/launched_command.h"
 #include "launcher/plan/plan_command.h"
@@ -99,9 +101,9 @@ Program ProgramCalled(const std::string& name) {
           "convene starts a distributed training job on this node and keeps it running. Under the "
           "name `torchrun` (a link) it takes torchrun's command line, which is that of `convene "
           "run`; under the name `convened` it is `convene serve`.",
-          {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), DataRow(),
-           CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(), DoctorRow(RunCommand), PlanRow(),
-           LaunchedRow(), PreflightRow()}};
+          {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), EventsRow(),
+           IncidentsRow(), DataRow(), CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(),
+           DoctorRow(RunCommand), PlanRow(), LaunchedRow(), PreflightRow()}};
 }
 
 }  // namespace convene::launcher

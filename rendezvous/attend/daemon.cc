@@ -34,6 +34,7 @@ absl::Status Daemon::Stopping() const {
 
 Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
     : clock_(clock),
+      wall_offset_(WallNow() - absl::UnixEpoch() - clock->Now().since_epoch()),
       quiet_(quiet),
       journal_(memory.has_value() ? std::move(memory->journal) : nullptr) {
   if (journal_ != nullptr) {
@@ -143,8 +144,17 @@ void Daemon::Disconnect(MemberId id) {
 
 absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   const MonotonicTime now = clock_->Now();
-  MutexLock lock(&mutex_);
-  return table_.Views(now, job_id);
+  absl::StatusOr<std::vector<JobView>> views;
+  {
+    MutexLock lock(&mutex_);
+    views = table_.Views(now, job_id);
+  }
+  if (!views.ok()) return views;
+  for (JobView& view : *views) {
+    for (EventView& event : view.events) event.time += wall_offset_;
+    for (IncidentView& incident : view.incidents) incident.time += wall_offset_;
+  }
+  return views;
 }
 
 std::vector<ServedJob> Daemon::ServedJobs() {

@@ -134,6 +134,7 @@ class Daemon final : public LogAgents {
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
+  const absl::Duration wall_offset_;  // from the clock's time to the time since 1970
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
   OnRunEnded on_run_ended_;                 // may be null

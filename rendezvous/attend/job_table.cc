@@ -203,7 +203,11 @@ absl::StatusOr<std::vector<JobView>> JobTable::Views(MonotonicTime now,
                                                      const std::string& job_id) const {
   std::vector<JobView> views;
   for (const auto& [id, entry] : jobs_) {
-    if (job_id.empty() || id == job_id) views.push_back(entry.job.View(now));
+    if (!job_id.empty() && id != job_id) continue;
+    views.push_back(entry.job.View(now));
+    if (!job_id.empty()) continue;
+    views.back().events.clear();
+    views.back().incidents.clear();
   }
   if (!job_id.empty() && views.empty()) {
     return absl::NotFoundError(absl::StrCat("this daemon knows no job ", job_id,

@@ -63,7 +63,8 @@ class JobTable {
   // Nothing happens by itself before this.
   MonotonicTime wake_at() const { return wake_at_; }
 
-  // By job id. `job_id` "": all. NotFound names the id.
+  // By job id. `job_id` "": all, without events and incidents. Their times are
+  // Chronicle::Describe's. NotFound names the id.
   absl::StatusOr<std::vector<JobView>> Views(MonotonicTime now, const std::string& job_id) const;
   // An agent of a job whose stream is open.
   struct LogSource {

@@ -375,7 +375,8 @@ JobPolicy PolicyOf(const Hello& hello) {
           .spares = hello.spares,
           .restart_window = hello.restart_window,
           .max_stuck_restarts = hello.max_stuck_restarts,
-          .admission = hello.admission};
+          .admission = hello.admission,
+          .excludes_stragglers = hello.excludes_stragglers};
 }
 
 absl::Duration StopTimeout(const JobState& state, const JobPolicy& policy) {

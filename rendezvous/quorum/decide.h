@@ -94,6 +94,7 @@ struct JobPolicy {
   absl::Duration restart_window;
   int max_stuck_restarts = 0;
   absl::Duration admission;
+  bool excludes_stragglers = false;
 };
 
 // Hello::last_call zero means that no last call was asked for. REQUIRES: ValidateHello(hello) is

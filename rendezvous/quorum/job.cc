@@ -34,6 +34,13 @@ std::string KindText(const Decision& decision) {
                       saves ? " after a checkpoint" : "");
 }
 
+const char* EventKind(Decision::Kind kind) {
+  constexpr const char* kKinds[] = {"waiting",  "epoch formed", "stop",    "node dropped",
+                                    "admitted", "dismissed",    "job over"};
+  static_assert(std::size(kKinds) == static_cast<size_t>(Decision::Kind::kClose) + 1);
+  return kKinds[static_cast<size_t>(kind)];
+}
+
 }  // namespace
 
 void Outbox::Say(MemberId to, DaemonEvent event) { items.push_back({to, std::move(event)}); }
@@ -95,6 +102,7 @@ absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, 
   }
   state_.Join(now, id, incarnation, hello, rival, policy_.nodes_min);
   if (rival == MemberId()) Send(id, WelcomeTo(*state_.Find(id)), outbox);
+  Tell(now, {"node joined", absl::StrCat(NodeName(*state_.Find(id)), " joined"), true}, outbox);
   Run(now, outbox);
   return absl::OkStatus();
 }
@@ -111,7 +119,17 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
     return;
   }
   RefuseRival(now, *node, outbox);
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&event)) {
+    if (node->state == NodeState::kRunning && epoch == state_.epoch()) {
+      JudgeSteps(now, *node, *heartbeat, outbox);
+    }
+  }
+  const bool is_news = !std::holds_alternative<Heartbeat>(event);
+  const Before before = is_news ? Look(now, *node) : Before();
   const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
+  if (is_news && epoch == state_.epoch()) {
+    NoteChanges(now, *node, before, Places(), std::get_if<WorkerFailure>(&event), outbox);
+  }
   if (effect.tell_to_stop) {
     Send(id,
          Stop{StopKind::kAbort, absl::StrCat("epoch ", epoch.value(),
@@ -164,10 +182,12 @@ void Job::Hear(MonotonicTime now, Outbox* outbox) {
   const absl::Duration silence = state_.Hear(now);
   if (silence == absl::ZeroDuration()) return;
   decision_.wake_at = now;  // Deadlines were not looked at meanwhile.
-  outbox->log.push_back(
-      {absl::StrCat("job ", id_, ": no node was heard for ",
-                    absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1))),
-                    " (this daemon, or the whole job, stood still): no lease counts that time")});
+  Tell(now,
+       {"silence",
+        absl::StrCat("no node was heard for ",
+                     absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1))),
+                     " (this daemon, or the whole job, stood still): no lease counts that time")},
+       outbox);
 }
 
 // An agent that was paused reads this text when it wakes up.
@@ -188,9 +208,16 @@ MonotonicTime Job::wake_at() const { return std::min(decision_.wake_at, state_.l
 void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   const Node node = *state_.Find(id);
+  const Before before = Look(now, node);
+  const std::vector<std::string> places = Places();
   state_.Remove(now, id, departure, why, policy_.nodes_min);
-  outbox->log.push_back({absl::StrCat("job ", id_, ": ", DepartureText(node, departure),
-                                      why.empty() ? "" : ": ", why)});
+  const bool left =
+      departure == JobState::Departure::kLeft || departure == JobState::Departure::kUnfit;
+  Tell(now,
+       {left ? "node left" : "node lost",
+        absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why)},
+       outbox);
+  NoteChanges(now, node, before, places, nullptr, outbox);
   if (node.state == NodeState::kContesting || node.rival == MemberId()) return;
   Send(node.rival, WelcomeTo(*state_.Find(node.rival)), outbox);
 }
@@ -200,7 +227,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
   // steps are a bug in Decide.
   for (int step = 0; step < 8; ++step) {
     Decision decision = Decide(now, state_, policy_);
-    Note(decision, outbox);
+    Note(now, decision, outbox);
     decision_ = std::move(decision);
     switch (decision_.kind) {
       case Decision::Kind::kWait:
@@ -238,15 +265,18 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
   CONVENE_CHECK(false);
 }
 
-void Job::Note(const Decision& decision, Outbox* outbox) {
+void Job::Note(MonotonicTime now, const Decision& decision, Outbox* outbox) {
   const bool is_wait = decision.kind == Decision::Kind::kWait;
   if (is_wait && decision.waiting_for == decision_.waiting_for) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
   const bool is_detail = is_wait && decision.waiting_for != Decision::WaitingFor::kBackoff;
-  outbox->log.push_back({absl::StrCat("job ", id_, " epoch ", epoch.value(), " ",
-                                      KindText(decision), ": ", decision.why),
-                         is_detail});
+  const std::string text =
+      absl::StrCat("epoch ", epoch.value(), " ", KindText(decision), ": ", decision.why);
+  Tell(now, {EventKind(decision.kind), text, is_detail, epoch}, outbox);
+  const bool is_outcome =
+      decision.kind == Decision::Kind::kForm || decision.kind == Decision::Kind::kClose;
+  if (is_outcome) chronicle_.AddOutcome(text);
 }
 
 void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
@@ -257,6 +287,7 @@ void Job::Form(MonotonicTime now, const Decision& decision, Outbox* outbox) {
   for (const MemberId id : decision.members) {
     assignment_.world_size += state_.Find(id)->local_world_size;
   }
+  judge_.BeginEpoch(assignment_.world_size);
   assignment_.store_host = first.store.store_host;
   assignment_.store_port = first.store.store_port;
   assignment_.restart_count = state_.failure_count();
@@ -279,6 +310,7 @@ void Job::Close(MonotonicTime now, Outbox* outbox) {
   std::vector<MemberId> present;
   for (const auto& [id, node] : state_.nodes()) present.push_back(id);
   state_.Close(now, decision_.outcome);
+  judge_.BeginEpoch(0);
   for (const MemberId id : present) SendAway(id, outbox);
 }
 
@@ -291,10 +323,6 @@ void Job::SendAway(MemberId id, Outbox* outbox) const {
 void Job::SendAway(MemberId id, rendezvous::Close close, Outbox* outbox) const {
   Send(id, std::move(close), outbox);
   outbox->End(id, absl::OkStatus());
-}
-
-JobView Job::View(MonotonicTime now) const {
-  return Describe(now, id_, state_, policy_, decision_.why);
 }
 
 }  // namespace convene::rendezvous

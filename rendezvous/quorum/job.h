@@ -2,16 +2,19 @@
 // log out.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "rendezvous/quorum/chronicle.h"
 #include "rendezvous/quorum/decide.h"
 #include "rendezvous/quorum/job_record.h"
 #include "rendezvous/quorum/job_state.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/quorum/messages.h"
+#include "rendezvous/quorum/straggler_judge.h"
 #include "tools/base/clock.h"
 
 namespace convene::rendezvous {
@@ -93,11 +96,32 @@ class Job {
   bool closed() const { return state_.phase() == Phase::kClosed; }
   const JobState& state() const { return state_; }
   const JobPolicy& policy() const { return policy_; }
+  // Times of events and incidents as Chronicle::Describe has them.
   JobView View(MonotonicTime now) const;
+  Chronicle& chronicle() { return chronicle_; }
 
  private:
+  // News for the log and the list of events; a decision tells its epoch.
+  struct News {
+    std::string kind;
+    std::string text;
+    bool is_detail = false;                       // of the log
+    std::optional<Epoch> decided = std::nullopt;  // of a decision: its epoch
+  };
+  void Tell(MonotonicTime now, const News& news, Outbox* outbox);
+  // Tells the consequences of an event of `node`. `before`, `places`: as they were before the
+  // event; `failure`: the event's, or null.
+  struct Before {
+    std::string cause;
+    bool was_excluded = false;
+  };
+  Before Look(MonotonicTime now, const Node& node) const;
+  void NoteChanges(MonotonicTime now, const Node& node, const Before& before,
+                   std::vector<std::string> places, const WorkerFailure* failure, Outbox* outbox);
+  void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
+  std::vector<std::string> Places() const;
   void Run(MonotonicTime now, Outbox* outbox);
-  void Note(const Decision& decision, Outbox* outbox);
+  void Note(MonotonicTime now, const Decision& decision, Outbox* outbox);
   void Form(MonotonicTime now, const Decision& decision, Outbox* outbox);
   void Close(MonotonicTime now, Outbox* outbox);
   void Remove(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
@@ -121,6 +145,8 @@ class Job {
   Assignment assignment_;  // of the current epoch, without a node's own part
   std::string stop_why_;   // of the last Stop
   bool survives_restart_ = false;
+  Chronicle chronicle_;
+  StragglerJudge judge_;
 };
 
 }  // namespace convene::rendezvous

@@ -12,6 +12,7 @@ Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
       state_(now, record, first_id),
       assignment_(record.assignment),
       stop_why_(record.stop_why) {
+  judge_.BeginEpoch(record.assignment.world_size);
   decision_.why = record.why;
   decision_.outcome = record.outcome;
   if (!closed()) decision_.wake_at = now;  // The record may be from before or after a decision.
@@ -36,8 +37,10 @@ bool Job::HoldsItsPlace(const Node& node, const Hello& hello) const {
 
 void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& hello,
                  Outbox* outbox) {
-  outbox->log.push_back({absl::StrCat("job ", id_, ": ", NodeName(node), " is back in epoch ",
-                                      state_.epoch().value())});
+  Tell(now,
+       {"node back",
+        absl::StrCat(NodeName(node), " is back in epoch ", state_.epoch().value())},
+       outbox);
   if (!node.away) {
     outbox->End(node.id, absl::AbortedError(absl::StrCat(
                              "another stream of this agent, incarnation ", node.incarnation.value(),

@@ -195,6 +195,9 @@ bool JobState::ApplyReady(MonotonicTime now, Node& node, Epoch epoch, const Read
   }
   // A repeated Ready changes nothing.
   if (node.state == NodeState::kReady || node.state == NodeState::kCooling) return false;
+  if (!node.straggler_why.empty()) {
+    facts_.conduct.Exclude(now, KeyOf(node), std::exchange(node.straggler_why, ""));
+  }
   EnterReady(now, node);
   return true;
 }
@@ -385,6 +388,7 @@ void JobState::BeginEpoch(MonotonicTime now, const std::vector<MemberId>& member
     node.succeeded = false;
     node.progress.reset();
     node.ranks.clear();
+    node.straggler_why.clear();
     node.seat = seats[i];
     node.group_rank = static_cast<int>(i);
     node.first_global_rank = first_global_rank;

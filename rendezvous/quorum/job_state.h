@@ -108,10 +108,11 @@ struct Node : Member {
   Ready store;                             // of the last Ready
   bool said_ready = false;                 // on this stream; away: since the epoch began
   bool told_to_stop = false;
-  bool has_workers = false;  // joining: of an epoch that it was in on an earlier stream
-  bool is_leaving = false;   // running: its last workers end, it will not say Ready
-  bool away = false;         // recorded by an earlier daemon, not yet back
-  MemberId rival;            // contesting: the holder of the rank; else: the node that claims it
+  bool has_workers = false;   // joining: of an epoch that it was in on an earlier stream
+  std::string straggler_why;  // running: it is excluded at its next Ready, for this; "": it is not
+  bool is_leaving = false;    // running: its last workers end, it will not say Ready
+  bool away = false;          // recorded by an earlier daemon, not yet back
+  MemberId rival;             // contesting: the holder of the rank; else: the node that claims it
 
   bool is_member() const { return seat >= 0; }
 };
@@ -282,6 +283,9 @@ class JobState {
   void BeginEpoch(MonotonicTime now, const std::vector<MemberId>& members,
                   const std::vector<int>& seats);
   void BeginStop(MonotonicTime now, StopKind kind);
+  // A running node is excluded at its next Ready; with `why` "" it is not. REQUIRES: `id` is a
+  // node.
+  void SetStraggler(MemberId id, const std::string& why) { nodes_.at(id).straggler_why = why; }
   // Cooling nodes become ready.
   void Admit(MonotonicTime now, const std::vector<MemberId>& nodes, int nodes_min);
   void Close(MonotonicTime now, Outcome outcome);

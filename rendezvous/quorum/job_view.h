@@ -65,6 +65,14 @@ struct IncidentView {
   std::string verdict;  // code, node, network, data, kill, unknown
   std::string cause;    // one line
   absl::Time time;      // by the daemon's clock
+  // The rest of the report (incident.h).
+  std::string certainty;  // sure, likely, a guess
+  std::vector<std::string> evidence;
+  std::string host;
+  std::vector<WorkerFailure> failures;
+  std::vector<std::string> places;
+  std::string outcome;
+  int times_here = 1;
 };
 
 struct JobView {
@@ -79,6 +87,7 @@ struct JobView {
   std::vector<NodeView> nodes;             // by group rank, then host
   std::vector<FailureView> last_failures;  // newest first, at most 8
   std::vector<StragglerView> stragglers;   // the slowest first, at most 32
+  // These two only where the job was asked for by its id.
   std::vector<EventView> events;           // oldest first, the last 256
   std::vector<IncidentView> incidents;     // newest first, at most 32
 };

@@ -44,6 +44,7 @@ struct Hello {
   int max_stuck_restarts = 0;     // 0: never
   absl::Duration admission = absl::ZeroDuration();
   bool publishes_logs = false;  // CAPABILITY_LOGS
+  bool excludes_stragglers = false;
   std::string log_directory;
   MonotonicTime said_at;      // on the agent's clock: compares with its own other streams only
   bool has_workers = false;   // of an epoch that it was in on an earlier stream
@@ -102,6 +103,8 @@ struct WorkerFailure {
   std::string error_file;    // on that host; bytes, not text
   bool costs_budget = true;  // false for exit code 75
   bool is_final = false;     // a restart would end the same way: bad usage
+  // The kernel's lines about this process, and about the node's hardware; as those of error_lines.
+  std::vector<std::string> kernel_lines;
 };
 
 struct WorkersSucceeded {};

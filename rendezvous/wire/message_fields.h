@@ -45,6 +45,7 @@ void CopyFields(Is<Hello> auto& value, auto& wire) {
   CONVENE_FIELD(spares);
   CONVENE_FIELD_AS(restart_window, restart_window_ms);
   CONVENE_FIELD(max_stuck_restarts);
+  CONVENE_FIELD(excludes_stragglers);
   CONVENE_FIELD_AS(admission, admission_ms);
   CONVENE_FIELD_CLEAN(Cut, log_directory);
   CONVENE_FIELD(has_workers);
@@ -68,6 +69,7 @@ void CopyFields(Is<WorkerFailure> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(CutPath, error_file);
   CONVENE_FIELD_EACH(Cut, last_log_lines, kMostLogLines);
   CONVENE_FIELD_EACH(Cut, error_lines, kMostErrorLines);
+  CONVENE_FIELD_EACH(Cut, kernel_lines, kMostErrorLines);
 }
 
 void CopyFields(Is<Assignment> auto& value, auto& wire) {

@@ -7,16 +7,40 @@
 
 namespace convene::rendezvous {
 
-std::string StatusJson(const std::vector<JobView>& views) {
-  pb::StatusReply reply;
-  for (const JobView& view : views) ToWire(view, reply.add_jobs());
+namespace {
+
+std::string Json(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
   // This fails only for messages with Any or a bad Timestamp in them.
-  CONVENE_CHECK(google::protobuf::util::MessageToJsonString(reply, &json, options).ok());
+  CONVENE_CHECK(google::protobuf::util::MessageToJsonString(message, &json, options).ok());
   return json;
+}
+
+}  // namespace
+
+std::string StatusJson(const std::vector<JobView>& views) {
+  pb::StatusReply reply;
+  for (const JobView& view : views) ToWire(view, reply.add_jobs());
+  return Json(reply);
+}
+
+std::string EventJson(const EventView& event) {
+  JobView view;
+  view.events.push_back(event);
+  pb::JobStatus status;
+  ToWire(view, &status);
+  return Json(status.events(0));
+}
+
+std::string IncidentJson(const IncidentView& incident) {
+  JobView view;
+  view.incidents.push_back(incident);
+  pb::JobStatus status;
+  ToWire(view, &status);
+  return Json(status.incidents(0));
 }
 
 }  // namespace convene::rendezvous

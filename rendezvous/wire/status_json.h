@@ -12,4 +12,8 @@ namespace convene::rendezvous {
 // named as in proto/rendezvous.proto and present even when zero.
 std::string StatusJson(const std::vector<JobView>& views);
 
+// The same of one event, and of one incident with its report.
+std::string EventJson(const EventView& event);
+std::string IncidentJson(const IncidentView& incident);
+
 }  // namespace convene::rendezvous

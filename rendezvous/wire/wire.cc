@@ -171,6 +171,13 @@ void CopyFields(Is<IncidentView> auto& value, auto& wire) {
   CONVENE_FIELD(verdict);
   CONVENE_FIELD_CLEAN(Cut, cause);
   CONVENE_FIELD_AS(time, time_us);
+  CONVENE_FIELD(certainty);
+  CONVENE_FIELD_EACH(Cut, evidence, kAll);
+  CONVENE_FIELD(host);
+  CONVENE_MESSAGES(failures);
+  CONVENE_FIELD_EACH(Cut, places, kAll);
+  CONVENE_FIELD_CLEAN(Cut, outcome);
+  CONVENE_FIELD(times_here);
 }
 
 void CopyFields(Is<JobView> auto& value, auto& wire) {

@@ -1,0 +1,61 @@
+#include "agent/core/kernel_lines.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/text.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr size_t kLineBytes = 300;
+
+// Whether `text` holds `word` and no digit right behind it.
+bool HoldsNumber(absl::string_view text, const std::string& word) {
+  for (size_t at = text.find(word); at != absl::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if (end == text.size() || text[end] < '0' || text[end] > '9') return true;
+  }
+  return false;
+}
+
+bool IsAbout(absl::string_view text, int64_t pid) {
+  for (const char* const hardware :
+       {"NVRM: Xid", "Hardware Error", "Machine check", "machine check", "I/O error"}) {
+    if (absl::StrContains(text, hardware)) return true;
+  }
+  // "oom-kill:...,task=python3,pid=77,uid=0", "Out of memory: Killed process 77 (python3)",
+  // "Memory cgroup out of memory: Killed process 77", "python3[77]: segfault at 0 ip ...",
+  // "traps: python3[77] trap divide error".
+  const bool is_kill =
+      absl::StrContains(text, "oom-kill") || absl::StrContains(text, "ut of memory");
+  const bool is_crash = absl::StrContains(text, "segfault") || absl::StrContains(text, "trap");
+  return (is_kill && (HoldsNumber(text, absl::StrCat("pid=", pid)) ||
+                      HoldsNumber(text, absl::StrCat("process ", pid)))) ||
+         (is_crash && absl::StrContains(text, absl::StrCat("[", pid, "]")));
+}
+
+}  // namespace
+
+std::string KernelText(absl::string_view record) {
+  const size_t begin = record.find(';');
+  if (begin == absl::string_view::npos) return "";
+  record.remove_prefix(begin + 1);
+  std::string text = Utf8(record.substr(0, record.find('\n')), kLineBytes);
+  for (char& c : text) {
+    if (c >= 0 && c < ' ') c = ' ';
+  }
+  return text;
+}
+
+std::vector<std::string> KernelLinesAbout(const std::vector<std::string>& texts, int64_t pid) {
+  std::vector<std::string> lines;
+  for (const std::string& text : texts) {
+    if (IsAbout(text, pid)) lines.push_back(text);
+  }
+  if (lines.size() > kMostKernelLines) lines.erase(lines.begin(), lines.end() - kMostKernelLines);
+  return lines;
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,64 @@
+#include "launcher/incidents/report.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace convene::launcher {
+namespace {
+
+using rendezvous::IncidentView;
+
+std::string TimeText(absl::Time time, absl::TimeZone zone) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone);
+}
+
+std::string Head(const IncidentView& incident, absl::TimeZone zone) {
+  return absl::StrCat("#", incident.number, "  ", TimeText(incident.time, zone), "  epoch ",
+                      incident.epoch.value(), "  ", incident.verdict, " (", incident.certainty,
+                      ")");
+}
+
+std::string Times(const IncidentView& incident) {
+  if (incident.times_here < 2) return "";
+  return absl::StrCat("the same failure on ", incident.host, ", ", incident.times_here, " times",
+                      incident.times_here >= 3 ? ": look at that node" : "");
+}
+
+void AddLines(const char* title, const std::vector<std::string>& lines, std::string* text) {
+  if (lines.empty()) return;
+  absl::StrAppend(text, "  ", title, "\n");
+  for (const std::string& line : lines) absl::StrAppend(text, "    ", line, "\n");
+}
+
+}  // namespace
+
+std::string IncidentList(const std::vector<IncidentView>& incidents, absl::TimeZone zone) {
+  if (incidents.empty()) return "no epoch of this run has failed\n";
+  std::string text;
+  for (const IncidentView& incident : incidents) {
+    const std::string times = Times(incident);
+    absl::StrAppend(&text, Head(incident, zone), "  ", incident.cause,
+                    times.empty() ? "" : absl::StrCat(" (", times, ")"), "\n");
+  }
+  return text;
+}
+
+std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone) {
+  std::string text = absl::StrCat(Head(incident, zone), "\n  first cause: ", incident.cause, "\n");
+  if (const std::string times = Times(incident); !times.empty()) {
+    absl::StrAppend(&text, "  ", times, "\n");
+  }
+  AddLines("evidence:", incident.evidence, &text);
+  for (const rendezvous::WorkerFailure& failure : incident.failures) {
+    absl::StrAppend(&text, "  rank ", failure.global_rank, " on ", failure.host, " (pid ",
+                    failure.pid, "): ", failure.why, "\n");
+    AddLines("its error:", failure.error_lines, &text);
+    AddLines("its last lines:", failure.last_log_lines, &text);
+    AddLines("the kernel:", failure.kernel_lines, &text);
+  }
+  AddLines("where ranks stood:", incident.places, &text);
+  absl::StrAppend(&text, "  then: ",
+                  incident.outcome.empty() ? "nothing was decided yet" : incident.outcome, "\n");
+  return text;
+}
+
+}  // namespace convene::launcher

@@ -1,0 +1,105 @@
+#include "rendezvous/quorum/chronicle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/time/time.h"
+#include "tools/base/text.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// A report keeps so much of each failure, so that all of them fit into one answer.
+constexpr size_t kMostLines = 8;
+constexpr size_t kLineBytes = 200;
+constexpr size_t kTextBytes = 500;
+
+// The last ones, which tell the end.
+void Shorten(std::vector<std::string>& lines) {
+  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  for (std::string& line : lines) line = Utf8(line, kLineBytes);
+}
+
+absl::Time TimeOf(MonotonicTime at) { return absl::UnixEpoch() + at.since_epoch(); }
+
+}  // namespace
+
+void Chronicle::AddEvent(MonotonicTime now, Epoch epoch, std::string kind, std::string text) {
+  if (events_.size() == kMostEvents) events_.pop_front();
+  events_.push_back({++last_event_, TimeOf(now), std::move(kind), Utf8(text, kTextBytes), epoch});
+}
+
+Incident* Chronicle::Last(Epoch epoch) {
+  return incidents_.empty() || incidents_.back().epoch != epoch ? nullptr : &incidents_.back();
+}
+
+void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& cause,
+                            const std::string& host, std::vector<std::string> places) {
+  Incident* incident = Last(epoch);
+  if (incident == nullptr) {
+    const int64_t number = incidents_.empty() ? 1 : incidents_.back().number + 1;
+    if (incidents_.size() == kMostIncidents) incidents_.pop_front();
+    incident = &incidents_.emplace_back(Incident{.number = number, .epoch = epoch, .at = now});
+  }
+  incident->cause = Utf8(cause, kTextBytes);
+  incident->host = host;
+  if (places.size() > Incident::kMostPlaces) places.resize(Incident::kMostPlaces);
+  incident->places = std::move(places);
+  Judge(*incident);
+}
+
+void Chronicle::AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause) {
+  Incident* const incident = Last(epoch);
+  if (incident == nullptr) return;
+  Shorten(failure.last_log_lines);
+  Shorten(failure.error_lines);
+  Shorten(failure.kernel_lines);
+  std::vector<WorkerFailure>& failures = incident->failures;
+  failures.insert(is_cause ? failures.begin() : failures.end(), std::move(failure));
+  if (failures.size() > Incident::kMostFailures) failures.pop_back();
+  Judge(*incident);
+}
+
+void Chronicle::Judge(Incident& incident) {
+  incident.verdict = JudgeIncident(incident.cause, incident.failures);
+  incident.times_here = static_cast<int>(absl::c_count_if(incidents_, [&](const Incident& other) {
+    return other.number <= incident.number && IsAlike(other, incident);
+  }));
+  changed_.push_back(incident.number);
+}
+
+void Chronicle::AddOutcome(const std::string& outcome) {
+  for (Incident& incident : incidents_) {
+    if (!incident.outcome.empty()) continue;
+    incident.outcome = Utf8(outcome, kTextBytes);
+    changed_.push_back(incident.number);
+  }
+}
+
+std::vector<int64_t> Chronicle::TakeChanged() {
+  std::vector<int64_t> changed = std::exchange(changed_, {});
+  absl::c_sort(changed);
+  changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+  return changed;
+}
+
+void Chronicle::Describe(JobView* view) const {
+  view->events.assign(events_.begin(), events_.end());
+  for (auto incident = incidents_.rbegin(); incident != incidents_.rend(); ++incident) {
+    view->incidents.push_back({.number = incident->number,
+                               .epoch = incident->epoch,
+                               .verdict = incident->verdict.word,
+                               .cause = incident->cause,
+                               .time = TimeOf(incident->at),
+                               .certainty = incident->verdict.certainty,
+                               .evidence = incident->verdict.evidence,
+                               .host = incident->host,
+                               .failures = incident->failures,
+                               .places = incident->places,
+                               .outcome = incident->outcome,
+                               .times_here = incident->times_here});
+  }
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,56 @@
+// PURE. What a job has lived through: the last events, as the daemon's log has them, and a report
+// of each epoch that broke.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "rendezvous/quorum/incident.h"
+#include "rendezvous/quorum/job_view.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/strong_int.h"
+
+namespace convene::rendezvous {
+
+// Bounded. Not thread-safe.
+class Chronicle {
+ public:
+  static constexpr size_t kMostEvents = 256;
+  static constexpr size_t kMostIncidents = 32;
+
+  void AddEvent(MonotonicTime now, Epoch epoch, std::string kind, std::string text);
+
+  // The epoch broke by `cause` on `host`. A later cause of the same epoch takes the place of the
+  // earlier one. `places`: Incident's.
+  void AddIncident(MonotonicTime now, Epoch epoch, const std::string& cause,
+                   const std::string& host, std::vector<std::string> places);
+  // A worker of the epoch failed: the cause, or an echo. Ignored without an incident of the epoch.
+  void AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause);
+  // What was done about the incidents that have no outcome yet.
+  void AddOutcome(const std::string& outcome);
+  // As an earlier daemon has stored it. Before all others.
+  void Restore(Incident incident) { incidents_.push_back(std::move(incident)); }
+
+  // The newest last.
+  const std::deque<Incident>& incidents() const { return incidents_; }
+  // The numbers of the incidents that were changed since the last call.
+  std::vector<int64_t> TakeChanged();
+
+  // Fills in events and incidents. Their times are UnixEpoch plus the monotonic clock's: the daemon
+  // moves them.
+  void Describe(JobView* view) const;
+
+ private:
+  Incident* Last(Epoch epoch);
+  void Judge(Incident& incident);
+
+  std::deque<EventView> events_;
+  int64_t last_event_ = 0;
+  std::deque<Incident> incidents_;
+  std::vector<int64_t> changed_;
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,123 @@
+#include "rendezvous/quorum/incident.h"
+
+#include <csignal>
+
+#include <catch2/catch.hpp>
+
+namespace convene::rendezvous {
+namespace {
+
+using Catch::Contains;
+
+WorkerFailure Exit(int code, std::vector<std::string> lines = {}) {
+  return {.global_rank = 3,
+          .host = "b",
+          .pid = 77,
+          .exit_code = code,
+          .why = "exit code " + std::to_string(code),
+          .last_log_lines = std::move(lines)};
+}
+
+WorkerFailure Killed(int signal, const std::string& why) {
+  WorkerFailure failure = Exit(0);
+  failure.signal = signal;
+  failure.why = why;
+  return failure;
+}
+
+// "word, certainty: the first line of evidence".
+std::string Told(const std::string& cause, const std::vector<WorkerFailure>& failures) {
+  const Verdict verdict = JudgeIncident(cause, failures);
+  REQUIRE_FALSE(verdict.evidence.empty());
+  return verdict.word + ", " + verdict.certainty + ": " + verdict.evidence.front();
+}
+std::string Told(const WorkerFailure& failure) { return Told("", {failure}); }
+
+TEST_CASE("a kill by hand, and one by the kernel for want of memory") {
+  CHECK(Told(Killed(SIGKILL, "killed by SIGKILL (not by the kernel's OOM killer)")) ==
+        "kill, sure: killed by SIGKILL (not by the kernel's OOM killer)");
+  CHECK(Told(Killed(SIGKILL, "killed by SIGKILL (out of memory?)")).substr(0, 12) ==
+        "kill, likely");
+  CHECK(Told(Killed(SIGKILL,
+                    "killed by SIGKILL (out of memory? The kernel counts 1 OOM kill on "
+                    "this machine since the epoch began)"))
+            .substr(0, 12) == "node, likely");
+  WorkerFailure oom = Killed(SIGKILL, "killed by SIGKILL (out of memory?)");
+  oom.kernel_lines = {"Memory cgroup out of memory: Killed process 77 (python3)"};
+  CHECK(Told(oom) ==
+        "node, sure: the kernel had no memory left: Memory cgroup out of memory: Killed process 77 "
+        "(python3)");
+  CHECK(Told(Killed(SIGTERM, "killed by SIGTERM")) ==
+        "kill, likely: killed by SIGTERM, and no agent sent it");
+  CHECK(Told(Exit(137)).substr(0, 12) == "kill, likely");  // a shell's word for SIGKILL
+}
+
+TEST_CASE("a traceback, a crash and a program that cannot start are the code's") {
+  CHECK(Told(Exit(1, {"Traceback (most recent call last):", "  File \"a.py\", line 1",
+                      "ValueError: bad shape"})) ==
+        "code, sure: its words: Traceback (most recent call last):");
+  CHECK(Told(Killed(SIGSEGV, "killed by SIGSEGV (core dumped)")) ==
+        "code, likely: killed by SIGSEGV (core dumped)");
+  CHECK(Told(Exit(127)) == "code, sure: exit code 127");
+  CHECK(Told(Exit(3)) == "code, a guess: exit code 3");
+  CHECK(Told(Killed(0, "hang: no step for 31 s, phase step, step 17")).substr(0, 13) ==
+        "code, a guess");
+}
+
+TEST_CASE("a disk's words are the data's, though a traceback tells them") {
+  CHECK(Told(Exit(1, {"Traceback (most recent call last):",
+                      "OSError: [Errno 28] No space left on device"})) ==
+        "data, likely: its words: OSError: [Errno 28] No space left on device");
+  CHECK(Told(Killed(SIGBUS, "killed by SIGBUS")).substr(0, 12) == "data, likely");
+  WorkerFailure disk = Exit(1);
+  disk.kernel_lines = {"blk_update_request: I/O error, dev sda, sector 5"};
+  CHECK(Told(disk).substr(0, 12) == "data, likely");
+}
+
+TEST_CASE("the GPU's driver says whether the card or the program is wrong") {
+  WorkerFailure failure = Exit(1);
+  failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus."};
+  CHECK(Told(failure).substr(0, 10) == "node, sure");
+  failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 31, pid=77, MMU Fault"};
+  CHECK(Told(failure).substr(0, 12) == "code, likely");
+  failure.kernel_lines = {"mce: [Hardware Error]: Machine check events logged"};
+  CHECK(Told(failure).substr(0, 10) == "node, sure");
+  CHECK(Told(Exit(1, {"uncorrectable ECC error encountered"})).substr(0, 10) == "node, sure");
+}
+
+TEST_CASE("a broken connection is the network's, unless a peer failed by itself") {
+  const WorkerFailure echo = Exit(1, {"Traceback (most recent call last):",
+                                      "RuntimeError: Connection closed by peer [10.0.0.2]:4711"});
+  CHECK(Told(echo).substr(0, 15) == "network, likely");
+  WorkerFailure cause = Killed(SIGSEGV, "killed by SIGSEGV");
+  cause.global_rank = 5;
+  cause.host = "c";
+  CHECK(Told("", {echo, cause}) == "code, likely: rank 5 on c: killed by SIGSEGV");
+  CHECK(Told("", {echo, echo}).substr(0, 7) == "network");
+  CHECK(Told("", {echo, Exit(1)}).substr(0, 7) == "network");  // a guess says less
+  const Verdict verdict = JudgeIncident(
+      "",
+      {Exit(75, {"dp all_reduce #17 (4096 B): rank 2 (global rank 5) did not answer in time"})});
+  CHECK(verdict.word == "network");
+  CHECK_THAT(verdict.evidence.back(),
+             Contains("in a collective: dp all_reduce #17 (4096 B): rank 2 (global rank 5)"));
+}
+
+TEST_CASE("a node that is lost, left or unfit") {
+  CHECK(Told("b is lost: silent for its lease of 5s", {}) ==
+        "network, a guess: b is lost: silent for its lease of 5s");
+  CHECK(Told("b is lost: its connection closed", {}).substr(0, 12) == "node, likely");
+  CHECK(Told("b left: SIGTERM", {}).substr(0, 12) == "kill, likely");
+  CHECK(Told("b left: health check failed: exit code 3", {}).substr(0, 10) == "node, sure");
+}
+
+TEST_CASE("evidence is bounded, whatever workers write") {
+  WorkerFailure failure = Exit(1, {std::string(500, 'x') + "Traceback (most recent call last)"});
+  failure.kernel_lines = std::vector<std::string>(20, std::string(500, 'k'));
+  const Verdict verdict = JudgeIncident("", {failure, failure, failure});
+  CHECK(verdict.evidence.size() == 6);
+  for (const std::string& line : verdict.evidence) CHECK(line.size() <= 200);
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
