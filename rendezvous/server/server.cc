@@ -142,7 +142,7 @@ class PortServer final : public Server {
       : daemon_(options.clock, options.quiet, std::move(memory)),
         log_hub_(&daemon_),
         service_(&daemon_, &log_hub_),
-        web_(&daemon_, [this] { return StoreCounts(); }),
+        web_(&daemon_, &log_hub_, [this] { return StoreCounts(); }),
         store_bytes_max_(options.store_bytes_max) {
     daemon_.set_served_by(options.served_by);
     daemon_.set_on_run_ended(
@@ -174,6 +174,9 @@ class PortServer final : public Server {
     CONVENE_RETURN_IF_ERROR(front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
                                            [this](UniqueFd fd) { PassToStore(std::move(fd)); },
                                            [this](UniqueFd fd) { PassToHttp(std::move(fd)); }}));
+    if (const absl::Status started = web_.Start(); !started.ok()) {
+      spdlog::warn("rendezvous: the page shows no curves: {}", std::string(started.message()));
+    }
     daemon_.BeginServing();
     return absl::OkStatus();
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
 namespace convene::rendezvous {
@@ -33,6 +34,8 @@ HttpRequestReader::HttpRequestReader() {
   parser_.data = this;
   http_parser_settings_init(&settings_);
   settings_.on_url = &OnUrl;
+  settings_.on_header_field = &OnHeaderField;
+  settings_.on_header_value = &OnHeaderValue;
   settings_.on_headers_complete = &OnHeadersComplete;
   settings_.on_message_complete = &OnMessageComplete;
 }
@@ -41,6 +44,7 @@ HttpRequestReader::Outcome HttpRequestReader::Read(absl::string_view* input) {
   if (std::exchange(is_whole_, false)) {
     http_parser_pause(&parser_, 0);
     url_.clear();
+    request_ = {};
     head_bytes_ = 0;
   }
   const absl::string_view piece = input->substr(0, kLongestHttpHead - head_bytes_);
@@ -63,9 +67,35 @@ int HttpRequestReader::OnUrl(http_parser* parser, const char* text, size_t lengt
   return 0;
 }
 
+int HttpRequestReader::OnHeaderField(http_parser* parser, const char* text, size_t length) {
+  auto* const self = static_cast<HttpRequestReader*>(parser->data);
+  if (self->reads_value_) self->KeepHeader();
+  self->header_name_.append(text, length);
+  return 0;
+}
+
+int HttpRequestReader::OnHeaderValue(http_parser* parser, const char* text, size_t length) {
+  auto* const self = static_cast<HttpRequestReader*>(parser->data);
+  self->reads_value_ = true;
+  self->header_value_.append(text, length);
+  return 0;
+}
+
+void HttpRequestReader::KeepHeader() {
+  if (absl::EqualsIgnoreCase(header_name_, "accept")) {
+    request_.accept = header_value_;
+  } else if (absl::EqualsIgnoreCase(header_name_, "if-none-match")) {
+    request_.if_none_match = header_value_;
+  }
+  header_name_.clear();
+  header_value_.clear();
+  reads_value_ = false;
+}
+
 // Returns not 0 when the request is refused.
 int HttpRequestReader::OnHeadersComplete(http_parser* parser) {
   auto* const self = static_cast<HttpRequestReader*>(parser->data);
+  self->KeepHeader();
   const bool has_body = (parser->flags & F_CHUNKED) != 0 ||
                         (parser->content_length != 0 && parser->content_length != ULLONG_MAX);
   if (parser->http_major != 1) {
@@ -99,7 +129,6 @@ bool HttpRequestReader::TakeUrlApart() {
   };
   request_.path = PercentDecoded(part(UF_PATH), false);
   if (request_.path.empty()) request_.path = "/";
-  request_.query.clear();
   for (const absl::string_view pair : absl::StrSplit(part(UF_QUERY), '&', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> name_and_value =
         absl::StrSplit(pair, absl::MaxSplits('=', 1));

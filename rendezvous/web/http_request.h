@@ -19,6 +19,8 @@ struct HttpRequest {
   bool keeps_alive = true;
   std::string path;                          // decoded, "/" at least
   std::map<std::string, std::string> query;  // decoded; the last of equal names
+  std::string accept;                        // the header Accept; "" where there is none
+  std::string if_none_match;                 // the header If-None-Match; "" where there is none
 };
 
 // Reads one request after the other, in whatever pieces they arrive. GET and HEAD without a body
@@ -44,7 +46,11 @@ class HttpRequestReader {
 
  private:
   static int OnUrl(http_parser* parser, const char* text, size_t length);
+  static int OnHeaderField(http_parser* parser, const char* text, size_t length);
+  static int OnHeaderValue(http_parser* parser, const char* text, size_t length);
   static int OnHeadersComplete(http_parser* parser);
+  // Keeps the header that was read last, if it is one of HttpRequest's.
+  void KeepHeader();
   static int OnMessageComplete(http_parser* parser);
   // Returns false for a malformed URL.
   bool TakeUrlApart();
@@ -52,6 +58,10 @@ class HttpRequestReader {
   http_parser parser_;
   http_parser_settings settings_;
   std::string url_;
+  // The header that is being read. Its name and value come in pieces.
+  std::string header_name_;
+  std::string header_value_;
+  bool reads_value_ = false;
   size_t head_bytes_ = 0;
   bool is_whole_ = false;
   int refusal_ = 400;

@@ -48,6 +48,20 @@ TEST_CASE("requests in one packet are read one after the other") {
   CHECK(reader.has_begun());
 }
 
+TEST_CASE("the headers that answers depend on are kept for their own request, in any pieces") {
+  const std::string text =
+      "GET / HTTP/1.1\r\nAccept: text/html,*/*\r\nIF-NONE-MATCH: \"7\"\r\nX: y\r\n\r\n";
+  for (const size_t piece : {text.size(), size_t{1}}) {
+    HttpRequestReader reader;
+    for (size_t i = 0; i < text.size(); i += piece) ReadAll(&reader, text.substr(i, piece));
+    CHECK(reader.request().accept == "text/html,*/*");
+    CHECK(reader.request().if_none_match == "\"7\"");
+    REQUIRE(ReadAll(&reader, "GET / HTTP/1.1\r\n\r\n") == Outcome::kWhole);
+    CHECK(reader.request().accept.empty());
+    CHECK(reader.request().if_none_match.empty());
+  }
+}
+
 TEST_CASE("HTTP/1.0 and Connection: close end with the answer") {
   for (const char* text :
        {"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nConnection: close\r\n\r\n"}) {

@@ -174,8 +174,8 @@ class HttpServerImpl final : public HttpServer {
         "HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
         "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body->size(),
         response.code == 405 ? "\r\nAllow: GET, HEAD" : "",
-        "\r\nCache-Control: no-store\r\nConnection: ", is_last ? "close" : "keep-alive",
-        "\r\n\r\n"));
+        "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: ",
+        is_last ? "close" : "keep-alive", "\r\n", response.headers, "\r\n"));
     if (!is_head) connection->answer.Append(response.body);
     connection->is_last = is_last;
     connection->phase = Phase::kSending;

@@ -17,6 +17,7 @@ struct HttpResponse {
   int code = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::shared_ptr<const std::string> body;  // shared: many may be reading a large one
+  std::string headers;  // more of them: whole lines, each with its "\r\n"; nothing from outside
 };
 
 // One thread, "http", from Start to the destructor, which closes every connection. Thread-safe.

@@ -23,7 +23,9 @@ absl::StatusOr<StatusBoard::Text> StatusBoard::Get(const std::string& job_id) {
   const auto text = std::make_shared<const std::string>(writer_(views));
   const MonotonicTime end = clock_->Now();
   if (found == entries_.end() && entries_.size() >= kMostEntries) entries_.clear();
-  entries_[job_id] = {text, end + std::min(kReuse * (end - begin), kLongestReuse)};
+  const absl::Duration reuse =
+      std::max(least_reuse_, std::min(kReuse * (end - begin), kLongestReuse));
+  entries_[job_id] = {text, end + reuse};
   return text;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "rendezvous/quorum/job_view.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
@@ -17,8 +18,8 @@
 namespace convene::rendezvous {
 
 // One way of writing down the state of jobs. A text is given again for 20 times as long as it took
-// to make, at most 5 s: so making texts takes at most a twentieth of a core, however many clients
-// ask. For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
+// to make, at most 5 s, and for `least_reuse`: so making texts takes at most a twentieth of a core,
+// however many clients ask. For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
 // asks for a text that is being made waits for it.
 class StatusBoard {
  public:
@@ -27,8 +28,12 @@ class StatusBoard {
   using Writer = std::function<std::string(const std::vector<JobView>& views)>;
 
   // `clock` measures the time that making a text takes.
-  StatusBoard(Source source, Writer writer, Clock* clock)
-      : source_(std::move(source)), writer_(std::move(writer)), clock_(clock) {}
+  StatusBoard(Source source, Writer writer, Clock* clock,
+              absl::Duration least_reuse = absl::ZeroDuration())
+      : source_(std::move(source)),
+        writer_(std::move(writer)),
+        clock_(clock),
+        least_reuse_(least_reuse) {}
 
   // The text of one job, or of all for `job_id` "". Errors: the source's.
   absl::StatusOr<Text> Get(const std::string& job_id);
@@ -42,6 +47,7 @@ class StatusBoard {
   const Source source_;
   const Writer writer_;
   Clock* const clock_;
+  const absl::Duration least_reuse_;
 
   Mutex mutex_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by job id

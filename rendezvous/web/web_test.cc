@@ -48,7 +48,8 @@ class WebTest {
 
   ManualClock clock_;
   Daemon daemon_{&clock_, true};
-  Web web_{&daemon_, [] {
+  LogHub hub_{&daemon_};
+  Web web_{&daemon_, &hub_, [] {
              StoreServer::Counts counts;
              counts.keys = 17;
              return counts;
