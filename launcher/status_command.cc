@@ -31,7 +31,7 @@ using rendezvous::StatusText;
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 constexpr time_t kWatchSeconds = 1;
 // The lines of a screen that stay free for a job's lines beside its nodes.
-constexpr size_t kOtherLines = 14;
+constexpr size_t kOtherLines = 23;
 // To the upper left, and clear what is below.
 constexpr char kRedraw[] = "\x1b[H\x1b[2J";
 

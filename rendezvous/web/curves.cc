@@ -135,4 +135,12 @@ const JobCurves::Job* JobCurves::Find(const std::string& job_id) const {
   return found == jobs_.end() ? nullptr : &found->second;
 }
 
+std::optional<double> GoodputOf(const std::string& job_id, const CurvesOf& curves_of) {
+  std::optional<double> share;
+  curves_of(job_id, [&](const JobCurves::Job* job) {
+    if (job != nullptr) share = job->goodput.share();
+  });
+  return share;
+}
+
 }  // namespace convene::rendezvous

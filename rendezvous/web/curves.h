@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "rendezvous/quorum/job_view.h"
 #include "tools/base/clock.h"
@@ -89,5 +91,11 @@ class JobCurves {
  private:
   std::map<std::string, Job> jobs_;
 };
+
+// Calls its argument with the curves of a job, or with null.
+using CurvesOf = std::function<void(const std::string& job_id,
+                                    absl::FunctionRef<void(const JobCurves::Job*)> use)>;
+// From 0 to 1; none while it is not known.
+std::optional<double> GoodputOf(const std::string& job_id, const CurvesOf& curves_of);
 
 }  // namespace convene::rendezvous

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,9 +33,15 @@ class Writer {
   template <typename Value>
   void Sample(absl::string_view label, absl::string_view label_value, Value value,
               absl::string_view suffix = "") {
-    const std::string escaped =
-        absl::StrReplaceAll(label_value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
-    absl::StrAppend(&text_, name_, suffix, "{", label, "=\"", escaped, "\"} ", Number(value), "\n");
+    absl::StrAppend(&text_, name_, suffix, "{", Label(label, label_value), "} ", Number(value),
+                    "\n");
+  }
+
+  // With the label `run` and a second one.
+  void RunSample(absl::string_view run, absl::string_view label, absl::string_view label_value,
+                 double value) {
+    absl::StrAppend(&text_, name_, "{", Label("run", run), ",", Label(label, label_value), "} ",
+                    Number(value), "\n");
   }
 
   template <typename Value>
@@ -60,6 +68,12 @@ class Writer {
   const std::string& text() const { return text_; }
 
  private:
+  static std::string Label(absl::string_view name, absl::string_view value) {
+    return absl::StrCat(
+        name, "=\"",
+        absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
+  }
+
   std::string text_;
   std::string name_;
 };
@@ -87,6 +101,90 @@ void WriteJobs(const std::vector<JobView>& views, Writer* writer) {
           [](const JobView& view) { return view.epoch.value(); });
   per_run("convene_restarts_total", "counter", "Failures that cost the job's budget.",
           [](const JobView& view) { return view.restart_count; });
+}
+
+using PerRun = std::function<std::optional<double>(const JobView&)>;
+
+void WriteTraining(const std::vector<JobView>& views, const CurvesOf& curves_of, Writer* writer) {
+  const auto per_run = [&](const char* name, const char* help, const PerRun& value_of) {
+    writer->Metric(name, "gauge", help);
+    for (const JobView& view : views) {
+      const std::optional<double> value = value_of(view);
+      if (value.has_value()) writer->Sample("run", view.job_id, *value);
+    }
+  };
+  per_run("convene_training_step", "The last step that every node of the epoch has finished.",
+          [](const JobView& view) -> std::optional<double> {
+            const std::optional<int64_t> step = SampleOf(view).step;
+            return step.has_value() ? std::optional<double>(*step) : std::nullopt;
+          });
+  per_run("convene_training_steps_per_second", "Steps a second of the slowest node, lately.",
+          [](const JobView& view) { return SampleOf(view).steps_per_second; });
+  per_run("convene_training_tokens_per_second", "Tokens a second of all ranks, lately.",
+          [](const JobView& view) { return SampleOf(view).tokens_per_second; });
+  per_run("convene_training_loss", "Loss of the last step, the mean over the ranks that tell it.",
+          [](const JobView& view) { return SampleOf(view).loss; });
+  per_run("convene_training_goodput_ratio",
+          "Share of the job's time in which it made steps that it keeps, since this daemon began.",
+          [&](const JobView& view) { return GoodputOf(view.job_id, curves_of); });
+  per_run("convene_stragglers", "Ranks, nodes, links and disks that hold the job up now.",
+          [](const JobView& view) { return static_cast<double>(view.stragglers.size()); });
+  per_run("convene_rank_memory_peak_bytes", "The most memory that a rank of the job has used.",
+          [](const JobView& view) -> std::optional<double> {
+            int64_t most = 0;
+            for (const NodeView& node : view.nodes) {
+              for (const RankProgress& rank : node.ranks) {
+                most = std::max(most, rank.memory_peak_bytes);
+              }
+            }
+            return most > 0 ? std::optional<double>(most) : std::nullopt;
+          });
+}
+
+// The ranks of the job's epoch with their global numbers; none where a number is not known.
+std::vector<std::pair<int, const RankProgress*>> RanksOf(const JobView& view) {
+  std::vector<std::pair<int, const RankProgress*>> ranks;
+  int first_rank = 0;
+  for (size_t i = 0; i < view.nodes.size(); ++i) {
+    const NodeView& node = view.nodes[i];
+    if (node.group_rank != static_cast<int>(i)) break;
+    for (const RankProgress& rank : node.ranks) {
+      ranks.emplace_back(first_rank + rank.local_rank, &rank);
+    }
+    first_rank += node.local_world_size;
+  }
+  return ranks;
+}
+
+// A time of each rank, in a step: the job's median and its longest, and the single ranks' of small
+// jobs. `milliseconds_of` is a member of RankProgress.
+void WriteRankTimes(const std::vector<JobView>& views, const std::string& name,
+                    const std::string& help, double RankProgress::*milliseconds_of,
+                    Writer* writer) {
+  constexpr double kSeconds = 1e-3;
+  writer->Metric(absl::StrCat("convene_step_", name, "_seconds"), "gauge",
+                 absl::StrCat(help, ": the median and the longest of the job's ranks."));
+  for (const JobView& view : views) {
+    std::vector<double> times;
+    for (const auto& [number, rank] : RanksOf(view)) times.push_back(rank->*milliseconds_of);
+    if (times.empty()) continue;
+    std::sort(times.begin(), times.end());
+    writer->RunSample(view.job_id, "rank_is", "median", kSeconds * times[times.size() / 2]);
+    writer->RunSample(view.job_id, "rank_is", "longest", kSeconds * times.back());
+  }
+  writer->Metric(absl::StrCat("convene_rank_step_", name, "_seconds"), "gauge",
+                 absl::StrCat(help, ", by rank, of jobs with at most ", kMostRanksMeasured,
+                              " ranks."));
+  int room = kMostRanksMeasuredInAll;
+  for (const JobView& view : views) {
+    const auto ranks = RanksOf(view);
+    if (ranks.size() > std::min<size_t>(kMostRanksMeasured, room)) continue;
+    room -= static_cast<int>(ranks.size());
+    for (const auto& [number, rank] : ranks) {
+      writer->RunSample(view.job_id, "rank", absl::StrCat(number),
+                        kSeconds * rank->*milliseconds_of);
+    }
+  }
 }
 
 void WriteDaemon(const DaemonCounters& counters, Writer* writer) {
@@ -146,9 +244,16 @@ void WriteProcess(const ProcessUsage& process, Writer* writer) {
 
 std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
                         const std::optional<StoreServer::Counts>& store,
-                        const ProcessUsage& process) {
+                        const ProcessUsage& process, const CurvesOf& curves_of) {
   Writer writer;
   WriteJobs(views, &writer);
+  WriteTraining(views, curves_of, &writer);
+  WriteRankTimes(views, "compute", "Time of a rank's own work in a step", &RankProgress::compute_ms,
+                 &writer);
+  WriteRankTimes(views, "wait", "Time in which a rank waits for others in a step",
+                 &RankProgress::wait_ms, &writer);
+  WriteRankTimes(views, "data", "Time in which a rank waits for its samples in a step",
+                 &RankProgress::data_ms, &writer);
   WriteDaemon(counters, &writer);
   WriteStore(store.value_or(StoreServer::Counts()), &writer);
   WriteProcess(process, &writer);

@@ -78,14 +78,6 @@ std::optional<double> Told(double number) {
   return number == 0 ? std::nullopt : std::optional<double>(number);
 }
 
-std::optional<double> GoodputOf(const std::string& job_id, const CurvesOf& curves_of) {
-  std::optional<double> share;
-  curves_of(job_id, [&](const JobCurves::Job* job) {
-    if (job != nullptr) share = job->goodput.share();
-  });
-  return share;
-}
-
 // The members that both answers have.
 void AddSummary(const JobView& view, const CurvesOf& curves_of, Json* json) {
   const auto in_epoch = std::count_if(view.nodes.begin(), view.nodes.end(),

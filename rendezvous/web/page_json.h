@@ -3,12 +3,9 @@
 // /status.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/web/curves.h"
 #include "rendezvous/web/log_feed.h"
@@ -17,10 +14,6 @@ namespace convene::rendezvous {
 
 // A page shows at most so many nodes of a job, the first ones.
 inline constexpr size_t kMostPageNodes = 4096;
-
-// Calls its argument with the curves of a job, or with null.
-using CurvesOf = std::function<void(const std::string& job_id,
-                                    absl::FunctionRef<void(const JobCurves::Job*)> use)>;
 
 // /api/jobs: for each job a few words and numbers.
 //   {"jobs":[{"id":..,"phase":..,"epoch":..,"why":..,"nodes":[in the epoch, all, min, max],

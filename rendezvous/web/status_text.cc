@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -10,19 +11,24 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "rendezvous/web/curves.h"
 
 namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kMostNodeChanges = 20;
+constexpr size_t kMostStragglers = 5;
 
 struct Column {
   const char* name;
   bool is_number;
 };
-constexpr Column kColumns[] = {{"group", true},  {"ranks", true}, {"host", false},
-                               {"state", false}, {"step", true},  {"steps/s", true},
-                               {"heard", true},  {"why", false}};
+// The last but one is of the node's rank whose own work takes longest: its work and its wait, in a
+// step. A table in which no rank tells them has no such column.
+constexpr Column kColumns[] = {{"group", true}, {"ranks", true},   {"host", false},
+                               {"state", false}, {"step", true},    {"steps/s", true},
+                               {"heard", true}, {"compute+wait", true}, {"why", false}};
+constexpr size_t kTimesColumn = 7;
 using Row = std::vector<std::string>;
 
 // "0.4s", "12s", "3m5s".
@@ -54,7 +60,13 @@ Row RowOf(const NodeView& node, int first_rank) {
     }
   }
   row[6] = Age(node.heard_ago);
-  row[7] = node.why;
+  const auto slowest = std::max_element(
+      node.ranks.begin(), node.ranks.end(),
+      [](const RankProgress& a, const RankProgress& b) { return a.compute_ms < b.compute_ms; });
+  if (slowest != node.ranks.end() && slowest->compute_ms > 0) {
+    row[kTimesColumn] = absl::StrFormat("%.3g+%.3gms", slowest->compute_ms, slowest->wait_ms);
+  }
+  row[8] = node.why;
   return row;
 }
 
@@ -63,9 +75,13 @@ void AppendTable(const std::vector<Row>& rows, std::string* text) {
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+  const bool has_times = std::any_of(rows.begin() + 1, rows.end(), [](const Row& row) {
+    return row[kTimesColumn] != "-";
+  });
   for (const Row& row : rows) {
     std::string line = " ";
     for (size_t i = 0; i < row.size(); ++i) {
+      if (i == kTimesColumn && !has_times) continue;
       const std::string padding(widths[i] - row[i].size(), ' ');
       absl::StrAppend(&line, " ", kColumns[i].is_number ? padding : "", row[i],
                       kColumns[i].is_number ? "" : padding, " ");
@@ -95,8 +111,48 @@ std::string JobLine(const JobView& job) {
                       ", restarts ", job.restart_count, " of ", job.max_restarts);
 }
 
+// "step 1200, 3.25 steps/s, loss 2.31, 41200 tokens/s"; "" when nothing is told.
+std::string TrainingLine(const JobView& job) {
+  const TrainingSample sample = SampleOf(job);
+  std::vector<std::string> parts;
+  if (sample.step.has_value()) parts.push_back(absl::StrCat("step ", *sample.step));
+  const auto add = [&](const char* format, const std::optional<double>& value) {
+    if (value.has_value()) parts.push_back(absl::StrFormat(absl::ParsedFormat<'g'>(format), *value));
+  };
+  add("%.3g steps/s", sample.steps_per_second);
+  add("loss %.5g", sample.loss);
+  add("%.6g tokens/s", sample.tokens_per_second);
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string StragglerLine(const StragglerView& straggler) {
+  return absl::StrCat(straggler.kind,
+                      straggler.kind == "rank" ? absl::StrCat(" ", straggler.rank) : "", " on ",
+                      straggler.host, ": ", straggler.why);
+}
+
+void AppendNews(const JobView& job, std::string* text) {
+  if (!job.stragglers.empty()) absl::StrAppend(text, "  these hold the others up:\n");
+  const size_t shown = std::min(job.stragglers.size(), kMostStragglers);
+  for (size_t i = 0; i < shown; ++i) {
+    const StragglerView& straggler = job.stragglers[i];
+    absl::StrAppend(text, "    ", StragglerLine(straggler), ", for ", Age(straggler.since), "\n");
+  }
+  if (shown < job.stragglers.size()) {
+    absl::StrAppend(text, "    and ", job.stragglers.size() - shown, " more\n");
+  }
+  if (!job.last_failures.empty()) absl::StrAppend(text, "  last failures:\n");
+  for (const FailureView& failure : job.last_failures) {
+    absl::StrAppend(text, "    epoch ", failure.epoch.value(), ", ", Age(failure.ago),
+                    " ago: ", failure.what, "\n");
+  }
+  if (!job.events.empty()) absl::StrAppend(text, "  last event: ", job.events.back().text, "\n");
+}
+
 void AppendJob(const JobView& job, size_t most_nodes, std::string* text) {
   absl::StrAppend(text, JobLine(job), "\n  ", job.why, "\n");
+  const std::string training = TrainingLine(job);
+  if (!training.empty()) absl::StrAppend(text, "  ", training, "\n");
   const size_t shown = std::min(job.nodes.size(), most_nodes);
   if (shown > 0) {
     Row header;
@@ -115,17 +171,32 @@ void AppendJob(const JobView& job, size_t most_nodes, std::string* text) {
   if (shown < job.nodes.size()) {
     absl::StrAppend(text, "  and ", job.nodes.size() - shown, " more nodes\n");
   }
-  if (!job.last_failures.empty()) absl::StrAppend(text, "  last failures:\n");
-  for (const FailureView& failure : job.last_failures) {
-    absl::StrAppend(text, "    epoch ", failure.epoch.value(), ", ", Age(failure.ago),
-                    " ago: ", failure.what, "\n");
-  }
+  AppendNews(job, text);
 }
 
 std::string NodeLine(const NodeView& node) {
   return absl::StrCat(node.host, ": ", node.state,
                       node.group_rank < 0 ? "" : absl::StrCat(", group rank ", node.group_rank),
                       node.why.empty() ? "" : absl::StrCat(" (", node.why, ")"));
+}
+
+// The stragglers that are new, and those that are none any more.
+std::vector<std::string> StragglerChanges(const JobView& before, const JobView& after) {
+  const auto name = [](const StragglerView& straggler) {
+    return absl::StrCat(straggler.kind, " ", straggler.rank, " ", straggler.host);
+  };
+  std::map<std::string, const StragglerView*> old;
+  for (const StragglerView& straggler : before.stragglers) old[name(straggler)] = &straggler;
+  std::vector<std::string> lines;
+  for (const StragglerView& straggler : after.stragglers) {
+    if (old.erase(name(straggler)) > 0) continue;
+    lines.push_back(absl::StrCat("holds the others up: ", StragglerLine(straggler)));
+  }
+  for (const auto& [key, straggler] : old) {
+    lines.push_back(absl::StrCat("holds nobody up any more: ", straggler->kind, " on ",
+                                 straggler->host));
+  }
+  return lines;
 }
 
 // The lines of the nodes that changed.
@@ -175,6 +246,9 @@ std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
     if (nodes.size() > kMostNodeChanges) {
       lines.push_back(absl::StrCat("job ", job.job_id, ": and ", nodes.size() - kMostNodeChanges,
                                    " more nodes changed"));
+    }
+    for (const std::string& line : StragglerChanges(previous, job)) {
+      lines.push_back(absl::StrCat("job ", job.job_id, ": ", line));
     }
     if (found != old.end()) old.erase(found);
   }

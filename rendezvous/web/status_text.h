@@ -9,12 +9,13 @@
 
 namespace convene::rendezvous {
 
-// For each job a line, its reason, a table of its nodes (the first `most_nodes` of them) and its
-// last failures; "no jobs\n" for none. "-" stands for an unknown value.
+// For each job a line, its reason, what its training tells, a table of its nodes (the first
+// `most_nodes` of them), its stragglers, last failures and last event; "no jobs\n" for none. "-"
+// stands for an unknown value.
 std::string StatusText(const std::vector<JobView>& jobs, size_t most_nodes);
 
-// The changes in `after`: a line for each change of a job and of a node, without line ends; of a
-// job's changed nodes at most the first 20.
+// The changes in `after`: a line for each change of a job, of a node and of a straggler, without
+// line ends; of a job's changed nodes at most the first 20.
 std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
                                        const std::vector<JobView>& after);
 

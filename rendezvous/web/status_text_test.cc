@@ -44,6 +44,7 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
         "job j: running, epoch 3, 3 nodes (--nnodes 1:2), not in the epoch: 1 spare, restarts 0 of "
         "5\n"
         "  all 2 nodes are there\n"
+        "  step 1200, 3.25 steps/s\n"
         "  group  ranks  host     state           step  steps/s  heard  why\n"
         "      0    0-7  node001  running (step)  1200     3.25  400ms\n"
         "      1   8-15  n2       running            -        -  400ms\n"
@@ -53,6 +54,36 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
         "    epoch 2, 3m5s ago: rank 9 on n2: killed by SIGKILL\n"
         "    epoch 1, 0s ago: n4 left\n");
   CHECK(StatusText({}, 10) == "no jobs\n");
+}
+
+TEST_CASE("what ranks tell stands in the table, and what holds them up below it") {
+  JobView job = Job();
+  job.nodes = {Node("n1", 0, "running"), Node("n2", 1, "running")};
+  job.nodes[0].ranks = {{.local_rank = 0, .compute_ms = 240, .wait_ms = 72.5, .loss = 2},
+                        {.local_rank = 1, .compute_ms = 312.3, .wait_ms = 0.5, .loss = 3}};
+  job.stragglers.push_back({"rank", 1, "n1", 0.3, "it is slow", absl::Seconds(90)});
+  job.stragglers.push_back({"disk", -1, "n2", 0.3, "saves take long", absl::Seconds(5)});
+  job.events.push_back({1, absl::UnixEpoch(), "epoch", "epoch 3 began", Epoch(3)});
+  CHECK(StatusText({job}, 10) ==
+        "job j: running, epoch 3, 2 nodes (--nnodes 1:2), restarts 0 of 5\n"
+        "  all 2 nodes are there\n"
+        "  loss 2.5\n"
+        "  group  ranks  host  state    step  steps/s  heard  compute+wait  why\n"
+        "      0    0-7  n1    running     -        -  400ms     312+0.5ms\n"
+        "      1   8-15  n2    running     -        -  400ms             -\n"
+        "  these hold the others up:\n"
+        "    rank 1 on n1: it is slow, for 1m30s\n"
+        "    disk on n2: saves take long, for 5s\n"
+        "  last event: epoch 3 began\n");
+  JobView later = job;
+  later.stragglers.pop_back();
+  CHECK(StatusChanges({job}, {later}) ==
+        std::vector<std::string>{"job j: holds nobody up any more: disk on n2"});
+  CHECK(StatusChanges({later}, {job}) ==
+        std::vector<std::string>{"job j: holds the others up: disk on n2: saves take long"});
+  later.stragglers[0].since += absl::Seconds(1);
+  later.stragglers.push_back(job.stragglers[1]);
+  CHECK(StatusChanges({job}, {later}).empty());
 }
 
 TEST_CASE("of a large job as many nodes are shown as there is room for") {

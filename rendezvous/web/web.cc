@@ -77,7 +77,8 @@ Web::Web(Daemon* daemon, LogHub* log_hub, StoreCounts store_counts)
       metrics_(
           ViewsOf(daemon),
           [this](const std::vector<JobView>& views) {
-            return MetricsText(views, daemon_->Counters(), store_counts_(), ReadProcessUsage());
+            return MetricsText(views, daemon_->Counters(), store_counts_(), ReadProcessUsage(),
+                               Curves());
           },
           &Clock::Real()),
       page_jobs_(

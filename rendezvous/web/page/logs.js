@@ -7,7 +7,7 @@ const LAST_LINES_MS = 5000;  // the lines that still come after a run's end
 
 class LogView {
   constructor(root, run) {
-    Object.assign(this, { run, lines: [], feed: 0, next: 0, isShown: false, overSince: 0, missed: 0, asked: 0 });
+    Object.assign(this, { run, lines: [], feed: 0, next: 0, isShown: false, overSince: 0, missed: 0, asked: 0, top: 0 });
     this.box = $("#logs-lines", root);
     this.note = $("#logs-note", root);
     this.button = $("#logs-show", root);
@@ -19,7 +19,8 @@ class LogView {
     this.find.addEventListener("input", () => this.render());
     this.follow.addEventListener("change", () => this.render());
     this.box.addEventListener("scroll", () => {
-      if (this.box.scrollTop + this.box.clientHeight < this.box.scrollHeight - 40) this.follow.checked = false;
+      if (this.box.scrollTop < this.top) this.follow.checked = false;
+      this.top = this.box.scrollTop;
     }, { passive: true });
   }
 
@@ -104,6 +105,7 @@ class LogView {
     if (found.length === 0 && wanted) fragment.appendChild(make("div", "from", "No line has this text."));
     this.box.replaceChildren(fragment);
     if (this.follow.checked) this.box.scrollTop = this.box.scrollHeight;
+    this.top = this.box.scrollTop;
   }
 
   lineElement([time, rank, host, isStderr, text], wanted) {

@@ -43,7 +43,7 @@ class RankTable {
     this.head = element.appendChild(make("div", "head"));
     this.head.setAttribute("role", "row");
     COLUMNS.forEach((column, index) => {
-      const button = make("button", column.wide ? "wide" : "", column.name);
+      const button = make("button", `${column.wide ? "wide" : ""} ${column.number ? "right" : ""}`, column.name);
       button.type = "button";
       button.addEventListener("click", () => this.sortBy(index));
       this.head.appendChild(button);
@@ -110,7 +110,7 @@ class RankTable {
     button.type = "button";
     button.addEventListener("click", () => this.onRank(Number(button.textContent)));
     for (const index of [3, 4]) cells[index].classList.add("number");
-    cells[2].classList.add("state");
+    cells[6].classList.add("short");
     cells[7].classList.add("why");
     return { element, cells, button, step: this.makeMeter(cells[5], ["compute", "wait", "data", "checkpoint"]), memory: this.makeMeter(cells[6], ["memory"]) };
   }
