@@ -12,6 +12,7 @@
 #include "worker_runtime/planner/counts.h"
 #include "worker_runtime/planner/explain.h"
 #include "worker_runtime/planner/train_yaml.h"
+#include "worker_runtime/planner/utilization.h"
 #include "worker_runtime/report/number_text.h"
 
 namespace convene::launcher {
@@ -115,10 +116,11 @@ PlanFigures FiguresOf(const PlanAnswer& answer, const Estimate& estimate) {
   figures.tokens_per_gpu = figures.tokens_per_second / answer.cluster.gpus;
   worker::ModelCounts counts(job.model);
   const worker::TokenFlops flops = FlopsOf(job.model, job.sequence_length, counts);
-  figures.peak = job.float8 ? gpu.fp8 : job.dtype == worker::DType::kFloat32 ? gpu.fp32 : gpu.bf16;
-  const double a_flop = figures.tokens_per_gpu / figures.peak;
-  figures.mfu_full = a_flop * (flops.products + flops.full_attention);
-  figures.mfu_causal = a_flop * (flops.products + flops.causal_attention);
+  figures.peak = worker::PeakOf(gpu, job.dtype, job.float8);
+  const worker::Utilization mfu =
+      worker::UtilizationOf(flops, figures.tokens_per_gpu, figures.peak);
+  figures.mfu_full = mfu.full_attention;
+  figures.mfu_causal = mfu.causal_attention;
   const StepTime& time = estimate.time;
   figures.hfu = figures.mfu_full * (1 + time.recomputed / (time.products + time.attention));
   if (answer.flags.tokens.has_value()) {

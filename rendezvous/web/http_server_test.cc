@@ -24,6 +24,7 @@ HttpResponse Respond(const HttpRequest& request) {
   HttpResponse response;
   const std::string text = request.path == "/large" ? std::string(kLarge, 'x') : request.path;
   response.body = std::make_shared<const std::string>(text);
+  if (request.path == "/tagged") response.headers = "ETag: \"5\"\r\n";
   return response;
 }
 
@@ -69,6 +70,15 @@ class Client {
  private:
   UniqueFd fd_;
 };
+
+TEST_CASE("an answer's own headers stand among the others") {
+  const auto server = StartServer();
+  Client client(server.get());
+  client.Say("GET /tagged HTTP/1.1\r\n\r\n");
+  const std::string answer = client.HearUntil("/tagged");
+  CHECK(absl::StrContains(answer, "\r\nETag: \"5\"\r\n\r\n/tagged"));
+  CHECK(absl::StrContains(answer, "\r\nX-Content-Type-Options: nosniff\r\n"));
+}
 
 TEST_CASE("one connection serves several requests, also when they come together") {
   const auto server = StartServer();

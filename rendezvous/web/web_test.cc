@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -39,9 +41,12 @@ class WebTest {
   }
   ~WebTest() { daemon_.Shutdown(); }
 
-  HttpResponse Get(const std::string& path, const std::string& run = "") {
+  HttpResponse Get(const std::string& path, const std::string& run = "",
+                   const std::string& if_none_match = "") {
     HttpRequest request;
     request.path = path;
+    request.accept = "*/*";
+    request.if_none_match = if_none_match;
     if (!run.empty()) request.query["run"] = run;
     return web_.Respond(request);
   }
@@ -75,8 +80,75 @@ TEST_CASE_METHOD(WebTest,
   CHECK(Get("/favicon.ico").code == 404);
 }
 
+TEST_CASE_METHOD(WebTest, "a browser gets the page, under a policy that lets nothing else in") {
+  HttpRequest request;
+  request.path = "/";
+  request.accept = "text/html,application/xhtml+xml,*/*;q=0.8";
+  const HttpResponse page = web_.Respond(request);
+  CHECK(page.content_type == "text/html; charset=utf-8");
+  CHECK(absl::StartsWith(*page.body, "<!DOCTYPE html>"));
+  CHECK(absl::EndsWith(*page.body, "</html>\n"));
+  CHECK(page.body == web_.Respond(request).body);  // one text for all
+  CHECK_THAT(page.headers, Catch::Contains("Content-Security-Policy: default-src 'none'; style-src "
+                                           "'sha256-") &&
+                               Catch::Contains("script-src 'sha256-") &&
+                               Catch::Contains("frame-ancestors 'none'\r\n") &&
+                               !Catch::Contains("unsafe"));
+  // No other machine is asked for anything.
+  CHECK_THAT(*page.body, !Catch::Contains(" src=") && !Catch::Contains("https://"));
+  CHECK(Get("/").content_type == "text/plain; charset=utf-8");
+}
+
+TEST_CASE_METHOD(WebTest, "the page's questions are answered, and an answer that it has is not sent again") {
+  const HttpResponse job = Get("/api/job", "llama");
+  CHECK(job.code == 200);
+  CHECK(job.content_type == "application/json");
+  CHECK_THAT(*job.body, Catch::StartsWith("{\"id\":\"llama\",\"phase\":\"running\""));
+  REQUIRE(absl::StartsWith(job.headers, "ETag: \""));
+  const std::string tag = job.headers.substr(6, job.headers.size() - 8);
+  const HttpResponse same = Get("/api/job", "llama", tag);
+  CHECK(same.code == 304);
+  CHECK(same.body->empty());
+  CHECK(same.headers == job.headers);
+  CHECK(Get("/api/job", "llama", "\"1\"").code == 200);
+  CHECK(Get("/api/job", "llama").body == job.body);  // made once for all pages
+  CHECK_THAT(*Get("/api/jobs").body, Catch::StartsWith("{\"jobs\":[{\"id\":\"llama\","));
+}
+
+TEST_CASE_METHOD(WebTest, "a stranger's question gets one sentence") {
+  for (const auto& [path, run, code, words] :
+       std::vector<std::tuple<std::string, std::string, int, std::string>>{
+           {"/api/job", "lama", 404, "knows no job lama"},
+           {"/api/job", "", 400, "say which job"},
+           {"/api/logs", "", 400, "say which job"},
+           {"/api/logs", "lama", 404, "lama"},
+           {"/api/secrets", "", 404, "no such page"},
+           {"/jobs/../../etc/passwd", "", 404, "no such page"},
+           {"/index.html", "", 404, "no such page"}}) {
+    INFO(path << " " << run);
+    const HttpResponse response = Get(path, run);
+    CHECK(response.code == code);
+    CHECK(response.content_type == "text/plain; charset=utf-8");
+    CHECK_THAT(*response.body, Catch::Contains(words) && Catch::EndsWith("\n"));
+    CHECK(response.body->find('\n') == response.body->size() - 1);
+  }
+  HttpRequest request;
+  request.path = "/api/logs";
+  request.query = {{"run", "llama"}, {"rank", "x"}};
+  CHECK(web_.Respond(request).code == 400);
+}
+
+TEST_CASE_METHOD(WebTest, "logs are asked of the job's agents, and marks are taken as they are") {
+  HttpRequest request;
+  request.path = "/api/logs";
+  request.query = {{"run", "llama"}, {"rank", "1"}, {"feed", "nonsense"}, {"after", "-7"}};
+  const HttpResponse logs = web_.Respond(request);
+  CHECK(logs.code == 200);
+  CHECK_THAT(*logs.body, Catch::Contains("\"lines\":[]") && Catch::Contains("\"over\":\"\""));
+}
+
 TEST_CASE_METHOD(WebTest, "nothing that is served tells an agent's incarnation") {
-  for (const char* path : {"/", "/status", "/metrics"}) {
+  for (const char* path : {"/", "/status", "/metrics", "/api/jobs"}) {
     const std::string body = *Get(path).body;
     for (const uint64_t incarnation : kIncarnations) {
       CHECK_FALSE(absl::StrContains(body, absl::StrCat(incarnation)));

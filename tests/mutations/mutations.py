@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Bugs, planted one by one: the tests must catch each.
 
-usage: mutations.py data|kernels|trainer [--seconds N | NAME...]
+usage: mutations.py data|kernels|rendezvous|trainer [--seconds N | NAME...]
        mutations.py --check
 Copies the tree to a folder under /tmp and runs the tests there, which must pass. Then plants each mutation of the list (all, or those named, or
 with --seconds as many as fit, in random order), runs its tests, of which one must fail, prints a line for each, and at last how many of how many
@@ -21,11 +21,13 @@ import planting  # noqa: E402
 import plans  # noqa: E402
 import reports  # noqa: E402
 import trainer  # noqa: E402
+import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + cluster.MUTATIONS,
+    'rendezvous': web.MUTATIONS + cluster.MUTATIONS,
+    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
 }
 
 

@@ -54,6 +54,10 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("counted_share", metrics.counted_share);
     visit("tokens_per_second", metrics.tokens_per_second);
     visit("step_seconds", metrics.step_seconds);
+    visit("mfu_full_attention", metrics.mfu_full_attention);
+    visit("mfu_causal_attention", metrics.mfu_causal_attention);
+    visit("data_seconds", metrics.data_seconds);
+    visit("host_memory_peak_bytes", metrics.host_memory_peak_bytes);
     visit("epoch", metrics.epoch);
     visit("world_size", metrics.world_size);
     visit("layout", metrics.layout);

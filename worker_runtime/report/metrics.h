@@ -48,6 +48,11 @@ struct StepMetrics {
   std::optional<double> counted_share;  // of the step's targets; nullopt: all count
   double tokens_per_second = 0;
   double step_seconds = 0;
+  // Of a GPU that convene plan knows: shares of its peak (planner/utilization.h).
+  std::optional<double> mfu_full_attention, mfu_causal_attention;
+  std::optional<double> data_seconds;  // of step_seconds, rank 0 waited so long for samples
+  // The most resident memory that rank 0's process has had.
+  std::optional<int64_t> host_memory_peak_bytes;
   int64_t epoch = 0;
   int64_t world_size = 0;
   std::string layout;

@@ -109,6 +109,22 @@ TEST_CASE("a share of counted targets and bits a byte stand in a line only where
   CHECK(read_back(CheckpointMetrics{50, 0.25, 0.5}));
 }
 
+TEST_CASE("what a step used stands in its line where it is known, and reads back") {
+  StepMetrics used = Step(3);
+  used.mfu_full_attention = 0.4375;
+  used.mfu_causal_attention = 0.375;
+  used.data_seconds = 0.25;
+  used.host_memory_peak_bytes = int64_t{5} << 30;
+  std::string line = MetricsLine(used);
+  CHECK_THAT(line, Catch::Contains("\"step_seconds\":0.1,\"mfu_full_attention\":0.4375,"
+                                   "\"mfu_causal_attention\":0.375,\"data_seconds\":0.25,"
+                                   "\"host_memory_peak_bytes\":5368709120,\"epoch\":1"));
+  line.pop_back();
+  const auto parsed = ParseMetricsLine(line);
+  REQUIRE_OK(parsed);
+  CHECK(std::get<StepMetrics>(*parsed) == used);
+}
+
 TEST_CASE("numbers read back as they were, to the last bit") {
   TempDir dir;
   StepMetrics metrics = Step(1);

@@ -1,8 +1,10 @@
 #include "worker_runtime/report/summary.h"
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "tools/base/text.h"
 #include "worker_runtime/report/number_text.h"
 
 namespace convene::worker {
@@ -44,6 +46,31 @@ std::string WhatWasSkipped(const TrainingSummary& summary) {
   return text;
 }
 
+// Where the time went, and how much of the machine was used.
+void AddUse(const TrainingSummary& summary,
+            absl::FunctionRef<void(const char* name, const std::string& value)> add) {
+  if (summary.wall_time > absl::ZeroDuration()) {
+    const auto share = [&](absl::Duration part) {
+      return 100 * absl::FDivDuration(part, summary.wall_time);
+    };
+    add("goodput", absl::StrFormat("%.1f %% of the time in steps that are kept; %.1f %% waiting for "
+                                   "samples, %.1f %% held by checkpoints",
+                                   share(summary.kept_time), share(summary.data_time),
+                                   share(summary.checkpoint_time)));
+  }
+  if (summary.mfu.has_value()) {
+    add("MFU", absl::StrFormat("%.1f %% of %.0f TFLOP/s, with all scores of attention (PaLM); "
+                               "%.1f %% with the causal half of them (Megatron)",
+                               100 * summary.mfu->full_attention, summary.peak / 1e12,
+                               100 * summary.mfu->causal_attention));
+  }
+  if (summary.host_memory_peak_bytes > 0) {
+    add("memory", absl::StrCat("at most ",
+                               HumanBytes(static_cast<double>(summary.host_memory_peak_bytes)),
+                               " of the host's, by rank 0"));
+  }
+}
+
 std::string HowToGoOn(const TrainingSummary& summary) {
   const bool is_finished = summary.step >= summary.steps;
   if (summary.checkpoint.empty()) {
@@ -83,7 +110,14 @@ std::string SummaryText(const TrainingSummary& summary) {
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
   if (summary.skipped_steps > 0) add("skipped", WhatWasSkipped(summary));
   add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
-                           HumanCount(summary.tokens_per_second), " tokens/s"));
+                           HumanCount(summary.tokens_per_second), " tokens/s",
+                           summary.world_size == 1
+                               ? ""
+                               : absl::StrCat(", ",
+                                              HumanCount(summary.tokens_per_second /
+                                                         summary.world_size),
+                                              " a rank")));
+  AddUse(summary, add);
   if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);
   if (!summary.checkpoint.empty()) {
     add("checkpoint", absl::StrCat(summary.checkpoint, " (step ", summary.checkpoint_step, ")"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "worker_runtime/planner/utilization.h"
 #include "worker_runtime/report/metrics.h"
 
 namespace convene::worker {
@@ -25,6 +26,14 @@ struct TrainingSummary {
   std::vector<ValidationMetrics> validations;  // the last one of each set
   absl::Duration wall_time;                    // of this process
   double tokens_per_second = 0;                // over that time
+  int world_size = 1;
+  absl::Duration kept_time;        // of wall_time: in steps that changed the weights
+  absl::Duration data_time;        // of kept_time and of other steps: rank 0 waited for samples
+  absl::Duration checkpoint_time;  // of wall_time: checkpoints held the training
+  // Over wall_time, of a GPU whose peak is known.
+  std::optional<Utilization> mfu;
+  double peak = 0;                     // FLOP/s of a GPU; meaningful with mfu
+  int64_t host_memory_peak_bytes = 0;  // of rank 0's process; 0: not known
   int64_t restarts = 0;                        // how often the job was formed anew before
   std::string checkpoint;                      // the newest one's directory, "" when there is none
   int64_t checkpoint_step = 0;                 // meaningful with a checkpoint

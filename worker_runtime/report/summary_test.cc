@@ -14,6 +14,9 @@ TrainingSummary Finished() {
           .validations = {{.validation_loss = 2.2031}},
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
+          .kept_time = absl::Seconds(119),
+          .data_time = absl::Seconds(1),
+          .checkpoint_time = absl::Seconds(2),
           .restarts = 1,
           .checkpoint = "/run/step_00000500",
           .checkpoint_step = 500,
@@ -25,6 +28,8 @@ TEST_CASE("a finished run shows its result, its history and how to train on") {
         "finished: 500 steps, the first 250 of them from a checkpoint, after 1 restart\n"
         "  loss        2.1046, validation 2.2031\n"
         "  time        2:05, 41.2k tokens/s\n"
+        "  goodput     95.2 % of the time in steps that are kept; 0.8 % waiting for samples, 1.6 % "
+        "held by checkpoints\n"
         "  metrics     /run/metrics.jsonl\n"
         "  checkpoint  /run/step_00000500 (step 500)\n"
         "  to go on    the same command with --steps 1000 trains as long again, at the learning "
@@ -78,6 +83,28 @@ TEST_CASE("steps that were skipped as spikes are not said to have had no number"
   summary.spikes = 2;
   CHECK_THAT(SummaryText(summary), Catch::Contains("in 2 of them loss or gradient was a spike, in "
                                                    "the others the gradient was no number\n"));
+}
+
+TEST_CASE("where the time went, and the use of the machine, stand below the time") {
+  TrainingSummary summary = Finished();
+  summary.wall_time = absl::Seconds(200);
+  summary.kept_time = absl::Seconds(180);
+  summary.data_time = absl::Seconds(4);
+  summary.checkpoint_time = absl::Seconds(7);
+  summary.tokens_per_second = 80000;
+  summary.world_size = 4;
+  std::string text = SummaryText(summary);
+  CHECK_THAT(text, Catch::Contains(" 80.0k tokens/s, 20.0k a rank\n"
+                                   "  goodput     90.0 % of the time in steps that are kept; 2.0 % "
+                                   "waiting for samples, 3.5 % held by checkpoints\n"));
+  CHECK_THAT(text, !Catch::Contains("MFU") && !Catch::Contains("memory"));
+  summary.mfu = Utilization{.full_attention = 0.4123, .causal_attention = 0.377};
+  summary.peak = 989e12;
+  summary.host_memory_peak_bytes = int64_t{3} << 29;
+  text = SummaryText(summary);
+  CHECK_THAT(text, Catch::Contains("  MFU         41.2 % of 989 TFLOP/s, with all scores of "
+                                   "attention (PaLM); 37.7 % with the causal half"));
+  CHECK_THAT(text, Catch::Contains("  memory      at most 1.5 GiB of the host's, by rank 0\n"));
 }
 
 TEST_CASE("bits a byte stand beside the loss that they are made of") {

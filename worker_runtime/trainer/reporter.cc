@@ -1,5 +1,7 @@
 #include "worker_runtime/trainer/reporter.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,6 +22,13 @@ namespace {
 
 // A run that loses so many lines in a row ends, since a person wants its metrics.
 constexpr int64_t kLostLinesMax = 1000;
+// The most resident memory that this process has had.
+int64_t HostMemoryPeak() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
@@ -118,7 +127,7 @@ void Reporter::PrintProgress(int64_t step, const StepResult& result, double lear
 }
 
 absl::Status Reporter::Step(int64_t step, const StepResult& result, double learning_rate,
-                            absl::Duration step_time) {
+                            absl::Duration step_time, absl::Duration data_time) {
   const int64_t tokens = TokensOf(step);
   const double seconds = absl::ToDoubleSeconds(step_time);
   const bool is_empty = result.counted_targets == 0;
@@ -153,7 +162,31 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                          .world_size = contract_.world_size,
                          .layout = layout_.ToString()};
   AddExperts(result, metrics);
+  AddUse(step_time, data_time, metrics);
   return WriteMetrics(metrics);
+}
+
+void Reporter::AddUse(absl::Duration step_time, absl::Duration data_time, StepMetrics& metrics) {
+  if (!metrics.skipped.has_value()) kept_time_ += step_time;
+  data_time_ += data_time;
+  metrics.data_seconds = absl::ToDoubleSeconds(data_time);
+  metrics.host_memory_peak_bytes = HostMemoryPeak();
+  if (!peak_.has_value()) return;
+  const Utilization mfu = MfuOf(metrics.tokens_per_second);
+  metrics.mfu_full_attention = mfu.full_attention;
+  metrics.mfu_causal_attention = mfu.causal_attention;
+}
+
+void Reporter::SetGpu(absl::string_view description) {
+  const std::optional<Gpu> gpu = GpuOfDevice(description);
+  if (!gpu.has_value()) return;
+  peak_ = PeakOf(*gpu, options_.precision.value_or(DType::kBFloat16), options_.float8);
+  ModelCounts counts(options_.model);
+  flops_ = FlopsOf(options_.model, options_.sequence_length, counts);
+}
+
+Utilization Reporter::MfuOf(double tokens_per_second) const {
+  return UtilizationOf(flops_, tokens_per_second / contract_.world_size, *peak_);
 }
 
 void Reporter::AddExperts(const StepResult& result, StepMetrics& metrics) {
@@ -207,6 +240,7 @@ void Reporter::Checkpoint(int64_t step, const std::string& path) {
 
 absl::Status Reporter::CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics) {
   Checkpoint(metrics.step, path);
+  checkpoint_time_ += absl::Seconds(metrics.checkpoint_held_seconds);
   return WriteMetrics(metrics);
 }
 
@@ -233,6 +267,9 @@ void Reporter::Summary(int64_t step) {
   printer_.EndLine();
   const absl::Duration wall_time = clock_.Now() - start_;
   const auto tokens = static_cast<double>(TokensAfter(step) - TokensAfter(first_step_));
+  const double tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time);
+  std::optional<Utilization> mfu;
+  if (peak_.has_value()) mfu = MfuOf(tokens_per_second);
   const std::string text =
       SummaryText({.first_step = first_step_,
                    .step = step,
@@ -244,7 +281,14 @@ void Reporter::Summary(int64_t step) {
                    .skipped_at_end = skipped_at_end_,
                    .validations = validations_,
                    .wall_time = wall_time,
-                   .tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time),
+                   .tokens_per_second = tokens_per_second,
+                   .world_size = contract_.world_size,
+                   .kept_time = kept_time_,
+                   .data_time = data_time_,
+                   .checkpoint_time = checkpoint_time_,
+                   .mfu = mfu,
+                   .peak = peak_.value_or(0),
+                   .host_memory_peak_bytes = HostMemoryPeak(),
                    .restarts = contract_.attempt,
                    .checkpoint = checkpoint_,
                    .checkpoint_step = checkpoint_step_,

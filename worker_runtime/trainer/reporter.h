@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/checkpointing/failures.h"
@@ -17,6 +18,8 @@
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
+#include "worker_runtime/planner/counts.h"
+#include "worker_runtime/planner/utilization.h"
 #include "worker_runtime/report/event_file.h"
 #include "worker_runtime/report/metrics.h"
 #include "worker_runtime/report/progress.h"
@@ -40,8 +43,11 @@ class Reporter final : public SaveListener {
   // reported. Errors of the three functions: the file's, when too many lines in a row were lost.
   // A step of which no target counts has no loss: its line says null, and there is no progress
   // line.
+  // `data_time`: of step_time, this rank waited for samples.
   absl::Status Step(int64_t step, const StepResult& result, double learning_rate,
-                    absl::Duration step_time);
+                    absl::Duration step_time, absl::Duration data_time = absl::ZeroDuration());
+  // Steps tell their MFU from now on, if the planner knows the GPU by this name.
+  void SetGpu(absl::string_view description);
   // `validation_loss`: nats a target that counts.
   absl::Status Validation(const ValidationMetrics& validation);
   absl::Status Sample(const SampleMetrics& sample);
@@ -65,6 +71,9 @@ class Reporter final : public SaveListener {
            int64_t first_step, Clock& clock);
 
   void PrintProgress(int64_t step, const StepResult& result, double learning_rate);
+  void AddUse(absl::Duration step_time, absl::Duration data_time, StepMetrics& metrics);
+  // REQUIRES: peak_.
+  Utilization MfuOf(double tokens_per_second) const;
   // Of a model with experts; says once that memory was short.
   void AddExperts(const StepResult& result, StepMetrics& metrics);
   int64_t TokensAfter(int64_t step) const;
@@ -98,6 +107,9 @@ class Reporter final : public SaveListener {
   int64_t spikes_ = 0;
   std::optional<int64_t> rollbacks_;
   bool told_of_pieces_ = false;
+  std::optional<double> peak_;  // FLOP/s of a GPU
+  TokenFlops flops_;            // meaningful with peak_
+  absl::Duration kept_time_, data_time_, checkpoint_time_;
   int64_t skipped_at_end_ = 0;
   std::vector<ValidationMetrics> validations_;  // the last one of each set
   std::string checkpoint_;

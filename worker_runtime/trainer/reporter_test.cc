@@ -34,6 +34,32 @@ Contract OfFour(int epoch) {
   return contract;
 }
 
+TEST_CASE("a step on a GPU that the planner knows tells how much of it the step used") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  auto reporter = Reporter::Create(options, OfFour(1), {2, 2, 1}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  const auto step = [&](int64_t number, absl::Duration time) {
+    CHECK_OK((*reporter)->Step(number, {.loss = 1, .counted_targets = 128}, 1e-3, time));
+  };
+  (*reporter)->SetGpu("NVIDIA V100-SXM2-16GB");
+  step(1, absl::Seconds(1));
+  (*reporter)->SetGpu("NVIDIA H100 80GB HBM3");
+  step(2, absl::Seconds(1));
+  step(3, absl::Milliseconds(500));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  CHECK_FALSE(history->steps[0].mfu_full_attention.has_value());
+  ModelCounts counts(options.model);
+  const TokenFlops flops = FlopsOf(options.model, options.sequence_length, counts);
+  // 128 tokens a second on 4 ranks.
+  CHECK(*history->steps[1].mfu_full_attention ==
+        Approx(32 * (flops.products + flops.full_attention) / 989e12));
+  CHECK(*history->steps[1].mfu_causal_attention ==
+        Approx(32 * (flops.products + flops.causal_attention) / 989e12));
+  CHECK(*history->steps[2].mfu_full_attention == Approx(2 * *history->steps[1].mfu_full_attention));
+}
+
 TEST_CASE("steps and validations become lines of the metrics file") {
   const TempDir directory;
   const TrainOptions options = Options(directory);
@@ -43,23 +69,26 @@ TEST_CASE("steps and validations become lines of the metrics file") {
   CHECK_OK((*reporter)->Step(1, {.loss = 5.5, .grad_norm = 2.0, .counted_targets = 128}, 1e-3,
                              absl::Milliseconds(500)));
   CHECK_OK((*reporter)->Step(2, {.loss = 5.25, .grad_norm = 1.0, .counted_targets = 128}, 2e-3,
-                             absl::Milliseconds(250)));
+                             absl::Milliseconds(250), absl::Microseconds(62500)));
   CHECK_OK((*reporter)->Validation({.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5}));
   CHECK_OK((*reporter)->Validation({.step = 2, .validation_set = "code", .validation_loss = 3}));
   CHECK_OK((*reporter)->CheckpointSaved("saved", {2, 0.25, 0.5}));
   const auto history = ReadMetrics(options.metrics_file);
   REQUIRE_OK(history);
   REQUIRE(history->steps.size() == 2);
-  CHECK(history->steps[1] == StepMetrics{.step = 2,
-                                         .loss = 5.25,
-                                         .grad_norm = 1.0,
-                                         .learning_rate = 2e-3,
-                                         .tokens = 256,
-                                         .tokens_per_second = 512,
-                                         .step_seconds = 0.25,
-                                         .epoch = 3,
-                                         .world_size = 4,
-                                         .layout = "dp2 x tp1 x pp2"});
+  StepMetrics second = history->steps[1];
+  CHECK(std::exchange(second.host_memory_peak_bytes, std::nullopt) > 1 << 20);
+  CHECK(second == StepMetrics{.step = 2,
+                              .loss = 5.25,
+                              .grad_norm = 1.0,
+                              .learning_rate = 2e-3,
+                              .tokens = 256,
+                              .tokens_per_second = 512,
+                              .step_seconds = 0.25,
+                              .data_seconds = 0.0625,
+                              .epoch = 3,
+                              .world_size = 4,
+                              .layout = "dp2 x tp1 x pp2"});
   REQUIRE(history->validations.size() == 2);
   CHECK(history->validations[0] ==
         ValidationMetrics{.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5});

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "worker_runtime/device/waited.h"
 #include "worker_runtime/mesh/mesh.h"
@@ -34,6 +35,10 @@ class StepFacts {
     progress_.facts().data += own.Get();
     return loaded;
   }
+  // So long this rank has waited for samples since the last call.
+  absl::Duration TakeDataTime() {
+    return progress_.facts().data - std::exchange(taken_, progress_.facts().data);
+  }
   // The step is done. `tokens`: of the job, from its first step on.
   void Done(const StepResult& result, int64_t tokens);
 
@@ -44,6 +49,7 @@ class StepFacts {
   OwnTime own_;            // since Begin
   absl::Duration waited_;  // by Begin
   absl::Duration data_;    // the same
+  absl::Duration taken_;   // by the last TakeDataTime
 };
 
 }  // namespace convene::worker

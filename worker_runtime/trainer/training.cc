@@ -91,7 +91,8 @@ class Training {
   absl::Status QueueStep();
   absl::StatusOr<bool> Advance();
   absl::Status Record(const StepResult& result);
-  absl::Status Report(const StepResult& result, absl::Duration step_time);
+  absl::Status Report(const StepResult& result, absl::Duration step_time,
+                      absl::Duration data_time);
   absl::StatusOr<bool> Validate();
   absl::Status MakeSamples();
   CheckpointInfo Info() const;
@@ -188,6 +189,7 @@ absl::Status Training::CreateReporter() {
   if (contract_.rank != 0) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(reporter_,
                            Reporter::Create(options_, contract_, layout_, step_, clock_));
+  reporter_->SetGpu(device_.description());
   return absl::OkStatus();
 }
 
@@ -321,7 +323,8 @@ bool Training::PausesAfter(int64_t step) const {
          IsDue(options_.samples.every, step);
 }
 
-absl::Status Training::Report(const StepResult& result, absl::Duration step_time) {
+absl::Status Training::Report(const StepResult& result, absl::Duration step_time,
+                              absl::Duration data_time) {
   if (reporter_ == nullptr) return absl::OkStatus();
   if (result.skipped) {
     reporter_->Say(
@@ -329,7 +332,7 @@ absl::Status Training::Report(const StepResult& result, absl::Duration step_time
             ? WhyEmpty(step_)
             : WhySkipped(result.why, result.loss, result.grad_norm, result.limits, step_));
   }
-  return reporter_->Step(step_, result, LearningRate(step_), step_time);
+  return reporter_->Step(step_, result, LearningRate(step_), step_time, data_time);
 }
 
 absl::Status Training::Record(const StepResult& result) {
@@ -359,13 +362,14 @@ absl::StatusOr<bool> Training::Advance() {
   progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
   const absl::Duration step_time = now - last_time_;
+  const absl::Duration data_time = step_facts_.TakeDataTime();
   last_time_ = now;
   const absl::Status allowed = Record(result);
   if (allowed.ok() && device_.kind() != DeviceKind::kCpu && !result.stop_requested && !goes_back_ &&
       !PausesAfter(step_)) {
     CONVENE_RETURN_IF_ERROR(QueueStep());
   }
-  CONVENE_RETURN_IF_ERROR(Report(result, step_time));
+  CONVENE_RETURN_IF_ERROR(Report(result, step_time, data_time));
   if (!allowed.ok()) {
     // All ranks see the same norms and end here, so the checkpoint in flight can still be kept.
     CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));

@@ -196,8 +196,8 @@ const eventTone = (kind) => (EVENT_TONES.find(([pattern]) => pattern.test(kind))
 
 // The job's life on one line: bands of epochs, a stroke for each event. `events`: [[number, us, kind, text, epoch], ..].
 function drawStrip(canvas, events, now) {
-  const { context, width, height } = sized(canvas);
   if (events.length === 0) return;
+  const { context, width, height } = sized(canvas);
   const begin = events[0][1] / 1e6;
   const end = Math.max(now, begin + 1);
   const x = (seconds) => 1 + ((seconds - begin) / (end - begin)) * (width - 2);

@@ -49,6 +49,7 @@ class JobPage {
     for (const [column, chart] of this.charts) {
       chart.show(this.job.curve.map((point) => [place(point), point[column], point[0], point[1]]), marks, isTime);
     }
+    for (const part of [".strip", "#story .legend"]) $(part, this.root).hidden = this.job.events.length === 0;
     drawStrip($(".strip", this.root), this.job.events, this.now);
     const rows = rowsOf(this.job);
     $("#bar-legend", this.root).hidden = !rows.some((row) => row.compute > 0);
@@ -106,7 +107,7 @@ class JobPage {
     if (key === this.eventsKey) return;
     this.eventsKey = key;
     list.replaceChildren(...rows.map(([, time, epoch, kind, text]) => this.eventElement(time, epoch, kind, text, incidents.get(epoch))));
-    if (rows.length === 0) list.append(make("li", "", "Nothing happened yet."));
+    if (rows.length === 0) list.append(make("li", "empty", "Nothing happened yet."));
   }
 
   eventElement(time, epoch, kind, text, incident) {

@@ -91,7 +91,6 @@ class RankTable {
     while (this.pool.length < count) this.pool.push(this.makeRow());
     this.pool.forEach((row, i) => {
       row.element.hidden = i >= count;
-      row.element.style.display = i >= count ? "none" : "";
       if (i >= count) return;
       row.element.style.transform = `translateY(${(first + i) * ROW_HEIGHT}px)`;
       this.fill(row, this.shown[first + i]);
