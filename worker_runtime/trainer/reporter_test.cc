@@ -36,7 +36,8 @@ Contract OfFour(int epoch) {
 
 TEST_CASE("a step on a GPU that the planner knows tells how much of it the step used") {
   const TempDir directory;
-  const TrainOptions options = Options(directory);
+  TrainOptions options = Options(directory);
+  options.model = *NamedModel("llama-tiny");
   auto reporter = Reporter::Create(options, OfFour(1), {2, 2, 1}, 0, Clock::Real());
   REQUIRE_OK(reporter);
   const auto step = [&](int64_t number, absl::Duration time) {
