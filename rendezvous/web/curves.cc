@@ -5,7 +5,6 @@
 #include <limits>
 #include <set>
 
-
 namespace convene::rendezvous {
 namespace {
 
@@ -23,8 +22,7 @@ void Merge(const CurvePoint& next, int64_t weight, int64_t more, CurvePoint* poi
   point->time_seconds = next.time_seconds;
   point->step = next.step;
   point->loss = Mean(point->loss, weight, next.loss, more);
-  point->tokens_per_second =
-      Mean(point->tokens_per_second, weight, next.tokens_per_second, more);
+  point->tokens_per_second = Mean(point->tokens_per_second, weight, next.tokens_per_second, more);
   point->steps_per_second = Mean(point->steps_per_second, weight, next.steps_per_second, more);
 }
 
@@ -54,9 +52,8 @@ TrainingSample SampleOf(const JobView& view) {
     sample.step = std::min(sample.step.value_or(progress.step), progress.step);
     sample.is_checkpointing = sample.is_checkpointing || progress.phase == "checkpoint";
     if (progress.steps_per_second <= 0) continue;
-    sample.steps_per_second =
-        std::min(sample.steps_per_second.value_or(progress.steps_per_second),
-                 progress.steps_per_second);
+    sample.steps_per_second = std::min(sample.steps_per_second.value_or(progress.steps_per_second),
+                                       progress.steps_per_second);
   }
   return sample;
 }
@@ -96,8 +93,8 @@ void Goodput::Add(MonotonicTime now, const TrainingSample& sample) {
   if (is_new && step_.has_value()) {
     // Steps between `step_` and the highest one were made before.
     const int64_t before = std::max(*step_, *highest_);
-    const double new_share = static_cast<double>(*sample.step - before) /
-                             static_cast<double>(*sample.step - *step_);
+    const double new_share =
+        static_cast<double>(*sample.step - before) / static_cast<double>(*sample.step - *step_);
     const absl::Duration made = now - step_seen_ - in_checkpoints_;
     kept_ += std::max(made, absl::ZeroDuration()) * new_share;
   }

@@ -1,5 +1,5 @@
-// PURE. What a job told of its training over time, thinned out so that it stays small: the daemon
-// keeps it in memory alone, for the page's curves and for the goodput.
+// PURE. The course of a job's training as its workers told it, thinned out so that it stays small.
+// The daemon keeps it in memory alone, for the page's curves and for the goodput.
 #pragma once
 
 #include <cstddef>

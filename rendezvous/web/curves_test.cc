@@ -28,7 +28,8 @@ MonotonicTime At(double seconds) { return MonotonicTime::FromEpoch(absl::Seconds
 TEST_CASE("a sample is of the slowest node, sums tokens, and hears only ranks of the epoch") {
   JobView job = Job(10);
   job.nodes[1].progress = WorkerProgress{9, 1.5, "checkpoint"};
-  job.nodes[0].ranks = {{.loss = 2, .tokens_per_second = 100}, {.loss = 4, .tokens_per_second = 50}};
+  job.nodes[0].ranks = {{.loss = 2, .tokens_per_second = 100},
+                        {.loss = 4, .tokens_per_second = 50}};
   job.nodes.push_back(job.nodes[0]);
   job.nodes[2].group_rank = -1;
   job.nodes[2].progress->step = 1;

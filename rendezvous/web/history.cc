@@ -46,8 +46,7 @@ void History::LookUntilStopped() {
     Look(WallNow());
     chore_();
     const absl::Duration took = clock_->Now() - begin;
-    const MonotonicTime next =
-        clock_->Now() + std::clamp(kRest * took, kPause, kLongestPause);
+    const MonotonicTime next = clock_->Now() + std::clamp(kRest * took, kPause, kLongestPause);
     MutexLock lock(&mutex_);
     while (!is_stopping_ && clock_->Now() < next) {
       stopped_.WaitFor(&mutex_, next - clock_->Now());

@@ -1,6 +1,7 @@
 // Workers' lines for the page, which asks again and again for the lines after a mark.
 //
-//   agents ══ LogHub ─► LogFeed: the newest lines of one run or rank ─► /api/logs, any number of pages
+//   agents ══ LogHub ─► LogFeed: the newest lines of one run or rank ─► /api/logs, any number of
+//   pages
 //
 // All pages that look at the same run and rank share one viewer of the hub. A feed that no page has
 // read for 30 s ends, and with it the agents' publishing.
@@ -38,11 +39,11 @@ struct FeedLine {
 struct FeedAnswer {
   int64_t feed = 0;  // another number than before: the marks of before mean nothing
   std::vector<FeedLine> lines;
-  int64_t next = 0;      // the mark for the next question
-  int64_t skipped = 0;   // lines after the mark that are not kept any more
-  int64_t lost = 0;      // lines that the agents lost, in all
+  int64_t next = 0;       // the mark for the next question
+  int64_t skipped = 0;    // lines after the mark that are not kept any more
+  int64_t lost = 0;       // lines that the agents lost, in all
   bool has_more = false;  // more lines are there: ask again at once
-  std::string over;      // why no line follows; "" when lines may follow
+  std::string over;       // why no line follows; "" when lines may follow
 };
 
 // One viewer of the hub. Thread-safe.
@@ -97,7 +98,7 @@ class LogFeeds {
 
   struct Question {
     std::string run;
-    int rank = -1;  // -1: all ranks
+    int rank = -1;      // -1: all ranks
     int64_t feed = 0;   // FeedAnswer's; 0 at first
     int64_t after = 0;  // FeedAnswer's `next`; 0 at first
   };
@@ -113,8 +114,7 @@ class LogFeeds {
     int64_t id = 0;
     MonotonicTime read_at;
   };
-  absl::StatusOr<Entry*> FindOrOpen(const Question& question)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry*> FindOrOpen(const Question& question) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LogHub* const hub_;
   Clock* const clock_;

@@ -69,9 +69,9 @@ class Writer {
 
  private:
   static std::string Label(absl::string_view name, absl::string_view value) {
-    return absl::StrCat(
-        name, "=\"",
-        absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
+    return absl::StrCat(name, "=\"",
+                        absl::StrReplaceAll(value, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}),
+                        "\"");
   }
 
   std::string text_;
@@ -172,9 +172,9 @@ void WriteRankTimes(const std::vector<JobView>& views, const std::string& name,
     writer->RunSample(view.job_id, "rank_is", "median", kSeconds * times[times.size() / 2]);
     writer->RunSample(view.job_id, "rank_is", "longest", kSeconds * times.back());
   }
-  writer->Metric(absl::StrCat("convene_rank_step_", name, "_seconds"), "gauge",
-                 absl::StrCat(help, ", by rank, of jobs with at most ", kMostRanksMeasured,
-                              " ranks."));
+  writer->Metric(
+      absl::StrCat("convene_rank_step_", name, "_seconds"), "gauge",
+      absl::StrCat(help, ", by rank, of jobs with at most ", kMostRanksMeasured, " ranks."));
   int room = kMostRanksMeasuredInAll;
   for (const JobView& view : views) {
     const auto ranks = RanksOf(view);

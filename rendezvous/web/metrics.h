@@ -22,8 +22,8 @@ inline constexpr int kMostRanksMeasuredInAll = 1024;
 
 // At most JobTable::kMostJobs values of the label `run`, StoreServer::kRunsCounted of the label
 // `keys` (the beginning of a run's keys), and kMostRanksMeasured of the label `rank`, in
-// kMostRanksMeasuredInAll series a metric; no other label grows. What no worker tells has no
-// sample. `store`: none before its first client.
+// kMostRanksMeasuredInAll series a metric; no other label grows. A number that no worker tells
+// has no sample. `store`: none before its first client.
 std::string MetricsText(const std::vector<JobView>& views, const DaemonCounters& counters,
                         const std::optional<StoreServer::Counts>& store,
                         const ProcessUsage& process, const CurvesOf& curves_of);

@@ -71,7 +71,8 @@ TEST_CASE("a job's training is measured in base units, and what is not told has 
   const CurvesOf curves_of = [&](const std::string& id, auto use) { use(curves.Find(id)); };
   const std::string text = MetricsText({job, Job("b", "running")}, {}, {}, {}, curves_of);
   for (const char* line :
-       {"convene_training_step{run=\"a\"} 41\n", "convene_training_steps_per_second{run=\"a\"} 2.5\n",
+       {"convene_training_step{run=\"a\"} 41\n",
+        "convene_training_steps_per_second{run=\"a\"} 2.5\n",
         "convene_training_tokens_per_second{run=\"a\"} 4000\n",
         "convene_training_loss{run=\"a\"} 2.5\n", "convene_training_goodput_ratio{run=\"a\"} 1\n",
         "convene_stragglers{run=\"a\"} 1\n", "convene_stragglers{run=\"b\"} 0\n",
@@ -83,7 +84,8 @@ TEST_CASE("a job's training is measured in base units, and what is not told has 
     INFO(line);
     CHECK(absl::StrContains(text, line));
   }
-  CHECK(Count(text, "{run=\"b\"} ") == 5);  // nodes, nodes in the epoch, epoch, restarts, stragglers
+  CHECK(Count(text, "{run=\"b\"} ") ==
+        5);  // nodes, nodes in the epoch, epoch, restarts, stragglers
 }
 
 TEST_CASE("single ranks have samples in small jobs only, and few in all") {

@@ -19,8 +19,8 @@ namespace convene::rendezvous {
 
 // One way of writing down the state of jobs. A text is given again for 20 times as long as it took
 // to make, at most 5 s, and for `least_reuse`: so making texts takes at most a twentieth of a core,
-// however many clients ask. For a job of a few nodes that is a fraction of a millisecond. Thread-safe; a caller that
-// asks for a text that is being made waits for it.
+// however many clients ask. For a job of a few nodes that is a fraction of a millisecond.
+// Thread-safe; a caller that asks for a text that is being made waits for it.
 class StatusBoard {
  public:
   using Text = std::shared_ptr<const std::string>;

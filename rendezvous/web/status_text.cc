@@ -25,9 +25,9 @@ struct Column {
 };
 // The last but one is of the node's rank whose own work takes longest: its work and its wait, in a
 // step. A table in which no rank tells them has no such column.
-constexpr Column kColumns[] = {{"group", true}, {"ranks", true},   {"host", false},
-                               {"state", false}, {"step", true},    {"steps/s", true},
-                               {"heard", true}, {"compute+wait", true}, {"why", false}};
+constexpr Column kColumns[] = {{"group", true},  {"ranks", true},        {"host", false},
+                               {"state", false}, {"step", true},         {"steps/s", true},
+                               {"heard", true},  {"compute+wait", true}, {"why", false}};
 constexpr size_t kTimesColumn = 7;
 using Row = std::vector<std::string>;
 
@@ -75,9 +75,8 @@ void AppendTable(const std::vector<Row>& rows, std::string* text) {
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  const bool has_times = std::any_of(rows.begin() + 1, rows.end(), [](const Row& row) {
-    return row[kTimesColumn] != "-";
-  });
+  const bool has_times = std::any_of(rows.begin() + 1, rows.end(),
+                                     [](const Row& row) { return row[kTimesColumn] != "-"; });
   for (const Row& row : rows) {
     std::string line = " ";
     for (size_t i = 0; i < row.size(); ++i) {
@@ -117,7 +116,8 @@ std::string TrainingLine(const JobView& job) {
   std::vector<std::string> parts;
   if (sample.step.has_value()) parts.push_back(absl::StrCat("step ", *sample.step));
   const auto add = [&](const char* format, const std::optional<double>& value) {
-    if (value.has_value()) parts.push_back(absl::StrFormat(absl::ParsedFormat<'g'>(format), *value));
+    if (value.has_value())
+      parts.push_back(absl::StrFormat(absl::ParsedFormat<'g'>(format), *value));
   };
   add("%.3g steps/s", sample.steps_per_second);
   add("loss %.5g", sample.loss);
@@ -193,8 +193,8 @@ std::vector<std::string> StragglerChanges(const JobView& before, const JobView& 
     lines.push_back(absl::StrCat("holds the others up: ", StragglerLine(straggler)));
   }
   for (const auto& [key, straggler] : old) {
-    lines.push_back(absl::StrCat("holds nobody up any more: ", straggler->kind, " on ",
-                                 straggler->host));
+    lines.push_back(
+        absl::StrCat("holds nobody up any more: ", straggler->kind, " on ", straggler->host));
   }
   return lines;
 }

@@ -99,7 +99,8 @@ TEST_CASE_METHOD(WebTest, "a browser gets the page, under a policy that lets not
   CHECK(Get("/").content_type == "text/plain; charset=utf-8");
 }
 
-TEST_CASE_METHOD(WebTest, "the page's questions are answered, and an answer that it has is not sent again") {
+TEST_CASE_METHOD(WebTest,
+                 "the page's questions are answered, and an answer that it has is not sent again") {
   const HttpResponse job = Get("/api/job", "llama");
   CHECK(job.code == 200);
   CHECK(job.content_type == "application/json");

@@ -8,7 +8,7 @@ import time
 
 
 def fake_job(nodes, workers, step, run="llama-70b", now=None):
-    """What /api/job says of a job in which all is told (rendezvous/web/page_json.h)."""
+    """The answer of /api/job about a job that tells all there is (rendezvous/web/page_json.h)."""
     now = time.time() if now is None else now
     begin = now - 3600
     curve = []

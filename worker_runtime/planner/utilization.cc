@@ -19,7 +19,8 @@ std::optional<Gpu> GpuOfDevice(absl::string_view description) {
       (absl::StrContains(words, " pcie ") || absl::StrContains(words, " nvl "));
   if (is_slower_h100 || absl::StrContains(words, " laptop ")) return std::nullopt;
   for (const std::string& name : GpuNames()) {
-    if (!absl::StrContains(words, absl::StrCat(" ", absl::StrReplaceAll(name, {{"-", " "}}), " "))) {
+    if (!absl::StrContains(words,
+                           absl::StrCat(" ", absl::StrReplaceAll(name, {{"-", " "}}), " "))) {
       continue;
     }
     absl::StatusOr<Gpu> gpu = FindGpu(name);

@@ -8,13 +8,14 @@ namespace convene::worker {
 namespace {
 
 TEST_CASE("a driver's name means the table's card, or none") {
-  for (const auto& [name, card] : {std::pair<const char*, const char*>{"NVIDIA H100 80GB HBM3", "h100"},
-                                   {"NVIDIA H200, 139 GiB, compute capability 9.0", "h200"},
-                                   {"NVIDIA A100-SXM4-80GB", "a100"},
-                                   {"NVIDIA GB200", "gb200"},
-                                   {"NVIDIA B200", "b200"},
-                                   {"NVIDIA L40S", "l40s"},
-                                   {"NVIDIA GeForce RTX 4090", "rtx-4090"}}) {
+  for (const auto& [name, card] :
+       {std::pair<const char*, const char*>{"NVIDIA H100 80GB HBM3", "h100"},
+        {"NVIDIA H200, 139 GiB, compute capability 9.0", "h200"},
+        {"NVIDIA A100-SXM4-80GB", "a100"},
+        {"NVIDIA GB200", "gb200"},
+        {"NVIDIA B200", "b200"},
+        {"NVIDIA L40S", "l40s"},
+        {"NVIDIA GeForce RTX 4090", "rtx-4090"}}) {
     INFO(name);
     REQUIRE(GpuOfDevice(name).has_value());
     CHECK(GpuOfDevice(name)->name == card);

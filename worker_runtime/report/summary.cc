@@ -53,10 +53,11 @@ void AddUse(const TrainingSummary& summary,
     const auto share = [&](absl::Duration part) {
       return 100 * absl::FDivDuration(part, summary.wall_time);
     };
-    add("goodput", absl::StrFormat("%.1f %% of the time in steps that are kept; %.1f %% waiting for "
-                                   "samples, %.1f %% held by checkpoints",
-                                   share(summary.kept_time), share(summary.data_time),
-                                   share(summary.checkpoint_time)));
+    add("goodput",
+        absl::StrFormat("%.1f %% of the time in steps that are kept; %.1f %% waiting for "
+                        "samples, %.1f %% held by checkpoints",
+                        share(summary.kept_time), share(summary.data_time),
+                        share(summary.checkpoint_time)));
   }
   if (summary.mfu.has_value()) {
     add("MFU", absl::StrFormat("%.1f %% of %.0f TFLOP/s, with all scores of attention (PaLM); "
@@ -65,9 +66,9 @@ void AddUse(const TrainingSummary& summary,
                                100 * summary.mfu->causal_attention));
   }
   if (summary.host_memory_peak_bytes > 0) {
-    add("memory", absl::StrCat("at most ",
-                               HumanBytes(static_cast<double>(summary.host_memory_peak_bytes)),
-                               " of the host's, by rank 0"));
+    add("memory",
+        absl::StrCat("at most ", HumanBytes(static_cast<double>(summary.host_memory_peak_bytes)),
+                     " of the host's, by rank 0"));
   }
 }
 
@@ -109,14 +110,14 @@ std::string SummaryText(const TrainingSummary& summary) {
   }
   if (!losses.empty()) add("loss", absl::StrJoin(losses, ", "));
   if (summary.skipped_steps > 0) add("skipped", WhatWasSkipped(summary));
-  add("time", absl::StrCat(HumanDuration(summary.wall_time), ", ",
-                           HumanCount(summary.tokens_per_second), " tokens/s",
-                           summary.world_size == 1
-                               ? ""
-                               : absl::StrCat(", ",
-                                              HumanCount(summary.tokens_per_second /
-                                                         summary.world_size),
-                                              " a rank")));
+  add("time",
+      absl::StrCat(
+          HumanDuration(summary.wall_time), ", ", HumanCount(summary.tokens_per_second),
+          " tokens/s",
+          summary.world_size == 1
+              ? ""
+              : absl::StrCat(", ", HumanCount(summary.tokens_per_second / summary.world_size),
+                             " a rank")));
   AddUse(summary, add);
   if (!summary.metrics_file.empty()) add("metrics", summary.metrics_file);
   if (!summary.checkpoint.empty()) {

@@ -34,10 +34,10 @@ struct TrainingSummary {
   std::optional<Utilization> mfu;
   double peak = 0;                     // FLOP/s of a GPU; meaningful with mfu
   int64_t host_memory_peak_bytes = 0;  // of rank 0's process; 0: not known
-  int64_t restarts = 0;                        // how often the job was formed anew before
-  std::string checkpoint;                      // the newest one's directory, "" when there is none
-  int64_t checkpoint_step = 0;                 // meaningful with a checkpoint
-  std::string metrics_file;                    // "" when there is none
+  int64_t restarts = 0;                // how often the job was formed anew before
+  std::string checkpoint;              // the newest one's directory, "" when there is none
+  int64_t checkpoint_step = 0;         // meaningful with a checkpoint
+  std::string metrics_file;            // "" when there is none
 };
 
 // A few aligned lines, the last of which says how to go on; with a newline at the end.

@@ -270,29 +270,28 @@ void Reporter::Summary(int64_t step) {
   const double tokens_per_second = tokens / absl::ToDoubleSeconds(wall_time);
   std::optional<Utilization> mfu;
   if (peak_.has_value()) mfu = MfuOf(tokens_per_second);
-  const std::string text =
-      SummaryText({.first_step = first_step_,
-                   .step = step,
-                   .steps = options_.steps,
-                   .loss = last_loss_,
-                   .loss_step = last_loss_step_,
-                   .skipped_steps = skipped_,
-                   .spikes = spikes_,
-                   .skipped_at_end = skipped_at_end_,
-                   .validations = validations_,
-                   .wall_time = wall_time,
-                   .tokens_per_second = tokens_per_second,
-                   .world_size = contract_.world_size,
-                   .kept_time = kept_time_,
-                   .data_time = data_time_,
-                   .checkpoint_time = checkpoint_time_,
-                   .mfu = mfu,
-                   .peak = peak_.value_or(0),
-                   .host_memory_peak_bytes = HostMemoryPeak(),
-                   .restarts = contract_.attempt,
-                   .checkpoint = checkpoint_,
-                   .checkpoint_step = checkpoint_step_,
-                   .metrics_file = options_.metrics_file});
+  const std::string text = SummaryText({.first_step = first_step_,
+                                        .step = step,
+                                        .steps = options_.steps,
+                                        .loss = last_loss_,
+                                        .loss_step = last_loss_step_,
+                                        .skipped_steps = skipped_,
+                                        .spikes = spikes_,
+                                        .skipped_at_end = skipped_at_end_,
+                                        .validations = validations_,
+                                        .wall_time = wall_time,
+                                        .tokens_per_second = tokens_per_second,
+                                        .world_size = contract_.world_size,
+                                        .kept_time = kept_time_,
+                                        .data_time = data_time_,
+                                        .checkpoint_time = checkpoint_time_,
+                                        .mfu = mfu,
+                                        .peak = peak_.value_or(0),
+                                        .host_memory_peak_bytes = HostMemoryPeak(),
+                                        .restarts = contract_.attempt,
+                                        .checkpoint = checkpoint_,
+                                        .checkpoint_step = checkpoint_step_,
+                                        .metrics_file = options_.metrics_file});
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }

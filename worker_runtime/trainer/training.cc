@@ -91,8 +91,7 @@ class Training {
   absl::Status QueueStep();
   absl::StatusOr<bool> Advance();
   absl::Status Record(const StepResult& result);
-  absl::Status Report(const StepResult& result, absl::Duration step_time,
-                      absl::Duration data_time);
+  absl::Status Report(const StepResult& result, absl::Duration step_time, absl::Duration data_time);
   absl::StatusOr<bool> Validate();
   absl::Status MakeSamples();
   CheckpointInfo Info() const;
