@@ -36,5 +36,5 @@ MUTATIONS = [
     Mutation('all rows of a table are in the page', f'{PAGE}/table.js', 'Math.min(this.shown.length - first, ', 'Math.max(this.shown.length - first, ', SEEN),
     Mutation('a search shows every line', f'{PAGE}/logs.js', '.includes(wanted)) : this.lines;', '.includes("")) : this.lines;', SEEN),
     Mutation('a job that failed looks well', f'{PAGE}/words.js', 'if (job.phase === "failed") {', 'if (job.phase === "lost") {', SEEN),
-    Mutation('a daemon that is gone looks alive', f'{PAGE}/main.js', 'this is what it said last.` : ', 'live` : ', SEEN),
+    Mutation('a daemon that is gone looks alive', f'{PAGE}/main.js', 'tell(state.heard ? ', 'void (state.heard ? ', SEEN),
 ]
