@@ -44,6 +44,10 @@ std::string MemoryText(const MemoryParts& memory, double has) {
     if (bytes >= 1e6) parts.push_back(absl::StrCat(name, " ", HumanBytes(bytes)));
   }
   std::string text = absl::StrCat(HumanBytes(memory.Total()), " of ", HumanBytes(has), ":");
+  if (memory.nccl > 0) {
+    parts.push_back(
+        absl::StrCat("besides, NCCL's own buffers (an estimate) ", HumanBytes(memory.nccl)));
+  }
   for (const std::string& part : parts) absl::StrAppend(&text, "\n", std::string(17, ' '), part);
   return text;
 }

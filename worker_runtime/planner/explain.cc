@@ -186,7 +186,7 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
     }
   }
   const MemoryParts& parts = leanest->memory;
-  const double usable = kUsableShare * cluster.gpu.memory_bytes;
+  const double usable = UsableBytes(parts, cluster);
   std::vector<std::string> lines;
   lines.push_back(absl::StrCat("The leanest layout, ", StrategyText(leanest->strategy), ", takes ",
                                HumanBytes(parts.Total()), " a GPU. The plan may take ",

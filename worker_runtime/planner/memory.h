@@ -7,7 +7,7 @@
 
 namespace convene::worker {
 
-// Bytes of one GPU. The libraries and the CUDA context come on top (kUsableShare, search.h).
+// Bytes of one GPU. The libraries and the CUDA context come on top (UsableBytes, search.h).
 struct MemoryParts {
   double parameters = 0;
   double gradients = 0;
@@ -17,6 +17,7 @@ struct MemoryParts {
   double logits = 0;       // the head's
   // Gathered units and their gradients on the way, messages of pipeline and context ranks.
   double communication = 0;
+  double nccl = 0;  // besides: NCCL's own buffers, an estimate (NcclBufferBytes)
 
   double Total() const {
     return parameters + gradients + optimizer + activations + scratch + logits + communication;
@@ -37,10 +38,10 @@ int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches);
 // Bytes that one block of a rank keeps of one micro batch.
 double SavedBytes(const PlanJob& job, const Strategy& strategy, bool has_experts);
 
-// Of one pipeline rank. REQUIRES: the layout is legal (Legal, search.h).
+// Of one pipeline rank, without `nccl`. REQUIRES: the layout is legal (Legal, search.h).
 MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stage,
                           ModelCounts& counts);
-// Of the pipeline rank that needs the most.
+// Of the pipeline rank that needs the most, with `nccl`.
 MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCounts& counts);
 
 // Parameters, gradients, optimizer state in bytes of the whole model on one GPU, without

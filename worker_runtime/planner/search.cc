@@ -147,7 +147,7 @@ class Searcher {
     if (!rung.leanest.has_value() || estimate.memory.Total() < rung.leanest->memory.Total()) {
       rung.leanest = estimate;
     }
-    if (estimate.memory.Total() > kUsableShare * cluster_.gpu.memory_bytes) return false;
+    if (estimate.memory.Total() > UsableBytes(estimate.memory, cluster_)) return false;
     estimate.time = timer_.Time(strategy);
     if (!rung.best.has_value() || Score(estimate) < Score(*rung.best)) rung.best = estimate;
     const Layout& layout = strategy.layout;
@@ -178,6 +178,12 @@ bool HasWholeFloat8Widths(const PlanJob& job, const Layout& layout) {
 }
 
 }  // namespace
+
+double UsableBytes(const MemoryParts& memory, const Cluster& cluster) {
+  constexpr double kWithNccl = 0.97;
+  const double has = cluster.gpu.memory_bytes;
+  return std::min(kUsableShare * has, kWithNccl * has - memory.nccl);
+}
 
 Rung RungOf(const Strategy& strategy) {
   const Layout& layout = strategy.layout;

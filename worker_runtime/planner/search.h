@@ -14,6 +14,10 @@ namespace convene::worker {
 
 // The libraries, the communicators and the rest of the process take the other part.
 inline constexpr double kUsableShare = 0.9;
+// Bytes of a GPU that MemoryParts::Total may take: kUsableShare of it, or less where NCCL's buffers
+// are larger than usual. Beside these there must be room for the CUDA context and for the
+// libraries' workspaces: 0.03 of the memory.
+double UsableBytes(const MemoryParts& memory, const Cluster& cluster);
 
 // The steps of the ladder from the simplest way of training to the most complex one. A layout
 // stands on the first of these that describes it.
@@ -63,9 +67,9 @@ bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts);
 Estimate EstimateOf(const PlanJob& job, const Cluster& cluster, const Strategy& strategy,
                     ModelCounts& counts, const Efficiency& efficiency = {});
 
-// Of all legal layouts of the cluster's GPUs those that fit in kUsableShare of a GPU's memory, at
-// most `keep` of them. InvalidArgument where no layout is legal: the text says why. The result has
-// no ranked layout where none fits: `rungs` says what each would need.
+// Of all legal layouts of the cluster's GPUs those that fit in UsableBytes, at most `keep` of them.
+// InvalidArgument where no layout is legal: the text says why. The result has no ranked layout
+// where none fits: `rungs` says what each would need.
 absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const Wishes& wishes = {},
                              size_t keep = 10, const Efficiency& efficiency = {});
 

@@ -5,6 +5,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/text.h"
+#include "worker_runtime/comm/nccl/buffers.h"
 #include "worker_runtime/model/block.h"
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/ops/documents.h"
@@ -318,15 +320,21 @@ int64_t EngineParts::ShardCount() const {
 
 std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
   const StepPlans plans(options);
+  const size_t nccl_bytes = device.kind() == DeviceKind::kCpu ? 0 : NcclBufferBytes(options.layout);
+  const std::string nccl_line =
+      nccl_bytes == 0 ? ""
+                      : absl::StrCat("NCCL's own buffers, an estimate: ",
+                                     HumanBytes(static_cast<double>(nccl_bytes)), "\n");
   std::vector<MemoryPlan> by_stage;
   for (int stage = 0; stage < options.layout.pp; ++stage) {
     options.rank = RankOf(options.layout, {.pp = stage});
     CommunicatorSet communicators = PlannedCommunicators(options.layout, options.rank);
     const EngineParts parts(options, plans, communicators, device);
-    by_stage.push_back(
-        {.device_bytes = parts.arena.total_bytes(),
-         .host_bytes = parts.staging.total_bytes(),
-         .text = absl::StrCat(parts.arena.PlanToString(), parts.staging.PlanToString())});
+    by_stage.push_back({.device_bytes = parts.arena.total_bytes(),
+                        .host_bytes = parts.staging.total_bytes(),
+                        .nccl_bytes = nccl_bytes,
+                        .text = absl::StrCat(parts.arena.PlanToString(),
+                                             parts.staging.PlanToString(), nccl_line)});
   }
   return by_stage;
 }

@@ -170,11 +170,12 @@ struct EngineParts {
   int64_t ShardCount() const;
 };
 
-// The memory that an engine allocates, in bytes.
+// The memory that an engine allocates, in bytes, and that NCCL does.
 struct MemoryPlan {
   size_t device_bytes = 0;
   size_t host_bytes = 0;  // on a CPU both are of one memory
-  std::string text;       // a table for each (Arena::PlanToString)
+  size_t nccl_bytes = 0;  // besides, on the device: NCCL's own buffers, an estimate; 0 on a CPU
+  std::string text;       // a table for each (Arena::PlanToString), and a line about NCCL's
 };
 
 // [pipeline rank]: the plan by which Engine::Create allocates, to the byte; the ranks of a stage
