@@ -59,4 +59,8 @@ size_t SumOfSquaresWorkspaceBytes(int64_t count, DeviceKind device);
 void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* sum,
                   const Workspace& workspace, Stream& stream);
 
+// *sum += x[0], then x[1], and so on: the same bits on every device. For few numbers. x: (count),
+// like sum in the device's memory.
+void AddInOrder(int64_t count, const double* x, double* sum, Stream& stream);
+
 }  // namespace convene::worker

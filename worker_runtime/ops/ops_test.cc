@@ -481,6 +481,15 @@ TEST_CASE("a sum of squares counts owned blocks alone and is added to what was t
   }
 }
 
+TEST_CASE("numbers are added one after the other") {
+  const std::vector<double> x = {1e16, 1, -1e16};
+  double sum = 1;
+  AddInOrder(3, x.data(), &sum, AnyStream());
+  CHECK(sum == 0);
+  AddInOrder(0, x.data(), &sum, AnyStream());
+  CHECK(sum == 0);
+}
+
 TEST_CASE("the vector exponential is within two units in the last place") {
   double worst = 0;
   for (int i = 0; i <= 400000; ++i) {

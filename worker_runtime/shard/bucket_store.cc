@@ -124,14 +124,18 @@ ArenaBlock<float> BucketStore::IdleGradients(int unit) const {
 absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
   if (options_.is_frozen) return absl::OkStatus();
   const int bucket = placement_.units[unit].bucket;
-  made_ = order_.Mark();
   if (is_last) {
     --unfinished_units_[bucket];
     if (bucket > 0) --unfinished_units_.front();
   }
+  const bool is_final = is_last && bucket > 0 && unfinished_units_[bucket] == 0;
+  if (is_final) ZeroPadding(bucket);
+  made_ = order_.Mark();
   if (AreSharded(gradient_shards_, placement_.buckets[bucket])) {
-    const bool is_final = is_last && unfinished_units_[bucket] == 0;
     CONVENE_RETURN_IF_ERROR(gradient_shards_->Add(bucket, made_, is_final));
+    if (is_final) Reduced(shard_.parts[bucket], order_.communication());
+  } else if (is_final && !is_parallel()) {
+    Reduced(shard_.parts[bucket], order_.compute());
   }
   if (!is_last || !is_parallel() || options_.reduces_at_end) return absl::OkStatus();
   return ReduceFinalBuckets();
@@ -154,8 +158,25 @@ absl::Status BucketStore::ReduceFinalBuckets() {
 
 absl::Status BucketStore::Reduce(const ShardPart& part) {
   order_.Follow(made_);
-  return sum_.Queue(gradients().subspan(part.bucket.begin, part.bucket.count), /*of_all=*/true,
-                    order_.communication());
+  CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients().subspan(part.bucket.begin, part.bucket.count),
+                                     /*of_all=*/true, order_.communication()));
+  Reduced(part, order_.communication());
+  return absl::OkStatus();
+}
+
+bool BucketStore::IsFinalWhenReduced(size_t bucket) const {
+  const ShardPart& part = shard_.parts[bucket];
+  if (bucket == 0 || copied_slices_.HasPiecesIn(part)) return false;
+  // Whole buckets are reduced behind the sum over both ends, where anything is reduced.
+  const Placement::Tensor* const shared = SharedTensor();
+  const bool is_summed_later = gradient_shards_.has_value() || !is_parallel();
+  return shared == nullptr || !is_summed_later || part.bucket.end() <= shared->begin ||
+         part.bucket.begin >= shared->begin + shared->count;
+}
+
+void BucketStore::Reduced(const ShardPart& part, Stream& stream) {
+  if (when_reduced_ == nullptr) return;
+  if (IsFinalWhenReduced(&part - shard_.parts.data())) when_reduced_(part, stream);
 }
 
 absl::Status BucketStore::FinishReducing() {
@@ -169,7 +190,7 @@ absl::Status BucketStore::FinishReducing() {
     CONVENE_RETURN_IF_ERROR(groups_.dp_replicate.Check());
     reduced_from_ = gradient_shards_.has_value() ? 1 : shard_.parts.size();
   }
-  ZeroPadding();
+  ZeroPadding(0);
   if (gradient_shards_.has_value()) {
     CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
     gradient_shards_->BeginStep();
@@ -180,14 +201,12 @@ absl::Status BucketStore::FinishReducing() {
 }
 
 // The optimizer takes it for gradients, and whoever used idle ones has written there.
-void BucketStore::ZeroPadding() {
+void BucketStore::ZeroPadding(int bucket) {
   if (!options_.one_pass || gradient_shards_.has_value()) return;
-  for (size_t bucket = 0; bucket < placement_.buckets.size(); ++bucket) {
-    ForPadding(placement_, static_cast<int>(bucket), [&](const FlatRange& gap) {
-      device_.Zero(At(gradients_) + gap.first, (gap.second - gap.first) * sizeof(float),
-                   device_.compute());
-    });
-  }
+  ForPadding(placement_, bucket, [&](const FlatRange& gap) {
+    device_.Zero(At(gradients_) + gap.first, (gap.second - gap.first) * sizeof(float),
+                 device_.compute());
+  });
 }
 
 const Placement::Tensor* BucketStore::SharedTensor() const {

@@ -37,6 +37,7 @@ namespace convene::worker {
 //   compute        backward 2   backward 1   backward 0   ¦ sum  update 0  update 1   forward 0
 //                            \            \            \   ^             \         \  ^
 //   communication             reduce 2     reduce 1     reduce 0           gather 0 gather 1
+//                             squares 2    squares 1
 //
 // Every arrow is an event: a reduction begins after the pass that made its gradients, sums begin
 // after all reductions, a gather begins after its update, and a unit's ops begin after the gather
@@ -91,6 +92,16 @@ class BucketStore final : public UnitStore {
   WeightGradient Gradient(int unit, int tensor, bool is_first) override;
   ArenaBlock<float> IdleGradients(int unit) const override;
   absl::Status GradientsDone(int unit, bool is_last) override;
+
+  // Whether the bucket's gradients get their last change when its own reduction ends, and no later
+  // sum over stages or over tp touches them. Bucket 0 has tensors of every unit, and is never so.
+  bool IsFinalWhenReduced(size_t bucket) const;
+  // Of those buckets: `call` is called once a step behind the reduction, which may be during the
+  // backward pass, to queue ops that read this rank's part of the gradients, in `stream`: compute()
+  // where nothing is reduced, else communication(). No ops of compute() wait for them before the
+  // next FinishReducing.
+  using WhenReduced = std::function<void(const ShardPart& part, Stream& stream)>;
+  void SetWhenReduced(WhenReduced call) { when_reduced_ = std::move(call); }
 
   // Adds up over the stages and over tp what they share, reduces all buckets that are not yet
   // reduced, and compute() waits: afterwards only this rank's parts of the gradients are
@@ -166,7 +177,8 @@ class BucketStore final : public UnitStore {
   // The tensor that this stage shares with the one at the pipeline's other end; null: none.
   const Placement::Tensor* SharedTensor() const;
   absl::Status SumOverBothEnds();
-  void ZeroPadding();
+  void ZeroPadding(int bucket);
+  void Reduced(const ShardPart& part, Stream& stream);
   absl::Status ShareOverTp();
   absl::Status ReduceFinalBuckets();
   absl::Status Reduce(const ShardPart& part);
@@ -202,6 +214,7 @@ class BucketStore final : public UnitStore {
   std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones
   std::optional<CommunicationPoint> copied_;       // CopyToOtherEnd, on the end that gets the copy
 
+  WhenReduced when_reduced_;  // null: nobody asks
   std::function<absl::Status(size_t bucket)> publish_;
   size_t published_;  // buckets from this one on are not
 };

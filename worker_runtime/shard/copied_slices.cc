@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
 
@@ -80,6 +81,10 @@ absl::Status CopiedSlices::Sum(
     Copy(piece.count, place, own, stream);
   }
   return absl::OkStatus();
+}
+
+bool CopiedSlices::HasPiecesIn(const ShardPart& part) const {
+  return absl::c_any_of(pieces_, [&](const Piece& piece) { return piece.part == &part; });
 }
 
 }  // namespace convene::worker

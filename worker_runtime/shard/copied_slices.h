@@ -39,6 +39,9 @@ class CopiedSlices {
   // data-parallel ranks. Errors: the collective's.
   absl::Status Sum(absl::FunctionRef<absl::Span<float>(const ShardPart&)> gradients_of);
 
+  // Whether Sum changes gradients of the part, which is one of the shard's.
+  bool HasPiecesIn(const ShardPart& part) const;
+
  private:
   // A piece of one part of the shard that lies in copied slices.
   struct Piece {

@@ -67,6 +67,7 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_(
           arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
+      squares_(arena.Declare<double>("optimizer/squares", shard_.parts.size())),
       master_copy_(
           staging.Declare<float>(kCopyName, options.copies_for_checkpoints ? shard_.count : 0)),
       state_copies_(options.copies_for_checkpoints ? DeclareStates(kCopyName, staging)
@@ -77,6 +78,7 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
           staging.Declare<float>("optimizer/gradients", options.offloads ? shard_.count : 0)),
       host_weights_(
           staging.Declare<BFloat16>("optimizer/new weights", HostWeights(store, options))) {
+  store.SetWhenReduced([this](const ShardPart& part, Stream& stream) { SumSquares(part, stream); });
   if (!options.offloads) return;
   for (size_t i = 0; i < shard_.parts.size(); ++i) updated_.push_back(device.MakeEvent());
 }
@@ -134,12 +136,19 @@ absl::Status ShardedOptimizer::SetWeights(MakeWeights make) {
   return PublishMasters();
 }
 
+void ShardedOptimizer::SumSquares(const ShardPart& part, Stream& stream) {
+  double* const sum = At(squares_) + (&part - shard_.parts.data());
+  device_.Zero(sum, sizeof(double), stream);
+  SumOfSquares(part.count, store_.GradientsOf(part).data(),
+               At(flags_) + part.shard_begin / kFlagBlock, sum, {At(workspace_), workspace_.size()},
+               stream);
+}
+
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
-  const Workspace workspace = {At(workspace_), workspace_.size()};
-  for (const ShardPart& part : shard_.parts) {
-    SumOfSquares(part.count, store_.GradientsOf(part).data(),
-                 At(flags_) + part.shard_begin / kFlagBlock, sum, workspace, device_.compute());
+  for (size_t i = 0; i < shard_.parts.size(); ++i) {
+    if (!store_.IsFinalWhenReduced(i)) SumSquares(shard_.parts[i], device_.compute());
   }
+  AddInOrder(static_cast<int64_t>(squares_.size()), At(squares_), sum, device_.compute());
 }
 
 float* ShardedOptimizer::GradientsOf(const ShardPart& part) const {

@@ -82,6 +82,8 @@ class ShardedOptimizer final : public CheckpointedState {
   // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
   // parameters this rank owns: the ranks' sums add up to the global norm's square, each parameter
   // counted once.
+  // The squares of a bucket are summed behind its reduction, where they can be
+  // (BucketStore::IsFinalWhenReduced), else here; the buckets' sums are added up here, in order.
   void SumOwnedSquares(double* sum);
 
   // The rule on the shard; factors and control in the device's memory. Each bucket's parameters are
@@ -133,6 +135,8 @@ class ShardedOptimizer final : public CheckpointedState {
                  absl::FunctionRef<void(const UpdateRule::Piece&)> call);
   // The routers' biases that lie in the part, before the rule comes to it.
   void StepBiases(const ShardPart& part, const StepControl* control, Stream& stream);
+  // Sums up the squares of one part.
+  void SumSquares(const ShardPart& part, Stream& stream);
   // Updates all parts; matrices as wholes.
   absl::Status UpdateMatrices(const UpdateRule::Factors* factors, const StepControl* control);
   // Masters become weights.
@@ -159,7 +163,8 @@ class ShardedOptimizer final : public CheckpointedState {
   const ArenaBlock<float> master_;  // (shard_.count); empty where the parameters are the masters
   const std::vector<ArenaBlock<float>> states_;  // (PlaceIn(state, shard_.count))
   const ArenaBlock<uint8_t> flags_;
-  const ArenaBlock<char> workspace_;
+  const ArenaBlock<char> workspace_;     // of one sum of squares after the other
+  const ArenaBlock<double> squares_;     // by part
   const ArenaBlock<float> master_copy_;  // for checkpoints, like state_copies_
   const std::vector<ArenaBlock<float>> state_copies_;
   // Where the state is offloaded.

@@ -41,6 +41,14 @@ void MakeOnes(const ParameterSlice& /*slice*/, int64_t /*first*/, absl::Span<flo
   std::fill(values.begin(), values.end(), 1.0f);
 }
 
+// All gradients of a step are there, and summed.
+absl::Status FinishStep(BucketStore& store) {
+  for (int unit = static_cast<int>(store.placement().units.size()) - 1; unit >= 0; --unit) {
+    CONVENE_RETURN_IF_ERROR(store.GradientsDone(unit, /*is_last=*/true));
+  }
+  return store.FinishReducing();
+}
+
 // The store and the optimizer of one rank, and their memory.
 struct Sharded {
   // Buckets of at least `bucket_count_min` elements.
@@ -119,6 +127,7 @@ TEST_CASE("the ranks' sums of squares count every parameter once") {
       OneRank rank(layout, CoordinateOf(layout, r));
       const absl::Span<float> gradients = rank.sharded.store.gradients();
       testing::Put(std::vector<float>(gradients.size(), 2.0f), gradients.data(), *rank.device);
+      REQUIRE_OK(FinishStep(rank.sharded.store));
       const DeviceArray<double> squares({0.0}, *rank.device);
       rank.optimizer.SumOwnedSquares(squares.data());
       sum += squares.Fetch()[0];
@@ -161,6 +170,9 @@ struct OneOfTwo {
     after_first = gradients();
     CONVENE_RETURN_IF_ERROR(store.FinishReducing());
     after_all = gradients();
+    const DeviceArray<double> sum({0.0}, sharded.device);
+    sharded.optimizer.SumOwnedSquares(sum.data());
+    squares = sum.Fetch()[0];
     return sharded.Update({.learning_rate = 0.5});
   }
 
@@ -168,7 +180,21 @@ struct OneOfTwo {
   std::vector<float> before;       // when a pass was done, but not the last one
   std::vector<float> after_first;  // when the first units' reductions had been queued
   std::vector<float> after_all;
+  double squares = 0;  // of this rank's parts, after all
 };
+
+// The parts' sums, one after the other: what SumOwnedSquares gives, whenever each was made.
+double SquaresInOrder(const BucketStore& store, const std::vector<float>& gradients) {
+  const std::vector<uint8_t> flags =
+      MakeParameterFlags(store.placement(), store.shard(), /*speaks_for_shard=*/true);
+  double squares = 0;
+  for (const ShardPart& part : store.shard().parts) {
+    Stream stream = Stream::Cpu();
+    SumOfSquares(part.count, gradients.data() + part.flat_begin,
+                 flags.data() + part.shard_begin / kFlagBlock, &squares, {}, stream);
+  }
+  return squares;
+}
 
 template <typename T>
 void CheckStepOfTwo(DType reduce_dtype) {
@@ -195,6 +221,12 @@ void CheckStepOfTwo(DType reduce_dtype) {
         wrong_first += held.after_first[i] != (is_early ? sum : GradientAt(i, rank));
         wrong_sums += held.after_all[i] != sum;
       }
+    }
+    const double squares = SquaresInOrder(held.sharded.store, held.after_all);
+    if (held.sharded.device.kind() == DeviceKind::kCpu) {
+      CHECK(held.squares == squares);
+    } else {
+      CHECK(held.squares == Approx(squares).epsilon(1e-12));
     }
     // Adam's first step moves by the learning rate what has a gradient, whoever updated it.
     const std::vector<T> parameters =
@@ -272,7 +304,7 @@ TEST_CASE("what was written into idle gradients between tensors is no gradient")
       testing::Put(std::vector<float>(tensor.count, 1.0f), gradients.data() + tensor.begin,
                    *device);
     }
-    REQUIRE_OK(store.FinishReducing());
+    REQUIRE_OK(FinishStep(store));
     const std::vector<float> all = testing::Fetch(gradients, *device);
     CHECK(std::accumulate(all.begin(), all.end(), 0.0) == static_cast<double>(ParameterCount(odd)));
   }

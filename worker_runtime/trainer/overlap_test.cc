@@ -347,6 +347,51 @@ TEST_CASE("with several buckets reductions and gathers run beside the arithmetic
         10 * CountOpsBeside(StreamNumber::kCommunication, one[0]->calls()));
 }
 
+// Of ops called `op`, how many are in each of the two streams, from a call on.
+std::pair<int64_t, int64_t> CountIn(const Rank& rank, const std::string& op) {
+  const auto count = [&](StreamNumber stream) {
+    return std::count_if(
+        rank.calls().begin() + rank.known_from(), rank.calls().end(),
+        [&](const StreamCall& call) { return call.stream == stream && call.op == op; });
+  };
+  return {count(StreamNumber::kCompute), count(StreamNumber::kCommunication)};
+}
+
+TEST_CASE("the squares of a bucket are summed behind its reduction, beside the backward pass") {
+  // Embedding, two blocks, head. Of the buckets, the first has tensors of each unit.
+  constexpr int kSteps = 2;
+  constexpr int kBuckets = 4;
+  using Counts = std::pair<int64_t, int64_t>;
+  const auto counts = [](const Case& the_case) {
+    return CountIn(*Train(the_case)[0], "SumOfSquares");
+  };
+  CHECK((counts({}) == Counts{kSteps, kSteps * (kBuckets - 1)}));
+  // Where gradients or parameters are sharded, the norms have a bucket of their own.
+  CHECK((counts({.zero_stage = 2}) == Counts{kSteps, kSteps * kBuckets}));
+  CHECK((counts({.zero_stage = 3}) == Counts{kSteps, kSteps * kBuckets}));
+  // They run while products do, and not only beside the last sums.
+  const std::vector<std::unique_ptr<Rank>> ranks = Train({});
+  const std::vector<StreamCall>& calls = ranks[0]->calls();
+  const auto named = [&](const char* op) {
+    return std::find_if(calls.begin() + ranks[0]->known_from(), calls.end(),
+                        [&](const StreamCall& call) { return call.op == op; });
+  };
+  const auto first_squares = named("SumOfSquares");
+  REQUIRE(first_squares < named("AdamW"));
+  CHECK(std::any_of(first_squares, named("AdamW"),
+                    [](const StreamCall& call) { return call.op == "MatMul"; }));
+  // One bucket of all: behind the backward pass.
+  CHECK((counts({.bucket_count_min = int64_t{1} << 40}) == Counts{kSteps, 0}));
+  // A rank alone reduces nothing: a bucket's follow the pass that made it.
+  CHECK((counts({.layout = {.pp = 2, .dp = 1}}) == Counts{2 * kSteps, 0}));
+  // Gradients that are summed once more wait for that sum: a tied table's with ZeRO-2.
+  const Case tied = {.layout = {.pp = 2, .dp = 2}, .tied = true};
+  CHECK((counts(tied) == Counts{kSteps, kSteps}));
+  Case sharded = tied;
+  sharded.zero_stage = 2;
+  CHECK((counts(sharded) == Counts{2 * kSteps, kSteps}));
+}
+
 TEST_CASE("sums inside a layer race with nothing, and every event is needed") {
   CheckEveryEvent({.layout = {.dp = 1, .tp = 2}});
   CheckEveryEvent({.layout = {.dp = 2, .tp = 2}, .recompute = Recompute::kFull});

@@ -20,7 +20,7 @@ size_t GroupOfOp(absl::string_view name) {
   if (absl::EndsWith(name, "MatMul") || name == "GroupedWeightGradient") return 0;
   if (absl::StartsWith(name, "Attention")) return 1;
   if (name == "AdamW" || name == "Momentum" || name == "Descend" || name == "SumOfSquares" ||
-      name == "DecideStep" || name == "RouterBiasStep")
+      name == "AddInOrder" || name == "DecideStep" || name == "RouterBiasStep")
     return 2;
   if (absl::StartsWith(name, kCommunicationPrefix)) return 3;
   return 4;

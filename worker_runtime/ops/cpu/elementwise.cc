@@ -163,6 +163,10 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   *sum += total;
 }
 
+void AddInOrder(int64_t count, const double* x, double* sum, Stream& /*stream*/) {
+  for (int64_t i = 0; i < count; ++i) *sum += x[i];
+}
+
 CONVENE_INSTANTIATE(AddRow);
 CONVENE_INSTANTIATE(AddInPlace);
 CONVENE_INSTANTIATE(ScaleInPlace);

@@ -191,6 +191,12 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
+__global__ void AddOneByOne(int64_t count, const double* x, double* sum) {
+  double total = *sum;
+  for (int64_t i = 0; i < count; ++i) total += x[i];
+  *sum = total;
+}
+
 }  // namespace
 
 template <typename T>
@@ -269,6 +275,10 @@ void SumOfSquares(int64_t count, const float* x, const uint8_t* flags, double* s
   Launch(stream, op, blocks, dim3(kSumThreads), SumSquares, count, x, flags, partials);
   Launch(stream, op, 1, dim3(kSumThreads), AddPartialSums, blocks,
          static_cast<const double*>(partials), sum);
+}
+
+void AddInOrder(int64_t count, const double* x, double* sum, Stream& stream) {
+  Launch(stream, "add_in_order", 1, dim3(1), AddOneByOne, count, x, sum);
 }
 
 }  // namespace convene::worker::cuda

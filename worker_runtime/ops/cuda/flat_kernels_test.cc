@@ -371,6 +371,14 @@ TEST_CASE("a step's control is decided on the GPU as on the host") {
   }
 }
 
+TEST_CASE("numbers are added one after the other") {
+  if (!HasGpuOrSkips()) return;
+  OnGpu<double> x(std::vector<double>{1e16, 1, -1e16});
+  OnGpu<double> sum(std::vector<double>{1.0});
+  cuda::AddInOrder(3, x.data(), sum.data(), Gpu().compute());
+  CHECK(sum.Read()[0] == 0);
+}
+
 // Weights, both moments, and the weights rounded to T.
 template <typename T>
 Outputs<float> AdamWOnGpu(int64_t count, const UpdateParameters& parameters,
