@@ -62,12 +62,14 @@ KeyValueCache::Shape CacheShape(const LanguageModel::Options& options, const Uni
 
 LanguageModel::Own::Own(const Options& options, UnitsByChunk rank_units, Device& device)
     : arena("generation", device.memory()),
+      staging("generation on the host", device.staging()),
       units(std::move(rank_units)),
       placement(PlacementOf(options.layout)),
       store(AllUnits(units), options.dtype, device, arena) {}
 
 LanguageModel::LanguageModel(const Options& options, const Weights& weights,
-                             const CommunicatorSet& communicators, Device& device, Arena& arena)
+                             const CommunicatorSet& communicators, Device& device, Arena& arena,
+                             Arena& staging)
     : options_(options),
       communicators_(communicators),
       alone_(SoloCommunicators()),
@@ -79,7 +81,7 @@ LanguageModel::LanguageModel(const Options& options, const Weights& weights,
   for (int tokens = 1; tokens < largest; tokens *= 2) sizes.insert(tokens);
   const RankPlan plan =
       (*Lower(ForwardOnly(weights.placement, /*microbatches=*/1)))[communicators.pp->rank()];
-  for (const int tokens : sizes) AddShape(tokens, weights, plan, arena);
+  for (const int tokens : sizes) AddShape(tokens, weights, plan, arena, staging);
   tokens_ = arena.Declare<int32_t>("generation/tokens", largest);
   losses_ = arena.Declare<double>("generation/losses", 3);
   const size_t logits = size_t{1} * std::max(options.sequences, std::min(largest, kMostLogits)) *
@@ -89,8 +91,8 @@ LanguageModel::LanguageModel(const Options& options, const Weights& weights,
                           has_head() ? logits * SizeOf(options.dtype) : 0, ArenaPart::kCollective);
 }
 
-void LanguageModel::AddShape(int tokens, const Weights& weights, const RankPlan& plan,
-                             Arena& arena) {
+void LanguageModel::AddShape(int tokens, const Weights& weights, const RankPlan& plan, Arena& arena,
+                             Arena& staging) {
   std::unique_ptr<Stage> stage = Stage::Make(
       {.config = options_.config,
        .dtype = options_.dtype,
@@ -105,7 +107,7 @@ void LanguageModel::AddShape(int tokens, const Weights& weights, const RankPlan&
        .cache = &cache_,
        .cached_logits = tokens > kMostLogits ? std::min(tokens, options_.sequences) : tokens},
       weights.units, weights.store, {*communicators_.tp, *alone_.cp, *communicators_.ep}, device_,
-      arena);
+      arena, staging);
   PipelineExecutor executor(*stage, *communicators_.pp, plan);
   shapes_.push_back({tokens, std::move(stage), std::move(executor)});
 }
@@ -125,9 +127,10 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Make(
   Own& memory = *own;
   auto model = std::make_unique<LanguageModel>(
       options, Weights{memory.units, memory.placement, memory.store}, communicators, device,
-      memory.arena);
+      memory.arena, memory.staging);
   model->own_ = std::move(own);
   CONVENE_RETURN_IF_ERROR(memory.arena.Build());
+  CONVENE_RETURN_IF_ERROR(memory.staging.Build());
   CONVENE_RETURN_IF_ERROR(memory.store.Load(weights));
   model->Bind();
   return model;

@@ -67,12 +67,12 @@ class LanguageModel {
                                                              const CommunicatorSet& communicators,
                                                              Device& device);
 
-  // Declares all memory in `arena`. Borrows all references but `options`, and all that `weights`
-  // has but `units` and `placement`. REQUIRES: the context is no longer than a table of learned
-  // positions.
+  // Declares all memory in `arena`, and Stage::Make's host memory in `staging`. Borrows all
+  // references but `options`, and all that `weights` has but `units` and `placement`. REQUIRES: the
+  // context is no longer than a table of learned positions.
   LanguageModel(const Options& options, const Weights& weights,
-                const CommunicatorSet& communicators, Device& device, Arena& arena);
-  // Call it once the arena is built.
+                const CommunicatorSet& communicators, Device& device, Arena& arena, Arena& staging);
+  // Call it once both arenas are built.
   void Bind();
 
   const Options& options() const { return options_; }
@@ -93,7 +93,7 @@ class LanguageModel {
   struct Own {
     Own(const Options& options, UnitsByChunk rank_units, Device& device);
 
-    Arena arena;
+    Arena arena, staging;
     const UnitsByChunk units;
     const ChunkPlacement placement;
     WeightStore store;
@@ -105,7 +105,8 @@ class LanguageModel {
     PipelineExecutor executor;
   };
 
-  void AddShape(int tokens, const Weights& weights, const RankPlan& plan, Arena& arena);
+  void AddShape(int tokens, const Weights& weights, const RankPlan& plan, Arena& arena,
+                Arena& staging);
   // A pass over the first `tokens` of host_tokens_. Returns its shape.
   absl::StatusOr<const Shape*> Run(int tokens, std::vector<CachedRun> runs);
   // The logits of so many tokens of the last pass, to `to` on every rank.

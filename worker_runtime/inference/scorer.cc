@@ -11,6 +11,7 @@ Scorer::Scorer(const Options& options, const CommunicatorSet& communicators, Dev
     : options_(options),
       device_(device),
       arena_("evaluation", device.memory()),
+      staging_("evaluation on the host", device.staging()),
       units_(UnitsOf(options.config, ChunksOf({options.config.layers}, {0})[0],
                      communicators.tp->size(), communicators.tp->rank())),
       store_(units_, options.dtype, device, arena_),
@@ -21,8 +22,8 @@ Scorer::Scorer(const Options& options, const CommunicatorSet& communicators, Dev
                           .sequence_length = options.window,
                           .timeout = options.timeout},
                          {{0, units_}}, store_,
-                         {*communicators.tp, *communicators.cp, *communicators.ep}, device,
-                         arena_)),
+                         {*communicators.tp, *communicators.cp, *communicators.ep}, device, arena_,
+                         staging_)),
       tokens_(arena_.Declare<int32_t>("tokens", options.window)),
       targets_(arena_.Declare<int32_t>("targets", options.window)),
       losses_(arena_.Declare<double>("losses", 3)),
@@ -46,6 +47,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
   }
   std::unique_ptr<Scorer> scorer(new Scorer(options, communicators, device));
   CONVENE_RETURN_IF_ERROR(scorer->arena_.Build());
+  CONVENE_RETURN_IF_ERROR(scorer->staging_.Build());
   CONVENE_RETURN_IF_ERROR(scorer->store_.Load(weights));
   scorer->stage_->Bind(At(scorer->losses_));
   return scorer;

@@ -49,7 +49,7 @@ class Scorer {
 
   const Options options_;
   Device& device_;
-  Arena arena_;
+  Arena arena_, staging_;
   const std::vector<UnitSpec> units_;
   WeightStore store_;
   std::unique_ptr<Stage> stage_;

@@ -47,14 +47,15 @@ std::unique_ptr<BlockPart<T>> MakeFeedForward(const BlockShape& shape, const Rec
                                               std::vector<DenseMemory<T>> dense,
                                               std::vector<DenseDeferred<T>> deferred,
                                               std::vector<ExpertMemory<T>> experts,
-                                              const BlockLinears<T>& linears, int chunks) {
+                                              const BlockLinears<T>& linears, int chunks,
+                                              Arena& staging) {
   if (!shape.experts.is_on()) {
     return std::make_unique<DenseFeedForward<T>>(shape, recompute, std::move(dense),
                                                  std::move(deferred), linears, chunks);
   }
   return std::make_unique<ExpertFeedForward<T>>(shape, recompute, std::move(experts),
                                                 std::move(dense), std::move(deferred),
-                                                linears.adapters);
+                                                linears.adapters, staging);
 }
 
 // One member of all elements.
@@ -124,7 +125,7 @@ template <typename T>
 Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
                 const std::vector<BlockMemory<T>>& memory,
                 const std::vector<BlockDeferred<T>>& deferred, const BlockLinears<T>& linears,
-                int chunks)
+                int chunks, Arena& staging)
     : s_(shape),
       recompute_(recompute),
       memory_(Each(memory, &BlockMemory<T>::residual)),
@@ -134,7 +135,8 @@ Block<T>::Block(const BlockShape& shape, const LayerAttention& layer, const Reco
                        Each(deferred, &BlockDeferred<T>::mixer), linears_)),
       feed_forward_(MakeFeedForward<T>(s_, recompute_, Each(memory, &BlockMemory<T>::feed_forward),
                                        Each(deferred, &BlockDeferred<T>::feed_forward),
-                                       Each(memory, &BlockMemory<T>::experts), linears_, chunks)) {}
+                                       Each(memory, &BlockMemory<T>::experts), linears_, chunks,
+                                       staging)) {}
 
 template <typename T>
 ScratchSizes Block<T>::scratch(DeviceKind device) const {

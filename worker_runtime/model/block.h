@@ -76,7 +76,7 @@ class Block final : public Unit<T> {
   // `memory`: DeclareSaved's; `deferred`: DeclareDeferred's; `chunks`: of the rows (ChunkedRows).
   Block(const BlockShape& shape, const LayerAttention& layer, const Recompute& recompute,
         const std::vector<BlockMemory<T>>& memory, const std::vector<BlockDeferred<T>>& deferred,
-        const BlockLinears<T>& linears, int chunks);
+        const BlockLinears<T>& linears, int chunks, Arena& staging);
 
   ScratchSizes scratch(DeviceKind device) const override;
   absl::Status Forward(const Pass<T>& pass, T* target, Flow<T>& flow) override;

@@ -47,14 +47,15 @@ Losses LossesOf(const char* named, const std::vector<int32_t>& tokens,
   const std::unique_ptr<Device> device = Device::Cpu();
   testing::WholeStore store(units, *device);
   const CommunicatorSet communicators = SoloCommunicators();
-  Arena arena("test");
+  Arena arena("test"), staging("test");
   const std::unique_ptr<Stage> stage =
       Stage::Make({.config = config,
                    .packed_documents = !document_begin.empty(),
                    .sequence_length = static_cast<int>(tokens.size())},
                   {{0, units}}, store, {*communicators.tp, *communicators.cp, *communicators.ep},
-                  *device, arena);
+                  *device, arena, staging);
   REQUIRE_OK(arena.Build());
+  REQUIRE_OK(staging.Build());
   Losses result;
   double loss = 0;
   stage->Bind(&loss);

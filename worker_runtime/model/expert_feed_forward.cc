@@ -43,7 +43,7 @@ ExpertFeedForward<T>::ExpertFeedForward(const BlockShape& shape, const Recompute
                                         std::vector<ExpertMemory<T>> memory,
                                         std::vector<DenseMemory<T>> shared,
                                         std::vector<DenseDeferred<T>> deferred,
-                                        const BlockAdapters<T>& adapters)
+                                        const BlockAdapters<T>& adapters, Arena& staging)
     : s_(shape),
       recompute_(recompute),
       memory_(std::move(memory)),
@@ -53,7 +53,9 @@ ExpertFeedForward<T>::ExpertFeedForward(const BlockShape& shape, const Recompute
                                                           std::move(deferred), linears_,
                                                           /*chunks=*/1)
                   : nullptr) {
-  for (size_t slot = 0; slot < memory_.size(); ++slot) plans_.emplace_back(s_.experts.dispatch);
+  for (size_t slot = 0; slot < memory_.size(); ++slot) {
+    plans_.emplace_back(s_.experts.dispatch, staging);
+  }
 }
 
 template <typename T>

@@ -69,11 +69,13 @@ struct ExpertSurroundings {
 template <typename T>
 class ExpertFeedForward final : public BlockPart<T> {
  public:
-  // By slot, of the experts and of the shared experts; by deferred slot, of the latter. The weight
+  // By slot, of the experts and of the shared experts; by deferred slot, of the latter. Declares
+  // where tokens go, by slot, in `staging` (Stage::Make). The weight
   // gradients of experts and router come in the input half of a backward pass.
   ExpertFeedForward(const BlockShape& shape, const Recompute& recompute,
                     std::vector<ExpertMemory<T>> memory, std::vector<DenseMemory<T>> shared,
-                    std::vector<DenseDeferred<T>> deferred, const BlockAdapters<T>& adapters);
+                    std::vector<DenseDeferred<T>> deferred, const BlockAdapters<T>& adapters,
+                    Arena& staging);
 
   ScratchSizes scratch(DeviceKind device, int64_t spare) const override;
   absl::Status Forward(const Pass<T>& pass, const T* x, T* y) override;

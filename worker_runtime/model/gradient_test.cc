@@ -56,7 +56,7 @@ class OneRankModel {
                             .deferred_slots = in_halves ? 1 : 0},
                            {{0, units_}}, store_,
                            {*communicators_.tp, *communicators_.cp, *communicators_.ep}, *device_,
-                           arena_)),
+                           arena_, staging_)),
         in_halves_(in_halves),
         is_packed_(!document_begin.empty()),
         document_begin_(is_packed_ ? document_begin : std::vector<int32_t>(1), *device_),
@@ -64,6 +64,7 @@ class OneRankModel {
         inputs_(Numbers(5, 0, config.vocabulary_size), *device_),
         targets_(Targets(config), *device_) {
     REQUIRE_OK(arena_.Build());
+    REQUIRE_OK(staging_.Build());
     stage_->Bind(loss_sum_.data());
   }
 
@@ -132,6 +133,7 @@ class OneRankModel {
   testing::WholeStore store_;
   CommunicatorSet communicators_;
   Arena arena_{"test", device_->memory()};
+  Arena staging_{"test", device_->staging()};
   const std::unique_ptr<Stage> stage_;
   const DeviceArray<double> loss_sum_{{0.0, 0.0, 0.0}, *device_};
   const DeviceArray<float> gradient_scale_{{1.0f}, *device_};
@@ -226,9 +228,10 @@ ModelConfig SmallModelOf(const char* named) {
   }
   return config;
 }
-constexpr const char* kOfFamilies[] = {
-    "qwen2-tiny",  "qwen3-tiny", "gpt2-tiny",      "mistral-tiny",  "gemma3-tiny", "mla-tiny",
-    "gemma2-tiny", "moe-tiny",   "qwen3-moe-tiny", "deepseek-tiny", "gpt-oss-tiny"};
+constexpr const char* kOfFamilies[] = {"qwen2-tiny",    "qwen3-tiny",       "gpt2-tiny",
+                                       "mistral-tiny",  "gemma3-tiny",      "mla-tiny",
+                                       "gemma2-tiny",   "moe-tiny",         "qwen3-moe-tiny",
+                                       "deepseek-tiny", "deepseek-v2-tiny", "gpt-oss-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;

@@ -34,7 +34,7 @@ template <typename T>
 class StageOf final : public Stage {
  public:
   StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
-          const Groups& groups, Device& device, Arena& arena);
+          const Groups& groups, Device& device, Arena& arena, Arena& staging);
 
   void Bind(double* losses) override;
   ExpertTotals TakeExpertTotals() override { return std::exchange(expert_totals_, {}); }
@@ -108,6 +108,7 @@ class StageOf final : public Stage {
   Collective& ep_;
   Device& device_;
   Arena& arena_;
+  Arena& staging_;
   const BlockShape shape_;  // of a block without experts
   BlockShape room_;         // for any block of the rank
   const ContextCut cut_;
@@ -128,7 +129,7 @@ class StageOf final : public Stage {
   // Of blocks with experts.
   ArenaBlock<T> sent_memory_, arrived_memory_;
   ArenaBlock<float> floats_memory_;
-  std::vector<int32_t> chosen_;
+  ArenaBlock<int32_t> chosen_;
   ChunkedRows summands_;
   std::unique_ptr<Event> routed_, fork_, join_;
   ExpertTotals expert_totals_ = {};
@@ -149,7 +150,7 @@ class StageOf final : public Stage {
 
 template <typename T>
 StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
-                    const Groups& groups, Device& device, Arena& arena)
+                    const Groups& groups, Device& device, Arena& arena, Arena& staging)
     : options_(options),
       store_(store),
       tp_(groups.tp),
@@ -157,6 +158,7 @@ StageOf<T>::StageOf(const Options& options, const UnitsByChunk& chunks, UnitStor
       ep_(groups.ep),
       device_(device),
       arena_(arena),
+      staging_(staging),
       shape_(MakeBlockShape(options.config, tp_.size(), options.sequence_parallel,
                             options.micro_batch_size, options.sequence_length / cp_.size(),
                             options.deterministic, options.packed_documents)),
@@ -313,7 +315,7 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
           BlockLinears<T>{
               .float8 = MakeFloat8(unit.layer),
               .adapters = BlockAdapters<T>(unit, options_.config.adapter, adapter_scratch_)},
-          rows_.chunks());
+          rows_.chunks(), staging_);
     case UnitKind::kHead: {
       auto head = std::make_unique<LossHead<T>>(
           LossHeadShape{.rows = shape_.rows(),
@@ -362,7 +364,8 @@ void StageOf<T>::DeclareExpertScratch() {
   arrived_memory_ = arena_.Declare<T>("scratch/tokens from ranks", scratch_.arrived, kPart);
   floats_memory_ = arena_.Declare<float>("scratch/router", scratch_.floats, kPart);
   const DispatchShape& dispatch = room_.experts.dispatch;
-  chosen_.resize(size_t{1} * dispatch.ranks * dispatch.rows * dispatch.chosen);
+  chosen_ = staging_.Declare<int32_t>(
+      "expert choices", int64_t{1} * dispatch.ranks * dispatch.rows * dispatch.chosen);
   routed_ = device_.MakeEvent();
   fork_ = device_.MakeEvent();
   join_ = device_.MakeEvent();
@@ -388,7 +391,7 @@ void StageOf<T>::Bind(double* losses) {
               .sent = At(sent_memory_),
               .arrived = At(arrived_memory_),
               .floats = At(floats_memory_),
-              .chosen = chosen_.data(),
+              .chosen = At(chosen_),
               .losses = losses_ + 1,
               .totals = &expert_totals_,
               .beside = options_.overlaps ? &device_ : nullptr,
@@ -536,12 +539,14 @@ absl::Status StageOf<T>::Backward(const StagePass& stage_pass, Stream& stream) {
 
 std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& chunks,
                                    UnitStore& store, const Groups& groups, Device& device,
-                                   Arena& arena) {
+                                   Arena& arena, Arena& staging) {
   switch (options.dtype) {
     case DType::kFloat32:
-      return std::make_unique<StageOf<float>>(options, chunks, store, groups, device, arena);
+      return std::make_unique<StageOf<float>>(options, chunks, store, groups, device, arena,
+                                              staging);
     case DType::kBFloat16:
-      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, groups, device, arena);
+      return std::make_unique<StageOf<BFloat16>>(options, chunks, store, groups, device, arena,
+                                                 staging);
     case DType::kFloat64:
     case DType::kE4M3:
     case DType::kE5M2:

@@ -83,14 +83,15 @@ class Stage : public PipelineStage {
     Collective& ep;
   };
 
-  // Declares activations and scratch in `arena`. `store` numbers the units in the order of
-  // `chunks`. All references are borrowed and outlive the stage, but for `chunks`.
+  // Declares activations and scratch in `arena`, and what the host tells the device of a pass in
+  // `staging`: host memory that the device copies asynchronously. `store` numbers the units in the
+  // order of `chunks`. All references are borrowed and outlive the stage, but for `chunks`.
   static std::unique_ptr<Stage> Make(const Options& options, const UnitsByChunk& chunks,
                                      UnitStore& store, const Groups& groups, Device& device,
-                                     Arena& arena);
+                                     Arena& arena, Arena& staging);
 
-  // Call it once the arena is built. losses, in the device's memory: the last chunk adds the summed
-  // loss, in nats, of the batch's counted tokens to losses[0]; blocks with experts add
+  // Call it once both arenas are built. losses, in the device's memory: the last chunk adds the
+  // summed loss, in nats, of the batch's counted tokens to losses[0]; blocks with experts add
   // RouterPenalty's to losses[1] and losses[2].
   virtual void Bind(double* losses) = 0;
 

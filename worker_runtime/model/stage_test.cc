@@ -74,10 +74,11 @@ class LoneStage {
                             .gradient_slots = microbatches},
                            {{place, units_}}, store,
                            {*communicators_.tp, *communicators_.cp, *communicators_.ep}, *device_,
-                           arena_)),
+                           arena_, staging_)),
         inputs_(Numbers(5, 0, config), *device_),
         targets_(Numbers(7, 1, config), *device_) {
     REQUIRE_OK(arena_.Build());
+    REQUIRE_OK(staging_.Build());
     stage_->Bind(loss_sum_.data());
   }
 
@@ -139,6 +140,7 @@ class LoneStage {
 
   CommunicatorSet communicators_;
   Arena arena_{"test", device_->memory()};
+  Arena staging_{"test", device_->staging()};
   const std::unique_ptr<Stage> stage_;
   const DeviceArray<double> loss_sum_{{0.0}, *device_};
   const DeviceArray<float> gradient_scale_{{1.0f}, *device_};

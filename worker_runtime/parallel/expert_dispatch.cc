@@ -23,13 +23,13 @@ int64_t ExpertDispatch::ArraysCount(const DispatchShape& shape) {
   return 3 * int64_t{shape.rows} * shape.chosen + 3 * shape.bound;
 }
 
-ExpertDispatch::ExpertDispatch(const DispatchShape& shape)
+ExpertDispatch::ExpertDispatch(const DispatchShape& shape, Arena& host)
     : shape_(shape),
-      arrays_(ArraysCount(shape)),
-      sent_begin_(shape.ranks + 1),
-      arrived_begin_(shape.ranks + 1),
-      sorted_begin_(shape.local_experts() + 1),
-      counts_(size_t{1} * shape.ranks * shape.experts) {
+      arrays_(host.Declare<int32_t>("expert rows", ArraysCount(shape))),
+      sent_begin_(host.Declare<int32_t>("expert rows", shape.ranks + 1)),
+      arrived_begin_(host.Declare<int32_t>("expert rows", shape.ranks + 1)),
+      sorted_begin_(host.Declare<int32_t>("expert rows", shape.local_experts() + 1)),
+      counts_(host.Declare<int32_t>("expert rows", int64_t{1} * shape.ranks * shape.experts)) {
   CONVENE_CHECK(shape.experts % shape.ranks == 0 && shape.bound >= MostReceived(shape, 1));
 }
 
@@ -47,8 +47,8 @@ ExpertLoad ExpertDispatch::Route(absl::Span<const int32_t> chosen) {
   chunks_ = 1;
   row_begin_ = 0;
   rows_ = shape_.rows;
-  std::fill(counts_.begin(), counts_.end(), 0);
-  int32_t* const by_expert = counts_.data();
+  std::fill_n(At(counts_), counts_.size(), 0);
+  int32_t* const by_expert = At(counts_);
   for (int rank = 0; rank < shape_.ranks; ++rank) {
     ForChoices(chosen, rank, [&](int, int, int expert) { ++by_expert[expert]; });
   }
@@ -82,18 +82,20 @@ void ExpertDispatch::Plan(absl::Span<const int32_t> chosen, int chunk) {
 
 // A counting sort of this rank's choices by expert, which is by receiving rank too.
 void ExpertDispatch::PlanSent(absl::Span<const int32_t> chosen) {
-  int32_t* const next = counts_.data();
+  int32_t* const next = At(counts_);
   std::fill_n(next, shape_.experts, 0);
   ForChoices(chosen, shape_.rank, [&](int, int, int expert) { ++next[expert]; });
   int32_t place = 0;
   for (int expert = 0; expert < shape_.experts; ++expert) {
-    if (expert % shape_.local_experts() == 0) sent_begin_[expert / shape_.local_experts()] = place;
+    if (expert % shape_.local_experts() == 0) {
+      At(sent_begin_)[expert / shape_.local_experts()] = place;
+    }
     const int32_t count = next[expert];
     next[expert] = place;
     place += count;
   }
-  sent_begin_.back() = place;
-  int32_t* const sent_from = arrays_.data();
+  sent_begin_.span().back() = place;
+  int32_t* const sent_from = At(arrays_);
   int32_t* const sent_choices = sent_from + choices();
   int32_t* const places = sent_choices + choices();
   ForChoices(chosen, shape_.rank, [&](int token, int j, int expert) {
@@ -110,45 +112,48 @@ void ExpertDispatch::PlanSent(absl::Span<const int32_t> chosen) {
 void ExpertDispatch::PlanArrived(absl::Span<const int32_t> chosen) {
   const int experts = shape_.local_experts();
   const int first = shape_.rank * experts;
-  std::fill(counts_.begin(), counts_.end(), 0);
+  int32_t* const arrived_begin = At(arrived_begin_);
+  const absl::Span<int32_t> sorted = sorted_begin_.span();
+  std::fill_n(At(counts_), counts_.size(), 0);
   for (int rank = 0; rank < shape_.ranks; ++rank) {
-    int32_t* const of_rank = counts_.data() + int64_t{rank} * experts;
+    int32_t* const of_rank = At(counts_) + int64_t{rank} * experts;
     ForChoices(chosen, rank, [&](int, int, int expert) {
       if (expert >= first && expert < first + experts) ++of_rank[expert - first];
     });
   }
-  std::fill(sorted_begin_.begin(), sorted_begin_.end(), 0);
+  std::fill(sorted.begin(), sorted.end(), 0);
   for (int rank = 0; rank < shape_.ranks; ++rank) {
-    const int32_t* const of_rank = counts_.data() + int64_t{rank} * experts;
-    arrived_begin_[rank + 1] = arrived_begin_[rank];
+    const int32_t* const of_rank = At(counts_) + int64_t{rank} * experts;
+    arrived_begin[rank + 1] = arrived_begin[rank];
     for (int expert = 0; expert < experts; ++expert) {
-      arrived_begin_[rank + 1] += of_rank[expert];
-      sorted_begin_[expert + 1] += of_rank[expert];
+      arrived_begin[rank + 1] += of_rank[expert];
+      sorted[expert + 1] += of_rank[expert];
     }
   }
   for (int expert = 0; expert < experts; ++expert) {
-    sorted_begin_[expert + 1] += sorted_begin_[expert];
+    sorted[expert + 1] += sorted[expert];
   }
   CONVENE_CHECK(received() <= shape_.bound);
-  int32_t* const sorted_from = arrays_.data() + 3 * choices();
+  int32_t* const sorted_from = At(arrays_) + 3 * choices();
   int32_t* const arrived_at = sorted_from + shape_.bound;
   int32_t arrived = 0;
   for (int rank = 0; rank < shape_.ranks; ++rank) {
     for (int expert = 0; expert < experts; ++expert) {
-      // sorted_begin_ moves on by what is placed, and back below.
-      for (int32_t left = counts_[int64_t{rank} * experts + expert]; left > 0; --left, ++arrived) {
-        const int32_t at = sorted_begin_[expert]++;
+      // `sorted` moves on by what is placed, and back below.
+      for (int32_t left = At(counts_)[int64_t{rank} * experts + expert]; left > 0;
+           --left, ++arrived) {
+        const int32_t at = sorted[expert]++;
         sorted_from[at] = arrived;
         arrived_at[arrived] = at;
       }
     }
   }
-  std::rotate(sorted_begin_.begin(), sorted_begin_.end() - 1, sorted_begin_.end());
-  sorted_begin_.back() = arrived;
-  sorted_begin_.front() = 0;
+  std::rotate(sorted.begin(), sorted.end() - 1, sorted.end());
+  sorted.back() = arrived;
+  sorted.front() = 0;
   int32_t* const expert_of = arrived_at + shape_.bound;
   for (int expert = 0; expert < experts; ++expert) {
-    std::fill(expert_of + sorted_begin_[expert], expert_of + sorted_begin_[expert + 1], expert);
+    std::fill(expert_of + sorted[expert], expert_of + sorted[expert + 1], expert);
   }
 }
 

@@ -1,5 +1,5 @@
-// PURE. Where the tokens of an expert-parallel group go, and where their results come back: the
-// order of the rows on each leg of the way. Nothing is dropped.
+// Where the tokens of an expert-parallel group go, and where their results come back: the order of
+// the rows on each leg of the way. Nothing is dropped.
 //
 //   x (rows)          a rank's tokens
 //     │ sent_from
@@ -18,9 +18,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
+#include "worker_runtime/device/arena.h"
 
 namespace convene::worker {
 
@@ -50,10 +50,12 @@ struct ExpertLoad {
   bool is_chunked = false;
 };
 
-// Not thread-safe. Its arrays have their full length from the start.
+// Not thread-safe. Its numbers follow from the choices alone.
 class ExpertDispatch {
  public:
-  explicit ExpertDispatch(const DispatchShape& shape);
+  // Declares its arrays, of their full length, in `host`: memory that the host writes, and that
+  // devices copy from. Build it before all other calls.
+  ExpertDispatch(const DispatchShape& shape, Arena& host);
 
   // Takes the choices of all ranks: (ranks, rows, chosen), of which each token's are distinct
   // numbers below `experts`. Says how the load is spread. The plan is then chunk 0's.
@@ -67,15 +69,16 @@ class ExpertDispatch {
   int row_begin() const { return row_begin_; }
   int rows() const { return rows_; }
   int sent() const { return rows_ * shape_.chosen; }
-  int received() const { return sorted_begin_.back(); }
+  int received() const { return sorted_begin().back(); }
   // By receiving rank, and by sending rank: (ranks + 1) borders.
-  const int32_t* sent_begin() const { return sent_begin_.data(); }
-  const int32_t* arrived_begin() const { return arrived_begin_.data(); }
-  absl::Span<const int32_t> sorted_begin() const { return sorted_begin_; }  // (local experts + 1)
+  const int32_t* sent_begin() const { return At(sent_begin_); }
+  const int32_t* arrived_begin() const { return At(arrived_begin_); }
+  // (local experts + 1)
+  absl::Span<const int32_t> sorted_begin() const { return sorted_begin_.span(); }
 
   // All index arrays side by side, as they go to the device in one copy, and where each begins.
   static int64_t ArraysCount(const DispatchShape& shape);
-  absl::Span<const int32_t> arrays() const { return arrays_; }
+  absl::Span<const int32_t> arrays() const { return arrays_.span(); }
   // All count the chunk's tokens from 0. sent_choices: (token, j) as token * chosen + j.
   const int32_t* SentFrom(const int32_t* arrays) const { return arrays; }
   const int32_t* SentChoices(const int32_t* arrays) const { return arrays + choices(); }
@@ -102,9 +105,9 @@ class ExpertDispatch {
   int chunks_ = 1;
   int row_begin_ = 0;
   int rows_ = 0;
-  std::vector<int32_t> arrays_;
-  std::vector<int32_t> sent_begin_, arrived_begin_, sorted_begin_;
-  std::vector<int32_t> counts_;  // (ranks, experts), then where the next row of each goes
+  ArenaBlock<int32_t> arrays_;
+  ArenaBlock<int32_t> sent_begin_, arrived_begin_, sorted_begin_;
+  ArenaBlock<int32_t> counts_;  // (ranks, experts), then where the next row of each goes
 };
 
 }  // namespace convene::worker

@@ -6,6 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "tools/base/testing/status_testing.h"
+
 namespace convene::worker {
 namespace {
 
@@ -71,11 +73,13 @@ struct Way {
 
 // Every choice of every token reaches its expert once, over all chunks.
 void CheckWay(DispatchShape shape, const std::vector<int32_t>& chosen, bool is_chunked) {
+  Arena host("test");
   std::vector<ExpertDispatch> ranks;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
-    ranks.emplace_back(shape);
-    REQUIRE(ranks.back().Route(chosen).is_chunked == is_chunked);
-    REQUIRE(ranks.back().chunks() == ranks.front().chunks());
+  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) ranks.emplace_back(shape, host);
+  REQUIRE_OK(host.Build());
+  for (ExpertDispatch& rank : ranks) {
+    REQUIRE(rank.Route(chosen).is_chunked == is_chunked);
+    REQUIRE(rank.chunks() == ranks.front().chunks());
   }
   std::vector<int64_t> seen, wanted;
   for (int chunk = 0; chunk < ranks.front().chunks(); ++chunk) {
@@ -143,7 +147,9 @@ TEST_CASE("the room follows the load that is planned for") {
 
 TEST_CASE("the load's spread is told") {
   DispatchShape shape = {.rows = 4, .chosen = 1, .experts = 4, .bound = 4};
-  ExpertDispatch dispatch(shape);
+  Arena host("test");
+  ExpertDispatch dispatch(shape, host);
+  REQUIRE_OK(host.Build());
   const ExpertLoad even = dispatch.Route({3, 1, 0, 2});
   CHECK(even.highest == 1);
   CHECK(even.entropy == Approx(std::log(4)));

@@ -222,7 +222,7 @@ std::unique_ptr<LanguageModel> MakeGeneration(const EngineOptions& options,
                                               const ChunkPlacement& placement,
                                               const UnitsByChunk& units, UnitStore& store,
                                               const CommunicatorSet& communicators, Device& device,
-                                              Arena& arena) {
+                                              Arena& arena, Arena& staging) {
   if (options.samples.sequences == 0) return nullptr;
   return std::make_unique<LanguageModel>(
       LanguageModel::Options{.config = options.model,
@@ -232,7 +232,7 @@ std::unique_ptr<LanguageModel> MakeGeneration(const EngineOptions& options,
                              .context = options.samples.context,
                              .prompt_tokens = options.samples.pass_tokens,
                              .timeout = options.timeout},
-      LanguageModel::Weights{units, placement, store}, communicators, device, arena);
+      LanguageModel::Weights{units, placement, store}, communicators, device, arena, staging);
 }
 
 Schedule ScheduleOf(const EngineOptions& options) {
@@ -308,9 +308,9 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       optimizers(store, optimizer, expert_optimizer.get(), FrozenOf(options, other_stores, device)),
       stage(Stage::Make(StageOptionsOf(options, device.kind(), plans, coordinate.pp), units, stores,
                         {.tp = *communicators.tp, .cp = *communicators.cp, .ep = *communicators.ep},
-                        device, arena)),
-      generation(
-          MakeGeneration(options, plans.placement, units, stores, communicators, device, arena)) {}
+                        device, arena, staging)),
+      generation(MakeGeneration(options, plans.placement, units, stores, communicators, device,
+                                arena, staging)) {}
 
 int64_t EngineParts::ShardCount() const {
   int64_t count = 0;

@@ -109,6 +109,19 @@ TEST_CASE("the plan has the gradient that rows in chunks keep beside its layer's
   CHECK(PlanMemory(options, *device).front().device_bytes == not_split);
 }
 
+TEST_CASE("the plan has the host's lists of where tokens go") {
+  const std::unique_ptr<Device> device = Device::Cpu();
+  EngineOptions options = {
+      .model = *NamedModel("moe-tiny"), .micro_batch_size = 2, .sequence_length = 16};
+  const size_t with = PlanMemory(options, *device).front().host_bytes;
+  const int choices = 2 * 16 * options.model.experts.chosen;
+  options.model.experts = {};
+  const size_t without = PlanMemory(options, *device).front().host_bytes;
+  // Of each layer six lists of all choices, and borders and counts in cache lines; the choices.
+  const size_t lists = sizeof(int32_t) * 6 * choices + 4 * 64;
+  CHECK(with - without == options.model.layers * lists + sizeof(int32_t) * choices);
+}
+
 TEST_CASE("the head's chunks grow to 2 GiB where every stage's plan keeps to 0.9 of the memory") {
   const std::unique_ptr<Device> cpu = Device::Cpu();
   CHECK(ChooseLogitsBytes({.model = *NamedModel("llama-tiny")}, int64_t{1} << 40, *cpu) ==
