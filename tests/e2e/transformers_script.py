@@ -26,6 +26,7 @@ LLAMA3 = {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_fr
 YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'mscale': 1.0,
         'mscale_all_dim': 0.5}
 UNROUNDED = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4.0, 'beta_slow': 1.0, 'truncate': False}
+SCALED = {'rope_type': 'yarn', 'factor': 2.0, 'original_max_position_embeddings': 20, 'attention_factor': 1.3}
 LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rope_head_dim': 4, 'v_head_dim': 6, 'num_key_value_heads': 4,
            'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'n_group': 2, 'topk_group': 1,
            'first_k_dense_replace': 1, 'max_position_embeddings': 64}
@@ -51,7 +52,7 @@ def configs():
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
         'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
-        'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True),
+        'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True, max_position_embeddings=40, **ropes(1e6, SCALED)),
         'qwen3_moe': t.Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
     }
 

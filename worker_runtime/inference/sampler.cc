@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker_runtime/model/philox.h"
+#include "worker_runtime/ops/philox.h"
 
 namespace convene::worker {
 namespace {
@@ -97,8 +97,8 @@ absl::Status ValidateSampling(const SamplingOptions& options) {
 
 double SamplingNumber(uint64_t seed, uint64_t sequence, uint64_t place) {
   const PhiloxCounter random =
-      Philox({static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32),
-              static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32)},
+      Philox({{static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32),
+               static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32)}},
              seed);
   return OpenUnit(random[0], random[1]);
 }

@@ -13,6 +13,9 @@ struct AdapterConfig {
   int rank = 0;  // 0: the model has no adapters, and all of its weights learn
   double alpha = 0;
   bool rank_stabilized = false;  // the scale's, below
+  // In training, that an input number of an adapter becomes 0; from 0 to below 1. Matrices that
+  // share their input share the mask.
+  double dropout = 0;
   // A matrix is a target whose name (without ".weight") is one of these, or ends with a point and
   // one of these, as in PEFT's target_modules. Empty: all matrices of blocks but routers and
   // experts.

@@ -13,6 +13,8 @@ namespace {
 
 // Query, key and value are the most matrices that one layer has.
 constexpr int64_t kAdaptersMax = 3;
+// More than the number of any tensor.
+constexpr int kTensors = kKeyValueUpB + 1;
 
 }  // namespace
 
@@ -24,15 +26,17 @@ AdapterScratch<T> DeclareAdapterScratch(const BlockShape& s, const AdapterConfig
   const int64_t inner = s.rows() * ranks;
   const int64_t out = std::max({s.first_width(), s.hidden, s.gate_up_width(), s.attention_width(),
                                 s.family->latent_attention ? s.key_value_width() : 0});
+  const int64_t in = std::max({s.hidden, s.ffn, s.last_width(), s.query_rank, s.key_rank});
   return {.spread = arena.Declare<T>("scratch/adapter", out * ranks),
           .inner = arena.Declare<T>("scratch/adapter", inner),
           .inner_gradient = arena.Declare<T>("scratch/adapter", inner),
+          .dropped = arena.Declare<T>("scratch/adapter", config.dropout > 0 ? s.rows() * in : 0),
           .spread_gradient = arena.Declare<float>("scratch/adapter gradient", out * ranks),
           .b_gradient = arena.Declare<float>("scratch/adapter gradient", out * config.rank)};
 }
 
 template <typename T>
-BlockAdapters<T>::BlockAdapters(const UnitSpec& unit, const AdapterConfig& config,
+BlockAdapters<T>::BlockAdapters(const UnitSpec& unit, const AdapterConfig& config, uint64_t seed,
                                 const AdapterScratch<T>& scratch)
     : rank_(config.rank), scale_(static_cast<float>(config.scale())), scratch_(scratch) {
   const std::vector<int> places = PlacesOf(unit);
@@ -42,6 +46,10 @@ BlockAdapters<T>::BlockAdapters(const UnitSpec& unit, const AdapterConfig& confi
   for (const auto& [tensor, a, b] : kAdapted) {
     if (static_cast<size_t>(a) >= places.size() || places[a] < 0) continue;
     Layer layer = {.a = a, .b = b};
+    layer.dropout = {.probability = config.dropout,
+                     .seed = seed,
+                     .layer = static_cast<uint32_t>(unit.layer * kTensors + tensor),
+                     .first_column = static_cast<int>(slices(a).front().offset[1])};
     auto factor = slices(b).begin();
     std::string last;
     int first_out = 0;
@@ -67,6 +75,8 @@ LowRank<T> BlockAdapters<T>::Of(const Pass<T>& pass, BlockTensor tensor) const {
   const auto found = layers_.find(tensor);
   if (found == layers_.end()) return {};
   const Layer& layer = found->second;
+  DropoutMask dropout = layer.dropout;
+  dropout.tokens = pass.token_numbers;
   return {.parts = layer.parts,
           .rank = rank_,
           .ranks = layer.ranks,
@@ -75,6 +85,8 @@ LowRank<T> BlockAdapters<T>::Of(const Pass<T>& pass, BlockTensor tensor) const {
           .b = pass.Weight(layer.b),
           .da = pass.Gradient(layer.a),
           .db = pass.Gradient(layer.b),
+          .dropout = dropout,
+          .dropped = At(scratch_.dropped),
           .spread = At(scratch_.spread),
           .inner = At(scratch_.inner),
           .inner_gradient = At(scratch_.inner_gradient),

@@ -2,6 +2,7 @@
 // the scratch that all blocks of a rank share.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct AdapterScratch {
   ArenaBlock<T> spread;
   ArenaBlock<T> inner;
   ArenaBlock<T> inner_gradient;
+  ArenaBlock<T> dropped;
   ArenaBlock<float> spread_gradient;
   ArenaBlock<float> b_gradient;
 };
@@ -34,7 +36,8 @@ class BlockAdapters {
  public:
   BlockAdapters() = default;
   // `unit`: the block's, with its adapters' tensors.
-  BlockAdapters(const UnitSpec& unit, const AdapterConfig& config,
+  // `seed`: of the dropout's mask.
+  BlockAdapters(const UnitSpec& unit, const AdapterConfig& config, uint64_t seed,
                 const AdapterScratch<T>& scratch);
 
   // The adapters of a tensor's layer in this pass. An input half of a backward pass makes their
@@ -47,6 +50,7 @@ class BlockAdapters {
     BlockTensor a;
     BlockTensor b;
     int ranks = 0;
+    DropoutMask dropout;  // without its tokens
   };
 
   std::map<BlockTensor, Layer> layers_;

@@ -309,10 +309,23 @@ template <typename T>
 Pass<T> ExpertFeedForward<T>::SharedPass(const Pass<T>& pass, UnitSurroundings<T>& around) const {
   around = pass.around;
   around.rows = Around(pass).summands;
-  return {around,        pass.store,     pass.unit,     pass.slot,
-          pass.deferred, pass.head,      pass.is_first, pass.is_first_weight,
-          pass.input,    pass.inputs,    pass.targets,  pass.gradient_scale,
-          pass.loss_sum, pass.documents, pass.stream,   pass.places,
+  return {around,
+          pass.store,
+          pass.unit,
+          pass.slot,
+          pass.deferred,
+          pass.head,
+          pass.is_first,
+          pass.is_first_weight,
+          pass.input,
+          pass.inputs,
+          pass.targets,
+          pass.token_numbers,
+          pass.gradient_scale,
+          pass.loss_sum,
+          pass.documents,
+          pass.stream,
+          pass.places,
           pass.weights};
 }
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "worker_runtime/model/philox.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
+#include "worker_runtime/ops/philox.h"
 
 namespace convene::worker {
 namespace {
@@ -19,7 +19,7 @@ uint64_t HashName(const std::string& name) {
 
 double NormalAt(uint64_t key, uint64_t index) {
   const PhiloxCounter random =
-      Philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
+      Philox({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}}, key);
   const double radius = std::sqrt(-2.0 * std::log(OpenUnit(random[0], random[1])));
   return radius * std::cos(2.0 * std::numbers::pi * OpenUnit(random[2], random[3]));
 }
@@ -27,7 +27,7 @@ double NormalAt(uint64_t key, uint64_t index) {
 // Of standard deviation 1.
 double UniformAt(uint64_t key, uint64_t index) {
   const PhiloxCounter random =
-      Philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
+      Philox({{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}}, key);
   return std::sqrt(3.0) * (2.0 * OpenUnit(random[0], random[1]) - 1.0);
 }
 

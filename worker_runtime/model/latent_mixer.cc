@@ -123,7 +123,7 @@ absl::Status LatentMixer<T>::Attend(const Pass<T>& pass, const MixerMemory<T>& a
     LinearForward(latent.product, normed, pass.Weight(latent.up), latent.heads, pass.stream);
     const LowRank<T> adapter = linears_.adapters.Of(pass, latent.up);
     SpreadLowRank(latent.product, adapter, pass.stream);
-    AddLowRank(latent.product, adapter, normed, latent.heads, pass.stream);
+    AddLowRank(latent.product, adapter, /*first_row=*/0, normed, latent.heads, pass.stream);
   }
   LatentHeadsForward(shape(), heads.queries, heads.query_stride, heads.keys_values,
                      heads.first + rotary_column(), s_.first_width(), At(a.qkv), pass.stream);

@@ -47,6 +47,7 @@ std::string ExpertsText(const ExpertConfig& experts) {
 std::string AdapterText(const AdapterConfig& adapter) {
   if (!adapter.is_on()) return "";
   return absl::StrCat(" adapters ", adapter.rank, " alpha ", Text(adapter.alpha),
+                      adapter.dropout > 0 ? absl::StrCat(" dropout ", Text(adapter.dropout)) : "",
                       adapter.rank_stabilized ? " stabilized" : "", " of ",
                       adapter.targets.empty() ? "all" : absl::StrJoin(adapter.targets, ","));
 }
@@ -176,6 +177,7 @@ absl::StatusOr<ModelConfig> ParseShapeText(absl::string_view text) {
   fields.Word(" untied");
   AdapterConfig& adapter = c.adapter;
   if (Read({{" adapters ", &adapter.rank}, {" alpha ", &adapter.alpha}}, &fields)) {
+    Read({{" dropout ", &adapter.dropout}}, &fields);
     adapter.rank_stabilized = fields.Word(" stabilized");
     fields.Word(" of ");
     const absl::string_view targets = fields.Rest();

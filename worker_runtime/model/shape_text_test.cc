@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/model/config.h"
@@ -62,6 +63,9 @@ TEST_CASE("the text names adapters, where there are some") {
   config.adapter.targets = {"q_proj", "mlp.down_proj"};
   CHECK(ShapeText(config) ==
         absl::StrCat(without, " adapters 8 alpha 12.5 stabilized of q_proj,mlp.down_proj"));
+  CHECK(ParseShapeText(ShapeText(config)).value() == config);
+  config.adapter.dropout = 0.05;
+  CHECK(absl::StrContains(ShapeText(config), " alpha 12.5 dropout 0.05 stabilized of "));
   CHECK(ParseShapeText(ShapeText(config)).value() == config);
 }
 

@@ -312,9 +312,9 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
       return std::make_unique<Block<T>>(
           ShapeOf(unit.layer), AttentionOf(unit.layer), RecomputeAt(place), saved_memory_[place],
           deferred_memory_[place],
-          BlockLinears<T>{
-              .float8 = MakeFloat8(unit.layer),
-              .adapters = BlockAdapters<T>(unit, options_.config.adapter, adapter_scratch_)},
+          BlockLinears<T>{.float8 = MakeFloat8(unit.layer),
+                          .adapters = BlockAdapters<T>(unit, options_.config.adapter, options_.seed,
+                                                       adapter_scratch_)},
           rows_.chunks(), staging_);
     case UnitKind::kHead: {
       auto head = std::make_unique<LossHead<T>>(
@@ -431,6 +431,7 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .input = is_embedding ? nullptr : Input(pass, unit - (chunk.has_embedding ? 1 : 0)),
       .inputs = batch_.inputs + row,
       .targets = batch_.targets + row,
+      .token_numbers = batch_.token_numbers != nullptr ? batch_.token_numbers + row : nullptr,
       .gradient_scale = batch_.gradient_scale,
       .loss_sum = losses_,
       .documents =

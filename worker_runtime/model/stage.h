@@ -28,8 +28,11 @@ namespace convene::worker {
 struct StageBatch {
   const int32_t* inputs = nullptr;
   const int32_t* targets = nullptr;  // negative: does not count
+  // A number for each token, which no other token of the run has: of the adapters' dropout. Null:
+  // nothing is dropped.
+  const int64_t* token_numbers = nullptr;
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted, without
-  // gradients.
+  // gradients, and nothing is dropped.
   const float* gradient_scale = nullptr;
   // One for each microbatch where Options::packed_documents, else null. The list itself lies in
   // host memory; its pointers are into the device's.
@@ -58,6 +61,7 @@ class Stage : public PipelineStage {
     bool packed_documents = false;
     bool sequence_parallel = false;  // ResidualRows
     int row_chunks = 1;              // ChunkedRows
+    uint64_t seed = 0;               // of the adapters' dropout
     size_t logits_bytes = 0;         // LossHeadShape; 0: LossLogitsBytes
     bool overlaps = true;            // collectives inside a block run beside its arithmetic
     int micro_batch_size = 1;

@@ -91,7 +91,8 @@ struct Pass {
   bool is_first_weight;   // the same
   T* input;               // (own rows, hidden): where the unit's input lies; null for the embedding
   const int32_t* inputs;  // (rows)
-  const int32_t* targets;  // (rows); negative: does not count
+  const int32_t* targets;        // (rows); negative: does not count
+  const int64_t* token_numbers;  // (rows): StageBatch's; null: nothing is dropped
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted.
   const float* gradient_scale;
   double* loss_sum;  // the head adds the summed loss, in nats, of the counted tokens

@@ -7,6 +7,7 @@
 #include "worker_runtime/ops/attention_sink.h"
 #include "worker_runtime/ops/bias.h"
 #include "worker_runtime/ops/cross_entropy.h"
+#include "worker_runtime/ops/dropout.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/ops/embedding.h"
 #include "worker_runtime/ops/expert_rows.h"

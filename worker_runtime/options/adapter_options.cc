@@ -25,7 +25,8 @@ std::string DescribeAdapters(const ModelConfig& model) {
   if (!adapter.is_on()) return "";
   return absl::StrCat(
       "; LoRA of rank ", adapter.rank, " and alpha ", adapter.alpha,
-      adapter.rank_stabilized ? " (rank-stabilized)" : "", " on ",
+      adapter.rank_stabilized ? " (rank-stabilized)" : "",
+      adapter.dropout > 0 ? absl::StrCat(", dropout ", adapter.dropout) : "", " on ",
       adapter.targets.empty() ? "all matrices of blocks" : absl::StrJoin(adapter.targets, ", "),
       ": ", WithThousands(TrainedCount(model)), " parameters learn");
 }

@@ -35,6 +35,7 @@ absl::Status ApplyInitAdapter(TrainConfig* said, TrainConfig* defaults) {
   defaults->set_lora_rank(adapter->config.rank);
   defaults->set_lora_alpha(adapter->config.alpha);
   defaults->set_lora_rank_stabilized(adapter->config.rank_stabilized);
+  defaults->set_lora_dropout(adapter->config.dropout);
   for (const std::string& target : adapter->config.targets) defaults->add_lora_targets(target);
   if (!said->has_init_from() && !adapter->base.empty()) said->set_init_from(adapter->base);
   return absl::OkStatus();
@@ -54,7 +55,8 @@ absl::Status ResolveFirstWeights(const TrainConfig& config, TrainOptions* option
     const std::pair<const char*, bool> keys[] = {
         {"lora_alpha", config.has_lora_alpha()},
         {"lora_targets", config.lora_targets_size() > 0},
-        {"lora_rank_stabilized", config.lora_rank_stabilized()}};
+        {"lora_rank_stabilized", config.lora_rank_stabilized()},
+        {"lora_dropout", config.lora_dropout() != 0}};
     for (const auto& [key, is_said] : keys) {
       if (!is_said) continue;
       return absl::InvalidArgumentError(absl::StrCat(
@@ -67,6 +69,10 @@ absl::Status ResolveFirstWeights(const TrainConfig& config, TrainOptions* option
         absl::StrCat("lora_rank ", rank,
                      " must be from 1 to the model's hidden_size, or 0 where "
                      "all weights are to learn"));
+  }
+  if (!(config.lora_dropout() >= 0 && config.lora_dropout() < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("lora_dropout ", config.lora_dropout(),
+                                                   " must be from 0 to below 1 (0.05, say)"));
   }
   if (config.init_from().empty()) {
     return absl::InvalidArgumentError(
@@ -81,6 +87,7 @@ absl::Status ResolveFirstWeights(const TrainConfig& config, TrainOptions* option
       .rank = static_cast<int>(rank),
       .alpha = config.has_lora_alpha() ? config.lora_alpha() : 2.0 * static_cast<double>(rank),
       .rank_stabilized = config.lora_rank_stabilized(),
+      .dropout = config.lora_dropout(),
       .targets = {}};
   for (const std::string& text : config.lora_targets()) {
     for (const absl::string_view target : absl::StrSplit(text, ',', absl::SkipEmpty())) {

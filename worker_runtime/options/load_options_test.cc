@@ -537,6 +537,11 @@ TEST_CASE("adapters want a rank, and weights to stand beside") {
   CHECK_STATUS(Load({"--lora-alpha", "4"}), kInvalid, "lora_alpha has no effect without adapters");
   CHECK_STATUS(Load({"--lora-targets", "q_proj"}), kInvalid, "lora_targets has no effect");
   CHECK_STATUS(Load({"--lora-rank-stabilized"}), kInvalid, "lora_rank_stabilized has no effect");
+  CHECK_STATUS(Load({"--lora-dropout", "0.1"}), kInvalid, "lora_dropout has no effect");
+  CHECK_STATUS(Load({"--lora-rank", "4", "--lora-dropout", "1"}), kInvalid,
+               "lora_dropout 1 must be from 0 to below 1");
+  CHECK_STATUS(Load({"--lora-rank", "4", "--lora-dropout", "-0.1"}), kInvalid,
+               "lora_dropout -0.1 must be");
   CHECK_STATUS(Load({"--init-adapter", "/nowhere"}), absl::StatusCode::kNotFound,
                "init_adapter: /nowhere");
 }

@@ -86,19 +86,19 @@ absl::Status ColumnParallelForward(const Linear<T>& layer, const T* x, T* y, Chu
                                    Stream& stream) {
   const LinearShape& shape = layer.shape;
   SpreadLowRank(shape, layer.low_rank, stream);
-  const auto add = [&](const LinearShape& part, const T* part_x, T* part_y) {
-    AddLowRank(part, layer.low_rank, part_x, part_y, stream);
+  const auto add = [&](const LinearShape& part, int64_t row, const T* part_x, T* part_y) {
+    AddLowRank(part, layer.low_rank, static_cast<int>(row), part_x, part_y, stream);
     if (layer.bias != nullptr) AddBias(part.rows, part.out, layer.bias, part_y, stream);
   };
   if (layer.float8.is_on()) {
     CONVENE_CHECK(rows.chunks() == 1);
     CONVENE_RETURN_IF_ERROR(Float8Forward(shape, x, OverTp::kWhole, layer.float8, y, stream));
-    add(shape, x, y);
+    add(shape, 0, x, y);
     return absl::OkStatus();
   }
   return ForGatheredRows(shape, x, rows, stream, [&](const LinearShape& part, int64_t row) {
     LinearForward(part, x + row * shape.in, layer.weight, y + row * shape.out, stream);
-    add(part, x + row * shape.in, y + row * shape.out);
+    add(part, row, x + row * shape.in, y + row * shape.out);
   });
 }
 
@@ -141,7 +141,8 @@ absl::Status RowParallelForward(const Linear<T>& layer, const T* x, T* y, Chunke
     } else {
       LinearForward(chunk, chunk_x, layer.weight, chunk_y, stream);
     }
-    AddLowRank(chunk, layer.low_rank, chunk_x, chunk_y, stream);
+    AddLowRank(chunk, layer.low_rank, static_cast<int>(FirstRow(rows, c)), chunk_x, chunk_y,
+               stream);
     if (adds_bias) AddBias(chunk.rows, shape.out, layer.bias, chunk_y, stream);
     CONVENE_RETURN_IF_ERROR(rows.StartSum(y, c, stream));
   }

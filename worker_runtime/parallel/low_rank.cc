@@ -7,6 +7,25 @@
 #include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
+namespace {
+
+template <typename T>
+DropoutMask MaskFrom(const LowRank<T>& adapter, int first_row) {
+  DropoutMask mask = adapter.dropout;
+  mask.tokens += first_row;
+  return mask;
+}
+
+// What A takes of x.
+template <typename T>
+const T* Dropped(const LinearShape& s, const LowRank<T>& adapter, int first_row, const T* x,
+                 Stream& stream) {
+  if (!adapter.dropout.is_on()) return x;
+  Dropout(s.rows, s.in, MaskFrom(adapter, first_row), /*adds=*/false, x, adapter.dropped, stream);
+  return adapter.dropped;
+}
+
+}  // namespace
 
 template <typename T>
 void SpreadLowRank(const LinearShape& s, const LowRank<T>& adapter, Stream& stream) {
@@ -23,8 +42,10 @@ void SpreadLowRank(const LinearShape& s, const LowRank<T>& adapter, Stream& stre
 }
 
 template <typename T>
-void AddLowRank(const LinearShape& s, const LowRank<T>& adapter, const T* x, T* y, Stream& stream) {
+void AddLowRank(const LinearShape& s, const LowRank<T>& adapter, int first_row, const T* x, T* y,
+                Stream& stream) {
   if (!adapter.is_on()) return;
+  x = Dropped(s, adapter, first_row, x, stream);
   MatMul(Transpose::kNo, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
          adapter.inner, stream);
   MatMul(Transpose::kNo, Transpose::kYes, s.rows, s.out, adapter.ranks, adapter.inner,
@@ -43,6 +64,7 @@ template <typename T>
 void LowRankGradients(const LinearShape& s, const LowRank<T>& adapter, const T* x, const T* dy,
                       Stream& stream) {
   if (!adapter.is_on()) return;
+  x = Dropped(s, adapter, /*first_row=*/0, x, stream);
   MatMul(Transpose::kYes, Transpose::kNo, adapter.ranks, s.in, s.rows, adapter.inner_gradient, x,
          adapter.da.adds ? 1 : 0, adapter.da.data, stream);
   MatMul(Transpose::kNo, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
@@ -65,8 +87,13 @@ template <typename T>
 void AddLowRankInputGradient(const LinearShape& s, const LowRank<T>& adapter, int first_row, T* dx,
                              Stream& stream) {
   if (!adapter.is_on()) return;
+  const bool drops = adapter.dropout.is_on();
+  T* const gradient = drops ? adapter.dropped : dx;
   MatMul(Transpose::kNo, Transpose::kNo, s.rows, s.in, adapter.ranks,
-         adapter.inner_gradient + int64_t{first_row} * adapter.ranks, adapter.a, 1, dx, stream);
+         adapter.inner_gradient + int64_t{first_row} * adapter.ranks, adapter.a, drops ? 0 : 1,
+         gradient, stream);
+  if (!drops) return;
+  Dropout(s.rows, s.in, MaskFrom(adapter, first_row), /*adds=*/true, gradient, dx, stream);
 }
 
 CONVENE_INSTANTIATE(SpreadLowRank);

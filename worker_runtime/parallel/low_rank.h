@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/ops/dropout.h"
 #include "worker_runtime/parallel/linear_shape.h"
 
 namespace convene::worker {
@@ -43,7 +44,10 @@ struct LowRank {
   const T* b = nullptr;  // (outputs of all parts, rank)
   WeightGradient da;
   WeightGradient db;
+  // Where it is on, A takes x with some numbers 0: y = W x + scale B A dropout(x).
+  DropoutMask dropout = {};
   // Scratch.
+  T* dropped = nullptr;              // (rows, in), where the mask is on
   T* spread = nullptr;               // (out, ranks), with the scale
   T* inner = nullptr;                // (rows, ranks)
   T* inner_gradient = nullptr;       // (rows, ranks)
@@ -60,10 +64,10 @@ struct LowRank {
 template <typename T>
 void SpreadLowRank(const LinearShape& shape, const LowRank<T>& adapter, Stream& stream);
 
-// y += scale B A x.
+// y += scale B A x, of shape.rows rows from `first_row` on, which are x's and y's first.
 template <typename T>
-void AddLowRank(const LinearShape& shape, const LowRank<T>& adapter, const T* x, T* y,
-                Stream& stream);
+void AddLowRank(const LinearShape& shape, const LowRank<T>& adapter, int first_row, const T* x,
+                T* y, Stream& stream);
 
 // `inner_gradient`, of all rows.
 template <typename T>

@@ -41,7 +41,8 @@ struct Added {
   std::vector<double> db = std::vector<double>(kBRows * kRank);
 };
 
-Added Expected() {
+// `factors`: of x, where A takes it.
+Added Expected(const std::vector<float>& factors) {
   Added added;
   for (const LowRankPart& part : kParts) {
     for (int row = 0; row < kShape.rows; ++row) {
@@ -51,9 +52,10 @@ Added Expected() {
           const double b = kB[(part.first_b_row + o) * kRank + k];
           for (int i = 0; i < kShape.in; ++i) {
             const int at_a = (part.first_rank + k) * kShape.in + i;
-            const double x = kX[row * kShape.in + i];
+            const double factor = factors[row * kShape.in + i];
+            const double x = factor * kX[row * kShape.in + i];
             added.y[row * kShape.out + part.first_out + o] += kScale * b * kA[at_a] * x;
-            added.dx[row * kShape.in + i] += kScale * dy * b * kA[at_a];
+            added.dx[row * kShape.in + i] += factor * kScale * dy * b * kA[at_a];
             added.da[at_a] += kScale * dy * b * x;
             added.db[(part.first_b_row + o) * kRank + k] += kScale * dy * kA[at_a] * x;
           }
@@ -72,13 +74,24 @@ void CheckNear(const std::vector<float>& values, const std::vector<double>& expe
   }
 }
 
-TEST_CASE("adapters add what the formula says, and learn by its slopes") {
-  if (!testing::HasPlacesOrSkips(1)) return;
+// Without a mask all factors are 1.
+void CheckFormula(double probability) {
   const auto places = testing::Places::Make({});
   REQUIRE(places.ok());
   Device& device = *(**places)[0].device;
   Stream& stream = device.compute();
   const DeviceArray<float> x(kX, device), a(kA, device), b(kB, device), dy(kDy, device);
+  std::vector<int64_t> tokens;
+  for (int row = 0; row < kShape.rows; ++row) tokens.push_back(1000 * row);
+  const DeviceArray<int64_t> token_numbers(tokens, device);
+  const DropoutMask mask = {
+      .probability = probability, .seed = 5, .layer = 3, .tokens = token_numbers.data()};
+  const std::vector<float> ones(kX.size(), 1);
+  const DeviceArray<float> factors(ones, device), dropped(ones, device);
+  if (mask.is_on()) {
+    Dropout(kShape.rows, kShape.in, mask, /*adds=*/false, dropped.data(), factors.data(), stream);
+  }
+  const Added expected = Expected(factors.Fetch());
   for (const bool adds : {false, true}) {
     const float before = adds ? 1 : NAN;
     const DeviceArray<float> y(std::vector<float>(kDy.size(), 1), device);
@@ -96,6 +109,8 @@ TEST_CASE("adapters add what the formula says, and learn by its slopes") {
                                     .b = b.data(),
                                     .da = {.data = da.data(), .adds = adds},
                                     .db = {.data = db.data(), .adds = adds},
+                                    .dropout = mask,
+                                    .dropped = dropped.data(),
                                     .spread = spread.data(),
                                     .inner = inner.data(),
                                     .inner_gradient = inner.data() + kShape.rows * kRanks,
@@ -103,15 +118,17 @@ TEST_CASE("adapters add what the formula says, and learn by its slopes") {
                                     .b_gradient = b_gradient.data(),
                                     .device = &device};
     SpreadLowRank(kShape, adapter, stream);
-    AddLowRank(kShape, adapter, x.data(), y.data(), stream);
+    // In two runs of rows, as the last call below.
+    constexpr int kFirst = 2;
+    const LinearShape first = {kFirst, kShape.out, kShape.in};
+    const LinearShape rest = {kShape.rows - kFirst, kShape.out, kShape.in};
+    AddLowRank(first, adapter, 0, x.data(), y.data(), stream);
+    AddLowRank(rest, adapter, kFirst, x.data() + kFirst * kShape.in, y.data() + kFirst * kShape.out,
+               stream);
     LowRankInnerGradient(kShape, adapter, dy.data(), stream);
     LowRankGradients(kShape, adapter, x.data(), dy.data(), stream);
-    // In two runs of rows.
-    constexpr int kFirst = 2;
-    AddLowRankInputGradient({kFirst, kShape.out, kShape.in}, adapter, 0, dx.data(), stream);
-    AddLowRankInputGradient({kShape.rows - kFirst, kShape.out, kShape.in}, adapter, kFirst,
-                            dx.data() + kFirst * kShape.in, stream);
-    const Added expected = Expected();
+    AddLowRankInputGradient(first, adapter, 0, dx.data(), stream);
+    AddLowRankInputGradient(rest, adapter, kFirst, dx.data() + kFirst * kShape.in, stream);
     CheckNear(y.Fetch(), expected.y, 1);
     CheckNear(dx.Fetch(), expected.dx, 1);
     CheckNear(da.Fetch(), expected.da, adds ? 1 : 0);
@@ -126,9 +143,19 @@ TEST_CASE("a layer without adapters stays as it is") {
   Device& device = *(**places)[0].device;
   const DeviceArray<float> y(std::vector<float>(kDy.size(), 1), device);
   SpreadLowRank(kShape, LowRank<float>(), device.compute());
-  AddLowRank<float>(kShape, {}, nullptr, y.data(), device.compute());
+  AddLowRank<float>(kShape, {}, 0, nullptr, y.data(), device.compute());
   AddLowRankInputGradient<float>(kShape, {}, 0, y.data(), device.compute());
   for (const float value : y.Fetch()) CHECK(value == 1);
+}
+
+TEST_CASE("adapters add what the formula says, and learn by its slopes") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  CheckFormula(0);
+}
+
+TEST_CASE("an adapter with dropout does so with what is left of its input") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  CheckFormula(0.4);
 }
 
 }  // namespace

@@ -58,8 +58,11 @@ void BatchLoader::FillDocuments(absl::Span<const Dataset::Place> places) {
 }
 
 TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
-  return {inputs_.data(), targets_.data(), counted_targets,
-          options_.packed_documents ? document_begin_.data() : nullptr};
+  return {.inputs = inputs_.data(),
+          .targets = targets_.data(),
+          .counted_targets = counted_targets,
+          .document_begin = options_.packed_documents ? document_begin_.data() : nullptr,
+          .samples = positions_.data()};
 }
 
 absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {

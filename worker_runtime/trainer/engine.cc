@@ -144,8 +144,24 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
   const float* const gradient_scale = &At(parts_.on_device.scalars)->gradient_scale;
   parts_.stage->SetBatch({.inputs = At(parts_.on_device.inputs),
                           .targets = At(parts_.on_device.targets),
+                          .token_numbers = is_training ? FeedTokenNumbers(batch, rows) : nullptr,
                           .gradient_scale = is_training ? gradient_scale : nullptr,
                           .documents = parts_.documents.Feed(batch.document_begin, microbatches)});
+}
+
+const int64_t* Engine::FeedTokenNumbers(const TokenBatch& batch, int64_t rows) {
+  const ArenaBlock<int64_t>& numbers = parts_.on_device.token_numbers;
+  if (numbers.size() == 0) return nullptr;
+  CONVENE_CHECK(batch.samples != nullptr);
+  int64_t* next = At(parts_.on_host.token_numbers);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (const int32_t position : positions_) {
+      *next++ = batch.samples[row] * options_.sequence_length + position;
+    }
+  }
+  device_.Copy(At(parts_.on_host.token_numbers), At(numbers),
+               rows * positions_.size() * sizeof(int64_t), device_.compute());
+  return At(numbers);
 }
 
 void Engine::PassOnStop() {

@@ -130,6 +130,8 @@ class Engine {
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
+  // Numbers the tokens of the batch on the device; null where nothing is dropped.
+  const int64_t* FeedTokenNumbers(const TokenBatch& batch, int64_t rows);
   absl::Status QueueEmptyStep();
   // Of the step that was queued last, in the unit of StepTotals.
   StepLimits SummedLimits() const;

@@ -164,9 +164,13 @@ int64_t StepTokens(const EngineOptions& options, const ContextCut& cut) {
   return int64_t{options.micro_batch_size} * cut.local_length() * options.microbatches;
 }
 
-StepMemory DeclareStep(int64_t tokens, Arena& arena, const char* prefix, ArenaPart totals_part) {
+StepMemory DeclareStep(const EngineOptions& options, const ContextCut& cut, Arena& arena,
+                       const char* prefix, ArenaPart totals_part) {
+  const int64_t tokens = StepTokens(options, cut);
+  const int64_t numbered = options.model.adapter.dropout > 0 ? tokens : 0;
   return {.inputs = arena.Declare<int32_t>(absl::StrCat(prefix, "tokens"), tokens),
           .targets = arena.Declare<int32_t>(absl::StrCat(prefix, "targets"), tokens),
+          .token_numbers = arena.Declare<int64_t>(absl::StrCat(prefix, "token numbers"), numbered),
           .scalars = arena.Declare<StepInputs>(absl::StrCat(prefix, "scalars"), 1),
           .totals = arena.Declare<StepTotals>(absl::StrCat(prefix, "totals"), 1, totals_part)};
 }
@@ -205,6 +209,7 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .packed_documents = options.packed_documents,
           .sequence_parallel = options.sequence_parallel,
           .row_chunks = RowChunksOf(options, device).chunks,
+          .seed = options.seed,
           .logits_bytes = options.logits_bytes,
           .overlaps = options.overlap_communication,
           .micro_batch_size = options.micro_batch_size,
@@ -297,8 +302,8 @@ EngineParts::EngineParts(const EngineOptions& options, const StepPlans& plans,
       other_stores(
           MakeOtherStores(options, units, coordinate.pp, communicators, device, arena, staging)),
       stores(AllUnits(units), SplitsExperts(options), StoresOf(store, other_stores)),
-      on_device(DeclareStep(StepTokens(options, cut), arena, "step/", ArenaPart::kCollective)),
-      on_host(DeclareStep(StepTokens(options, cut), staging, "", ArenaPart::kLocal)),
+      on_device(DeclareStep(options, cut, arena, "step/", ArenaPart::kCollective)),
+      on_host(DeclareStep(options, cut, staging, "", ArenaPart::kLocal)),
       control(arena.Declare<StepControl>("step/control", 1)),
       stop(staging.Declare<double>("stop", 1)),
       experts(staging.Declare<ExpertTotals>("expert totals", 1)),

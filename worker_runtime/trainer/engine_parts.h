@@ -133,6 +133,7 @@ struct StepTotals {
 // The inputs of a step, and the totals that come back, on the device or on the host.
 struct StepMemory {
   ArenaBlock<int32_t> inputs, targets;
+  ArenaBlock<int64_t> token_numbers;  // StageBatch's; empty where nothing is dropped
   ArenaBlock<StepInputs> scalars;
   ArenaBlock<StepTotals> totals;  // on the host: what all ranks added up
 };

@@ -18,6 +18,9 @@ struct TokenBatch {
   const int32_t* document_begin = nullptr;
   // Of a training step; 0: EngineOptions::microbatches.
   int microbatches = 0;
+  // (microbatches, micro_batch_size): each row's number among all samples of the run; of a row that
+  // does not count any number. Of models whose adapters have dropout, else it may be null.
+  const int64_t* samples = nullptr;
 };
 
 }  // namespace convene::worker

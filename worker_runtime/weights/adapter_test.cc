@@ -20,6 +20,7 @@
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
 #include "worker_runtime/weights/safetensors.h"
+#include "worker_runtime/weights/peft_config.h"
 #include "worker_runtime/weights/testing/hf_folders.h"
 #include "worker_runtime/weights/write_weights.h"
 
@@ -210,6 +211,7 @@ TEST_CASE("a folder of adapters that cannot be used says why") {
   CHECK_STATUS(with("\"r\": 2", "\"r\": 0"), kInvalid, "\"r\" must be at least 1");
   CHECK_STATUS(with("\"r\": 2", "\"r\": 4"), kInvalid, "which is not of rank 4");
   CHECK_STATUS(with("\"lora_alpha\": 3", "\"lora_alpha\": -3"), kInvalid, "lora_alpha");
+  CHECK_STATUS(with("\"r\"", R"("lora_dropout": 1, "r")"), kInvalid, "from 0 to below 1");
   CHECK_STATUS(with("\"peft_type\"", "peft_type"), kInvalid, "adapter_config.json");
   CHECK_STATUS(with("/base\"", "/nowhere\""), absl::StatusCode::kNotFound,
                "/nowhere, which cannot be opened");
@@ -265,6 +267,16 @@ TEST_CASE("a checkpoint of adapters is the model that they make, where their bas
   CHECK_STATUS(OpenWeights(dir.File("job")).status(), absl::StatusCode::kNotFound,
                "put them there (a link will do)");
   CHECK(OpenAdapter(dir.File("job")).ok());
+}
+
+TEST_CASE("PEFT's configuration is read as it was written") {
+  const AdapterConfig adapter = {
+      .rank = 4, .alpha = 6.5, .rank_stabilized = true, .dropout = 0.05};
+  const PeftConfig config = {.adapter = adapter, .base = "/base"};
+  const auto read = ReadPeftConfig(WritePeftConfig(config, {"q_proj"}, /*turned_matrices=*/false));
+  REQUIRE_OK(read);
+  CHECK(read->adapter == adapter);
+  CHECK(read->base == "/base");
 }
 
 TEST_CASE("adapters beside experts that PEFT would take for the experts' stay here") {

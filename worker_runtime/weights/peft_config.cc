@@ -73,6 +73,13 @@ absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text) {
     }
     config.adapter.alpha = alpha->value().GetDouble();
   }
+  if (const auto dropout = root.Find("lora_dropout"); dropout.has_value()) {
+    const rapidjson::Value& value = dropout->value();
+    if (!value.IsNumber() || !(value.GetDouble() >= 0 && value.GetDouble() < 1)) {
+      return dropout->Error("must be a number from 0 to below 1");
+    }
+    config.adapter.dropout = value.GetDouble();
+  }
   CONVENE_ASSIGN_OR_RETURN(config.adapter.rank_stabilized, root.GetBool("use_rslora", false));
   if (const auto base = root.Find("base_model_name_or_path"); base.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(config.base, base->String());
@@ -103,7 +110,7 @@ std::string WritePeftConfig(const PeftConfig& config, const std::vector<std::str
   const double alpha = config.adapter.alpha;
   alpha == std::floor(alpha) ? writer.Int64(static_cast<int64_t>(alpha)) : writer.Double(alpha);
   writer.Key("lora_dropout");
-  writer.Double(0);
+  writer.Double(config.adapter.dropout);
   boolean("use_rslora", config.adapter.rank_stabilized);
   boolean("use_dora", false);
   string("bias", "none");

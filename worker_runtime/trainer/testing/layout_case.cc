@@ -109,6 +109,7 @@ AdapterConfig AdapterOf(const LayoutCase& c, const Family& family) {
   if (c.lora == 0) return {};
   AdapterConfig adapter = {.rank = 4, .alpha = 6, .rank_stabilized = c.lora == 2};
   if (c.lora == 2) {
+    adapter.dropout = 0.25;
     // Two matrices of three, and a row-parallel one.
     for (const char* const name : {family.names.query, family.names.value, family.names.down}) {
       if (name != nullptr) adapter.targets.emplace_back(name);

@@ -26,12 +26,17 @@ struct Tokens {
   std::vector<int32_t> inputs;
   std::vector<int32_t> targets;
   std::vector<int32_t> document_begin;
+  std::vector<int64_t> samples;
   int64_t counted = 0;  // targets of the whole global batch
   int microbatches = 0;
 
   TokenBatch Batch(bool packed) const {
-    return {inputs.data(), targets.data(), counted, packed ? document_begin.data() : nullptr,
-            microbatches};
+    return {.inputs = inputs.data(),
+            .targets = targets.data(),
+            .counted_targets = counted,
+            .document_begin = packed ? document_begin.data() : nullptr,
+            .microbatches = microbatches,
+            .samples = samples.data()};
   }
 };
 
@@ -52,6 +57,7 @@ Tokens TokensOfStep(const TrainingRun& run, int dp_rank, int step) {
   for (int64_t m = 0; m < tokens.microbatches; ++m) {
     for (int row = 0; row < cut.micro_batch_size; ++row) {
       const int64_t position = SamplePosition(first, cut, dp_rank, m, row);
+      tokens.samples.push_back(position);
       const Sample sample = position == kNoSample ? padding : run.sample(position);
       tokens.inputs.insert(tokens.inputs.end(), sample.inputs.begin(), sample.inputs.end());
       tokens.targets.insert(tokens.targets.end(), sample.targets.begin(), sample.targets.end());

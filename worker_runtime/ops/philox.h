@@ -2,22 +2,28 @@
 // bits that are a function of a counter and a key, so that nobody has to draw them in an order.
 #pragma once
 
-#include <array>
 #include <cstdint>
+
+#include "worker_runtime/device/dtype.h"
 
 namespace convene::worker {
 
-using PhiloxCounter = std::array<uint32_t, 4>;
+struct PhiloxCounter {
+  uint32_t words[4];
 
-inline PhiloxCounter Philox(PhiloxCounter counter, uint64_t key) {
+  CONVENE_HOST_DEVICE uint32_t operator[](int i) const { return words[i]; }
+};
+
+CONVENE_HOST_DEVICE inline PhiloxCounter Philox(PhiloxCounter counter, uint64_t key) {
   uint32_t key0 = static_cast<uint32_t>(key);
   uint32_t key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {
-        static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0, static_cast<uint32_t>(product1),
-        static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1, static_cast<uint32_t>(product0)};
+    counter = {{static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0,
+                static_cast<uint32_t>(product1),
+                static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1,
+                static_cast<uint32_t>(product0)}};
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
   }
