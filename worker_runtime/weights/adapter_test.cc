@@ -19,8 +19,8 @@
 #include "worker_runtime/weights/merged_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
-#include "worker_runtime/weights/safetensors.h"
 #include "worker_runtime/weights/peft_config.h"
+#include "worker_runtime/weights/safetensors.h"
 #include "worker_runtime/weights/testing/hf_folders.h"
 #include "worker_runtime/weights/write_weights.h"
 
@@ -270,8 +270,7 @@ TEST_CASE("a checkpoint of adapters is the model that they make, where their bas
 }
 
 TEST_CASE("PEFT's configuration is read as it was written") {
-  const AdapterConfig adapter = {
-      .rank = 4, .alpha = 6.5, .rank_stabilized = true, .dropout = 0.05};
+  const AdapterConfig adapter = {.rank = 4, .alpha = 6.5, .rank_stabilized = true, .dropout = 0.05};
   const PeftConfig config = {.adapter = adapter, .base = "/base"};
   const auto read = ReadPeftConfig(WritePeftConfig(config, {"q_proj"}, /*turned_matrices=*/false));
   REQUIRE_OK(read);

@@ -19,6 +19,7 @@
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/gguf/gguf_file.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/ops/rope.h"
 #include "worker_runtime/weights/model_tensors.h"
 
 namespace convene::worker {
@@ -27,6 +28,7 @@ namespace {
 // Elements that a piece has at most, but for a longer row.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 constexpr size_t kShownName = 100;
+constexpr absl::string_view kRopeFactors = "rope_freqs.weight";
 constexpr char kInstead[] = ": take the model's Hugging Face folder";
 
 using TensorsByName = absl::flat_hash_map<absl::string_view, const GgufTensor*>;
@@ -68,10 +70,42 @@ absl::StatusOr<double> ShortReal(const GgufFile& file, absl::string_view key) {
   return absl::InvalidArgumentError(absl::StrCat("the GGUF file's '", key, "' is no number"));
 }
 
-absl::StatusOr<RopeScaling> ScalingOf(const GgufFile& file, absl::string_view prefix) {
+absl::StatusOr<int> CountOr(const GgufFile& file, const std::string& key, int otherwise) {
+  return file.Has(key) ? file.Count(key) : otherwise;
+}
+
+// Llama 3.1's scaling, from the numbers by which llama.cpp divides the frequencies
+// (convert_hf_to_gguf.py, LlamaModel.generate_extra_tensors). The file does not tell the settings
+// that these came from: the published models' are tried.
+absl::StatusOr<RopeScaling> ScalingOfFactors(const GgufFile& file, const std::string& prefix,
+                                             const GgufTensor& tensor, int head_size,
+                                             double theta) {
+  std::vector<float> factors(tensor.bytes.size() / tensor.type->bytes * tensor.type->elements);
+  DecodeBlocks(*tensor.type, tensor.bytes, factors.data());
+  RopeScaling scaling;
+  CONVENE_ASSIGN_OR_RETURN(
+      scaling.original_positions,
+      CountOr(file, prefix + "rope.scaling.original_context_length", scaling.original_positions));
+  if (!factors.empty()) scaling.factor = *std::max_element(factors.begin(), factors.end());
+  const std::vector<double> plain = RopeFrequencies(head_size, theta, {});
+  const std::vector<double> scaled = RopeFrequencies(head_size, theta, scaling);
+  bool is_same = factors.size() == plain.size();
+  for (size_t i = 0; is_same && i < plain.size(); ++i) {
+    is_same = std::abs(factors[i] * scaled[i] / plain[i] - 1) < 1e-4;
+  }
+  if (is_same) return scaling;
+  return absl::UnimplementedError(absl::StrCat("the GGUF file's tensor '", kRopeFactors,
+                                               "' has other factors than Llama 3's", kInstead));
+}
+
+absl::StatusOr<RopeScaling> ScalingOf(const GgufFile& file, const std::string& prefix,
+                                      int head_size, double theta) {
   const std::string type_key = absl::StrCat(prefix, "rope.scaling.type");
   RopeScaling scaling;
   for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.name == kRopeFactors) {
+      return ScalingOfFactors(file, prefix, tensor, head_size, theta);
+    }
     if (!absl::StartsWith(tensor.name, "rope_")) continue;
     return absl::UnimplementedError(absl::StrCat("the GGUF file's tensor '",
                                                  Utf8(tensor.name, kShownName),
@@ -88,10 +122,6 @@ absl::StatusOr<RopeScaling> ScalingOf(const GgufFile& file, absl::string_view pr
   CONVENE_ASSIGN_OR_RETURN(scaling.factor,
                            ShortReal(file, absl::StrCat(prefix, "rope.scaling.factor")));
   return scaling;
-}
-
-absl::StatusOr<int> CountOr(const GgufFile& file, const std::string& key, int otherwise) {
-  return file.Has(key) ? file.Count(key) : otherwise;
 }
 
 absl::StatusOr<ModelConfig> ConfigOf(const GgufFile& file, const Architecture& architecture,
@@ -114,9 +144,10 @@ absl::StatusOr<ModelConfig> ConfigOf(const GgufFile& file, const Architecture& a
   if (file.Has(key("rope.freq_base"))) {
     CONVENE_ASSIGN_OR_RETURN(config.rope_theta, ShortReal(file, key("rope.freq_base")));
   }
-  CONVENE_ASSIGN_OR_RETURN(config.rope_scaling, ScalingOf(file, prefix));
   CONVENE_ASSIGN_OR_RETURN(const int rotary,
                            CountOr(file, key("rope.dimension_count"), config.head_size));
+  CONVENE_ASSIGN_OR_RETURN(config.rope_scaling,
+                           ScalingOf(file, prefix, config.head_size, config.rope_theta));
   if (rotary != config.head_size) config.rotary_size = rotary;
   for (const char* const name : {"expert_count", "attention.sliding_window", "attention.scale",
                                  "attention.clamp_kqv", "use_parallel_residual"}) {
@@ -253,7 +284,9 @@ absl::StatusOr<Weights> Open(const MappedFile& mapped) {
                                                  kInstead));
   }
   TensorsByName tensors;
-  for (const GgufTensor& tensor : file.tensors()) tensors[tensor.name] = &tensor;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.name != kRopeFactors) tensors[tensor.name] = &tensor;
+  }
   Weights weights;
   CONVENE_ASSIGN_OR_RETURN(weights.config, ConfigOf(file, *architecture, tensors));
   CONVENE_RETURN_IF_ERROR(ValidateModel(weights.config, Layout()));

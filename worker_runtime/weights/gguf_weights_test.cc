@@ -133,6 +133,17 @@ TEST_CASE("Qwen's rows stand as ours do, and have biases") {
         Rising(1, kHeadSize, 300));
 }
 
+TEST_CASE("Llama 3's factors of rotary positions become its scaling") {
+  const TempDir folder;
+  // The second frequency turns less than once within the original context.
+  const auto weights = Open(folder, Model("llama")
+                                        .Count("llama.rope.scaling.original_context_length", 2048)
+                                        .Floats("rope_freqs.weight", {2}, {1, 8}));
+  REQUIRE_OK(weights.status());
+  CHECK(weights->config.rope_scaling ==
+        RopeScaling{.factor = 8, .kind = RopeScalingKind::kLlama3, .original_positions = 2048});
+}
+
 TEST_CASE("a file that is not the model it names is refused") {
   const TempDir folder;
   const auto refuse = [&](const GgufWriter& writer, absl::StatusCode code, const char* why) {
@@ -151,8 +162,12 @@ TEST_CASE("a file that is not the model it names is refused") {
          "'blk.0.ffn_up.weight' has the shape [5, 8], and the model wants [6, 8]");
   refuse(Model("llama").Floats("blk.1.attn_q.weight", {8, 8}, Rising(8, 8, 0)), kInvalid,
          "'blk.1.attn_q.weight' is none of the model's");
-  refuse(Model("llama").Floats("rope_freqs.weight", {2}, {1, 1}), absl::StatusCode::kUnimplemented,
-         "'rope_freqs.weight' (factors of rotary positions)");
+  refuse(Model("llama").Floats("rope_freqs.weight", {2}, {1, 7}), absl::StatusCode::kUnimplemented,
+         "'rope_freqs.weight' has other factors than Llama 3's");
+  refuse(Model("llama").Floats("rope_freqs.weight", {3}, {1, 1, 1}),
+         absl::StatusCode::kUnimplemented, "has other factors");
+  refuse(Model("llama").Floats("rope_factors_long.weight", {2}, {1, 1}),
+         absl::StatusCode::kUnimplemented, "(factors of rotary positions)");
   refuse(Model("llama").Count("llama.expert_count", 8), absl::StatusCode::kUnimplemented,
          "'llama.expert_count'");
   refuse(Model("llama").Text("llama.rope.scaling.type", "yarn"), absl::StatusCode::kUnimplemented,
