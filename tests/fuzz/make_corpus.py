@@ -343,6 +343,8 @@ WEIGHTS = {
                                    kv_lora_rank=8, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=4)),
     'config_gpt_oss': (1, config('gpt_oss', num_local_experts=4, num_experts_per_tok=2, sliding_window=8, swiglu_limit=7.0, attention_bias=True,
                                  rope_parameters={'rope_type': 'yarn', 'factor': 4.0, 'truncate': False})),
+    'peft': (6, json.dumps({'peft_type': 'LORA', 'r': 8, 'lora_alpha': 16, 'lora_dropout': 0.05, 'use_rslora': True, 'bias': 'none',
+                            'base_model_name_or_path': 'base', 'target_modules': ['q_proj'], 'rank_pattern': {}}).encode()),
     'llmc': (5, struct.pack('<8i', 20240326, 3, 16, 70, 2, 2, 8, 128)),
     'shape': (2, b'layers 16 hidden 2048 ffn 8192 heads 32/8x64 vocabulary 128256 theta 500000 scaled 32 (1 to 4 of 8192) epsilon 1e-05 tied'),
     'gguf': (3, gguf(VOCABULARY, [(b'f32', [3, 2], 0, bytes(24)), (b'q8', [32], 8, bytes(34)), (b'q4', [64, 1], 3, bytes(40)), (b'half', [1], 1, bytes(2))])),

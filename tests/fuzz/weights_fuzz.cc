@@ -17,6 +17,7 @@
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/hf_config.h"
 #include "worker_runtime/weights/llmc_model.h"
+#include "worker_runtime/weights/peft_config.h"
 #include "worker_runtime/weights/safetensors.h"
 
 namespace convene::worker {
@@ -99,8 +100,20 @@ void UseLlmc(absl::string_view bytes) {
   CONVENE_CHECK(end == elements);
 }
 
+// What is written is read again as the same.
+void UsePeft(absl::string_view text) {
+  const auto config = ReadPeftConfig(text);
+  if (!config.ok()) return;
+  const AdapterConfig& adapter = config->adapter;
+  CONVENE_CHECK(adapter.rank >= 1 && adapter.alpha > 0);
+  CONVENE_CHECK(adapter.dropout >= 0 && adapter.dropout < 1);
+  const auto again = ReadPeftConfig(WritePeftConfig(*config, {"q_proj"}, false));
+  CONVENE_CHECK(again.ok() && again->adapter == adapter && again->base == config->base);
+}
+
 using Reader = void (*)(absl::string_view);
-constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf, UseRequest, UseLlmc};
+constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf,
+                               UseRequest,     UseLlmc,   UsePeft};
 
 }  // namespace
 }  // namespace convene::worker

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/trainer/engine.h"
@@ -52,6 +53,24 @@ TEST_CASE("a run goes on from memory as from files, in another layout, bit by bi
     RequireAllOk(files.Train(2, /*first_step=*/4));
     RequireAllOk(moved.Train(2, /*first_step=*/4));
     CHECK(moved.State() == files.State());
+  }
+}
+
+TEST_CASE("adapters that were trained beside other weights go on with a warning") {
+  World saved({.dp = 2});
+  RequireAllOk(saved.Train(1));
+  const auto state = saved.State();
+  TrainOptions options = ResumeFrom("");
+  options.init_from = "/new";
+  for (const std::string base : {"", "/new", "/old"}) {
+    INFO(base);
+    const MemorySource memory = saved.HandOver(1, DType::kFloat32, base);
+    World resumed({.dp = 2}, /*seed=*/99);
+    const convene::testing::LoggedText log;
+    RequireAllOk(resumed.RestoreFrom(From(memory), options));
+    CHECK(resumed.State() == state);
+    CHECK(log.CountOf("were trained beside /old, and --init-from is /new") == (base == "/old"));
+    CHECK(log.CountOf("were trained beside") == (base == "/old"));
   }
 }
 

@@ -1,12 +1,10 @@
 #include "worker_runtime/pipeline/graphed_stage.h"
 
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/testing/forwarding_device.h"
@@ -15,6 +13,7 @@ namespace convene::worker {
 namespace {
 
 using Calls = std::vector<std::string>;
+using convene::testing::LoggedText;
 
 class NamedGraph final : public Graph {
  public:
@@ -82,31 +81,6 @@ class WordStage final : public PipelineStage {
   static constexpr DType kType = DType::kFloat32;
   WordDevice& device_;
   float buffers_[2] = {};
-};
-
-// The lines that spdlog writes while this object lives.
-class LoggedText {
- public:
-  LoggedText() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~LoggedText() { spdlog::set_default_logger(before_); }
-  LoggedText(const LoggedText&) = delete;
-  LoggedText& operator=(const LoggedText&) = delete;
-
-  int CountOf(const std::string& words) const {
-    int count = 0;
-    const std::string text = text_.str();
-    for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) {
-      ++count;
-    }
-    return count;
-  }
-
- private:
-  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-  std::ostringstream text_;
 };
 
 StagePass PassOf(ComputeKind kind, int microbatch, int microbatches) {

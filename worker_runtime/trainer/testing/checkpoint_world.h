@@ -180,8 +180,10 @@ class World {
   }
 
   // The state as it is now, its weights and moments kept as `dtype`.
-  MemorySource HandOver(int64_t step, DType dtype = DType::kFloat32) {
-    MemorySource source(Info(step));
+  MemorySource HandOver(int64_t step, DType dtype = DType::kFloat32, const std::string& base = "") {
+    CheckpointInfo info = Info(step);
+    info.base = base;
+    MemorySource source(info);
     for (const Rank& rank : ranks_) {
       const auto pieces = rank.engine->optimizer().PiecesToWrite();
       REQUIRE_OK(pieces);
