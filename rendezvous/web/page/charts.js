@@ -192,6 +192,8 @@ class Chart {
 }
 
 const EVENT_TONES = [[/fail|exclu|incident|lost/, "--bad"], [/straggl/, "--warn"], [/join|left|leave|node/, "--wait"], [/epoch|form/, "--good"]];
+// Failures last, so that they lie above the epochs that begin in the same moment.
+const drawnOrder = (events) => [...events].sort((a, b) => (eventTone(a[2]) === "--bad") - (eventTone(b[2]) === "--bad"));
 const eventTone = (kind) => (EVENT_TONES.find(([pattern]) => pattern.test(kind)) || [null, "--soft"])[1];
 
 // The job's life on one line: bands of epochs, a stroke for each event. `events`: [[number, us, kind, text, epoch], ..].
@@ -213,11 +215,11 @@ function drawStrip(canvas, events, now) {
     context.fillStyle = color("--soft");
     if (to - from > 16) context.fillText(to - from > 60 ? `epoch ${epoch}` : String(epoch), from + 4, 18);
   });
-  for (const [, time, kind] of events) {
+  for (const [, time, kind] of drawnOrder(events)) {
     const tone = eventTone(kind);
     if (tone === "--soft") continue;
     context.fillStyle = color(tone);
-    context.fillRect(x(time / 1e6) - 1, 4, 2, height - 20);
+    context.fillRect(x(time / 1e6) - (tone === "--bad" ? 3 : 1), 4, tone === "--bad" ? 3 : 2, height - 20);
   }
   context.fillStyle = color("--soft");
   context.textAlign = "left";

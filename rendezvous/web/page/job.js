@@ -44,7 +44,7 @@ class JobPage {
   draw() {
     const isTime = this.axis === "time";
     const place = (point) => (isTime ? point[0] : point[1]);
-    const marks = isTime ? this.job.events.filter((event) => ["--bad", "--good"].includes(eventTone(event[2])))
+    const marks = isTime ? drawnOrder(this.job.events).filter((event) => ["--bad", "--good"].includes(eventTone(event[2])))
       .map((event) => [event[1] / 1e6, eventTone(event[2])]) : [];
     for (const [column, chart] of this.charts) {
       chart.show(this.job.curve.map((point) => [place(point), point[column], point[0], point[1]]), marks, isTime);
