@@ -4,6 +4,7 @@
 #include <string>
 
 #include "launcher/plan/cluster_file.h"
+#include "launcher/plan/measured_links.h"
 #include "launcher/plan/plan_flags.h"
 #include "launcher/plan/report.h"
 #include "launcher/print.h"
@@ -24,7 +25,11 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
     CONVENE_ASSIGN_OR_RETURN(from_file, ReadCluster(flags.cluster));
   }
   CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
-  CONVENE_ASSIGN_OR_RETURN(const worker::Cluster cluster, ClusterOf(flags, from_file));
+  CONVENE_ASSIGN_OR_RETURN(worker::Cluster cluster, ClusterOf(flags, from_file));
+  for (const std::string& path : flags.measured) {
+    CONVENE_ASSIGN_OR_RETURN(const worker::MeasuredLinks links, ReadMeasuredLinks(path));
+    worker::UseMeasured(links, &cluster);
+  }
   CONVENE_ASSIGN_OR_RETURN(
       const worker::Plans plans,
       worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts)));

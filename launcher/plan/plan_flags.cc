@@ -105,6 +105,15 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
                  {.value = "N", .least = 1, .most = 1024});
   reader->Option("cluster", &flags->cluster, "a YAML file that describes other GPUs and networks",
                  {.value = "FILE"});
+  reader->Custom("measure",
+                 [flags](const std::string& text) {
+                   flags->measured.push_back(text);
+                   return absl::OkStatus();
+                 },
+                 "links as FILE has them, the result of `convene bench --save FILE all_reduce` on "
+                 "one machine, or of `convene bench --pairs --save FILE` between machines; may be "
+                 "repeated",
+                 {.value = "FILE"});
   reader->Option("price-per-gpu-hour", &flags->price, "of one GPU, in your money",
                  {.value = "PRICE", .least = 0});
 

@@ -22,6 +22,7 @@ struct PlanFlags {
   std::string network;                   // "": the usual one of the GPU
   std::optional<int> nodes_of;           // nullopt: the GPU's usual machine
   std::string cluster;                   // a file; "": none
+  std::vector<std::string> measured;     // files of `convene bench --save`
   std::optional<double> tokens;          // of the whole training
   std::optional<int> sequence_length;    // nullopt: 4096, or as many as the model has positions
   std::optional<int> global_batch_size;  // samples; nullopt: by the model's size

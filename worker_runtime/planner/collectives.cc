@@ -51,6 +51,17 @@ double MessageSeconds(const Cluster& cluster, int stride, double bytes) {
   return bytes / (kNetworkShare * link.bandwidth) + 2 * link.latency;
 }
 
+void UseMeasured(const MeasuredLinks& measured, Cluster* cluster) {
+  const auto use = [](double bandwidth, double latency, double share, Link* link) {
+    if (bandwidth <= 0) return;
+    link->name = "measured";
+    link->bandwidth = bandwidth / share;
+    if (latency > 0) link->latency = latency;
+  };
+  use(measured.domain_bus, measured.domain_latency, kDomainShare, &cluster->gpu.link);
+  use(measured.network_pair, measured.network_latency, kNetworkShare, &cluster->network);
+}
+
 const Link& SlowestLink(const Cluster& cluster, const RankGroup& group) {
   return group.crosses_domains() ? cluster.network : cluster.gpu.link;
 }

@@ -33,6 +33,17 @@ double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double by
 // Of one message to the neighbour `stride` ranks away.
 double MessageSeconds(const Cluster& cluster, int stride, double bytes);
 
+// Links as they were measured; 0: not. The shares of a link that protocols leave are taken off
+// again, so that the times above become those that were measured.
+struct MeasuredLinks {
+  double domain_bus = 0;      // bus bandwidth in one domain, bytes a second
+  double domain_latency = 0;  // seconds of a hop
+  double network_pair = 0;    // of each direction between two machines, bytes a second
+  double network_latency = 0;
+};
+// The cluster's links become "measured", where they are.
+void UseMeasured(const MeasuredLinks& measured, Cluster* cluster);
+
 // The link on which the group's slowest hop goes.
 const Link& SlowestLink(const Cluster& cluster, const RankGroup& group);
 
