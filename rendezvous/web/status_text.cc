@@ -125,10 +125,15 @@ std::string TrainingLine(const JobView& job) {
   return absl::StrJoin(parts, ", ");
 }
 
-std::string StragglerLine(const StragglerView& straggler) {
+// "rank 3 on node1"; the link of a whole job is on no host.
+std::string StragglerName(const StragglerView& straggler) {
   return absl::StrCat(straggler.kind,
-                      straggler.kind == "rank" ? absl::StrCat(" ", straggler.rank) : "", " on ",
-                      straggler.host, ": ", straggler.why);
+                      straggler.kind == "rank" ? absl::StrCat(" ", straggler.rank) : "",
+                      straggler.host.empty() ? "" : " on ", straggler.host);
+}
+
+std::string StragglerLine(const StragglerView& straggler) {
+  return absl::StrCat(StragglerName(straggler), ": ", straggler.why);
 }
 
 void AppendNews(const JobView& job, std::string* text) {
@@ -193,8 +198,7 @@ std::vector<std::string> StragglerChanges(const JobView& before, const JobView& 
     lines.push_back(absl::StrCat("holds the others up: ", StragglerLine(straggler)));
   }
   for (const auto& [key, straggler] : old) {
-    lines.push_back(
-        absl::StrCat("holds nobody up any more: ", straggler->kind, " on ", straggler->host));
+    lines.push_back(absl::StrCat("holds nobody up any more: ", StragglerName(*straggler)));
   }
   return lines;
 }

@@ -81,6 +81,10 @@ TEST_CASE("what ranks tell stands in the table, and what holds them up below it"
         std::vector<std::string>{"job j: holds nobody up any more: disk on n2"});
   CHECK(StatusChanges({later}, {job}) ==
         std::vector<std::string>{"job j: holds the others up: disk on n2: saves take long"});
+  JobView link = later;
+  link.stragglers.push_back({"link", -1, "", 0.2, "all wait longer", absl::Seconds(5)});
+  CHECK(StatusChanges({later}, {link}) ==
+        std::vector<std::string>{"job j: holds the others up: link: all wait longer"});
   later.stragglers[0].since += absl::Seconds(1);
   later.stragglers.push_back(job.stragglers[1]);
   CHECK(StatusChanges({job}, {later}).empty());

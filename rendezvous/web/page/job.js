@@ -88,9 +88,10 @@ class JobPage {
   showStragglers(job) {
     const section = $("#stragglers", this.root);
     section.hidden = job.stragglers_now.length === 0;
-    $("ul", section).replaceChildren(...job.stragglers_now.map(([kind, rank, host, slower, why, since]) => {
+    $("ul", section).replaceChildren(...job.stragglers_now.map((straggler) => {
+      const [, , , slower, why, since] = straggler;
       const item = make("li");
-      item.append(make("b", "", `${kind}${kind === "rank" ? ` ${rank}` : ""} on ${host}`),
+      item.append(make("b", "", stragglerName(straggler)),
         `: ${Math.round(100 * slower)} % slower, for ${ago(since)}. ${why}`);
       return item;
     }));

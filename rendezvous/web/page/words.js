@@ -49,6 +49,9 @@ function ago(seconds) {
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 const many = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
+// Of a row of `stragglers_now`: "rank 3 on node1". The link of a whole job is on no host.
+const stragglerName = ([kind, rank, host]) => `${kind}${kind === "rank" ? ` ${rank}` : ""}${host ? ` on ${host}` : ""}`;
+
 const MARKS = { good: "●", waits: "◔", warn: "▲", bad: "✖", done: "✔" };
 
 // The one sentence that a person needs first: {tone, title, advice}. `job`: of /api/jobs or /api/job.
@@ -80,7 +83,7 @@ function judge(job) {
   }
   if (job.stragglers > 0) {
     const first = (job.stragglers_now || [])[0];
-    return { tone: "warn", title: first ? `Runs, but ${first[0] === "rank" ? `rank ${first[1]}` : `a ${first[0]}`} on ${first[2]} holds the others up${pace}.`
+    return { tone: "warn", title: first ? `Runs, but ${first[0] === "rank" ? "" : "a "}${stragglerName(first)} holds the others up${pace}.`
       : `Runs, but ${many(job.stragglers, "straggler")} hold the others up${pace}.`, advice: first ? first[4] : "" };
   }
   const newest = (job.failures || [])[0];
