@@ -86,6 +86,14 @@ TEST_CASE("goodput is the share of the time that went into new steps") {
   CHECK(*goodput.share() == Approx(0.5));
 }
 
+TEST_CASE("the way to the first step of an epoch is no step") {
+  Goodput goodput;
+  for (int i = 0; i <= 10; ++i) goodput.Add(At(i), SampleOf(Job(i)));
+  // The checkpoint was of the last step, and the first look sees two new ones.
+  goodput.Add(At(40), SampleOf(Job(12, 2)));
+  CHECK(*goodput.share() == Approx(10.0 / 40));
+}
+
 TEST_CASE("steps are slow and looks are rare: goodput counts both") {
   Goodput slow;
   for (int i = 0; i <= 100; ++i) slow.Add(At(i), SampleOf(Job(i / 10)));
