@@ -115,13 +115,15 @@ std::string TrainingLine(const JobView& job) {
   const TrainingSample sample = SampleOf(job);
   std::vector<std::string> parts;
   if (sample.step.has_value()) parts.push_back(absl::StrCat("step ", *sample.step));
-  const auto add = [&](const char* format, const std::optional<double>& value) {
-    if (value.has_value())
-      parts.push_back(absl::StrFormat(absl::ParsedFormat<'g'>(format), *value));
+  const auto add = [&](const char* before, int digits, const char* behind,
+                       const std::optional<double>& value) {
+    if (value.has_value()) {
+      parts.push_back(absl::StrFormat("%s%.*g%s", before, digits, *value, behind));
+    }
   };
-  add("%.3g steps/s", sample.steps_per_second);
-  add("loss %.5g", sample.loss);
-  add("%.6g tokens/s", sample.tokens_per_second);
+  add("", 3, " steps/s", sample.steps_per_second);
+  add("loss ", 5, "", sample.loss);
+  add("", 6, " tokens/s", sample.tokens_per_second);
   return absl::StrJoin(parts, ", ");
 }
 
