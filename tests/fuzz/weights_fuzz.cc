@@ -100,7 +100,7 @@ void UseLlmc(absl::string_view bytes) {
   CONVENE_CHECK(end == elements);
 }
 
-// What is written is read again as the same.
+// A configuration that was written is read again as the same one.
 void UsePeft(absl::string_view text) {
   const auto config = ReadPeftConfig(text);
   if (!config.ok()) return;

@@ -16,7 +16,7 @@ DropoutMask MaskFrom(const LowRank<T>& adapter, int first_row) {
   return mask;
 }
 
-// What A takes of x.
+// The input of A: x, or x with some numbers 0.
 template <typename T>
 const T* Dropped(const LinearShape& s, const LowRank<T>& adapter, int first_row, const T* x,
                  Stream& stream) {
