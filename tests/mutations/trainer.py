@@ -582,7 +582,7 @@ MUTATIONS = [
              '//worker_runtime/weights:adapter_test', 'adapters'),
     Mutation('a resumed run trains its adapters beside zeros', f'{RUNTIME}/trainer/first_weights.cc',
              'if (resumed && !has_adapters)', 'if (resumed)', '//tests/e2e:kill_worker_test', 'adapters'),
-    Mutation("YaRN's bounds are whole numbers in every model", f'{RUNTIME}/ops/rope.cc',
+    Mutation("YaRN's bounds are whole numbers in every model", f'{RUNTIME}/ops/rope_frequencies.cc',
              'if (scaling.truncates) {', 'if (scaling.factor > 0) {', '//worker_runtime/ops:rope_test', 'families'),
     Mutation('the samples that led to a spike come again', f'{RUNTIME}/optimizer/spike_guard.cc',
              '  skipped_samples_ += samples;\n', '  skipped_samples_ += 0 * samples;\n', f'//{RUNTIME}/optimizer:spike_guard_test', 'optimizer'),

@@ -4,16 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/ops/rope_scaling.h"
 
 namespace convene::worker {
-
-// theta^(-2i/head_size) for each i < head_size / 2, scaled.
-std::vector<double> RopeFrequencies(int head_size, double theta, const RopeScaling& scaling);
 
 // YaRN's scale of a magnitude, 1 without YaRN: 0.1 mscale ln(factor) + 1 (Peng et al. 2023,
 // equation 22, with DeepSeek's mscale).

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker_runtime/ops/rope_frequencies.h"
+
 namespace convene::worker {
 namespace {
 

@@ -19,7 +19,7 @@
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/gguf/gguf_file.h"
 #include "worker_runtime/model/shape_text.h"
-#include "worker_runtime/ops/rope.h"
+#include "worker_runtime/ops/rope_frequencies.h"
 #include "worker_runtime/weights/model_tensors.h"
 
 namespace convene::worker {
