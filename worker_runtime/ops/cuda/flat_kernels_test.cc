@@ -379,6 +379,31 @@ TEST_CASE("numbers are added one after the other") {
   CHECK(sum.Read()[0] == 0);
 }
 
+TEST_CASE("dropout on the GPU drops what the mask says") {
+  if (!HasGpuOrSkips()) return;
+  constexpr int kRows = 9;
+  constexpr int kColumns = 131;
+  std::vector<float> x(kRows * kColumns);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) - 8;
+  std::vector<int64_t> tokens;
+  for (int64_t row = 0; row < kRows; ++row) tokens.push_back((row << 33) + row);
+  OnGpu<int64_t> tokens_there(tokens);
+  OnGpu<float> x_there(x);
+  const DropoutMask mask = {
+      .probability = 0.5, .seed = 7, .layer = 5, .first_column = 6, .tokens = tokens_there.data()};
+  for (const bool adds : {false, true}) {
+    OnGpu<float> y(std::vector<float>(x.size(), 3.0f));
+    cuda::Dropout<float>(kRows, kColumns, mask, adds, x_there.data(), y.data(), Gpu().compute());
+    const std::vector<float> actual = y.Read();
+    for (int i = 0; i < kRows * kColumns; ++i) {
+      const int column = mask.first_column + i % kColumns;
+      const PhiloxCounter bits = mask.Bits(tokens[i / kColumns], column / 4);
+      const float kept = bits[column % 4] < mask.limit() ? 0 : 2 * x[i];
+      CHECK(actual[i] == (adds ? 3 : 0) + kept);
+    }
+  }
+}
+
 // Weights, both moments, and the weights rounded to T.
 template <typename T>
 Outputs<float> AdamWOnGpu(int64_t count, const UpdateParameters& parameters,
