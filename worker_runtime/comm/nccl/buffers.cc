@@ -46,9 +46,9 @@ size_t NcclBufferBytes(const Layout& layout) {
   for (const NcclGroup& group : NcclGroupsOf(layout)) {
     // A communicator of one direction has half a connection.
     const size_t half = group.ring_channels > 0 ? 2 : 1;
-    const auto channels =
-        static_cast<size_t>(group.ring_channels + group.peers * group.message_channels);
-    bytes += static_cast<size_t>(group.communicators) * channels * half * kNcclConnectionBytes / 2;
+    const int channels = group.ring_channels + group.peers * group.message_channels;
+    bytes += half * static_cast<size_t>(group.communicators) * static_cast<size_t>(channels) *
+             kNcclConnectionBytes / 2;
   }
   return bytes;
 }
