@@ -49,7 +49,7 @@ TEST_CASE("adapters with dropout learn the same on every layout") {
     REQUIRE_OK(curve);
     CHECK(testing::CurveDifference(*curve, *expected) == "");
     CHECK(testing::TensorDifference(*curve, *expected) == "");
-    CHECK(curve->unequal == std::vector<std::string>());
+    CHECK(curve->unequal.empty());
   }
 }
 
