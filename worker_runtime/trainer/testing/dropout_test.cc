@@ -47,8 +47,10 @@ TEST_CASE("adapters with dropout learn the same on every layout") {
     const auto curve = testing::Train(RunWithDropout(the_case));
     REQUIRE_OK(expected);
     REQUIRE_OK(curve);
-    CHECK(testing::CurveDifference(*curve, *expected) == "");
-    CHECK(testing::TensorDifference(*curve, *expected) == "");
+    const std::string difference =
+        testing::CurveDifference(*curve, *expected) + testing::TensorDifference(*curve, *expected);
+    INFO(difference);
+    CHECK(difference.empty());
     CHECK(curve->unequal.empty());
   }
 }
