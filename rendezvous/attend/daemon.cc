@@ -36,13 +36,21 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
     : clock_(clock),
       wall_offset_(WallNow() - absl::UnixEpoch() - clock->Now().since_epoch()),
       quiet_(quiet),
-      journal_(memory.has_value() ? std::move(memory->journal) : nullptr) {
+      journal_(memory.has_value() ? std::move(memory->journal) : nullptr),
+      incident_files_(journal_ == nullptr ? "" : journal_->directory() + "/incidents") {
   if (journal_ != nullptr) {
     MutexLock lock(&mutex_);
     table_.StartRecording();
     table_.set_survives_restart(true);
     const MonotonicTime now = clock_->Now();
-    for (const JobRecord& job : memory->jobs) table_.Restore(now, job);
+    for (const JobRecord& job : memory->jobs) {
+      table_.Restore(now, job);
+      const std::string& id = job.founder.job_id;
+      for (IncidentView& incident : incident_files_.Read(id)) {
+        incident.time -= wall_offset_;
+        table_.RestoreIncident(id, incident);
+      }
+    }
   }
 }
 

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "rendezvous/attend/daemon_counters.h"
 #include "rendezvous/attend/heap_trim.h"
+#include "rendezvous/attend/incident_files.h"
 #include "rendezvous/attend/job_table.h"
 #include "rendezvous/journal/journal.h"
 #include "rendezvous/logs/log_agents.h"
@@ -131,12 +132,17 @@ class Daemon final : public LogAgents {
   bool AwaitChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
+  using Incidents = std::vector<std::pair<std::string, IncidentView>>;
+  // The same for reports of incidents, which nothing waits for.
+  void WriteIncidents(Incidents incidents, const RecordChanges& changes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
   const absl::Duration wall_offset_;  // from the clock's time to the time since 1970
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
+  IncidentFiles incident_files_;            // with a journal; used by its thread
   OnRunEnded on_run_ended_;                 // may be null
   std::string served_by_;
 

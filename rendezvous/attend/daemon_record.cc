@@ -33,11 +33,13 @@ bool Daemon::AwaitChanges() {
 void Daemon::RecordUntilShutdown() {
   for (;;) {
     RecordChanges changes;
+    Incidents incidents;
     int64_t change = 0;
     {
       MutexLock lock(&mutex_);
       if (!AwaitChanges()) return;
       changes = table_.TakeChanges(clock_->Now());
+      incidents = table_.TakeIncidents();
       change = table_.last_change();
     }
     Write(changes);
@@ -49,6 +51,21 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
+    WriteIncidents(std::move(incidents), changes);
+  }
+}
+
+void Daemon::WriteIncidents(Incidents incidents, const RecordChanges& changes) {
+  for (const std::string& id : changes.forgotten) incident_files_.Forget(id);
+  for (auto& [id, incident] : incidents) {
+    incident.time += wall_offset_;
+    const absl::Status written = incident_files_.Write(id, incident);
+    if (written.ok()) continue;
+    spdlog::warn(
+        "rendezvous: the report of incident {} of run {} is kept in memory only, until this "
+        "daemon ends: {}",
+        incident.number, id, std::string(written.message()));
+    return;  // A disk that refuses one refuses the others.
   }
 }
 

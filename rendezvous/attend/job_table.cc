@@ -65,6 +65,21 @@ RecordChanges JobTable::TakeChanges(MonotonicTime now) {
   return changes;
 }
 
+std::vector<std::pair<std::string, IncidentView>> JobTable::TakeIncidents() {
+  std::vector<std::pair<std::string, IncidentView>> incidents;
+  for (auto& [id, entry] : jobs_) {
+    for (IncidentView& incident : entry.job.chronicle().TakeChanged()) {
+      incidents.emplace_back(id, std::move(incident));
+    }
+  }
+  return incidents;
+}
+
+void JobTable::RestoreIncident(const std::string& job_id, const IncidentView& incident) {
+  const auto found = jobs_.find(job_id);
+  if (found != jobs_.end()) found->second.job.chronicle().Restore(incident);
+}
+
 const JobTable::Entry* JobTable::FinishedJobOf(const Hello& hello) const {
   const auto found = jobs_.find(hello.job_id);
   if (found == jobs_.end() || hello.last_epoch == Epoch()) return nullptr;

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,6 +48,10 @@ class JobTable {
   int64_t last_change() const { return last_change_; }
   // Whether anything was changed, decided or not, since TakeChanges.
   bool has_changes() const { return !changed_.empty(); }
+  // The incidents that were changed since the last call, each with its job's id.
+  std::vector<std::pair<std::string, IncidentView>> TakeIncidents();
+  // As stored; of jobs that were restored. See Chronicle::Restore.
+  void RestoreIncident(const std::string& job_id, const IncidentView& incident);
   // The jobs that were changed since the last call, as they are now.
   RecordChanges TakeChanges(MonotonicTime now);
 

@@ -61,6 +61,7 @@ class Journal {
   // described above.
   absl::Status Append(const RecordChanges& changes);
 
+  const std::string& directory() const { return options_.directory; }
   // False: a daemon that is started now would remember nothing, or an old state. True again after
   // the next Append that succeeds.
   bool is_current() const { return is_current_; }

@@ -39,7 +39,10 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
   Incident* incident = Last(epoch);
   if (incident == nullptr) {
     const int64_t number = incidents_.empty() ? 1 : incidents_.back().number + 1;
-    if (incidents_.size() == kMostIncidents) incidents_.pop_front();
+    if (incidents_.size() == kMostIncidents) {
+      changed_.erase(incidents_.front().number);
+      incidents_.pop_front();
+    }
     incident = &incidents_.emplace_back(Incident{.number = number, .epoch = epoch, .at = now});
   }
   incident->cause = Utf8(cause, kTextBytes);
@@ -66,39 +69,58 @@ void Chronicle::Judge(Incident& incident) {
   incident.times_here = static_cast<int>(absl::c_count_if(incidents_, [&](const Incident& other) {
     return other.number <= incident.number && IsAlike(other, incident);
   }));
-  changed_.push_back(incident.number);
+  changed_.insert(incident.number);
 }
 
 void Chronicle::AddOutcome(const std::string& outcome) {
   for (Incident& incident : incidents_) {
     if (!incident.outcome.empty()) continue;
     incident.outcome = Utf8(outcome, kTextBytes);
-    changed_.push_back(incident.number);
+    changed_.insert(incident.number);
   }
 }
 
-std::vector<int64_t> Chronicle::TakeChanged() {
-  std::vector<int64_t> changed = std::exchange(changed_, {});
-  absl::c_sort(changed);
-  changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+std::vector<IncidentView> Chronicle::TakeChanged() {
+  std::vector<IncidentView> changed;
+  for (const Incident& incident : incidents_) {
+    if (changed_.count(incident.number) > 0) changed.push_back(ViewOf(incident));
+  }
+  changed_.clear();
   return changed;
+}
+
+void Chronicle::Restore(const IncidentView& view) {
+  incidents_.push_back({.number = view.number,
+                        .epoch = view.epoch,
+                        .at = MonotonicTime::FromEpoch(view.time - absl::UnixEpoch()),
+                        .cause = view.cause,
+                        .host = view.host,
+                        .verdict = {view.verdict, view.certainty, view.evidence},
+                        .failures = view.failures,
+                        .places = view.places,
+                        .outcome = view.outcome,
+                        .times_here = view.times_here});
+}
+
+IncidentView Chronicle::ViewOf(const Incident& incident) {
+  return {.number = incident.number,
+          .epoch = incident.epoch,
+          .verdict = incident.verdict.word,
+          .cause = incident.cause,
+          .time = TimeOf(incident.at),
+          .certainty = incident.verdict.certainty,
+          .evidence = incident.verdict.evidence,
+          .host = incident.host,
+          .failures = incident.failures,
+          .places = incident.places,
+          .outcome = incident.outcome,
+          .times_here = incident.times_here};
 }
 
 void Chronicle::Describe(JobView* view) const {
   view->events.assign(events_.begin(), events_.end());
   for (auto incident = incidents_.rbegin(); incident != incidents_.rend(); ++incident) {
-    view->incidents.push_back({.number = incident->number,
-                               .epoch = incident->epoch,
-                               .verdict = incident->verdict.word,
-                               .cause = incident->cause,
-                               .time = TimeOf(incident->at),
-                               .certainty = incident->verdict.certainty,
-                               .evidence = incident->verdict.evidence,
-                               .host = incident->host,
-                               .failures = incident->failures,
-                               .places = incident->places,
-                               .outcome = incident->outcome,
-                               .times_here = incident->times_here});
+    view->incidents.push_back(ViewOf(*incident));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,13 @@ class Chronicle {
   void AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause);
   // What was done about the incidents that have no outcome yet.
   void AddOutcome(const std::string& outcome);
-  // As an earlier daemon has stored it. Before all others.
-  void Restore(Incident incident) { incidents_.push_back(std::move(incident)); }
+  // As an earlier daemon has stored it, with its time as Describe's. By number, before all others.
+  void Restore(const IncidentView& view);
 
   // The newest last.
   const std::deque<Incident>& incidents() const { return incidents_; }
-  // The numbers of the incidents that were changed since the last call.
-  std::vector<int64_t> TakeChanged();
+  // The incidents that were changed since the last call, as Describe's.
+  std::vector<IncidentView> TakeChanged();
 
   // Fills in events and incidents. Their times are UnixEpoch plus the monotonic clock's: the daemon
   // moves them.
@@ -45,12 +46,13 @@ class Chronicle {
 
  private:
   Incident* Last(Epoch epoch);
+  static IncidentView ViewOf(const Incident& incident);
   void Judge(Incident& incident);
 
   std::deque<EventView> events_;
   int64_t last_event_ = 0;
   std::deque<Incident> incidents_;
-  std::vector<int64_t> changed_;
+  std::set<int64_t> changed_;  // numbers of incidents_
 };
 
 }  // namespace convene::rendezvous

@@ -102,8 +102,8 @@ TEST_CASE("each decision is an event with the log's words") {
 TEST_CASE("only the last events are kept, and their numbers go on") {
   TwoNodes story;
   for (int i = 0; i < 200; ++i) {
-    story.Say(1, WorkerFailure{.global_rank = 0, .host = "a", .why = "75", .costs_budget = false});
     story.now = story.now + absl::Minutes(1);
+    story.Say(1, WorkerFailure{.global_rank = 0, .host = "a", .why = "75", .costs_budget = false});
     story.BothReady();
   }
   const JobView view = story.job->View(story.now);
@@ -141,8 +141,8 @@ TEST_CASE("the same failure on the same node is counted; a lost node is an incid
   TwoNodes story;
   for (int i = 0; i < 3; ++i) {
     story.Fail(1, 1, "killed by SIGSEGV");
-    story.now = story.now + absl::Hours(2);  // no blame that excludes the node
     story.BothReady();
+    story.now = story.now + absl::Hours(2);  // no blame that excludes the node
   }
   story.Fail(2, 5, "killed by SIGSEGV");
   JobView view = story.job->View(story.now);
@@ -162,7 +162,6 @@ TEST_CASE("the same failure on the same node is counted; a lost node is an incid
 TEST_CASE("only the last incidents are kept") {
   TwoNodes story;
   for (int i = 0; i < 40; ++i) {
-    story.hello.max_restarts = 9;
     story.job->chronicle().AddIncident(story.now, Epoch(i), "cause", "a", {});
   }
   const JobView view = story.job->View(story.now);

@@ -43,4 +43,16 @@ std::string IncidentJson(const IncidentView& incident) {
   return Json(status.incidents(0));
 }
 
+bool ReadIncidentJson(const std::string& json, IncidentView* incident) {
+  pb::JobStatus status;
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;  // of a later version
+  if (!google::protobuf::util::JsonStringToMessage(json, status.add_incidents(), options).ok() ||
+      status.incidents(0).number() < 1) {
+    return false;
+  }
+  *incident = FromWire(status).incidents.front();
+  return true;
+}
+
 }  // namespace convene::rendezvous

@@ -15,5 +15,7 @@ std::string StatusJson(const std::vector<JobView>& views);
 // The same of one event, and of one incident with its report.
 std::string EventJson(const EventView& event);
 std::string IncidentJson(const IncidentView& incident);
+// False for a text that is no incident's.
+bool ReadIncidentJson(const std::string& json, IncidentView* incident);
 
 }  // namespace convene::rendezvous

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Bugs, planted one by one: the tests must catch each.
 
-usage: mutations.py data|kernels|rendezvous|trainer [--seconds N | NAME...]
+usage: mutations.py daemon|data|kernels|trainer [--seconds N | NAME...]
        mutations.py --check
 Copies the tree to a folder under /tmp and runs the tests there, which must pass. Then plants each mutation of the list (all, or those named, or
 with --seconds as many as fit, in random order), runs its tests, of which one must fail, prints a line for each, and at last how many of how many
@@ -14,6 +14,7 @@ from typing import Dict, List
 
 sys.dont_write_bytecode = True
 import cluster  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import daemon  # noqa: E402
 import data  # noqa: E402
 import generation  # noqa: E402
 import kernels  # noqa: E402
@@ -24,9 +25,9 @@ import trainer  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
+    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'rendezvous': web.MUTATIONS + cluster.MUTATIONS,
     'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
 }
 

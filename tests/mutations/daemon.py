@@ -1,0 +1,34 @@
+"""Bugs planted in the daemon's judgements: stragglers and the cause of a failed epoch."""
+
+from planting import Mutation
+
+QUORUM = 'rendezvous/quorum'
+JUDGE = f'{QUORUM}/straggler_judge.cc'
+INCIDENT = f'{QUORUM}/incident.cc'
+CHRONICLE = f'{QUORUM}/chronicle.cc'
+NEWS = f'{QUORUM}/job_news.cc'
+REPORTS = 'agent/core/rank_reports.cc'
+KERNEL = 'agent/core/kernel_lines.cc'
+JUDGED = f'//{QUORUM}:straggler_judge_test'
+TOLD = f'//{QUORUM}:job_news_test'
+BLAMED = f'//{QUORUM}:incident_test'
+
+MUTATIONS = [
+    Mutation('a pause of one step counts as much as any other', JUDGE, '(values.size() - 1) / 3', '(values.size() - 1) * 2 / 3', JUDGED),
+    Mutation('the first step over the limit is an alarm', JUDGE, 'kPersistsSteps = 8;', 'kPersistsSteps = 0;', JUDGED),
+    Mutation('the first steps of an epoch count', JUDGE, 'kWarmUpSteps = 10;', 'kWarmUpSteps = 0;', JUDGED),
+    Mutation('a straggler stays one for ever', JUDGE, 'if (is_under) suspicion.is_found = false;', '', JUDGED),
+    Mutation('a lonely rank is compared without the growth of the others', JUDGE, '(*rank.first).*of * growth.compute', '(*rank.first).*of', JUDGED),
+    Mutation('the wait of the median rank is taken for the network', JUDGE,
+             'least_now.wait - least_first.wait * std::max(1.0, growth.compute)', 'growth.wait', JUDGED),
+    Mutation('a node is slow when one of its ranks is', JUDGE, 'counts.first < counts.second', 'counts.first < 1', JUDGED),
+    Mutation('a straggler is excluded, whatever the policy', NEWS, 'if (policy_.excludes_stragglers && !is_link) {', 'if (!is_link) {', TOLD),
+    Mutation('an echo takes the place of the cause', CHRONICLE, 'is_cause ? failures.begin() : failures.end()', 'failures.begin()', TOLD),
+    Mutation('failures of all hosts are counted together', INCIDENT, 'a.host == b.host && ', '', TOLD),
+    Mutation('a broken connection is the cause, though a peer crashed', INCIDENT, 'of_other.word == "network" ||', 'of_other.word != "network" ||', BLAMED),
+    Mutation('every SIGKILL is a person', INCIDENT, 'absl::StrContains(failure.why, "The kernel counts")', 'failure.why.empty()', BLAMED),
+    Mutation('another process whose number begins alike is taken for this one', KERNEL,
+             "text[end] < '0' || text[end] > '9'", 'true', '//agent/core:kernel_lines_test'),
+    Mutation('means are over all steps since the start', REPORTS, 'const int64_t steps = now.step - since.step;',
+             'const int64_t steps = now.step;', '//agent/core:rank_reports_test'),
+]
