@@ -6,6 +6,21 @@ namespace convene::launcher {
 
 namespace {
 
+void AddStragglerFlag(FlagReader* reader, RunFlags* flags) {
+  reader->Custom(
+      "straggler-policy",
+      [flags](const std::string& text) {
+        flags->options.hello.excludes_stragglers = text == "exclude";
+        return text == "exclude" || text == "warn"
+                   ? absl::OkStatus()
+                   : absl::InvalidArgumentError("write warn or exclude");
+      },
+      "what becomes of a node that holds the others up. warn: the log and the status name it; "
+      "exclude: it takes no part in the next epoch, if there are enough nodes without it (default "
+      "warn)",
+      {.value = "warn|exclude"});
+}
+
 void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Beyond torchrun", true);
   reader->Option("spares", &flags->options.hello.spares,
@@ -25,18 +40,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option("max-stuck-restarts", &flags->options.hello.max_stuck_restarts,
                  "give up after this many failures in a row without a new step (default 0: never)",
                  {.value = "N", .least = 0});
-  reader->Custom(
-      "straggler-policy",
-      [flags](const std::string& text) {
-        flags->options.hello.excludes_stragglers = text == "exclude";
-        return text == "exclude" || text == "warn"
-                   ? absl::OkStatus()
-                   : absl::InvalidArgumentError("write warn or exclude");
-      },
-      "what becomes of a node that holds the others up. warn: the log and the status name it; "
-      "exclude: it takes no part in the next epoch, if there are enough nodes without it (default "
-      "warn)",
-      {.value = "warn|exclude"});
+  AddStragglerFlag(reader, flags);
   reader->Option(
       "stop-grace", &flags->stop_grace,
       "time from the request to a worker to its SIGKILL, by the reason of the stop (default "

@@ -1,4 +1,4 @@
-// PURE. What a job has lived through: the last events, as the daemon's log has them, and a report
+// PURE. The history of a job: the last events, as the daemon's log has them, and a report
 // of each epoch that broke.
 #pragma once
 
@@ -30,7 +30,7 @@ class Chronicle {
                    const std::string& host, std::vector<std::string> places);
   // A worker of the epoch failed: the cause, or an echo. Ignored without an incident of the epoch.
   void AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause);
-  // What was done about the incidents that have no outcome yet.
+  // The daemon's answer to the incidents that have no outcome yet.
   void AddOutcome(const std::string& outcome);
   // As an earlier daemon has stored it, with its time as Describe's. By number, before all others.
   void Restore(const IncidentView& view);

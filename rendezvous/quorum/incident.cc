@@ -175,7 +175,7 @@ Verdict JudgeDeparture(const std::string& cause) {
   return Of("node", kLikely, cause);
 }
 
-// What the kernel, the error file and the collectives say beside.
+// Adds the words of the kernel, the error file and the collectives.
 void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
   const auto add = [&](absl::string_view what, const WorkerFailure& failure,
                        const std::string& line) {

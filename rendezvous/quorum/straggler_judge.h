@@ -59,7 +59,7 @@ class StragglerJudge {
     Straggler straggler;
   };
 
-  // All that was known is forgotten.
+  // Forgets the epoch before.
   void BeginEpoch(int world_size);
   // A report of a rank's. `node`: the caller's number, the same for all ranks of a node.
   void Hear(int rank, int64_t node, const RankProgress& report);

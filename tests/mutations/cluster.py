@@ -12,8 +12,8 @@ MUTATIONS = [
              BENCH_TEST),
     Mutation('the check of a reduce_scatter looks at the first shard', f'{BENCH}/expected.cc', '{rank * shard, (rank + 1) * shard}', '{0, shard}',
              BENCH_TEST),
-    Mutation('a bench counts the wrong elements of one rank', f'{BENCH}/sweep.cc', 'MakeSpan(&all_wrong, 1), ReduceOp::kSum', 'MakeSpan(&all_wrong, 1), ReduceOp::kMax',
-             BENCH_TEST),
+    Mutation('a bench counts the wrong elements of one rank', f'{BENCH}/sweep.cc', 'MakeSpan(&all_wrong, 1), ReduceOp::kSum',
+             'MakeSpan(&all_wrong, 1), ReduceOp::kMax', BENCH_TEST),
     Mutation('two pairs share a member', f'{BENCH}/sweep.cc', '(2 * round - own + 2 * turning) % turning', '(round - own + 2 * turning) % turning', BENCH_TEST),
     Mutation('one slow node of three is the usual speed', f'{BENCH}/report.cc', 'Quantile(all, 0.75)', 'Quantile(all, 0.5)', BENCH_TEST),
     Mutation('a slow node makes all of its links slow spots', f'{BENCH}/report.cc', 'if (slow.contains(from) || slow.contains(to)) continue;', '', BENCH_TEST),
@@ -24,5 +24,6 @@ MUTATIONS = [
     Mutation('a clock is judged by one look', f'{DOCTOR}/compare.cc', 'const double median = ahead[ahead.size() / 2];', 'const double median = ahead[0];',
              NODES_TEST),
     Mutation('a fast clock is called slow', f'{DOCTOR}/compare.cc', 'median > 0 ? "fast" : "slow"', 'median < 0 ? "fast" : "slow"', NODES_TEST),
-    Mutation('an unfit node may start again', 'agent/core/exit_classifier.cc', 'kUnfitNode) && in_session', 'kUnfitNode) && false', '//agent/core:exit_classifier_test'),
+    Mutation('an unfit node may start again', 'agent/core/exit_classifier.cc', 'kUnfitNode) && in_session', 'kUnfitNode) && false',
+             '//agent/core:exit_classifier_test'),
 ]
