@@ -15,7 +15,7 @@ struct FactsOptions {
   std::vector<std::string> folders;  // that are written to for a moment, beside the current one
   std::map<std::string, std::string> environment;
   absl::Duration name_timeout = absl::Seconds(1.5);
-  std::string root;                               // "", or where a test keeps its /proc and /sys
+  std::string root;  // "", or where a test keeps its /proc and /sys
   // Loaded where there are device files of GPUs.
   std::string gpu_library = "libnvidia-ml.so.1";
   std::string nccl_library = "libnccl.so.2";

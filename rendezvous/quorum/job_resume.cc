@@ -38,8 +38,7 @@ bool Job::HoldsItsPlace(const Node& node, const Hello& hello) const {
 void Job::Resume(MonotonicTime now, const Node& node, MemberId id, const Hello& hello,
                  Outbox* outbox) {
   Tell(now,
-       {"node back",
-        absl::StrCat(NodeName(node), " is back in epoch ", state_.epoch().value())},
+       {"node back", absl::StrCat(NodeName(node), " is back in epoch ", state_.epoch().value())},
        outbox);
   if (!node.away) {
     outbox->End(node.id, absl::AbortedError(absl::StrCat(

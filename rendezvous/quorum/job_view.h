@@ -88,8 +88,8 @@ struct JobView {
   std::vector<FailureView> last_failures;  // newest first, at most 8
   std::vector<StragglerView> stragglers;   // the slowest first, at most 32
   // These two only where the job was asked for by its id.
-  std::vector<EventView> events;           // oldest first, the last 256
-  std::vector<IncidentView> incidents;     // newest first, at most 32
+  std::vector<EventView> events;        // oldest first, the last 256
+  std::vector<IncidentView> incidents;  // newest first, at most 32
 };
 
 }  // namespace convene::rendezvous

@@ -14,7 +14,8 @@
 
 namespace convene::worker {
 
-// The facts beside step and phase: the page's second part. Durations and tokens are sums that only grow.
+// The facts beside step and phase: the page's second part. Durations and tokens are sums that only
+// grow.
 struct ProgressFacts {
   bool tells_times = false;  // the next four hold
   absl::Duration compute;
