@@ -71,6 +71,7 @@ class IncidentsTest(ConveneTestCase):
         job = self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0",
                          "--nproc-per-node", 2, "--max-restarts", 9, "--no-python", "/usr/bin/python3", self.path("worker.py"),
                          self.group.path, log="job.log")
+        wait_until(lambda: "start here" in self.output(job), 30, "the first epoch")
         follower = self.start(CONVENE, "events", "run", "-f", "--endpoint", self.endpoint, log="events.log")
         killed = wait_until(lambda: re.search(r"life 2 pid (\d+)", self.output(job)), 60, "the third life")
         os.kill(int(killed.group(1)), signal.SIGKILL)
