@@ -25,6 +25,8 @@ void AddMeans(const WorkerReading& since, const WorkerReading& now,
   const double seconds = absl::ToDoubleSeconds(now.changed_at - since.changed_at);
   if (seconds <= 0) return;
   told.steps_per_second = static_cast<double>(steps) / seconds;
+  // A worker that resumes tells its step before its tokens: the first sum has those of all steps.
+  if (since.tokens == 0 && since.step > 0) return;
   told.tokens_per_second =
       static_cast<double>(std::max<int64_t>(0, now.tokens - since.tokens)) / seconds;
 }

@@ -55,6 +55,18 @@ TEST_CASE("times are means of the steps since the last report") {
   CHECK(told[0].compute_ms == Approx(400));
 }
 
+TEST_CASE("a worker that resumes tells its tokens after its step: the sum is no rate") {
+  RankReports reports;
+  WorkerReading resumed = AfterStep(1000);
+  resumed.tokens = 0;
+  reports.Report({{0, resumed}}, At(1));
+  auto told = reports.Report({{0, AfterStep(1001)}}, At(2));
+  CHECK(told[0].steps == 1);
+  CHECK(told[0].tokens_per_second == 0);
+  told = reports.Report({{0, AfterStep(1002)}}, At(3));
+  CHECK(told[0].tokens_per_second == Approx(5000));
+}
+
 TEST_CASE("a worker without a new step keeps its means, which are told to be old") {
   RankReports reports;
   reports.Report({{0, AfterStep(1)}}, At(1));

@@ -92,7 +92,11 @@ void CompareTrait(const TraitRule& rule, const std::string& name,
     nodes_of[has ? trait->second : ""].push_back(static_cast<int>(node));
   }
   if (nodes_of.size() < 2) return;
-  findings->push_back({rule.severity, "nodes differ",
+  // Where some have none a program may bring its own, as PyTorch's wheels bring NCCL.
+  const bool some_have_none = nodes_of.contains("");
+  const Severity severity =
+      some_have_none ? std::min(rule.severity, Severity::kWarning) : rule.severity;
+  findings->push_back({severity, "nodes differ",
                        absl::StrCat(name, ": ", ValuesText(reports, nodes_of)), rule.why,
                        rule.advice});
 }
@@ -156,7 +160,7 @@ void CheckWays(const std::vector<pb::NodeReport>& reports,
                                        ways, slowest * 1e3)});
 }
 
-// Clocks against node 0's, by the median of what the others see.
+// Each clock by the median of what the others see.
 void CheckClocks(const std::vector<pb::NodeReport>& reports,
                  const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
   // A clock that is off disagrees with all others, the median one with none.

@@ -64,16 +64,26 @@ TEST_CASE("nodes that are alike: a good finding for each subject") {
 TEST_CASE("another version, a variable that only some have") {
   Nodes nodes = MakeNodes(8);
   (*nodes.reports[5].mutable_traits())["driver"] = "570.10";
-  (*nodes.reports[2].mutable_traits())["NCCL"] = "2.28.9";
+  for (pb::NodeReport& report : nodes.reports) {
+    (*report.mutable_traits())["NCCL"] = report.host() == "n2" ? "2.28.9" : "2.27.3";
+  }
   nodes.reports[7].mutable_traits()->erase("NCCL_DEBUG");
   (*nodes.reports[1].mutable_traits())["HOME"] = "/root";
   (*nodes.reports[1].mutable_traits())["NCCL_SOCKET_IFNAME"] = "eth1";
   const std::vector<Finding> findings = Bad(nodes);
   REQUIRE(findings.size() == 3);
   CHECK(findings[0].severity == Severity::kError);
-  CHECK(findings[0].what == "NCCL: none on n0, n1, n3, n4 and 3 more, 2.28.9 on n2");
+  CHECK(findings[0].what == "NCCL: 2.27.3 on n0, n1, n3, n4 and 3 more, 2.28.9 on n2");
   CHECK(findings[1].what == "driver: 580.95 on n0, n1, n2, n3 and 3 more, 570.10 on n5");
   CHECK(findings[2].what == "NCCL_DEBUG: INFO on n0, n1, n2, n3 and 3 more, none on n7");
+}
+
+TEST_CASE("a library that only some nodes have is a warning: a program may bring its own") {
+  Nodes nodes = MakeNodes(2);
+  (*nodes.reports[1].mutable_traits())["NCCL"] = "2.28.9";
+  REQUIRE(Bad(nodes).size() == 1);
+  CHECK(Bad(nodes)[0].severity == Severity::kWarning);
+  CHECK(Bad(nodes)[0].what == "NCCL: none on n0, 2.28.9 on n1");
 }
 
 TEST_CASE("a closed way is an error, an unknown name a note") {

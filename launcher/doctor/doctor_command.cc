@@ -83,7 +83,9 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.command = {OwnProgram(), "doctor"};
   if (flags.is_json) job.command.emplace_back("--json");
   if (!flags.service.empty()) job.command.push_back(absl::StrCat("--service=", flags.service));
-  job.command.insert(job.command.end(), flags.folders.begin(), flags.folders.end());
+  for (const std::string& folder : flags.folders) {
+    job.command.push_back(folder.starts_with("-") ? absl::StrCat("./", folder) : folder);
+  }
   return run(job);
 }
 
@@ -102,8 +104,9 @@ absl::StatusOr<int> Become(std::vector<std::string> command) {
   for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
-  std::fprintf(stderr, "convene preflight: %s: %s\n", arguments[0], std::strerror(errno));
-  return errno == ENOENT ? 127 : 126;  // as a shell has them
+  const int error = errno;
+  std::fprintf(stderr, "convene preflight: %s: %s\n", arguments[0], std::strerror(error));
+  return error == ENOENT ? 127 : 126;  // as a shell has them
 }
 
 absl::StatusOr<int> Preflight(const std::vector<std::string>& command) {
@@ -145,6 +148,14 @@ void AddFlags(FlagReader* reader, DoctorFlags* flags) {
   reader->Option("node-rank", &flags->node_rank, "of this node", {.value = "N", .least = 0});
   reader->Option("local-addr", &flags->local_addr, "by which the others reach this node",
                  {.value = "ADDRESS"});
+  reader->Check([flags] {
+    const bool names_a_job =
+        flags->rdzv_endpoint || flags->rdzv_id || flags->node_rank || flags->local_addr;
+    if (!names_a_job || flags->nnodes.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "the flags name a job of several nodes: give --nnodes as well; without these flags the "
+        "command looks at this machine");
+  });
 }
 
 Command DoctorRow(const RunJobOf& run) {

@@ -122,12 +122,21 @@ class Bench {
 };
 
 absl::StatusOr<BenchResult> ReadSaved(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  auto result = ParseBenchJson(text);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), "--compare");
+  auto result = ParseBenchJson(*text);
   if (result.ok()) return result;
   return absl::InvalidArgumentError(absl::StrCat(
       "--compare ", path,
       ": it is no result that --save wrote: ", std::string(result.status().message())));
+}
+
+// Before hours of measuring.
+absl::Status CheckSave(const std::string& path) {
+  const std::string folder = ParentDirectory(path);
+  if (IsDirectory(folder)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("--save ", path, ": ", folder, " is no folder of this machine; make it first"));
 }
 
 }  // namespace
@@ -141,11 +150,13 @@ absl::StatusOr<int> BenchCommand(const std::vector<std::string>& arguments) {
     CONVENE_RETURN_IF_ERROR(Print(*text));
     return static_cast<int>(ExitCode::kOk);
   }
+  CONVENE_ASSIGN_OR_RETURN(const auto ranks, Ranks::JoinAll());
+  // Other nodes may not have the files.
   std::optional<BenchResult> saved;
-  if (!flags.compare.empty()) {
+  if (ranks->speaks() && !flags.compare.empty()) {
     CONVENE_ASSIGN_OR_RETURN(saved, ReadSaved(flags.compare));
   }
-  CONVENE_ASSIGN_OR_RETURN(const auto ranks, Ranks::JoinAll());
+  if (ranks->speaks() && !flags.save.empty()) CONVENE_RETURN_IF_ERROR(CheckSave(flags.save));
   const int size = ranks->layout().world_size();
   if (flags.root >= size) {
     return absl::InvalidArgumentError(

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kSizesMax = 4096;
 constexpr double kBytesMost = 64.0 * (1 << 30);
+constexpr double kPairBytesMost = 4.0 * (1 << 30);  // elements are counted in 32 bits there
 
 const std::vector<std::pair<std::string, CollectiveKind>>& Operations() {
   static const auto& operations = *new std::vector<std::pair<std::string, CollectiveKind>>{
@@ -57,6 +58,9 @@ absl::Status Check(const BenchFlags& flags) {
                                                    " makes more than ", kSizesMax,
                                                    " sizes: take a larger one, or --stepfactor"));
   }
+  if (flags.pairs && static_cast<double>(MostBytes(flags)) > kPairBytesMost) {
+    return absl::InvalidArgumentError("--maxbytes is at most 4G with --pairs");
+  }
   if (flags.pairs && !flags.operations.empty()) {
     return absl::InvalidArgumentError(
         "--pairs has an exchange of its own: leave the operation out, or --pairs");
@@ -77,9 +81,8 @@ void AddSweepFlags(FlagReader* reader, BenchFlags* flags) {
                  {.value = "N", .letter = 'n', .least = 1, .most = 1e6});
   reader->Option("warmup-iters", &flags->warmup_iterations, "calls before these (5)",
                  {.value = "N", .letter = 'w', .least = 0, .most = 1e6});
-  reader->Option("check", &flags->check,
-                 "1 compares each result with the right one; 0 does not (1)",
-                 {.value = "0|1", .letter = 'c'});
+  reader->Option("check", &flags->check, "compare each result with the right one; 0: do not (1)",
+                 {.value = "N", .letter = 'c'});
   reader->Choice<DType>("datatype", &flags->dtype,
                         {{"float", DType::kFloat32}, {"bfloat16", DType::kBFloat16}},
                         "the type of the elements (float)", {.letter = 'd'});

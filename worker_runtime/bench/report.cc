@@ -195,7 +195,8 @@ std::string ComparisonText(const BenchResult& before, const BenchResult& now) {
   std::string text = "#\n# Compared with the saved run\n";
   const auto differ = [&](const std::string& what, const auto& then, const auto& here) {
     if (then == here) return;
-    absl::StrAppend(&text, "# The saved run has another ", what, ": ", then, ", now ", here, ".\n");
+    absl::StrAppend(&text, "# The saved run has another ", what, ": ",
+                    Printable(absl::StrCat(then)), ", now ", here, ".\n");
   };
   differ("number of ranks", before.ranks, now.ranks);
   differ("transport", before.transport, now.transport);
