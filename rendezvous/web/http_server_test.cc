@@ -25,6 +25,10 @@ HttpResponse Respond(const HttpRequest& request) {
   const std::string text = request.path == "/large" ? std::string(kLarge, 'x') : request.path;
   response.body = std::make_shared<const std::string>(text);
   if (request.path == "/tagged") response.headers = "ETag: \"5\"\r\n";
+  if (request.path == "/same") {
+    response.code = 304;
+    response.body = std::make_shared<const std::string>();
+  }
   return response;
 }
 
@@ -91,6 +95,16 @@ TEST_CASE("one connection serves several requests, also when they come together"
   CHECK(absl::StrContains(both, "\r\n\r\n/aHTTP/1.1 200 OK"));
   client.Say("GET /c HTTP/1.1\r\nConnection: close\r\n\r\n");
   CHECK(absl::EndsWith(client.HearAll(), "Connection: close\r\n\r\n/c"));
+}
+
+TEST_CASE("an answer that the client has already tells no length") {
+  const auto server = StartServer();
+  Client client(server.get());
+  client.Say("GET /same HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+  const std::string both = client.HearUntil("/b");
+  CHECK(absl::StartsWith(both, "HTTP/1.1 304 Not Modified\r\n"));
+  CHECK_FALSE(absl::StrContains(both, "Content-Length: 0"));
+  CHECK(absl::StrContains(both, "\r\n\r\nHTTP/1.1 200 OK\r\n"));
 }
 
 TEST_CASE("HEAD is answered without the body, with its length") {

@@ -1,10 +1,11 @@
 // Workers' lines for the page, which asks again and again for the lines after a mark.
 //
-//   agents ══ LogHub ─► LogFeed: the newest lines of one run or rank ─► /api/logs, any number of
-//   pages
+//   agents ══ LogHub ─► LogFeed: the newest lines ─► /api/logs, any number of pages
+//                       of one run or rank
 //
 // All pages that look at the same run and rank share one viewer of the hub. A feed that no page has
-// read for 30 s ends, and with it the agents' publishing.
+// read for 30 s ends at the next CloseUnread, and with it the agents' publishing. The daemon calls
+// CloseUnread after each look of History: every 2 s, every 60 s at most on a large daemon.
 #pragma once
 
 #include <cstddef>
@@ -105,7 +106,7 @@ class LogFeeds {
   // NotFound and FailedPrecondition as LogAgents::WatchLogs; ResourceExhausted when too many people
   // look at logs already; Unavailable when the daemon stops.
   absl::StatusOr<FeedAnswer> Read(const Question& question);
-  // Ends the feeds that nobody reads any more. Call it every few seconds.
+  // Ends the feeds that nobody reads any more. Call it again and again: no timer of its own runs.
   void CloseUnread();
 
  private:

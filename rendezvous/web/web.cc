@@ -137,7 +137,9 @@ HttpResponse Web::RespondToPage(const HttpRequest& request) {
 HttpResponse Web::RespondWithLogs(const HttpRequest& request) {
   LogFeeds::Question question = {.run = ValueOf(request, "run")};
   const std::string rank = ValueOf(request, "rank");
-  if (question.run.empty() || (!rank.empty() && !absl::SimpleAtoi(rank, &question.rank))) {
+  const bool is_bad_rank =
+      !rank.empty() && (!absl::SimpleAtoi(rank, &question.rank) || question.rank < 0);
+  if (question.run.empty() || is_bad_rank) {
     return PlainText(400, "say which job, and perhaps which rank: /api/logs?run=ID&rank=0\n");
   }
   // A mark that cannot be read is none.

@@ -135,8 +135,11 @@ TEST_CASE_METHOD(WebTest, "a stranger's question gets one sentence") {
   }
   HttpRequest request;
   request.path = "/api/logs";
-  request.query = {{"run", "llama"}, {"rank", "x"}};
-  CHECK(web_.Respond(request).code == 400);
+  for (const char* rank : {"x", "-1", "-5"}) {
+    INFO(rank);
+    request.query = {{"run", "llama"}, {"rank", rank}};
+    CHECK(web_.Respond(request).code == 400);
+  }
 }
 
 TEST_CASE_METHOD(WebTest, "logs are asked of the job's agents, and marks are taken as they are") {

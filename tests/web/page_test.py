@@ -112,6 +112,42 @@ class FakeJobTest(PageTestCase):
         self.assertEqual(browser.look("document.querySelector('[data-axis=step]').getAttribute('aria-pressed')"), "true")
         self.assertEqual(browser.complaints, [])
 
+    def test_a_page_that_was_left_draws_no_more(self):
+        browser = self.browser
+        daemon = self.fake(fake_job(2, 2, 5))
+        browser.open(daemon.url + "#llama-70b")
+        self.says("Runs, but rank 3")
+        browser.look("location.hash = ''")
+        self.says("llama-70b", "#jobs")
+        browser.resize(900, 700)
+        browser.look("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.assertEqual(browser.complaints, [])
+
+    def test_an_error_of_the_page_is_no_silent_daemon(self):
+        browser = self.browser
+        job = fake_job(2, 2, 5)
+        daemon = self.fake({**job, "rank_rows": None})
+        browser.open(daemon.url + "#llama-70b")
+        self.says("an error of its own", "#link")
+        self.assertIn("TypeError", " ".join(browser.complaints))
+        daemon.job = job
+        self.says("live", "#link")
+
+    def test_many_ranks_and_a_browser_whose_clock_is_late(self):
+        browser = self.browser
+        daemon = self.fake(fake_job(2, 2, 5))
+        browser.open(daemon.url + "#llama-70b")
+        self.says("live", "#link")
+        browser.look("state.page.table.show(Array.from({ length: 200000 }, (_, rank) => ({ rank, label: String(rank), host: 'a', state: 'running',"
+                     " compute: rank, wait: 0, data: 0, save: 0, peak: rank })))")
+        self.assertEqual(browser.look("state.page.table.longest"), 199999)
+        # The straggler's stroke, the newest one, stands at the end of the line, not beyond it.
+        color = "(() => { const strip = document.querySelector('.strip'); drawStrip(strip, state.page.job.events, 0); const at = strip.width;" \
+                " return [...strip.getContext('2d').getImageData(at - 4, 20, 4, 1).data].join(); })()"
+        empty = "(() => { const strip = document.querySelector('.strip'); const events = state.page.job.events.slice(0, 1);" \
+                " drawStrip(strip, events, 0); return [...strip.getContext('2d').getImageData(strip.width - 4, 20, 4, 1).data].join(); })()"
+        self.assertNotEqual(browser.look(color), browser.look(empty))
+
     def test_names_from_outside_stay_texts(self):
         browser = self.browser
         evil = "<img src=x onerror='document.title=1'><script>document.title=2</script>"

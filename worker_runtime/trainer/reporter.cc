@@ -22,6 +22,7 @@ namespace {
 
 // A run that loses so many lines in a row ends, since a person wants its metrics.
 constexpr int64_t kLostLinesMax = 1000;
+
 // The most resident memory that this process has had.
 int64_t HostMemoryPeak() {
   rusage usage = {};

@@ -197,11 +197,12 @@ const drawnOrder = (events) => [...events].sort((a, b) => (eventTone(a[2]) === "
 const eventTone = (kind) => (EVENT_TONES.find(([pattern]) => pattern.test(kind)) || [null, "--soft"])[1];
 
 // The job's life on one line: bands of epochs, a stroke for each event. `events`: [[number, us, kind, text, epoch], ..].
+// A browser's clock that is late does not push the newest events off the line.
 function drawStrip(canvas, events, now) {
   if (events.length === 0) return;
   const { context, width, height } = sized(canvas);
   const begin = events[0][1] / 1e6;
-  const end = Math.max(now, begin + 1);
+  const end = Math.max(now, events[events.length - 1][1] / 1e6, begin + 1);
   const x = (seconds) => 1 + ((seconds - begin) / (end - begin)) * (width - 2);
   const starts = [];
   for (const event of events) {

@@ -18,7 +18,8 @@ class JobPage {
       [3, new Chart(charts, { title: "tokens", unit: "per second, all ranks", tone: "--good", fromZero: true, empty: `No tokens are told yet. ${untold}` })],
       [4, new Chart(charts, { title: "steps", unit: "per second", tone: "--compute", fromZero: true, empty: `No step is told yet. ${untold}` })],
     ];
-    new ResizeObserver(() => this.job && this.draw()).observe(root);
+    this.resized = new ResizeObserver(() => this.job && this.draw());
+    this.resized.observe(root);
   }
 
   setAxis(pressed) {
@@ -27,11 +28,13 @@ class JobPage {
     if (this.job) this.draw();
   }
 
+  // `root` stays, and belongs to the next page.
   leave() {
+    this.resized.disconnect();
     this.logs.hide();
   }
 
-  // `now`: the daemon's clock, in seconds.
+  // `now`: the browser's clock, in seconds since 1970. It may differ from the daemon's, which gave the events their times.
   show(job, now) {
     Object.assign(this, { job, now });
     showVerdict($("#verdict", this.root), job);

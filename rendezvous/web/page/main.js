@@ -35,28 +35,45 @@ async function ask() {
   clearTimeout(state.timer);
   const question = ++state.asked;
   const where = state.run ? `api/job?${new URLSearchParams({ run: state.run })}` : "api/jobs";
+  let answer = null;
+  let text = "";
   try {
-    const answer = await fetch(where, { cache: "no-store", headers: state.tag ? { "If-None-Match": state.tag } : {} });
-    const text = await answer.text();
-    if (question !== state.asked) return;
-    state.heard = Date.now();
-    if (answer.ok) take(answer, text);
-    if (answer.ok || answer.status === 304) tell("live", false);
-    else tell(text.trim(), true);
+    answer = await fetch(where, { cache: "no-store", headers: state.tag ? { "If-None-Match": state.tag } : {} });
+    text = await answer.text();
   } catch {
-    if (question !== state.asked) return;
-    tell(state.heard ? `The daemon does not answer since ${clock(state.heard / 1000)}; this is what it said last.` : "The daemon does not answer.", true);
-    state.pause = LOST_PAUSE_MS;
+    answer = null;
   }
-  // A page that nobody looks at asks for nothing; it asks at once when it is looked at again.
-  if (!document.hidden) state.timer = setTimeout(ask, state.pause);
+  if (question !== state.asked) return;
+  try {
+    if (answer) hear(answer, text);
+    else lose();
+  } catch (error) {
+    tell("This page has an error of its own; the browser's console names it.", true);
+    throw error;
+  } finally {
+    // A page that nobody looks at asks for nothing; it asks at once when it is looked at again.
+    if (!document.hidden) state.timer = setTimeout(ask, state.pause);
+  }
+}
+
+function hear(answer, text) {
+  state.heard = Date.now();
+  if (answer.ok) take(answer, text);
+  if (answer.ok || answer.status === 304) tell("live", false);
+  else tell(text.trim(), true);
+}
+
+function lose() {
+  tell(state.heard ? `The daemon does not answer since ${clock(state.heard / 1000)}; this is what it said last.` : "The daemon does not answer.", true);
+  state.pause = LOST_PAUSE_MS;
 }
 
 function take(answer, text) {
   const begin = performance.now();
-  state.tag = answer.headers.get("ETag") || "";
   state.pause = PAUSES.find(([size]) => text.length < size)[1];
   state.page.show(JSON.parse(text), Date.now() / 1000);
+  // Behind `show`: an answer that could not be shown is asked for again.
+  state.tag = answer.headers.get("ETag") || "";
   updates.push(performance.now() - begin);
   if (updates.length > 100) updates.shift();
 }
