@@ -1,12 +1,12 @@
 #include "launcher/events/events_command.h"
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "launcher/events/news.h"
 #include "launcher/flags.h"
 #include "launcher/print.h"
 #include "rendezvous/client/status_client.h"
@@ -33,14 +33,9 @@ std::string Line(const EventView& event, bool as_text) {
                       " ", event.kind, ": ", event.text, "\n");
 }
 
-// Prints what is newer than *last. A daemon that was started again counts from 1.
-absl::Status PrintNews(const JobView& job, bool as_text, int64_t* last) {
-  if (job.events.empty() || job.events.back().number < *last) *last = 0;
+absl::Status PrintNews(const std::vector<EventView>& news, bool as_text) {
   std::string text;
-  for (const EventView& event : job.events) {
-    if (event.number > *last) absl::StrAppend(&text, Line(event, as_text));
-  }
-  if (!job.events.empty()) *last = job.events.back().number;
+  for (const EventView& event : news) absl::StrAppend(&text, Line(event, as_text));
   return text.empty() ? absl::OkStatus() : Print(text);
 }
 
@@ -60,7 +55,7 @@ void AddFlags(FlagReader* reader, EventsFlags* flags) {
 }
 
 absl::StatusOr<int> EventsCommand(const EventsFlags& flags) {
-  int64_t last = 0;
+  EventNews news;
   bool has_started = false;
   MonotonicTime give_up_at;
   for (;;) {
@@ -69,7 +64,7 @@ absl::StatusOr<int> EventsCommand(const EventsFlags& flags) {
     const MonotonicTime now = Clock::Real().Now();
     if (jobs.ok()) {
       const JobView& job = jobs->front();
-      CONVENE_RETURN_IF_ERROR(PrintNews(job, flags.as_text, &last));
+      CONVENE_RETURN_IF_ERROR(PrintNews(news.Take(job.events), flags.as_text));
       const bool is_over = job.phase == "succeeded" || job.phase == "failed";
       if (!flags.follow || is_over) return static_cast<int>(ExitCode::kOk);
       has_started = true;

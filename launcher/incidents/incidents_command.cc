@@ -71,7 +71,7 @@ absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags) {
   } else if (flags.number != 0) {
     text = IncidentReport(incidents.front(), absl::LocalTimeZone());
   } else {
-    text = IncidentList(incidents, absl::LocalTimeZone());
+    text = IncidentList(jobs.front(), absl::LocalTimeZone());
   }
   CONVENE_RETURN_IF_ERROR(Print(text));
   return static_cast<int>(ExitCode::kOk);

@@ -1,6 +1,10 @@
 #include "launcher/incidents/report.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace convene::launcher {
 namespace {
@@ -29,12 +33,23 @@ void AddLines(const char* title, const std::vector<std::string>& lines, std::str
   for (const std::string& line : lines) absl::StrAppend(text, "    ", line, "\n");
 }
 
+std::string FailureList(const std::vector<rendezvous::FailureView>& failures) {
+  if (failures.empty()) return "no epoch of this run has failed\n";
+  std::string text = "this daemon keeps no reports; its last failures, newest first:\n";
+  for (const rendezvous::FailureView& failure : failures) {
+    absl::StrAppend(&text, "  epoch ", failure.epoch.value(), ", ",
+                    absl::FormatDuration(absl::Trunc(failure.ago, absl::Seconds(1))),
+                    " ago: ", failure.what, "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
-std::string IncidentList(const std::vector<IncidentView>& incidents, absl::TimeZone zone) {
-  if (incidents.empty()) return "no epoch of this run has failed\n";
+std::string IncidentList(const rendezvous::JobView& job, absl::TimeZone zone) {
+  if (job.incidents.empty()) return FailureList(job.last_failures);
   std::string text;
-  for (const IncidentView& incident : incidents) {
+  for (const IncidentView& incident : job.incidents) {
     const std::string times = Times(incident);
     absl::StrAppend(&text, Head(incident, zone), "  ", incident.cause,
                     times.empty() ? "" : absl::StrCat(" (", times, ")"), "\n");

@@ -2,16 +2,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "rendezvous/quorum/job_view.h"
 
 namespace convene::launcher {
 
-// A line for each, newest first, or that there are none.
-std::string IncidentList(const std::vector<rendezvous::IncidentView>& incidents,
-                         absl::TimeZone zone);
+// A line for each of the run's incidents, newest first. An older daemon keeps no reports: then a
+// line for each of its last failures. A run without either has a line that says so.
+std::string IncidentList(const rendezvous::JobView& job, absl::TimeZone zone);
 
 // The whole report of one.
 std::string IncidentReport(const rendezvous::IncidentView& incident, absl::TimeZone zone);

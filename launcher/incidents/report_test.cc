@@ -46,13 +46,25 @@ TEST_CASE("a report tells the verdict, its evidence, each failure and what was d
 }
 
 TEST_CASE("the list has a line for each, and says what happens again and again") {
-  CHECK(IncidentList({}, absl::UTCTimeZone()) == "no epoch of this run has failed\n");
+  CHECK(IncidentList(rendezvous::JobView(), absl::UTCTimeZone()) ==
+        "no epoch of this run has failed\n");
   rendezvous::IncidentView third = OutOfMemory();
   third.times_here = 3;
-  CHECK(IncidentList({third, OutOfMemory()}, absl::UTCTimeZone()) ==
+  rendezvous::JobView job;
+  job.incidents = {third, OutOfMemory()};
+  CHECK(IncidentList(job, absl::UTCTimeZone()) ==
         "#3  2023-11-14 22:13:20  epoch 7  node (sure)  rank 1 on b: killed by SIGKILL (the same "
         "failure on b, 3 times: look at that node)\n"
         "#3  2023-11-14 22:13:20  epoch 7  node (sure)  rank 1 on b: killed by SIGKILL\n");
+}
+
+TEST_CASE("a daemon that keeps no reports has its failures listed") {
+  rendezvous::JobView job;
+  job.last_failures = {
+      {.epoch = Epoch(4), .what = "rank 5: exit code 1", .ago = absl::Seconds(90)}};
+  CHECK(IncidentList(job, absl::UTCTimeZone()) ==
+        "this daemon keeps no reports; its last failures, newest first:\n"
+        "  epoch 4, 1m30s ago: rank 5: exit code 1\n");
 }
 
 }  // namespace

@@ -171,13 +171,11 @@ class HttpServerImpl final : public HttpServer {
 
   bool Answer(Connection* connection, const HttpResponse& response, bool is_head, bool is_last) {
     // A 304 has no body, and its length would be that of the 200 (RFC 9110, 8.6).
-    const std::string length = response.code == 304
-                                   ? ""
-                                   : absl::StrCat("\r\nContent-Length: ", response.body->size());
+    const std::string length =
+        response.code == 304 ? "" : absl::StrCat("\r\nContent-Length: ", response.body->size());
     connection->answer.Append(absl::StrCat(
-        "HTTP/1.1 ", response.code, " ", ReasonOf(response.code),
-        "\r\nContent-Type: ", response.content_type, length,
-        response.code == 405 ? "\r\nAllow: GET, HEAD" : "",
+        "HTTP/1.1 ", response.code, " ", ReasonOf(response.code), "\r\nContent-Type: ",
+        response.content_type, length, response.code == 405 ? "\r\nAllow: GET, HEAD" : "",
         "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: ",
         is_last ? "close" : "keep-alive", "\r\n", response.headers, "\r\n"));
     if (!is_head) connection->answer.Append(response.body);
