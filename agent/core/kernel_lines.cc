@@ -1,9 +1,12 @@
 #include "agent/core/kernel_lines.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tools/base/text.h"
 
 namespace convene::agent {
@@ -20,11 +23,15 @@ bool HoldsNumber(absl::string_view text, const std::string& word) {
   return false;
 }
 
-bool IsAbout(absl::string_view text, int64_t pid) {
+bool IsAboutHardware(absl::string_view text) {
   for (const char* const hardware :
        {"NVRM: Xid", "Hardware Error", "Machine check", "machine check", "I/O error"}) {
     if (absl::StrContains(text, hardware)) return true;
   }
+  return false;
+}
+
+bool IsAbout(absl::string_view text, int64_t pid) {
   // "oom-kill:...,task=python3,pid=77,uid=0", "Out of memory: Killed process 77 (python3)",
   // "Memory cgroup out of memory: Killed process 77", "python3[77]: segfault at 0 ip ...",
   // "traps: python3[77] trap divide error".
@@ -38,21 +45,28 @@ bool IsAbout(absl::string_view text, int64_t pid) {
 
 }  // namespace
 
-std::string KernelText(absl::string_view record) {
+KernelRecord ReadKernelRecord(absl::string_view record) {
   const size_t begin = record.find(';');
-  if (begin == absl::string_view::npos) return "";
+  if (begin == absl::string_view::npos) return {};
+  const std::vector<absl::string_view> fields = absl::StrSplit(record.substr(0, begin), ',');
+  int64_t microseconds = 0;
+  if (fields.size() < 3 || !absl::SimpleAtoi(fields[2], &microseconds)) return {};
   record.remove_prefix(begin + 1);
   std::string text = Utf8(record.substr(0, record.find('\n')), kLineBytes);
   for (char& c : text) {
     if (c >= 0 && c < ' ') c = ' ';
   }
-  return text;
+  return {MonotonicTime::FromEpoch(absl::Microseconds(microseconds)), std::move(text)};
 }
 
-std::vector<std::string> KernelLinesAbout(const std::vector<std::string>& texts, int64_t pid) {
+std::vector<std::string> KernelLinesAbout(const std::vector<KernelRecord>& records, int64_t pid,
+                                          MonotonicTime now) {
   std::vector<std::string> lines;
-  for (const std::string& text : texts) {
-    if (IsAbout(text, pid)) lines.push_back(text);
+  for (const KernelRecord& record : records) {
+    const bool is_new = now - record.at <= kHardwareLinesAge;
+    if ((is_new && IsAboutHardware(record.text)) || IsAbout(record.text, pid)) {
+      lines.push_back(record.text);
+    }
   }
   if (lines.size() > kMostKernelLines) lines.erase(lines.begin(), lines.end() - kMostKernelLines);
   return lines;

@@ -5,11 +5,25 @@
 namespace convene::agent {
 namespace {
 
+constexpr absl::Duration kUp = absl::Hours(50);
+
+MonotonicTime Now() { return MonotonicTime::FromEpoch(kUp); }
+
+std::vector<std::string> LinesOf(const std::vector<std::string>& texts, int64_t pid,
+                                 absl::Duration age = absl::ZeroDuration()) {
+  std::vector<KernelRecord> records;
+  for (const std::string& text : texts) records.push_back({Now() - age, text});
+  return KernelLinesAbout(records, pid, Now());
+}
+
 TEST_CASE("a record's text is what stands between its numbers and its details") {
-  CHECK(KernelText("3,1250,94318,-;Out of memory: Killed process 77 (python3)\n SUBSYSTEM=mm\n") ==
-        "Out of memory: Killed process 77 (python3)");
-  CHECK(KernelText("6,1,2,-;a\tb") == "a b");
-  CHECK(KernelText("no record").empty());
+  const KernelRecord record = ReadKernelRecord(
+      "3,1250,94318,-;Out of memory: Killed process 77 (python3)\n SUBSYSTEM=mm\n");
+  CHECK(record.text == "Out of memory: Killed process 77 (python3)");
+  CHECK(record.at == MonotonicTime::FromEpoch(absl::Microseconds(94318)));
+  CHECK(ReadKernelRecord("6,1,2,-;a\tb").text == "a b");
+  CHECK(ReadKernelRecord("no record").text.empty());
+  CHECK(ReadKernelRecord("6,1,x,-;a").text.empty());
 }
 
 TEST_CASE("lines about this process are found, and those about others are not") {
@@ -22,18 +36,20 @@ TEST_CASE("lines about this process are found, and those about others are not") 
       "python3[177]: segfault at 0 ip 00007f sp 00007f error 4 in libc.so",
       "traps: worker[77] trap divide error ip:1 sp:2 error:0",
   };
-  CHECK(KernelLinesAbout(texts, 77) ==
-        std::vector<std::string>{texts[1], texts[2], texts[4], texts[6]});
-  CHECK(KernelLinesAbout(texts, 770) == std::vector<std::string>{texts[3]});
-  CHECK(KernelLinesAbout(texts, 7).empty());
+  CHECK(LinesOf(texts, 77) == std::vector<std::string>{texts[1], texts[2], texts[4], texts[6]});
+  CHECK(LinesOf(texts, 770) == std::vector<std::string>{texts[3]});
+  CHECK(LinesOf(texts, 7).empty());
 }
 
 TEST_CASE("hardware's errors are told whatever process they hit, the last four") {
   std::vector<std::string> texts(6, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.");
   texts.push_back("mce: [Hardware Error]: Machine check events logged");
-  const auto lines = KernelLinesAbout(texts, 1);
+  const auto lines = LinesOf(texts, 1);
   REQUIRE(lines.size() == kMostKernelLines);
   CHECK(lines.back() == texts.back());
+  // An old one is of another failure. A line about the process has its number.
+  CHECK(LinesOf(texts, 1, absl::Minutes(2)).empty());
+  CHECK(LinesOf({"python3[77]: segfault at 0"}, 77, absl::Hours(2)).size() == 1);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "agent/core/kernel_lines.h"
 #include "tools/base/clock.h"
 
 namespace convene::agent {
@@ -32,10 +31,12 @@ std::vector<std::string> KernelLog::LinesAbout(int64_t pid) {
     // EPIPE: records were overwritten before they were read; the next read goes on behind them.
     if (size < 0 && (errno == EPIPE || errno == EINTR)) continue;
     if (size <= 0) break;
-    if (texts_.size() == kMostKept) texts_.erase(texts_.begin(), texts_.begin() + kMostKept / 2);
-    texts_.push_back(KernelText({record, static_cast<size_t>(size)}));
+    if (records_.size() == kMostKept) {
+      records_.erase(records_.begin(), records_.begin() + kMostKept / 2);
+    }
+    records_.push_back(ReadKernelRecord({record, static_cast<size_t>(size)}));
   }
-  return KernelLinesAbout(texts_, pid);
+  return KernelLinesAbout(records_, pid, Clock::Real().Now());
 }
 
 }  // namespace convene::agent

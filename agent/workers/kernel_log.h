@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/core/kernel_lines.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::agent {
@@ -20,7 +21,7 @@ class KernelLog {
 
  private:
   const UniqueFd file_;
-  std::vector<std::string> texts_;  // the last ones
+  std::vector<KernelRecord> records_;  // the last ones
 };
 
 }  // namespace convene::agent

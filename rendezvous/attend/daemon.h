@@ -132,9 +132,8 @@ class Daemon final : public LogAgents {
   bool AwaitChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
-  using Incidents = std::vector<std::pair<std::string, IncidentView>>;
   // The same for reports of incidents, which nothing waits for.
-  void WriteIncidents(Incidents incidents, const RecordChanges& changes)
+  void WriteIncidents(IncidentChanges changed, const RecordChanges& changes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -33,7 +33,7 @@ bool Daemon::AwaitChanges() {
 void Daemon::RecordUntilShutdown() {
   for (;;) {
     RecordChanges changes;
-    Incidents incidents;
+    IncidentChanges incidents;
     int64_t change = 0;
     {
       MutexLock lock(&mutex_);
@@ -55,17 +55,19 @@ void Daemon::RecordUntilShutdown() {
   }
 }
 
-void Daemon::WriteIncidents(Incidents incidents, const RecordChanges& changes) {
+void Daemon::WriteIncidents(IncidentChanges changed, const RecordChanges& changes) {
   for (const std::string& id : changes.forgotten) incident_files_.Forget(id);
-  for (auto& [id, incident] : incidents) {
+  for (const std::string& id : changed.replaced) incident_files_.Forget(id);
+  bool has_complained = false;
+  for (auto& [id, incident] : changed.incidents) {
     incident.time += wall_offset_;
     const absl::Status written = incident_files_.Write(id, incident);
-    if (written.ok()) continue;
+    if (written.ok() || has_complained) continue;
+    has_complained = true;
     spdlog::warn(
         "rendezvous: the report of incident {} of run {} is kept in memory only, until this "
         "daemon ends: {}",
         incident.number, id, std::string(written.message()));
-    return;  // A disk that refuses one refuses the others.
   }
 }
 

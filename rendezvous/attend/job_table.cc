@@ -65,14 +65,14 @@ RecordChanges JobTable::TakeChanges(MonotonicTime now) {
   return changes;
 }
 
-std::vector<std::pair<std::string, IncidentView>> JobTable::TakeIncidents() {
-  std::vector<std::pair<std::string, IncidentView>> incidents;
+IncidentChanges JobTable::TakeIncidents() {
+  IncidentChanges changes = {.replaced = std::exchange(replaced_, {})};
   for (auto& [id, entry] : jobs_) {
     for (IncidentView& incident : entry.job.chronicle().TakeChanged()) {
-      incidents.emplace_back(id, std::move(incident));
+      changes.incidents.emplace_back(id, std::move(incident));
     }
   }
-  return incidents;
+  return changes;
 }
 
 void JobTable::RestoreIncident(const std::string& job_id, const IncidentView& incident) {
@@ -100,6 +100,7 @@ absl::StatusOr<JobTable::Entry*> JobTable::JobFor(MonotonicTime now, const Hello
         job.closed() || (job.state().nodes().empty() && !CheckAgreement(job.policy(), hello).ok());
     if (!is_over) return &found->second;
     floor = job.state().highest_epoch();
+    if (is_recording_) replaced_.insert(hello.job_id);
     jobs_.erase(found);
   }
   if (jobs_.size() >= kMostJobs && !MakeRoom()) {
@@ -219,10 +220,7 @@ absl::StatusOr<std::vector<JobView>> JobTable::Views(MonotonicTime now,
   std::vector<JobView> views;
   for (const auto& [id, entry] : jobs_) {
     if (!job_id.empty() && id != job_id) continue;
-    views.push_back(entry.job.View(now));
-    if (!job_id.empty()) continue;
-    views.back().events.clear();
-    views.back().incidents.clear();
+    views.push_back(entry.job.View(now, /*with_news=*/!job_id.empty()));
   }
   if (!job_id.empty() && views.empty()) {
     return absl::NotFoundError(absl::StrCat("this daemon knows no job ", job_id,

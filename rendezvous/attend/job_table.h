@@ -29,6 +29,12 @@ namespace convene::rendezvous {
 // With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
 // (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
 // Heartbeat, waits for nothing. Not thread-safe.
+// Since they were taken last.
+struct IncidentChanges {
+  std::set<std::string> replaced;  // ids whose job was over when a new one began
+  std::vector<std::pair<std::string, IncidentView>> incidents;  // each with its job's id
+};
+
 class JobTable {
  public:
   static constexpr size_t kMostJobs = 1024;  // closed ones included
@@ -48,8 +54,7 @@ class JobTable {
   int64_t last_change() const { return last_change_; }
   // Whether anything was changed, decided or not, since TakeChanges.
   bool has_changes() const { return !changed_.empty(); }
-  // The incidents that were changed since the last call, each with its job's id.
-  std::vector<std::pair<std::string, IncidentView>> TakeIncidents();
+  IncidentChanges TakeIncidents();
   // As stored; of jobs that were restored. See Chronicle::Restore.
   void RestoreIncident(const std::string& job_id, const IncidentView& incident);
   // The jobs that were changed since the last call, as they are now.
@@ -117,6 +122,7 @@ class JobTable {
   bool survives_restart_ = false;
   int64_t last_change_ = 0;
   std::set<std::string> changed_;                        // ids
+  std::set<std::string> replaced_;                       // ids of IncidentChanges
   MemberId last_away_id_ = MemberId(int64_t{-1} << 62);  // identities of streams are positive
   std::map<std::string, Entry> jobs_;
   std::unordered_map<int64_t, Membership> members_;  // by MemberId

@@ -44,6 +44,17 @@ TEST_CASE("a finished job's id begins a new job with higher epochs") {
   CHECK(WorkAlone(&table, At({}), MemberId(2), "job") == Epoch(2));
 }
 
+TEST_CASE("a new job of an id wants the reports of the one before it forgotten, once") {
+  JobTable table;
+  table.StartRecording();
+  WorkAlone(&table, At({}), MemberId(1), "job");
+  CHECK(table.TakeIncidents().replaced.empty());
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(2), kIncarnation, HelloTo("job"), &outbox));
+  CHECK(table.TakeIncidents().replaced == std::set<std::string>{"job"});
+  CHECK(table.TakeIncidents().replaced.empty());
+}
+
 TEST_CASE("an agent that comes back to a job that succeeded without it does not begin it again") {
   JobTable table;
   const Epoch epoch = WorkAlone(&table, At({}), MemberId(1), "job");

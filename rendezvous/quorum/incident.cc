@@ -22,11 +22,14 @@ constexpr char kSure[] = "sure";
 constexpr char kLikely[] = "likely";
 constexpr char kGuess[] = "a guess";
 
+constexpr char kTraceback[] = "Traceback (most recent call last)";
+
 // Words in a worker's own lines, the more telling ones first.
 struct Sign {
   const char* text;
   const char* word;
   const char* certainty;
+  bool in_errors = false;  // a word of everyday lines too: only where an error is told
 };
 constexpr Sign kSigns[] = {
     {"uncorrectable ECC", "node", kSure},
@@ -37,9 +40,9 @@ constexpr Sign kSigns[] = {
     {"Disk quota exceeded", "data", kLikely},
     {"Input/output error", "data", kLikely},
     {"Stale file handle", "data", kLikely},
-    {"checksum", "data", kLikely},
-    {"truncated", "data", kLikely},
-    {"corrupt", "data", kLikely},
+    {"checksum", "data", kLikely, true},
+    {"truncated", "data", kLikely, true},
+    {"corrupt", "data", kLikely, true},
     {"UnicodeDecodeError", "data", kLikely},
     {"CUDA out of memory", "code", kLikely},
     {"OutOfMemoryError", "code", kLikely},
@@ -53,7 +56,7 @@ constexpr Sign kSigns[] = {
     {"Connection refused", "network", kLikely},
     {"No route to host", "network", kLikely},
     {"Network is unreachable", "network", kLikely},
-    {"Traceback (most recent call last)", "code", kSure},
+    {kTraceback, "code", kSure},
 };
 
 // Lines that tell which rank a collective waits for.
@@ -68,10 +71,22 @@ const std::string* Find(const std::vector<std::string>& lines, absl::string_view
   return found == lines.end() ? nullptr : &*found;
 }
 
-const std::string* FindWords(const WorkerFailure& failure, absl::string_view text) {
+const std::string* FindWords(const WorkerFailure& failure, absl::string_view text,
+                             bool in_errors = false) {
   if (absl::StrContains(failure.why, text)) return &failure.why;
   if (const std::string* line = Find(failure.error_lines, text)) return line;
-  return Find(failure.last_log_lines, text);
+  if (!in_errors) return Find(failure.last_log_lines, text);
+  // Behind a traceback's first line there is the error; of other programs the last line is it.
+  const std::vector<std::string>& lines = failure.last_log_lines;
+  const auto traceback = absl::c_find_if(
+      lines, [](const std::string& line) { return absl::StrContains(line, kTraceback); });
+  const size_t begin = traceback != lines.end() ? traceback - lines.begin()
+                       : lines.empty()          ? 0
+                                                : lines.size() - 1;
+  for (size_t i = begin; i < lines.size(); ++i) {
+    if (absl::StrContains(lines[i], text)) return &lines[i];
+  }
+  return nullptr;
 }
 
 Verdict Of(const char* word, const char* certainty, const std::string& evidence) {
@@ -146,7 +161,7 @@ bool ReadSignal(const WorkerFailure& failure, Verdict* verdict) {
 
 bool ReadWords(const WorkerFailure& failure, Verdict* verdict) {
   for (const Sign& sign : kSigns) {
-    const std::string* const line = FindWords(failure, sign.text);
+    const std::string* const line = FindWords(failure, sign.text, sign.in_errors);
     if (line == nullptr) continue;
     *verdict = Of(sign.word, sign.certainty, absl::StrCat("its words: ", *line));
     return true;

@@ -69,6 +69,13 @@ TEST_CASE("a disk's words are the data's, though a traceback tells them") {
                       "OSError: [Errno 28] No space left on device"})) ==
         "data, likely: its words: OSError: [Errno 28] No space left on device");
   CHECK(Told(Killed(SIGBUS, "killed by SIGBUS")).substr(0, 12) == "data, likely");
+  CHECK(
+      Told(Exit(1, {"Traceback (most recent call last):", "ValueError: wrong checksum of shard 3"}))
+          .substr(0, 12) == "data, likely");
+  // A word of everyday lines.
+  CHECK(Told(Exit(1, {"sequences longer than 512 will be truncated",
+                      "Traceback (most recent call last):", "ValueError: bad shape"}))
+            .substr(0, 10) == "code, sure");
   WorkerFailure disk = Exit(1);
   disk.kernel_lines = {"blk_update_request: I/O error, dev sda, sector 5"};
   CHECK(Told(disk).substr(0, 12) == "data, likely");

@@ -126,9 +126,12 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   }
   const bool is_news = !std::holds_alternative<Heartbeat>(event);
   const Before before = is_news ? Look(now, *node) : Before();
+  // Of all ranks: only where they may be wanted.
+  const bool is_failure = std::holds_alternative<WorkerFailure>(event);
+  std::vector<std::string> places = is_failure ? Places() : std::vector<std::string>();
   const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
   if (is_news && epoch == state_.epoch()) {
-    NoteChanges(now, *node, before, Places(), std::get_if<WorkerFailure>(&event), outbox);
+    NoteChanges(now, *node, before, std::move(places), std::get_if<WorkerFailure>(&event), outbox);
   }
   if (effect.tell_to_stop) {
     Send(id,
@@ -209,7 +212,8 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
                  const std::string& why, Outbox* outbox) {
   const Node node = *state_.Find(id);
   const Before before = Look(now, node);
-  const std::vector<std::string> places = Places();
+  const bool runs = node.state == NodeState::kRunning;
+  const std::vector<std::string> places = runs ? Places() : std::vector<std::string>();
   state_.Remove(now, id, departure, why, policy_.nodes_min);
   const bool left =
       departure == JobState::Departure::kLeft || departure == JobState::Departure::kUnfit;

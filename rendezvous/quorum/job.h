@@ -97,7 +97,8 @@ class Job {
   const JobState& state() const { return state_; }
   const JobPolicy& policy() const { return policy_; }
   // Times of events and incidents as Chronicle::Describe has them.
-  JobView View(MonotonicTime now) const;
+  // `with_news`: with events and incidents, which are many.
+  JobView View(MonotonicTime now, bool with_news = true) const;
   Chronicle& chronicle() { return chronicle_; }
 
  private:
@@ -120,6 +121,7 @@ class Job {
                    std::vector<std::string> places, const WorkerFailure* failure, Outbox* outbox);
   void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
   std::vector<std::string> Places() const;
+  std::string WhyStraggler(int64_t group_rank) const;
   void Run(MonotonicTime now, Outbox* outbox);
   void Note(MonotonicTime now, const Decision& decision, Outbox* outbox);
   void Form(MonotonicTime now, const Decision& decision, Outbox* outbox);

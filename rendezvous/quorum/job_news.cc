@@ -64,6 +64,16 @@ std::vector<std::string> Job::Places() const {
   return texts;
 }
 
+// Of several reasons the slowest; "": the node is none.
+std::string Job::WhyStraggler(int64_t group_rank) const {
+  for (const Straggler& straggler : judge_.stragglers()) {
+    if (straggler.node != group_rank || straggler.kind == StragglerKind::kLink) continue;
+    return absl::StrFormat("straggler: slow %s, by %.0f %%: %s", StragglerWord(straggler.kind),
+                           100 * straggler.slower_by, straggler.why);
+  }
+  return "";
+}
+
 void Job::JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat,
                      Outbox* outbox) {
   if (heartbeat.ranks.empty()) return;
@@ -88,7 +98,7 @@ void Job::JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heart
         absl::StrFormat("%s: slow %s, by %.0f %%: %s", name, StragglerWord(straggler.kind),
                         100 * straggler.slower_by, straggler.why);
     if (policy_.excludes_stragglers && !is_link) {
-      state_.SetStraggler(found->first, change.is_found ? absl::StrCat("straggler: ", text) : "");
+      state_.SetStraggler(found->first, WhyStraggler(straggler.node));
     }
     Tell(now,
          {change.is_found ? "straggler found" : "straggler gone",
@@ -99,9 +109,9 @@ void Job::JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heart
   }
 }
 
-JobView Job::View(MonotonicTime now) const {
+JobView Job::View(MonotonicTime now, bool with_news) const {
   JobView view = Describe(now, id_, state_, policy_, decision_.why);
-  chronicle_.Describe(&view);
+  if (with_news) chronicle_.Describe(&view);
   for (const Straggler& straggler : judge_.stragglers()) {
     const auto node = std::find_if(
         view.nodes.begin(), view.nodes.end(),

@@ -40,14 +40,15 @@ struct TwoNodes {
     Say(1, Ready{"a", 1});
     Say(2, Ready{"b", 1});
   }
-  // A step of a second, by all ranks; rank `slow` works `factor` times as long.
-  void Step(int slow, double factor) {
+  // A step of a second, by all ranks; rank `slow`, and `too`, works `factor` times as long.
+  void Step(int slow, double factor, int too = -1) {
     now = now + absl::Seconds(1);
     ++step;
     for (const int64_t id : {1, 2}) {
       Heartbeat heartbeat{WorkerProgress{step, 1, "step"}, {}};
       for (int local = 0; local < 4; ++local) {
-        const bool is_slow = local + 4 * (id - 1) == slow;
+        const int64_t number = local + 4 * (id - 1);
+        const bool is_slow = number == slow || number == too;
         heartbeat.ranks.push_back({.local_rank = local,
                                    .step = step,
                                    .phase = "step",
@@ -204,6 +205,17 @@ TEST_CASE("--straggler-policy exclude leaves its node out of the next epoch") {
   CHECK(view.nodes[1].state == "cooling down");
   CHECK_THAT(view.nodes[1].why, Contains("straggler: rank 6 on b"));
   CHECK_THAT(story.Events(), Contains("node excluded, epoch formed"));
+}
+
+TEST_CASE("a node with two stragglers is excluded where one of them is quick again") {
+  TwoNodes story(/*excludes_stragglers=*/true);
+  for (int i = 0; i < 40; ++i) story.Step(6, 1.3, 4);
+  CHECK(story.job->View(story.now).stragglers.size() == 2);
+  for (int i = 0; i < 40; ++i) story.Step(4, 1.3);
+  CHECK(story.job->View(story.now).stragglers.size() == 1);
+  story.Fail(1, 1, "killed by SIGSEGV");
+  story.BothReady();
+  CHECK(story.job->state().member_count() == 1);
 }
 
 TEST_CASE("a node that is quick again is not excluded") {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kWarmUpSteps = 10;
 constexpr int kWindowSteps = 20;
+constexpr int kMostSteps = 1 << 20;  // of a report: the number is from the wire
 constexpr size_t kLeastReports = 3;
 constexpr int64_t kPersistsSteps = 8;
 constexpr double kSlower = 0.15;
@@ -87,8 +88,9 @@ void StragglerJudge::Hear(int global_rank, int64_t node, const RankProgress& rep
 }
 
 void StragglerJudge::AddSample(Rank& rank, const RankProgress& report) {
-  rank.samples.push_back({report.steps, {report.compute_ms, report.wait_ms, report.data_ms}});
-  rank.window_steps += report.steps;
+  const int steps = std::min(report.steps, kMostSteps);
+  rank.samples.push_back({steps, {report.compute_ms, report.wait_ms, report.data_ms}});
+  rank.window_steps += steps;
   if (report.checkpoint_ms > 0) {
     rank.saves.push_back(report.checkpoint_ms * report.steps);
     if (rank.saves.size() > kSavesKept) rank.saves.pop_front();
@@ -242,7 +244,8 @@ void StragglerJudge::JudgeLink(MonotonicTime now) {
   const double typical = MedianOf(std::move(own));
   const Figures growth = Growth();
   const double more = least_now.wait - least_first.wait * std::max(1.0, growth.compute);
-  link_rank_ = worst_growth > 2 * growth.wait ? worst : -1;
+  // Its name stays as long as it is found: another rank at each look would be news each time.
+  if (!link_.is_found) link_rank_ = worst_growth > 2 * growth.wait ? worst : -1;
   Weigh(link_, step,
         {.ms = is_anyone_slow ? 0 : more,
          .limit = std::max(kLinkSlower * typical, kErrors * error),

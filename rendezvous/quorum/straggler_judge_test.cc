@@ -193,6 +193,13 @@ TEST_CASE("a slow link shows in waits that nobody's work explains") {
   at_one.work_of = [](int rank) { return Work{.wait = rank == 3 ? 200.0 : 50.0}; };
   CHECK(at_one.StepsToFind() <= 30);
   CHECK(at_one.judge.stragglers().front().rank == 3);
+
+  // A node with a bad card: any of its ranks may wait most, and the link is news once.
+  SimulatedJob at_node(16, 4, 9);
+  at_node.Steps(60);
+  at_node.work_of = [](int rank) { return Work{.wait = rank / 4 == 1 ? 200.0 : 50.0}; };
+  at_node.Steps(240);
+  CHECK(at_node.changes.size() == 1);
 }
 
 TEST_CASE("a stage of a pipeline that is alone in its place is compared with its past") {
