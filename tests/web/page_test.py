@@ -138,9 +138,10 @@ class FakeJobTest(PageTestCase):
         daemon = self.fake(fake_job(2, 2, 5))
         browser.open(daemon.url + "#llama-70b")
         self.says("live", "#link")
-        browser.look("state.page.table.show(Array.from({ length: 200000 }, (_, rank) => ({ rank, label: String(rank), host: 'a', state: 'running',"
-                     " compute: rank, wait: 0, data: 0, save: 0, peak: rank })))")
-        self.assertEqual(browser.look("state.page.table.longest"), 199999)
+        # In one go: the next answer of the daemon brings its own rows.
+        longest = "(state.page.table.show(Array.from({ length: 200000 }, (_, rank) => ({ rank, label: String(rank), host: 'a', state: 'running'," \
+                  " compute: rank, wait: 0, data: 0, save: 0, peak: rank }))), state.page.table.longest)"
+        self.assertEqual(browser.look(longest), 199999)
         # The straggler's stroke, the newest one, stands at the end of the line, not beyond it.
         color = "(() => { const strip = document.querySelector('.strip'); drawStrip(strip, state.page.job.events, 0); const at = strip.width;" \
                 " return [...strip.getContext('2d').getImageData(at - 4, 20, 4, 1).data].join(); })()"
