@@ -15,6 +15,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 
 namespace convene::launcher {
 namespace {
@@ -30,7 +31,7 @@ constexpr absl::Duration kReturnPatience = absl::Seconds(60);
 std::string Line(const EventView& event, bool as_text) {
   if (!as_text) return absl::StrCat(rendezvous::EventJson(event), "\n");
   return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%E3S", event.time, absl::LocalTimeZone()),
-                      " ", event.kind, ": ", event.text, "\n");
+                      " ", Printable(event.kind), ": ", Printable(event.text), "\n");
 }
 
 absl::Status PrintNews(const std::vector<EventView>& news, bool as_text) {

@@ -4,12 +4,22 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tools/base/text.h"
 
 namespace convene::launcher {
 namespace {
 
 using rendezvous::IncidentView;
+
+// Workers' words, hosts' names: none of it may steer the terminal.
+std::string PrintableLines(const std::string& text) {
+  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
+                       [](std::string* out, absl::string_view line) { *out += Printable(line); });
+}
 
 std::string TimeText(absl::Time time, absl::TimeZone zone) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone);
@@ -47,14 +57,14 @@ std::string FailureList(const std::vector<rendezvous::FailureView>& failures) {
 }  // namespace
 
 std::string IncidentList(const rendezvous::JobView& job, absl::TimeZone zone) {
-  if (job.incidents.empty()) return FailureList(job.last_failures);
+  if (job.incidents.empty()) return PrintableLines(FailureList(job.last_failures));
   std::string text;
   for (const IncidentView& incident : job.incidents) {
     const std::string times = Times(incident);
     absl::StrAppend(&text, Head(incident, zone), "  ", incident.cause,
                     times.empty() ? "" : absl::StrCat(" (", times, ")"), "\n");
   }
-  return text;
+  return PrintableLines(text);
 }
 
 std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone) {
@@ -73,7 +83,7 @@ std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone) {
   AddLines("where ranks stood:", incident.places, &text);
   absl::StrAppend(&text, "  then: ",
                   incident.outcome.empty() ? "nothing was decided yet" : incident.outcome, "\n");
-  return text;
+  return PrintableLines(text);
 }
 
 }  // namespace convene::launcher

@@ -26,6 +26,20 @@ rendezvous::IncidentView OutOfMemory() {
           .outcome = "epoch 8 formed: 2 nodes"};
 }
 
+TEST_CASE("a worker's words do not steer the terminal") {
+  rendezvous::IncidentView incident = OutOfMemory();
+  incident.failures[0].last_log_lines = {"\x1B]0;OWNED\a"};
+  incident.cause =
+      "\xC2\x9B"
+      "2J";
+  const std::string text = IncidentReport(incident, absl::UTCTimeZone());
+  CHECK(text.find("?]0;OWNED?") != text.npos);
+  CHECK(text.find("first cause: ?2J") != text.npos);
+  rendezvous::JobView job;
+  job.incidents = {incident};
+  CHECK(IncidentList(job, absl::UTCTimeZone()).find("?2J") != std::string::npos);
+}
+
 TEST_CASE("a report tells the verdict, its evidence, each failure and what was done") {
   CHECK(IncidentReport(OutOfMemory(), absl::UTCTimeZone()) ==
         R"(#3  2023-11-14 22:13:20  epoch 7  node (sure)

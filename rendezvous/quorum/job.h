@@ -122,6 +122,10 @@ class Job {
   void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
   std::vector<std::string> Places() const;
   std::string WhyStraggler(int64_t group_rank) const;
+  std::string StragglerText(const Straggler& straggler) const;
+  std::string StragglerName(const Straggler& straggler) const;
+  // Null: no member of the epoch has this place.
+  const Node* MemberAt(int64_t group_rank) const;
   void Run(MonotonicTime now, Outbox* outbox);
   void Note(MonotonicTime now, const Decision& decision, Outbox* outbox);
   void Form(MonotonicTime now, const Decision& decision, Outbox* outbox);

@@ -68,10 +68,30 @@ std::vector<std::string> Job::Places() const {
 std::string Job::WhyStraggler(int64_t group_rank) const {
   for (const Straggler& straggler : judge_.stragglers()) {
     if (straggler.node != group_rank || straggler.kind == StragglerKind::kLink) continue;
-    return absl::StrFormat("straggler: slow %s, by %.0f %%: %s", StragglerWord(straggler.kind),
-                           100 * straggler.slower_by, straggler.why);
+    return absl::StrCat("straggler: ", StragglerText(straggler));
   }
   return "";
+}
+
+// "rank 6 on b: slow rank, by 30 %: it works ...".
+std::string Job::StragglerText(const Straggler& straggler) const {
+  return absl::StrFormat("%s: slow %s, by %.0f %%: %s", StragglerName(straggler),
+                         StragglerWord(straggler.kind), 100 * straggler.slower_by, straggler.why);
+}
+
+std::string Job::StragglerName(const Straggler& straggler) const {
+  if (straggler.rank < 0) return "the network between the nodes";
+  const Node* const node = MemberAt(straggler.node);
+  const std::string name = node == nullptr ? "a node that is gone" : NodeName(*node);
+  if (straggler.kind == StragglerKind::kNode) return name;
+  return absl::StrCat("rank ", straggler.rank, " on ", name);
+}
+
+const Node* Job::MemberAt(int64_t group_rank) const {
+  for (const auto& [id, node] : state_.nodes()) {
+    if (node.is_member() && node.group_rank == group_rank) return &node;
+  }
+  return nullptr;
 }
 
 void Job::JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat,
@@ -83,28 +103,16 @@ void Job::JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heart
   }
   for (const StragglerJudge::Change& change : judge_.Judge(now)) {
     const Straggler& straggler = change.straggler;
-    const auto found =
-        std::find_if(state_.nodes().begin(), state_.nodes().end(), [&](const auto& entry) {
-          return entry.second.is_member() && entry.second.group_rank == straggler.node;
-        });
-    if (found == state_.nodes().end()) continue;
-    const bool is_link = straggler.kind == StragglerKind::kLink;
-    const std::string name =
-        straggler.rank < 0 ? "the network between the nodes"
-        : straggler.kind == StragglerKind::kNode
-            ? NodeName(found->second)
-            : absl::StrCat("rank ", straggler.rank, " on ", NodeName(found->second));
-    const std::string text =
-        absl::StrFormat("%s: slow %s, by %.0f %%: %s", name, StragglerWord(straggler.kind),
-                        100 * straggler.slower_by, straggler.why);
-    if (policy_.excludes_stragglers && !is_link) {
-      state_.SetStraggler(found->first, WhyStraggler(straggler.node));
+    const Node* const its_node = MemberAt(straggler.node);
+    if (its_node == nullptr) continue;
+    if (policy_.excludes_stragglers && straggler.kind != StragglerKind::kLink) {
+      state_.SetStraggler(its_node->id, WhyStraggler(straggler.node));
     }
     Tell(now,
          {change.is_found ? "straggler found" : "straggler gone",
-          change.is_found
-              ? text
-              : absl::StrCat(name, ": no longer a slow ", StragglerWord(straggler.kind))},
+          change.is_found ? StragglerText(straggler)
+                          : absl::StrCat(StragglerName(straggler), ": no longer a slow ",
+                                         StragglerWord(straggler.kind))},
          outbox);
   }
 }
