@@ -1,4 +1,4 @@
-// PURE. What is new among a run's events since the last look.
+// PURE. The events of a run that are new since the last look.
 #pragma once
 
 #include <cstdint>

@@ -42,6 +42,9 @@ void Daemon::RecordUntilShutdown() {
       incidents = table_.TakeIncidents();
       change = table_.last_change();
     }
+    // Before the journal knows the new job: a daemon that is killed in between must not give it
+    // another's reports.
+    for (const std::string& id : incidents.replaced) incident_files_.Forget(id);
     Write(changes);
     Aftermath aftermath;
     {
@@ -51,15 +54,14 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
-    WriteIncidents(std::move(incidents), changes);
+    WriteIncidents(std::move(incidents.incidents), changes);
   }
 }
 
-void Daemon::WriteIncidents(IncidentChanges changed, const RecordChanges& changes) {
+void Daemon::WriteIncidents(Incidents incidents, const RecordChanges& changes) {
   for (const std::string& id : changes.forgotten) incident_files_.Forget(id);
-  for (const std::string& id : changed.replaced) incident_files_.Forget(id);
   bool has_complained = false;
-  for (auto& [id, incident] : changed.incidents) {
+  for (auto& [id, incident] : incidents) {
     incident.time += wall_offset_;
     const absl::Status written = incident_files_.Write(id, incident);
     if (written.ok() || has_complained) continue;

@@ -29,10 +29,13 @@ namespace convene::rendezvous {
 // With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
 // (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
 // Heartbeat, waits for nothing. Not thread-safe.
+// Each with its job's id.
+using Incidents = std::vector<std::pair<std::string, IncidentView>>;
+
 // Since they were taken last.
 struct IncidentChanges {
   std::set<std::string> replaced;  // ids whose job was over when a new one began
-  std::vector<std::pair<std::string, IncidentView>> incidents;  // each with its job's id
+  Incidents incidents;
 };
 
 class JobTable {

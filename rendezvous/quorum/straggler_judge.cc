@@ -127,7 +127,7 @@ void StragglerJudge::Weigh(Suspicion& suspicion, int64_t step, const Excess& exc
   if (is_under) suspicion.is_found = false;
   if (excess.ms <= excess.limit) return;
   suspicion.slower_by = excess.slower_by;
-  suspicion.why = excess.why;
+  suspicion.why = excess.why();
 }
 
 // `ranks` are two or more.
@@ -138,30 +138,37 @@ void StragglerJudge::JudgePlace(const std::vector<int>& ranks, MonotonicTime now
   const double compute = MedianOf(values(&Figures::compute));
   const double data = MedianOf(values(&Figures::data));
   const double own = compute + data;
-  const auto limit = [&](double Figures::*of, double median, const Rank& rank) {
-    const double spread = ranks.size() < kEnoughForDeviation
-                              ? 0
-                              : kDeviations * kDeviationOfMad * MadOf(values(of), median);
-    return std::max({kSlower * own, kErrors * rank.error.*of, spread});
+  // Of all ranks of the place, once: there may be tens of thousands.
+  const auto spread = [&](double Figures::*of, double median) {
+    if (ranks.size() < kEnoughForDeviation) return 0.0;
+    return kDeviations * kDeviationOfMad * MadOf(values(of), median);
   };
+  const double spread_of_compute = spread(&Figures::compute, compute);
+  const double spread_of_data = spread(&Figures::data, data);
   const std::string like = ranks.size() == 2 ? "the other rank" : "the median rank";
   for (const int number : ranks) {
     Rank& rank = ranks_.at(number);
     Weigh(rank.slow, rank.step,
           {.ms = rank.now->compute - compute,
-           .limit = limit(&Figures::compute, compute, rank),
+           .limit = std::max({kSlower * own, kErrors * rank.error.compute, spread_of_compute}),
            .slower_by = (rank.now->compute - compute) / own,
-           .why = absl::StrFormat("it works %.3g ms a step, %s of its place %.3g ms",
-                                  rank.now->compute, like, compute)},
+           .why =
+               [&] {
+                 return absl::StrFormat("it works %.3g ms a step, %s of its place %.3g ms",
+                                        rank.now->compute, like, compute);
+               }},
           now);
-    Weigh(
-        rank.loads, rank.step,
-        {.ms = rank.now->data - data,
-         .limit = limit(&Figures::data, data, rank),
-         .slower_by = (rank.now->data - data) / own,
-         .why = absl::StrFormat("it waits %.3g ms a step for its samples, %s of its place %.3g ms",
-                                rank.now->data, like, data)},
-        now);
+    Weigh(rank.loads, rank.step,
+          {.ms = rank.now->data - data,
+           .limit = std::max({kSlower * own, kErrors * rank.error.data, spread_of_data}),
+           .slower_by = (rank.now->data - data) / own,
+           .why =
+               [&] {
+                 return absl::StrFormat(
+                     "it waits %.3g ms a step for its samples, %s of its place %.3g ms",
+                     rank.now->data, like, data);
+               }},
+          now);
   }
 }
 
@@ -185,12 +192,15 @@ void StragglerJudge::JudgeLonely(int number, const Figures& growth, MonotonicTim
     // The others wait for it: else it would wait with them.
     const bool is_waited_for = rank.now->wait - rank.first->wait < growth.wait - ms / 2;
     const double own = rank.first->own() * growth.compute;
-    return Excess{.ms = is_waited_for ? ms : 0,
-                  .limit = std::max(kSlowerThanBefore * own, kErrors * rank.error.*of),
-                  .slower_by = own > 0 ? ms / own : 0,
-                  .why = absl::StrFormat("%s %.3g ms a step, at the epoch's beginning %.3g ms; the "
-                                         "others wait for it",
-                                         what, (*rank.now).*of, before)};
+    return Excess{
+        .ms = is_waited_for ? ms : 0,
+        .limit = std::max(kSlowerThanBefore * own, kErrors * rank.error.*of),
+        .slower_by = own > 0 ? ms / own : 0,
+        .why = [what, takes = (*rank.now).*of, before] {
+          return absl::StrFormat(
+              "%s %.3g ms a step, at the epoch's beginning %.3g ms; the others wait for it", what,
+              takes, before);
+        }};
   };
   Weigh(rank.slow, rank.step, excess(&Figures::compute, "it works"), now);
   Weigh(rank.loads, rank.step, excess(&Figures::data, "it waits for its samples"), now);
@@ -211,8 +221,11 @@ void StragglerJudge::JudgeSaves(MonotonicTime now) {
           {.ms = median - typical,
            .limit = std::max((kSlowSave - 1) * typical, kLeastSaveMs),
            .slower_by = typical > 0 ? median / typical - 1 : 1,
-           .why = absl::StrFormat("its saves take %.3g s, the median rank's %.3g s", median / 1000,
-                                  typical / 1000)},
+           .why =
+               [median = median, typical] {
+                 return absl::StrFormat("its saves take %.3g s, the median rank's %.3g s",
+                                        median / 1000, typical / 1000);
+               }},
           now);
   }
 }
@@ -250,9 +263,13 @@ void StragglerJudge::JudgeLink(MonotonicTime now) {
         {.ms = is_anyone_slow ? 0 : more,
          .limit = std::max(kLinkSlower * typical, kErrors * error),
          .slower_by = typical > 0 ? more / typical : 0,
-         .why = absl::StrFormat("every rank waits %.3g ms a step or more, at the epoch's beginning "
-                                "%.3g ms, and none is slow at its own work of %.3g ms",
-                                least_now.wait, least_first.wait, typical)},
+         .why =
+             [&] {
+               return absl::StrFormat(
+                   "every rank waits %.3g ms a step or more, at the epoch's beginning %.3g ms, and "
+                   "none is slow at its own work of %.3g ms",
+                   least_now.wait, least_first.wait, typical);
+             }},
         now);
 }
 

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -113,7 +114,7 @@ class StragglerJudge {
     double ms = 0;
     double limit = 0;
     double slower_by = 0;
-    std::string why;
+    std::function<std::string()> why;  // called where it is over its limit
   };
   static void Weigh(Suspicion& suspicion, int64_t step, const Excess& excess, MonotonicTime now);
   void JudgePlace(const std::vector<int>& ranks, MonotonicTime now);

@@ -22,7 +22,7 @@ MUTATIONS = [
     Mutation('the wait of the median rank is taken for the network', JUDGE,
              'least_now.wait - least_first.wait * std::max(1.0, growth.compute)', 'growth.wait', JUDGED),
     Mutation('a node is slow when one of its ranks is', JUDGE, 'counts.first < counts.second', 'counts.first < 1', JUDGED),
-    Mutation('a straggler is excluded, whatever the policy', NEWS, 'if (policy_.excludes_stragglers && !is_link) {', 'if (!is_link) {', TOLD),
+    Mutation('a straggler is excluded, whatever the policy', NEWS, 'if (policy_.excludes_stragglers && straggler', 'if (straggler', TOLD),
     Mutation('an echo takes the place of the cause', CHRONICLE, 'is_cause ? failures.begin() : failures.end()', 'failures.begin()', TOLD),
     Mutation('failures of all hosts are counted together', INCIDENT, 'a.host == b.host && ', '', TOLD),
     Mutation('a broken connection is the cause, though a peer crashed', INCIDENT, 'of_other.word == "network" ||', 'of_other.word != "network" ||', BLAMED),
