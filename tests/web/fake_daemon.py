@@ -39,12 +39,16 @@ class FakeDaemon:
 
     def __init__(self, page, policy, job):
         self.job = job
+        self.is_closed = False
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
+                if outer.is_closed:  # a connection that was kept open ends with the daemon
+                    self.close_connection = True
+                    return
                 if self.path.startswith("/api/jobs"):
                     body = json.dumps({"jobs": [outer.job]}, separators=(",", ":"))
                 elif self.path.startswith("/api/job"):
@@ -70,5 +74,6 @@ class FakeDaemon:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.is_closed = True
         self._server.shutdown()
         self._server.server_close()

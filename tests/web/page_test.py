@@ -129,6 +129,7 @@ class FakeJobTest(PageTestCase):
         daemon = self.fake({**job, "rank_rows": None})
         browser.open(daemon.url + "#llama-70b")
         self.says("an error of its own", "#link")
+        browser.look("new Promise((done) => setTimeout(done, 100))")  # the browser tells of a promise's error a task later
         self.assertIn("TypeError", " ".join(browser.complaints))
         daemon.job = job
         self.says("live", "#link")
@@ -191,7 +192,6 @@ class FakeJobTest(PageTestCase):
                 ({"failures": [[1, "rank 5: exit code 1", 30]], "nodes": [2, 2, 1, 2]}, "Runs again with 2 nodes, 30 s after a failure")):
             daemon.job = {**job, **changes}
             self.says(words)
-        daemon.job = {"jobs": []}
         daemon.close()
         self.says("The daemon does not answer", "#link")
 
