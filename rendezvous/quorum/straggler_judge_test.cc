@@ -222,6 +222,15 @@ TEST_CASE("work that grows for all ranks makes none slow") {
   job.work_of = [](int) { return Work{.compute = 200, .wait = 20}; };
   job.Steps(200);
   CHECK(job.changes.empty());
+
+  // The others wait longer for the stage that has most to do, and it is no slower than it was.
+  SimulatedJob uneven(4, 4, 12);
+  uneven.place_of = [](int rank) { return rank + 1; };
+  uneven.work_of = [](int rank) { return Work{.compute = rank == 3 ? 100.0 : 20.0}; };
+  uneven.Steps(60);
+  uneven.work_of = [](int rank) { return Work{.compute = rank == 3 ? 200.0 : 40.0}; };
+  uneven.Steps(200);
+  CHECK(uneven.changes.empty());
 }
 
 TEST_CASE("ranks that tell no times are not judged, nor are the first steps") {
@@ -236,7 +245,7 @@ TEST_CASE("ranks that tell no times are not judged, nor are the first steps") {
   }
   SimulatedJob job(8, 4, 11);
   job.work_of = [&job](int rank) {
-    return Work{.compute = rank == 0 && job.step <= 10 ? 900.0 : 100.0};
+    return Work{.compute = rank == 0 && job.step <= 24 ? 900.0 : 100.0};
   };
   job.Steps(200);
   CHECK(job.changes.empty());
