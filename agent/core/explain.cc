@@ -37,9 +37,9 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
 int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
   if (propagate && failure.signal != 0) return ExitCodeForSignal(failure.signal);
   if (propagate && failure.exit_code != 0) return failure.exit_code;
-  // The codes by which a worker in session ends a job.
-  if (failure.is_final) return failure.exit_code;
-  return static_cast<int>(ExitCode::kTrainingFailed);
+  if (!failure.is_final) return static_cast<int>(ExitCode::kTrainingFailed);
+  const bool is_unfit = failure.exit_code == static_cast<int>(ExitCode::kUnfitNode);
+  return static_cast<int>(is_unfit ? ExitCode::kUnfitNode : ExitCode::kUsage);
 }
 
 }  // namespace

@@ -256,13 +256,14 @@ int DeviceFiles(const std::string& root) {
 std::string ReadNcclVersion(const std::string& library) {
   void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return "";
-  // ncclResult_t ncclGetVersion(int*): nccl.h; 2.9 and later count in ten thousands.
+  // ncclResult_t ncclGetVersion(int*): nccl.h. Up to 2.8 a major version counts 1,000.
   using GetVersion = int (*)(int* version);
   const auto get = reinterpret_cast<GetVersion>(dlsym(handle, "ncclGetVersion"));
   int number = 0;
   const bool has = get != nullptr && get(&number) == 0;
+  const int major = number < 10000 ? 1000 : 10000;
   const std::string version =
-      has ? absl::StrCat(number / 10000, ".", number / 100 % 100, ".", number % 100) : "";
+      has ? absl::StrCat(number / major, ".", number % major / 100, ".", number % 100) : "";
   dlclose(handle);
   return version;
 }

@@ -29,6 +29,11 @@ class FakeRoot {
   const TempDir dir_;
 };
 
+TEST_CASE("the version of NCCL is the library's own word") {
+  CHECK(ReadNcclVersion(kFakeNvml) == "2.28.9");
+  CHECK(ReadNcclVersion("libno-such-library.so").empty());
+}
+
 TEST_CASE("interfaces: what /sys/class/net says, and no file beside them") {
   FakeRoot machine;
   for (const std::string file :

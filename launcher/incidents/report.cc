@@ -4,9 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "tools/base/text.h"
 
@@ -14,12 +11,6 @@ namespace convene::launcher {
 namespace {
 
 using rendezvous::IncidentView;
-
-// Workers' words, hosts' names: none of it may steer the terminal.
-std::string PrintableLines(const std::string& text) {
-  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
-                       [](std::string* out, absl::string_view line) { *out += Printable(line); });
-}
 
 std::string TimeText(absl::Time time, absl::TimeZone zone) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone);

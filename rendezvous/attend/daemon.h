@@ -133,7 +133,7 @@ class Daemon final : public LogAgents {
   // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for reports of incidents, which nothing waits for.
-  void WriteIncidents(Incidents incidents, const RecordChanges& changes)
+  void WriteIncidents(const Incidents& incidents, const RecordChanges& changes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -54,14 +54,15 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
-    WriteIncidents(std::move(incidents.incidents), changes);
+    WriteIncidents(incidents.incidents, changes);
   }
 }
 
-void Daemon::WriteIncidents(Incidents incidents, const RecordChanges& changes) {
+void Daemon::WriteIncidents(const Incidents& incidents, const RecordChanges& changes) {
   for (const std::string& id : changes.forgotten) incident_files_.Forget(id);
   bool has_complained = false;
-  for (auto& [id, incident] : incidents) {
+  for (const auto& [id, told] : incidents) {
+    IncidentView incident = told;
     incident.time += wall_offset_;
     const absl::Status written = incident_files_.Write(id, incident);
     if (written.ok() || has_complained) continue;

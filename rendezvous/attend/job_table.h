@@ -20,15 +20,6 @@
 
 namespace convene::rendezvous {
 
-// A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
-// old ones. One kind of Hello begins none: that of an agent that was in an epoch (it has a
-// last_epoch) and comes back to a job that succeeded or failed without it. This agent is told the
-// outcome, and does not do the work again by itself. The id is also free when no node is in the job
-// and the Hello contradicts it.
-//
-// With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
-// (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
-// Heartbeat, waits for nothing. Not thread-safe.
 // Each with its job's id.
 using Incidents = std::vector<std::pair<std::string, IncidentView>>;
 
@@ -38,6 +29,15 @@ struct IncidentChanges {
   Incidents incidents;
 };
 
+// A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
+// old ones. One kind of Hello begins none: that of an agent that was in an epoch (it has a
+// last_epoch) and comes back to a job that succeeded or failed without it. This agent is told the
+// outcome, and does not do the work again by itself. The id is also free when no node is in the job
+// and the Hello contradicts it.
+//
+// With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
+// (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
+// Heartbeat, waits for nothing. Not thread-safe.
 class JobTable {
  public:
   static constexpr size_t kMostJobs = 1024;  // closed ones included

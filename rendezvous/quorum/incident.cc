@@ -218,8 +218,9 @@ Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>
     for (auto other = std::next(failures.begin()); other != failures.end(); ++other) {
       Verdict of_other = JudgeFailure(*other);
       if (of_other.word == "network" || of_other.certainty == kGuess) continue;
-      of_other.evidence.front() = absl::StrCat("rank ", other->global_rank, " on ", other->host,
-                                               ": ", of_other.evidence.front());
+      of_other.evidence.front() = Utf8(absl::StrCat("rank ", other->global_rank, " on ",
+                                                    other->host, ": ", of_other.evidence.front()),
+                                       kEvidenceBytes);
       verdict = std::move(of_other);
       break;
     }

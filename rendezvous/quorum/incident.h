@@ -1,20 +1,15 @@
 // PURE. The report of an epoch that broke: what happened, and who or what is to blame.
 //
-//   verdict   when                                                                  how sure
-//   kill      SIGKILL that the kernel did not send for want of memory; SIGTERM,      sure to likely
-//             SIGINT, SIGHUP or SIGQUIT that no agent sent; a node that left after
-//             a signal
-//   node      the kernel killed it for want of memory; an error of the GPU (Xid),    sure to likely
-//             a machine check, ECC; a health check failed; the connection to the
-//             node's agent closed
-//   network   NCCL's or Gloo's words about a peer that is gone or silent, and no     likely to a
-//   guess
-//             other rank failed by itself; a node that is silent for its lease
-//   data      the words of a disk or a file: no space, an I/O error, truncated,      likely
-//             a wrong checksum; SIGBUS
-//   code      a traceback, a crash (SIGSEGV, SIGABRT, ...), any other exit code,     sure to a
-//   guess
-//             a worker that hangs
+//   kill      SIGKILL that the kernel did not send for want of memory; SIGTERM, SIGINT, SIGHUP or
+//             SIGQUIT that no agent sent; a node that left after a signal. Sure to likely
+//   node      the kernel killed it for want of memory; an error of the GPU (Xid), a machine check,
+//             ECC; a health check failed; the connection to the node's agent closed. Sure to likely
+//   network   NCCL's or Gloo's words about a peer that is gone or silent, and no other rank failed
+//             by itself; a node that is silent for its lease. Likely to a guess
+//   data      the words of a disk or a file (no space, an I/O error, truncated, a wrong checksum);
+//             SIGBUS. Likely
+//   code      a traceback, a crash (SIGSEGV, SIGABRT, ...), any other exit code, a worker that
+//             hangs. Sure to a guess
 #pragma once
 
 #include <cstdint>

@@ -102,7 +102,7 @@ struct WorkerFailure {
   std::vector<std::string> error_lines;
   std::string error_file;    // on that host; bytes, not text
   bool costs_budget = true;  // false for exit code 75
-  bool is_final = false;     // a restart would end the same way: bad usage
+  bool is_final = false;     // a restart would end the same way: bad usage, an unfit node
   // The kernel's lines about this process, and about the node's hardware; as those of error_lines.
   std::vector<std::string> kernel_lines;
 };

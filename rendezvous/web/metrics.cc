@@ -156,6 +156,16 @@ std::vector<std::pair<int, const RankProgress*>> RanksOf(const JobView& view) {
   return ranks;
 }
 
+// The same of the ranks that tell times.
+std::vector<std::pair<int, const RankProgress*>> TimedRanksOf(const JobView& view) {
+  std::vector<std::pair<int, const RankProgress*>> ranks = RanksOf(view);
+  std::erase_if(ranks, [](const auto& entry) {
+    const RankProgress& rank = *entry.second;
+    return rank.compute_ms == 0 && rank.wait_ms == 0 && rank.data_ms == 0;
+  });
+  return ranks;
+}
+
 // A time of each rank, in a step: the job's median and its longest, and the single ranks' of small
 // jobs. `milliseconds_of` is a member of RankProgress.
 void WriteRankTimes(const std::vector<JobView>& views, const std::string& name,
@@ -166,7 +176,7 @@ void WriteRankTimes(const std::vector<JobView>& views, const std::string& name,
                  absl::StrCat(help, ": the median and the longest of the job's ranks."));
   for (const JobView& view : views) {
     std::vector<double> times;
-    for (const auto& [number, rank] : RanksOf(view)) times.push_back(rank->*milliseconds_of);
+    for (const auto& [number, rank] : TimedRanksOf(view)) times.push_back(rank->*milliseconds_of);
     if (times.empty()) continue;
     std::sort(times.begin(), times.end());
     writer->RunSample(view.job_id, "rank_is", "median", kSeconds * times[times.size() / 2]);
@@ -177,7 +187,7 @@ void WriteRankTimes(const std::vector<JobView>& views, const std::string& name,
       absl::StrCat(help, ", by rank, of jobs with at most ", kMostRanksMeasured, " ranks."));
   int room = kMostRanksMeasuredInAll;
   for (const JobView& view : views) {
-    const auto ranks = RanksOf(view);
+    const auto ranks = TimedRanksOf(view);
     if (ranks.size() > std::min<size_t>(kMostRanksMeasured, room)) continue;
     room -= static_cast<int>(ranks.size());
     for (const auto& [number, rank] : ranks) {

@@ -98,6 +98,18 @@ TEST_CASE("single ranks have samples in small jobs only, and few in all") {
   CHECK(Count(text, "rank_is=\"median\"") == 150);
 }
 
+TEST_CASE("a rank that tells no times has no samples of them") {
+  JobView job = JobOfRanks("a", 2);
+  RankProgress& untold = job.nodes[0].ranks[1];
+  untold.compute_ms = untold.wait_ms = 0;
+  const std::string some = MetricsText({job}, {}, {}, {}, kNoCurves);
+  CHECK(Count(some, "convene_rank_step_compute_seconds{run=\"a\",rank=\"0\"} 0.1\n") == 1);
+  CHECK(Count(some, ",rank=\"1\"") == 0);
+  CHECK(Count(some, "convene_step_compute_seconds{run=\"a\",rank_is=\"median\"} 0.1\n") == 1);
+  job.nodes[0].ranks.erase(job.nodes[0].ranks.begin());
+  CHECK(Count(MetricsText({job}, {}, {}, {}, kNoCurves), "rank_is=") == 0);
+}
+
 TEST_CASE("a run's name cannot break out of its label") {
   const std::string text = MetricsText({Job("a\"} 1\nb\\", "running")}, {}, {}, {}, kNoCurves);
   CHECK(absl::StrContains(text, "convene_epoch{run=\"a\\\"} 1\\nb\\\\\"} 0\n"));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "rendezvous/web/curves.h"
+#include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -230,7 +231,7 @@ std::string StatusText(const std::vector<JobView>& jobs, size_t most_nodes) {
   if (jobs.empty()) return "no jobs\n";
   std::string text;
   for (const JobView& job : jobs) AppendJob(job, most_nodes, &text);
-  return text;
+  return PrintableLines(text);
 }
 
 std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
@@ -260,6 +261,7 @@ std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
   }
   for (const auto& [job_id, job] : old)
     lines.push_back(absl::StrCat("job ", job_id, ": forgotten"));
+  for (std::string& line : lines) line = Printable(line);
   return lines;
 }
 

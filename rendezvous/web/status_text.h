@@ -11,7 +11,7 @@ namespace convene::rendezvous {
 
 // For each job a line, its reason, what its training tells, a table of its nodes (the first
 // `most_nodes` of them), its stragglers, last failures and last event; "no jobs\n" for none. "-"
-// stands for an unknown value.
+// stands for an unknown value. No text of others steers a terminal, here and below.
 std::string StatusText(const std::vector<JobView>& jobs, size_t most_nodes);
 
 // The changes in `after`: a line for each change of a job, of a node and of a straggler, without

@@ -56,6 +56,21 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
   CHECK(StatusText({}, 10) == "no jobs\n");
 }
 
+TEST_CASE("no text of others steers the terminal") {
+  JobView job = Job();
+  job.nodes = {Node("n1\x1B[2J", 0, "running")};
+  JobView later = job;
+  later.nodes[0].state = "lost";
+  later.nodes[0].why = "\x1B]0;mine\x07\nn2 is well";
+  CHECK(absl::StrContains(StatusText({job}, 10), "  n1?[2J  running"));
+  CHECK(!absl::StrContains(StatusText({later}, 10), "\x1B"));
+  for (const std::string& line : StatusChanges({job}, {later})) {
+    INFO(line);
+    CHECK(!absl::StrContains(line, "\x1B"));
+    CHECK(!absl::StrContains(line, "\n"));
+  }
+}
+
 TEST_CASE("what ranks tell stands in the table, and what holds them up below it") {
   JobView job = Job();
   job.nodes = {Node("n1", 0, "running"), Node("n2", 1, "running")};

@@ -173,6 +173,7 @@ TEST_CASE("text from outside becomes UTF-8, and is cut between characters") {
   CHECK(Utf8("sch\xC3\xB6n \xE2\x82\xAC \xF0\x9F\x98\x80") ==
         "sch\xC3\xB6n \xE2\x82\xAC \xF0\x9F\x98\x80");
   CHECK(Utf8("\xFF\xC3x") == "??x");
+  CHECK(PrintableLines("a\x1B\n\tb\n") == "a?\n?b\n");
   CHECK(Printable("\x1B[2J a\tb\xC2\x9B\x31\xC2\xA0\x7F\xFF") == "?[2J a?b?1\xC2\xA0??");
   CHECK(Utf8("\xC0\xAF") == "??");        // Not the shortest form.
   CHECK(Utf8("\xED\xA0\x80") == "???");   // A surrogate.

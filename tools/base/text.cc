@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace convene {
 namespace {
@@ -104,6 +105,11 @@ std::string Printable(absl::string_view text) {
     if (is_second_set) shown.replace(i, 2, "?");
   }
   return shown;
+}
+
+std::string PrintableLines(absl::string_view text) {
+  return absl::StrJoin(absl::StrSplit(text, '\n'), "\n",
+                       [](std::string* out, absl::string_view line) { *out += Printable(line); });
 }
 
 std::string HumanBytes(double bytes) {

@@ -37,6 +37,9 @@ std::string Utf8(absl::string_view text, size_t longest = absl::string_view::npo
 // steer the terminal that it is shown in.
 std::string Printable(absl::string_view text);
 
+// The same of each line of a text.
+std::string PrintableLines(absl::string_view text);
+
 // "1.5 GiB", "312 KiB", "7 B".
 std::string HumanBytes(double bytes);
 

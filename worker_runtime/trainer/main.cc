@@ -127,6 +127,8 @@ int main(int argc, char** argv) {
   convene::worker::cpu::watches_teams = true;
   const std::string word = argc > 1 ? argv[1] : "";
   if (const auto command = convene::worker::OtherProgram(word)) {
+    // Answers go to stdout, which programs read: no log line may come between.
+    convene::InitLogging("convene " + word, convene::LogReader::kIsAwaited);
     return convene::ExitCodeOfMain(("convene " + word).c_str(), [&] {
       return convene::worker::MainOf(command, word,
                                      std::vector<std::string>(argv + 2, argv + argc));

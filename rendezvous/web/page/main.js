@@ -1,11 +1,11 @@
-// Which page is shown (the part of the address behind #), and the questions to the daemon.
+// The page that is shown (by the part of the address behind #), and the questions to the daemon.
 
 // A larger answer is asked for more rarely, so that many pages cost the daemon little.
 const PAUSES = [[100e3, 1000], [400e3, 2000], [Infinity, 5000]];
 const LOST_PAUSE_MS = 2000;
 
 const state = { page: null, run: "", tag: "", timer: 0, asked: 0, heard: 0, pause: 1000 };
-// What a test reads: milliseconds of script of the newest updates.
+// Milliseconds of script of the newest updates, for a test.
 const updates = [];
 
 function route() {
