@@ -103,9 +103,9 @@ TEST_CASE("a rank that tells no times has no samples of them") {
   RankProgress& untold = job.nodes[0].ranks[1];
   untold.compute_ms = untold.wait_ms = 0;
   const std::string some = MetricsText({job}, {}, {}, {}, kNoCurves);
-  CHECK(Count(some, "convene_rank_step_compute_seconds{run=\"a\",rank=\"0\"} 0.1\n") == 1);
+  CHECK(Count(some, "convene_rank_step_compute_seconds{run=\"a\",rank=\"0\"} 0.1") == 1);
   CHECK(Count(some, ",rank=\"1\"") == 0);
-  CHECK(Count(some, "convene_step_compute_seconds{run=\"a\",rank_is=\"median\"} 0.1\n") == 1);
+  CHECK(Count(some, "convene_step_compute_seconds{run=\"a\",rank_is=\"median\"} 0.1") == 1);
   job.nodes[0].ranks.erase(job.nodes[0].ranks.begin());
   CHECK(Count(MetricsText({job}, {}, {}, {}, kNoCurves), "rank_is=") == 0);
 }

@@ -55,7 +55,7 @@ COLLECTIVES = '//worker_runtime/comm:collective_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
 NCCL_SESSION = f'{RUNTIME}/comm/nccl/session.cc'
 NCCL_RANKS = '//worker_runtime/comm/nccl:nccl_emulated_test_forward'
-ON_GPUS = '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward'
+ON_GPUS = ' '.join(f'//worker_runtime/trainer/testing:on_gpus_emulated_test_forward{cases}' for cases in ('', '_once'))
 
 MUTATIONS = [
     Mutation("the gradients of split rows' norms are not summed over tp", STORE,

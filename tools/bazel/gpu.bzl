@@ -103,7 +103,8 @@ def emulated_test(name, test, kernels = [], args = [], orders = _ORDERS, sanitiz
       test: a gpu_test.
       kernels: of `test`.
       args: for it: which of its cases run.
-      orders: fewer where the kernels' own tests run in all three, and the test is long. A dict: for each order the arguments in place of `args`.
+      orders: fewer where the kernels' own tests run in all three, and the test is long.
+        A dict: for each order the arguments in place of `args`. A word behind an order ("forward_once") lets cases of the same order run beside each other.
       sanitizers: "address" (with UndefinedBehaviorSanitizer) and "thread", what `kernels` are built with: for each the arguments in place of `args`.
       size: of each order; the sanitizers take large.
       gpus: how many there are: one for each rank, where ranks are threads of the test.
@@ -118,7 +119,8 @@ def emulated_test(name, test, kernels = [], args = [], orders = _ORDERS, sanitiz
         )
     for order in orders:
         its_args = orders[order] if type(orders) == "dict" else args
-        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order, size = size, tags = tags, args = its_args, gpus = gpus)
+        _emulated_run_test(name = name + "_" + order, program = name + "_program", order = order.split("_")[0], size = size, tags = tags,
+                           args = its_args, gpus = gpus)
     for sanitizer, its_args in sanitizers.items():
         _emulated_run_test(
             name = name + "_" + sanitizer,

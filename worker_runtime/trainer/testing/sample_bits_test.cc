@@ -70,7 +70,8 @@ TEST_CASE("texts between steps change no bit, and are those of one process", "[o
   if (!testing::OnGpus()) CHECK(expected.front() != expected.back());
   for (const Layout& layout :
        {Layout{.tp = 2}, Layout{.dp = 2, .cp = 2}, Layout{.pp = 2, .dp = 2, .tp = 2}}) {
-    for (const int zero_stage : {1, 3}) {
+    // An emulated GPU takes seconds for a run: there the stage that shares out the most.
+    for (const int zero_stage : testing::OnGpus() ? std::vector{3} : std::vector{1, 3}) {
       Run run{Tiny(true), layout, 8, 2};
       run.zero_stage = zero_stage;
       const std::vector<Texts> texts = CheckLeavesNoTrace(run);
