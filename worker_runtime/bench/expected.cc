@@ -36,6 +36,8 @@ ExpectedResult::ExpectedResult(CollectiveKind kind, ReduceOp op, DType dtype, in
 }
 
 ExpectedResult::Part ExpectedResult::FilledPart(int rank) const {
+  // In a group of one Shift moves nothing.
+  if (kind_ == CollectiveKind::kShift && ranks_ == 1) return {};
   if (kind_ != CollectiveKind::kReduceScatter) return {0, count_};
   const int64_t shard = count_ / ranks_;
   return {rank * shard, (rank + 1) * shard};

@@ -91,10 +91,11 @@ BenchFlags SmallFlags(DType dtype, ReduceOp op) {
 }
 
 std::vector<BenchRow> RowsOfRank0(const BenchFlags& flags,
-                                  const std::function<void(CommunicatorSet&)>& change) {
+                                  const std::function<void(CommunicatorSet&)>& change,
+                                  int ranks = 3) {
   std::vector<BenchRow> rows;
   CHECK_OK(OnRanks(
-      3, flags,
+      ranks, flags,
       [&](Sweep& sweep, int rank) -> absl::Status {
         for (const std::string& operation : OperationNames()) {
           for (const int64_t bytes : {1, 8, 6000}) {
@@ -122,6 +123,18 @@ TEST_CASE("every operation gives back the right elements, of every type and redu
         CHECK((is_whole || row.count % 3 == 0));
       }
     }
+  }
+}
+
+TEST_CASE("one rank alone has no wrong element") {
+  BenchFlags flags = SmallFlags(DType::kFloat32, ReduceOp::kSum);
+  flags.root = 0;
+  const auto rows = RowsOfRank0(
+      flags, [](CommunicatorSet&) {}, 1);
+  CHECK(rows.size() == 18);
+  for (const BenchRow& row : rows) {
+    CAPTURE(row.operation, row.bytes);
+    CHECK(row.wrong == 0);
   }
 }
 
