@@ -7,10 +7,12 @@ moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
 """
 
 import json
+import re
 import shutil
 import unittest
 
-from tests.support.convene_testing import CONVENE_TRAIN, ConveneTestCase, read_metrics
+from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, CONVENED, ConveneTestCase, find_program, read_metrics,
+                                           wait_until)
 
 EMULATED_TRAIN = "tests/e2e/convene_train_emulated"
 STEPS = 5
@@ -64,6 +66,21 @@ class EmulatedGpuTest(ConveneTestCase):
             self.assertLess(event["ts"] + event["dur"], max(step["ts"] + step["dur"] for step in steps) + inexact)
             self.assertGreater(sum(event["ts"] <= product["ts"] and product["ts"] + product["dur"] <= event["ts"] + event["dur"] + 0.0015
                                    for product in products), 5)
+
+    def test_a_rank_with_a_gpu_tells_the_job_how_long_it_computes(self):
+        daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", 0, log="daemon.log")
+        port = wait_until(lambda: re.search(r"rendezvous on 127.0.0.1:(\d+)", self.output(daemon)), 30, "the daemon").group(1)
+        self.start(CONVENE, "run", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "run", "--rdzv-conf", "is_host=0", "--no-python",
+                   find_program(EMULATED_TRAIN), *self.train_arguments(layers=2, sequence_length=40, global_batch_size=3, steps=100_000,
+                                                                       device="cuda", checkpoint_dir=None, checkpoint_every=None))
+
+        def rank_that_tells():
+            text = self.finish(self.start(CONVENE, "status", "--endpoint", f"127.0.0.1:{port}", "--json"), 20)
+            ranks = [rank for job in json.loads(text)["jobs"] for node in job["nodes"] for rank in node["ranks"]]
+            return next((rank for rank in ranks if rank["compute_ms"] > 0), None)
+
+        rank = wait_until(rank_that_tells, 90, "a rank's times")
+        self.assertLess(rank["wait_ms"], rank["compute_ms"])  # it is alone
 
     def test_a_card_that_is_too_old_is_refused_before_anything_starts(self):
         train = self.start(EMULATED_TRAIN, *self.train_arguments(device="cuda"), CONVENE_EMULATED_CAPABILITY="75")

@@ -1,4 +1,4 @@
-"""Bugs planted in what a run tells about its ops: --comm-log and --trace."""
+"""Bugs planted in what a run tells about its ops: --comm-log, --trace, and the times of its progress page."""
 
 from planting import Mutation
 
@@ -11,6 +11,8 @@ CUDA = 'worker_runtime/device/cuda/cuda_profile.cc'
 HOST = 'worker_runtime/device/host_profile.cc'
 LOGGED = f'//{TRAINER}:comm_log_test'
 TRACED = f'//{TRAINER}:trace_test'
+WAITS = f'{TRAINER}/wait_sample.cc'
+WAITED = f'//{TRAINER}:wait_sample_test'
 RUN = '//tests/e2e:trace_test'
 PROFILED = '//worker_runtime/device:host_profile_test'
 ON_A_GPU = '//tests/e2e:emulated_gpu_test'
@@ -44,4 +46,7 @@ MUTATIONS = [
     Mutation("a GPU's clock is not compared with the host's", CUDA, 'anchor_time_ = before + trip / 2;',
              'anchor_time_ = MonotonicTime();', ON_A_GPU),
     Mutation("an anchor that is replaced keeps the old one's time", CUDA, 'anchor_time_ = kept.end;', '', ON_A_GPU),
+    Mutation("a GPU's arithmetic counts as its wait", WAITS, 'is_open_ = absl::StartsWith(op, kCommunicationPrefix);', 'is_open_ = op != nullptr;', WAITED),
+    Mutation('ops behind a sampled step count as its own', WAITS, '(absl::Duration time) {\n  End();', '(absl::Duration time) {', WAITED),
+    Mutation('the waits of all samples are those of the last', WAITS, 'seconds - std::exchange(seconds_, seconds)', 'seconds - seconds_', WAITED),
 ]

@@ -115,7 +115,7 @@ class Device {
   // op or library call that cannot be captured; then the stream goes on as if Capture had not been
   // called, and status() stays OK. REQUIRES: the same `work` has run before, so that its ops have
   // built their algorithms, plans and scratch; it waits for nothing, uses no other stream and no
-  // event; the stream has no OpProfile.
+  // event. The stream's OpProfile sees none of these ops, now and when the graph runs.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
       Stream& stream, absl::FunctionRef<absl::Status()> work) = 0;
   // Queues the captured work, with the addresses that it had then. `stream` is of this device.

@@ -62,6 +62,10 @@ class OpProfile {
   // REQUIRES: no op and no pass is open; the stream is the calling thread, or a GPU's.
   virtual void BeginPass(const char* /*pass*/, const OpDetail& /*detail*/) {}
   virtual void EndPass() {}
+  // A GPU's stream waits for what was queued in another one (Device::Order). It is no op: of those
+  // the waits are the gaps. REQUIRES: no op is open.
+  virtual void BeginWait() {}
+  virtual void EndWait() {}
   // All ops until now, in the order of first calls. It waits for queued work, as the destructor
   // does.
   virtual std::vector<OpTime> Times() = 0;

@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/step_facts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -20,8 +21,9 @@ std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path) {
   return *std::move(writer);
 }
 
-StepFacts::StepFacts(const Layout& layout, int rank, bool host_computes, ProgressWriter& progress)
-    : ranks_(layout.world_size()), host_computes_(host_computes), progress_(progress) {
+StepFacts::StepFacts(const Layout& layout, int rank, Device& device, ProgressWriter& progress)
+    : ranks_(layout.world_size()), progress_(progress) {
+  if (device.kind() != DeviceKind::kCpu) sample_.emplace(device);
   progress_.facts().tells_times = true;
   // Stages of a pipeline differ in work; all ranks of one stage do the same.
   progress_.facts().place = static_cast<uint32_t>(CoordinateOf(layout, rank).pp) + 1;
@@ -33,11 +35,16 @@ void StepFacts::Begin() {
   data_ = progress_.facts().data;
 }
 
-void StepFacts::Done(const StepResult& result, int64_t tokens) {
+void StepFacts::Done(const StepResult& result, absl::Duration time, int64_t tokens) {
   ProgressFacts& facts = progress_.facts();
-  if (host_computes_) {
-    facts.compute += own_.Get() - (facts.data - data_);
+  const absl::Duration data = facts.data - std::exchange(data_, facts.data);
+  if (!sample_.has_value()) {
+    facts.compute += own_.Get() - data;
     facts.wait += ThreadWaited() - waited_;
+  } else if (const std::optional<double> share = sample_->Done(time); share.has_value()) {
+    const absl::Duration wait = *share * time;
+    facts.compute += std::max(time - wait - data, absl::ZeroDuration());
+    facts.wait += wait;
   }
   if (result.counted_targets > 0) facts.loss = result.loss;
   facts.tokens = tokens / ranks_;

@@ -8,10 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/device/waited.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/wait_sample.h"
 
 namespace convene::worker {
 
@@ -19,14 +21,19 @@ namespace convene::worker {
 // that it hangs: a warning says so.
 std::unique_ptr<ProgressWriter> OpenProgress(const std::string& path);
 
-// Used by the thread that makes the steps. The host does not know whether a GPU computes or waits:
-// there both times stay 0.
+// Used by the thread that makes the steps. On a CPU its own clock tells how long a step computes
+// and waits. A GPU's time is divided as in its newest sample (wait_sample.h); before the first both
+// stay 0. Borrows the device.
 class StepFacts {
  public:
-  StepFacts(const Layout& layout, int rank, bool host_computes, ProgressWriter& progress);
+  StepFacts(const Layout& layout, int rank, Device& device, ProgressWriter& progress);
 
-  // A step begins.
+  // Nothing is in flight, and a step begins.
   void Begin();
+  // The work that is queued from now on is that of `step`.
+  void Queue(int64_t step) {
+    if (sample_.has_value()) sample_->Begin(step);
+  }
   // Loads samples for a step. Returns load()'s result.
   template <typename Load>
   auto Data(const Load& load) {
@@ -39,17 +46,18 @@ class StepFacts {
   absl::Duration TakeDataTime() {
     return progress_.facts().data - std::exchange(taken_, progress_.facts().data);
   }
-  // The step is done. `tokens`: of the job, from its first step on.
-  void Done(const StepResult& result, int64_t tokens);
+  // The step is done, `time` after it began or the step before was done. `tokens`: of the job, from
+  // its first step on.
+  void Done(const StepResult& result, absl::Duration time, int64_t tokens);
 
  private:
   const int ranks_;
-  const bool host_computes_;
   ProgressWriter& progress_;
-  OwnTime own_;            // since Begin
-  absl::Duration waited_;  // by Begin
-  absl::Duration data_;    // the same
-  absl::Duration taken_;   // by the last TakeDataTime
+  std::optional<WaitSample> sample_;  // of a GPU
+  OwnTime own_;                       // since Begin
+  absl::Duration waited_;             // by Begin
+  absl::Duration data_;               // the same
+  absl::Duration taken_;              // by the last TakeDataTime
 };
 
 }  // namespace convene::worker

@@ -68,7 +68,7 @@ class Training {
         stop_(stop),
         spares_(spares),
         progress_(progress),
-        step_facts_(layout, contract.rank, device.kind() == DeviceKind::kCpu, progress),
+        step_facts_(layout, contract.rank, device, progress),
         loader_(data.training, LoaderOptionsOf(options, layout, contract.rank)),
         validation_(options, layout, contract.rank, data),
         samples_(options, tokenizer),
@@ -309,6 +309,7 @@ absl::Status Training::QueueStep() {
   if (!ready_.has_value()) {
     CONVENE_ASSIGN_OR_RETURN(ready_, batch_of(step_));
   }
+  step_facts_.Queue(step_ + 1);
   CONVENE_RETURN_IF_ERROR(engine_->QueueStep(*ready_, update, spike_guard_.Limits()));
   ready_.reset();
   if (step_ + 1 == options_.steps) return absl::OkStatus();
@@ -357,10 +358,10 @@ absl::StatusOr<bool> Training::Advance() {
   }
   CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
   ++step_;
-  step_facts_.Done(result, SamplesAfter(ramp_, step_) * options_.sequence_length);
-  progress_.Tell(step_, contract::kStepPhase);
   const MonotonicTime now = clock_.Now();
   const absl::Duration step_time = now - last_time_;
+  step_facts_.Done(result, step_time, SamplesAfter(ramp_, step_) * options_.sequence_length);
+  progress_.Tell(step_, contract::kStepPhase);
   const absl::Duration data_time = step_facts_.TakeDataTime();
   last_time_ = now;
   const absl::Status allowed = Record(result);

@@ -207,7 +207,10 @@ class CudaDevice : public Device {
 
   void Order(Event& event, Stream& stream) override {
     MakeCurrent();
+    OpProfile* const profile = stream.profile();
+    if (profile != nullptr) profile->BeginWait();
     Report(cudaStreamWaitEvent(stream.queue().stream(), Handle(event), 0), "cudaStreamWaitEvent");
+    if (profile != nullptr) profile->EndWait();
   }
 
   absl::Status Wait(Event& event, absl::Duration timeout) override {
@@ -237,9 +240,13 @@ class CudaDevice : public Device {
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
                                                  absl::FunctionRef<absl::Status()> work) override {
-    CONVENE_CHECK(stream.profile() == nullptr);  // its events would become part of the graph
     MakeCurrent();
-    return CudaGraph::Capture(stream.queue(), work);
+    // Its events would become part of the graph.
+    OpProfile* const profile = stream.profile();
+    stream.set_profile(nullptr);
+    absl::StatusOr<std::unique_ptr<Graph>> graph = CudaGraph::Capture(stream.queue(), work);
+    stream.set_profile(profile);
+    return graph;
   }
 
   void Launch(Graph& graph, Stream& stream) override {

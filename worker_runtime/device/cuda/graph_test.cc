@@ -10,6 +10,7 @@
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/device/cuda/testing/gpu_testing.h"
 #include "worker_runtime/device/device.h"
+#include "worker_runtime/device/op_profile.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -72,6 +73,25 @@ class Fixture {
   std::unique_ptr<Device> device_;
   void* block_ = nullptr;
 };
+
+TEST_CASE("a stream's profile sees no op of a graph, and is there again behind the capture") {
+  if (!HasGpuOrSkips()) return;
+  Fixture gpu;
+  REQUIRE_OK(gpu.QueueZero());
+  const std::unique_ptr<OpProfile> profile = gpu.device().MakeProfile(gpu.stream());
+  gpu.stream().set_profile(profile.get());
+  const auto graph = gpu.device().Capture(gpu.stream(), [&gpu] {
+    const OpScope scope(gpu.stream(), "zero");
+    return gpu.QueueZero();
+  });
+  REQUIRE_OK(graph);
+  CHECK(gpu.stream().profile() == profile.get());
+  gpu.Fill('b');
+  gpu.device().Launch(**graph, gpu.stream());
+  CHECK(gpu.IsFilledWith(0));
+  CHECK(profile->Times().empty());
+  gpu.stream().set_profile(nullptr);
+}
 
 TEST_CASE("what is captured runs at each launch, and not before") {
   if (!HasGpuOrSkips()) return;
