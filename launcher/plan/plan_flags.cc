@@ -178,12 +178,7 @@ absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
     CONVENE_ASSIGN_OR_RETURN(cluster.network, worker::FindNetwork(network));
   }
   cluster.gpus = flags.gpus;
-  if (flags.nodes_of.has_value()) {
-    // A rack's links go beyond its machines.
-    const bool is_rack = cluster.gpu.domain > cluster.gpu.node;
-    cluster.gpu.node = *flags.nodes_of;
-    if (!is_rack) cluster.gpu.domain = *flags.nodes_of;
-  }
+  if (flags.nodes_of.has_value()) worker::SetNode(*flags.nodes_of, &cluster.gpu);
   const int node = std::min(cluster.gpu.node, cluster.gpus);
   if (cluster.gpus % node != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--gpus ", cluster.gpus,

@@ -51,6 +51,21 @@ Hidden Hide(double seconds, double beside, double cost) {
 
 }  // namespace
 
+// A CPU has no launches and no power limit. Its ranks send with the threads that compute.
+Efficiency EfficiencyOf(const Gpu& gpu) {
+  if (!gpu.is_cpu) return {};
+  return {.product_share = 1,
+          .attention_share = 0.5,
+          .memory_share = 1,
+          .half_rows = 20,
+          .half_width = 50,
+          .tp_overlap = 0,
+          .collective_cost = 1,
+          .pass_seconds = 5e-6,
+          .straggling = 0.02,
+          .step_seconds = 1e-3};
+}
+
 void StepTimer::Pass::Add(const Pass& other, double times) {
   products += times * other.products;
   attention += times * other.attention;

@@ -32,6 +32,9 @@ struct Efficiency {
   bool fused_attention = true;   // scores stay on the chip
 };
 
+// The defaults above, or what a rank on a CPU reaches of its row.
+Efficiency EfficiencyOf(const Gpu& gpu);
+
 // Where the collectives of one axis go.
 struct AxisTraffic {
   std::string axis;  // "tp", "cp", "ep", "pp", "dp"
