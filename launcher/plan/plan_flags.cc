@@ -110,9 +110,9 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
                    flags->measured.push_back(text);
                    return absl::OkStatus();
                  },
-                 "links as FILE has them, the result of `convene bench --save FILE all_reduce` on "
-                 "one machine, or of `convene bench --pairs --save FILE` between machines; may be "
-                 "repeated",
+                 "links and arithmetic as FILE has them, the result of `convene bench --save FILE "
+                 "all_reduce compute` on one machine, or of `convene bench --pairs --save FILE` "
+                 "between machines; may be repeated",
                  {.value = "FILE"});
   reader->Option("price-per-gpu-hour", &flags->price, "of one GPU, in your money",
                  {.value = "PRICE", .least = 0});

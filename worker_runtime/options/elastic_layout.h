@@ -26,7 +26,7 @@ struct RankMemory {
   int64_t host_bytes = 0;  // beside a GPU; on a CPU all counts as the device's
 };
 
-// What the ranks have. All ranks give the same.
+// The hardware of the ranks. All ranks give the same.
 struct JobHardware {
   RankMemory has;  // of the rank that has the least, of each
   // The most that a rank of the layout takes, of each. Called for legal layouts alone.

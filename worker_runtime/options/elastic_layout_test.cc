@@ -110,7 +110,7 @@ TEST_CASE("on any number of workers keep keeps, and best is legal") {
   }
 }
 
-// What `best` takes on machines of 8 of these GPUs, whose memory the planner's formulas fill.
+// A question to `best`, on machines of 8 of these GPUs, whose memory the planner's formulas fill.
 struct OfPlanner {
   const char* model;
   const char* gpu;
