@@ -44,8 +44,6 @@ MUTATIONS = [
     Mutation('best takes the slowest layout', ELASTIC, '{judge.Steps(layout), ', '{-judge.Steps(layout), ', DECIDED),
     Mutation('best times every layout on a CPU', ELASTIC, 'hardware == nullptr ? UsualCluster("cpu", 1) : hardware->cluster', 'UsualCluster("cpu", 1)',
              DECIDED),
-    Mutation('best times every layout as if it needed no stage of ZeRO', ELASTIC,
-             '? options_.zero_stage : 1,', '? 1 : 1,', DECIDED),
     Mutation('best forgets that the planner has no time for some layouts', ELASTIC,
              'if (!Legal(job_, strategy, counts_)) return std::numeric_limits<double>::infinity();', '', DECIDED),
     Mutation('a measured product is as fast in any width', OPS, '{rate, rate / s.rows, rate / s.width}', '{rate, rate / s.rows, 0 / s.width}', MEASURED),
