@@ -3,8 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "launcher/plan/cluster_file.h"
-#include "launcher/plan/measured_links.h"
+#include "launcher/plan/measured.h"
 #include "launcher/plan/plan_flags.h"
 #include "launcher/plan/report.h"
 #include "launcher/print.h"
@@ -26,13 +27,15 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   }
   CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
   CONVENE_ASSIGN_OR_RETURN(worker::Cluster cluster, ClusterOf(flags, from_file));
+  worker::Efficiency efficiency = worker::EfficiencyOf(cluster.gpu);
   for (const std::string& path : flags.measured) {
-    CONVENE_ASSIGN_OR_RETURN(const worker::MeasuredLinks links, ReadMeasuredLinks(path));
-    worker::UseMeasured(links, &cluster);
+    CONVENE_ASSIGN_OR_RETURN(const Measured measured, ReadMeasured(path));
+    CONVENE_RETURN_IF_ERROR(Annotate(UseMeasured(measured, job, &cluster, &efficiency),
+                                     absl::StrCat("--measure ", path)));
   }
   CONVENE_ASSIGN_OR_RETURN(
       const worker::Plans plans,
-      worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts)));
+      worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts), efficiency));
   const PlanAnswer answer = {flags, job, cluster, plans};
   if (flags.file != PlanFile::kNone && plans.ranked.empty()) {
     return absl::FailedPreconditionError(

@@ -110,9 +110,9 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
                    flags->measured.push_back(text);
                    return absl::OkStatus();
                  },
-                 "links as FILE has them, the result of `convene bench --save FILE all_reduce` on "
-                 "one machine, or of `convene bench --pairs --save FILE` between machines; may be "
-                 "repeated",
+                 "links and arithmetic as FILE has them, the result of `convene bench --save FILE "
+                 "all_reduce compute` on one machine, or of `convene bench --pairs --save FILE` "
+                 "between machines; may be repeated",
                  {.value = "FILE"});
   reader->Option("price-per-gpu-hour", &flags->price, "of one GPU, in your money",
                  {.value = "PRICE", .least = 0});
@@ -178,12 +178,7 @@ absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
     CONVENE_ASSIGN_OR_RETURN(cluster.network, worker::FindNetwork(network));
   }
   cluster.gpus = flags.gpus;
-  if (flags.nodes_of.has_value()) {
-    // A rack's links go beyond its machines.
-    const bool is_rack = cluster.gpu.domain > cluster.gpu.node;
-    cluster.gpu.node = *flags.nodes_of;
-    if (!is_rack) cluster.gpu.domain = *flags.nodes_of;
-  }
+  if (flags.nodes_of.has_value()) worker::SetNode(*flags.nodes_of, &cluster.gpu);
   const int node = std::min(cluster.gpu.node, cluster.gpus);
   if (cluster.gpus % node != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--gpus ", cluster.gpus,

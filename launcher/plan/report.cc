@@ -86,7 +86,7 @@ std::string LayoutText(const PlanAnswer& answer, const Estimate& estimate, size_
       &text,
       Row("speed", absl::StrFormat("%s tokens/s, %s a GPU", HumanCount(figures.tokens_per_second),
                                    HumanCount(figures.tokens_per_gpu))),
-      Row("", absl::StrFormat("MFU %.1f %% of %.0f TFLOP/s, with all scores of attention (PaLM)",
+      Row("", absl::StrFormat("MFU %.1f %% of %.3g TFLOP/s, with all scores of attention (PaLM)",
                               100 * figures.mfu_full, figures.peak / 1e12)),
       Row("", absl::StrFormat("MFU %.1f %%, with the causal half of them (Megatron)",
                               100 * figures.mfu_causal)),

@@ -147,11 +147,11 @@ class ElasticTest(ConveneTestCase):
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
-        self.assertEqual(self.layouts(), ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3"])
+        self.assertEqual(self.layouts(), ["dp1 x tp2 x pp2", "dp3 x tp1 x pp1"])
         self.assertRegex(self.output(agents[0]),
-                         r"layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; tp and pp cannot be kept: tp_size 2 x "
-                         r"pp_size 2 = 4 workers hold one replica of the model, and this job has 3; so the most workers of all "
-                         r"legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
+                         r"layout dp3 x tp1 x pp1: 3 of 3 workers train; asked tp2 x pp2; tp and pp cannot be kept: tp_size 2 x "
+                         r"pp_size 2 = 4 workers hold one replica of the model, and this job has 3; so the least step time that "
+                         r"the planner has on cpu, of all legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
         self.assert_same_losses(expected)
 
     def test_best_trains_on_with_the_same_losses_on_what_is_left_of_a_replica(self):
@@ -167,10 +167,10 @@ class ElasticTest(ConveneTestCase):
         agents.pop().kill()
         for agent in agents:
             self.finish(agent, 90)
-        self.assertEqual(self.layouts(), ["dp1 x tp2 x pp2", "dp1 x tp1 x pp3", "dp1 x tp2 x pp1"])
+        self.assertEqual(self.layouts(), ["dp4 x tp1 x pp1", "dp3 x tp1 x pp1", "dp2 x tp1 x pp1"])
         self.assertRegex(self.output(agents[0]),
-                         r"layout dp1 x tp1 x pp3: 3 of 3 workers train; asked tp2 x pp2; the most workers of all "
-                         r"legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
+                         r"layout dp3 x tp1 x pp1: 3 of 3 workers train; asked tp2 x pp2; the least step time that "
+                         r"the planner has on cpu, of all legal layouts with room for their memory \([\d.]+ [KM]iB of [\d.]+ GiB a rank\)")
         self.assert_same_losses(expected)
 
     def test_keep_trains_on_fewer_copies_of_the_state(self):

@@ -1,4 +1,4 @@
-"""Bugs planted in the planner: its memory, its time, and the choice."""
+"""Bugs planted in the planner: its memory, its time, and the choice; and in its answer to an elastic restart."""
 
 from planting import Mutation
 
@@ -13,6 +13,11 @@ CHOICE = f'//{PLANNER}:search_test'
 HARDWARE = f'//{PLANNER}:hardware_test'
 PUBLISHED = f'//{PLANNER}:published_test'
 PLANNED = '//worker_runtime/trainer:planned_memory_test'
+ELASTIC = 'worker_runtime/options/elastic_layout.cc'
+DECIDED = '//worker_runtime/options:elastic_layout_test'
+OPS = f'{PLANNER}/measured_ops.cc'
+MEASURED = f'//{PLANNER}:measured_ops_test'
+MEASURED_FILE = '//launcher/plan:measured_test'
 LOADED = '//worker_runtime/options:planned_config_test'
 
 MUTATIONS = [
@@ -36,6 +41,25 @@ MUTATIONS = [
     Mutation('the search stops at the first recomputation, fit or not', SEARCH,
              'if (Consider(strategy) || wishes_.recompute.has_value()) return;', 'Consider(strategy);\n      return;', CHOICE),
     Mutation('the ranking begins with the slowest layout', SEARCH, 'return Score(a) < Score(b);', 'return Score(a) > Score(b);', CHOICE),
+    Mutation('best takes the slowest layout', ELASTIC, '{judge.Steps(layout), ', '{-judge.Steps(layout), ', DECIDED),
+    Mutation('best times every layout on a CPU', ELASTIC, 'hardware == nullptr ? UsualCluster("cpu", 1) : hardware->cluster', 'UsualCluster("cpu", 1)',
+             DECIDED),
+    Mutation('best forgets that the planner has no time for some layouts', ELASTIC,
+             'if (!Legal(job_, strategy, counts_)) return std::numeric_limits<double>::infinity();', '', DECIDED),
+    Mutation('a measured product is as fast in any width', OPS, '{rate, rate / s.rows, rate / s.width}', '{rate, rate / s.rows, 0 / s.width}', MEASURED),
+    Mutation('measured arithmetic of another type counts', OPS, 'if (ops.dtype != job.dtype) continue;', '', MEASURED),
+    Mutation('a measured attention is that of the farthest sequence', OPS,
+             'return distance(a) < distance(b);', 'return distance(a) > distance(b);', MEASURED),
+    Mutation('attention is as fast in heads of any width', OPS, 'efficiency->half_head = of_head * rate;', '', MEASURED),
+    Mutation('ranks that timed a CPU are planned as GPUs', 'launcher/plan/measured.cc',
+             'if (measured.is_cpu && !cluster->gpu.is_cpu) {', 'if (false) {', MEASURED_FILE),
+    Mutation('a plan takes arithmetic of any number of ranks', 'launcher/plan/measured.cc',
+             'if (cluster->gpu.node != measured.ranks_of_node) {', 'if (false) {', MEASURED_FILE),
+    Mutation('the memory of a machine counts whole for each rank on its CPU', 'launcher/plan/measured.cc',
+             'measured.is_cpu ? measured.ranks_of_node : 1', '1', MEASURED_FILE),
+    Mutation('each rank tells its own time of its arithmetic', 'worker_runtime/bench/compute.cc',
+             'communicators_.host->AllReduce(absl::MakeSpan(&row.seconds, 1), ReduceOp::kMax, host)',
+             'communicators_.host->Barrier(host)', '//worker_runtime/bench:bench_test'),
     Mutation('an emitted configuration has no copies', YAML, '"\\ndp_replicate_size: ", layout.dp_replicate,', '"\\ndp_replicate_size: 1",', LOADED),
     Mutation('an emitted configuration has no chunks', YAML, 'if (strategy.virtual_stages > 1) {', 'if (strategy.virtual_stages > 100) {', LOADED),
 ]

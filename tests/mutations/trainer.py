@@ -339,8 +339,6 @@ MUTATIONS = [
              'if (Shards(options, 2, shards)) return kUnitBuckets;',
              'if (Shards(options, 2, shards)) return kUnitBuckets;\n  if (options.layout.gradient_ranks() == 1) return int64_t{1} << 60;',
              '//worker_runtime/trainer:host_update_test', 'offload'),
-    Mutation('best lets as few workers train as it can', ELASTIC,
-             '{-1.0 * layout.world_size()}', '{1.0 * layout.world_size()}', DECIDED, 'elastic layout'),
     Mutation('shards become fewer before their copies do', ELASTIC,
              'shards = std::min(shards, rows);', 'shards = std::clamp(rows / std::max(copies, 1), 1, shards);', DECIDED, 'elastic layout'),
     Mutation('best leaves no memory for the rest of the process', ELASTIC,

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/clock.h"
@@ -17,6 +18,7 @@
 #include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/bench/bench_flags.h"
+#include "worker_runtime/bench/compute.h"
 #include "worker_runtime/bench/report.h"
 #include "worker_runtime/bench/result.h"
 #include "worker_runtime/bench/sweep.h"
@@ -60,8 +62,14 @@ std::vector<int> MembersOf(const std::vector<std::string>& nodes) {
 // The bench of one rank: rank 0 tells, the others only measure.
 class Bench {
  public:
-  Bench(const BenchFlags& flags, bool tells, Sweep& sweep, BenchResult result)
-      : flags_(flags), tells_(tells), sweep_(sweep), result_(std::move(result)) {}
+  using TimesCompute = absl::FunctionRef<absl::StatusOr<std::vector<ComputeRow>>()>;
+  Bench(const BenchFlags& flags, bool tells, Sweep& sweep, TimesCompute times_compute,
+        BenchResult result)
+      : flags_(flags),
+        tells_(tells),
+        sweep_(sweep),
+        times_compute_(times_compute),
+        result_(std::move(result)) {}
 
   absl::Status Run(const std::vector<int>& members) {
     CONVENE_RETURN_IF_ERROR(Show(BenchHead(result_, flags_)));
@@ -90,6 +98,11 @@ class Bench {
     const std::vector<std::string> operations =
         flags_.operations.empty() ? OperationNames() : flags_.operations;
     for (const std::string& operation : operations) {
+      if (operation == kCompute) {
+        CONVENE_ASSIGN_OR_RETURN(result_.compute, times_compute_());
+        CONVENE_RETURN_IF_ERROR(Show(ComputeText(result_.compute)));
+        continue;
+      }
       for (const int64_t bytes : BenchSizes(flags_)) {
         CONVENE_ASSIGN_OR_RETURN(BenchRow row, sweep_.Time(operation, bytes));
         // Small sizes may be cut to the same one.
@@ -101,7 +114,7 @@ class Bench {
         result_.rows.push_back(std::move(row));
       }
     }
-    return Show(BenchFoot(result_));
+    return result_.rows.empty() ? absl::OkStatus() : Show(BenchFoot(result_));
   }
 
   absl::Status RunPairs(const std::vector<int>& members) {
@@ -118,6 +131,7 @@ class Bench {
   const BenchFlags& flags_;
   const bool tells_;
   Sweep& sweep_;
+  const TimesCompute times_compute_;
   BenchResult result_;
 };
 
@@ -170,6 +184,7 @@ absl::StatusOr<int> BenchCommand(const std::vector<std::string>& arguments) {
   CONVENE_ASSIGN_OR_RETURN(result.hosts, GatherTexts(HostName(), *communicators.host));
   result.transport = device->kind() == DeviceKind::kCuda ? "NCCL" : "Gloo";
   result.device = device->description();
+  result.memory_bytes = static_cast<double>(device->memory_bytes());
   result.dtype = flags.dtype == DType::kFloat32 ? "float" : "bfloat16";
   result.op = flags.op == ReduceOp::kSum ? "sum" : "max";
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> nodes,
@@ -178,7 +193,10 @@ absl::StatusOr<int> BenchCommand(const std::vector<std::string>& arguments) {
   Memory& memory = own_memory == nullptr ? device->memory() : *own_memory;
   CONVENE_ASSIGN_OR_RETURN(const auto sweep,
                            Sweep::Make(flags, communicators, *device, memory, Clock::Real()));
-  Bench bench(flags, ranks->speaks(), *sweep, std::move(result));
+  const auto times_compute = [&] {
+    return TimeCompute(flags, communicators, *device, Clock::Real());
+  };
+  Bench bench(flags, ranks->speaks(), *sweep, times_compute, std::move(result));
   CONVENE_RETURN_IF_ERROR(bench.Run(MembersOf(nodes)));
   if (saved.has_value()) CONVENE_RETURN_IF_ERROR(bench.Compare(*saved));
   // A rank that ends breaks its connections, and others may still wait for its last answer.

@@ -44,9 +44,10 @@ void SizeOption(FlagReader* reader, const std::string& name, char letter, Size* 
 
 absl::Status Check(const BenchFlags& flags) {
   for (const std::string& name : flags.operations) {
-    if (OperationNamed(name).has_value()) continue;
+    if (name == kCompute || OperationNamed(name).has_value()) continue;
     return absl::InvalidArgumentError(absl::StrCat("the operation `", name, "` is unknown: write ",
-                                                   absl::StrJoin(OperationNames(), ", ")));
+                                                   absl::StrJoin(OperationNames(), ", "), ", ",
+                                                   kCompute));
   }
   if (flags.least_bytes < 1 || flags.least_bytes > MostBytes(flags)) {
     return absl::InvalidArgumentError(

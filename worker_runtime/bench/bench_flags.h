@@ -15,7 +15,7 @@
 namespace convene::worker {
 
 struct BenchFlags {
-  std::vector<std::string> operations;  // OperationNamed's; empty: all
+  std::vector<std::string> operations;  // OperationNamed's and kCompute; empty: all collectives
   int64_t least_bytes = 8;
   std::optional<int64_t> most_bytes;  // see MostBytes
   double factor = 2;                  // between sizes, unless step_bytes is set
@@ -36,11 +36,16 @@ struct BenchFlags {
   std::string nproc_per_node;
 };
 
+// The word for a rank's own arithmetic (compute.h).
+inline constexpr char kCompute[] = "compute";
+
 inline constexpr char kBenchHelp[] =
     "Time collectives between ranks, over NCCL on GPUs and over Gloo on CPUs, in nccl-tests' "
     "columns. "
     "OPERATIONs: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, sendrecv (default: "
-    "all). Alone the command starts ranks on this machine; under srun, mpirun or `convene run` its "
+    "all of these), and compute: each rank's own products, attention and passes over memory, all "
+    "ranks at once. Alone the command starts ranks on this machine; under srun, mpirun or `convene "
+    "run` its "
     "processes are the ranks. --pairs measures each pair of nodes and names the slow link.";
 
 void AddFlags(FlagReader* reader, BenchFlags* flags);

@@ -120,6 +120,17 @@ std::string BenchLine(const BenchRow& row, const BenchResult& result, const Benc
                          row.wrong.has_value() ? absl::StrCat(*row.wrong) : "N/A");
 }
 
+std::string ComputeText(const std::vector<ComputeRow>& rows) {
+  std::string text = absl::StrFormat("#%-15s %9s %12s %12s %11s %9s %9s\n", " compute", "type",
+                                     "rows", "width", "time(us)", "TFLOP/s", "GB/s");
+  for (const ComputeRow& row : rows) {
+    absl::StrAppendFormat(&text, " %-15s %9s %12d %12d %11.2f %9.3f %9.3f\n", row.operation,
+                          DTypeName(row.dtype), row.rows, row.width, row.seconds * 1e6,
+                          row.flops / row.seconds / 1e12, row.bytes / row.seconds / kGiga);
+  }
+  return text;
+}
+
 std::string BenchFoot(const BenchResult& result) {
   int64_t wrong = 0;
   double sum = 0;

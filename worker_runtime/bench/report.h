@@ -14,6 +14,8 @@ namespace convene::worker {
 std::string BenchHead(const BenchResult& result, const BenchFlags& flags);
 // One line, with its newline.
 std::string BenchLine(const BenchRow& row, const BenchResult& result, const BenchFlags& flags);
+// The arithmetic of a rank: a head of comment lines, and a line a row.
+std::string ComputeText(const std::vector<ComputeRow>& rows);
 // Comment lines: "# Out of bounds values : 0 OK" and "# Avg bus bandwidth    : 1.2", as nccl-tests
 // has them.
 std::string BenchFoot(const BenchResult& result);

@@ -114,6 +114,10 @@ TEST_CASE("a result survives its file; a file with a fault is refused by its pla
   BenchResult result = SomeResult();
   result.hosts[3] = "c";
   CHECK(*ParseBenchJson(BenchJson(result)) == result);
+  result.memory_bytes = 1e9;
+  result.compute = {{kProduct, DType::kBFloat16, 64, 256, 1e9, 1e6, 0.25},
+                    {kPass, DType::kFloat32, 64, 256, 0, 1e6, 0.125}};
+  CHECK(*ParseBenchJson(BenchJson(result)) == result);
   result.pairs = Table(3, 1.25e9);
   CHECK(*ParseBenchJson(BenchJson(result)) == result);
   const std::string good = BenchJson(result);
@@ -124,6 +128,9 @@ TEST_CASE("a result survives its file; a file with a fault is refused by its pla
   };
   CHECK(fault("\"ranks\":4", "\"ranks\":0").find("ranks") != std::string::npos);
   CHECK(fault("\"seconds\":0.001", "\"seconds\":0").find("rows[0].seconds") != std::string::npos);
+  CHECK(fault("\"seconds\":0.25", "\"seconds\":0").find("compute[0].seconds") != std::string::npos);
+  CHECK(fault("\"flops\":1000000000", "\"flops\":0").find("compute[0].flops") != std::string::npos);
+  CHECK(fault("\"bf16\"", "\"fp16\"").find("not fp32 or bf16") != std::string::npos);
   CHECK(fault("\"members\":[\"n0\",", "\"members\":[").find("pairs.bytes_per_second") !=
         std::string::npos);
   CHECK_FALSE(ParseBenchJson(good.substr(0, good.size() / 2)).ok());

@@ -37,6 +37,19 @@ std::string RowJson(const BenchRow& row) {
                       "}");
 }
 
+std::string RowJson(const ComputeRow& row) {
+  return absl::StrCat("{\"operation\":", JsonText(row.operation),
+                      ",\"dtype\":", JsonText(DTypeName(row.dtype)), ",\"rows\":", row.rows,
+                      ",\"width\":", row.width, ",\"flops\":", Exact(row.flops),
+                      ",\"bytes\":", Exact(row.bytes), ",\"seconds\":", Exact(row.seconds), "}");
+}
+
+template <typename Row>
+std::string RowsJson(const std::vector<Row>& rows) {
+  return absl::StrJoin(rows, ",\n  ",
+                       [](std::string* out, const Row& row) { *out += RowJson(row); });
+}
+
 absl::StatusOr<double> PositiveAt(const JsonNode& node) {
   if (!node.value().IsNumber() || node.value().GetDouble() < 0) {
     return node.Error("is no number from 0 on");
@@ -79,6 +92,29 @@ absl::StatusOr<BenchRow> RowOf(const JsonNode& node) {
   return row;
 }
 
+absl::StatusOr<double> NumberAt(const JsonNode& node, const char* key, bool may_be_0) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonNode number, node.Get(key));
+  CONVENE_ASSIGN_OR_RETURN(const double value, PositiveAt(number));
+  if (value == 0 && !may_be_0) return number.Error("is 0");
+  return value;
+}
+
+absl::StatusOr<ComputeRow> ComputeRowOf(const JsonNode& node) {
+  ComputeRow row;
+  CONVENE_ASSIGN_OR_RETURN(row.operation, node.GetString("operation"));
+  const absl::StatusOr<std::string> dtype = node.GetString("dtype");
+  CONVENE_RETURN_IF_ERROR(dtype.status());
+  row.dtype = *dtype == DTypeName(DType::kFloat32) ? DType::kFloat32 : DType::kBFloat16;
+  if (*dtype != DTypeName(row.dtype)) return node.Error("has a dtype that is not fp32 or bf16");
+  CONVENE_ASSIGN_OR_RETURN(row.rows, node.GetNumber("rows", kMost));
+  CONVENE_ASSIGN_OR_RETURN(row.width, node.GetNumber("width", kMost));
+  if (row.rows == 0 || row.width == 0) return node.Error("has no rows, or no width");
+  CONVENE_ASSIGN_OR_RETURN(row.bytes, NumberAt(node, "bytes", /*may_be_0=*/false));
+  CONVENE_ASSIGN_OR_RETURN(row.flops, NumberAt(node, "flops", row.operation == kPass));
+  CONVENE_ASSIGN_OR_RETURN(row.seconds, NumberAt(node, "seconds", /*may_be_0=*/false));
+  return row;
+}
+
 absl::StatusOr<PairTable> PairsOf(const JsonNode& node) {
   PairTable table;
   CONVENE_ASSIGN_OR_RETURN(table.members, TextsAt(node, "members"));
@@ -92,13 +128,12 @@ absl::StatusOr<PairTable> PairsOf(const JsonNode& node) {
 }  // namespace
 
 std::string BenchJson(const BenchResult& result) {
-  std::vector<std::string> rows;
-  for (const BenchRow& row : result.rows) rows.push_back(RowJson(row));
   std::string text = absl::StrCat(
       "{\"ranks\":", result.ranks, ",\"hosts\":", Texts(result.hosts),
       ",\"transport\":", JsonText(result.transport), ",\"device\":", JsonText(result.device),
       ",\n \"dtype\":", JsonText(result.dtype), ",\"op\":", JsonText(result.op),
-      ",\n \"rows\":[\n  ", absl::StrJoin(rows, ",\n  "), "\n ]");
+      ",\"memory_bytes\":", Exact(result.memory_bytes), ",\n \"rows\":[\n  ", RowsJson(result.rows),
+      "\n ],\n \"compute\":[\n  ", RowsJson(result.compute), "\n ]");
   if (result.pairs.has_value()) {
     absl::StrAppend(&text, ",\n \"pairs\":{\"members\":", Texts(result.pairs->members),
                     ",\"bytes\":", result.pairs->bytes,
@@ -124,6 +159,13 @@ absl::StatusOr<BenchResult> ParseBenchJson(absl::string_view text) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> items, rows.Elements());
   for (const JsonNode& item : items) {
     CONVENE_ASSIGN_OR_RETURN(result.rows.emplace_back(), RowOf(item));
+  }
+  if (const auto compute = root.Find("compute")) {
+    CONVENE_ASSIGN_OR_RETURN(result.memory_bytes, NumberAt(root, "memory_bytes", true));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> measured, compute->Elements());
+    for (const JsonNode& item : measured) {
+      CONVENE_ASSIGN_OR_RETURN(result.compute.emplace_back(), ComputeRowOf(item));
+    }
   }
   if (const auto pairs = root.Find("pairs")) {
     CONVENE_ASSIGN_OR_RETURN(result.pairs, PairsOf(*pairs));

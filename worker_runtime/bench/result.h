@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/device/dtype.h"
 
 namespace convene::worker {
 
@@ -21,6 +22,23 @@ struct BenchRow {
   friend bool operator==(const BenchRow&, const BenchRow&) = default;
 
   double algorithm_bandwidth() const { return static_cast<double>(bytes) / seconds; }
+};
+
+// Kinds of ComputeRow.
+inline constexpr char kProduct[] = "product";
+inline constexpr char kPass[] = "pass";
+inline constexpr char kAttention[] = "attention";
+
+// A rank's own arithmetic, of one kind in one size.
+struct ComputeRow {
+  std::string operation;
+  DType dtype = DType::kFloat32;
+  int64_t rows = 0;    // tokens; of attention the sequence's
+  int64_t width = 0;   // columns; of attention a head's
+  double flops = 0;    // 0: a pass
+  double bytes = 0;    // each operand once
+  double seconds = 0;  // of a call, the slowest rank's mean
+  friend bool operator==(const ComputeRow&, const ComputeRow&) = default;
 };
 
 // Members exchange messages in both directions at once, each pair by itself.
@@ -38,7 +56,9 @@ struct BenchResult {
   std::string transport;           // "Gloo", "NCCL"
   std::string device;              // rank 0's
   std::string dtype = "float", op = "sum";
+  double memory_bytes = 0;  // of the device; the ranks of a node share a CPU's. 0: an older file
   std::vector<BenchRow> rows;
+  std::vector<ComputeRow> compute;
   std::optional<PairTable> pairs;
   friend bool operator==(const BenchResult&, const BenchResult&) = default;
 };

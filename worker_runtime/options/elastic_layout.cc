@@ -1,8 +1,10 @@
 #include "worker_runtime/options/elastic_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/options/adapter_options.h"
+#include "worker_runtime/planner/search.h"
 
 namespace convene::worker {
 namespace {
@@ -217,7 +220,8 @@ std::string LegalNumbers(const TrainOptions& options, int world_size, bool job_h
   return !is_required && is_legal(0) ? absl::StrCat(key, " can be left out") : "";
 }
 
-absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size, const MemoryBound* memory);
+absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
+                            const JobHardware* hardware);
 
 // The refusal with what would be legal instead.
 absl::Status WithLegalValues(const absl::Status& refusal, const TrainOptions& options,
@@ -233,10 +237,7 @@ absl::Status WithLegalValues(const absl::Status& refusal, const TrainOptions& op
   try_key("dp_size", &TrainOptions::dp_size);
   try_key("dp_shard_size", &TrainOptions::dp_shard_size);
   try_key("dp_replicate_size", &TrainOptions::dp_replicate_size);
-  const absl::StatusOr<Layout> best = Best(options, world_size, nullptr);
-  if (best.ok()) {
-    ways.push_back(absl::StrCat("elastic_layout can be best, which makes it ", best->ToString()));
-  }
+  if (Best(options, world_size, nullptr).ok()) ways.push_back("elastic_layout can be best");
   if (ways.empty()) return refusal;
   return absl::InvalidArgumentError(
       absl::StrCat(refusal.message(), "; ", absl::StrJoin(ways, ", or ")));
@@ -267,9 +268,54 @@ void AddCandidates(const TrainOptions& options, int world_size, size_t axis, Lay
   } while (rows > 0 && !options.pp_schedule_csv.empty());
 }
 
+PlanJob JobOf(const TrainOptions& options, bool is_cpu) {
+  const DType usual = is_cpu ? DType::kFloat32 : DType::kBFloat16;
+  return {.model = options.model,
+          .sequence_length = options.sequence_length,
+          .global_batch_size = options.global_batch_size,
+          .dtype = options.precision.value_or(usual),
+          .float8 = options.float8,
+          .reduce_dtype = options.reduce_dtype,
+          .splits_rows = options.sequence_parallel.value_or(true)};
+}
+
+// The planner's times of layouts that differ in their degrees alone.
+class Judge {
+ public:
+  Judge(const TrainOptions& options, const Cluster& cluster)
+      : options_(options),
+        job_(JobOf(options, cluster.gpu.is_cpu)),
+        cluster_(cluster),
+        counts_(job_.model) {}
+
+  // A step of the fit is a thousandth, so that ranks whose libraries round differently agree.
+  // Infinite: the planner has no time for the layout.
+  double Steps(const Layout& layout) {
+    Strategy strategy = {.layout = layout,
+                         .zero_stage = layout.dp_shard() * layout.cp > 1 ? options_.zero_stage : 1,
+                         .micro_batch_size = static_cast<int>(options_.micro_batch_size),
+                         .recompute = options_.recompute};
+    if (layout.pp > 1 && options_.pp_schedule == "interleaved") {
+      strategy.virtual_stages = std::max(2, options_.pp_virtual_stages);
+    }
+    if (!Legal(job_, strategy, counts_)) return std::numeric_limits<double>::infinity();
+    cluster_.gpus = layout.world_size();
+    const Estimate estimate =
+        EstimateOf(job_, cluster_, strategy, counts_, EfficiencyOf(cluster_.gpu));
+    constexpr double kStepsOfTwice = 700;
+    return std::round(kStepsOfTwice * std::log2(Score(estimate)));
+  }
+
+ private:
+  const TrainOptions& options_;
+  const PlanJob job_;
+  Cluster cluster_;
+  ModelCounts counts_;
+};
+
 // By the rules of `best` but the memory: the lower, the better.
-std::vector<double> Order(const TrainOptions& options, const Layout& layout) {
-  std::vector<double> order = {-1.0 * layout.world_size()};
+std::vector<double> Order(const TrainOptions& options, const Layout& layout, Judge& judge) {
+  std::vector<double> order = {judge.Steps(layout), -1.0 * layout.world_size()};
   for (const ModelAxis& axis : kModelAxes) {
     order.push_back(Ratio(layout.*axis.degree, options.*axis.asked));
   }
@@ -278,23 +324,26 @@ std::vector<double> Order(const TrainOptions& options, const Layout& layout) {
 }
 
 absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
-                            const MemoryBound* memory) {
+                            const JobHardware* hardware) {
   CONVENE_RETURN_IF_ERROR(CheckCopies(options));
   std::vector<Layout> candidates;
   AddCandidates(options, world_size, 0, Layout{}, &candidates);
   std::vector<std::pair<std::vector<double>, Layout>> ordered;
-  for (const Layout& layout : candidates) ordered.emplace_back(Order(options, layout), layout);
+  Judge judge(options, hardware == nullptr ? UsualCluster("cpu", 1) : hardware->cluster);
+  for (const Layout& layout : candidates) {
+    ordered.emplace_back(Order(options, layout, judge), layout);
+  }
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::optional<Layout> smallest;  // of the legal ones
   RankMemory smallest_plan;
   for (const auto& [order, layout] : ordered) {
     if (!ValidateOptions(options, layout).ok()) continue;
-    if (memory == nullptr) return layout;
-    const RankMemory plan = memory->planned(layout);
-    const double share = ShareOf(plan, memory->has);
+    if (hardware == nullptr) return layout;
+    const RankMemory plan = hardware->planned(layout);
+    const double share = ShareOf(plan, hardware->has);
     if (share <= kUsableShare) return layout;
-    if (smallest.has_value() && share >= ShareOf(smallest_plan, memory->has)) continue;
+    if (smallest.has_value() && share >= ShareOf(smallest_plan, hardware->has)) continue;
     smallest = layout;
     smallest_plan = plan;
   }
@@ -305,7 +354,7 @@ absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       "no layout of ", world_size, " workers fits in memory: the one that takes the least is ",
-      smallest->ToString(), " with ", RoomText(smallest_plan, memory->has), ", of which ",
+      smallest->ToString(), " with ", RoomText(smallest_plan, hardware->has), ", of which ",
       100 * kUsableShare,
       " % can be planned with; --recompute full, a smaller micro_batch_size or more workers need "
       "less"));
@@ -371,13 +420,15 @@ std::string RuleOfKeep(const TrainOptions& options) {
 }
 
 std::string RuleOfBest(const TrainOptions& options, const Layout& layout,
-                       const MemoryBound* memory) {
+                       const JobHardware* hardware) {
   const bool keeps = options.elastic_layout == ElasticLayout::kKeep;
   return absl::StrCat(
-      "the most workers of all legal layouts",
-      memory == nullptr ? ""
-                        : absl::StrCat(" with room for their memory (",
-                                       RoomText(memory->planned(layout), memory->has), ")"),
+      "the least step time that the planner has",
+      hardware == nullptr ? "" : absl::StrCat(" on ", hardware->cluster.gpu.name),
+      ", of all legal layouts",
+      hardware == nullptr ? ""
+                          : absl::StrCat(" with room for their memory (",
+                                         RoomText(hardware->planned(layout), hardware->has), ")"),
       ", then nearest in ", AxisNames(options), " (--elastic-layout ", keeps ? "keep)" : "best)");
 }
 
@@ -390,17 +441,17 @@ std::optional<double> ShareForKept(const TrainOptions& options, const Layout& la
 }
 
 // "" where the memory has room for a layout that takes the part `share_max` of it.
-std::string WhyNoRoom(const Layout& layout, double share_max, const MemoryBound& memory) {
-  const RankMemory plan = memory.planned(layout);
-  if (ShareOf(plan, memory.has) <= share_max) return "";
+std::string WhyNoRoom(const Layout& layout, double share_max, const JobHardware& hardware) {
+  const RankMemory plan = hardware.planned(layout);
+  if (ShareOf(plan, hardware.has) <= share_max) return "";
   return absl::StrCat(
-      layout.ToString(), " takes ", RoomText(plan, memory.has),
+      layout.ToString(), " takes ", RoomText(plan, hardware.has),
       share_max < 1 ? absl::StrCat(", of which ", 100 * share_max, " % can be planned with") : "");
 }
 
 absl::StatusOr<LayoutDecision> DecideBest(const TrainOptions& options, int world_size,
-                                          bool job_has_begun, const MemoryBound* memory) {
-  const absl::StatusOr<Layout> best = Best(options, world_size, memory);
+                                          bool job_has_begun, const JobHardware* hardware) {
+  const absl::StatusOr<Layout> best = Best(options, world_size, hardware);
   if (!best.ok()) {
     // Where the number of workers is not at fault, the refusal itself says all.
     if (CheckCopies(options).ok()) return best.status();
@@ -408,8 +459,8 @@ absl::StatusOr<LayoutDecision> DecideBest(const TrainOptions& options, int world
   }
   return LayoutDecision{
       .layout = *best,
-      .why = WhyUnlessAsked(options, *best, world_size, RuleOfBest(options, *best, memory)),
-      .depends_on_memory = true};
+      .why = WhyUnlessAsked(options, *best, world_size, RuleOfBest(options, *best, hardware)),
+      .depends_on_hardware = true};
 }
 
 absl::StatusOr<LayoutDecision> DecideKeptAtStart(const TrainOptions& options, int world_size) {
@@ -424,7 +475,7 @@ absl::StatusOr<LayoutDecision> DecideKeptAtStart(const TrainOptions& options, in
 
 // `keep` of a job that has begun.
 absl::StatusOr<LayoutDecision> DecideKept(const TrainOptions& options, int world_size,
-                                          const MemoryBound* memory) {
+                                          const JobHardware* hardware) {
   const absl::StatusOr<Layout> kept = Kept(options, world_size, /*job_has_begun=*/true);
   std::string why_not(kept.status().message());
   LayoutDecision decision;
@@ -432,17 +483,17 @@ absl::StatusOr<LayoutDecision> DecideKept(const TrainOptions& options, int world
     const std::optional<double> share = ShareForKept(options, *kept);
     decision = {.layout = *kept,
                 .why = WhyUnlessAsked(options, *kept, world_size, RuleOfKeep(options)),
-                .depends_on_memory = share.has_value()};
-    if (share.has_value() && memory != nullptr) why_not = WhyNoRoom(*kept, *share, *memory);
+                .depends_on_hardware = share.has_value()};
+    if (share.has_value() && hardware != nullptr) why_not = WhyNoRoom(*kept, *share, *hardware);
     if (why_not.empty()) return decision;
   }
   why_not = absl::StrCat(AxisNames(options), " cannot be kept: ", why_not);
-  const absl::StatusOr<Layout> best = Best(options, world_size, memory);
+  const absl::StatusOr<Layout> best = Best(options, world_size, hardware);
   if (best.ok()) {
     decision.layout = *best;
     decision.why = Why(options, *best, world_size,
-                       absl::StrCat(why_not, "; so ", RuleOfBest(options, *best, memory)));
-    decision.depends_on_memory = true;
+                       absl::StrCat(why_not, "; so ", RuleOfBest(options, *best, hardware)));
+    decision.depends_on_hardware = true;
     return decision;
   }
   if (kept.ok()) {
@@ -463,11 +514,11 @@ double AskedWorkers(const TrainOptions& options) {
 }
 
 absl::StatusOr<LayoutDecision> DecideLayout(const TrainOptions& options, int world_size,
-                                            bool job_has_begun, const MemoryBound* memory) {
+                                            bool job_has_begun, const JobHardware* hardware) {
   if (options.elastic_layout == ElasticLayout::kBest) {
-    return DecideBest(options, world_size, job_has_begun, memory);
+    return DecideBest(options, world_size, job_has_begun, hardware);
   }
-  return job_has_begun ? DecideKept(options, world_size, memory)
+  return job_has_begun ? DecideKept(options, world_size, hardware)
                        : DecideKeptAtStart(options, world_size);
 }
 

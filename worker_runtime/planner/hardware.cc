@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tools/base/check.h"
 #include "tools/base/text.h"
 
 namespace convene::worker {
@@ -16,6 +17,8 @@ const Link kNvLink5 = {"NVLink 5", 900e9, 2e-6};
 // 16 lanes. GeForce cards have no direct way to each other: each byte goes through host memory.
 const Link kPcie4 = {"PCIe 4", 26e9, 5e-6};
 const Link kPcie4ByHost = {"PCIe 4 by the host", 12e9, 10e-6};
+// Gloo over a machine's own sockets.
+const Link kSockets = {"Gloo", 1.2e9, 40e-6};
 
 // Vendors' data sheets, without sparsity. Memory: what the driver reports. Watts: DGX A100 6.5 kW,
 // DGX H100 and H200 10.2 kW, DGX B200 14.3 kW, GB200 NVL72 120 kW; the last two are usual servers.
@@ -28,7 +31,9 @@ const std::vector<Gpu>& Gpus() {
       {"gb200", 185 * kGiB, 80e12, 2500e12, 5000e12, 8e12, 0.86, kNvLink5, 4, 72, "ndr400", 1667},
       {"l40s", 44.9 * kGiB, 91.6e12, 362e12, 733e12, 0.864e12, 0.75, kPcie4, 8, 8, "roce-200", 550},
       {"rtx-4090", 24 * kGiB, 82.6e12, 165e12, 330e12, 1.008e12, 0.9, kPcie4ByHost, 8, 8, "eth-25",
-       600}};
+       600},
+      // One thread of a server with AVX2, until `convene bench compute` says more.
+      {"cpu", 4 * kGiB, 40e9, 40e9, 0, 8e9, 1, kSockets, 8, 8, "eth-10", 10, /*is_cpu=*/true}};
   return *gpus;
 }
 
@@ -68,6 +73,23 @@ std::vector<std::string> NetworkNames() { return NamesOf(Networks()); }
 absl::StatusOr<Gpu> FindGpu(absl::string_view name) { return Find(Gpus(), name, "GPU"); }
 absl::StatusOr<Link> FindNetwork(absl::string_view name) {
   return Find(Networks(), name, "network");
+}
+
+void SetNode(int ranks, Gpu* gpu) {
+  const bool is_rack = gpu->domain > gpu->node;
+  gpu->node = ranks;
+  if (!is_rack) gpu->domain = ranks;
+}
+
+Cluster UsualCluster(absl::string_view gpu, int node) {
+  const absl::StatusOr<Gpu> found = FindGpu(gpu);
+  CONVENE_CHECK(found.ok());
+  Cluster cluster = {.gpu = *found};
+  const absl::StatusOr<Link> network = FindNetwork(cluster.gpu.network);
+  CONVENE_CHECK(network.ok());
+  cluster.network = *network;
+  SetNode(node, &cluster.gpu);
+  return cluster;
 }
 
 }  // namespace convene::worker

@@ -1,4 +1,5 @@
-// PURE. The tables of `convene plan`: GPUs with their arithmetic and memory, and links.
+// PURE. The tables of `convene plan`: GPUs with their arithmetic and memory, and links. A rank on a
+// CPU is one row more.
 #pragma once
 
 #include <string>
@@ -30,6 +31,7 @@ struct Gpu {
   int domain = 8;       // GPUs that `link` connects
   std::string network;  // the usual one between machines
   double watts = 0;     // a GPU's share of what its machine takes at full load
+  bool is_cpu = false;  // one rank on a CPU: its threads compute and move messages, too
 };
 
 struct Cluster {
@@ -38,12 +40,17 @@ struct Cluster {
   int gpus = 1;
 };
 
-// Names of the tables below, in their order: "a100", "h100", ...; "ndr400", "roce-200", ...
+// Names of the tables below, in their order: "a100", "h100", ..., "cpu"; "ndr400", "roce-200", ...
 std::vector<std::string> GpuNames();
 std::vector<std::string> NetworkNames();
 
 // NotFound for an unknown name; the text lists the known ones and the nearest.
 absl::StatusOr<Gpu> FindGpu(absl::string_view name);
 absl::StatusOr<Link> FindNetwork(absl::string_view name);
+
+// Machines of `ranks` GPUs. Of a rack, whose links go beyond its machines, the domain stays.
+void SetNode(int ranks, Gpu* gpu);
+// Such machines of a kind of the table, with its usual network. REQUIRES: a name of GpuNames().
+Cluster UsualCluster(absl::string_view gpu, int node);
 
 }  // namespace convene::worker

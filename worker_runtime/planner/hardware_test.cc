@@ -15,12 +15,13 @@ Cluster H100(int gpus) {
 }
 
 TEST_CASE("every GPU has its figures, and a network of the table") {
-  CHECK(GpuNames().size() == 7);
+  CHECK(GpuNames().size() == 8);
   for (const std::string& name : GpuNames()) {
     INFO(name);
     const Gpu gpu = *FindGpu(name);
-    CHECK(gpu.memory_bytes > 20e9);
-    CHECK(gpu.bf16 > gpu.fp32);
+    CHECK(gpu.is_cpu == (name == "cpu"));
+    CHECK(gpu.memory_bytes > (gpu.is_cpu ? 1e9 : 20e9));
+    CHECK(gpu.bf16 >= (gpu.is_cpu ? 1 : 1.5) * gpu.fp32);
     CHECK((gpu.fp8 == 0 || gpu.fp8 > 1.9 * gpu.bf16));
     CHECK(gpu.memory_bandwidth > gpu.link.bandwidth);
     CHECK(gpu.sustained > 0.5);
@@ -29,6 +30,14 @@ TEST_CASE("every GPU has its figures, and a network of the table") {
     CHECK_OK(FindNetwork(gpu.network));
   }
   CHECK(FindGpu("a100")->fp8 == 0);
+}
+
+TEST_CASE("machines have as many GPUs as are asked for, and a rack keeps its links") {
+  const Cluster cluster = UsualCluster("h200", 4);
+  CHECK(cluster.gpu.node == 4);
+  CHECK(cluster.gpu.domain == 4);
+  CHECK(cluster.network.name == "ndr400");
+  CHECK(UsualCluster("gb200", 2).gpu.domain == 72);
 }
 
 TEST_CASE("an unknown name is told the nearest one") {

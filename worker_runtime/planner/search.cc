@@ -42,13 +42,6 @@ bool Allows(const std::optional<int>& wish, int value) {
   return !wish.has_value() || *wish == value;
 }
 
-double Score(const Estimate& estimate) {
-  const Layout& layout = estimate.strategy.layout;
-  const double doublings = std::log2(layout.tp * layout.pp) + std::log2(layout.cp * layout.ep);
-  return estimate.time.total *
-         (1 + kDoublingPrice * doublings + kShardPrice * estimate.strategy.zero_stage);
-}
-
 // Walks over the strategies of a cluster.
 class Searcher {
  public:
@@ -183,6 +176,13 @@ double UsableBytes(const MemoryParts& memory, const Cluster& cluster) {
   constexpr double kWithNccl = 0.97;
   const double has = cluster.gpu.memory_bytes;
   return std::min(kUsableShare * has, kWithNccl * has - memory.nccl);
+}
+
+double Score(const Estimate& estimate) {
+  const Layout& layout = estimate.strategy.layout;
+  const double doublings = std::log2(layout.tp * layout.pp) + std::log2(layout.cp * layout.ep);
+  return estimate.time.total *
+         (1 + kDoublingPrice * doublings + kShardPrice * estimate.strategy.zero_stage);
 }
 
 Rung RungOf(const Strategy& strategy) {

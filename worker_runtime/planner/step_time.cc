@@ -51,6 +51,22 @@ Hidden Hide(double seconds, double beside, double cost) {
 
 }  // namespace
 
+// A CPU has no launches and no power limit. Its ranks send with the threads that compute.
+Efficiency EfficiencyOf(const Gpu& gpu) {
+  if (!gpu.is_cpu) return {};
+  return {.product_share = 1,
+          .attention_share = 0.5,
+          .memory_share = 1,
+          .half_rows = 20,
+          .half_width = 50,
+          .half_head = 16,
+          .tp_overlap = 0,
+          .collective_cost = 1,
+          .pass_seconds = 5e-6,
+          .straggling = 0.02,
+          .step_seconds = 1e-3};
+}
+
 void StepTimer::Pass::Add(const Pass& other, double times) {
   products += times * other.products;
   attention += times * other.attention;
@@ -93,7 +109,8 @@ StepTimer::Passes StepTimer::BlockPasses(const Strategy& strategy, double rows,
   const double width = unit.multiplied / hidden / 4;
   forward.products = ProductSeconds(unit.multiplied, rows, width, job_.float8);
   const double peak = element == 4 ? cluster_.gpu.fp32 : cluster_.gpu.bf16;
-  forward.attention = rows * 2 * heads * (model.head_size + value_size) * mean_keys_ /
+  const double slowing = 1 + efficiency_.half_head / model.head_size;
+  forward.attention = slowing * rows * 2 * heads * (model.head_size + value_size) * mean_keys_ /
                       (efficiency_.attention_share * cluster_.gpu.sustained * peak);
   const double memory = efficiency_.memory_share * cluster_.gpu.memory_bandwidth;
   const double ffn = (has_experts ? model.experts.shared_ffn_size : model.ffn_size) / tp;

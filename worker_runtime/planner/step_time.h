@@ -21,6 +21,7 @@ struct Efficiency {
   double memory_share = 0.70;     // of the memory's bandwidth, in passes over activations
   double half_rows = 180;         // tokens, and
   double half_width = 350;        // columns, at which a product reaches half its rate
+  double half_head = 0;           // columns of a head at which attention does
   double tp_overlap = 0.6;        // of the sums over tp runs beside products
   bool overlaps_float8 = false;   // also of 8-bit ones
   // Tokens for several experts of one domain cross the network once, and are copied there (DeepEP).
@@ -31,6 +32,9 @@ struct Efficiency {
   double step_seconds = 0.02;    // of each step: the batch, the log, the first launches
   bool fused_attention = true;   // scores stay on the chip
 };
+
+// The defaults above, or what a rank on a CPU reaches of its row.
+Efficiency EfficiencyOf(const Gpu& gpu);
 
 // Where the collectives of one axis go.
 struct AxisTraffic {

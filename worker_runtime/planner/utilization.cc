@@ -24,7 +24,8 @@ std::optional<Gpu> GpuOfDevice(absl::string_view description) {
       continue;
     }
     absl::StatusOr<Gpu> gpu = FindGpu(name);
-    if (gpu.ok()) return *std::move(gpu);
+    // "Intel Xeon CPU" is no kind of the table.
+    if (gpu.ok() && !gpu->is_cpu) return *std::move(gpu);
   }
   return std::nullopt;
 }

@@ -22,6 +22,7 @@
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/options/ramp_options.h"
+#include "worker_runtime/planner/utilization.h"
 #include "worker_runtime/schedule/plan.h"
 #include "worker_runtime/trainer/device_choice.h"
 
@@ -31,6 +32,19 @@ namespace {
 // A driver that was not in use takes up to a minute to come up with its GPUs.
 constexpr absl::Duration kDevicesTimeout = absl::Minutes(5);
 constexpr double kPlannedRanksMax = 1 << 20;
+constexpr char kCpuRow[] = "cpu";
+// Of the planner's table, for a card that it does not have: `convene plan`'s default.
+constexpr char kUsualRow[] = "h100";
+
+// The device's place in GpuNames, from 1. 0: a CPU.
+int64_t RowOf(const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return 0;
+  const std::optional<Gpu> gpu = GpuOfDevice(device.description());
+  const std::vector<std::string> names = GpuNames();
+  const auto row =
+      std::find(names.begin(), names.end(), gpu.has_value() ? gpu->name : std::string(kUsualRow));
+  return row - names.begin() + 1;
+}
 
 // By pipeline stage, with the head's smallest chunks: they grow into memory that is free.
 std::vector<MemoryPlan> PlansOf(const TrainOptions& options, const Layout& layout, Device& device) {
@@ -131,22 +145,25 @@ int PlannedWorldSize(const TrainOptions& options, const Contract& contract) {
                                    : contract.world_size;
 }
 
-absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
-                                                    const Contract& job, Device& device) {
+absl::StatusOr<LayoutDecision> DecideLayoutByHardware(const TrainOptions& options,
+                                                      const Contract& job, Device& device) {
   const bool is_cpu = device.kind() == DeviceKind::kCpu;
   // The workers of a node share its memory. GPUs are not shared but for trials.
   const int64_t host_bytes = Device::Cpu()->memory_bytes() / job.local_world_size;
   RankMemory has = {.device_bytes = is_cpu ? host_bytes : device.memory_bytes(),
                     .host_bytes = is_cpu ? 0 : host_bytes};
+  int64_t row = RowOf(device);
+  int64_t node = job.local_world_size;
   if (job.world_size > 1) {
     CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<rendezvous::StoreClient> store,
                              OpenJobStore(job));
-    for (const auto& [name, bytes] :
-         {std::pair{"/memory", &has.device_bytes}, std::pair{"/host memory", &has.host_bytes}}) {
-      if (*bytes == 0) continue;  // on CPUs, which all ranks have or none
-      CONVENE_ASSIGN_OR_RETURN(
-          *bytes, AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), name), job.rank, job.world_size,
-                               *bytes, kDevicesTimeout));
+    for (const auto& [name, number] :
+         {std::pair{"/memory", &has.device_bytes}, std::pair{"/host memory", &has.host_bytes},
+          std::pair{"/GPU", &row}, std::pair{"/node", &node}}) {
+      if (*number == 0) continue;  // on CPUs, which all ranks have or none
+      CONVENE_ASSIGN_OR_RETURN(*number,
+                               AgreeOnLeast(*store, absl::StrCat(KeyPrefix(job), name), job.rank,
+                                            job.world_size, *number, kDevicesTimeout));
     }
   }
   const auto planned = [&](const Layout& layout) {
@@ -159,8 +176,10 @@ absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
     }
     return most;
   };
-  const MemoryBound memory = {.has = has, .planned = planned};
-  return DecideLayout(options, job.world_size, JobHasBegun(job), &memory);
+  const std::string gpu = is_cpu ? kCpuRow : GpuNames()[row - 1];
+  const JobHardware hardware = {
+      .has = has, .planned = planned, .cluster = UsualCluster(gpu, static_cast<int>(node))};
+  return DecideLayout(options, job.world_size, JobHasBegun(job), &hardware);
 }
 
 void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& device) {

@@ -51,11 +51,12 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
 // PURE. Whether checkpoints are written beside the training: the last one of a run never is.
 bool SavesInBackground(const TrainOptions& options);
 
-// DecideLayout by the memory of the rank that has the least. Every rank of the job calls it, spares
-// too, and all get the same. `device`: this rank's own. Errors: OpenJobStore's, AgreeOnLeast's,
-// DecideLayout's.
-absl::StatusOr<LayoutDecision> DecideLayoutByMemory(const TrainOptions& options,
-                                                    const Contract& job, Device& device);
+// DecideLayout by the memory of the rank that has the least, on the planner's row of the ranks'
+// GPUs (of several kinds the one that comes first in its table) or of a CPU, in nodes as the
+// smallest one is. Every rank of the job calls it, spares too, and all get the same. `device`: this
+// rank's own. Errors: OpenJobStore's, AgreeOnLeast's, DecideLayout's.
+absl::StatusOr<LayoutDecision> DecideLayoutByHardware(const TrainOptions& options,
+                                                      const Contract& job, Device& device);
 // PURE. Whether the job had an epoch before this one. Then a layout with fewer workers than were
 // asked for is no mistake (DecideLayout), because a node may be lost. Only our agents tell all
 // ranks the same about it; under torchrun it stays a mistake.

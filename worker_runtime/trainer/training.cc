@@ -513,9 +513,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   CONVENE_ASSIGN_OR_RETURN(LayoutDecision decision,
                            DecideLayout(options, world_size, JobHasBegun(job)));
   std::unique_ptr<Device> device;
-  if (decision.depends_on_memory && !options.print_memory_plan) {
+  if (decision.depends_on_hardware && !options.print_memory_plan) {
     CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job));
-    CONVENE_ASSIGN_OR_RETURN(decision, DecideLayoutByMemory(options, job, *device));
+    CONVENE_ASSIGN_OR_RETURN(decision, DecideLayoutByHardware(options, job, *device));
   }
   const Layout layout = decision.layout;
   const int spares = world_size - layout.world_size();

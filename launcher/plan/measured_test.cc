@@ -1,0 +1,126 @@
+#include "launcher/plan/measured.h"
+
+#include "catch2/catch.hpp"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::launcher {
+namespace {
+
+using worker::BenchResult;
+using worker::MeasuredLinks;
+using worker::PairTable;
+
+TEST_CASE("the ranks of one node measure the links of its GPUs") {
+  BenchResult result;
+  result.ranks = 8;
+  result.hosts.assign(8, "a");
+  result.rows = {{"all_reduce", 8, 2, 14e-6, 0},
+                 {"all_reduce", 1 << 20, 1 << 18, 1e-4, 0},
+                 {"all_reduce", 128 << 20, 1 << 25, 0.5e-3, 0},
+                 {"all_gather", 128 << 20, 1 << 25, 1e-9, 0}};
+  const auto measured = MeasuredOf(result);
+  REQUIRE_OK(measured);
+  const MeasuredLinks* const links = &measured->links;
+  CHECK(links->domain_bus == Approx((128 << 20) / 0.5e-3 * 1.75));
+  // Fourteen hops.
+  CHECK(links->domain_latency == Approx(1e-6));
+  CHECK(links->network_pair == 0);
+  // A plan of that collective is then as fast as the collective was.
+  worker::Cluster cluster = {.gpu = *worker::FindGpu("h100"), .network = {}, .gpus = 8};
+  worker::UseMeasured(*links, &cluster);
+  const double seconds = 2 * worker::GatherSeconds(cluster, {8, 8}, 128 << 20);
+  CHECK(seconds == Approx(0.5e-3 + 14e-6).epsilon(0.01));
+}
+
+TEST_CASE("pairs of nodes measure the network, whatever one slow link has") {
+  BenchResult result;
+  result.ranks = 3;
+  result.hosts = {"a", "b", "c"};
+  result.pairs = PairTable{.members = result.hosts,
+                           .bytes = 64 << 20,
+                           .bytes_per_second = {0, 40e9, 10e9, 40e9, 0, 40e9, 10e9, 40e9, 0},
+                           .latency_seconds = {0, 5e-6, 5e-6, 5e-6, 0, 5e-6, 5e-6, 5e-6, 0}};
+  const auto measured = MeasuredOf(result);
+  REQUIRE_OK(measured);
+  const MeasuredLinks* const links = &measured->links;
+  CHECK(links->network_pair == 40e9);
+  CHECK(links->network_latency == 5e-6);
+  CHECK(links->domain_bus == 0);
+  worker::Cluster cluster = {.gpu = *worker::FindGpu("h100"), .network = {}, .gpus = 16};
+  const double link_before = cluster.gpu.link.bandwidth;
+  worker::UseMeasured(*links, &cluster);
+  CHECK(cluster.gpu.link.bandwidth == link_before);
+  CHECK(cluster.network.name == "measured");
+  CHECK(worker::MessageSeconds(cluster, 8, 40e9) == Approx(1).epsilon(0.001));
+}
+
+TEST_CASE("a result without links is told what to measure") {
+  BenchResult result;
+  result.ranks = 2;
+  result.hosts = {"a", "b"};
+  result.rows = {{"all_reduce", 1 << 20, 1 << 18, 1e-4, 0}};
+  CHECK_STATUS(MeasuredOf(result), absl::StatusCode::kInvalidArgument, "convene bench --pairs");
+  result.hosts = {"a", "a"};
+  result.rows[0].bytes = 8;
+  CHECK_STATUS(MeasuredOf(result), absl::StatusCode::kInvalidArgument, "from 1 MiB on");
+  CHECK_STATUS(ReadMeasured("/proc/self/status"), absl::StatusCode::kInvalidArgument,
+               "no result of `convene bench --save`");
+}
+
+// Two ranks of one machine, that timed products in fp32.
+BenchResult WithCompute() {
+  BenchResult result;
+  result.ranks = 2;
+  result.hosts = {"a", "a"};
+  result.transport = "Gloo";
+  result.memory_bytes = 8e9;
+  for (const int64_t rows : {64, 512}) {
+    for (const int64_t width : {64, 512}) {
+      const double flops = 6.0 * static_cast<double>(rows * width * width);
+      result.compute.push_back({.operation = worker::kProduct,
+                                .rows = rows,
+                                .width = width,
+                                .flops = flops,
+                                .bytes = 1,
+                                .seconds = flops / 20e9});
+    }
+  }
+  return result;
+}
+
+TEST_CASE("arithmetic that ranks of a CPU timed makes the cluster one of such ranks") {
+  const auto measured = MeasuredOf(WithCompute());
+  REQUIRE_OK(measured);
+  const worker::PlanJob job = {.dtype = worker::DType::kFloat32};
+  worker::Cluster cluster = worker::UsualCluster("h100", 2);
+  cluster.gpus = 4;
+  worker::Efficiency efficiency;
+  CHECK_OK(UseMeasured(*measured, job, &cluster, &efficiency));
+  CHECK(cluster.gpu.is_cpu);
+  CHECK(cluster.gpus == 4);
+  CHECK(cluster.gpu.domain == 2);
+  CHECK(cluster.gpu.memory_bytes == 4e9);
+  CHECK(cluster.gpu.fp32 == Approx(20e9).epsilon(0.01));
+  CHECK(efficiency.tp_overlap == 0);
+  // Ranks share a machine: of another number the times say nothing.
+  worker::Cluster larger = worker::UsualCluster("h100", 4);
+  CHECK_STATUS(UseMeasured(*measured, job, &larger, &efficiency),
+               absl::StatusCode::kInvalidArgument, "give --nodes-of 2");
+}
+
+TEST_CASE("a GPU's own arithmetic leaves its links and memory as they are") {
+  BenchResult result = WithCompute();
+  result.transport = "NCCL";
+  const auto measured = MeasuredOf(result);
+  REQUIRE_OK(measured);
+  worker::Cluster cluster = worker::UsualCluster("h100", 2);
+  worker::Efficiency efficiency;
+  CHECK_OK(UseMeasured(*measured, {.dtype = worker::DType::kFloat32}, &cluster, &efficiency));
+  CHECK(cluster.gpu.name == "h100");
+  CHECK(cluster.gpu.link.name == "NVLink 4");
+  CHECK(cluster.gpu.memory_bytes == 8e9);
+  CHECK(cluster.gpu.fp32 == Approx(20e9).epsilon(0.01));
+}
+
+}  // namespace
+}  // namespace convene::launcher
