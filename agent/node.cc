@@ -15,6 +15,7 @@
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
 #include "agent/output/stream_plan.h"
+#include "agent/warm/warm_plan.h"
 #include "agent/workers/environment.h"
 #include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"

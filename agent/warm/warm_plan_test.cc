@@ -1,6 +1,11 @@
 #include "agent/warm/warm_plan.h"
 
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
 
 namespace convene::agent {
 namespace {

@@ -233,8 +233,9 @@ void WarmPool::OnParentWord() {
     } else if (words[0] == "warm" && words.size() == 2) {
       KillSpares();  // They know less.
       plan_.Warm(Clock::Real().Now());
+      has_told_ready_ = false;
       on_say_(
-          absl::StrCat("warm workers are ready to be forked: ", Utf8(words[1], kLongestReason)));
+          absl::StrCat("the parent of warm workers has imported ", Utf8(words[1], kLongestReason)));
     } else if (words[0] == "leave" && words.size() == 3) {
       plan_.LeaveOut(words[1]);
       on_say_(absl::StrCat("warm workers import ", Utf8(words[1], kLongestReason),
@@ -284,11 +285,19 @@ void WarmPool::OnSpareWord(Spare& spare) {
   if (words[0] == "born" && words.size() == 2 && TakeBirth(spare, words[1])) return;
   if (words[0] == "ready" && spare.pid != 0) {
     spare.is_ready = true;
-    return;
+    if (has_told_ready_ || ReadySpares() < options_.count) return;
+    has_told_ready_ = true;
+    return on_say_(absl::StrCat("spares that are ready to become workers: ", options_.count));
   }
   if (words[0] == "changed" && words.size() == 2 && spare.is_used) return Changed(words[1]);
   Drop(spare);
   Think();
+}
+
+int WarmPool::ReadySpares() const {
+  return static_cast<int>(std::count_if(spares_.begin(), spares_.end(), [](const auto& spare) {
+    return spare->is_ready && !spare->is_used;
+  }));
 }
 
 bool WarmPool::TakeBirth(Spare& spare, absl::string_view pid) {

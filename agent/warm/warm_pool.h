@@ -74,6 +74,7 @@ class WarmPool {
   void OnSpareWord(Spare& spare);
   // False: it is not what it seems, or cannot be watched.
   bool TakeBirth(Spare& spare, absl::string_view pid);
+  int ReadySpares() const;
   void Drop(Spare& spare);
   // Ends the spares that are not used.
   void KillSpares();
@@ -95,6 +96,7 @@ class WarmPool {
   UniqueFd parent_pidfd_;
   UniqueFd parent_socket_;
   std::vector<std::unique_ptr<Spare>> spares_;
+  bool has_told_ready_ = false;  // of all spares, since the last import
   int used_ = 0;
 };
 

@@ -2,7 +2,8 @@
 """Measures what warm workers save: from `kill -9` of a worker of a DDP script (4 workers, gloo) until its next step, cold, warm and under torchrun.
 
 usage: tests/bench/warm_bench.py [--runs N] [--without-torchrun]
-The three run in turns; medians are printed, and the memory of a spare. It needs the environment that tools/torch_environment makes.
+The three run in turns. Medians of the time are printed, and of the processor time that the launcher's children take in it, which other load on the
+machine changes less; and the memory of a spare. It needs the environment that tools/torch_environment makes.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from tests.support import torch_environment  # noqa: E402  (recovery_bench found
 
 WORKERS = recovery.RECOVERY_WORKERS
 SCRIPT = os.path.join(recovery.ROOT, 'tests/bench/torch_recovery_worker.py')
-READY = 'warm workers are ready to be forked'
+IMPORTED = 'the parent of warm workers has imported'
+READY = 'spares that are ready to become workers'
 RECORDS = 2  # of the script: at init_process_group, and after the second step
 
 
@@ -39,21 +41,37 @@ def own_mib(pid):
     return (kib['Private_Clean'] + kib['Private_Dirty']) / 1024, kib['Pss'] / 1024
 
 
+def processor_seconds(launcher):
+    """Of each child of this process, by pid."""
+    seconds = {}
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open(f'/proc/{name}/stat', encoding='utf-8') as file:
+                fields = file.read().rsplit(')', 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == launcher:
+            seconds[int(name)] = (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+    return seconds
+
+
 def kill_to_step(command, ready=lambda job: True):
-    """Seconds from the kill until the first step of the next epoch."""
+    """From the kill until the first step of the next epoch: (seconds, processor seconds)."""
     job = recovery.Job()
     try:
         metrics = os.path.join(job.directory, 'metrics.jsonl')
-        job.start(command + [SCRIPT, os.path.join(job.directory, 'checkpoint.pt'), metrics], torch_environment.torch_environment())
+        launcher = job.start(command + [SCRIPT, os.path.join(job.directory, 'checkpoint.pt'), metrics], torch_environment.torch_environment())
         recovery.wait_for(lambda: (recovery.last_line(metrics) or {'step': 0})['step'] >= 12, 180, 'step 12')
         recovery.wait_for(lambda: ready(job), 180, 'the spares')
         epoch = recovery.last_line(metrics)['epoch']
+        before = processor_seconds(launcher.pid)
         start, pidfds = recovery.kill_one(job, WORKERS)
         recovery.wait_for(lambda: recovery.last_line(metrics)['epoch'] > epoch, recovery.RECOVERY_LIMIT_S, 'a step of the next epoch')
         seconds = time.monotonic() - start
+        after = processor_seconds(launcher.pid)
         for fd in pidfds:
             os.close(fd)
-        return seconds
+        return seconds, sum(spent - before.get(pid, 0) for pid, spent in after.items())
     finally:
         job.close()
 
@@ -66,12 +84,12 @@ class Warm:
 
     def __call__(self, job):
         with open(os.path.join(job.directory, 'log0'), encoding='utf-8') as file:
-            is_warm = file.read().count(READY) >= RECORDS
+            parts = file.read().split(IMPORTED)
+        is_warm = len(parts) > RECORDS and READY in parts[-1]
         pids = sorted(spares(job.mark)) if is_warm else []
-        if len(pids) != WORKERS + 1:
-            time.sleep(0.2)
+        time.sleep(1)  # A fork in between is gone by then.
+        if len(pids) != WORKERS + 1 or pids != sorted(spares(job.mark)):
             return False
-        time.sleep(1)
         self.memory.append((own_mib(pids[-1])[0], sum(own_mib(pid)[1] for pid in pids)))
         return True
 
@@ -101,7 +119,8 @@ def main():
             print(f'torchrun did not recover: {slow}', flush=True)
     for name, values in samples.items():
         if values:
-            recovery.report(f'worker killed -> next step, DDP script, {WORKERS} workers: {name}', values)
+            for what, column in zip(('time', 'processor time'), zip(*values)):
+                recovery.report(f'worker killed -> next step, DDP script, {WORKERS} workers: {name}, {what}', column)
     own, whole = (statistics.median(values) for values in zip(*warm_ready.memory))
     print(f'memory of a spare of its own {own:.1f} MiB; of the parent and {WORKERS} spares together {whole:.0f} MiB')
 

@@ -149,7 +149,7 @@ class WarmTest(ConveneTestCase):
         return first, [pid for pid in ages if pid != first]
 
     def wait_for_spares(self, job, count=WORKERS):
-        self.said(job, 'warm workers are ready to be forked')
+        self.said(job, 'spares that are ready to become workers: 2')
         wait_until(lambda: len(self.spares(job)[1]) == count, 30, lambda: f'{count} spares in\n{self.output(job)}')
 
     def kill_worker(self, epoch, rank=1):
@@ -220,7 +220,7 @@ class WarmTest(ConveneTestCase):
         self.facts(1)
         self.wait_for_spares(job)
         os.kill(self.spares(job)[0], signal.SIGKILL)
-        self.said(job, 'warm workers are ready to be forked', 2)
+        self.said(job, 'spares that are ready to become workers: 2', 2)
         self.wait_for_spares(job)
         self.kill_worker(1)
         self.said(job, '2 of 2 workers start from spares')
