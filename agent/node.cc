@@ -15,6 +15,7 @@
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
 #include "agent/output/stream_plan.h"
+#include "agent/warm/warm_plan.h"
 #include "agent/workers/environment.h"
 #include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"
@@ -113,7 +114,10 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
       absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
   link_options.store_bytes_max = options.store_bytes_max;
   link_options.incarnation = Incarnation(RandomU64());
-  custody_.SetCompanion([this] { return slurm_requeue_.pid(); });
+  custody_.SetCompanions([this](pid_t session) {
+    return session == slurm_requeue_.pid() ||
+           (warm_pool_ != nullptr && warm_pool_->IsCompanion(session));
+  });
   link_options.on_connection = [this](UniqueFd connection) {
     custody_.HoldConnection(std::move(connection));
   };
@@ -151,6 +155,7 @@ Result Node::Run() {
                      "runs in the background (under Slurm: srun --pty)"));
   }
   if (!OpenTimerFile()) return *result_;
+  if (options_.warm_workers > 0) StartWarmPool();
   Take(Begin{});
   while (!result_.has_value()) {
     if (!events_.empty()) {
@@ -176,6 +181,25 @@ Result Node::Run() {
   }
   WindUp();
   return *result_;
+}
+
+void Node::StartWarmPool() {
+  std::string why = WarmRefusal(options_.command);
+  if (why.empty() && sessions_ == nullptr) why = "the agent has no folder for its socket";
+  if (why.empty()) {
+    WarmPool::Options options;
+    options.count = options_.warm_workers;
+    options.own_device = options_.virtual_local_rank;
+    options.directory = sessions_->warm_path();
+    auto pool =
+        WarmPool::Start(loop_, std::move(options), [this](const std::string& line) { Log(line); });
+    if (pool.ok()) {
+      warm_pool_ = *std::move(pool);
+      return;
+    }
+    why = std::string(pool.status().message());
+  }
+  Log(absl::StrCat("--warm-workers ", options_.warm_workers, ": all workers start cold: ", why));
 }
 
 bool Node::OpenTimerFile() {
@@ -397,6 +421,11 @@ void Node::Do(StartWorkers& action) {
     TakeEnd(WorkersGone{}, false);
   };
   listener.on_say = [this](const std::string& line) { Log(line); };
+  if (warm_pool_ != nullptr) {
+    listener.spawn = [this](const SpawnRequest& request, int local_rank) {
+      return warm_pool_->SpawnWorker(request, local_rank);
+    };
+  }
   group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, options_.leftovers,
                                          std::move(listener));
   const absl::Status status = Launch(action);
@@ -418,6 +447,8 @@ absl::Status Node::Launch(const StartWorkers& action) {
   if (!status.ok()) workers.clear();  // Without workers the group is gone at once.
   status.Update(group_->Start(workers));
   hang_watch_.Watch(group_->pids());
+  const int warm = warm_pool_ == nullptr ? 0 : warm_pool_->TakeUsed();
+  if (warm > 0) Log(absl::StrCat(warm, " of ", count, " workers start from spares"));
   return status;
 }
 

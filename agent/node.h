@@ -21,6 +21,7 @@
 #include "agent/output/run_logs.h"
 #include "agent/rendezvous_link.h"
 #include "agent/scheduler/slurm_requeue.h"
+#include "agent/warm/warm_pool.h"
 #include "agent/workers/health_check.h"
 #include "agent/workers/kernel_log.h"
 #include "agent/workers/own_input.h"
@@ -92,6 +93,7 @@ class Node {
   // Reports the workers that ended in this round to the machine, the first cause first.
   void ReportEnds();
   void OnHang(WorkerHung hung, bool by_debugger);
+  void StartWarmPool();
   // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.
@@ -150,6 +152,7 @@ class Node {
   std::vector<std::vector<int>> cpus_;            // of each worker; empty: not bound
   HangWatch hang_watch_;
   KernelLog kernel_log_;
+  std::unique_ptr<WarmPool> warm_pool_;  // where it was asked for and can be had
   std::unique_ptr<RunLogs> logs_;
   std::vector<WorkerExited> ended_;     // not reported yet
   std::unique_ptr<WorkerGroup> group_;  // of the latest epoch

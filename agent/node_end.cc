@@ -51,6 +51,7 @@ void Node::WindUp() {
     spdlog::warn("the reader of this command's output takes nothing more: the last lines are lost");
   }
   group_.reset();
+  warm_pool_.reset();
   HandOnError();
   // The last words name the file.
   const bool keeps_errors =

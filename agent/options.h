@@ -117,6 +117,7 @@ struct AgentOptions {
   HangLimits hang_limits;
   HealthCheck health_check;
   NumaBinding numa_binding = NumaBinding::kNone;
+  int warm_workers = 0;              // spares to keep (agent/warm)
   bool virtual_local_rank = false;   // LOCAL_RANK 0 and one visible device for each worker
   bool propagate_exit_code = false;  // a failed job ends with the first failed worker's own code
 };

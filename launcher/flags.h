@@ -55,6 +55,7 @@ struct RunFlags {
   std::optional<std::string> topology;
   absl::Duration admission_delay = absl::Seconds(3);
   std::string stop_grace;             // "signal=S,checkpoint=S,abort=S"
+  std::string warm_workers = "0";     // "N", "auto"
   std::string hang_timeout = "auto";  // "startup=S,step=S,checkpoint=S", "auto", "off"
   std::string log_max_bytes;          // "100M"
   std::string outcome_file;           // "": none

@@ -61,6 +61,11 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       "how long a worker that tells its steps may stand still. auto: limits that are not given are "
       "learnt from the run; off: there are no other limits (default auto)",
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
+  reader->Option(
+      "warm-workers", &flags->warm_workers,
+      "spare interpreters that have imported what the Python script imports: they become "
+      "the workers of a restart. auto: one for each worker of this node (default 0)",
+      {.value = "N|auto"});
   reader->Option("health-check", &flags->options.health_check.command,
                  "command for /bin/sh before each start of the workers, or the word doctor "
                  "(`convene doctor`); "

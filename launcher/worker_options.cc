@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/flag_reader.h"
@@ -97,6 +98,19 @@ absl::Status ApplyDebugRank(agent::AgentOptions* options) {
   return absl::OkStatus();
 }
 
+absl::Status ApplyWarmWorkers(const std::string& word, agent::AgentOptions* options) {
+  const int workers = options->hello.local_world_size;
+  options->warm_workers = workers;
+  if (word == "auto") return absl::OkStatus();
+  if (!absl::SimpleAtoi(word, &options->warm_workers) || options->warm_workers < 0 ||
+      options->warm_workers > workers) {
+    return absl::InvalidArgumentError(absl::StrCat("--warm-workers ", word,
+                                                   ": write auto, or a number from 0 to ", workers,
+                                                   ", the workers of this node"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* options,
@@ -112,6 +126,7 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* option
   CONVENE_RETURN_IF_ERROR(CheckLeftoverGrace(options->leftovers.grace));
   CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
   CONVENE_RETURN_IF_ERROR(ApplyDebugRank(options));
+  CONVENE_RETURN_IF_ERROR(ApplyWarmWorkers(flags.warm_workers, options));
   const agent::HealthCheck& health_check = options->health_check;
   if (health_check.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--health-check-timeout 0: no command ends in no time");

@@ -115,6 +115,20 @@ TEST_CASE("what successful workers leave running has a grace; as torchrun it is 
   Refused(flags, "--leftover-grace 25h");
 }
 
+TEST_CASE("at most one spare is kept for each worker, and none unless asked for") {
+  CHECK(Good({}).warm_workers == 0);
+  RunFlags flags;
+  flags.options.hello.local_world_size = 4;
+  flags.warm_workers = "auto";
+  CHECK(Good(flags).warm_workers == 4);
+  flags.warm_workers = "3";
+  CHECK(Good(flags).warm_workers == 3);
+  for (const char* bad : {"5", "-1", "all", ""}) {
+    flags.warm_workers = bad;
+    Refused(flags, "write auto, or a number from 0 to 4");
+  }
+}
+
 TEST_CASE("the worker to debug is one of this node's, and nobody hangs while it is looked at") {
   CHECK_FALSE(Good({}).debug_rank.has_value());
   RunFlags flags;

@@ -108,12 +108,12 @@ std::vector<ProcessEntry> Custody::Left() {
   }
   const pid_t self = getpid();
   const pid_t own_session = getsid(0);
-  const pid_t companion = companion_();
   for (ProcessEntry& entry : table) {
     // A process in our session was not started here: workers have sessions of their own. Reading
     // the memory of a process in state D may hang this one too.
-    entry.chosen = entry.parent == self && entry.pid != guardian_.pid() && entry.pid != companion &&
-                   entry.session != own_session && !guardian_.page().IsReleased(entry.session) &&
+    entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
+                   !is_companion_(entry.session) && entry.session != own_session &&
+                   !guardian_.page().IsReleased(entry.session) &&
                    (!has_strangers_ ||
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
   }

@@ -45,9 +45,12 @@ class Custody {
   // around this one, so that both agents know their processes.
   const std::string& token() const { return token_; }
 
-  // Tells the pid of the program, 0 for none, that runs beside the workers for the agent itself: it
-  // and its descendants are no leftovers. Without it no program is excepted.
-  void SetCompanion(std::function<pid_t()> companion) { companion_ = std::move(companion); }
+  // Tells whether Spawn started the leader of a session for the agent itself, beside the workers:
+  // the processes of that session and their descendants are no leftovers. Without it no process is
+  // excepted.
+  void SetCompanions(std::function<bool(pid_t session)> is_companion) {
+    is_companion_ = std::move(is_companion);
+  }
 
   // The epochs, one at a time.
   void BeginEpoch();
@@ -88,7 +91,7 @@ class Custody {
 
   EventLoop& loop_;
   const std::function<void()> on_orphan_ended_;
-  std::function<pid_t()> companion_ = [] { return 0; };
+  std::function<bool(pid_t)> is_companion_ = [](pid_t) { return false; };
   const std::string own_token_;
   const std::string token_;
   const std::string cgroup_parent_;  // "" = no cgroups

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/files.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 
@@ -207,6 +208,21 @@ absl::StatusOr<Child> Spawn(const SpawnRequest& request) {
   }
   Spawned().insert(pid);
   return child;
+}
+
+absl::Status Adopt(const SpawnRequest& request, pid_t pid) {
+  const std::vector<cpu_set_t> cpus = CpuSet(request.cpus);
+  if (!cpus.empty() && sched_setaffinity(pid, cpus.size() * sizeof(cpu_set_t), cpus.data()) != 0) {
+    return ErrnoStatus(errno, "sched_setaffinity");
+  }
+  if (request.cgroup_fd >= 0) {
+    const UniqueFd procs(openat(request.cgroup_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC));
+    if (!procs.valid()) return ErrnoStatus(errno, "open cgroup.procs");
+    CONVENE_RETURN_IF_ERROR(WriteAll(procs.get(), absl::StrCat(pid), "cgroup.procs"));
+  }
+  if (request.pid_slot != nullptr) request.pid_slot->store(pid);
+  Spawned().insert(pid);
+  return absl::OkStatus();
 }
 
 bool IsSpawned(pid_t pid) { return Spawned().count(pid) > 0; }

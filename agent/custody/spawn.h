@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/core/exit_classifier.h"
 #include "tools/base/unique_fd.h"
@@ -37,6 +38,11 @@ struct Child {
 // error of that call is this call's. NotFound, PermissionDenied, InvalidArgument (not a program: no
 // "#!" line): the program is at fault; any other code: the machine lacks something.
 absl::StatusOr<Child> Spawn(const SpawnRequest& request);
+
+// Gives `pid` the place of a process that Spawn would start: slot, CPUs, cgroup. From now on it is
+// one, for Reap. REQUIRES: a child of this process with one thread, in a session of its own, not
+// reaped. Errors: what Spawn gives its child before the execve cannot be given to it.
+absl::Status Adopt(const SpawnRequest& request, pid_t pid);
 
 // Whether Spawn started it and Reap has not been called for it. Main thread.
 bool IsSpawned(pid_t pid);

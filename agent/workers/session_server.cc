@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/names.h"
 
@@ -30,6 +31,7 @@ constexpr char kDirectoryPrefix[] = "convene.";
 constexpr char kLockName[] = "/lock";
 constexpr char kSocketName[] = "/session";
 constexpr char kTimersName[] = "/timers";
+constexpr char kWarmName[] = "/warm";
 // The most remains that one start removes, and the most entries that it looks at.
 constexpr int kMostSwept = 64;
 constexpr int kMostLookedAt = 10'000;
@@ -42,6 +44,7 @@ UniqueFd OpenDevNull() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)
 void RemoveServerFiles(const std::string& directory) {
   unlink(absl::StrCat(directory, kSocketName).c_str());
   unlink(absl::StrCat(directory, kTimersName).c_str());
+  (void)RemoveTree(absl::StrCat(directory, kWarmName));
   unlink(absl::StrCat(directory, kLockName).c_str());
   rmdir(directory.c_str());
 }
@@ -128,6 +131,8 @@ absl::Status SessionServer::Bind(const std::string& parent) {
 }
 
 std::string SessionServer::timers_path() const { return absl::StrCat(directory_, kTimersName); }
+
+std::string SessionServer::warm_path() const { return absl::StrCat(directory_, kWarmName); }
 
 void SessionServer::RemoveDirectory() {
   listener_.Reset();

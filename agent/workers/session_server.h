@@ -36,6 +36,9 @@ class SessionServer {
   // The path for the FIFO of timer_file.h, beside the socket and swept with it.
   std::string timers_path() const;
 
+  // The path for the folder of warm workers (agent/warm), beside the socket and swept with it.
+  std::string warm_path() const;
+
   // Ends all sessions; from now on only workers of `epoch` with a local rank below
   // `local_world_size` are let in.
   void BeginEpoch(Epoch epoch, int local_world_size);

@@ -73,7 +73,7 @@ absl::Status WorkerGroup::StartOne(const Worker& worker, int local_rank) {
   request.stderr_fd = err->write_end();
   request.cgroup_fd = custody_.cgroup_fd();
   request.pid_slot = custody_.SessionSlot(local_rank);
-  CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
+  CONVENE_ASSIGN_OR_RETURN(Child child, listener_.spawn(request, local_rank));
   for (const auto& pump : member->pumps) pump->CloseWriteEnd();
   member->pid = child.pid;
   member->pidfd = std::move(child.pidfd);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "agent/core/leftovers.h"
 #include "agent/core/machine.h"
 #include "agent/custody/custody.h"
@@ -45,6 +46,9 @@ class WorkerGroup {
     std::function<void(WorkerExited)> on_exit;
     std::function<void()> on_gone;                   // the last worker is gone; once
     std::function<void(const std::string&)> on_say;  // a line for the person
+    // Starts a worker, as Spawn.
+    std::function<absl::StatusOr<Child>(const SpawnRequest&, int local_rank)> spawn =
+        [](const SpawnRequest& request, int) { return Spawn(request); };
   };
 
   // The listener's functions must not destroy the group.

@@ -1,12 +1,13 @@
 """Data-parallel training as people write it for torchrun; nothing here knows of Convene.
 
-With --crash-rank that worker is killed in the middle of an epoch, in the first attempt only.
+With --crash-rank that worker is killed in the middle of an epoch, in the first attempt only; with --crash-when not before this file exists.
 """
 
 import argparse
 import json
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -46,6 +47,7 @@ def main():
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--result", required=True)
     parser.add_argument("--crash-rank", type=int, default=-1)
+    parser.add_argument("--crash-when", default=os.path.abspath(__file__))
     arguments = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -67,6 +69,8 @@ def main():
             torch.nn.functional.mse_loss(model(inputs), targets).backward()
             optimizer.step()
             if rank == arguments.crash_rank and attempt == 0 and (epoch, step) == (2, 3):
+                while not os.path.exists(arguments.crash_when):
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0:
             save(arguments.checkpoint, epoch, model, optimizer)

@@ -22,10 +22,11 @@ import planting  # noqa: E402
 import plans  # noqa: E402
 import reports  # noqa: E402
 import trainer  # noqa: E402
+import warm  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS,
+    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,

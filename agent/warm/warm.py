@@ -1,0 +1,407 @@
+"""The part of warm workers that runs in the workers' Python (README.md). The agent puts it as sitecustomize.py at the front of PYTHONPATH.
+
+Python's own start imports it, before the script. It takes itself out of the environment and of sys.path, lets the real sitecustomize run, and then
+    record   (a cold worker) writes down what the script imports until its training runs, and tells the agent;
+    parent   imports these modules, and forks spares of itself when the agent asks. A spare that gets its place returns from here, so that Python goes
+             on to the script exactly as in a cold start: no frame, argument or path is of this file's making.
+This file imports built-in modules only, so that sys.modules of a script stays as it would be.
+"""
+
+import sys
+
+import _socket
+import marshal
+import os
+
+VARIABLE = 'CONVENE_WARM'  # agent/warm/warm_plan.h
+RECORD_BYTES_MAX = 16 << 20
+MEMORY_KIB_MAX = 2 << 20  # of the parent of spares: further modules are left out
+BIRTH_LIMIT_S = 10
+# An import may open these. Forks would share everything else.
+HARMLESS = ('/dev/null', '/dev/zero', '/dev/random', '/dev/urandom')
+RECORDED_AT = 'torch.distributed.distributed_c10d'
+
+
+def stamp(path):
+    """Time, size and number of a file, which change with it; None: there is no such file."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_mtime_ns, info.st_size, info.st_ino
+
+
+def origin(module):
+    """The file that the module was loaded from; None: it is built in, a namespace, or made by hand."""
+    spec = getattr(module, '__spec__', None)
+    return spec.origin if spec is not None and getattr(spec, 'has_location', False) else None
+
+
+def connect(path):
+    socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    socket.connect(path)
+    return socket
+
+
+class Recorder:
+    """Stands first in sys.meta_path, finds nothing, and sees what is looked for."""
+
+    def __init__(self, place):
+        self.place = place
+        self.environment = dict(os.environ._data)  # pylint: disable=protected-access
+        self.changes = []  # of the environment: {name: value or None}, in their order
+        self.before = {}  # module, in the order of imports: how many changes came before it
+        self.steps = 0
+
+    def find_spec(self, name, path=None, target=None):
+        now = os.environ._data  # pylint: disable=protected-access
+        if now != self.environment:
+            names = [key for key in set(now) | set(self.environment) if now.get(key) != self.environment.get(key)]
+            self.changes.append({os.fsdecode(key): os.environ.get(os.fsdecode(key)) for key in names})
+            self.environment = dict(now)
+        self.before.setdefault(name, len(self.changes))
+        return self.watched_spec(name, path, target) if name == RECORDED_AT else None
+
+    def watched_spec(self, name, path, target):
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self else None
+            if spec is not None:
+                break
+        else:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_watch(module):
+            del spec.loader.exec_module
+            execute(module)
+            self.watch(module)
+        spec.loader.exec_module = execute_and_watch
+        return spec
+
+    def watch(self, module):
+        import functools
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*arguments, **named):
+            for holder in (module, sys.modules.get('torch.distributed')):
+                if getattr(holder, 'init_process_group', None) is init_process_group:
+                    holder.init_process_group = original
+            self.tell()
+            result = original(*arguments, **named)
+            self.watch_steps()
+            return result
+        module.init_process_group = init_process_group
+
+    def watch_steps(self):
+        """The first steps import more (an optimizer imports PyTorch's compiler), which the second step has done."""
+        optimizer = sys.modules.get('torch.optim.optimizer')
+        if not hasattr(optimizer, 'register_optimizer_step_post_hook'):
+            return self.finish()
+
+        def after_step(*_):
+            self.steps += 1
+            if self.steps == 2:
+                handle.remove()
+                self.tell()
+                self.finish()
+        handle = optimizer.register_optimizer_step_post_hook(after_step)
+
+    def finish(self):
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def tell(self):
+        """Writes the record; training goes on whatever happens to it."""
+        try:
+            # In the order in which they were looked for; sys.modules has the order in which they were done.
+            names = [name for name in sys.modules if name not in self.before] + [name for name in self.before if name in sys.modules]
+            modules = [(name, origin(sys.modules[name])) for name in names if name != '__main__']
+            script = getattr(sys.modules['__main__'], '__file__', None)
+            record = {
+                'modules': [(name, path, stamp(path), self.before.get(name, 0)) for name, path in modules if path is not None],
+                'changes': self.changes,
+                'script': script and (os.path.abspath(script), stamp(script)),
+            }
+            folder = os.path.dirname(self.place)
+            with open(f'{folder}/record.part', 'wb') as file:
+                file.write(marshal.dumps(record))
+            os.rename(f'{folder}/record.part', f'{folder}/record')
+            socket = connect(self.place)
+            socket.send(b'recorded')
+            socket.close()
+        except Exception:  # pylint: disable=broad-except
+            self.finish()
+
+
+class Cold(Exception):
+    """Why a module, or a spare, is not used."""
+
+
+class Parent:
+    """Imports what was recorded, then forks spares. Lives until the agent closes the socket."""
+
+    def __init__(self, place):
+        self.place = place
+        self.agent_pid = os.getppid()
+        self.base = dict(os.environ)
+        self.files = []  # (path, stamp) of all that was recorded: a change makes spares run cold
+        self.changed = {}  # what imports did to the environment
+        self.places = frozenset()
+        self.output = Output()
+        self.socket = connect(place)
+
+    def serve(self):
+        """Returns in a process that is to become a worker."""
+        self.socket.send(b'parent')
+        while True:
+            message, fds = receive(self.socket, 1)
+            word, *rest = message.decode().split('\n')
+            if word == 'import':
+                self.places = frozenset(rest[0].split(','))
+                self.take_in([name for name in rest[1].split(',') if name])
+            elif word == 'fork':
+                socket = _socket.socket(fileno=fds[0])
+                if self.fork(socket):
+                    return
+                socket.close()
+            else:
+                os._exit(0)
+
+    def take_in(self, left_out):
+        try:
+            with open(f'{os.path.dirname(self.place)}/record', 'rb') as file:
+                record = marshal.loads(file.read(RECORD_BYTES_MAX))
+            self.files = [(path, known) for _, path, known, _ in record['modules']] + [record['script'] or ('', None)]
+            self.check_files()
+            with self.output:
+                why = self.import_all(record, left_out)
+            self.changed = {name: os.environ.get(name) for name in set(os.environ) | set(self.base) if os.environ.get(name) != self.base.get(name)}
+            self.socket.send(f'warm\n{len(sys.modules)} modules, {memory_kib() // 1024} MiB{why}'.encode())
+        except Cold as cold:
+            self.socket.send(str(cold).encode())
+            os._exit(0)
+
+    def check_files(self):
+        for path, known in self.files:
+            if path and stamp(path) != known:
+                raise Cold(f'changed\n{path} has changed')
+
+    def import_all(self, record, left_out):
+        """Returns words about modules that are left out. Cold: this process can serve no more."""
+        os.environ.__class__ = watched_environment(self.places)
+        fds, wanted = open_fds(), {}
+        try:
+            for name, path, _, changes in record['modules']:
+                above, _, _ = name.rpartition('.')
+                if name in sys.modules or name.split('.')[0] in left_out or (above and above not in sys.modules):
+                    continue
+                for change in record['changes'][:changes]:
+                    wanted.update(change)
+                own = sorted(key for key, value in wanted.items() if os.environ.get(key) != value)
+                if own:
+                    return f'; the script sets {own[0]} before it imports {name}, so all from there on is left out'
+                if memory_kib() > MEMORY_KIB_MAX:
+                    return f'; {name} and what follows is left out, because more than {MEMORY_KIB_MAX >> 20} GiB are in use'
+                self.import_one(name, path, fds)
+        finally:
+            os.environ.__class__ = type(os.environ).__mro__[1]
+        for name, path, _, _ in record['modules']:
+            here = origin(sys.modules.get(name))
+            if here not in (None, path):
+                raise Cold(f'leave\n{name.split(".")[0]}\nthe script has {name} from {path}, and {here} comes first here')
+        return f'; {", ".join(left_out)} left out' if left_out else ''
+
+    def import_one(self, name, path, fds):
+        import importlib.util
+        why = None
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is None or spec.origin != path:
+                return  # of the script's own folder: it is small, and the script imports it itself
+            importlib.import_module(name)
+        except BaseException as error:  # pylint: disable=broad-except
+            why = f'its import without the script fails: {type(error).__name__}: {error}'
+        why = why or trace_of(fds) or type(os.environ).seen
+        if why:
+            raise Cold(f'leave\n{name.split(".")[0]}\n{name}: {why}'[:1000])
+
+    def fork(self, socket):
+        """True in the spare, once it is to run. The process between is gone at once, so that the agent, a reaper, becomes the parent."""
+        pid = os.fork()
+        if pid > 0:
+            os.waitpid(pid, 0)
+            return False
+        if os.fork() > 0:
+            os._exit(0)
+        self.socket.close()
+        die_with(self.agent_pid)
+        socket.send(f'born\n{os.getpid()}'.encode())
+        while True:
+            message, fds = receive(socket, 4)
+            if message == b'settle':
+                os.setsid()
+                socket.send(b'ready')
+            elif message == b'run':
+                self.become(socket, fds)
+                return True
+            else:
+                os._exit(0)
+
+    def become(self, socket, fds):
+        with open(fds[3], 'rb') as file:
+            environment = dict(line.split(b'=', 1) for line in file.read().split(b'\0') if line)
+        for number in range(3):
+            os.dup2(fds[number], number)
+            os.close(fds[number])
+        try:
+            self.warm_up({os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()})
+            socket.close()
+        except Exception as error:  # pylint: disable=broad-except
+            socket.send((str(error) if isinstance(error, Cold) else f'changed\nthe hand-over failed: {error!r}').encode())
+            with open('/proc/self/cmdline', 'rb') as file:
+                os.execve('/proc/self/exe', file.read().split(b'\0')[:-1], environment)
+
+    def warm_up(self, told):
+        """Makes this process what a worker with this environment would be after its imports. Cold: it cannot be."""
+        self.check_files()
+        for name in sorted(set(told) | set(self.base)):
+            if name not in self.places and told.get(name) != self.base.get(name):
+                raise Cold(f'changed\nthe variable {name} has changed')
+        for name, value in {**{name: None for name in os.environ}, **told, **self.changed}.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if 'numpy.random' in sys.modules:
+            sys.modules['numpy.random'].seed()  # from the system, as in a process of its own; Python's own random does so at a fork
+        self.output.repeat()
+
+
+class Output:
+    """Keeps what imports print, so that each worker prints it as if it had imported."""
+
+    def __init__(self):
+        self.kept = [os.memfd_create('convene-warm'), os.memfd_create('convene-warm')]
+        self.own = []
+
+    def __enter__(self):
+        self.own = [os.dup(1), os.dup(2)]
+        self.turn(self.kept)
+
+    def __exit__(self, *_):
+        self.turn(self.own)
+        for fd in self.own:
+            os.close(fd)
+
+    def turn(self, fds):
+        for number, (stream, fd) in enumerate(zip((sys.stdout, sys.stderr), fds), 1):
+            if stream is not None:
+                stream.flush()
+            os.dup2(fd, number)
+
+    def repeat(self):
+        for number, fd in enumerate(self.kept, 1):
+            text = os.pread(fd, 1 << 20, 0)
+            while text:
+                text = text[os.write(number, text):]
+            os.close(fd)
+
+
+def watched_environment(places):
+    class Watched(type(os.environ)):
+        """An import that asks for a rank would get no answer, or another worker's."""
+        seen = ''
+
+        def __getitem__(self, name):
+            if name in places:
+                Watched.seen = f'its import reads {name}, which each worker has for itself'
+            return super().__getitem__(name)
+    return Watched
+
+
+def memory_kib():
+    """Of this process alone."""
+    with open('/proc/self/statm', encoding='ascii') as file:
+        words = file.read().split()
+    return (int(words[1]) - int(words[2])) * (os.sysconf('SC_PAGE_SIZE') // 1024)
+
+
+def open_fds():
+    found = {}
+    for name in os.listdir('/proc/self/fd'):
+        try:
+            found[name] = os.readlink(f'/proc/self/fd/{name}')
+        except OSError:
+            pass  # of the listing itself
+    return found
+
+
+def trace_of(fds):
+    """A thread, a process or a descriptor that an import left, and that forks would share or lose; None: there is none."""
+    opened = [path for name, path in open_fds().items() if fds.get(name) != path and path not in HARMLESS]
+    if opened:
+        return f'its import opens {opened[0]}'
+    if len(os.listdir('/proc/self/task')) > 1:
+        # A library may end its threads for a fork and start them again when it needs them (OpenBLAS).
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        if len(os.listdir('/proc/self/task')) > 1:
+            return 'its import starts a thread'
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        return 'its import starts a process'
+    except ChildProcessError:
+        return None
+
+
+def die_with(agent):
+    """Waits until the agent is the parent of this process; the kernel then kills it with the agent, as every worker."""
+    import ctypes
+    import time
+    deadline = time.monotonic() + BIRTH_LIMIT_S
+    while os.getppid() != agent and time.monotonic() < deadline:
+        time.sleep(0.001)
+    ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != agent:
+        os._exit(0)
+
+
+def receive(socket, most_fds):
+    data, ancillary, _, _ = socket.recvmsg(1 << 16, _socket.CMSG_SPACE(4 * most_fds))
+    fds = [int.from_bytes(rest[at:at + 4], sys.byteorder) for _, _, rest in ancillary for at in range(0, len(rest), 4)]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, fds
+
+
+def begin():
+    role, place, path = os.environ.pop(VARIABLE).split(':', 2)
+    folder = os.path.dirname(place)
+    if path:
+        os.environ['PYTHONPATH'] = path[1:]
+    else:
+        os.environ.pop('PYTHONPATH', None)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path_importer_cache.pop(folder, None)
+    del sys.modules['sitecustomize']
+    try:
+        import sitecustomize as _  # the real one
+        absent = None
+    except ImportError as error:
+        absent = error
+    if role == 'parent':
+        try:
+            Parent(place).serve()
+        except BaseException:  # pylint: disable=broad-except
+            os._exit(1)  # It must never go on to the script: that would be a worker too many.
+    else:
+        sys.meta_path.insert(0, Recorder(place))
+    if absent is not None:
+        raise absent  # site.py expects it
+
+
+begin()

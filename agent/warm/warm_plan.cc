@@ -1,0 +1,158 @@
+#include "agent/warm/warm_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "tools/base/files.h"
+#include "worker_runtime/contract/names.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr absl::string_view kPath = "PYTHONPATH=";
+
+bool IsPython(absl::string_view program) {
+  program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0.
+  return absl::ConsumePrefix(&program, "python") &&
+         program.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+// `environment` with warm.py first in PYTHONPATH.
+std::vector<std::string> WithWarmScript(std::vector<std::string> environment, const char* role,
+                                        const std::string& socket) {
+  const std::string folder = ParentDirectory(socket);
+  const auto found =
+      std::find_if(environment.begin(), environment.end(),
+                   [](const std::string& entry) { return absl::StartsWith(entry, kPath); });
+  std::string own;
+  if (found != environment.end()) {
+    own = absl::StrCat(":", found->substr(kPath.size()));
+    environment.erase(found);
+  }
+  // An empty entry would be the current directory.
+  environment.push_back(absl::StrCat(kPath, folder, own == ":" ? "" : own));
+  environment.push_back(absl::StrCat(kWarmVariable, "=", role, ":", socket, ":", own));
+  return environment;
+}
+
+}  // namespace
+
+std::string WarmRefusal(const std::vector<std::string>& command) {
+  if (!IsPython(command[0])) {
+    return absl::StrCat("its program is ", command[0], ", which is not Python itself");
+  }
+  for (size_t i = 1; i < command.size(); ++i) {
+    const absl::string_view word = command[i];
+    if (word == "-") break;
+    if (!absl::StartsWith(word, "-")) return "";
+    if (absl::StartsWith(word, "--")) continue;
+    for (size_t at = 1; at < word.size(); ++at) {
+      const char letter = word[at];
+      if (letter == 'm' || letter == 'c') return "";
+      if (letter == 'E' || letter == 'I' || letter == 'S') {
+        return absl::StrCat("Python's option -", std::string(1, letter),
+                            " keeps it from looking at what the agent tells it");
+      }
+      if (letter != 'W' && letter != 'X') continue;
+      if (at + 1 == word.size()) ++i;  // Its value is the next word.
+      break;
+    }
+  }
+  return "Python reads its script from stdin";
+}
+
+std::set<std::string> PlaceVariables(bool own_device) {
+  std::set<std::string> names = {
+      contract::kRank,          contract::kLocalRank,  contract::kGroupRank,
+      contract::kRoleRank,      contract::kWorldSize,  contract::kGroupWorldSize,
+      contract::kRoleWorldSize, contract::kMasterAddr, contract::kMasterPort,
+      contract::kRestartCount,  contract::kErrorFile,  contract::kEpoch,
+      contract::kAttempt,       contract::kProgress,   contract::kNodeLocalRank};
+  if (own_device) names.insert({contract::kCudaVisibleDevices, contract::kHipVisibleDevices});
+  return names;
+}
+
+std::vector<std::string> RecorderEnvironment(std::vector<std::string> environment,
+                                             const std::string& socket) {
+  return WithWarmScript(std::move(environment), "record", socket);
+}
+
+std::vector<std::string> ParentEnvironment(std::vector<std::string> environment,
+                                           const std::set<std::string>& places,
+                                           const std::string& socket) {
+  environment.erase(std::remove_if(environment.begin(), environment.end(),
+                                   [&](const std::string& entry) {
+                                     return places.count(entry.substr(0, entry.find('='))) > 0;
+                                   }),
+                    environment.end());
+  return WithWarmScript(std::move(environment), "parent", socket);
+}
+
+WarmPlan::Deed WarmPlan::Next(MonotonicTime now) {
+  if (phase_ == Phase::kRecorded && !has_parent_) {
+    phase_ = Phase::kWarming;
+    has_parent_ = must_import_ = true;
+    warm_by_ = now + kWarmLimit;
+    return Deed::kStartParent;
+  }
+  if (phase_ == Phase::kWarming && is_connected_ && must_import_) {
+    must_import_ = false;
+    warm_by_ = now + kWarmLimit;
+    return Deed::kImport;
+  }
+  if (phase_ == Phase::kWarming && now >= warm_by_) {
+    is_connected_ = false;
+    warm_by_ = MonotonicTime::InfiniteFuture();
+    return Deed::kEndParent;
+  }
+  if (phase_ == Phase::kWarm && spares_ < count_ && now >= fork_at_) {
+    ++spares_;
+    return Deed::kFork;
+  }
+  return Deed::kNone;
+}
+
+MonotonicTime WarmPlan::deadline() const {
+  if (phase_ == Phase::kWarming) return warm_by_;
+  if (phase_ == Phase::kWarm && spares_ < count_) return fork_at_;
+  return MonotonicTime::InfiniteFuture();
+}
+
+void WarmPlan::Recorded() {
+  if (phase_ == Phase::kOff) return;
+  if (phase_ == Phase::kUnknown || phase_ == Phase::kRecorded) {
+    phase_ = Phase::kRecorded;
+    return;
+  }
+  phase_ = Phase::kWarming;
+  must_import_ = true;
+}
+
+void WarmPlan::Warm(MonotonicTime now) {
+  if (phase_ != Phase::kWarming || must_import_) return;
+  phase_ = Phase::kWarm;
+  fork_at_ = now;
+}
+
+void WarmPlan::ParentEnded() {
+  has_parent_ = is_connected_ = false;
+  if (phase_ != Phase::kWarming && phase_ != Phase::kWarm) return;
+  phase_ = ++failures_ > kMostFailures ? Phase::kOff : Phase::kRecorded;
+}
+
+void WarmPlan::Used(MonotonicTime now) {
+  --spares_;
+  failures_ = 0;
+  fork_at_ = now + kRefillDelay;
+}
+
+void WarmPlan::Changed() {
+  if (phase_ == Phase::kOff) return;
+  phase_ = Phase::kUnknown;
+  must_import_ = false;
+  left_out_.clear();
+}
+
+}  // namespace convene::agent

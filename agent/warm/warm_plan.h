@@ -1,0 +1,96 @@
+// PURE. Warm workers: which commands may have them, with which environment, and what comes next.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+
+namespace convene::agent {
+
+// Tells warm.py in a worker's Python what it is: "record" or "parent", then ':' and the agent's
+// socket, then ':' and the worker's own PYTHONPATH with ':' before it, or nothing.
+inline constexpr char kWarmVariable[] = "CONVENE_WARM";
+
+// Why the workers of this command (program and arguments) cannot be warm, for a person; "": they
+// can. Only Python can, and only where it looks at PYTHONPATH and imports `site`.
+std::string WarmRefusal(const std::vector<std::string>& command);
+
+// The variables that each worker has for itself, or each epoch anew; with `own_device` also those
+// that name its device. The parent of spares has none of them, and a module whose import asks for
+// one is left out.
+std::set<std::string> PlaceVariables(bool own_device);
+
+// `environment` ("NAME=value" strings) for a worker that records, or without `places` for the
+// parent of spares. `socket` stands in the folder of warm.py.
+std::vector<std::string> RecorderEnvironment(std::vector<std::string> environment,
+                                             const std::string& socket);
+std::vector<std::string> ParentEnvironment(std::vector<std::string> environment,
+                                           const std::set<std::string>& places,
+                                           const std::string& socket);
+
+// The life of parent and spares:
+//
+//   unknown ──Recorded──► recorded ──kStartParent──► warming ──Warm──► warm (kFork, Used)
+//                            ▲                          ▲                │   │
+//                            │                          └────Recorded────┘   │
+//                            └─────────────ParentEnded────────────────────────┘
+//   all ──Changed──► unknown        all ──too many ParentEnded──► off
+//
+// Spares outlive their parent.
+class WarmPlan {
+ public:
+  enum class Deed {
+    kNone,         // wait for what happens, or until deadline()
+    kStartParent,  // ParentConnected or ParentEnded follows
+    kImport,       // the parent is to import what was recorded; Warm or ParentEnded follows
+    kEndParent,    // it takes too long; ParentEnded follows
+    kFork,         // the parent is to fork one spare, which counts until Used or SpareEnded
+  };
+  // Parents that end by themselves between two uses of spares, before there are no more.
+  static constexpr int kMostFailures = 4;
+  // For the start of the parent, and for its imports.
+  static constexpr absl::Duration kWarmLimit = absl::Minutes(5);
+  // After a use of spares the workers begin; the forks for the next use come later.
+  static constexpr absl::Duration kRefillDelay = absl::Seconds(2);
+
+  // `count`: spares to keep.
+  explicit WarmPlan(int count) : count_(count) {}
+
+  // The deed for now, which the caller does. Ask again until it is kNone.
+  Deed Next(MonotonicTime now);
+  MonotonicTime deadline() const;
+
+  void Recorded();  // by a worker, for the first time or more than before
+  void ParentConnected() { is_connected_ = true; }
+  void Warm(MonotonicTime now);
+  void LeaveOut(const std::string& module) { left_out_.insert(module); }  // ParentEnded follows
+  void ParentEnded();
+  void SpareEnded() { --spares_; }  // before its use
+  void Used(MonotonicTime now);     // a spare became a worker
+  // A file or a variable: what was recorded is worth nothing. ParentEnded and SpareEnded follow.
+  void Changed();
+
+  bool wants_record() const { return phase_ == Phase::kUnknown; }
+  bool is_off() const { return phase_ == Phase::kOff; }
+  const std::set<std::string>& left_out() const { return left_out_; }
+
+ private:
+  enum class Phase { kUnknown, kRecorded, kWarming, kWarm, kOff };
+
+  const int count_;
+  Phase phase_ = Phase::kUnknown;
+  bool has_parent_ = false;
+  bool is_connected_ = false;
+  bool must_import_ = false;
+  int spares_ = 0;  // that live or are being forked
+  int failures_ = 0;
+  std::set<std::string> left_out_;
+  MonotonicTime warm_by_ = MonotonicTime::InfiniteFuture();
+  MonotonicTime fork_at_;
+};
+
+}  // namespace convene::agent

@@ -1,0 +1,186 @@
+#include "agent/warm/warm_plan.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tools/base/clock.h"
+
+namespace convene::agent {
+namespace {
+
+using Deed = WarmPlan::Deed;
+using Words = std::vector<std::string>;
+
+const MonotonicTime kStart = MonotonicTime::FromEpoch(absl::Seconds(100));
+
+// A plan whose parent has imported what was recorded.
+WarmPlan WarmOne(int count) {
+  WarmPlan plan(count);
+  plan.Recorded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  plan.ParentConnected();
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  plan.Warm(kStart);
+  return plan;
+}
+
+TEST_CASE("only Python can be warm, and only where it looks at PYTHONPATH and has a script") {
+  struct Row {
+    Words command;
+    std::string refusal;  // a part of it; "": none
+  };
+  const std::vector<Row> rows = {
+      {{"python3", "-u", "train.py", "-I"}, ""},
+      {{"/opt/venv/bin/python3.11", "-u", "-m", "package.train"}, ""},
+      {{"python", "-X", "dev", "-W", "error", "train.py"}, ""},
+      {{"python", "-Werror", "-um", "package"}, ""},
+      {{"python", "-c", "import train"}, ""},
+      {{"python", "-uE", "train.py"}, "option -E"},
+      {{"python", "-I", "train.py"}, "option -I"},
+      {{"python", "-XS", "-S", "train.py"}, "option -S"},
+      {{"python", "-"}, "from stdin"},
+      {{"python", "-X", "train.py"}, "from stdin"},
+      {{"python"}, "from stdin"},
+      {{"/bin/sleep", "1"}, "/bin/sleep, which is not Python itself"},
+      {{"python3-config", "x"}, "not Python itself"},
+      {{"accelerate", "launch", "train.py"}, "not Python itself"},
+  };
+  for (const Row& row : rows) {
+    const std::string refusal = WarmRefusal(row.command);
+    CAPTURE(refusal, row.refusal, row.command.back());
+    CHECK(refusal.empty() == row.refusal.empty());
+    CHECK(refusal.find(row.refusal) != std::string::npos);
+  }
+}
+
+TEST_CASE("the parent of spares has no rank, and knows the workers' own PYTHONPATH") {
+  const Words environment = {"HOME=/h", "MASTER_PORT=1", "PYTHONPATH=/a:/b",
+                             "RANK=3",  "RANKING=x",     "WORLD_SIZE=4"};
+  CHECK(ParentEnvironment(environment, PlaceVariables(false), "/run/w/socket") ==
+        Words{"HOME=/h", "RANKING=x", "PYTHONPATH=/run/w:/a:/b",
+              "CONVENE_WARM=parent:/run/w/socket::/a:/b"});
+  CHECK(RecorderEnvironment({"RANK=0"}, "/run/w/socket") ==
+        Words{"RANK=0", "PYTHONPATH=/run/w", "CONVENE_WARM=record:/run/w/socket:"});
+  // An empty PYTHONPATH stays one, and puts no current directory into the path.
+  CHECK(RecorderEnvironment({"PYTHONPATH="}, "/run/w/socket") ==
+        Words{"PYTHONPATH=/run/w", "CONVENE_WARM=record:/run/w/socket::"});
+}
+
+TEST_CASE("devices belong to a worker's place where each worker has its own") {
+  CHECK(PlaceVariables(true).count("CUDA_VISIBLE_DEVICES") == 1);
+  CHECK(PlaceVariables(false).count("CUDA_VISIBLE_DEVICES") == 0);
+}
+
+TEST_CASE("nothing is warm before a worker has told what it imports") {
+  WarmPlan plan(2);
+  CHECK(plan.wants_record());
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  CHECK(plan.deadline() == MonotonicTime::InfiniteFuture());
+}
+
+TEST_CASE("as many spares are forked as are wanted, and those used are replaced later") {
+  WarmPlan plan = WarmOne(2);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  CHECK(plan.deadline() == MonotonicTime::InfiniteFuture());
+  plan.Used(kStart);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  CHECK(plan.deadline() == kStart + WarmPlan::kRefillDelay);
+  CHECK(plan.Next(plan.deadline()) == Deed::kFork);
+  CHECK(plan.Next(plan.deadline()) == Deed::kNone);
+}
+
+TEST_CASE("a spare that ends unused is replaced at once") {
+  WarmPlan plan = WarmOne(1);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+  plan.SpareEnded();
+  CHECK(plan.Next(kStart) == Deed::kFork);
+}
+
+TEST_CASE("a record that grows is imported by the parent at hand") {
+  WarmPlan plan = WarmOne(1);
+  plan.Recorded();
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  plan.Warm(kStart);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+}
+
+TEST_CASE("an answer to an older record makes no spares") {
+  WarmPlan plan = WarmOne(1);
+  plan.Recorded();
+  plan.Warm(kStart);
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+}
+
+TEST_CASE("a parent that ends is replaced; its spares live on") {
+  WarmPlan plan = WarmOne(1);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+  plan.ParentEnded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  plan.ParentConnected();
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  plan.Warm(kStart);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+}
+
+TEST_CASE("after too many parents that ended there are no more") {
+  WarmPlan plan(1);
+  plan.Recorded();
+  for (int i = 0; i < WarmPlan::kMostFailures; ++i) {
+    CHECK(plan.Next(kStart) == Deed::kStartParent);
+    plan.LeaveOut("torch");
+    plan.ParentEnded();
+  }
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  plan.ParentEnded();
+  CHECK(plan.is_off());
+  CHECK_FALSE(plan.wants_record());
+  plan.Recorded();
+  CHECK(plan.Next(kStart) == Deed::kNone);
+}
+
+TEST_CASE("the count of parents that ended begins anew when spares are used") {
+  WarmPlan plan(1);
+  plan.Recorded();
+  for (int i = 0; i < 3 * WarmPlan::kMostFailures; ++i) {
+    CHECK(plan.Next(kStart) == Deed::kStartParent);
+    plan.ParentConnected();
+    CHECK(plan.Next(kStart) == Deed::kImport);
+    plan.Warm(kStart);
+    CHECK(plan.Next(kStart + WarmPlan::kRefillDelay) == Deed::kFork);
+    plan.Used(kStart);
+    plan.ParentEnded();
+  }
+}
+
+TEST_CASE("a parent that takes too long is ended, once") {
+  WarmPlan plan(1);
+  plan.Recorded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  CHECK(plan.deadline() == kStart + WarmPlan::kWarmLimit);
+  CHECK(plan.Next(plan.deadline()) == Deed::kEndParent);
+  CHECK(plan.Next(kStart + 2 * WarmPlan::kWarmLimit) == Deed::kNone);
+  plan.ParentEnded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+}
+
+TEST_CASE("after a change the next cold worker records, and what was left out counts no more") {
+  WarmPlan plan = WarmOne(1);
+  plan.LeaveOut("torch");
+  plan.Changed();
+  CHECK(plan.wants_record());
+  CHECK(plan.left_out().empty());
+  plan.Recorded();
+  CHECK(plan.Next(kStart) == Deed::kNone);  // The old parent is there yet.
+  plan.ParentEnded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+}
+
+}  // namespace
+}  // namespace convene::agent

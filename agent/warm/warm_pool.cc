@@ -1,0 +1,396 @@
+#include "agent/warm/warm_pool.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "agent/warm/warm_script.h"
+#include "tools/base/clock.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/text.h"
+
+namespace convene::agent {
+namespace {
+
+constexpr size_t kLongestMessage = 4096;  // bytes
+constexpr size_t kMostGuests = 16;
+// Of a reason that a worker's Python tells.
+constexpr size_t kLongestReason = 500;
+
+using Fds = std::vector<int>;
+
+absl::Status SendMessage(int socket, absl::string_view text, const Fds& fds = {}) {
+  iovec part = {const_cast<char*>(text.data()), text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+  return ErrnoStatus(errno, "sendmsg");
+}
+
+// "": the other end is closed; nullopt: nothing is there.
+std::optional<std::string> Receive(int socket) {
+  std::string text(kLongestMessage, '\0');
+  const ssize_t n = recv(socket, text.data(), text.size(), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  text.resize(std::max<ssize_t>(n, 0));
+  return text;
+}
+
+absl::StatusOr<UniqueFd> EnvironmentFile(const std::vector<std::string>& environment) {
+  UniqueFd file(memfd_create("convene-environment", MFD_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "memfd_create");
+  const std::string text = absl::StrJoin(environment, absl::string_view("\0", 1));
+  CONVENE_RETURN_IF_ERROR(WriteAll(file.get(), text, "the environment of a warm worker"));
+  lseek(file.get(), 0, SEEK_SET);
+  return file;
+}
+
+bool HasEnded(const UniqueFd& pidfd) {
+  pollfd look = {pidfd.get(), POLLIN, 0};
+  return poll(&look, 1, 0) != 0;
+}
+
+bool IsTerminal(const SpawnRequest& request) {
+  return isatty(request.stdout_fd) == 1 || isatty(request.stderr_fd) == 1 ||
+         (request.stdin_fd >= 0 && isatty(request.stdin_fd) == 1);
+}
+
+bool IsOwnChild(pid_t pid) {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0;
+}
+
+}  // namespace
+
+WarmPool::WarmPool(EventLoop& loop, Options options, std::function<void(const std::string&)> on_say)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_say_(std::move(on_say)),
+      places_(PlaceVariables(options_.own_device)),
+      path_(absl::StrCat(options_.directory, "/socket")),
+      plan_(options_.count),
+      timer_(loop, [this] { Think(); }) {}
+
+absl::StatusOr<std::unique_ptr<WarmPool>> WarmPool::Start(
+    EventLoop& loop, Options options, std::function<void(const std::string&)> on_say) {
+  std::unique_ptr<WarmPool> pool(new WarmPool(loop, std::move(options), std::move(on_say)));
+  if (!pool->timer_.valid()) return absl::ResourceExhaustedError("no descriptor for a timer");
+  CONVENE_RETURN_IF_ERROR(pool->Listen());
+  return pool;
+}
+
+absl::Status WarmPool::Listen() {
+  const std::string& folder = options_.directory;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path_.size() >= sizeof(address.sun_path) || path_.find(':') != std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path ", path_, " is too long for a socket, or has a colon"));
+  }
+  std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
+  if (mkdir(folder.c_str(), 0700) != 0) return ErrnoStatus(errno, absl::StrCat("mkdir ", folder));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/sitecustomize.py"), kWarmScript));
+  // A file in the place of Python's cache, so that no worker writes one.
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/__pycache__"), ""));
+  listener_.Reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.valid() ||
+      bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(listener_.get(), SOMAXCONN) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listen on ", path_));
+  }
+  return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnGuest(); });
+}
+
+WarmPool::~WarmPool() {
+  if (listener_.valid()) loop_.Forget(listener_.get());
+  for (const UniqueFd& guest : guests_) loop_.Forget(guest.get());
+  if (parent_socket_.valid()) loop_.Forget(parent_socket_.get());
+  if (parent_ != 0) {
+    loop_.Forget(parent_pidfd_.get());
+    KillParent();
+    Disown(parent_);  // Not waited for: it may hang in the kernel.
+  }
+  KillSpares();
+  for (const auto& spare : spares_) loop_.Forget(spare->socket.get());
+  (void)RemoveTree(options_.directory);  // The next agent sweeps a rest.
+}
+
+void WarmPool::OnGuest() {
+  UniqueFd guest(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!guest.valid() || guests_.size() >= kMostGuests) return;
+  const int fd = guest.get();
+  if (!loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) { OnFirstWord(fd); }).ok()) return;
+  guests_.push_back(std::move(guest));
+}
+
+void WarmPool::OnFirstWord(int fd) {
+  const std::optional<std::string> word = Receive(fd);
+  if (!word.has_value()) return;
+  const auto found = std::find_if(guests_.begin(), guests_.end(),
+                                  [fd](const UniqueFd& guest) { return guest.get() == fd; });
+  loop_.Forget(fd);
+  UniqueFd guest = std::move(*found);
+  guests_.erase(found);
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  if (*word == "recorded") plan_.Recorded();
+  if (*word == "parent" && peer.pid == parent_ && !parent_socket_.valid()) {
+    parent_socket_ = std::move(guest);
+    loop_.Watch(fd, [this] { OnParentWord(); });
+    plan_.ParentConnected();
+  }
+  Think();
+}
+
+void WarmPool::Think() {
+  for (;;) {
+    absl::Status status;
+    switch (plan_.Next(Clock::Real().Now())) {
+      case WarmPlan::Deed::kNone: {
+        const MonotonicTime deadline = plan_.deadline();
+        if (deadline == MonotonicTime::InfiniteFuture()) return timer_.Cancel();
+        return timer_.Set(deadline - Clock::Real().Now());
+      }
+      case WarmPlan::Deed::kStartParent:
+        status = StartParent();
+        if (!status.ok()) plan_.ParentEnded();
+        break;
+      case WarmPlan::Deed::kImport:
+        status = SendMessage(parent_socket_.get(),
+                             absl::StrCat("import\n", absl::StrJoin(places_, ","), "\n",
+                                          absl::StrJoin(plan_.left_out(), ",")));
+        break;
+      case WarmPlan::Deed::kFork:
+        status = Fork();
+        break;
+      case WarmPlan::Deed::kEndParent:
+        status = absl::DeadlineExceededError("its imports take too long");
+        break;
+    }
+    if (status.ok()) continue;
+    on_say_(absl::StrCat("the parent of warm workers: ", status.message()));
+    if (parent_ != 0) return KillParent();  // Its end brings this loop back.
+  }
+}
+
+absl::Status WarmPool::StartParent() {
+  const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  if (!null.valid()) return ErrnoStatus(errno, "open /dev/null");
+  SpawnRequest request = example_;
+  request.environment = ParentEnvironment(std::move(request.environment), places_, path_);
+  request.stdout_fd = request.stderr_fd = null.get();
+  CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
+  parent_ = child.pid;
+  parent_pidfd_ = std::move(child.pidfd);
+  loop_.Watch(parent_pidfd_.get(), [this] { OnParentEnded(); });
+  return absl::OkStatus();
+}
+
+void WarmPool::KillParent() {
+  if (parent_ != 0) kill(-parent_, SIGKILL);
+}
+
+void WarmPool::OnParentWord() {
+  std::optional<std::string> message;
+  while (parent_socket_.valid() && (message = Receive(parent_socket_.get())).has_value()) {
+    const std::vector<std::string> words = absl::StrSplit(*message, absl::MaxSplits('\n', 2));
+    if (words[0].empty()) {
+      loop_.Forget(parent_socket_.get());
+      parent_socket_.Reset();
+    } else if (words[0] == "warm" && words.size() == 2) {
+      KillSpares();  // They know less.
+      plan_.Warm(Clock::Real().Now());
+      has_told_ready_ = false;
+      on_say_(
+          absl::StrCat("the parent of warm workers has imported ", Utf8(words[1], kLongestReason)));
+    } else if (words[0] == "leave" && words.size() == 3) {
+      plan_.LeaveOut(words[1]);
+      on_say_(absl::StrCat("warm workers import ", Utf8(words[1], kLongestReason),
+                           " only when their script does: ", Utf8(words[2], kLongestReason)));
+    } else if (words[0] == "changed" && words.size() == 2) {
+      Changed(words[1]);
+    }
+  }
+  Think();
+}
+
+void WarmPool::OnParentEnded() {
+  OnParentWord();  // Its last words.
+  loop_.Forget(parent_pidfd_.get());
+  if (parent_socket_.valid()) loop_.Forget(parent_socket_.get());
+  parent_socket_.Reset();
+  parent_pidfd_.Reset();
+  kill(-parent_, SIGKILL);  // Its imports may have started processes.
+  Reap(std::exchange(parent_, 0));
+  plan_.ParentEnded();
+  if (plan_.is_off()) {
+    on_say_("no more warm workers: their parent has ended too often; the workers start cold");
+  }
+  Think();
+}
+
+absl::Status WarmPool::Fork() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    plan_.SpareEnded();
+    return ErrnoStatus(errno, "socketpair");
+  }
+  auto spare = std::make_unique<Spare>();
+  spare->socket.Reset(ends[0]);
+  const UniqueFd other(ends[1]);
+  Spare* const raw = spare.get();
+  loop_.Watch(ends[0], [this, raw] { OnSpareWord(*raw); });
+  spares_.push_back(std::move(spare));
+  // When it fails, the spare's socket is at its end, and Drop follows.
+  return SendMessage(parent_socket_.get(), "fork", {other.get()});
+}
+
+void WarmPool::OnSpareWord(Spare& spare) {
+  const std::optional<std::string> message = Receive(spare.socket.get());
+  if (!message.has_value()) return;
+  const std::vector<std::string> words = absl::StrSplit(*message, absl::MaxSplits('\n', 1));
+  if (words[0] == "born" && words.size() == 2 && TakeBirth(spare, words[1])) return;
+  if (words[0] == "ready" && spare.pid != 0) {
+    spare.is_ready = true;
+    if (has_told_ready_ || ReadySpares() < options_.count) return;
+    has_told_ready_ = true;
+    return on_say_(absl::StrCat("spares that are ready to become workers: ", options_.count));
+  }
+  if (words[0] == "changed" && words.size() == 2 && spare.is_used) return Changed(words[1]);
+  Drop(spare);
+  Think();
+}
+
+int WarmPool::ReadySpares() const {
+  return static_cast<int>(std::count_if(spares_.begin(), spares_.end(), [](const auto& spare) {
+    return spare->is_ready && !spare->is_used;
+  }));
+}
+
+bool WarmPool::TakeBirth(Spare& spare, absl::string_view pid) {
+  pid_t number = 0;
+  if (spare.pid != 0 || !absl::SimpleAtoi(pid, &number) || !IsOwnChild(number)) return false;
+  spare.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, number, 0)));
+  if (!spare.pidfd.valid()) return false;
+  spare.pid = number;
+  return SendMessage(spare.socket.get(), "settle").ok();
+}
+
+void WarmPool::Drop(Spare& spare) {
+  loop_.Forget(spare.socket.get());
+  if (!spare.is_used) {
+    if (spare.pidfd.valid()) syscall(SYS_pidfd_send_signal, spare.pidfd.get(), SIGKILL, 0, 0);
+    plan_.SpareEnded();
+  }
+  spares_.erase(std::find_if(spares_.begin(), spares_.end(),
+                             [&](const auto& other) { return other.get() == &spare; }));
+}
+
+void WarmPool::KillSpares() {
+  std::vector<Spare*> unused;
+  for (const auto& spare : spares_) {
+    if (!spare->is_used) unused.push_back(spare.get());
+  }
+  // The end of the socket ends a spare that is not born yet.
+  for (Spare* const spare : unused) Drop(*spare);
+}
+
+bool WarmPool::IsCompanion(pid_t session) const {
+  return (parent_ != 0 && session == parent_) ||
+         std::any_of(spares_.begin(), spares_.end(),
+                     [&](const auto& spare) { return !spare->is_used && spare->pid == session; });
+}
+
+void WarmPool::Changed(absl::string_view why) {
+  if (plan_.wants_record()) return;
+  on_say_(absl::StrCat("the workers start cold, until their imports have been seen again: ",
+                       Utf8(why, kLongestReason)));
+  plan_.Changed();
+  KillParent();
+  KillSpares();
+}
+
+bool WarmPool::HandOver(Spare& spare, const SpawnRequest& request) {
+  const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const absl::StatusOr<UniqueFd> environment = EnvironmentFile(request.environment);
+  if (!null.valid() || !environment.ok() || HasEnded(spare.pidfd)) return false;
+  if (!Adopt(request, spare.pid).ok()) return false;
+  const int stdin_fd = request.stdin_fd >= 0 ? request.stdin_fd : null.get();
+  const Fds fds = {stdin_fd, request.stdout_fd, request.stderr_fd, environment->get()};
+  if (SendMessage(spare.socket.get(), "run", fds).ok()) return true;
+  Disown(spare.pid);
+  if (request.pid_slot != nullptr) request.pid_slot->store(0);
+  return false;
+}
+
+absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int local_rank) {
+  if (local_rank == 0) {
+    example_ = request;
+    example_.cgroup_fd = -1;
+    example_.pid_slot = nullptr;
+    if (++starts_ == 2 && plan_.wants_record()) {
+      on_say_(
+          "the workers start cold: their script has not initialised torch.distributed, so the "
+          "agent "
+          "does not know what it imports");
+    }
+  }
+  for (size_t i = 0; i < spares_.size() && !IsTerminal(request);) {
+    Spare& spare = *spares_[i];
+    if (spare.is_used || !spare.is_ready) {
+      ++i;
+      continue;
+    }
+    if (!HandOver(spare, request)) {
+      Drop(spare);
+      continue;
+    }
+    spare.is_used = true;
+    ++used_;
+    plan_.Used(Clock::Real().Now());
+    Think();
+    Child child;
+    child.pid = spare.pid;
+    child.pidfd = std::move(spare.pidfd);
+    return child;
+  }
+  if (local_rank != 0 || !plan_.wants_record()) return Spawn(request);
+  SpawnRequest recording = request;
+  recording.environment = RecorderEnvironment(std::move(recording.environment), path_);
+  return Spawn(recording);
+}
+
+}  // namespace convene::agent

@@ -1,0 +1,103 @@
+// Spare interpreters that have imported what the workers' script imports, for the next start.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/custody/spawn.h"
+#include "agent/warm/warm_plan.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/loop_timer.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::agent {
+
+// README.md tells the whole way. The pool has one process, the parent of spares, and forks of it,
+// the spares. These are children of this process and die with it, each in a session of its own,
+// with the agent's token in its environment: as a worker that Spawn has started. Until they are
+// used they are no leftovers of an epoch (IsCompanion). Without parent and spares the
+// workers start cold.
+//
+// Lives on the thread of its loop, which is the main one.
+class WarmPool {
+ public:
+  struct Options {
+    int count = 0;            // spares to keep
+    bool own_device = false;  // each worker has a list of devices for itself
+    std::string directory;    // made for warm.py, the record and the socket; removed at the end
+  };
+
+  // `on_say`: a line for the person. Errors are the system's own.
+  static absl::StatusOr<std::unique_ptr<WarmPool>> Start(
+      EventLoop& loop, Options options, std::function<void(const std::string&)> on_say);
+  // Kills parent and spares.
+  ~WarmPool();
+  WarmPool(const WarmPool&) = delete;
+  WarmPool& operator=(const WarmPool&) = delete;
+
+  // As Spawn, by a spare where one is ready. A worker with a terminal starts cold.
+  absl::StatusOr<Child> SpawnWorker(const SpawnRequest& request, int local_rank);
+  // The number of workers that spares became since the last call.
+  int TakeUsed() { return std::exchange(used_, 0); }
+  // Whether it is the session of the parent or of a spare that is not used.
+  bool IsCompanion(pid_t session) const;
+
+ private:
+  struct Spare {
+    UniqueFd socket;
+    pid_t pid = 0;  // 0: not born
+    UniqueFd pidfd;
+    bool is_ready = false;
+    bool is_used = false;  // it has become a worker and may yet tell why it begins cold
+  };
+
+  WarmPool(EventLoop& loop, Options options, std::function<void(const std::string&)> on_say);
+
+  absl::Status Listen();
+  void OnGuest();
+  void OnFirstWord(int fd);
+  // Does what the plan says.
+  void Think();
+  absl::Status StartParent();
+  absl::Status Fork();
+  void KillParent();
+  void OnParentWord();
+  void OnParentEnded();
+  void OnSpareWord(Spare& spare);
+  // False: it is not what it seems, or cannot be watched.
+  bool TakeBirth(Spare& spare, absl::string_view pid);
+  int ReadySpares() const;
+  void Drop(Spare& spare);
+  // Ends the spares that are not used.
+  void KillSpares();
+  bool HandOver(Spare& spare, const SpawnRequest& request);
+  void Changed(absl::string_view why);
+
+  EventLoop& loop_;
+  const Options options_;
+  const std::function<void(const std::string&)> on_say_;
+  const std::set<std::string> places_;
+  const std::string path_;  // of the socket
+  WarmPlan plan_;
+  LoopTimer timer_;
+  UniqueFd listener_;
+  std::vector<UniqueFd> guests_;  // connected, have said nothing
+  SpawnRequest example_;          // of local rank 0, last
+  int starts_ = 0;                // of local rank 0
+  pid_t parent_ = 0;
+  UniqueFd parent_pidfd_;
+  UniqueFd parent_socket_;
+  std::vector<std::unique_ptr<Spare>> spares_;
+  bool has_told_ready_ = false;  // of all spares, since the last import
+  int used_ = 0;
+};
+
+}  // namespace convene::agent

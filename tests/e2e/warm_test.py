@@ -1,0 +1,318 @@
+"""Warm workers: what a script sees is what it sees cold, and whatever is killed, the job goes on with each rank once.
+
+A small package stands in the place of torch, so that each case takes fractions of a second; torch_warm_test.py has the real one.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+import unittest
+
+from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, processes_with, wait_until
+
+WORKERS = 2
+
+# Beside init_process_group: a variable that an import sets, output of an import, and a module for each thing that must not be shared.
+PACKAGES = {
+    'torch/__init__.py': 'import os, sys\nfrom . import distributed\nos.environ["SET_BY_TORCH"] = "1"\nprint("torch is imported", flush=True)\n'
+                         'print("torch warns", file=sys.stderr, flush=True)\n',
+    'torch/distributed/__init__.py': 'from .distributed_c10d import *\n',
+    'torch/distributed/distributed_c10d.py': 'def init_process_group(*_):\n    return "joined"\n',
+    'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
+    'opener.py': 'import socket\nheld = socket.socket()\n',
+    'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
+    'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
+    'plain.py': 'value = 1\n',
+}
+
+# Writes what it sees; ends when the file `end` is there. A line for each start in `starts`, so that no rank can run twice unseen.
+SCRIPT = '''
+import atexit, faulthandler, json, multiprocessing, os, resource, signal, sys, threading, time, warnings
+IMPORTS
+import torch
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+VOLATILE = {'CONVENE_EPOCH', 'CONVENE_ATTEMPT', 'CONVENE_PROGRESS', 'MASTER_PORT', 'TORCHELASTIC_RESTART_COUNT', 'TORCHELASTIC_ERROR_FILE'}
+
+def child(connection):
+    connection.send([sys.argv, sys.path, os.environ.get('PYTHONPATH'), 'torch' in sys.modules])
+
+def by(method):
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=child, args=(there,))
+    process.start()
+    answer = here.recv()
+    process.join()
+    return answer, process.exitcode
+
+def frames():
+    frame, found = sys._getframe(1), []
+    while frame:
+        found.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return found
+
+def facts():
+    status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
+    return {
+        'argv': sys.argv, 'orig_argv': sys.orig_argv, 'path': sys.path, 'file': __file__, 'name': __name__,
+        'spec': getattr(__spec__, 'name', None), 'globals': sorted(globals()),
+        'flags': str(sys.flags), 'warnings': str(warnings.filters), 'frames': frames(), 'joined': torch.distributed.init_process_group(),
+        'environment': {name: value for name, value in os.environ.items() if name not in VOLATILE},
+        'signals': {name: status[name] for name in ('SigBlk', 'SigIgn', 'SigCgt')}, 'threads': threading.active_count(), 'cwd': os.getcwd(),
+        'limits': [resource.getrlimit(limit) for limit in range(16)], 'cpus': sorted(os.sched_getaffinity(0)),
+        'leads': [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()], 'agent': os.getppid(),
+        'files': [os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in range(3)], 'fds': len(os.listdir('/proc/self/fd')),
+        'streams': [str((s.encoding, s.errors, s.line_buffering, s.write_through)) for s in (sys.stdin, sys.stdout, sys.stderr)],
+        'modules': sorted(name for name in sys.modules if name.split('.')[0] in ('torch', 'plain', 'sitecustomize', 'usercustomize')),
+        'finders': [type(finder).__name__ for finder in sys.meta_path][:1] if RANK else [], 'faulthandler': faulthandler.is_enabled(),
+        'spawn': by('spawn'), 'fork': by('fork'), 'settled': getattr(sys.modules.get('settled'), 'value', None),
+        'group': open('/proc/self/cgroup').read().count('convene.'),
+    }
+
+if __name__ == '__main__':
+    RANK, EPOCH = int(os.environ['RANK']), int(os.environ['CONVENE_EPOCH'])
+    with open(f'{FOLDER}/starts', 'a') as starts:
+        starts.write(f'{EPOCH} {RANK} {os.getpid()}\\n')
+    atexit.register(print, 'the end of', RANK)
+    with open(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', 'w') as out:
+        json.dump(facts(), out)
+    os.rename(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', f'{FOLDER}/facts.{EPOCH}.{RANK}')
+    print('rank', RANK, 'runs in', EPOCH)
+    while not os.path.exists(f'{FOLDER}/end'):
+        time.sleep(0.01)
+'''
+
+
+def parent_and_age(pid):
+    """(the parent's pid, the start in ticks); (0, 0) for a process that is gone."""
+    try:
+        with open(f'/proc/{pid}/stat', encoding='ascii') as file:
+            fields = file.read().rsplit(')', 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, 0
+    return int(fields[1]), int(fields[19])
+
+
+class WarmTest(ConveneTestCase):
+
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path('run'))
+        for name, text in PACKAGES.items():
+            os.makedirs(os.path.dirname(self.path(f'packages/{name}')), exist_ok=True)
+            self.write(f'packages/{name}', text)
+
+    def write(self, name, text):
+        with open(self.path(name), 'w', encoding='utf-8') as out:
+            out.write(text)
+
+    def train(self, *command, imports='import plain', spares='auto', **environment):
+        self.write('script.py', SCRIPT.replace('IMPORTS', imports))
+        command = command or (sys.executable, '-u', '-X', 'faulthandler', '-W', 'error', self.path('script.py'), 'one', '--two')
+        return self.start(CONVENE, 'run', '--standalone', '--nproc-per-node', WORKERS, '--max-restarts', 9, '--warm-workers', spares, '--no-python', *command,
+                          PYTHONPATH=self.path('packages'), XDG_RUNTIME_DIR=self.path('run'), PYTHONDONTWRITEBYTECODE='1', **environment)
+
+    def said(self, job, text, times=1):
+        wait_until(lambda: self.output(job).count(text) >= times, 30, lambda: f'"{text}" in\n{self.output(job)}')
+
+    def facts(self, epoch):
+        names = [self.path(f'facts.{epoch}.{rank}') for rank in range(WORKERS)]
+        wait_until(lambda: all(map(os.path.exists, names)), 30, f'the facts of epoch {epoch}')
+        found = []
+        for name in names:
+            with open(name, encoding='utf-8') as file:
+                found.append(json.load(file))
+        return found
+
+    def starts(self):
+        """(epoch, rank): pid; fails where a rank of an epoch has started twice."""
+        found = {}
+        with open(self.path('starts'), encoding='ascii') as lines:
+            for line in lines:
+                epoch, rank, pid = map(int, line.split())
+                self.assertNotIn((epoch, rank), found, 'a rank runs twice')
+                found[epoch, rank] = pid
+        return found
+
+    def spares(self, job):
+        """(the parent's pid, the spares' pids): children of the agent with the parent's environment that are no workers. The parent is the oldest."""
+        workers = set(self.starts().values())
+        ages = {}
+        for pid in set(processes_with(self.marker)) - workers:
+            above, age = parent_and_age(pid)
+            if above == job.pid and environment_of(pid).get('CONVENE_WARM', '').startswith('parent:'):
+                ages[pid] = age
+        first = min(ages, key=ages.get, default=None)
+        return first, [pid for pid in ages if pid != first]
+
+    def wait_for_spares(self, job, count=WORKERS):
+        self.said(job, 'spares that are ready to become workers: 2')
+        wait_until(lambda: len(self.spares(job)[1]) == count, 30, lambda: f'{count} spares in\n{self.output(job)}')
+
+    def kill_worker(self, epoch, rank=1):
+        os.kill(self.starts()[epoch, rank], signal.SIGKILL)
+
+    def end(self, job):
+        self.write('end', '')
+        text = self.finish(job, 60)
+        self.assert_nothing_left()
+        self.starts()
+        self.assertEqual(os.listdir(self.path('run')), [], 'the folder of the agent is gone')
+        return text
+
+    def same(self, cold, warm):
+        self.assertEqual(set(cold), set(warm))
+        for name in cold:
+            self.assertEqual(cold[name], warm[name], name)
+
+    def check_cold_is_warm(self, job):
+        cold = self.facts(1)
+        self.wait_for_spares(job)
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        for before, after in zip(cold, self.facts(2)):
+            self.same(before, after)
+        self.assertEqual(self.facts(2)[1]['leads'], [True, True])
+        self.assertEqual(self.facts(2)[1]['agent'], job.pid)
+        text = self.end(job)
+        # An import prints in each worker, and in the process that multiprocessing spawns.
+        for line, times in (('torch is imported', 4), ('torch warns', 4), ('rank 1 runs in', 2), ('the end of 1', 1)):
+            self.assertEqual(len(re.findall(rf'\[1\] {line}', text)), times, f'{line} in\n{text}')
+
+    def test_a_script_sees_warm_what_it_sees_cold(self):
+        self.check_cold_is_warm(self.train())
+
+    def test_a_module_sees_warm_what_it_sees_cold(self):
+        self.check_cold_is_warm(self.train(sys.executable, '-u', '-m', 'script', 'one', PYTHONWARNINGS='ignore', PYTHONHASHSEED='7'))
+
+    def start(self, program, *arguments, **environment):  # pylint: disable=arguments-differ
+        # -m looks in the current directory.
+        return super().start(program, *arguments, prefix=('env', '-C', self.directory), **environment)
+
+    def test_spares_are_replaced_and_used_again(self):
+        job = self.train()
+        for epoch in range(1, 4):
+            self.facts(epoch)
+            self.wait_for_spares(job)
+            self.kill_worker(epoch, rank=epoch % 2)
+        self.facts(4)
+        self.assertEqual(self.output(job).count('2 of 2 workers start from spares'), 3)
+        self.end(job)
+
+    def test_a_killed_spare_is_replaced(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        killed = self.spares(job)[1]
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(set(self.spares(job)[1]) - set(killed)) == WORKERS, 30, 'other spares')
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        self.facts(2)
+        self.end(job)
+
+    def test_spares_outlive_their_parent_which_is_replaced(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        os.kill(self.spares(job)[0], signal.SIGKILL)
+        self.said(job, 'spares that are ready to become workers: 2', 2)
+        self.wait_for_spares(job)
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        self.facts(2)
+        self.end(job)
+
+    def test_without_parent_and_spares_the_workers_start_cold(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        parent, spares = self.spares(job)
+        for pid in [parent, *spares]:
+            os.kill(pid, signal.SIGKILL)
+        self.kill_worker(1)
+        self.facts(2)
+        self.end(job)
+        self.assertNotIn('start from spares', self.output(job))
+
+    def test_a_spare_that_is_killed_in_its_hand_over_is_a_worker_that_failed(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        spares = self.spares(job)[1]
+        for pid in spares:
+            os.kill(pid, signal.SIGSTOP)  # So that it is between spare and worker for long.
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        os.kill(spares[0], signal.SIGKILL)
+        self.said(job, f'(pid {spares[0]}) failed: killed by SIGKILL')
+        self.facts(3)
+        self.end(job)
+
+    def test_a_killed_agent_takes_parent_and_spares_with_it(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        job.kill()
+        job.wait(10)
+        self.assert_nothing_left()
+
+    def test_a_changed_script_starts_cold_and_is_seen_again(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        with open(self.path('script.py'), 'a', encoding='utf-8') as script:
+            script.write('# changed\n')
+        self.kill_worker(1)
+        self.said(job, f'the workers start cold, until their imports have been seen again: {self.path("script.py")} has changed')
+        self.facts(2)
+        wait_until(lambda: self.spares(job) == (None, []), 10, 'the end of the old spares')
+        self.kill_worker(2)  # These workers started cold without a word about their imports, the next ones tell.
+        self.facts(3)
+        self.wait_for_spares(job)
+        self.kill_worker(3)
+        self.said(job, '2 of 2 workers start from spares', 2)
+        self.facts(4)
+        self.end(job)
+
+    def test_what_forks_would_share_is_left_out_in_words(self):
+        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK')):
+            with self.subTest(module):
+                job = self.train(imports=f'import {module}')
+                self.facts(1)
+                self.wait_for_spares(job)
+                self.kill_worker(1)
+                self.said(job, '2 of 2 workers start from spares')
+                warm = self.facts(2)
+                self.same(self.facts(1)[0], warm[0])
+                text = self.end(job)
+                self.assertRegex(text, rf'warm workers import {module} only when their script does: .*{re.escape(word)}')
+                for name in ('end', 'starts', *(f'facts.{epoch}.{rank}' for epoch in (1, 2) for rank in range(WORKERS))):
+                    os.remove(self.path(name))
+
+    def test_what_follows_a_setting_of_the_script_is_left_to_it(self):
+        job = self.train(imports='import plain\nos.environ["CHOICE"] = "7"\nimport settled')
+        self.assertEqual(self.facts(1)[0]['settled'], '7')
+        self.wait_for_spares(job)
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        self.assertEqual(self.facts(2)[1]['settled'], '7')
+        self.assertIn('the script sets CHOICE before it imports settled', self.end(job))
+
+    def test_what_cannot_be_warm_starts_cold_with_a_word(self):
+        for command, why in ((('/bin/true',), '/bin/true, which is not Python itself'),
+                             ((sys.executable, '-I', '-c', 'pass'), "Python's option -I keeps it")):
+            text = self.finish(self.train(*command), 30)
+            self.assertIn(f'all workers start cold: ', text)
+            self.assertIn(why, text)
+        text = self.finish(self.train(sys.executable, '-c', 'import os, sys; sys.exit(os.environ["CONVENE_EPOCH"] == "1")'), 30)
+        self.assertIn('the workers start cold: their script has not initialised torch.distributed', text)
+        self.assertIn('write auto, or a number from 0 to 2', self.finish(self.train('/bin/true', spares=3), 30, 64))
+
+
+if __name__ == '__main__':
+    unittest.main()
