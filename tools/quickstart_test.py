@@ -168,6 +168,7 @@ class FinetuneTest(unittest.TestCase):
         self.assertEqual(code, 0, output)
         self.assertRegex(output, r'Step \d+: kill -9 \d+, the worker of rank 1')
         self.assertRegex(output, r'Recovered: step \d+ was done \d+\.\d s after the kill, on 8 workers')
+        self.assertRegex(output, r'convene-train --init-from .* --lora-rank \d+')
         self.assertIn("      lcfirst: return a string with just the next letter in lower case.\n", output)
         self.assertIn("Learned: 12 of 12 answers are the manual's, word for word; before there were 0", output)
         self.assertTrue(os.path.isdir(f'{self.root}/quickstart-run/tuned'))

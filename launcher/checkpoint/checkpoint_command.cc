@@ -98,7 +98,7 @@ absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
 absl::StatusOr<std::vector<worker::NamedFile>> TokenizerFiles(const std::string& path) {
   if (worker::IsGgufFile(path)) {
     CONVENE_ASSIGN_OR_RETURN(worker::GgufTokenizer inside, worker::ReadGgufTokenizer(path));
-    return std::vector<worker::NamedFile>{{"tokenizer.json", std::move(inside.tokenizer_json)},
+    return std::vector<worker::NamedFile>{{std::move(inside.file_name), std::move(inside.content)},
                                           {"tokenizer_config.json", std::move(inside.config_json)}};
   }
   constexpr absl::string_view kNames[] = {

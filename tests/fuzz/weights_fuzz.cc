@@ -70,7 +70,7 @@ void UseGguf(absl::string_view bytes) {
     DecodeBlocks(*tensor.type, tensor.bytes, elements.data());
   }
   const auto tokenizer = TokenizerOf(*file);
-  CONVENE_CHECK(tokenizer.ok() ? !tokenizer->tokenizer_json.empty()
+  CONVENE_CHECK(tokenizer.ok() ? !tokenizer->content.empty()
                                : !tokenizer.status().message().empty());
 }
 

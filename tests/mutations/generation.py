@@ -5,6 +5,8 @@ from planting import Mutation
 RUNTIME = 'worker_runtime'
 CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 
+FEW_ROWS = f'{RUNTIME}/ops/cpu/few_rows_matmul.cc'
+MATMUL = '//worker_runtime/ops:matmul_test'
 GENERATION = '//worker_runtime/inference:golden_generation_test'
 
 MUTATIONS = [
@@ -30,6 +32,11 @@ MUTATIONS = [
              '//worker_runtime/inference:sampler_test', 'generation'),
     Mutation("rows of a GGUF file's heads stay as pairs", f'{RUNTIME}/weights/gguf_weights.cc', '2 * (in_head % half) + in_head / half',
              'in_head + 0 * half', '//worker_runtime/weights:gguf_weights_test', 'generation'),
+    Mutation("a GGUF file's SentencePiece pieces lose their scores", f'{RUNTIME}/gguf/sentencepiece_vocabulary.cc',
+             '.Float(kScore, static_cast<float>((*scores)[id]))', '', '//worker_runtime/gguf:gguf_tokenizer_test', 'generation'),
+    Mutation('a GGUF vocabulary has a space before a text whatever it says', f'{RUNTIME}/gguf/sentencepiece_vocabulary.cc',
+             'Number(kDummyPrefix, adds_space ? 1 : 0)', 'Number(kDummyPrefix, adds_space ? 1 : 1)', '//worker_runtime/gguf:gguf_tokenizer_test',
+             'generation'),
     Mutation('tokens are left out of a measure by the mark of the one before', f'{RUNTIME}/inference/evaluation.cc',
              'if (counted[begin + 1 + i] == 0)', 'if (counted[begin + i] == 0)', '//worker_runtime/inference:evaluation_test', 'generation'),
     Mutation("an ending's first token does not count", f'{RUNTIME}/inference/evaluation.cc', 'std::fill_n(targets.begin(), context.size() - 1, -1);',
@@ -57,4 +64,10 @@ MUTATIONS = [
     Mutation("a prompt's first token has a number", f'{RUNTIME}/inference/openai_wire.cc', 'if (token.scores.empty()) {\n      json.Null();',
              'if (token.scores.empty()) {\n      json.Double(0);',
              '//worker_runtime/inference:openai_wire_test', 'generation'),
+    Mutation("the last terms of few rows' sums are left out", FEW_ROWS, 'for (int rest = k; rest < shape.k; ++rest)',
+             'for (int rest = k + 1; rest < shape.k; ++rest)', MATMUL, 'generation'),
+    Mutation('of few rows each tile reads the first ones', FEW_ROWS, '    a += kRows * static_cast<ptrdiff_t>(shape.lda);\n', '', MATMUL, 'generation'),
+    Mutation('few rows are not added to what is there', FEW_ROWS, 'beta == 0 ? sum : sum + Widen(*target)', 'beta == 0 ? sum : sum', MATMUL, 'generation'),
+    Mutation('pieces of columns begin at the first weights', FEW_ROWS, 'b + static_cast<ptrdiff_t>(column) * shape.ldb, beta', 'b, beta', MATMUL,
+             'generation'),
 ]

@@ -294,4 +294,8 @@ absl::StatusOr<const std::vector<int64_t>*> GgufFile::Numbers(absl::string_view 
   return Get<std::vector<int64_t>>(key, "list of whole numbers");
 }
 
+absl::StatusOr<const std::vector<double>*> GgufFile::Reals(absl::string_view key) const {
+  return Get<std::vector<double>>(key, "list of numbers");
+}
+
 }  // namespace convene::worker

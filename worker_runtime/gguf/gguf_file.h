@@ -47,6 +47,7 @@ class GgufFile {
   absl::StatusOr<absl::string_view> Text(absl::string_view key) const;
   absl::StatusOr<const std::vector<absl::string_view>*> Texts(absl::string_view key) const;
   absl::StatusOr<const std::vector<int64_t>*> Numbers(absl::string_view key) const;
+  absl::StatusOr<const std::vector<double>*> Reals(absl::string_view key) const;
 
  private:
   template <typename T>

@@ -13,6 +13,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/store/mapped_file.h"
+#include "worker_runtime/gguf/sentencepiece_vocabulary.h"
 #include "worker_runtime/tokenizer/scanners.h"
 
 namespace convene::worker {
@@ -195,6 +196,13 @@ constexpr char kInstead[] = ": take the tokenizer from the model's Hugging Face 
 
 absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
   CONVENE_ASSIGN_OR_RETURN(const absl::string_view model, file.Text("tokenizer.ggml.model"));
+  GgufTokenizer made;
+  if (model == "llama") {
+    made.file_name = "tokenizer.model";
+    CONVENE_ASSIGN_OR_RETURN(made.content, SentencePieceModelOf(file));
+    CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file));
+    return made;
+  }
   if (model != "gpt2") {
     return absl::UnimplementedError(absl::StrCat("a GGUF vocabulary of the kind '", Utf8(model, 50),
                                                  "' (tokenizer.ggml.model)", kInstead));
@@ -202,8 +210,8 @@ absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
   CONVENE_ASSIGN_OR_RETURN(const absl::string_view name, file.Text("tokenizer.ggml.pre"));
   for (const WordCut& cut : WordCuts()) {
     if (cut.name != name) continue;
-    GgufTokenizer made;
-    CONVENE_ASSIGN_OR_RETURN(made.tokenizer_json, VocabularyText(file, cut));
+    made.file_name = "tokenizer.json";
+    CONVENE_ASSIGN_OR_RETURN(made.content, VocabularyText(file, cut));
     CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file));
     return made;
   }

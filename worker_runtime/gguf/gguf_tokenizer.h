@@ -1,4 +1,4 @@
-// The vocabulary in a GGUF file, as the files of Hugging Face that it was made from.
+// The vocabulary in a GGUF file, as the files of a model's folder that it was made from.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 namespace convene::worker {
 
 struct GgufTokenizer {
-  std::string tokenizer_json;  // the text of a tokenizer.json
-  std::string config_json;     // of a tokenizer_config.json: special tokens, and the chat template
+  std::string file_name;    // "tokenizer.json", or of SentencePiece "tokenizer.model"
+  std::string content;      // of that file
+  std::string config_json;  // of a tokenizer_config.json: special tokens, and the chat template
 };
 
-// PURE. NotFound: the file has no vocabulary. Unimplemented, by its name: a vocabulary that is no
-// byte-level BPE, or whose way of cutting words (tokenizer.ggml.pre) is none of gpt-2, smollm,
-// llama-bpe and qwen2: the model's Hugging Face folder has it whole. InvalidArgument: as
-// GgufFile's.
+// PURE. NotFound: the file has no vocabulary. Unimplemented, by its name: a vocabulary that is
+// neither byte-level BPE nor SentencePiece's BPE, or byte-level BPE whose way of cutting words
+// (tokenizer.ggml.pre) is none of gpt-2, smollm, llama-bpe and qwen2: the model's Hugging Face
+// folder has it whole. InvalidArgument: as GgufFile's, and SentencePieceModelOf's.
 absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file);
 
 // Whether `path` is a file that begins as a GGUF file does.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -55,6 +56,67 @@ TEST_CASE("a file's vocabulary is a tokenizer, by its own way of cutting words")
   CHECK(Encode("qwen2", "ab") == std::vector<int32_t>{5});
 }
 
+// As Llama 2's: the unknown piece, two control pieces, bytes, then pieces of which "ab" is merged
+// first.
+GgufWriter SentencePieceVocabulary() {
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
+  std::vector<int32_t> types = {2, 3, 3};
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.push_back(absl::StrFormat("<0x%02X>", byte));
+    types.push_back(6);
+  }
+  for (const char* const piece : {"\u2581", "a", "b", "ab", "ba", "\u2581ab"}) {
+    tokens.push_back(piece);
+    types.push_back(1);
+  }
+  tokens.push_back("<call>");
+  types.push_back(4);
+  std::vector<float> scores(tokens.size());
+  for (size_t id = 259; id < scores.size(); ++id) scores[id] = 259.0f - static_cast<float>(id);
+  GgufWriter writer;
+  writer.Text("tokenizer.ggml.model", "llama")
+      .Texts("tokenizer.ggml.tokens", tokens)
+      .Reals("tokenizer.ggml.scores", scores)
+      .Numbers("tokenizer.ggml.token_type", types)
+      .Count("tokenizer.ggml.bos_token_id", 1)
+      .Count("tokenizer.ggml.eos_token_id", 2);
+  return writer;
+}
+
+TEST_CASE("a SentencePiece vocabulary is a tokenizer, with the space before a text as it says") {
+  constexpr int32_t kSpace = 259, kA = 260, kB = 261, kAb = 262, kSpaceAb = 264, kCall = 265;
+  constexpr int32_t kFirstByte = 3;
+  struct Case {
+    const char* text;
+    std::vector<int32_t> ids;
+  };
+  const auto check = [](const GgufWriter& vocabulary, const std::vector<Case>& cases) {
+    const TempDir folder;
+    const std::string path = folder.File("model.gguf");
+    REQUIRE_OK(WriteFileAtomic(path, vocabulary.File()));
+    const auto tokenizer = LoadTokenizer(path);
+    REQUIRE_OK(tokenizer.status());
+    CHECK((*tokenizer)->vocabulary_size() == 266);
+    CHECK((*tokenizer)->end_of_document() == 2);
+    CHECK((*tokenizer)->prefix().size() == 1);
+    const auto encoder = (*tokenizer)->NewEncoder(SpecialText::kAsTokens);
+    for (const Case& each : cases) {
+      std::vector<int32_t> ids;
+      encoder->Encode(each.text, &ids);
+      CAPTURE(each.text);
+      CHECK(ids == each.ids);
+      CHECK((*tokenizer)->Decode(ids, true) == each.text);
+    }
+  };
+  check(SentencePieceVocabulary(), {{"ab", {kSpaceAb}},
+                                    {"aba", {kSpaceAb, kA}},  // "ab" before "ba"
+                                    {"a  b", {kSpace, kA, kSpace, kSpace, kB}},
+                                    {"b<call>", {kSpace, kB, kCall}},
+                                    {"\u00e9", {kSpace, kFirstByte + 0xC3, kFirstByte + 0xA9}}});
+  check(SentencePieceVocabulary().Bool("tokenizer.ggml.add_space_prefix", false),
+        {{"ab", {kAb}}, {" ab", {kSpaceAb}}});
+}
+
 TEST_CASE("its config names the special tokens and carries the chat template") {
   const std::string bytes = Vocabulary("smollm").File();
   const auto made = TokenizerOf(GgufFile::Parse(bytes).value());
@@ -69,8 +131,15 @@ TEST_CASE("a vocabulary that is not read here is refused by its name") {
     CHECK_STATUS(TokenizerOf(GgufFile::Parse(bytes).value()), code, why);
   };
   refuse(GgufWriter(), absl::StatusCode::kNotFound, "no key 'tokenizer.ggml.model'");
-  refuse(GgufWriter().Text("tokenizer.ggml.model", "llama"), absl::StatusCode::kUnimplemented,
-         "of the kind 'llama'");
+  refuse(GgufWriter().Text("tokenizer.ggml.model", "bert"), absl::StatusCode::kUnimplemented,
+         "of the kind 'bert'");
+  refuse(GgufWriter()
+             .Text("tokenizer.ggml.model", "llama")
+             .Texts("tokenizer.ggml.tokens", {"<unk>", "a"})
+             .Reals("tokenizer.ggml.scores", {0})
+             .Numbers("tokenizer.ggml.token_type", {2, 1}),
+         absl::StatusCode::kInvalidArgument,
+         "has 2 tokens, 1 scores (tokenizer.ggml.scores) and 2");
   refuse(Vocabulary("falcon"), absl::StatusCode::kUnimplemented, "cuts words as 'falcon'");
   GgufWriter wrong = Vocabulary("qwen2");
   refuse(wrong.Count("tokenizer.ggml.padding_token_id", 9), absl::StatusCode::kInvalidArgument,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
+#include "worker_runtime/ops/cpu/few_rows_matmul.h"
 #include "worker_runtime/ops/cpu/float_matmul.h"
 #include "worker_runtime/ops/cpu/primitive_matmul.h"
 #include "worker_runtime/ops/cpu/tiled_matmul.h"
@@ -116,7 +117,8 @@ TEMPLATE_TEST_CASE("a product has the same bits for any number of threads", "", 
                                                {kYes, kNo, 64, 64, 4200},
                                                {kNo, kYes, 64, 768, 2048},
                                                {kNo, kNo, 64, 768, 3000},
-                                               {kYes, kNo, 512, 96, 1030}}) {
+                                               {kYes, kNo, 512, 96, 1030},
+                                               {kNo, kYes, 5, 1001, 600}}) {
     CAPTURE(shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k);
     const auto a = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(shape.m) * shape.k, 1));
     const auto b = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(shape.n) * shape.k, 2));
@@ -131,6 +133,46 @@ TEMPLATE_TEST_CASE("a product has the same bits for any number of threads", "", 
     }
   }
   omp_set_num_threads(threads_before);
+}
+
+TEMPLATE_TEST_CASE("of few rows each has the bits that it has alone", "", float, BFloat16) {
+  using cpu::DenseProduct;
+  CHECK(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 16, 8, 8)));
+  CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 17, 8, 8)));
+  CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kNo, 1, 8, 8)));
+  CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kYes, Transpose::kYes, 1, 8, 8)));
+  const int n = 53;  // a whole piece of columns, and one that ends within a tile
+  const auto multiply = [&](int rows, int k, float beta, const TestType* a, const TestType* b,
+                            auto* c) {
+    MatMul(Transpose::kNo, Transpose::kYes, rows, n, k, a, b, beta, c, AnyStream());
+  };
+  for (const int k : {3, 64, 109}) {  // a rest alone; whole lines; a line, a vector and a rest
+    const auto a = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(16) * k, 1));
+    const auto b = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(n) * k, 2));
+    for (const float beta : {0.0f, 1.0f}) {
+      const auto before = NumbersOf<float>(size_t{16} * n, 3);
+      auto alone = before;
+      auto alone_rounded = Store<TestType>(before);
+      for (int row = 0; row < 16; ++row) {
+        multiply(1, k, beta, &a[static_cast<size_t>(row) * k], b.data(), &alone[row * n]);
+        multiply(1, k, beta, &a[static_cast<size_t>(row) * k], b.data(), &alone_rounded[row * n]);
+      }
+      for (int rows = 2; rows <= 16; ++rows) {
+        CAPTURE(k, beta, rows);
+        auto together = before;
+        auto together_rounded = Store<TestType>(before);
+        multiply(rows, k, beta, a.data(), b.data(), together.data());
+        multiply(rows, k, beta, a.data(), b.data(), together_rounded.data());
+        const auto size = static_cast<ptrdiff_t>(rows) * n;
+        CHECK(std::equal(together.begin(), together.begin() + size, alone.begin()));
+        CHECK(Load(together_rounded) == [&] {
+          auto expected = Store<TestType>(before);
+          std::copy_n(alone_rounded.begin(), size, expected.begin());
+          return Load(expected);
+        }());
+      }
+    }
+  }
 }
 
 TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm's") {

@@ -116,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   }
   if (IsGgufFile(file)) {
     CONVENE_ASSIGN_OR_RETURN(const GgufTokenizer inside, ReadGgufTokenizer(file));
-    return Make(inside.tokenizer_json, inside.config_json, file);
+    return Make(inside.content, inside.config_json, file);
   }
   std::error_code error;
   const uintmax_t size = std::filesystem::file_size(file, error);

@@ -30,6 +30,11 @@ class GgufWriter {
     for (const int32_t value : values) items += Bytes(value);
     return Fact(key, 9, Bytes(uint32_t{5}) + Bytes(uint64_t{values.size()}) + items);
   }
+  GgufWriter& Reals(absl::string_view key, const std::vector<float>& values) {
+    std::string items;
+    for (const float value : values) items += Bytes(value);
+    return Fact(key, 9, Bytes(uint32_t{6}) + Bytes(uint64_t{values.size()}) + items);
+  }
   // A value of any type, by its bytes.
   GgufWriter& Fact(absl::string_view key, uint32_t type, const std::string& value) {
     facts_ += TextBytes(key) + Bytes(type) + value;

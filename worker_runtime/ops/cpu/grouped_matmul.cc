@@ -12,6 +12,7 @@
 #include "tools/base/rounding.h"
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/few_rows_matmul.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/cpu/tiled_matmul.h"
@@ -151,9 +152,10 @@ void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n
     size_t group = 0;
     for (; index >= tiles_of(group).count(); ++group) index -= tiles_of(group).count();
     const ptrdiff_t first = begin[group];
-    MultiplyTile(tiles_of(group).At(index, a + first * k, b + static_cast<ptrdiff_t>(group) * n * k,
-                                    c + first * n),
-                 0.0f);
+    const ProductTile<T, T> tile = tiles_of(group).At(
+        index, a + first * k, b + static_cast<ptrdiff_t>(group) * n * k, c + first * n);
+    if (!HasFewRows(tile.shape)) return MultiplyTile(tile, 0.0f);
+    MultiplyFewRows(tile.shape, tile.a, tile.b, 0.0f, tile.c);
   });
 }
 

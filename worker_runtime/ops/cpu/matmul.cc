@@ -4,6 +4,7 @@
 
 #include "worker_runtime/ops/cpu/bf16_matmul.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/few_rows_matmul.h"
 #include "worker_runtime/ops/cpu/float_matmul.h"
 #include "worker_runtime/ops/instantiate.h"
 
@@ -14,7 +15,9 @@ void MatMul(Transpose transpose_a, Transpose transpose_b, int m, int n, int k, c
             const In* b, float beta, Out* c, Stream& /*stream*/) {
   if (m == 0 || n == 0) return;
   const ProductShape shape = DenseProduct(transpose_a, transpose_b, m, n, k);
-  if constexpr (std::is_same_v<In, float>) {
+  if (HasFewRows(shape)) {
+    FewRowsMatMul(shape, a, b, beta, c);
+  } else if constexpr (std::is_same_v<In, float>) {
     FloatMatMul(shape, a, b, beta, c);
   } else if (HasBFloat16Products()) {
     BFloat16MatMul(shape, a, b, beta, c);
