@@ -52,6 +52,8 @@ MUTATIONS = [
              'int64_t{width} * kVectorsPerThread), kWarp), kWarp, 1024));', KERNELS + 'forward'),
     Mutation('two blocks write one place', f'{OPS}/adamw.cu',
              'Launch(stream, "decide_step", 1, dim3(1)', 'Launch(stream, "decide_step", 2, dim3(1)', KERNELS + 'thread'),
+    Mutation('an update that leaves multiprocessors free ends with its first share', f'{OPS}/adamw.cu',
+             'first += gridDim.x * kShare', 'first += a.count', KERNELS + 'forward'),
     Mutation('all threads of a block write one place', f'{OPS}/elementwise.cu',
              'if (threadIdx.x == 0) partials[blockIdx.x] = total;', 'partials[blockIdx.x] = total;', KERNELS + 'thread'),
     Mutation('more than 48 KiB without asking', FLASH,

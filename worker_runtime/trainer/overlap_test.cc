@@ -343,54 +343,45 @@ TEST_CASE("an update by the host races with nothing beside a tied table, every e
 TEST_CASE("without overlap one data-parallel rank queues neither events nor ops beside others") {
   for (const auto& rank : Train({.layout = {.pp = 2}, .tied = true, .overlaps = false})) {
     CHECK(OrderingCalls(rank->calls(), rank->known_from()).empty());
-    CHECK(
-        std::all_of(rank->calls().begin() + rank->known_from(), rank->calls().end(),
-                    [](const StreamCall& call) { return call.stream == StreamNumber::kCompute; }));
+    for (size_t i = rank->known_from(); i < rank->calls().size(); ++i) {
+      CHECK(rank->calls()[i].stream == StreamNumber::kCompute);
+    }
   }
 }
 
 TEST_CASE("updates beside the next step's passes race with nothing, and every event is needed") {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int microbatches : {1, 2}) {
-      CheckEveryEvent({.layout = {.dp = 1}, .dtype = dtype, .microbatches = microbatches});
-    }
-  }
+  CheckEveryEvent({.layout = {.dp = 1}});
+  CheckEveryEvent({.layout = {.dp = 1}, .dtype = DType::kBFloat16, .microbatches = 1});
   CheckEveryEvent({.layout = {.pp = 2, .dp = 1}, .tied = true});
   CheckEveryEvent({.layout = {.dp = 1, .tp = 2}, .sequence_parallel = true, .microbatches = 1});
 }
 
 TEST_CASE("a checkpoint, other weights and a step without passes wait for updates beside them") {
-  for (Case the_case : std::vector<Case>{
-           {.saves = true}, {.saves = true, .microbatches = 1}, {.has_empty_step = true}}) {
-    the_case.layout = {.dp = 1};
-    for (const auto& rank : Train(the_case)) CHECK(FindRaces(rank->calls()) == kNone);
+  for (const bool saves : {false, true}) {
+    const auto ranks = Train({.layout = {.dp = 1}, .saves = saves, .has_empty_step = !saves});
+    CHECK(FindRaces(ranks[0]->calls()) == kNone);
   }
 }
 
 // By the record: ops take as long as they touch pages, and those of passes eight times as long, so
 // that a forward pass takes a few times as long as an update.
 TEST_CASE("the next forward pass hides the updates of all buckets but the first") {
-  constexpr int kSlowness = 8;
   const auto duration = [](const StreamCall& call) {
-    return static_cast<double>(call.touches.size()) * (call.op == "AdamW" ? 1 : kSlowness);
+    return static_cast<double>(call.touches.size()) * (call.op == "AdamW" ? 1 : 8);
   };
   const auto time_of = [&](bool overlaps) {
     const auto ranks =
         Train({.layout = {.dp = 1}, .layers = 6, .watches_memory = true, .overlaps = overlaps});
-    const StreamTime time =
-        testing::TimeOfCompute(ranks[0]->calls(), ranks[0]->known_from(), duration);
+    const std::vector<StreamCall>& calls = ranks[0]->calls();
+    const StreamTime time = testing::TimeOfCompute(calls, ranks[0]->known_from(), duration);
     double updates = 0;
-    for (size_t i = ranks[0]->known_from(); i < ranks[0]->calls().size(); ++i) {
-      const StreamCall& call = ranks[0]->calls()[i];
-      if (call.op == "AdamW") updates += duration(call);
+    for (size_t i = ranks[0]->known_from(); i < calls.size(); ++i) {
+      if (calls[i].op == "AdamW") updates += duration(calls[i]);
     }
     return std::pair(time.work + time.waiting, updates);
   };
   const auto [alone, updates] = time_of(false);
-  const auto [beside, same] = time_of(true);
-  CHECK(updates == same);
-  INFO("updates take " << updates << " of " << alone << ", and with overlap all takes " << beside);
-  CHECK(alone - beside > 0.8 * updates);
+  CHECK(alone - time_of(true).first > 0.8 * updates);
 }
 
 TEST_CASE("with several buckets reductions and gathers run beside the arithmetic") {

@@ -97,8 +97,9 @@ __global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
 
 // Of an update that leaves multiprocessors to others. A block is large enough to have one
 // multiprocessor's share of memory in flight, and goes on through the array: small blocks would
-// stand on every multiprocessor, where products' blocks then find no room.
-constexpr int kThreadsBeside = 1024;
+// stand on every multiprocessor, where products' blocks then find no room. More threads would have
+// too few registers.
+constexpr int kThreadsBeside = 512;
 template <typename T>
 __global__ void __launch_bounds__(kThreadsBeside) StepBeside(const Arguments<T> a) {
   if (a.control->skip != SkipReason::kNone) return;
