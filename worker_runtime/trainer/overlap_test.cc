@@ -208,8 +208,7 @@ std::vector<std::unique_ptr<Rank>> Train(const Case& the_case) {
 
 const std::vector<std::string> kNone;
 
-// Ops that hand each other numbers (sums of squares, what is decided by them) in memory that shares
-// its page with much else.
+// Of ops that hand each other numbers in memory that shares its page with much else.
 std::vector<std::string> DecisionsAtOnce(const std::vector<StreamCall>& calls, int lost) {
   return FindAtOnce({"SumOfSquares", "AddInOrder", "DecideStep", "AdamW"}, StreamNumber::kCompute,
                     StreamNumber::kCommunication, calls, lost);
@@ -363,15 +362,14 @@ TEST_CASE("a checkpoint, other weights and a step without passes wait for update
   }
 }
 
-// By the record: ops take as long as they touch pages, and those of passes eight times as long, so
-// that a forward pass takes a few times as long as an update.
+// By the record: an op takes as long as it touches pages, one of a pass eight times as long.
 TEST_CASE("the next forward pass hides the updates of all buckets but the first") {
   const auto duration = [](const StreamCall& call) {
     return static_cast<double>(call.touches.size()) * (call.op == "AdamW" ? 1 : 8);
   };
-  const auto time_of = [&](bool overlaps) {
+  const auto time_of = [&](bool on) {
     const auto ranks =
-        Train({.layout = {.dp = 1}, .layers = 6, .watches_memory = true, .overlaps = overlaps});
+        Train({.layout = {.dp = 1}, .layers = 6, .watches_memory = true, .overlaps = on});
     const std::vector<StreamCall>& calls = ranks[0]->calls();
     const StreamTime time = testing::TimeOfCompute(calls, ranks[0]->known_from(), duration);
     double updates = 0;
