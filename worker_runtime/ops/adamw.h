@@ -25,8 +25,8 @@ AdamWFactors MakeAdamWFactors(const UpdateParameters& parameters);
 // The update of `count` elements, all arrays of that length, in place; gradients are read. factors,
 // control: one each, in the device's memory. flags: (count / 64), see ParameterFlag. `master` are
 // the fp32 weights; `weights` become the same rounded to T. For T = float there is one copy: pass
-// it as both. REQUIRES: count is a multiple of kFlagBlock; every array starts at a multiple of 64
-// bytes.
+// it as both. On a GPU the update leaves Stream::left_free() multiprocessors to other streams.
+// REQUIRES: count is a multiple of kFlagBlock; every array starts at a multiple of 64 bytes.
 template <typename T>
 void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* control,
            const uint8_t* flags, const float* gradients, float* master, T* weights,

@@ -39,6 +39,7 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
       reduced_from_(options.shards_gradients ? 1 : placement_.buckets.size()),
+      copied_(device),
       published_(placement_.buckets.size()) {
   if (options.shards_gradients) {
     gradient_shards_.emplace(placement_, shard_, sum_, groups.dp_replicate, order_, arena);
@@ -50,13 +51,11 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
                               groups.dp_gather, order_, arena, parameter_arena);
   }
   for (const Placement::Unit& unit : placement_.units) weights_.emplace_back(unit.tensors.size());
-  if (!is_parallel()) return;
-  copied_.emplace(device_);
   for (size_t i = 0; i < shard_.parts.size(); ++i) gathered_.emplace_back(device_);
 }
 
 void BucketStore::AwaitCommunication() {
-  if (is_parallel()) order_.AwaitAll();
+  if (is_parallel() || updates_beside()) order_.AwaitAll();
 }
 
 absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
@@ -75,7 +74,6 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
                      ? gathered.Slice(tensor.begin - bucket.begin, tensor.count).data
                      : parameters().Slice(tensor.begin, tensor.count).data;
   }
-  if (!is_parallel()) return weights;
   if (is_sharded) {
     order_.Await(gathered_.front());
     return weights;
@@ -83,10 +81,10 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   // Gathers run in order, and the copy behind them, so a wait covers those before it.
   if (std::find(place.tensors.begin(), place.tensors.end(), placement_.on_both_ends) !=
       place.tensors.end()) {
-    order_.Await(*copied_);
+    order_.Await(copied_);
   }
   order_.Await(gathered_[place.bucket]);
-  CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
+  if (is_parallel()) CONVENE_RETURN_IF_ERROR(groups_.dp_gather.Check());
   return weights;
 }
 
@@ -185,7 +183,7 @@ absl::Status BucketStore::FinishReducing() {
   if (!gradient_shards_.has_value()) CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
   if (is_parallel()) {
     while (reduced_from_ > 0) CONVENE_RETURN_IF_ERROR(Reduce(shard_.parts[--reduced_from_]));
-    AwaitCommunication();
+    order_.AwaitAll();
     CONVENE_RETURN_IF_ERROR(groups_.dp.Check());
     CONVENE_RETURN_IF_ERROR(groups_.dp_replicate.Check());
     reduced_from_ = gradient_shards_.has_value() ? 1 : shard_.parts.size();
@@ -242,11 +240,11 @@ absl::Status BucketStore::CopyToOtherEnd() {
       device_.kind() == DeviceKind::kCpu) {
     return absl::OkStatus();
   }
-  if (groups_.dp_gather.size() == 1) order_.Follow(order_.Mark());
+  if (groups_.dp_gather.size() == 1 && !updates_beside()) order_.Follow(order_.Mark());
   CONVENE_RETURN_IF_ERROR(groups_.embedding->Broadcast(
       parameters().Slice(shared->begin, shared->count), /*root=*/0, order_.communication()));
   // The root keeps what it has.
-  if (groups_.embedding->rank() > 0) order_.Record(*copied_);
+  if (groups_.embedding->rank() > 0) order_.Record(copied_);
   return absl::OkStatus();
 }
 
@@ -277,7 +275,24 @@ absl::Status BucketStore::FinishUpdate(size_t bucket) {
   return absl::OkStatus();
 }
 
-absl::Status BucketStore::Updated(size_t bucket) { return Changed(bucket, order_.Mark()); }
+// A CPU's threads are all busy with one op after the other.
+bool BucketStore::updates_beside() const {
+  return options_.updates_beside && options_.overlaps && device_.kind() != DeviceKind::kCpu;
+}
+
+Stream& BucketStore::UpdateStream() {
+  if (!updates_beside()) return order_.compute();
+  order_.Follow(order_.Mark());
+  return order_.communication();
+}
+
+absl::Status BucketStore::Updated(size_t bucket, const Stream& stream) {
+  const bool is_beside = &stream != &order_.compute();
+  // A gather follows an update beside compute() in the same stream.
+  CONVENE_RETURN_IF_ERROR(Changed(bucket, is_beside ? 0 : order_.Mark()));
+  if (is_beside && groups_.dp_gather.size() == 1) order_.Record(gathered_[bucket]);
+  return absl::OkStatus();
+}
 
 // The host has waited for all ops that read the part's old values. A gather follows the copy in the
 // same stream.

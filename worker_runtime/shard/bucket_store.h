@@ -41,13 +41,22 @@ namespace convene::worker {
 //
 // Every arrow is an event: a reduction begins after the pass that made its gradients, sums begin
 // after all reductions, a gather begins after its update, and a unit's ops begin after the gather
-// of its weights. That is a step with whole buckets. All ranks have the same buckets and queue them
+// of its weights. That is a step with whole buckets on a CPU. On a GPU the updates stand in
+// communication() too, beside the next step's passes:
+//
+//   compute        backward 0   ¦ sum   forward 0    forward 1
+//                            \   ^   \  ^            ^
+//   communication             reduce 0  update 0  gather 0  update 1  gather 1
+//
+// There a unit's ops also wait for its update where nothing is gathered, and so come after the
+// updates of all units before it, whose gradients may then be overwritten (IdleGradients).
+// All ranks have the same buckets and queue them
 // in the same order, the last one first when reducing, the first one first when gathering;
 // `communication` is one queue, so collectives of a rank run in that order, whichever communicator
 // they are on. A collective that compute waits for never waits for an op that compute queues later,
 // so there is no circle.
 //
-// Where dp is one rank with whole buckets there is no event and no collective.
+// Where dp is one rank with whole buckets there is no collective, and an event for updates alone.
 class BucketStore final : public UnitStore {
  public:
   struct Options {
@@ -69,6 +78,9 @@ class BucketStore final : public UnitStore {
     bool reshards_after_forward = true;  // ParameterShards::Options::reshards
     // False: collectives run in compute() too, so nothing runs beside them.
     bool overlaps = true;
+    // On a GPU updates run beside what comes after them (UpdateStream). False where passes cannot
+    // wait for a bucket.
+    bool updates_beside = true;
     // Each unit has one pass a step, so its gradients lie idle until its backward pass.
     bool one_pass = false;
     // The parameters never change: there are no gradients, and no updates after the first weights.
@@ -109,9 +121,13 @@ class BucketStore final : public UnitStore {
   // too.
   absl::Status FinishReducing();
 
-  // compute() has updated this rank's part of the bucket. A whole one is gathered beside ops that
-  // are queued from now on. Buckets come in order. Errors: the collective's.
-  absl::Status Updated(size_t bucket);
+  // Where the device's update of all buckets is to be queued, behind all that compute() holds:
+  // compute(), or communication() beside what compute() is given from now on.
+  Stream& UpdateStream();
+  // `stream`, UpdateStream's or compute(), has updated this rank's part of the bucket. A whole one
+  // is gathered beside ops that are queued from now on. Buckets come in order. Errors: the
+  // collective's.
+  absl::Status Updated(size_t bucket, const Stream& stream);
   // The same where the host has made the update: copies `weights` to this rank's part of the
   // bucket, unless they are that part already. Where a gather follows, the copy is queued in
   // communication(), beside ops that are queued from now on; else in compute(), before them. The
@@ -130,8 +146,8 @@ class BucketStore final : public UnitStore {
   // both hold. Errors: the collective's.
   absl::Status CopyToOtherEnd();
 
-  // Everything that compute() is given from now on begins after all collectives queued by now, and
-  // may use all parameters that lie here, after FinishUpdate.
+  // Everything that compute() is given from now on begins after all collectives and updates queued
+  // by now, and may use all parameters that lie here, after FinishUpdate.
   void AwaitCommunication();
 
   // This rank's part of a bucket's parameters, and of the step's gradients after FinishReducing.
@@ -187,7 +203,9 @@ class BucketStore final : public UnitStore {
   // The part has changed, by ops up to `mark`.
   absl::Status Changed(size_t bucket, int64_t mark);
   int dp_size() const { return groups_.dp.size() * groups_.dp_replicate.size(); }
-  // Whether communication() is used.
+  // Whether the device's updates are queued in communication().
+  bool updates_beside() const;
+  // Whether communication() has collectives.
   bool is_parallel() const { return dp_size() > 1 || options_.shards_gradients; }
 
   const Placement placement_;
@@ -211,8 +229,8 @@ class BucketStore final : public UnitStore {
   int64_t made_ = 0;  // the mark behind the last gradients
 
   std::vector<std::vector<const void*>> weights_;  // by unit and tensor, as Acquire found them
-  std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones
-  std::optional<CommunicationPoint> copied_;       // CopyToOtherEnd, on the end that gets the copy
+  std::vector<CommunicationPoint> gathered_;       // by bucket, of the whole ones; or updated
+  CommunicationPoint copied_;                      // CopyToOtherEnd, on the end that gets the copy
 
   WhenReduced when_reduced_;  // null: nobody asks
   std::function<absl::Status(size_t bucket)> publish_;

@@ -34,7 +34,9 @@ absl::Status FrozenWeights::Set(MakeWeights make) const {
                     place.size_bytes(), device_->compute());
     }
   }
-  for (size_t i = 0; i < shard.parts.size(); ++i) CONVENE_RETURN_IF_ERROR(store_->Updated(i));
+  for (size_t i = 0; i < shard.parts.size(); ++i) {
+    CONVENE_RETURN_IF_ERROR(store_->Updated(i, device_->compute()));
+  }
   return store_->CopyToOtherEnd();
 }
 

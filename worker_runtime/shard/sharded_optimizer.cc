@@ -165,9 +165,9 @@ Elements ShardedOptimizer::WeightsOf(const ShardPart& part) const {
   return host_weights_.span().subspan(part.shard_begin, part.count);
 }
 
-absl::Status ShardedOptimizer::Publish(size_t part) {
+absl::Status ShardedOptimizer::Publish(size_t part, const Stream& stream) {
   return options_.offloads ? store_.Load(part, WeightsOf(shard_.parts[part]))
-                           : store_.Updated(part);
+                           : store_.Updated(part, stream);
 }
 
 void ShardedOptimizer::Round(const ShardPart& part, Stream& stream) {
@@ -249,9 +249,10 @@ absl::Status ShardedOptimizer::Update(const UpdateRule::Factors* factors,
                                       const StepControl* control) {
   const bool has_matrices = options_.rule->matrices() != nullptr;
   if (has_matrices) CONVENE_RETURN_IF_ERROR(UpdateMatrices(factors, control));
+  Stream& stream = has_matrices ? device_.compute() : store_.UpdateStream();
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
-    if (!has_matrices) UpdatePart(shard_.parts[i], factors, control, device_.compute());
-    CONVENE_RETURN_IF_ERROR(Publish(i));
+    if (!has_matrices) UpdatePart(shard_.parts[i], factors, control, stream);
+    CONVENE_RETURN_IF_ERROR(Publish(i, stream));
   }
   return store_.CopyToOtherEnd();
 }
@@ -280,7 +281,7 @@ absl::Status ShardedOptimizer::UpdateOnHost(const UpdateRule::Factors& factors,
 
 absl::Status ShardedOptimizer::PublishUpdated(size_t part) {
   CONVENE_RETURN_IF_ERROR(device_.Wait(*updated_[part], options_.timeout));
-  CONVENE_RETURN_IF_ERROR(Publish(part));
+  CONVENE_RETURN_IF_ERROR(Publish(part, device_.host()));
   return part + 1 < shard_.parts.size() ? absl::OkStatus() : store_.CopyToOtherEnd();
 }
 
@@ -371,7 +372,7 @@ absl::Status ShardedOptimizer::PublishMasters() {
   Stream& stream = options_.offloads ? host : device_.compute();
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     if (has_masters()) Round(shard_.parts[i], stream);
-    CONVENE_RETURN_IF_ERROR(Publish(i));
+    CONVENE_RETURN_IF_ERROR(Publish(i, stream));
   }
   return absl::OkStatus();
 }

@@ -86,9 +86,10 @@ class ShardedOptimizer final : public CheckpointedState {
   // (BucketStore::IsFinalWhenReduced), else here; the buckets' sums are added up here, in order.
   void SumOwnedSquares(double* sum);
 
-  // The rule on the shard; factors and control in the device's memory. Each bucket's parameters are
-  // gathered as soon as they are updated, with a rule for whole matrices once all are. Errors: the
-  // collective's. REQUIRES: not offloaded.
+  // The rule on the shard, in BucketStore::UpdateStream; factors and control in the device's
+  // memory, where they stay until BucketStore::FinishReducing of the next step. Each bucket's
+  // parameters are gathered as soon as they are updated. A rule for whole matrices runs in
+  // compute(), and gathers once all are. Errors: the collective's. REQUIRES: not offloaded.
   absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
   // Whether Update has collectives in compute().
   bool moves_matrices() const { return options_.rule->matrices() != nullptr; }
@@ -148,8 +149,9 @@ class ShardedOptimizer final : public CheckpointedState {
   std::vector<ArenaBlock<float>> DeclareStates(const char* name, Arena& arena) const;
   // Masters become weights, of all parts, and every rank gets them.
   absl::Status PublishMasters();
-  // The part's weights, elsewhere than its parameters, become these.
-  absl::Status Publish(size_t part);
+  // The part's weights, elsewhere than its parameters, become these. `stream`: the device's, that
+  // made them.
+  absl::Status Publish(size_t part, const Stream& stream);
   // Publishes what the host has updated, once it has.
   absl::Status PublishUpdated(size_t part);
 

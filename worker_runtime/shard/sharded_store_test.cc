@@ -187,7 +187,7 @@ TEST_CASE("parameters are gathered for each pass, or once after an update") {
         const ShardPart& part = shard.parts[twin.store.placement().units[unit].bucket];
         Copy(part.count, twin.Values(static_cast<float>(unit)),
              twin.store.ParametersOf(part).As<float>().data(), twin.device->compute());
-        REQUIRE_OK(twin.store.Updated(unit + 1));
+        REQUIRE_OK(twin.store.Updated(unit + 1, twin.device->compute()));
       }
       // The head's, and one more, lie in the slots when the backward pass begins.
       CHECK(GathersOfPasses(twin) == (reshards ? 2 * units - 2 : units));

@@ -138,10 +138,9 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
                stream);
   device_.Copy(At(parts_.on_host.targets), At(parts_.on_device.targets), tokens * sizeof(int32_t),
                stream);
-  device_.Copy(At(parts_.on_host.scalars), At(parts_.on_device.scalars), sizeof(StepInputs),
-               stream);
+  float* const gradient_scale = &At(parts_.on_device.scalars)->gradient_scale;
+  device_.Copy(&At(parts_.on_host.scalars)->gradient_scale, gradient_scale, sizeof(float), stream);
   device_.Zero(At(parts_.on_device.totals), sizeof(StepTotals), stream);
-  const float* const gradient_scale = &At(parts_.on_device.scalars)->gradient_scale;
   parts_.stage->SetBatch({.inputs = At(parts_.on_device.inputs),
                           .targets = At(parts_.on_device.targets),
                           .token_numbers = is_training ? FeedTokenNumbers(batch, rows) : nullptr,
@@ -214,14 +213,16 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& 
   CONVENE_RETURN_IF_ERROR(executor->second.Run(stream));
   CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());
   parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);
+  // Not with the batch: the last update, beside this step's passes, still read its own factors.
+  UpdateRule::Factors* const factors = &At(parts_.on_device.scalars)->factors;
+  device_.Copy(&At(parts_.on_host.scalars)->factors, factors, sizeof(*factors), stream);
   // They are there when the result is, which decides the host's update.
   if (options_.offload_optimizer) CONVENE_RETURN_IF_ERROR(parts_.optimizers.CopyGradients());
   CONVENE_RETURN_IF_ERROR(AddUp());
   if (!options_.offload_optimizer) {
     DecideStep(&totals->sum_of_squares, &totals->loss, options_.clip_grad_norm, SummedLimits(),
                At(parts_.control), stream);
-    CONVENE_RETURN_IF_ERROR(
-        parts_.optimizers.Update(&At(parts_.on_device.scalars)->factors, At(parts_.control)));
+    CONVENE_RETURN_IF_ERROR(parts_.optimizers.Update(factors, At(parts_.control)));
   }
   is_in_flight_ = true;
   return device_.status();

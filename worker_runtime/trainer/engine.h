@@ -51,9 +51,9 @@ struct ForwardResult {
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.
 //
-// A step in compute(): the pipeline's run, sums, update. Beside it, in communication(): reductions
-// from the last microbatch's backward pass on, and gathers until the next run needs their
-// parameters (BucketStore).
+// A step in compute(): the pipeline's run, sums, and on a CPU the update. Beside it, in
+// communication(): reductions from the last microbatch's backward pass on; on a GPU the update; and
+// gathers until the next run needs their parameters (BucketStore).
 class Engine {
  public:
   // Plans memory, allocates it, and fills in fresh weights unless told otherwise. `communicators`

@@ -101,6 +101,8 @@ BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, 
                       .shards_parameters = Shards(options, 3, shards),
                       .reshards_after_forward = options.reshard_after_forward,
                       .overlaps = options.overlap_communication,
+                      // A graph of a whole pass waits for nothing.
+                      .updates_beside = !options.cuda_graphs || layout.dp > 1,
                       .one_pass = options.microbatches == 1,
                       .is_frozen = IsFrozen(kind)},
                      groups, device, arena, options.offload_parameters ? staging : arena);

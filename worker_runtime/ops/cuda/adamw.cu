@@ -1,4 +1,5 @@
 // The optimizer's step over the flat shard: everything an element needs in one pass.
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -46,9 +47,9 @@ __device__ __forceinline__ void Update(const AdamWFactors& f, float gradient_sca
   master = master * decay - f.step_size * (first / denominator);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
-  if (a.control->skip != SkipReason::kNone) return;
+// One block's share of the vectors, from the first one on.
+template <typename T, int kThreads>
+__device__ __forceinline__ void UpdateVectors(const Arguments<T>& a, int64_t first) {
   const AdamWFactors f = *a.factors;
   const float gradient_scale = a.control->gradient_scale;
   const int64_t vectors = a.count / kWidth;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
   uint8_t flags[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const int64_t i = FlatVectorAt(u, kUnroll);
+    const int64_t i = first + u * kThreads + threadIdx.x;
     if (i >= vectors) break;
     gradients[u] = LoadConstant<kWidth>(a.gradients + i * kWidth);
     masters[u] = Load<kWidth>(a.master + i * kWidth);
@@ -69,22 +70,42 @@ __global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const int64_t i = FlatVectorAt(u, kUnroll);
+    const int64_t i = first + u * kThreads + threadIdx.x;
     if (i >= vectors) break;
     const Floats<kWidth> gradient = Unpack(gradients[u]);
     Floats<kWidth> master = Unpack(masters[u]);
-    Floats<kWidth> first = Unpack(firsts[u]);
-    Floats<kWidth> second = Unpack(seconds[u]);
+    Floats<kWidth> first_moment = Unpack(firsts[u]);
+    Floats<kWidth> second_moment = Unpack(seconds[u]);
     const float decay = (flags[u] & kDecayed) != 0 ? f.decay : 1.0f;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      Update(f, gradient_scale, decay, gradient[j], master[j], first[j], second[j]);
+      Update(f, gradient_scale, decay, gradient[j], master[j], first_moment[j], second_moment[j]);
     }
-    Store(Pack<float>(first), a.first_moment + i * kWidth);
-    Store(Pack<float>(second), a.second_moment + i * kWidth);
+    Store(Pack<float>(first_moment), a.first_moment + i * kWidth);
+    Store(Pack<float>(second_moment), a.second_moment + i * kWidth);
     Store(Pack<float>(master), a.master + i * kWidth);
     // For T = float master and weights are one array.
     if constexpr (!std::is_same_v<T, float>) Store(Pack<T>(master), a.weights + i * kWidth);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kFlatThreads) Step(const Arguments<T> a) {
+  if (a.control->skip != SkipReason::kNone) return;
+  UpdateVectors<T, kFlatThreads>(a, int64_t{blockIdx.x} * kUnroll * kFlatThreads);
+}
+
+// Of an update that leaves multiprocessors to others. A block is large enough to have one
+// multiprocessor's share of memory in flight, and goes on through the array: small blocks would
+// stand on every multiprocessor, where products' blocks then find no room. More threads would have
+// too few registers.
+constexpr int kThreadsBeside = 512;
+template <typename T>
+__global__ void __launch_bounds__(kThreadsBeside) StepBeside(const Arguments<T> a) {
+  if (a.control->skip != SkipReason::kNone) return;
+  constexpr int64_t kShare = int64_t{kUnroll} * kThreadsBeside;
+  for (int64_t first = blockIdx.x * kShare; first < a.count / kWidth; first += gridDim.x * kShare) {
+    UpdateVectors<T, kThreadsBeside>(a, first);
   }
 }
 
@@ -102,7 +123,13 @@ void AdamW(int64_t count, const AdamWFactors* factors, const StepControl* contro
            float* first_moment, float* second_moment, Stream& stream) {
   const Arguments<T> a = {count,  factors, control,      flags,        gradients,
                           master, weights, first_moment, second_moment};
-  Launch(stream, "adamw", FlatBlocks(count, kWidth, kUnroll), dim3(kFlatThreads), Step<T>, a);
+  if (stream.left_free() == 0) {
+    Launch(stream, "adamw", FlatBlocks(count, kWidth, kUnroll), dim3(kFlatThreads), Step<T>, a);
+    return;
+  }
+  const int64_t most = std::max(stream.queue().multiprocessors() - stream.left_free(), 1);
+  const int64_t shares = CeilDivide(count, int64_t{kWidth} * kUnroll * kThreadsBeside);
+  Launch(stream, "adamw", std::min(shares, most), dim3(kThreadsBeside), StepBeside<T>, a);
 }
 
 CONVENE_INSTANTIATE(AdamW);

@@ -470,6 +470,21 @@ TEMPLATE_TEST_CASE("AdamW on the GPU agrees with the reference", "", float, BFlo
   }
 }
 
+TEMPLATE_TEST_CASE("AdamW that leaves multiprocessors free has the bits of one that does not", "",
+                   float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  constexpr int64_t kCount = int64_t{64} * 300;  // five blocks' shares, the last not whole
+  auto second = Numbers(kCount, 4);
+  for (float& value : second) value = std::abs(value);
+  const auto updated = [&](int left_free) {
+    Gpu().compute().set_left_free(left_free);
+    return AdamWOnGpu<TestType>(kCount, {.weight_decay = 0.1}, {0.4f, SkipReason::kNone},
+                                Numbers(kCount, 1), Numbers(kCount, 2), Numbers(kCount, 3), second);
+  };
+  const Outputs<float> beside[] = {updated(1), updated(1000)};  // some blocks, and one
+  CHECK((beside[0] == updated(0) && beside[1] == beside[0]));
+}
+
 TEST_CASE("AdamW on the GPU leaves everything as it is when the step is skipped") {
   if (!HasGpuOrSkips()) return;
   constexpr int64_t kCount = 64 * 5;
