@@ -1,6 +1,7 @@
 // How a GPU's steps divide into a rank's own work and its waits for other ranks. The host runs
 // ahead of a GPU and cannot tell: events around the waits of the stream compute() do, in a sample
-// of the steps.
+// of the steps. An update of the rank's own that compute() waits for counts as a wait, on all ranks
+// alike.
 #pragma once
 
 #include <cstdint>
