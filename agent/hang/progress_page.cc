@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -111,14 +113,14 @@ ProgressPage::~ProgressPage() { unlink(path_.c_str()); }
 std::optional<WorkerReading> ProgressPage::Read() const {
   // It is read by pread, because a mapping of a file that its worker has truncated would kill the
   // agent.
-  contract::ProgressPage page;
-  contract::ProgressPage again;
-  if (pread(file_.get(), &page, sizeof(page), 0) != sizeof(page) ||
-      pread(file_.get(), &again, sizeof(again), 0) != sizeof(again)) {
-    return std::nullopt;
+  std::array<char, sizeof(contract::ProgressPage)> bytes;
+  std::array<char, sizeof(contract::ProgressPage)> again;
+  for (auto* read : {&bytes, &again}) {
+    const ssize_t size = pread(file_.get(), read->data(), read->size(), 0);
+    if (size != static_cast<ssize_t>(read->size())) return std::nullopt;
   }
-  if (std::memcmp(&page, &again, sizeof(page)) != 0 || page.sequence == 0 ||
-      page.sequence % 2 != 0 ||
+  const auto page = std::bit_cast<contract::ProgressPage>(bytes);
+  if (bytes != again || page.sequence == 0 || page.sequence % 2 != 0 ||
       std::memcmp(page.magic, contract::kProgressMagic, sizeof(page.magic)) != 0) {
     return std::nullopt;
   }
