@@ -25,7 +25,8 @@ absl::Time TimeOf(MonotonicTime at) { return absl::UnixEpoch() + at.since_epoch(
 
 }  // namespace
 
-void Chronicle::AddEvent(MonotonicTime now, Epoch epoch, std::string kind, std::string text) {
+void Chronicle::AddEvent(MonotonicTime now, Epoch epoch, std::string kind,
+                         const std::string& text) {
   if (events_.size() == kMostEvents) events_.pop_front();
   events_.push_back({++last_event_, TimeOf(now), std::move(kind), Utf8(text, kTextBytes), epoch});
 }

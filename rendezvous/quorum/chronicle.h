@@ -22,7 +22,7 @@ class Chronicle {
   static constexpr size_t kMostEvents = 256;
   static constexpr size_t kMostIncidents = 32;
 
-  void AddEvent(MonotonicTime now, Epoch epoch, std::string kind, std::string text);
+  void AddEvent(MonotonicTime now, Epoch epoch, std::string kind, const std::string& text);
 
   // The epoch broke by `cause` on `host`. A later cause of the same epoch takes the place of the
   // earlier one. `places`: Incident's.
