@@ -364,8 +364,7 @@ absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int loc
     if (++starts_ == 2 && plan_.wants_record()) {
       on_say_(
           "the workers start cold: their script has not initialised torch.distributed, so the "
-          "agent "
-          "does not know what it imports");
+          "agent does not know what it imports");
     }
   }
   for (size_t i = 0; i < spares_.size() && !IsTerminal(request);) {

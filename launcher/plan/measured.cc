@@ -80,10 +80,10 @@ absl::StatusOr<Measured> MeasuredOf(const worker::BenchResult& result) {
   }
   if (measured.links.domain_bus > 0 || measured.links.network_pair > 0) return measured;
   return absl::InvalidArgumentError(
-      "it says nothing of a link or of arithmetic: on one node measure all_reduce from 1 MiB on "
-      "and "
-      "each rank's own arithmetic (`convene bench --save FILE all_reduce compute`), between nodes "
-      "their pairs (`convene bench --pairs --save FILE`)");
+      "the file has no figure of a link or of arithmetic: on one node measure all_reduce from 1 "
+      "MiB "
+      "on and each rank's own arithmetic (`convene bench --save FILE all_reduce compute`), between "
+      "nodes their pairs (`convene bench --pairs --save FILE`)");
 }
 
 absl::StatusOr<Measured> ReadMeasured(const std::string& path) {
