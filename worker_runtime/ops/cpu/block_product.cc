@@ -3,24 +3,24 @@
 namespace convene::worker::cpu {
 namespace {
 
-// kRows x (kVectors * kVectorFloats) elements of c, held in registers while k runs.
-template <int kRows, int kVectors>
+// kRows x (kVectors * kFloats) elements of c, held in registers while k runs.
+template <int kFloats, int kRows, int kVectors>
 CONVENE_CPU_INLINE void Tile(int k, const float* a, ptrdiff_t a_row_stride,
                              ptrdiff_t a_column_stride, const float* b, ptrdiff_t b_stride,
                              bool accumulate, float* c, ptrdiff_t c_stride) {
-  Vector sums[kRows][kVectors];
+  Register<kFloats> sums[kRows][kVectors];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      sums[row][v] = Vector{};
-      if (accumulate) Load(c + row * c_stride + v * kVectorFloats, &sums[row][v]);
+      sums[row][v] = Register<kFloats>{};
+      if (accumulate) Load(c + row * c_stride + v * kFloats, &sums[row][v]);
     }
   }
   for (int i = 0; i < k; ++i) {
-    Vector b_row[kVectors];
+    Register<kFloats> b_row[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) Load(b + v * kVectorFloats, &b_row[v]);
+    for (int v = 0; v < kVectors; ++v) Load(b + v * kFloats, &b_row[v]);
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
       const float factor = a[row * a_row_stride];
@@ -34,36 +34,38 @@ CONVENE_CPU_INLINE void Tile(int k, const float* a, ptrdiff_t a_row_stride,
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      Store(sums[row][v], c + row * c_stride + v * kVectorFloats);
+      Store(sums[row][v], c + row * c_stride + v * kFloats);
     }
   }
 }
 
 // All rows of a strip of kVectors vectors of columns.
-template <int kRows, int kVectors>
+template <int kFloats, int kRows, int kVectors>
 CONVENE_CPU_INLINE void Strip(int m, int k, const BlockView& a, const float* b, ptrdiff_t b_stride,
                               bool accumulate, float* c, ptrdiff_t c_stride) {
   int row = 0;
   for (; row + kRows <= m; row += kRows) {
-    Tile<kRows, kVectors>(k, a.data + row * a.row_stride, a.row_stride, a.column_stride, b,
-                          b_stride, accumulate, c + row * c_stride, c_stride);
+    Tile<kFloats, kRows, kVectors>(k, a.data + row * a.row_stride, a.row_stride, a.column_stride, b,
+                                   b_stride, accumulate, c + row * c_stride, c_stride);
   }
   for (; row < m; ++row) {
-    Tile<1, kVectors>(k, a.data + row * a.row_stride, a.row_stride, a.column_stride, b, b_stride,
-                      accumulate, c + row * c_stride, c_stride);
+    Tile<kFloats, 1, kVectors>(k, a.data + row * a.row_stride, a.row_stride, a.column_stride, b,
+                               b_stride, accumulate, c + row * c_stride, c_stride);
   }
 }
 
-template <int kRows, int kVectors>
+template <int kFloats, int kRows, int kVectors>
 CONVENE_CPU_INLINE void Product(int m, int n, int k, const BlockView& a, const float* b,
                                 ptrdiff_t b_stride, bool accumulate, float* c, ptrdiff_t c_stride) {
-  constexpr int kWide = kVectors * kVectorFloats;
+  constexpr int kWide = kVectors * kFloats;
+  static_assert(kVectorFloats % kFloats == 0);
   int column = 0;
   for (; column + kWide <= n; column += kWide) {
-    Strip<kRows, kVectors>(m, k, a, b + column, b_stride, accumulate, c + column, c_stride);
+    Strip<kFloats, kRows, kVectors>(m, k, a, b + column, b_stride, accumulate, c + column,
+                                    c_stride);
   }
-  for (; column < n; column += kVectorFloats) {
-    Strip<kRows, 1>(m, k, a, b + column, b_stride, accumulate, c + column, c_stride);
+  for (; column < n; column += kFloats) {
+    Strip<kFloats, kRows, 1>(m, k, a, b + column, b_stride, accumulate, c + column, c_stride);
   }
 }
 
@@ -78,7 +80,7 @@ __attribute__((target("avx512f"))) void ProductAvx512(int m, int n, int k, const
                                                       const float* b, ptrdiff_t b_stride,
                                                       bool accumulate, float* c,
                                                       ptrdiff_t c_stride) {
-  Product<6, 4>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
+  Product<16, 6, 4>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
 }
 
 // 12 of 16 registers of 8 floats.
@@ -86,13 +88,13 @@ __attribute__((target("avx2,fma"))) void ProductAvx2(int m, int n, int k, const 
                                                      const float* b, ptrdiff_t b_stride,
                                                      bool accumulate, float* c,
                                                      ptrdiff_t c_stride) {
-  Product<6, 1>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
+  Product<8, 6, 2>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
 }
 #endif
 
 void ProductDefault(int m, int n, int k, const BlockView& a, const float* b, ptrdiff_t b_stride,
                     bool accumulate, float* c, ptrdiff_t c_stride) {
-  Product<2, 1>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
+  Product<4, 2, 4>(m, n, k, a, b, b_stride, accumulate, c, c_stride);
 }
 
 ProductFunction FastestProduct() {

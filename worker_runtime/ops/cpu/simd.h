@@ -23,15 +23,21 @@
 
 namespace convene::worker::cpu {
 
-// A vector of the widest machine; the compiler splits it on the others.
+// Rows are padded to whole vectors of the widest machine.
 inline constexpr int kVectorFloats = 16;
-using Vector = float __attribute__((vector_size(kVectorFloats * sizeof(float))));
 
-CONVENE_CPU_INLINE void Load(const float* from, Vector* to) {
+// As many floats as one register of the clone's target has. Never more: gcc splits a wider vector
+// and keeps it in memory, which takes ten times as long.
+template <int kFloats>
+using Register __attribute__((vector_size(kFloats * sizeof(float)))) = float;
+
+template <typename R>
+CONVENE_CPU_INLINE void Load(const float* from, R* to) {
   __builtin_memcpy(to, from, sizeof(*to));
 }
 
-CONVENE_CPU_INLINE void Store(const Vector& from, float* to) {
+template <typename R>
+CONVENE_CPU_INLINE void Store(const R& from, float* to) {
   __builtin_memcpy(to, &from, sizeof(from));
 }
 
