@@ -40,6 +40,9 @@ void AddWishes(FlagReader* reader, worker::Wishes* wishes) {
                  {.value = "N", .least = 0, .most = 3});
   reader->Option("micro-batch-size", &wishes->micro_batch_size, "samples a forward pass", degree);
   reader->Option("pp-virtual-stages", &wishes->virtual_stages, "chunks a stage", degree);
+  reader->Choice<std::optional<bool>>("zero-bubble", &wishes->zero_bubble,
+                                      {{"yes", true}, {"no", false}},
+                                      "whether the schedule is zb-h1 [both are tried]");
   reader->Choice<std::optional<Recompute>>("recompute", &wishes->recompute,
                                            {{"none", Recompute::kNone},
                                             {"selective", Recompute::kSelective},

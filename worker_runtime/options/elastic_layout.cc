@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -298,6 +299,9 @@ class Judge {
     if (layout.pp > 1 && options_.pp_schedule == "interleaved") {
       strategy.virtual_stages = std::max(2, options_.pp_virtual_stages);
     }
+    // zb-v and dualpipe-v have halves as well, and a bubble that is nearly as small.
+    constexpr absl::string_view kHalves[] = {"zb-h1", "zb-v", "dualpipe-v"};
+    strategy.zero_bubble = layout.pp > 1 && absl::c_linear_search(kHalves, options_.pp_schedule);
     if (!Legal(job_, strategy, counts_)) return std::numeric_limits<double>::infinity();
     cluster_.gpus = layout.world_size();
     const Estimate estimate =

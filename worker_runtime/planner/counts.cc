@@ -78,10 +78,15 @@ const StageCounts& ModelCounts::Stages(int pp, int virtual_stages) {
     stages.ranks[chunk % pp].push_back(count);
   }
   for (int rank = 0; rank < pp; ++rank) {
-    const bool is_known =
-        std::any_of(stages.distinct.begin(), stages.distinct.end(),
-                    [&](int other) { return stages.ranks[other] == stages.ranks[rank]; });
-    if (!is_known) stages.distinct.push_back(rank);
+    const auto known = std::find_if(stages.distinct.begin(), stages.distinct.end(), [&](int other) {
+      return stages.ranks[other] == stages.ranks[rank];
+    });
+    if (known == stages.distinct.end()) {
+      stages.distinct.push_back(rank);
+      stages.last.push_back(rank);
+    } else {
+      stages.last[known - stages.distinct.begin()] = rank;
+    }
   }
   return stages;
 }

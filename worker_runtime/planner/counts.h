@@ -48,6 +48,7 @@ struct StageCounts {
   std::vector<std::vector<ChunkCount>> ranks;
   // The first rank of each kind: all others hold as much as one of these.
   std::vector<int> distinct;
+  std::vector<int> last;  // the last rank of each kind, in the same order
 };
 
 // Not thread-safe: it remembers what it has counted. Borrows the config.

@@ -62,6 +62,7 @@ std::string RecomputeText(const Recompute& recompute) {
 }
 
 const char* ScheduleName(const Strategy& strategy) {
+  if (strategy.zero_bubble) return "zb-h1";
   return strategy.virtual_stages > 1 ? "interleaved" : "1f1b";
 }
 
@@ -90,6 +91,9 @@ std::vector<std::string> Strengths(const PlanJob& job, const Cluster& cluster,
     words.push_back(
         absl::StrFormat("Between %d stages only activations travel: %s a step of a GPU.", layout.pp,
                         HumanBytes(pp->bytes)));
+  }
+  if (strategy.zero_bubble) {
+    words.emplace_back("Products for gradients of weights fill a part of the pipeline's bubble.");
   }
   if (const AxisTraffic* dp = Axis(estimate, "dp");
       dp != nullptr && dp->exposed < 0.1 * dp->seconds) {

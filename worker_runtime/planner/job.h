@@ -28,7 +28,8 @@ struct Strategy {
   int zero_stage = 1;  // 0: whole copies (layout.dp_replicate is dp)
   int micro_batch_size = 1;
   Recompute recompute;
-  int virtual_stages = 1;  // above 1: the schedule "interleaved", else "1f1b"
+  int virtual_stages = 1;    // above 1: the schedule "interleaved", else "1f1b" or "zb-h1"
+  bool zero_bubble = false;  // "zb-h1". REQUIRES: virtual_stages is 1
 };
 
 }  // namespace convene::worker

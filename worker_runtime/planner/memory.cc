@@ -52,9 +52,27 @@ BlockSizes SizesOf(const PlanJob& job, const Strategy& strategy, bool has_expert
 struct BlockBytes {
   double saved = 0;
   double recomputed = 0;
+  double deferred = 0;  // from the input half of a backward pass to the weight half
 
   void Add(bool is_recomputed, double bytes) { (is_recomputed ? recomputed : saved) += bytes; }
+  // A tensor that a weight's gradient is a product with.
+  void AddFactor(bool is_recomputed, double bytes) {
+    Add(is_recomputed, bytes);
+    if (is_recomputed) deferred += bytes;
+  }
 };
+
+// Gradients of the outputs of a block's linear layers, which the weight half reads.
+double GradientBytes(const PlanJob& job, const BlockSizes& s) {
+  double widths = s.qkv + s.hidden + s.gate_up + s.hidden;
+  if (job.model.family->latent_attention) {
+    const double query = job.model.query_rank > 0 ? job.model.query_rank : s.attention;
+    const double first = query + job.model.key_rank + job.model.rotary_size;
+    const double key_value = s.heads * (s.head_size - job.model.rotary_size + job.model.value_size);
+    widths += first + s.attention + key_value - s.qkv;
+  }
+  return s.rows * widths * s.element;
+}
 
 BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_experts) {
   const Family& family = *job.model.family;
@@ -63,7 +81,12 @@ BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_e
   const double statistics = family.norm == NormKind::kLayer ? 8 : 4;
   BlockBytes bytes;
   const bool shares_norm = again.norms && s.own < s.rows;
-  bytes.Add(again.norms, (shares_norm ? 1 : 2) * s.rows * s.hidden * s.element);
+  bytes.AddFactor(again.norms, s.rows * s.hidden * s.element);
+  if (shares_norm) {
+    bytes.deferred += s.rows * s.hidden * s.element;
+  } else {
+    bytes.AddFactor(again.norms, s.rows * s.hidden * s.element);
+  }
   bytes.Add(false, 2 * s.own * statistics);
   bytes.Add(again.attention, s.rows * s.qkv * s.element);
   if (family.query_key_norms) {
@@ -72,16 +95,19 @@ BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_e
   }
   if (family.latent_attention) {
     const double ranks = job.model.query_rank + job.model.key_rank;
-    bytes.Add(again.attention, s.rows * (2 * ranks * s.element + 8));
+    bytes.Add(again.attention, s.rows * (ranks * s.element + 8));
+    bytes.AddFactor(again.attention, s.rows * ranks * s.element);
   }
-  bytes.Add(again.attention, s.rows * (s.attention * s.element + s.heads * 4));
+  bytes.AddFactor(again.attention, s.rows * s.attention * s.element);
+  bytes.Add(again.attention, s.rows * s.heads * 4);
   if (family.post_norms) {
     bytes.Add(again.middle, s.own * (s.hidden * s.element + 4));
     bytes.Add(false, s.own * (s.hidden * s.element + 4));
   }
   bytes.Add(again.middle, s.own * s.hidden * s.element);
   bytes.Add(again.mlp, s.rows * s.gate_up * s.element);
-  bytes.Add(again.swiglu, s.rows * s.ffn * s.element);
+  bytes.AddFactor(again.swiglu, s.rows * s.ffn * s.element);
+  bytes.deferred += GradientBytes(job, s);
   if (!has_experts) return bytes;
   const ExpertConfig& experts = job.model.experts;
   const double inputs = ActivationInputs(family.activation);
@@ -170,10 +196,10 @@ void AddState(const PlanJob& job, int zero_stage, double elements, double shards
   if (job.reduce_dtype == DType::kBFloat16 && shards > 1) parts.communication += slots.first * 2;
 }
 
-// Activations of `slots` micro batches, what is made again, and messages between stages.
+// Activations of the micro batches under way, what is made again, and messages between stages.
 void AddActivations(const PlanJob& job, const Strategy& strategy,
-                    const std::vector<ChunkCount>& chunks, int64_t slots, const RankCount& rank,
-                    MemoryParts& parts) {
+                    const std::vector<ChunkCount>& chunks, int64_t slots, int64_t deferred_slots,
+                    const RankCount& rank, MemoryParts& parts) {
   // A slot has room for the largest chunk: blocks lie in the same places, whatever their chunk.
   int dense = 0;
   int expert = 0;
@@ -187,7 +213,9 @@ void AddActivations(const PlanJob& job, const Strategy& strategy,
   const double residual = s.own * s.hidden * s.element;
   const double inputs = dense + expert + (rank.has_embedding ? 1 : 0) - 1 + (rank.has_head ? 1 : 0);
   const double saved = dense * of_dense.saved + expert * of_experts.saved + inputs * residual;
-  parts.activations = static_cast<double>(slots) * saved;
+  const double deferred = dense * of_dense.deferred + expert * of_experts.deferred;
+  parts.activations =
+      static_cast<double>(slots) * saved + static_cast<double>(deferred_slots) * deferred;
   parts.scratch = std::max(of_dense.recomputed, of_experts.recomputed) +
                   ScratchBytes(job, strategy, expert > 0);
   parts.communication += ContextBytes(job, strategy);
@@ -243,9 +271,14 @@ MicroBatches MicroBatchesOf(const PlanJob& job, const Strategy& strategy) {
 int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches) {
   const int64_t ranks = strategy.layout.pp;
   const int64_t chunks = strategy.virtual_stages;
+  if (strategy.zero_bubble) return std::min(ranks, microbatches);
   const int64_t warm_up =
       chunks == 1 ? ranks - stage : (chunks - 1) * ranks + 2 * (ranks - stage) - 1;
   return std::min(warm_up, chunks * microbatches);
+}
+
+int64_t DeferredSlots(const Strategy& strategy, int stage, int64_t microbatches) {
+  return strategy.zero_bubble ? std::min<int64_t>(stage + 1, microbatches) : 0;
 }
 
 double SavedBytes(const PlanJob& job, const Strategy& strategy, bool has_experts) {
@@ -267,14 +300,15 @@ MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stag
            {rank.expert_layers > 0 ? of_experts : 0, rank.expert_layers > 1 ? of_experts : 0},
            parts);
   const MicroBatches micro = MicroBatchesOf(job, strategy);
-  AddActivations(job, strategy, chunks, SavedSlots(strategy, stage, micro.count), rank, parts);
+  AddActivations(job, strategy, chunks, SavedSlots(strategy, stage, micro.count),
+                 DeferredSlots(strategy, stage, micro.count), rank, parts);
   AddHead(job, strategy, rank, parts);
   if (job.float8) {
     const double blocks = strategy.zero_stage >= 3 ? 1 : rank.layers;
     parts.parameters += 2 * blocks * units.dense.multiplied;
   }
   const bool shards_gradients = strategy.zero_stage >= 2 && layout.dp_shard() * layout.cp > 1;
-  if (micro.count == 1 && chunks.size() == 1 && !shards_gradients) {
+  if (micro.count == 1 && chunks.size() == 1 && !shards_gradients && !strategy.zero_bubble) {
     Lend(rank, units, parts);
   }
   return parts;
@@ -282,8 +316,9 @@ MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stag
 
 MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
   MemoryParts most;
-  // Later ranks of the same kind keep fewer micro batches.
-  for (const int stage : counts.Stages(strategy.layout.pp, strategy.virtual_stages).distinct) {
+  const StageCounts& stages = counts.Stages(strategy.layout.pp, strategy.virtual_stages);
+  // Later ranks of the same kind keep fewer micro batches, and put off more weight halves.
+  for (const int stage : strategy.zero_bubble ? stages.last : stages.distinct) {
     const MemoryParts parts = MemoryOfStage(job, strategy, stage, counts);
     if (parts.Total() > most.Total()) most = parts;
   }

@@ -34,6 +34,8 @@ MicroBatches MicroBatchesOf(const PlanJob& job, const Strategy& strategy);
 // Slots of saved activations of pipeline rank `stage`: the most (chunk, micro batch) pairs that
 // wait for their backward pass (schedule/generators.h).
 int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches);
+// Of those whose backward pass has ended in its input half alone: 0 where no pass has halves.
+int64_t DeferredSlots(const Strategy& strategy, int stage, int64_t microbatches);
 
 // Bytes that one block of a rank keeps of one micro batch.
 double SavedBytes(const PlanJob& job, const Strategy& strategy, bool has_experts);

@@ -108,7 +108,10 @@ class Searcher {
       for (const int chunks : kVirtualStages) {
         if (chunks > 1 && layout.pp == 1) break;
         if (!Allows(wishes_.virtual_stages, chunks)) continue;
-        ForMicroBatches({.layout = layout, .zero_stage = stage, .virtual_stages = chunks});
+        Strategy strategy = {.layout = layout, .zero_stage = stage, .virtual_stages = chunks};
+        if (Allows(wishes_.zero_bubble, false)) ForMicroBatches(strategy);
+        strategy.zero_bubble = layout.pp > 1 && chunks == 1;
+        if (strategy.zero_bubble && Allows(wishes_.zero_bubble, true)) ForMicroBatches(strategy);
       }
     }
   }
@@ -120,6 +123,8 @@ class Searcher {
     const int most = wishes_.micro_batch_size.value_or(kMicroBatchMax);
     for (int micro = first; micro <= std::min<int64_t>(samples, most); micro *= 2) {
       strategy.micro_batch_size = micro;
+      // With fewer its bubble is no smaller than that of 1f1b.
+      if (strategy.zero_bubble && MicroBatchesOf(job_, strategy).count < strategy.layout.pp) return;
       ForRecomputes(strategy);
     }
   }

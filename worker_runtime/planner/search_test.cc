@@ -261,6 +261,49 @@ TEST_CASE("slots and bubble are those of the schedules") {
   CHECK(end - work == Approx(3.0 * (ranks - 1)));
 }
 
+TEST_CASE("slots and bubble are those of zb-h1") {
+  const int ranks = GENERATE(2, 4, 8);
+  const int microbatches = GENERATE(8, 9, 24);
+  const PlanJob job = JobOf("llama-3-8b", 4096, microbatches);
+  const Strategy strategy = {.layout = {.pp = ranks}, .zero_bubble = true};
+  const Schedule schedule = *MakeSchedule(ScheduleName(strategy), ranks, 0, microbatches);
+  const std::vector<RankPlan> plans = *Lower(schedule);
+  for (int rank = 0; rank < ranks; ++rank) {
+    INFO(ranks << " ranks, " << microbatches << " micro batches, rank " << rank);
+    CHECK(SavedSlots(strategy, rank, microbatches) == plans[rank].saved.count);
+    CHECK(DeferredSlots(strategy, rank, microbatches) == plans[rank].deferred.count);
+  }
+  // The step's bubble: that of 1f1b without two weight halves for each rank but one.
+  ModelCounts counts(job.model);
+  const Cluster cluster = ClusterOf("h100", ranks);
+  Strategy whole = strategy;
+  whole.zero_bubble = false;
+  const double saved = EstimateOf(job, cluster, whole, counts).time.bubble -
+                       EstimateOf(job, cluster, strategy, counts).time.bubble;
+  const ModelCounts::Units& units = counts.Of(1, 1);
+  const double layers = 32.0 / ranks;
+  const double products = 2 * 4096 * units.dense.multiplied * layers;
+  const double seconds = products / (0.86 * cluster.gpu.sustained * cluster.gpu.bf16);
+  CHECK(saved / (ranks - 1) > 2 * 0.8 * seconds);
+  CHECK(saved / (ranks - 1) < 2 * 1.4 * seconds);
+}
+
+TEST_CASE(
+    "zb-h1 is planned where its bubble is worth its memory, and never with few micro batches") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 16);
+  Wishes wishes = {.tp = 1, .pp = 8, .virtual_stages = 1};
+  const auto plans = Search(job, ClusterOf("h200", 8), wishes);
+  REQUIRE_OK(plans);
+  CHECK(plans->ranked.front().strategy.zero_bubble);
+  wishes.zero_bubble = false;
+  const auto whole = Search(job, ClusterOf("h200", 8), wishes);
+  REQUIRE_OK(whole);
+  CHECK(whole->ranked.front().time.total > 1.1 * plans->ranked.front().time.total);
+  CHECK(!Search(JobOf("llama-3-8b", 4096, 4), ClusterOf("h200", 8),
+                {.tp = 1, .pp = 8, .zero_bubble = true})
+             .ok());
+}
+
 TEST_CASE("NCCL's buffers leave less room where experts exchange tokens with many ranks") {
   const PlanJob job = JobOf("qwen3-30b-a3b", 4096, 64);
   const Cluster cluster = ClusterOf("rtx-4090", 8);

@@ -122,6 +122,9 @@ StepTimer::Passes StepTimer::BlockPasses(const Strategy& strategy, double rows,
   if (job_.float8) bytes += (element + 2) * (2 * hidden + heads * value_size + ffn);
   if (!efficiency_.fused_attention) bytes += kScoreBytes * heads * 2 * mean_keys_;
   forward.passes = rows * bytes / memory + efficiency_.pass_seconds;
+  // Each weight's gradient is a product as large as the forward's. Products of experts wait for no
+  // half.
+  passes.weights = forward.products;
   if (has_experts) {
     const ExpertConfig& experts = model.experts;
     const double of_expert = rows * layout.ep * experts.chosen / experts.count;
@@ -135,6 +138,8 @@ StepTimer::Passes StepTimer::BlockPasses(const Strategy& strategy, double rows,
   passes.backward = {.products = 2 * forward.products,
                      .attention = kAttentionBackward * forward.attention,
                      .passes = 2 * forward.passes};
+  // A half more to launch.
+  if (strategy.zero_bubble) passes.backward.passes += efficiency_.pass_seconds;
   AddTensorParallel(strategy, rows, passes);
   AddContextParallel(strategy, rows, passes);
   if (has_experts) AddExperts(strategy, rows, passes);
@@ -311,8 +316,10 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
                        .seconds = messages * message,
                        .exposed = kMessageExposed * messages * message});
   time.communication += time.axes.back().exposed;
-  time.bubble =
-      (layout.pp - 1) * ((stage.forward + stage.backward) / strategy.virtual_stages + 2 * message);
+  double one = (stage.forward + stage.backward) / strategy.virtual_stages;
+  // F + I - W, the row of zb-h1 in schedule/generators.h.
+  if (strategy.zero_bubble) one -= 2 * stage.weights;
+  time.bubble = (layout.pp - 1) * (one + 2 * message);
 }
 
 // Messages of tp, cp and ep ranks for the blocks of a stage. The seconds of cp and ep are exposed
@@ -356,18 +363,21 @@ StepTimer::Stage StepTimer::SlowestStage(const Strategy& strategy, double rows) 
   Stage slowest;
   for (const int rank : stages.distinct) {
     Pass ahead, back, more;
+    double weights = 0;
     for (const ChunkCount& chunk : stages.ranks[rank]) {
       for (const auto& [passes, count] :
            {std::pair(&dense, chunk.dense), std::pair(&expert, chunk.expert)}) {
         ahead.Add(passes->forward, count);
         back.Add(passes->backward, count);
         more.Add(passes->recomputed, count);
+        weights += count * passes->weights;
       }
       if (chunk.has_head) ahead.Add(head, 1);
     }
     const Stage stage = {.chunks = &stages.ranks[rank],
                          .forward = ahead.Seconds(),
                          .backward = back.Seconds() + more.Seconds(),
+                         .weights = weights,
                          .pass = ahead,
                          .again = more};
     if (stage.forward + stage.backward <= slowest.forward + slowest.backward) continue;

@@ -77,11 +77,13 @@ class StepTimer {
   };
   struct Passes {
     Pass forward, backward, recomputed;
+    double weights = 0;  // seconds of the weight half of the backward pass
   };
   // A pipeline rank in one micro batch.
   struct Stage {
     const std::vector<ChunkCount>* chunks = nullptr;
     double forward = 0, backward = 0;  // seconds
+    double weights = 0;                // of these, what a weight half takes
     Pass pass, again;                  // both directions; what is recomputed
   };
   // Messages of data-parallel ranks for one gather of all weights and one sum of all gradients.

@@ -255,7 +255,9 @@ Efficiency EfficiencyOf(const PublishedRow& row) {
 }
 
 double RatioOf(const PublishedRow& row) {
-  const auto plans = Search(row.job, row.cluster, row.wishes, 1, EfficiencyOf(row));
+  Wishes wishes = row.wishes;
+  wishes.zero_bubble = false;  // none of these systems took it
+  const auto plans = Search(row.job, row.cluster, wishes, 1, EfficiencyOf(row));
   if (!plans.ok() || plans->ranked.empty()) return 0;
   const double tokens = static_cast<double>(row.job.global_batch_size * row.job.sequence_length);
   return tokens / plans->ranked.front().step_seconds() / row.cluster.gpus / row.tokens_per_gpu /
