@@ -36,7 +36,8 @@ LogPublisher::~LogPublisher() {
   for (Publication& publication : publications_) publication.thread.Join();
 }
 
-void LogPublisher::Publish(const rendezvous::LogsWanted& wanted, const std::string& endpoint) {
+void LogPublisher::Publish(const rendezvous::LogsWanted& wanted,
+                           const rendezvous::Endpoint& endpoint) {
   Reap();
   if (publications_.size() >= kMostAtOnce) {
     spdlog::warn("more than {} viewers look at this node's logs: the latest gets nothing",
@@ -59,7 +60,8 @@ void LogPublisher::Publish(const rendezvous::LogsWanted& wanted, const std::stri
   publications_.pop_back();
 }
 
-void LogPublisher::Run(Publication* publication, WatchId watch, const std::string& endpoint) {
+void LogPublisher::Run(Publication* publication, WatchId watch,
+                       const rendezvous::Endpoint& endpoint) {
   absl::StatusOr<std::unique_ptr<LogPublication>> call = LogPublication::Open(
       endpoint, kDialTimeout, [this, publication] { lines_.Stop(*publication->reader); });
   if (call.ok()) {

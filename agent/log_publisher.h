@@ -38,8 +38,8 @@ class LogPublisher {
   LogPublisher(const LogPublisher&) = delete;
   LogPublisher& operator=(const LogPublisher&) = delete;
 
-  // `endpoint`: "host:port" of the rendezvous that asks.
-  void Publish(const rendezvous::LogsWanted& wanted, const std::string& endpoint);
+  // `endpoint`: of the rendezvous that asks.
+  void Publish(const rendezvous::LogsWanted& wanted, const rendezvous::Endpoint& endpoint);
   // No line will follow: waits for at most `patience` until the viewers have the rest.
   void Finish(absl::Duration patience);
 
@@ -52,8 +52,8 @@ class LogPublisher {
   };
 
   // Runs on the publication's thread.
-  void Run(Publication* publication, rendezvous::WatchId watch, const std::string& endpoint)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run(Publication* publication, rendezvous::WatchId watch,
+           const rendezvous::Endpoint& endpoint) ABSL_LOCKS_EXCLUDED(mutex_);
   void Send(Publication* publication, rendezvous::LogPublication* call, rendezvous::WatchId watch)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Reap() ABSL_LOCKS_EXCLUDED(mutex_);

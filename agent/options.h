@@ -81,6 +81,7 @@ struct AgentOptions {
   std::vector<std::string> command;  // program (found in PATH) and arguments
   rendezvous::Hello hello;           // this node's name and the job's description
   std::string endpoint;              // "host:port" of the rendezvous
+  std::string join_token;            // rendezvous/lock/token.h; "": the rendezvous has none
   // Whether this process may host the rendezvous when nothing answers at the endpoint: the
   // endpoint's host is this machine.
   bool may_host = false;

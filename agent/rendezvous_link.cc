@@ -15,7 +15,10 @@ using rendezvous::Server;
 }  // namespace
 
 RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<void(News)> on_news)
-    : loop_(loop), options_(std::move(options)), on_news_(std::move(on_news)) {
+    : loop_(loop),
+      options_(std::move(options)),
+      on_news_(std::move(on_news)),
+      locked_("", options_.join_token) {
   CONVENE_CHECK(posted_.Attach(loop_, [this] { OnPosted(); }).ok());
 }
 
@@ -53,6 +56,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.quiet = IsForThisNodeOnly();
     options.served_by = options_.served_by;
     options.store_bytes_max = options_.store_bytes_max;
+    options.join_token = options_.join_token;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);
@@ -69,8 +73,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream = AgentStream::Open(FormatHostPort(place.host, place.port), options_.incarnation,
-                                    hello, handlers, timeout);
+  opened.stream = AgentStream::Open(At(place), options_.incarnation, hello, handlers, timeout);
   return opened;
 }
 

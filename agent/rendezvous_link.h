@@ -38,6 +38,7 @@ class RendezvousLink {
     std::string served_by;  // of a server that this process hosts
     Incarnation incarnation;
     size_t store_bytes_max = 0;  // Server::Options
+    std::string join_token;      // Server::Options, and that of the rendezvous at `place`
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
   };
@@ -58,7 +59,7 @@ class RendezvousLink {
   // Ends the stream without news.
   void Close();
   // The endpoint of the open stream, or of the last one.
-  std::string endpoint() const { return FormatHostPort(Dialled().host, Dialled().port); }
+  rendezvous::Endpoint endpoint() const { return At(Dialled()); }
   // The time when the open stream's Hello was sent. REQUIRES: a stream is open.
   MonotonicTime opened_at() const { return stream_->opened_at(); }
   // This machine's address towards the rendezvous. REQUIRES: a stream is open.
@@ -91,6 +92,9 @@ class RendezvousLink {
 
   // No other process can know the port, so the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.place.port == 0; }
+  rendezvous::Endpoint At(const HostPort& place) const {
+    return locked_.At(FormatHostPort(place.host, place.port));
+  }
   HostPort Dialled() const { return server_ == nullptr ? options_.place : OwnPlace(*server_); }
   // Where this process reaches the server that it hosts, without asking a name service.
   HostPort OwnPlace(const rendezvous::Server& server) const;
@@ -106,6 +110,7 @@ class RendezvousLink {
   EventLoop& loop_;
   const Options options_;
   const std::function<void(News)> on_news_;
+  const rendezvous::Endpoint locked_;  // of each address that is dialled
   const Doorbell posted_;
 
   std::unique_ptr<rendezvous::Server> server_;

@@ -13,6 +13,7 @@
 #include "launcher/launch/launch_command.h"
 #include "launcher/launch/launched_command.h"
 #include "launcher/plan/plan_command.h"
+#include "launcher/read_token_command.h"
 #include "rendezvous/server/serve.h"
 #include "tools/base/environment.h"
 #include "tools/base/status_macros.h"
@@ -25,7 +26,8 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
   return rendezvous::ServeUntilSignal({.host = flags.host,
                                        .port = flags.port,
                                        .state_dir = flags.state_dir,
-                                       .store_bytes_max = flags.store_bytes_max});
+                                       .store_bytes_max = flags.store_bytes_max,
+                                       .join_token = flags.join_token});
 }
 
 Command RunRow(bool as_torchrun) {
@@ -103,7 +105,7 @@ Program ProgramCalled(const std::string& name) {
           "run`; under the name `convened` it is `convene serve`.",
           {RunRow(false), LaunchRow(), ServeRow(), StatusRow(), LogsRow(), EventsRow(),
            IncidentsRow(), DataRow(), CheckpointRow(), GenerateRow(), EvaluateRow(), BenchRow(),
-           DoctorRow(RunCommand), PlanRow(), LaunchedRow(), PreflightRow()}};
+           DoctorRow(RunCommand), PlanRow(), ReadTokenRow(), LaunchedRow(), PreflightRow()}};
 }
 
 }  // namespace convene::launcher

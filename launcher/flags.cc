@@ -1,6 +1,7 @@
 #include "launcher/flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/token.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 
@@ -23,6 +24,28 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "and is started again with it goes on with its jobs, and no worker notices",
                  {.value = "DIR", .is_directory = true});
   AddStoreMemoryFlag(reader, &flags->store_bytes_max);
+  AddJoinTokenFlag(reader, &flags->join_token);
+}
+
+void AddJoinTokenFlag(FlagReader* reader, std::string* token) {
+  reader->Custom(
+      "join-token-file",
+      [token](const std::string& path) -> absl::Status {
+        CONVENE_ASSIGN_OR_RETURN(*token, rendezvous::ReadTokenFile(path));
+        return absl::OkStatus();
+      },
+      "a file with the secret that all nodes of the run and its daemon share: their connections "
+      "are "
+      "TLS, and nobody else joins, reads or looks (default $CONVENE_JOIN_TOKEN_FILE, or the secret "
+      "itself in $CONVENE_JOIN_TOKEN, which no worker gets; make one with: openssl rand -base64 "
+      "32)",
+      {.value = "FILE", .variables = {"CONVENE_JOIN_TOKEN_FILE"}});
+  reader->Check([token]() -> absl::Status {
+    const std::string given = rendezvous::TakeTokenVariable();
+    if (given.empty() || !token->empty()) return absl::OkStatus();
+    *token = given;
+    return rendezvous::CheckToken(given, rendezvous::kTokenVariable);
+  });
 }
 
 void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
@@ -44,7 +67,8 @@ void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
       {.value = "SIZE"});
 }
 
-void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id) {
+void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* join_token,
+                   std::string* job_id) {
   reader->Option("endpoint", endpoint,
                  absl::StrCat("place of the rendezvous (default $CONVENE_ENDPOINT, "
                               "$PET_RDZV_ENDPOINT, localhost:",
@@ -58,11 +82,12 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_i
     return absl::OkStatus();
   });
   reader->Option("rdzv-id", job_id, "the same as RUN", {.value = "RUN"});
+  AddJoinTokenFlag(reader, join_token);
 }
 
 void AddFlags(FlagReader* reader, StatusFlags* flags) {
   reader->Word("[RUN]", &flags->job_id);
-  AddPlaceFlags(reader, &flags->endpoint, &flags->job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->join_token, &flags->job_id);
   reader->Switch("watch", &flags->watch,
                  "go on: redraw the screen each second, or print a line for each change when "
                  "stdout is no terminal");

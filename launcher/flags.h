@@ -67,6 +67,7 @@ struct RunFlags {
 
 struct ServeFlags {
   std::string host = "0.0.0.0";
+  std::string join_token;             // rendezvous/lock/token.h; "": none
   int port = kDefaultRendezvousPort;  // 0: any free one, said in the log
   std::string state_dir;              // "": the jobs are forgotten when it ends
   size_t store_bytes_max = 0;         // 0: StoreServer's default
@@ -74,6 +75,7 @@ struct ServeFlags {
 
 struct StatusFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
+  std::string join_token;              // "": none
   std::string job_id;                  // "": all jobs
   bool watch = false;                  // until a signal comes
   bool json = false;
@@ -81,6 +83,7 @@ struct StatusFlags {
 
 struct LogsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
+  std::string join_token;              // "": none
   rendezvous::LogRequest request;
   bool json = false;
   std::string prefix_template;  // agent::LogOptions::prefix_template
@@ -97,8 +100,11 @@ void AddFlags(FlagReader* reader, ServeFlags* flags);
 void AddFlags(FlagReader* reader, StatusFlags* flags);
 void AddFlags(FlagReader* reader, LogsFlags* flags);
 
-// The endpoint of a rendezvous and the name of a run.
-void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* job_id);
+// The endpoint of a rendezvous, its join token, and the name of a run.
+void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* join_token,
+                   std::string* job_id);
+// --join-token-file, or the variable CONVENE_JOIN_TOKEN.
+void AddJoinTokenFlag(FlagReader* reader, std::string* token);
 // --store-memory: the bound of each store that the program serves.
 void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max);
 // A flag for ranks, "0,3" or "0-7".

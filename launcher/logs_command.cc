@@ -54,7 +54,7 @@ absl::Status Show(LogClient* client, LogsView* view) {
   return absl::OkStatus();
 }
 
-absl::Status Connect(const std::string& endpoint, rendezvous::LogRequest request,
+absl::Status Connect(const rendezvous::Endpoint& endpoint, rendezvous::LogRequest request,
                      absl::Duration patience, LogsView* view) {
   request.seen = view->seen();
   const absl::StatusOr<std::unique_ptr<LogClient>> client =
@@ -72,7 +72,7 @@ void Tell(const absl::Status& status, const char* what_next) {
 }
 
 // Shows lines until the run is over; waits for a daemon that goes away meanwhile.
-absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& request,
+absl::Status Follow(const rendezvous::Endpoint& endpoint, const rendezvous::LogRequest& request,
                     LogsView* view) {
   absl::Status status = Connect(endpoint, request, kConnectTimeout, view);
   if (!view->has_started()) return status;
@@ -101,10 +101,11 @@ absl::Status Follow(const std::string& endpoint, const rendezvous::LogRequest& r
 }  // namespace
 
 absl::StatusOr<int> LogsCommand(const LogsFlags& flags) {
+  const rendezvous::Endpoint endpoint(flags.endpoint, flags.join_token);
   LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template});
   CONVENE_RETURN_IF_ERROR(flags.request.follow
-                              ? Follow(flags.endpoint, flags.request, &view)
-                              : Connect(flags.endpoint, flags.request, kConnectTimeout, &view));
+                              ? Follow(endpoint, flags.request, &view)
+                              : Connect(endpoint, flags.request, kConnectTimeout, &view));
   return static_cast<int>(ExitCode::kOk);
 }
 

@@ -60,7 +60,7 @@ std::optional<int> SignalWithinPause() {
 // Asks again and again; waits for a daemon that goes away.
 class Watch {
  public:
-  Watch(std::string endpoint, const StatusFlags& flags)
+  Watch(rendezvous::Endpoint endpoint, const StatusFlags& flags)
       : endpoint_(std::move(endpoint)), flags_(flags), is_terminal_(isatty(STDOUT_FILENO) == 1) {}
 
   // REQUIRES: no other thread runs.
@@ -103,7 +103,7 @@ class Watch {
     return absl::OkStatus();
   }
 
-  const std::string endpoint_;
+  const rendezvous::Endpoint endpoint_;
   const StatusFlags& flags_;
   const bool is_terminal_;
   std::unique_ptr<rendezvous::StatusClient> client_;
@@ -114,9 +114,10 @@ class Watch {
 }  // namespace
 
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags) {
-  if (flags.watch) return Watch(flags.endpoint, flags).Run();
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JobView> jobs,
-                           rendezvous::FetchStatus(flags.endpoint, flags.job_id, kTimeout));
+  if (flags.watch) return Watch({flags.endpoint, flags.join_token}, flags).Run();
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::vector<JobView> jobs,
+      rendezvous::FetchStatus({flags.endpoint, flags.join_token}, flags.job_id, kTimeout));
   CONVENE_RETURN_IF_ERROR(Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n")
                                            : StatusText(jobs, SIZE_MAX)));
   return static_cast<int>(ExitCode::kOk);

@@ -11,6 +11,7 @@ namespace convene::launcher {
 
 struct EventsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
+  std::string join_token;              // "": none
   std::string job_id;
   bool follow = false;
   bool as_text = false;  // else JSON

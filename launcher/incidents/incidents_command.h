@@ -12,6 +12,7 @@ namespace convene::launcher {
 
 struct IncidentsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
+  std::string join_token;              // "": none
   std::vector<std::string> words;      // "RUN [NUMBER]"; once all is read, in the next two
   std::string job_id;
   int number = 0;  // 0: the list

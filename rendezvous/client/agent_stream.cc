@@ -142,14 +142,15 @@ class Call final : public ClientCall<pb::AgentMessage, pb::DaemonMessage> {
 
 class GrpcAgentStream final : public AgentStream {
  public:
-  // Says the hello over `socket`.
-  GrpcAgentStream(UniqueFd socket, Incarnation incarnation, const Hello& hello,
-                  const Handlers& handlers)
-      : opened_at_(hello.said_at),
-        own_host_(OwnHost(socket.get())),
-        connection_(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3)),
-        call_(new Call(ChannelOver(std::move(socket), hello.lease), incarnation, hello, handlers)) {
-  }
+  // Says the hello over `connection`.
+  GrpcAgentStream(Endpoint endpoint, Connection connection, Incarnation incarnation,
+                  const Hello& hello, const Handlers& handlers)
+      : endpoint_(std::move(endpoint)),
+        opened_at_(hello.said_at),
+        own_host_(OwnHost(connection.transport.get())),
+        connection_(fcntl(connection.transport.get(), F_DUPFD_CLOEXEC, 3)),
+        call_(new Call(ChannelOver(std::move(connection), hello.lease), incarnation, hello,
+                       handlers)) {}
 
   MonotonicTime opened_at() const override { return opened_at_; }
   const std::string& own_host() const override { return own_host_; }
@@ -160,16 +161,20 @@ class GrpcAgentStream final : public AgentStream {
   }
 
  private:
+  const Endpoint endpoint_;  // it carries the connection's TLS
   const MonotonicTime opened_at_;
   const std::string own_host_;
   UniqueFd connection_;
   const std::unique_ptr<Call, CallEnder> call_;
 };
 
-absl::Status NotADaemon(const std::string& endpoint, const absl::Status& cause) {
+absl::Status NotADaemon(const Endpoint& endpoint, const absl::Status& cause) {
   return absl::FailedPreconditionError(
-      absl::StrCat("the program that listens at ", endpoint, " is no rendezvous daemon (",
-                   std::string(cause.message()), "): is the port right?"));
+      absl::StrCat("the program that listens at ", endpoint.address(), " is no rendezvous daemon",
+                   endpoint.is_locked() ? " (" : " for clients without a join token (",
+                   std::string(cause.message()),
+                   endpoint.is_locked() ? "): is the port right?"
+                                        : "): is the port right, or is --join-token-file wanted?"));
 }
 
 }  // namespace
@@ -183,24 +188,25 @@ std::optional<MonotonicTime> AgentStream::RefusedAt(const absl::Status& opened) 
   return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
 }
 
-absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const std::string& endpoint,
+absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& endpoint,
                                                                Incarnation incarnation, Hello hello,
                                                                const Handlers& handlers,
                                                                absl::Duration connect_timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
   for (int breaks = 1;; ++breaks) {
-    CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, deadline));
+    CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, deadline));
     hello.said_at = Clock::Real().Now();
-    auto stream =
-        std::make_unique<GrpcAgentStream>(std::move(socket), incarnation, hello, handlers);
+    auto stream = std::make_unique<GrpcAgentStream>(endpoint, std::move(connection), incarnation,
+                                                    hello, handlers);
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) {
       return absl::UnavailableError(absl::StrCat(
-          endpoint, " took the connection but did not answer as a rendezvous daemon within ",
+          endpoint.address(),
+          " took the connection but did not answer as a rendezvous daemon within ",
           absl::FormatDuration(connect_timeout), " (", std::string(answered.message()), ")"));
     }
     if (breaks == kMostBreaks) return NotADaemon(endpoint, answered);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
@@ -30,11 +31,11 @@ class AgentStream {
     std::function<void(absl::Status)> on_end;
   };
 
-  // Dials `endpoint` ("host:port") and sends the hello, with the time (said_at) in it. Returns once
+  // Dials `endpoint` and sends the hello, with the time (said_at) in it. Returns once
   // the channel is connected: Unavailable when that took longer than `connect_timeout`, the text
   // naming the endpoint and the last cause; FailedPrecondition when something that is not a
-  // rendezvous daemon answers there.
-  static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const std::string& endpoint,
+  // rendezvous daemon answers there; PermissionDenied when the daemon has another join token.
+  static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const Endpoint& endpoint,
                                                            Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,
                                                            absl::Duration connect_timeout);

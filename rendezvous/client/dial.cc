@@ -1,5 +1,6 @@
 #include "rendezvous/client/dial.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -7,8 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +24,7 @@
 #include "rendezvous/net/resolve.h"
 #include "tools/base/backoff.h"
 #include "tools/base/host_port.h"
+#include "tools/base/mutex.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
 
@@ -30,7 +34,7 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline) {
+absl::StatusOr<UniqueFd> ConnectOnce(const HostPort& target, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
                            ResolveHost(target.host, deadline - Clock::Real().Now(), target.port));
@@ -51,20 +55,67 @@ absl::StatusOr<UniqueFd> TryOnce(const HostPort& target, MonotonicTime deadline)
   return refused;
 }
 
+// TLS over the connection, by the endpoint's pump.
+absl::StatusOr<UniqueFd> Shake(const Endpoint& endpoint, UniqueFd socket, MonotonicTime deadline) {
+  // Shared with the pump's thread, which may come after the deadline.
+  struct Outcome {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<absl::StatusOr<TlsPump::Opened>> opened ABSL_GUARDED_BY(mutex);
+  };
+  CONVENE_ASSIGN_OR_RETURN(TlsPump * pump, endpoint.Pump());
+  const auto outcome = std::make_shared<Outcome>();
+  pump->Open(std::move(socket), [outcome](absl::StatusOr<TlsPump::Opened> opened) {
+    MutexLock lock(&outcome->mutex);
+    outcome->opened = std::move(opened);
+    outcome->changed.SignalAll();
+  });
+  MutexLock lock(&outcome->mutex);
+  while (!outcome->opened.has_value()) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer to TLS");
+    outcome->changed.WaitFor(&outcome->mutex, left);
+  }
+  CONVENE_RETURN_IF_ERROR(outcome->opened->status());
+  return std::move((*outcome->opened)->plain);
+}
+
+absl::StatusOr<Connection> TryOnce(const Endpoint& endpoint, const HostPort& target,
+                                   MonotonicTime deadline) {
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, ConnectOnce(target, deadline));
+  Connection connection;
+  connection.transport.Reset(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+  if (!endpoint.is_locked()) {
+    connection.socket = std::move(socket);
+    return connection;
+  }
+  absl::StatusOr<UniqueFd> shaken = Shake(endpoint, std::move(socket), deadline);
+  if (absl::IsPermissionDenied(shaken.status())) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the rendezvous at ", endpoint.address(), " does not take this join token (",
+        shaken.status().message(),
+        "): --join-token-file has to be the same file on all nodes and at the daemon"));
+  }
+  CONVENE_RETURN_IF_ERROR(shaken.status());
+  connection.socket = *std::move(shaken);
+  return connection;
+}
+
 }  // namespace
 
-absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadline) {
-  const absl::StatusOr<HostPort> target = ParseHostPort(endpoint, std::nullopt);
+absl::StatusOr<Connection> Dial(const Endpoint& endpoint, MonotonicTime deadline) {
+  const absl::StatusOr<HostPort> target = ParseHostPort(endpoint.address(), std::nullopt);
   CONVENE_RETURN_IF_ERROR(Annotate(target.status(), "rendezvous endpoint"));
   Backoff backoff(absl::Milliseconds(10), absl::Seconds(1));
   for (;;) {
-    absl::StatusOr<UniqueFd> connected = TryOnce(*target, deadline);
-    if (connected.ok()) return connected;
+    absl::StatusOr<Connection> connected = TryOnce(endpoint, *target, deadline);
+    if (connected.ok() || absl::IsPermissionDenied(connected.status())) return connected;
     const absl::Duration pause = backoff.Next(RandomFraction());
     if (Clock::Real().Now() + pause >= deadline) {
       absl::Status status = absl::UnavailableError(absl::StrCat(
-          "no rendezvous at ", endpoint, " (", std::string(connected.status().message()),
-          "): does `convened` or the node that hosts it run there?"));
+          "no rendezvous at ", endpoint.address(), " (", std::string(connected.status().message()),
+          "): does `convened` or the node that hosts it run there",
+          endpoint.is_locked() ? ", with the same join token?" : "?"));
       if (const auto refused_at = connected.status().GetPayload(kRefusedAt)) {
         status.SetPayload(kRefusedAt, *refused_at);
       }
@@ -74,17 +125,20 @@ absl::StatusOr<UniqueFd> Dial(const std::string& endpoint, MonotonicTime deadlin
   }
 }
 
-std::shared_ptr<grpc::Channel> ChannelOver(UniqueFd socket, absl::Duration silence) {
+std::shared_ptr<grpc::Channel> ChannelOver(Connection connection, absl::Duration silence) {
+  const int tcp =
+      connection.transport.valid() ? connection.transport.get() : connection.socket.get();
   const unsigned int silence_ms = static_cast<unsigned int>(absl::ToInt64Milliseconds(silence));
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
-  RetransmitSteadily(socket.get());
+  setsockopt(tcp, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
+  RetransmitSteadily(tcp);
   SetUpGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // each ping costs the daemon an answer
   arguments.SetMaxReceiveMessageSize(kLongestReplyBytes);
-  return grpc::CreateCustomInsecureChannelFromFd("convened", socket.Release(), arguments);
+  return grpc::CreateCustomInsecureChannelFromFd("convened", connection.socket.Release(),
+                                                 arguments);
 }
 
 }  // namespace convene::rendezvous

@@ -26,7 +26,7 @@ gpr_timespec Timespec(MonotonicTime deadline) {
 
 class GrpcLogClient final : public LogClient {
  public:
-  GrpcLogClient(std::string endpoint, std::shared_ptr<grpc::Channel> channel,
+  GrpcLogClient(Endpoint endpoint, std::shared_ptr<grpc::Channel> channel,
                 const LogRequest& request)
       : endpoint_(std::move(endpoint)), stub_(pb::Rendezvous::NewStub(std::move(channel))) {
     reader_ = stub_->AsyncWatchLogs(&context_, ToWire(request), &queue_, kStarted);
@@ -83,15 +83,16 @@ class GrpcLogClient final : public LogClient {
         return absl::UnavailableError(status.message());
       case absl::StatusCode::kUnimplemented:
         return absl::FailedPreconditionError(
-            absl::StrCat("the rendezvous at ", endpoint_,
+            absl::StrCat("the rendezvous at ", endpoint_.address(),
                          " is too old for `convene logs`, or is no rendezvous"));
       default:
-        return absl::UnavailableError(absl::StrCat("the rendezvous at ", endpoint_, " is gone (",
-                                                   std::string(status.message()), ")"));
+        return absl::UnavailableError(absl::StrCat("the rendezvous at ", endpoint_.address(),
+                                                   " is gone (", std::string(status.message()),
+                                                   ")"));
     }
   }
 
-  const std::string endpoint_;
+  const Endpoint endpoint_;
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
@@ -103,11 +104,11 @@ class GrpcLogClient final : public LogClient {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LogClient>> LogClient::Open(const std::string& endpoint,
+absl::StatusOr<std::unique_ptr<LogClient>> LogClient::Open(const Endpoint& endpoint,
                                                            const LogRequest& request,
                                                            absl::Duration timeout) {
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(socket), kLogSilence),
+  CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, Clock::Real().Now() + timeout));
+  return std::make_unique<GrpcLogClient>(endpoint, ChannelOver(std::move(connection), kLogSilence),
                                          request);
 }
 

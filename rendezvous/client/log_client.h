@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/clock.h"
 
@@ -19,9 +20,9 @@ class LogClient {
  public:
   using News = std::variant<LogStart, LogBatch, LogsGone, RunEnded>;
 
-  // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
+  // Blocks for at most `timeout`. InvalidArgument when its address is not "host:port"; Unavailable
   // when nothing takes the connection in time.
-  static absl::StatusOr<std::unique_ptr<LogClient>> Open(const std::string& endpoint,
+  static absl::StatusOr<std::unique_ptr<LogClient>> Open(const Endpoint& endpoint,
                                                          const LogRequest& request,
                                                          absl::Duration timeout);
   // Cancels the call.

@@ -56,23 +56,25 @@ class Call final : public ClientCall<pb::LogBatch, pb::PublishLogsReply> {
 
 class GrpcLogPublication final : public LogPublication {
  public:
-  GrpcLogPublication(UniqueFd socket, const std::function<void()>& on_end)
-      : call_(new Call(ChannelOver(std::move(socket), kLogSilence), on_end)) {}
+  GrpcLogPublication(Endpoint endpoint, Connection connection, const std::function<void()>& on_end)
+      : endpoint_(std::move(endpoint)),
+        call_(new Call(ChannelOver(std::move(connection), kLogSilence), on_end)) {}
 
   bool Write(const LogBatch& batch) override { return call_->Write(batch); }
   void Finish(MonotonicTime deadline) override { call_->Finish(deadline); }
   void Cancel() override { call_->Cancel(); }
 
  private:
+  const Endpoint endpoint_;  // it carries the connection's TLS
   const std::unique_ptr<Call, CallEnder> call_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LogPublication>> LogPublication::Open(
-    const std::string& endpoint, absl::Duration timeout, const std::function<void()>& on_end) {
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::make_unique<GrpcLogPublication>(std::move(socket), on_end);
+    const Endpoint& endpoint, absl::Duration timeout, const std::function<void()>& on_end) {
+  CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, Clock::Real().Now() + timeout));
+  return std::make_unique<GrpcLogPublication>(endpoint, std::move(connection), on_end);
 }
 
 }  // namespace convene::rendezvous

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/clock.h"
 
@@ -16,11 +17,11 @@ namespace convene::rendezvous {
 // a time.
 class LogPublication {
  public:
-  // Dials `endpoint` ("host:port") for at most `timeout`; Unavailable when nothing takes the
+  // Dials `endpoint` for at most `timeout`; Unavailable when nothing takes the
   // connection. `on_end` is called once, from a thread of gRPC, when the daemon ends the call or
   // the connection breaks; not after the destructor returned. It must not block and must not
   // destroy the publication.
-  static absl::StatusOr<std::unique_ptr<LogPublication>> Open(const std::string& endpoint,
+  static absl::StatusOr<std::unique_ptr<LogPublication>> Open(const Endpoint& endpoint,
                                                               absl::Duration timeout,
                                                               const std::function<void()>& on_end);
   // Cancels an open call and waits until on_end does not run, and for at most 5 s until gRPC is

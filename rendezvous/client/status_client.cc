@@ -18,7 +18,7 @@ namespace {
 
 class GrpcStatusClient final : public StatusClient {
  public:
-  GrpcStatusClient(std::string endpoint, std::shared_ptr<grpc::Channel> channel)
+  GrpcStatusClient(Endpoint endpoint, std::shared_ptr<grpc::Channel> channel)
       : endpoint_(std::move(endpoint)), stub_(pb::Rendezvous::NewStub(std::move(channel))) {}
 
   absl::StatusOr<std::vector<JobView>> Fetch(const std::string& job_id,
@@ -37,11 +37,12 @@ class GrpcStatusClient final : public StatusClient {
       case absl::StatusCode::kNotFound:
         return asked;
       case absl::StatusCode::kDeadlineExceeded:
-        return absl::UnavailableError(absl::StrCat(endpoint_, " did not answer in time"));
+        return absl::UnavailableError(absl::StrCat(endpoint_.address(), " did not answer in time"));
       default:
-        return absl::FailedPreconditionError(
-            absl::StrCat("the program that answers at ", endpoint_,
-                         " is no rendezvous daemon: ", std::string(asked.message())));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "the program that answers at ", endpoint_.address(), " is no rendezvous daemon",
+            endpoint_.is_locked() ? ": " : ", or wants --join-token-file: ",
+            std::string(asked.message())));
     }
     std::vector<JobView> views;
     for (const pb::JobStatus& job : reply.jobs()) views.push_back(FromWire(job));
@@ -49,19 +50,19 @@ class GrpcStatusClient final : public StatusClient {
   }
 
  private:
-  const std::string endpoint_;
+  const Endpoint endpoint_;
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StatusClient>> StatusClient::Open(const std::string& endpoint,
+absl::StatusOr<std::unique_ptr<StatusClient>> StatusClient::Open(const Endpoint& endpoint,
                                                                  absl::Duration timeout) {
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, Dial(endpoint, Clock::Real().Now() + timeout));
-  return std::make_unique<GrpcStatusClient>(endpoint, ChannelOver(std::move(socket), timeout));
+  CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, Clock::Real().Now() + timeout));
+  return std::make_unique<GrpcStatusClient>(endpoint, ChannelOver(std::move(connection), timeout));
 }
 
-absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
+absl::StatusOr<std::vector<JobView>> FetchStatus(const Endpoint& endpoint,
                                                  const std::string& job_id,
                                                  absl::Duration timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + timeout;

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/job_view.h"
 
 namespace convene::rendezvous {
@@ -14,9 +15,9 @@ namespace convene::rendezvous {
 // One connection to a daemon, for a caller that asks again and again. Not thread-safe.
 class StatusClient {
  public:
-  // Blocks for at most `timeout`. InvalidArgument when `endpoint` is not "host:port"; Unavailable
+  // Blocks for at most `timeout`. InvalidArgument when its address is not "host:port"; Unavailable
   // when nothing answers in time.
-  static absl::StatusOr<std::unique_ptr<StatusClient>> Open(const std::string& endpoint,
+  static absl::StatusOr<std::unique_ptr<StatusClient>> Open(const Endpoint& endpoint,
                                                             absl::Duration timeout);
   virtual ~StatusClient() = default;
 
@@ -28,7 +29,7 @@ class StatusClient {
 };
 
 // Open and Fetch at once, within `timeout`.
-absl::StatusOr<std::vector<JobView>> FetchStatus(const std::string& endpoint,
+absl::StatusOr<std::vector<JobView>> FetchStatus(const Endpoint& endpoint,
                                                  const std::string& job_id, absl::Duration timeout);
 
 }  // namespace convene::rendezvous

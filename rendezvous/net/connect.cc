@@ -86,6 +86,13 @@ std::string PeerName(int fd) {
   return FormatHostPort(AddressText(generic), PortOf(generic));
 }
 
+std::string OtherHost(int fd) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
+  return AddressText(reinterpret_cast<sockaddr*>(&address));
+}
+
 std::string OwnHost(int fd) {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);

@@ -37,6 +37,9 @@ void RetransmitSteadily(int fd);
 // "[::1]:4711": the connection's other end, for logs.
 std::string PeerName(int fd);
 
+// The other end's address, without the port; "" when it is not known.
+std::string OtherHost(int fd);
+
 // This end's address, without the port, by which the other end's machine finds this one; "" when it
 // is not known.
 std::string OwnHost(int fd);

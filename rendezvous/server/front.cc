@@ -8,8 +8,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
 #include "tools/base/event_loop.h"
+#include "tools/base/mutex.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
 
@@ -34,12 +38,16 @@ class FrontImpl final : public Front {
   FrontImpl(const Options& options, int port) : options_(options), port_(port) {}
 
   ~FrontImpl() override {
+    {
+      MutexLock lock(&mutex_);
+      is_ending_ = true;
+    }
     doorbell_.Ring();
     thread_.Join();
   }
 
   absl::Status Begin(UniqueFd listener) {
-    CONVENE_RETURN_IF_ERROR(doorbell_.Attach(loop_, [this] { ends_ = true; }));
+    CONVENE_RETURN_IF_ERROR(doorbell_.Attach(loop_, [this] { TakeAdopted(); }));
     CONVENE_ASSIGN_OR_RETURN(acceptor_,
                              Acceptor::Start(loop_, std::move(listener), "the rendezvous",
                                              [this](UniqueFd fd) { Greet(std::move(fd)); }));
@@ -47,6 +55,14 @@ class FrontImpl final : public Front {
   }
 
   int port() const override { return port_; }
+
+  void Adopt(UniqueFd plain, Origin origin) override {
+    {
+      MutexLock lock(&mutex_);
+      adopted_.emplace_back(std::move(plain), origin);
+    }
+    doorbell_.Ring();
+  }
 
   absl::Status Serve(Handlers handlers) override {
     handlers_ = std::move(handlers);
@@ -58,6 +74,7 @@ class FrontImpl final : public Front {
   // A connection that has not said what it speaks.
   struct Stranger {
     UniqueFd fd;
+    Origin origin;
     MonotonicTime deadline;
   };
   // In the order of age, and so of deadline.
@@ -69,6 +86,17 @@ class FrontImpl final : public Front {
                                        : strangers_.begin()->second.deadline);
       EndSilent();
     }
+  }
+
+  void TakeAdopted() {
+    std::vector<std::pair<UniqueFd, Origin>> adopted;
+    {
+      MutexLock lock(&mutex_);
+      adopted.swap(adopted_);
+      ends_ = is_ending_;
+    }
+    if (ends_) return;
+    for (auto& [fd, origin] : adopted) Meet(std::move(fd), origin);
   }
 
   void EndSilent() {
@@ -83,8 +111,12 @@ class FrontImpl final : public Front {
   void Greet(UniqueFd fd) {
     const int on = 1;
     (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    Meet(std::move(fd), Origin::kPlain);
+  }
+
+  void Meet(UniqueFd fd, Origin origin) {
     // A client that dialled a moment ago has mostly sent bytes by now.
-    if (TryPassOn(&fd)) return;
+    if (TryPassOn(&fd, origin)) return;
     if (strangers_.size() >= options_.most_undecided) {
       EndOldest(absl::StrCat("more than ", options_.most_undecided,
                              " connections have not said what they speak, and it is the oldest"));
@@ -95,18 +127,18 @@ class FrontImpl final : public Front {
         loop_.Add(fd.get(), EPOLLIN | EPOLLRDHUP | EPOLLET,
                   [this, id](uint32_t events) { Look(strangers_.find(id), events); });
     if (!watched.ok()) return complaints_.Warn(Clock::Real().Now(), watched.message());
-    strangers_.emplace(id, Stranger{std::move(fd), Clock::Real().Now() + options_.silence});
+    strangers_.emplace(id, Stranger{std::move(fd), origin, Clock::Real().Now() + options_.silence});
   }
 
   void Look(Strangers::iterator stranger, uint32_t events) {
-    const bool is_known = TryPassOn(&stranger->second.fd);
+    const bool is_known = TryPassOn(&stranger->second.fd, stranger->second.origin);
     // A connection that its client has closed says no more.
     if (is_known || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) End(stranger);
   }
 
   // Returns false when more bytes are needed. Else the connection has gone to its server, or is
   // closed.
-  bool TryPassOn(UniqueFd* fd) {
+  bool TryPassOn(UniqueFd* fd, Origin origin) {
     char bytes[4];
     const ssize_t count = recv(fd->get(), bytes, sizeof(bytes), MSG_PEEK);
     if (count < 0 && errno == EAGAIN) return false;
@@ -119,6 +151,10 @@ class FrontImpl final : public Front {
     const Protocol protocol = ProtocolOf(seen);
     if (protocol == Protocol::kUndecided) return false;
     loop_.Forget(fd->get());  // it is not watched at all when it spoke at once
+    if (const std::string why = WhyRefused(protocol, origin, options_.is_locked); !why.empty()) {
+      Refuse(std::move(*fd), seen, why);
+      return true;
+    }
     switch (protocol) {
       case Protocol::kGrpc:
         handlers_.grpc(std::move(*fd));
@@ -129,22 +165,21 @@ class FrontImpl final : public Front {
       case Protocol::kHttp:
         handlers_.http(std::move(*fd));
         break;
+      case Protocol::kTls:
+        handlers_.tls(std::move(*fd));
+        break;
       case Protocol::kUnknown:
       case Protocol::kUndecided:
-        Refuse(std::move(*fd), seen);
         break;
     }
     return true;
   }
 
-  void Refuse(UniqueFd fd, absl::string_view seen) {
-    const uint8_t first = static_cast<uint8_t>(seen[0]);
+  void Refuse(UniqueFd fd, absl::string_view seen, const std::string& why) {
     complaints_.Warn(
         Clock::Real().Now(),
-        absl::StrFormat(
-            "the rendezvous closes the connection of %s: it begins with 0x%02x%s, which is none of "
-            "gRPC, TCPStore and HTTP",
-            PeerName(fd.get()), first, first == 0x16 ? " (TLS)" : ""));
+        absl::StrFormat("the rendezvous closes the connection of %s, which begins with 0x%02x: %s",
+                        PeerName(fd.get()), static_cast<uint8_t>(seen[0]), why));
   }
 
   // REQUIRES: there is a connection to end.
@@ -174,6 +209,10 @@ class FrontImpl final : public Front {
   bool ends_ = false;
   Complaints complaints_;
 
+  Mutex mutex_;
+  std::vector<std::pair<UniqueFd, Origin>> adopted_ ABSL_GUARDED_BY(mutex_);
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
+
   Thread thread_;
 };
 
@@ -182,10 +221,26 @@ class FrontImpl final : public Front {
 Protocol ProtocolOf(absl::string_view first_bytes) {
   if (first_bytes.empty()) return Protocol::kUndecided;
   if (first_bytes[0] == '\0') return Protocol::kStore;
+  if (first_bytes[0] == '\x16') return Protocol::kTls;
   if (absl::StartsWith(first_bytes, kHttp2Preface)) return Protocol::kGrpc;
   if (absl::StartsWith(kHttp2Preface, first_bytes)) return Protocol::kUndecided;
   return absl::ascii_isalpha(static_cast<unsigned char>(first_bytes[0])) ? Protocol::kHttp
                                                                          : Protocol::kUnknown;
+}
+
+std::string WhyRefused(Protocol protocol, Origin origin, bool is_locked) {
+  if (protocol == Protocol::kUnknown) return "it is none of gRPC, TCPStore and HTTP";
+  if (origin == Origin::kPlain) {
+    if (protocol == Protocol::kTls && !is_locked)
+      return "it is TLS, and this daemon has no join token";
+    const bool passes = !is_locked || protocol == Protocol::kTls || protocol == Protocol::kStore;
+    return passes ? "" : "this daemon has a join token, and the client did not come with one";
+  }
+  const bool is_known = protocol == Protocol::kHttp || protocol == Protocol::kGrpc;
+  if (!is_known) return "within TLS the daemon speaks gRPC and HTTP alone";
+  return protocol == Protocol::kGrpc && origin == Origin::kGuest
+             ? "without the join token a client gets the page alone"
+             : "";
 }
 
 absl::StatusOr<std::unique_ptr<Front>> Front::Listen(const Options& options) {

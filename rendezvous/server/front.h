@@ -20,11 +20,23 @@ enum class Protocol {
   kGrpc,       // "PRI ", how HTTP/2 begins
   kStore,      // 0x00, the VALIDATE of c10d's TCPStore
   kHttp,       // any other letter: a method
+  kTls,        // 0x16, the record of a handshake
   kUnknown,
 };
 
 // PURE. Four bytes are always enough.
 Protocol ProtocolOf(absl::string_view first_bytes);
+
+// How a connection came.
+enum class Origin {
+  kPlain,
+  kGuest,   // within TLS, from a client without the join token
+  kMember,  // within TLS, from a client that has it
+};
+
+// PURE. Why a connection does not get to the server of its protocol; "": it does. `is_locked`: the
+// daemon has a join token.
+std::string WhyRefused(Protocol protocol, Origin origin, bool is_locked);
 
 // One thread, "front", from Serve() to the destructor, which closes the port. The front looks at a
 // connection's first bytes and leaves them for the server that gets the connection.
@@ -37,6 +49,8 @@ class Front {
     absl::Duration silence = absl::Seconds(10);
     // With more such connections than this the oldest of them is closed.
     size_t most_undecided = 1024;
+    // Plain connections get to the store and to `tls` alone.
+    bool is_locked = false;
   };
   // Each handler gets a non-blocking socket with TCP_NODELAY. Called from the thread; must not
   // block.
@@ -44,6 +58,7 @@ class Front {
     std::function<void(UniqueFd)> grpc;
     std::function<void(UniqueFd)> store;
     std::function<void(UniqueFd)> http;
+    std::function<void(UniqueFd)> tls;  // where the front is locked
   };
 
   // Binds and listens (statuses: ListenOn()); connections wait until Serve().
@@ -53,6 +68,8 @@ class Front {
   virtual int port() const = 0;
   // Once. ResourceExhausted when the system has no thread left.
   virtual absl::Status Serve(Handlers handlers) = 0;
+  // A connection within TLS, non-blocking. Thread-safe; once Serve was called.
+  virtual void Adopt(UniqueFd plain, Origin origin) = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -47,7 +47,7 @@ TEST_CASE("the first bytes tell the protocol, and too few of them do not") {
            {"G", Protocol::kHttp},
            {"HEAD", Protocol::kHttp},
            {std::string(1, '\0'), Protocol::kStore},
-           {"\x16\x03\x01", Protocol::kUnknown},
+           {"\x16\x03\x01", Protocol::kTls},
            {"\xff", Protocol::kUnknown},
            {"\r\n", Protocol::kUnknown},
            {" GET", Protocol::kUnknown},
@@ -55,6 +55,24 @@ TEST_CASE("the first bytes tell the protocol, and too few of them do not") {
     INFO("\"" << c.bytes << "\"");
     CHECK(ProtocolOf(c.bytes) == c.protocol);
   }
+}
+
+TEST_CASE("which connections get to the server of their protocol") {
+  const Protocol all[] = {Protocol::kGrpc, Protocol::kStore, Protocol::kHttp, Protocol::kTls};
+  const auto passing = [&](Origin origin, bool is_locked) {
+    std::string passes;
+    for (const Protocol protocol : all) {
+      if (WhyRefused(protocol, origin, is_locked).empty()) {
+        passes += "GSHT"[static_cast<int>(protocol) - static_cast<int>(Protocol::kGrpc)];
+      }
+    }
+    CHECK(!WhyRefused(Protocol::kUnknown, origin, is_locked).empty());
+    return passes;
+  };
+  CHECK(passing(Origin::kPlain, false) == "GSH");
+  CHECK(passing(Origin::kPlain, true) == "ST");
+  CHECK(passing(Origin::kGuest, true) == "H");
+  CHECK(passing(Origin::kMember, true) == "GH");
 }
 
 // Keeps the connections that the front hands on.

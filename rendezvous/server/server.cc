@@ -10,18 +10,23 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/attend/attend_stream.h"
 #include "rendezvous/attend/daemon.h"
 #include "rendezvous/journal/journal.h"
+#include "rendezvous/lock/tls_context.h"
+#include "rendezvous/lock/tls_pump.h"
 #include "rendezvous/logs/log_hub.h"
 #include "rendezvous/logs/log_streams.h"
+#include "rendezvous/net/complaints.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/net/grpc_setup.h"
 #include "rendezvous/server/front.h"
 #include "rendezvous/store/store_server.h"
 #include "rendezvous/web/http_server.h"
+#include "rendezvous/web/password.h"
 #include "rendezvous/web/status_board.h"
 #include "rendezvous/web/web.h"
 #include "rendezvous/wire/grpc_status.h"
@@ -134,8 +139,10 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
 // client.
 //
 //   Front --"PRI "--> gRPC's acceptor -> RendezvousService -> Daemon
-//     |---- 0x00 ---> StoreServer                               ^
-//     '--- a letter-> HttpServer -> Web ------------------------'
+//    ^ |---- 0x00 ---> StoreServer                              ^
+//    | |--- a letter-> HttpServer -> Web -----------------------'
+//    | '---- 0x16 ---> TlsPump --.        (with a join token)
+//    '---------------------------'
 class PortServer final : public Server {
  public:
   PortServer(const Options& options, std::optional<Journal::Opened> memory)
@@ -143,7 +150,8 @@ class PortServer final : public Server {
         log_hub_(&daemon_),
         service_(&daemon_, &log_hub_),
         web_(&daemon_, &log_hub_, [this] { return StoreCounts(); }),
-        store_bytes_max_(options.store_bytes_max) {
+        store_bytes_max_(options.store_bytes_max),
+        join_token_(options.join_token) {
     daemon_.set_served_by(options.served_by);
     daemon_.set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
@@ -153,6 +161,10 @@ class PortServer final : public Server {
     web_.MarkStopping();
     // The front ends first: an agent that dials now has to be refused, and not accepted and
     // dropped.
+    {
+      MutexLock lock(&adopter_mutex_);
+      adopter_ = nullptr;
+    }
     front_.reset();
     {
       MutexLock lock(&acceptor_mutex_);
@@ -169,11 +181,24 @@ class PortServer final : public Server {
 
   absl::Status Begin(const Options& options) {
     CONVENE_RETURN_IF_ERROR(daemon_.Start());
-    CONVENE_ASSIGN_OR_RETURN(front_, Front::Listen({.host = options.host, .port = options.port}));
+    const bool is_locked = !join_token_.empty();
+    if (is_locked) {
+      CONVENE_ASSIGN_OR_RETURN(TlsContext context,
+                               TlsContext::Make(join_token_, TlsContext::Side::kServer));
+      CONVENE_ASSIGN_OR_RETURN(tls_, TlsPump::Start(std::move(context), TlsContext::Side::kServer));
+    }
+    CONVENE_ASSIGN_OR_RETURN(
+        front_,
+        Front::Listen({.host = options.host, .port = options.port, .is_locked = is_locked}));
+    {
+      MutexLock lock(&adopter_mutex_);
+      adopter_ = front_.get();
+    }
     CONVENE_RETURN_IF_ERROR(StartGrpc());
     CONVENE_RETURN_IF_ERROR(front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
                                            [this](UniqueFd fd) { PassToStore(std::move(fd)); },
-                                           [this](UniqueFd fd) { PassToHttp(std::move(fd)); }}));
+                                           [this](UniqueFd fd) { PassToHttp(std::move(fd)); },
+                                           [this](UniqueFd fd) { PassToTls(std::move(fd)); }}));
     if (const absl::Status started = web_.Start(); !started.ok()) {
       spdlog::warn("rendezvous: the page shows no curves: {}", std::string(started.message()));
     }
@@ -228,12 +253,32 @@ class PortServer final : public Server {
     return store->counts();
   }
 
-  // The next three functions run on the front's thread.
-  void PassToGrpc(UniqueFd fd) {
-    // gRPC sets it on sockets that it accepts itself.
-    (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs,
+  // gRPC sets it on sockets that it accepts itself.
+  static void NoticeDeadPeer(int fd) {
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs,
                      sizeof(kUnacknowledgedMs));
-    RetransmitSteadily(fd.get());
+    RetransmitSteadily(fd);
+  }
+
+  // The next four functions run on the front's thread.
+  void PassToTls(UniqueFd fd) {
+    NoticeDeadPeer(fd.get());
+    const std::string peer = PeerName(fd.get());
+    tls_->Open(std::move(fd), [this, peer](absl::StatusOr<TlsPump::Opened> opened) {
+      if (!opened.ok()) {
+        return complaints_.Warn(Clock::Real().Now(),
+                                absl::StrCat("the rendezvous closes the connection of ", peer, ": ",
+                                             opened.status().message()));
+      }
+      MutexLock lock(&adopter_mutex_);
+      if (adopter_ == nullptr) return;  // stopping
+      adopter_->Adopt(std::move(opened->plain),
+                      opened->is_member ? Origin::kMember : Origin::kGuest);
+    });
+  }
+
+  void PassToGrpc(UniqueFd fd) {
+    if (tls_ == nullptr) NoticeDeadPeer(fd.get());
     MutexLock lock(&acceptor_mutex_);
     if (acceptor_ == nullptr) return;  // stopping
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -242,6 +287,14 @@ class PortServer final : public Server {
   }
 
   void PassToStore(UniqueFd fd) {
+    // PyTorch's client has no password: an agent at its address speaks for it.
+    if (tls_ != nullptr && !tls_->HasMemberAt(OtherHost(fd.get()))) {
+      return store_complaints_.Warn(
+          Clock::Real().Now(),
+          absl::StrCat("the rendezvous closes the connection of ", PeerName(fd.get()),
+                       ": it speaks TCPStore, and no agent with the join token is connected from "
+                       "its address"));
+    }
     MutexLock lock(&store_mutex_);
     if (given_store_.has_value()) {
       if (*given_store_ != nullptr) (*given_store_)->Adopt(std::move(fd));
@@ -258,8 +311,11 @@ class PortServer final : public Server {
 
   void PassToHttp(UniqueFd fd) {
     if (http_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
-          {}, [this](const HttpRequest& request) { return web_.Respond(request); });
+      absl::StatusOr<std::unique_ptr<HttpServer>> http =
+          HttpServer::Start({}, [this](const HttpRequest& request) {
+            if (!MayLook(request, join_token_)) return AskForPassword();
+            return web_.Respond(request);
+          });
       if (!http.ok()) return ComplainOf("HTTP", http.status());
       http_ = *std::move(http);
     }
@@ -275,6 +331,13 @@ class PortServer final : public Server {
   RendezvousService service_;
   Web web_;
   const size_t store_bytes_max_;
+  const std::string join_token_;
+  Mutex adopter_mutex_;
+  Front* adopter_ ABSL_GUARDED_BY(adopter_mutex_) = nullptr;  // front_, until it ends
+  Complaints complaints_;                                     // of the thread "tls"
+  Complaints store_complaints_;                               // of the front's thread
+  // Where there is a join token. It outlives gRPC's server, whose last words it carries.
+  std::unique_ptr<TlsPump> tls_;
   std::unique_ptr<grpc::Server> grpc_;
   Mutex acceptor_mutex_;
   // None once the server stops: gRPC would leave a connection that it is given then open for ever.

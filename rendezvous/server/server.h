@@ -33,6 +33,9 @@ class Server {
     std::string state_dir;
     // Of the daemon's own store: StoreServer::Options::bytes_max.
     size_t store_bytes_max = 0;
+    // The secret of those who may join (lock/token.h): the port then takes them by TLS alone, HTTP
+    // by TLS and a password, and TCPStore only from addresses of members. "": anybody may join.
+    std::string join_token;
   };
   // Journal::Open's errors when there is a state_dir. AlreadyExists when the port is taken (never
   // shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's,

@@ -35,9 +35,10 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-std::unique_ptr<Server> StartServer() {
+std::unique_ptr<Server> StartServer(const std::string& join_token = "") {
   Server::Options options;
   options.host = "127.0.0.1";
+  options.join_token = join_token;
   auto server = Server::Start(options);
   REQUIRE_OK(server);
   return *std::move(server);
@@ -60,7 +61,7 @@ Hello HelloFrom(const std::string& host, int nodes_min, int nodes_max) {
 // An agent without workers; it keeps its events for the test to take.
 class TestAgent {
  public:
-  TestAgent(const std::string& endpoint, uint64_t incarnation, const Hello& hello) {
+  TestAgent(const Endpoint& endpoint, uint64_t incarnation, const Hello& hello) {
     AgentStream::Handlers handlers;
     handlers.on_event = [this](DaemonEvent event) {
       MutexLock lock(&mutex_);
@@ -229,6 +230,51 @@ TEST_CASE("an agent that leaves gets its answer and a clean end") {
   a.Say(Leave{"SIGTERM"});
   CHECK(a.Take<Close>().outcome == Outcome::kLeft);
   CHECK_OK(a.TakeEnd());
+}
+
+constexpr char kToken[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPf";
+
+TEST_CASE("with a join token agents meet over TLS, and everybody else stays outside") {
+  const auto server = StartServer(kToken);
+  const std::string address = EndpointOf(*server);
+  const Endpoint door(address, kToken);
+  {
+    TestAgent first(door, 1, HelloFrom("a", 2, 2));
+    TestAgent second(door, 2, HelloFrom("b", 2, 2));
+    first.Take<Welcome>();
+    second.Take<Welcome>();
+    for (TestAgent* agent : {&first, &second}) agent->Say(Ready{"127.0.0.1", 1234});
+    CHECK(first.Take<Assignment>().world_size == 2);
+    CHECK(second.Take<Assignment>().world_size == 2);
+    const auto views = FetchStatus(door, "job", kPatience);
+    REQUIRE_OK(views);
+    CHECK(views->front().nodes.size() == 2);
+  }
+  const auto open = [&](const Endpoint& endpoint) {
+    return AgentStream::Open(endpoint, Incarnation(3), HelloFrom("c", 1, 1), {}, absl::Seconds(5))
+        .status();
+  };
+  CHECK_STATUS(open({address, "Xz3Vq0k7sT1mN8bYw5Jr2aPg"}), absl::StatusCode::kPermissionDenied,
+               "does not take this join token");
+  CHECK_STATUS(open(address), absl::StatusCode::kFailedPrecondition, "--join-token-file");
+  CHECK_STATUS(FetchStatus(address, "", absl::Seconds(5)), absl::StatusCode::kFailedPrecondition,
+               "--join-token-file");
+  CHECK_STATUS(FetchStatus({EndpointOf(*StartServer()), kToken}, "", absl::Milliseconds(200)),
+               absl::StatusCode::kUnavailable, "with the same join token?");
+}
+
+TEST_CASE("a server with a join token takes TCPStore clients from where its agents are") {
+  const auto server = StartServer(kToken);
+  const auto connect = [&] {
+    return StoreClient::Connect("127.0.0.1", server->port(), absl::Milliseconds(300));
+  };
+  const auto refused = connect();
+  CHECK((!refused.ok() || !(*refused)->Set("key", "value").ok()));
+  TestAgent agent({EndpointOf(*server), kToken}, 1, HelloFrom("a", 1, 1));
+  agent.Take<Welcome>();
+  const auto store = connect();
+  REQUIRE_OK(store);
+  CHECK_OK((*store)->Set("key", "value"));
 }
 
 TEST_CASE("a port that is taken is not shared") {

@@ -86,6 +86,8 @@ void HttpRequestReader::KeepHeader() {
     request_.accept = header_value_;
   } else if (absl::EqualsIgnoreCase(header_name_, "if-none-match")) {
     request_.if_none_match = header_value_;
+  } else if (absl::EqualsIgnoreCase(header_name_, "authorization")) {
+    request_.authorization = header_value_;
   }
   header_name_.clear();
   header_value_.clear();

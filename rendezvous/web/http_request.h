@@ -21,6 +21,7 @@ struct HttpRequest {
   std::map<std::string, std::string> query;  // decoded; the last of equal names
   std::string accept;                        // the header Accept; "" where there is none
   std::string if_none_match;                 // the header If-None-Match; "" where there is none
+  std::string authorization;                 // the header Authorization; "" where there is none
 };
 
 // Reads one request after the other, in whatever pieces they arrive. GET and HEAD without a body

@@ -18,6 +18,7 @@ import daemon  # noqa: E402
 import data  # noqa: E402
 import generation  # noqa: E402
 import kernels  # noqa: E402
+import lock  # noqa: E402
 import planting  # noqa: E402
 import plans  # noqa: E402
 import reports  # noqa: E402
@@ -26,7 +27,7 @@ import warm  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS,
+    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,

@@ -1,0 +1,143 @@
+#include "rendezvous/lock/tls_context.h"
+
+#include <openssl/bn.h>
+#include <openssl/core_names.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/obj_mac.h>
+#include <openssl/param_build.h>
+#include <openssl/x509.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/lock/token.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+template <auto* kFree>
+struct Freer {
+  template <typename T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
+};
+template <typename T, auto* kFree>
+using Owned = std::unique_ptr<T, Freer<kFree>>;
+using OwnedKey = Owned<EVP_PKEY, EVP_PKEY_free>;
+using OwnedCertificate = Owned<X509, X509_free>;
+
+absl::Status OpensslError(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("OpenSSL: ", what, ": ", TakeTlsError()));
+}
+
+// The private key is 1 + (384 bits of the token) mod (n - 1): as FIPS 186-5, A.2.1, from more bits
+// than the curve has, so that each key is about as likely as any other.
+OwnedKey KeyOf(absl::string_view token) {
+  const std::string bits =
+      DeriveSecret(token, "convene key 1") + DeriveSecret(token, "convene key 2").substr(0, 16);
+  const Owned<EC_GROUP, EC_GROUP_free> curve(EC_GROUP_new_by_curve_name(NID_X9_62_prime256v1));
+  const Owned<BN_CTX, BN_CTX_free> scratch(BN_CTX_secure_new());
+  const Owned<BIGNUM, BN_clear_free> secret(BN_bin2bn(
+      reinterpret_cast<const unsigned char*>(bits.data()), static_cast<int>(bits.size()), nullptr));
+  const Owned<BIGNUM, BN_free> order(BN_dup(EC_GROUP_get0_order(curve.get())));
+  const Owned<EC_POINT, EC_POINT_free> point(EC_POINT_new(curve.get()));
+  unsigned char text[65];
+  const bool is_made =
+      BN_sub_word(order.get(), 1) == 1 &&
+      BN_nnmod(secret.get(), secret.get(), order.get(), scratch.get()) == 1 &&
+      BN_add_word(secret.get(), 1) == 1 &&
+      EC_POINT_mul(curve.get(), point.get(), secret.get(), nullptr, nullptr, scratch.get()) == 1 &&
+      EC_POINT_point2oct(curve.get(), point.get(), POINT_CONVERSION_UNCOMPRESSED, text,
+                         sizeof(text), scratch.get()) == sizeof(text);
+  if (!is_made) return nullptr;
+  const Owned<OSSL_PARAM_BLD, OSSL_PARAM_BLD_free> builder(OSSL_PARAM_BLD_new());
+  OSSL_PARAM_BLD_push_utf8_string(builder.get(), OSSL_PKEY_PARAM_GROUP_NAME, SN_X9_62_prime256v1,
+                                  0);
+  OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_PRIV_KEY, secret.get());
+  OSSL_PARAM_BLD_push_octet_string(builder.get(), OSSL_PKEY_PARAM_PUB_KEY, text, sizeof(text));
+  const Owned<OSSL_PARAM, OSSL_PARAM_free> params(OSSL_PARAM_BLD_to_param(builder.get()));
+  const Owned<EVP_PKEY_CTX, EVP_PKEY_CTX_free> maker(
+      EVP_PKEY_CTX_new_from_name(nullptr, "EC", nullptr));
+  EVP_PKEY* key = nullptr;
+  if (params == nullptr || EVP_PKEY_fromdata_init(maker.get()) != 1 ||
+      EVP_PKEY_fromdata(maker.get(), &key, EVP_PKEY_KEYPAIR, params.get()) != 1) {
+    return nullptr;
+  }
+  return OwnedKey(key);
+}
+
+// Valid from 2000 to 9999: a clock that is off keeps nobody out, and the token is what expires.
+OwnedCertificate CertificateOf(EVP_PKEY* key) {
+  OwnedCertificate certificate(X509_new());
+  X509_NAME* const name = X509_get_subject_name(certificate.get());
+  const bool is_made =
+      X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
+      ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1) == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notBefore(certificate.get()), "20000101000000Z") == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notAfter(certificate.get()), "99991231235959Z") == 1 &&
+      X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                                 reinterpret_cast<const unsigned char*>("convene"), -1, -1,
+                                 0) == 1 &&
+      X509_set_issuer_name(certificate.get(), name) == 1 &&
+      X509_set_pubkey(certificate.get(), key) == 1 &&
+      X509_sign(certificate.get(), key, EVP_sha256()) != 0;
+  return is_made ? std::move(certificate) : nullptr;
+}
+
+// OpenSSL asks this in place of its search for an authority. `own`: the connection's SSL_CTX, whose
+// public key the other side has to have.
+int HasOwnKey(X509_STORE_CTX* asked, void* own) {
+  const X509* const mine = SSL_CTX_get0_certificate(static_cast<SSL_CTX*>(own));
+  const X509* const other = X509_STORE_CTX_get0_cert(asked);
+  const bool is_equal =
+      other != nullptr && EVP_PKEY_eq(X509_get0_pubkey(other), X509_get0_pubkey(mine)) == 1;
+  X509_STORE_CTX_set_error(asked, is_equal ? X509_V_OK : X509_V_ERR_CERT_UNTRUSTED);
+  return is_equal ? 1 : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<TlsContext> TlsContext::Make(absl::string_view token, Side side) {
+  CONVENE_RETURN_IF_ERROR(CheckToken(token, "this process"));
+  const OwnedKey key = KeyOf(token);
+  if (key == nullptr) return OpensslError("no key from the token");
+  const OwnedCertificate certificate = CertificateOf(key.get());
+  if (certificate == nullptr) return OpensslError("no certificate");
+  const bool is_server = side == Side::kServer;
+  TlsContext context(SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method()));
+  SSL_CTX* const made = context.get();
+  if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1 ||
+      SSL_CTX_use_certificate(made, certificate.get()) != 1 ||
+      SSL_CTX_use_PrivateKey(made, key.get()) != 1) {
+    return OpensslError("no context");
+  }
+  // A session that is taken up again would show no certificate.
+  SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(made, 0);
+  SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+  SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                             SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_cert_verify_callback(made, HasOwnKey, made);
+  return context;
+}
+
+// A certificate that is there was found right, or the handshake had failed.
+bool PeerIsMember(const SSL* connection) {
+  return SSL_get0_peer_certificate(connection) != nullptr;
+}
+
+std::string TakeTlsError() {
+  const unsigned long error = ERR_get_error();
+  ERR_clear_error();
+  if (error == 0) return "";
+  const char* const reason = ERR_reason_error_string(error);
+  return reason == nullptr ? absl::StrCat("error ", error) : reason;
+}
+
+}  // namespace convene::rendezvous

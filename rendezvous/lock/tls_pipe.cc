@@ -1,0 +1,203 @@
+#include "rendezvous/lock/tls_pipe.h"
+
+#include <openssl/err.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr size_t kPiece = 16 * 1024;  // a TLS record's most
+// By this byte a server tells a member that it took it: in TLS 1.3 a client's handshake is over
+// before the server has looked at the client's certificate.
+constexpr char kWelcome = 'C';
+// Of one event: then other connections have their turn.
+constexpr int kRoundsOfEvent = 16;
+
+bool IsWait(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+TlsPipe::TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket)
+    : side_(side),
+      socket_(std::move(socket)),
+      tls_(SSL_new(context.get())),
+      received_(BIO_new(BIO_s_mem())),
+      encrypted_(BIO_new(BIO_s_mem())) {
+  SSL_set_bio(tls_.get(), received_, encrypted_);
+  side == TlsContext::Side::kServer ? SSL_set_accept_state(tls_.get())
+                                    : SSL_set_connect_state(tls_.get());
+}
+
+size_t TlsPipe::EncryptedBytes() const { return BIO_ctrl_pending(encrypted_); }
+
+absl::Status TlsPipe::Move() {
+  ERR_clear_error();
+  for (int round = 0; round < kRoundsOfEvent; ++round) {
+    has_moved_ = false;
+    CONVENE_RETURN_IF_ERROR(Receive());
+    const absl::Status shaken = is_open() ? absl::OkStatus() : Shake();
+    if (shaken.ok() && is_open()) {
+      CONVENE_RETURN_IF_ERROR(Decrypt());
+      CONVENE_RETURN_IF_ERROR(WritePlain());
+      CONVENE_RETURN_IF_ERROR(ReadPlain());
+    }
+    // An alert says why, so it goes out although the handshake failed.
+    const absl::Status sent = Send();
+    CONVENE_RETURN_IF_ERROR(shaken);
+    CONVENE_RETURN_IF_ERROR(sent);
+    if (told_plain_ && told_socket_) return absl::AbortedError("both directions have ended");
+    if (!has_moved_) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TlsPipe::Receive() {
+  if (socket_ended_ || decrypted_.size() >= kMostKept || BIO_ctrl_pending(received_) >= kMostKept) {
+    return absl::OkStatus();
+  }
+  char bytes[kPiece];
+  const ssize_t count = recv(socket_.get(), bytes, sizeof(bytes), 0);
+  if (count < 0 && IsWait(errno)) return absl::OkStatus();
+  if (count < 0) return ErrnoStatus(errno, "the connection broke");
+  has_moved_ = true;
+  if (count == 0) {
+    socket_ended_ = true;
+    if (!is_open()) return absl::UnavailableError("the other side ended the connection");
+    return absl::OkStatus();
+  }
+  BIO_write(received_, bytes, static_cast<int>(count));
+  return absl::OkStatus();
+}
+
+absl::Status TlsPipe::TlsFailure(int result, const char* doing) const {
+  const int error = SSL_get_error(tls_.get(), result);
+  if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return absl::OkStatus();
+  const std::string reason = TakeTlsError();
+  return absl::PermissionDeniedError(
+      absl::StrCat(doing, ": ", reason.empty() ? "the other side ended it" : reason));
+}
+
+absl::Status TlsPipe::Shake() {
+  if (!is_shaken_) {
+    const int result = SSL_do_handshake(tls_.get());
+    if (result != 1) return TlsFailure(result, "TLS handshake");
+    is_shaken_ = has_moved_ = true;
+    is_member_ = PeerIsMember(tls_.get());
+    if (side_ == TlsContext::Side::kServer && is_member_) {
+      SSL_write(tls_.get(), &kWelcome, 1);
+    }
+  }
+  if (side_ == TlsContext::Side::kServer) return OpenPlain();
+  char welcome = 0;
+  const int result = SSL_read(tls_.get(), &welcome, 1);
+  if (result != 1) return TlsFailure(result, "the server did not take this side's token");
+  if (welcome != kWelcome) return absl::PermissionDeniedError("the server speaks another protocol");
+  return OpenPlain();
+}
+
+absl::Status TlsPipe::OpenPlain() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    return ErrnoStatus(errno, "no socket pair");
+  }
+  plain_.Reset(ends[0]);
+  other_plain_.Reset(ends[1]);
+  has_moved_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status TlsPipe::Decrypt() {
+  while (!tls_ended_ && decrypted_.size() < kMostKept) {
+    char bytes[kPiece];
+    const int count = SSL_read(tls_.get(), bytes, sizeof(bytes));
+    if (count > 0) {
+      decrypted_.append(bytes, static_cast<size_t>(count));
+      has_moved_ = true;
+      continue;
+    }
+    const int error = SSL_get_error(tls_.get(), count);
+    // An end without TLS's own farewell is that of a machine that died, or a cut: as in TCP.
+    tls_ended_ = error == SSL_ERROR_ZERO_RETURN || (error == SSL_ERROR_WANT_READ && socket_ended_);
+    if (tls_ended_) has_moved_ = true;
+    return tls_ended_ ? absl::OkStatus() : TlsFailure(count, "TLS");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TlsPipe::WritePlain() {
+  while (!decrypted_.empty()) {
+    const ssize_t count = send(plain_.get(), decrypted_.data(), decrypted_.size(), MSG_NOSIGNAL);
+    if (count < 0 && IsWait(errno)) return absl::OkStatus();
+    if (count < 0) return absl::AbortedError("the plain side reads no more");
+    decrypted_.erase(0, static_cast<size_t>(count));
+    has_moved_ = true;
+  }
+  if (tls_ended_ && !told_plain_) {
+    shutdown(plain_.get(), SHUT_WR);
+    told_plain_ = has_moved_ = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TlsPipe::ReadPlain() {
+  if (plain_ended_ || EncryptedBytes() >= kMostKept) return absl::OkStatus();
+  char bytes[kPiece];
+  const ssize_t count = recv(plain_.get(), bytes, sizeof(bytes), 0);
+  if (count < 0 && IsWait(errno)) return absl::OkStatus();
+  has_moved_ = true;
+  if (count <= 0) {
+    plain_ended_ = true;
+    SSL_shutdown(tls_.get());
+    return absl::OkStatus();
+  }
+  // Into memory: it takes all of it, or TLS itself is broken.
+  const int written = SSL_write(tls_.get(), bytes, static_cast<int>(count));
+  return written == count ? absl::OkStatus() : TlsFailure(written, "TLS");
+}
+
+absl::Status TlsPipe::Send() {
+  for (;;) {
+    char* bytes = nullptr;
+    const long waiting = BIO_get_mem_data(encrypted_, &bytes);
+    if (waiting <= 0) break;
+    const ssize_t count = send(socket_.get(), bytes, static_cast<size_t>(waiting), MSG_NOSIGNAL);
+    if (count < 0 && IsWait(errno)) return absl::OkStatus();
+    if (count < 0) return ErrnoStatus(errno, "the connection broke");
+    has_moved_ = true;
+    // Forgets what was sent.
+    char skipped[kPiece];
+    for (ssize_t left = count; left > 0;) {
+      const int piece = static_cast<int>(std::min<ssize_t>(left, sizeof(skipped)));
+      left -= BIO_read(encrypted_, skipped, piece);
+    }
+  }
+  if (plain_ended_ && !told_socket_) {
+    shutdown(socket_.get(), SHUT_WR);
+    told_socket_ = has_moved_ = true;
+  }
+  return absl::OkStatus();
+}
+
+uint32_t TlsPipe::WantedOfSocket() const {
+  uint32_t events = 0;
+  if (!socket_ended_ && decrypted_.size() < kMostKept) events |= EPOLLIN;
+  if (EncryptedBytes() > 0) events |= EPOLLOUT;
+  return events;
+}
+
+uint32_t TlsPipe::WantedOfPlain() const {
+  uint32_t events = 0;
+  if (!plain_ended_ && EncryptedBytes() < kMostKept) events |= EPOLLIN;
+  if (!decrypted_.empty()) events |= EPOLLOUT;
+  return events;
+}
+
+}  // namespace convene::rendezvous

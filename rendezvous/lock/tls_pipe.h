@@ -1,0 +1,83 @@
+// One TLS connection, and the plain bytes that it carries.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "rendezvous/lock/tls_context.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+
+//   other machine ══ TLS over TCP ══ TlsPipe ── plain bytes, a socket pair ── gRPC, HTTP
+//
+// Moves as many bytes as both sides take, and never blocks. At most kMostKept bytes wait in it for
+// each direction: a side that reads nothing holds up the other. The end of one direction goes on to
+// the other side once all bytes before it have. Not thread-safe.
+class TlsPipe {
+ public:
+  static constexpr size_t kMostKept = 64 * 1024;
+
+  // `socket`: connected, non-blocking, nothing read from it.
+  TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket);
+
+  int socket() const { return socket_.get(); }
+  int plain() const { return plain_.get(); }  // -1 before the handshake is over
+
+  // After an event of either descriptor: moves bytes. OK: call again after the next event (Wanted).
+  // Aborted: both directions have ended, close it. Any other status: it broke, in words.
+  absl::Status Move();
+
+  // The handshake is over, and the other side is known.
+  bool is_open() const { return plain_.valid(); }
+  bool is_member() const { return is_member_; }
+  // The plain side is closed, and its last bytes are not on their way yet.
+  bool has_last_words() const { return plain_ended_ && !told_socket_; }
+  // The reader's end of the socket pair, once, when it is open.
+  UniqueFd TakePlain() { return std::move(other_plain_); }
+
+  // The events (of epoll) to wait for. 0: do not watch it at all, for a hang-up would be told again
+  // and again.
+  uint32_t WantedOfSocket() const;
+  uint32_t WantedOfPlain() const;
+
+ private:
+  struct Free {
+    void operator()(SSL* connection) const { SSL_free(connection); }
+  };
+
+  absl::Status Receive();
+  absl::Status Shake();
+  absl::Status OpenPlain();
+  absl::Status Decrypt();
+  absl::Status WritePlain();
+  absl::Status ReadPlain();
+  absl::Status Send();
+  absl::Status TlsFailure(int result, const char* doing) const;
+  size_t EncryptedBytes() const;
+
+  const TlsContext::Side side_;
+  UniqueFd socket_;
+  UniqueFd plain_;
+  UniqueFd other_plain_;
+  std::unique_ptr<SSL, Free> tls_;
+  BIO* received_;   // of tls_
+  BIO* encrypted_;  // of tls_
+  std::string decrypted_;
+  bool is_shaken_ = false;
+  bool is_member_ = false;
+  bool socket_ended_ = false;  // no byte comes any more
+  bool tls_ended_ = false;     // likewise within TLS
+  bool plain_ended_ = false;
+  bool told_plain_ = false;   // that no byte comes any more
+  bool told_socket_ = false;  // likewise
+  bool has_moved_ = false;    // in this round
+};
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,255 @@
+#include "rendezvous/lock/tls_pump.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/lock/tls_pipe.h"
+#include "rendezvous/net/connect.h"
+#include "tools/base/clock.h"
+#include "tools/base/doorbell.h"
+#include "tools/base/event_loop.h"
+#include "tools/base/mutex.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/thread.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// The other machine has so long to take the last bytes, once the plain side is closed.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+// The same when the pump ends.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
+
+class TlsPumpImpl final : public TlsPump {
+ public:
+  TlsPumpImpl(TlsContext context, TlsContext::Side side, const Options& options)
+      : context_(std::move(context)), side_(side), options_(options) {}
+
+  ~TlsPumpImpl() override {
+    {
+      MutexLock lock(&mutex_);
+      ends_ = true;
+    }
+    doorbell_.Ring();
+    if (thread_.joinable()) thread_.Join();
+  }
+
+  absl::Status Begin() {
+    CONVENE_RETURN_IF_ERROR(doorbell_.Attach(loop_, [this] { TakeNew(); }));
+    CONVENE_ASSIGN_OR_RETURN(thread_, Thread::Start("tls", [this] { Loop(); }));
+    return absl::OkStatus();
+  }
+
+  void Open(UniqueFd socket, OnOpened on_opened) override {
+    {
+      MutexLock lock(&mutex_);
+      new_.push_back({std::move(socket), std::move(on_opened)});
+    }
+    doorbell_.Ring();
+  }
+
+  bool HasMemberAt(const std::string& host) const override {
+    MutexLock lock(&mutex_);
+    return members_.count(host) > 0;
+  }
+
+ private:
+  struct New {
+    UniqueFd socket;
+    OnOpened on_opened;
+  };
+  struct Connection {
+    std::unique_ptr<TlsPipe> pipe;
+    OnOpened on_opened;     // until it is open
+    std::string member_at;  // the address, where it counts as a member's
+    MonotonicTime deadline = MonotonicTime::InfiniteFuture();
+    uint32_t watched_socket = 0;  // events
+    uint32_t watched_plain = 0;
+  };
+  using Connections = std::map<uint64_t, Connection>;
+
+  void Loop() {
+    while (!Ends()) {
+      loop_.RunOnce(deadlines_.empty() ? MonotonicTime::InfiniteFuture()
+                                       : deadlines_.begin()->first);
+      EndLate();
+    }
+    TakeNew();  // their callers wait
+    SayFarewell();
+    while (!connections_.empty()) {
+      End(connections_.begin(), absl::UnavailableError("this process stops"));
+    }
+  }
+
+  // The last words of connections whose plain side is closed already.
+  void SayFarewell() {
+    const MonotonicTime deadline = Clock::Real().Now() + kLastWords;
+    for (auto at = connections_.begin(); at != connections_.end();) Move(at++);
+    const auto has_words = [](const auto& each) { return each.second.pipe->has_last_words(); };
+    while (std::any_of(connections_.begin(), connections_.end(), has_words) &&
+           Clock::Real().Now() < deadline) {
+      loop_.RunOnce(deadline);
+    }
+  }
+
+  bool Ends() const {
+    MutexLock lock(&mutex_);
+    return ends_;
+  }
+
+  void TakeNew() {
+    std::vector<New> taken;
+    bool ends = false;
+    {
+      MutexLock lock(&mutex_);
+      taken.swap(new_);
+      ends = ends_;
+    }
+    for (New& one : taken) {
+      if (ends) {
+        one.on_opened(absl::UnavailableError("this process stops"));
+      } else {
+        Begin(std::move(one));
+      }
+    }
+  }
+
+  void Begin(New one) {
+    while (handshakes_.size() >= options_.most_handshakes) {
+      End(connections_.find(*handshakes_.begin()),
+          absl::ResourceExhaustedError(absl::StrCat("more than ", options_.most_handshakes,
+                                                    " TLS handshakes are under way")));
+    }
+    const uint64_t id = next_id_++;
+    Connection connection;
+    connection.pipe = std::make_unique<TlsPipe>(context_, side_, std::move(one.socket));
+    connection.on_opened = std::move(one.on_opened);
+    handshakes_.insert(id);
+    const auto added = connections_.emplace(id, std::move(connection)).first;
+    SetDeadline(added, Clock::Real().Now() + options_.handshake_limit);
+    Move(added);
+  }
+
+  // Events of either descriptor.
+  void Move(Connections::iterator at) {
+    Connection& connection = at->second;
+    const absl::Status moved = connection.pipe->Move();
+    if (!moved.ok()) return End(at, moved);
+    if (connection.pipe->is_open() && connection.on_opened != nullptr) TellOpened(at);
+    const uint64_t id = at->first;
+    const absl::Status watched_socket =
+        Watch(id, connection.pipe->socket(), connection.pipe->WantedOfSocket(),
+              &connection.watched_socket);
+    if (!watched_socket.ok()) return End(at, watched_socket);
+    if (!connection.pipe->is_open()) return;
+    const absl::Status watched_plain = Watch(
+        id, connection.pipe->plain(), connection.pipe->WantedOfPlain(), &connection.watched_plain);
+    if (!watched_plain.ok()) End(at, watched_plain);
+  }
+
+  void TellOpened(Connections::iterator at) {
+    Connection& connection = at->second;
+    handshakes_.erase(at->first);
+    SetDeadline(at, MonotonicTime::InfiniteFuture());
+    const bool is_member = connection.pipe->is_member();
+    if (is_member) {
+      connection.member_at = OtherHost(connection.pipe->socket());
+      MutexLock lock(&mutex_);
+      ++members_[connection.member_at];
+    }
+    const OnOpened tell = std::exchange(connection.on_opened, nullptr);
+    tell(Opened{connection.pipe->TakePlain(), is_member});
+  }
+
+  absl::Status Watch(uint64_t id, int fd, uint32_t wanted, uint32_t* watched) {
+    if (wanted == *watched) return absl::OkStatus();
+    const bool is_new = *watched == 0;
+    *watched = wanted;
+    if (wanted == 0) {
+      loop_.Forget(fd);
+    } else if (is_new) {
+      return loop_.Add(fd, wanted, [this, id, fd](uint32_t events) { OnEvents(id, fd, events); });
+    } else {
+      loop_.Change(fd, wanted);
+    }
+    return absl::OkStatus();
+  }
+
+  void OnEvents(uint64_t id, int fd, uint32_t events) {
+    const auto at = connections_.find(id);
+    // The reader has closed its end, and does not only say no more.
+    const bool is_farewell = fd == at->second.pipe->plain() && (events & EPOLLHUP) != 0;
+    if (is_farewell && at->second.deadline == MonotonicTime::InfiniteFuture()) {
+      SetDeadline(at, Clock::Real().Now() + kFarewell);
+    }
+    Move(at);
+  }
+
+  void SetDeadline(Connections::iterator at, MonotonicTime deadline) {
+    deadlines_.erase({at->second.deadline, at->first});
+    at->second.deadline = deadline;
+    if (deadline != MonotonicTime::InfiniteFuture()) deadlines_.insert({deadline, at->first});
+  }
+
+  void EndLate() {
+    const MonotonicTime now = Clock::Real().Now();
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+      End(connections_.find(deadlines_.begin()->second),
+          absl::DeadlineExceededError("the TLS handshake took too long"));
+    }
+  }
+
+  void End(Connections::iterator at, const absl::Status& why) {
+    Connection& connection = at->second;
+    loop_.Forget(connection.pipe->socket());
+    if (connection.pipe->is_open()) loop_.Forget(connection.pipe->plain());
+    SetDeadline(at, MonotonicTime::InfiniteFuture());
+    handshakes_.erase(at->first);
+    if (!connection.member_at.empty()) {
+      MutexLock lock(&mutex_);
+      const auto count = members_.find(connection.member_at);
+      if (--count->second == 0) members_.erase(count);
+    }
+    const OnOpened tell = std::exchange(connection.on_opened, nullptr);
+    connections_.erase(at);
+    if (tell != nullptr) tell(why);
+  }
+
+  const TlsContext context_;
+  const TlsContext::Side side_;
+  const Options options_;
+  const Doorbell doorbell_;
+  // Of the thread alone.
+  EventLoop loop_;
+  Connections connections_;
+  std::set<uint64_t> handshakes_;  // in the order of age
+  std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
+  uint64_t next_id_ = 0;
+
+  mutable Mutex mutex_;
+  std::vector<New> new_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> members_ ABSL_GUARDED_BY(mutex_);  // connections by address
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TlsPump>> TlsPump::Start(TlsContext context, TlsContext::Side side,
+                                                        const Options& options) {
+  auto pump = std::make_unique<TlsPumpImpl>(std::move(context), side, options);
+  CONVENE_RETURN_IF_ERROR(Annotate(pump->Begin(), "TLS"));
+  return std::unique_ptr<TlsPump>(std::move(pump));
+}
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,20 @@
+// The password of the pages of a daemon with a join token.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "rendezvous/web/http_request.h"
+#include "rendezvous/web/http_server.h"
+
+namespace convene::rendezvous {
+
+// PURE. Whether the request has the right password: the join token or its ReadToken (lock/token.h),
+// as that of any user (Basic, RFC 7617), which a browser asks people for, or as a token (Bearer,
+// RFC 6750). /healthz needs none, and nothing does where `join_token` is "".
+bool MayLook(const HttpRequest& request, absl::string_view join_token);
+
+// 401, with a challenge by which a browser asks for the password.
+HttpResponse AskForPassword();
+
+}  // namespace convene::rendezvous

@@ -1,0 +1,50 @@
+#include "rendezvous/web/password.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/lock/token.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr char kToken[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPf";
+
+bool MayLookWith(const std::string& header, const std::string& path = "/") {
+  HttpRequest request;
+  request.path = path;
+  request.authorization = header;
+  return MayLook(request, kToken);
+}
+
+std::string Basic(const std::string& user_and_password) {
+  return absl::StrCat("Basic ", absl::Base64Escape(user_and_password));
+}
+
+TEST_CASE("the token and its read token open the pages, for any user") {
+  for (const std::string& password : {std::string(kToken), ReadToken(kToken)}) {
+    CHECK(MayLookWith(Basic(absl::StrCat("anna:", password))));
+    CHECK(MayLookWith(Basic(absl::StrCat(":", password))));
+    CHECK(MayLookWith(absl::StrCat("Bearer ", password)));
+    CHECK(MayLookWith(absl::StrCat("bearer ", password)));
+  }
+}
+
+TEST_CASE("anything else does not") {
+  for (const std::string& header : std::vector<std::string>{
+           "", "Basic", "Basic ", "Basic !!", "Bearer", "Bearer ", kToken, Basic(kToken),
+           Basic(":"), Basic(absl::StrCat(kToken, ":")), Basic(absl::StrCat("a:", kToken, " ")),
+           absl::StrCat("Bearer ", kToken, "x"), absl::StrCat("Digest ", kToken)}) {
+    INFO(header);
+    CHECK(!MayLookWith(header));
+  }
+  CHECK(MayLookWith("", "/healthz"));
+  CHECK(MayLook(HttpRequest(), ""));
+  CHECK(AskForPassword().code == 401);
+}
+
+}  // namespace
+}  // namespace convene::rendezvous
