@@ -14,7 +14,7 @@ TIMED = '//worker_runtime/ops/cuda/matmul:matmul_emulated_test_forward'
 TRAINED = '//tests/e2e:emulated_gpu_test'
 
 MUTATIONS = [
-    Mutation('a torn file of choices is believed', TABLE, 'if (end != EndLine(rest)) return', 'if (false) return', DECODED),
+    Mutation('a torn file of choices is believed', TABLE, 'if (end != EndLine(rest)) return', 'if (end.size() != EndLine(rest).size()) return', DECODED),
     Mutation('the choices of another GPU are believed', TABLE, 'if (!absl::ConsumePrefix(&rest, absl::StrCat(machine, "\\n"))) {',
              'if (rest.remove_prefix(rest.find(\'\\n\') + 1); false) {', DECODED),
     Mutation('a full table loses its newest choice', TABLE, 'return one.second.turn < other.second.turn;',
