@@ -22,16 +22,17 @@ BF16_DELTA = 2e-3
 
 class EmulatedGpuTest(ConveneTestCase):
 
-    def train(self, program, name, order="forward", first_step=1, **changes):
-        """(loss, norm of the gradient) of each step from `first_step` on, which must be the first of this run."""
+    def train(self, program, name, order="forward", first_step=1, environment=None, **changes):
+        """(loss, norm of the gradient) of each step from `first_step` on, which must be the first of this run. Its output is then self.said."""
         metrics = self.path(f"{name}.jsonl")
         # Two blocks of the smallest model; rows of 40 tokens, which do not fill two tiles of attention; three microbatches, so that both
         # gradient buffers meet the one activation slot in turns.
         arguments = {
             "layers": 2, "sequence_length": 40, "global_batch_size": 3, "validation_samples": 1, "steps": STEPS, "checkpoint_dir": None,
             "checkpoint_every": None, "metrics_file": metrics, **changes}
-        output = self.finish(self.start(program, *self.train_arguments(**arguments), CONVENE_EMULATED_ORDER=order), 120)
-        self.assertEqual("CUDA graphs  on" in output, "cuda_graphs" in changes, output)
+        started = self.start(program, *self.train_arguments(**arguments), **{"CONVENE_EMULATED_ORDER": order, **(environment or {})})
+        self.said = self.finish(started, 120)
+        self.assertEqual("CUDA graphs  on" in self.said, "cuda_graphs" in changes, self.said)
         steps = [(line["loss"], line["grad_norm"]) for line in read_metrics(metrics)]
         self.assertEqual(len(steps), STEPS + 1 - first_step)
         return steps
@@ -49,6 +50,39 @@ class EmulatedGpuTest(ConveneTestCase):
         # The same bits whatever order threads and streams run in, op by op or as graphs.
         again = self.train(EMULATED_TRAIN, "graphs", order="reverse", device="cuda", precision="fp32", cuda_graphs="true")
         self.assertEqual(again, on_gpu)
+
+    def test_a_start_takes_the_choices_that_an_earlier_one_timed_and_gives_the_same_bits(self):
+        def train(name, fastest, **changes):
+            """(curve, products known, products timed); the other algorithm than `fastest` is slow, and the two round differently."""
+            curve = self.train(EMULATED_TRAIN, name, environment={"CONVENE_EMULATED_FASTEST": fastest}, device="cuda", precision="fp32", **changes)
+            said = re.search(r"algorithms of products: (\d+) known, (\d+) timed in [\d.]+ s; kept (.+)", self.said)
+            self.assertIsNotNone(said, self.said)
+            return curve, int(said.group(1)), int(said.group(2)), said.group(3)
+
+        curve, known, timed, place = train("first", "1")
+        self.assertEqual(known, 0)
+        self.assertGreater(timed, 5)
+        again, known_again, timed_again, place_again = train("again", "0")
+        self.assertEqual((again, known_again, timed_again, place_again), (curve, timed, 0, place))
+        # Without the file the clock decides, and it shows.
+        other, known_other, timed_other, place_other = train("other", "0", tuning_dir="none")
+        self.assertNotEqual(other, curve)
+        self.assertEqual((known_other, timed_other, place_other), (0, timed, "nowhere"))
+        # A torn file is set aside, with one line, and timed anew.
+        path = place.split("in ", 1)[1]
+        with open(path, encoding="ascii") as file:
+            whole = file.read()
+        with open(path, "w", encoding="ascii") as file:
+            file.write(whole[:len(whole) // 2])
+        _, known_mended, timed_mended, _ = train("mended", "1")
+        self.assertEqual((known_mended, timed_mended), (0, timed))
+        self.assertEqual(self.said.count("is not used"), 1, self.said)
+        with open(path, encoding="ascii") as file:
+            mended = file.read()
+        self.assertEqual(*(sorted(line.split(" ", 1)[1] for line in text.splitlines()[2:-1]) for text in (mended, whole)))
+        # With the flag nothing is timed, and nothing is said.
+        self.train(EMULATED_TRAIN, "flag", device="cuda", precision="fp32", deterministic="true")
+        self.assertNotIn("algorithms of products", self.said)
 
     def test_a_trace_shows_when_the_gpu_worked_by_the_hosts_clock(self):
         trace = self.path("trace.json")

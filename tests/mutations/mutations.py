@@ -23,6 +23,7 @@ import planting  # noqa: E402
 import plans  # noqa: E402
 import reports  # noqa: E402
 import trainer  # noqa: E402
+import tuning  # noqa: E402
 import warm  # noqa: E402
 import web  # noqa: E402
 
@@ -30,7 +31,7 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
+    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS,
 }
 
 

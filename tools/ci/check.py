@@ -34,7 +34,7 @@ SANITIZED = {
     'asan': ['tools/base', 'rendezvous/attend', 'rendezvous/client', 'rendezvous/journal', 'rendezvous/logs', 'rendezvous/net',
              'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'rendezvous/wire', 'agent', 'launcher', 'tests/fuzz',
              'worker_runtime/checkpoint', 'worker_runtime/comm', 'worker_runtime/data', 'worker_runtime/gguf', 'worker_runtime/session', 'worker_runtime/shard',
-             'worker_runtime/tokenizer', 'worker_runtime/weights'],
+             'worker_runtime/tokenizer', 'worker_runtime/tuning', 'worker_runtime/weights'],
     'tsan': ['rendezvous/attend', 'rendezvous/logs', 'rendezvous/server', 'rendezvous/store', 'rendezvous/web', 'worker_runtime/comm',
              'worker_runtime/data/prepare'],
 }

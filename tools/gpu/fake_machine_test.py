@@ -57,6 +57,10 @@ import json, os, sys, time
 flags = dict(zip(sys.argv[1:], sys.argv[2:]))
 time.sleep(float(os.environ.get('FAKE_START_SECONDS', 0)))
 if '--cuda-graphs' in sys.argv: print('[rank 0] CUDA graphs  on, captured in the second step', flush=True)
+if '--tuning-dir' in flags:
+    known = 8 * os.path.exists(flags['--tuning-dir'])
+    os.makedirs(flags['--tuning-dir'], exist_ok=True)
+    print(f'info: algorithms of products: {known} known, {8 - known} timed in 0.50 s; kept in here', flush=True)
 if '--profile' in sys.argv: print('profile of 20 steps\\\\nproducts  12.5  80.0%', flush=True)
 path, steps = flags['--metrics-file'], int(flags['--steps'])
 done = len(open(path).readlines()) if os.path.exists(path) else 0

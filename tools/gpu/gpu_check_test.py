@@ -301,6 +301,37 @@ class TrainTest(Workplace):
         self.assertGreaterEqual(layouts.STEPS_OVER_NCCL, curves.LEAST_STEPS_OVER_NCCL)
 
 
+class KeptTest(Workplace):
+    """Two starts, each with a curve and an output of the test's own."""
+
+    TIMED = 'algorithms of products: 0 known, 8 timed in 1.25 s; kept in here\n'
+    KNOWN = 'algorithms of products: 8 known, 0 timed in 0.00 s; kept in here\n'
+
+    def checked(self, outputs, values=tuple(FALLING)):
+        runs = []
+
+        def train(run, *_):
+            runs.append(run)
+            return layouts.Trained(curves.parse_metrics(metrics(FALLING if len(runs) == 1 else values)), '', 1.0, outputs[len(runs) - 1])
+        with mock.patch.object(layouts, 'train', train):
+            layouts.check_kept(PLACE, self.results, 90)
+        self.assertEqual([layouts.train_command(run, PLACE)[-2] for run in runs], ['--tuning-dir'] * 2)
+        self.assertEqual(len({layouts.train_command(run, PLACE)[-1] for run in runs}), 1)
+        self.assertEqual(len({layouts.metrics_path(run, PLACE) for run in runs}), 2)
+        return self.results.rows[-1]
+
+    def test_the_second_start_times_nothing_and_gives_the_same_digits(self):
+        row = self.checked([self.TIMED, self.KNOWN])
+        self.assertEqual(row.outcome, 'passed', row.text)
+        self.assertIn('8 products timed in 1.25 s', row.text)
+
+    def test_a_second_start_that_times_fails_and_so_does_another_digit(self):
+        self.assertEqual(self.checked([self.TIMED, self.TIMED]).outcome, 'failed')
+        self.assertEqual(self.checked([self.KNOWN, self.KNOWN]).outcome, 'failed')
+        self.assertEqual(self.checked([self.TIMED, '']).outcome, 'failed')
+        self.assertEqual(self.checked([self.TIMED, self.KNOWN], [*FALLING[:7], FALLING[7] + 1e-12, *FALLING[8:]]).outcome, 'failed')
+
+
 class GraphsTest(Workplace):
     """Each run ends at once, with a curve and an output of the test's own."""
 

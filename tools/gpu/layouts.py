@@ -3,11 +3,12 @@
 import functools
 import math
 import os
+import re
 import signal
 import statistics
 import tempfile
 import time
-from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple
+from typing import AbstractSet, Any, Callable, Dict, List, NamedTuple, Optional
 
 import curves
 import machine
@@ -39,6 +40,7 @@ POLL_SECONDS = 0.02
 STALLED_AFTER_STEPS = 20
 STALLED_AFTER_SECONDS = 10
 GRAPH_STEPS = 20
+KEPT_STEPS = 20
 # No run starts when less time is left.
 LEAST_SECONDS = 15
 # The time that every run gets to start processes, load libraries and time products; a run without a step by then hangs.
@@ -70,6 +72,7 @@ SINGLE = Layout('one rank', 1, 1, 1)
 LAYOUTS = [SINGLE, Layout('dp2', 1, 1, 2), Layout('tp2', 2, 1, 1), Layout('pp2', 1, 2, 1), Layout('dp2 x tp2 x pp2', 2, 2, 2)]
 ORACLE = 'oracle: fp32 on the CPU'
 DETERMINISTIC = 'deterministic, twice and with a kill -9'
+KEPT = 'kept choices of products, fp32, one rank'
 
 
 class Run(NamedTuple):
@@ -81,6 +84,7 @@ class Run(NamedTuple):
     enough: int = STEPS  # it is stopped after so many; the learning rate follows `steps`
     deterministic: bool = False
     cuda_graphs: bool = False
+    tuning: str = ''  # the folder of its choices of products; '': the one that all runs share
     max_restarts: int = 0
     checkpoints: bool = False
 
@@ -96,6 +100,8 @@ def train_command(run: Run, place: machine.Place) -> List[str]:
         train.append('--deterministic')
     if run.cuda_graphs:
         train.append('--cuda-graphs')
+    if run.tuning:
+        train += ['--tuning-dir', f'{place.folder}/{run.tuning}']
     if run.checkpoints:
         train += ['--checkpoint-dir', f'{place.folder}/{file_name(run)}.checkpoints', '--checkpoint-every', str(CHECKPOINT_EVERY)]
     launch = [f'{place.bundle}/bin/convene', 'run', '--standalone', '--nproc-per-node', str(run.layout.ranks), '--max-restarts', str(run.max_restarts)]
@@ -318,6 +324,39 @@ def check_graphs(layout: Layout, place: machine.Place, results: Results, limit_s
     judge_same(name, without, graphed, GRAPH_STEPS, unused, results)
 
 
+class Timed(NamedTuple):
+    """The trainer's line about products (worker_runtime/tuning/job_choices.cc)."""
+    known: int
+    timed: int
+    seconds: float
+
+
+def how_timed(output: str) -> Optional[Timed]:
+    found = re.search(r'algorithms of products: (\d+) known, (\d+) timed in ([\d.]+) s', output)
+    return found and Timed(int(found.group(1)), int(found.group(2)), float(found.group(3)))
+
+
+def check_kept(place: machine.Place, results: Results, limit_s: float) -> None:
+    """Two starts with a folder of their own: the second one times no product, and changes no digit of fp32's curve (attention by our own kernels)."""
+    budget = Budget(limit_s)
+    first = Run(f'{KEPT}: first', SINGLE, place.device, 'fp32', KEPT_STEPS, tuning='kept-choices')
+    starts = [train(first, place, budget.left() / 2, results), train(first._replace(name=KEPT), place, budget.left(), results)]
+    failure = next((start.failure for start in starts if start.failure), '')
+    if not failure and not all(start.curve for start in starts):
+        results.skipped('layouts', KEPT, f'a start made no step in its share of {limit_s:.0f} s: run it again with --only \'{KEPT}\'')
+        return
+    timed, kept = (how_timed(start.output) for start in starts)
+    if not failure and (timed is None or kept is None or timed.timed == 0 or kept.timed > 0):
+        failure = f'the first start was to time products and the second one none: {timed}, then {kept}'
+    if failure:
+        results.failed('layouts', KEPT, failure)
+        return
+    verdict = curves.judge_identical(starts[0].curve, starts[1].curve, min(max(start.curve) for start in starts))
+    seconds = [start.curve[min(start.curve)].seconds for start in starts]
+    results.judged('layouts', KEPT, verdict.good, f'first step {seconds[0]:.2f} s with {timed.timed} products timed in {timed.seconds:.2f} s, '
+                   f'{seconds[1]:.2f} s with kept choices; {verdict.text}', first_step_seconds=seconds, timing_seconds=timed.seconds)
+
+
 def graphed_layouts(device: str) -> List[Layout]:
     """Without tensor parallelism: the trainer captures no other. There are no graphs on a CPU."""
     return [layout for layout in LAYOUTS if layout.tp == 1 and device == 'cuda']
@@ -346,7 +385,8 @@ def all_items(compared: Curves, place: machine.Place, results: Results) -> List[
     deterministic = Item(DETERMINISTIC, 3 * RUN_FLOOR_SECONDS, functools.partial(check_determinism, place, results))
     graphs = [Item(graphs_name(layout), 2 * RUN_FLOOR_SECONDS, functools.partial(check_graphs, layout, place, results))
               for layout in graphed_layouts(place.device)]
-    return [*alone, deterministic, *together, *graphs]
+    kept = [Item(KEPT, 2 * RUN_FLOOR_SECONDS, functools.partial(check_kept, place, results))] if place.device == 'cuda' else []
+    return [*alone, deterministic, *kept, *together, *graphs]
 
 
 def plan(place: machine.Place, only: AbstractSet[str], results: Results) -> List[Item]:
@@ -362,7 +402,8 @@ def plan(place: machine.Place, only: AbstractSet[str], results: Results) -> List
 
 def names(device: str) -> List[str]:
     """The names that --only knows."""
-    return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *map(graphs_name, graphed_layouts(device))]
+    kept = [KEPT] if device == 'cuda' else []
+    return [*(run.name for run in runs_of(LAYOUTS, device)), DETERMINISTIC, *kept, *map(graphs_name, graphed_layouts(device))]
 
 
 def needs_torch(device: str, only: AbstractSet[str]) -> bool:

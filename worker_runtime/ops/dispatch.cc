@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/gpu_ops.h"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/matmul_choices.h"
 
 namespace convene::worker {
 namespace {
@@ -45,6 +46,17 @@ Op* Linked(Op* op) {
 
 void SetDeterministicMatMul(bool is_deterministic) {
   if (gpu_ops::SetDeterministicMatMul != nullptr) gpu_ops::SetDeterministicMatMul(is_deterministic);
+}
+
+ScopedMatMulChoices::ScopedMatMulChoices(MatMulChoices* choices) {
+  if (gpu_ops::SetMatMulChoices != nullptr) gpu_ops::SetMatMulChoices(choices);
+}
+ScopedMatMulChoices::~ScopedMatMulChoices() {
+  if (gpu_ops::SetMatMulChoices != nullptr) gpu_ops::SetMatMulChoices(nullptr);
+}
+
+std::string MatMulLibrary() {
+  return gpu_ops::MatMulLibrary != nullptr ? gpu_ops::MatMulLibrary() : "";
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): an op's name cannot stand in parentheses

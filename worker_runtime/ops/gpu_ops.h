@@ -2,11 +2,16 @@
 // main(). In any other program all are null; there nobody can have made a GPU's stream.
 #pragma once
 
+#include <string>
+
+#include "worker_runtime/ops/matmul_choices.h"
 #include "worker_runtime/ops/ops.h"
 
 namespace convene::worker::gpu_ops {
 
 inline void (*SetDeterministicMatMul)(bool is_deterministic) = nullptr;
+inline void (*SetMatMulChoices)(MatMulChoices* choices) = nullptr;
+inline std::string (*MatMulLibrary)() = nullptr;
 
 #define CONVENE_OP(name, parameters, arguments) inline void(*name) parameters = nullptr;
 #define CONVENE_TYPED_OP(name, parameters, arguments) \

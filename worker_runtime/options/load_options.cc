@@ -413,6 +413,12 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.token_cache_dir = config.token_cache_dir().empty()
                                 ? DefaultTokenCacheDirectory(environment)
                                 : config.token_cache_dir();
+  options.tuning_dir = config.tuning_dir();
+  if (options.tuning_dir == "none") {
+    options.tuning_dir.clear();
+  } else if (options.tuning_dir.empty() && !options.token_cache_dir.empty()) {
+    options.tuning_dir = absl::StrCat(options.token_cache_dir, "/tuning");
+  }
   options.token_cache_days = config.token_cache_days();
   if (config.has_token_cache_bytes()) options.token_cache_bytes = config.token_cache_bytes();
   options.collective_timeout = absl::Seconds(config.collective_timeout_seconds());

@@ -434,6 +434,10 @@ TEST_CASE("the optimizer is chosen by its name, and what it does not have is ref
 TEST_CASE("the token cache follows the environment") {
   CHECK(Options({}).token_cache_dir == "/home/ada/.cache/convene");
   CHECK(Options({"--token-cache-dir=/tmp/x"}).token_cache_dir == "/tmp/x");
+  CHECK(Options({}).tuning_dir == "/home/ada/.cache/convene/tuning");
+  CHECK(Options({"--token-cache-dir=/tmp/x"}).tuning_dir == "/tmp/x/tuning");
+  CHECK(Options({"--tuning-dir=/tmp/y"}).tuning_dir == "/tmp/y");
+  CHECK(Options({"--tuning-dir=none"}).tuning_dir.empty());
   const auto with_cache = [](const std::string& name) -> std::optional<std::string> {
     return name == "XDG_CACHE_HOME" ? "/var/cache" : "/home/ada";
   };

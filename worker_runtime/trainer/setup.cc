@@ -21,6 +21,7 @@
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/ops/matmul_choices.h"
 #include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/planner/utilization.h"
 #include "worker_runtime/schedule/plan.h"
@@ -281,6 +282,25 @@ absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contr
   CONVENE_ASSIGN_OR_RETURN(const PipelineChoice pipeline, PipelineOf(options, layout));
   connect.bootstrap.pp_links = LinksOf(pipeline.schedule.placement);
   return ConnectRanks(layout, contract.rank, *store, prefix, connect, device);
+}
+
+absl::StatusOr<std::unique_ptr<JobChoices>> StartChoices(const TrainOptions& options,
+                                                         const Contract& contract,
+                                                         const Device& device) {
+  if (device.kind() != DeviceKind::kCuda || options.deterministic) return nullptr;
+  const std::string machine = absl::StrCat(device.description(), ", ", MatMulLibrary());
+  std::shared_ptr<rendezvous::StoreClient> store;
+  if (contract.world_size > 1) {
+    CONVENE_ASSIGN_OR_RETURN(store, OpenJobStore(contract));
+  }
+  std::optional<ChoiceFile> file;
+  if (!options.tuning_dir.empty()) file.emplace(options.tuning_dir, machine);
+  return JobChoices::Start(machine, std::move(file),
+                           {.rank = contract.rank,
+                            .world_size = contract.world_size,
+                            .offers = contract.local_rank == 0,
+                            .key_prefix = KeyPrefix(contract)},
+                           std::move(store));
 }
 
 }  // namespace convene::worker

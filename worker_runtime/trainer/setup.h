@@ -14,6 +14,7 @@
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/tuning/job_choices.h"
 
 namespace convene::worker {
 
@@ -43,6 +44,13 @@ std::function<void(const std::string& done)> TellsOfData(const Contract& contrac
 absl::StatusOr<CommunicatorSet> Connect(const TrainOptions& options, const Contract& contract,
                                         const Layout& layout, Device& device,
                                         ProgressWriter& progress);
+
+// The algorithms of products that the ranks share and tuning_dir keeps, for ScopedMatMulChoices.
+// Null where none is timed: on a CPU, and with `deterministic`. Every rank calls it, after Connect.
+// Errors: OpenJobStore's, JobChoices::Start's.
+absl::StatusOr<std::unique_ptr<JobChoices>> StartChoices(const TrainOptions& options,
+                                                         const Contract& contract,
+                                                         const Device& device);
 
 // PURE. REQUIRES: ValidateOptions said OK.
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,

@@ -26,6 +26,7 @@
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/ops/matmul_choices.h"
 #include "worker_runtime/optimizer/learning_rate.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/optimizer/spike_guard.h"
@@ -44,6 +45,7 @@
 #include "worker_runtime/trainer/step_facts.h"
 #include "worker_runtime/trainer/token_batch.h"
 #include "worker_runtime/trainer/validation.h"
+#include "worker_runtime/tuning/job_choices.h"
 
 namespace convene::worker {
 namespace {
@@ -51,11 +53,11 @@ namespace {
 // The loop over steps and what happens between them.
 class Training {
  public:
-  // `collective_memory`: CollectiveMemory's, or null.
+  // `collective_memory`: CollectiveMemory's, or null. `choices`: StartChoices', or null.
   Training(const TrainOptions& options, const Contract& contract, const Layout& layout,
            const RunData& data, const Tokenizer& tokenizer, CommunicatorSet& communicators,
-           Device& device, Memory* collective_memory, StopToken& stop, const SpareWishes* spares,
-           ProgressWriter& progress)
+           Device& device, Memory* collective_memory, JobChoices* choices, StopToken& stop,
+           const SpareWishes* spares, ProgressWriter& progress)
       : options_(options),
         contract_(contract),
         layout_(layout),
@@ -65,6 +67,7 @@ class Training {
         communicators_(communicators),
         device_(device),
         collective_memory_(collective_memory),
+        choices_(choices),
         stop_(stop),
         spares_(spares),
         progress_(progress),
@@ -113,6 +116,7 @@ class Training {
   CommunicatorSet& communicators_;
   Device& device_;
   Memory* const collective_memory_;
+  JobChoices* const choices_;
   StopToken& stop_;
   const SpareWishes* const spares_;  // rank 0 of a job with spares only
   ProgressWriter& progress_;
@@ -357,6 +361,7 @@ absl::StatusOr<bool> Training::Advance() {
     CONVENE_RETURN_IF_ERROR(QueueStep());
   }
   CONVENE_ASSIGN_OR_RETURN(const StepResult result, engine_->AwaitStep());
+  if (choices_ != nullptr) choices_->Keep();
   ++step_;
   const MonotonicTime now = clock_.Now();
   const absl::Duration step_time = now - last_time_;
@@ -545,6 +550,9 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
                                                            TellsOfData(contract, *progress)));
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet communicators,
                            Connect(options, contract, layout, *device, *progress));
+  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<JobChoices> choices,
+                           StartChoices(options, contract, *device));
+  const ScopedMatMulChoices asked_choices(choices.get());
   const std::unique_ptr<Memory> collective_memory = CollectiveMemory(communicators, *device);
   std::unique_ptr<SpareWishes> spare_wishes;
   if (spares > 0 && contract.rank == 0) {
@@ -554,7 +562,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
                              SpareWishes::Listen(std::move(store), KeyPrefix(contract)));
   }
   Training training(options, contract, layout, data, *tokenizer, communicators, *device,
-                    collective_memory.get(), stop, spare_wishes.get(), *progress);
+                    collective_memory.get(), choices.get(), stop, spare_wishes.get(), *progress);
   absl::StatusOr<TrainingEnd> end = training.Run();
   if (end.ok() && spares > 0 && contract.rank == 0) {
     EndSpares(contract, *end == TrainingEnd::kFinished);

@@ -25,6 +25,8 @@ namespace {
   gpu_ops::SetDeterministicMatMul = [](bool is_deterministic) {
     SetMatMulMode(is_deterministic ? MatMulMode::kDeterministic : MatMulMode::kTimed);
   };
+  gpu_ops::SetMatMulChoices = SetMatMulChoices;
+  gpu_ops::MatMulLibrary = CublasLtVersion;
   return true;
 }();
 

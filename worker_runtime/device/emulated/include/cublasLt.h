@@ -72,6 +72,7 @@ struct cublasLtMatmulHeuristicResult_t {
   cublasStatus_t state;
 };
 
+size_t cublasLtGetVersion();
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 const char* cublasLtGetStatusName(cublasStatus_t status);

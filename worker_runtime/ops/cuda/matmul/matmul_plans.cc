@@ -1,11 +1,13 @@
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
 
 #include <cuda_runtime.h>
+#include <xxhash.h>
 
 #include <atomic>
 #include <optional>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "worker_runtime/ops/cuda/matmul/candidate_timer.h"
 
 namespace convene::worker::cuda {
@@ -15,6 +17,7 @@ constexpr int kCandidates = 8;
 constexpr int kTimedRuns = 5;
 
 std::atomic<MatMulMode> process_mode = MatMulMode::kTimed;
+std::atomic<MatMulChoices*> process_choices = nullptr;
 
 // Memory in stream order: neither its allocation nor its release waits for the device, which may be
 // busy with other streams' collectives.
@@ -44,17 +47,16 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-// The index of the fastest candidate; 0 when there is no room to try them.
-size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
-               const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
-               const MatMulOperands& operands) {
-  if (candidates.size() == 1) return 0;
+// The index of the fastest candidate; nullopt when there is no room, or no time, to try them.
+std::optional<size_t> Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
+                              const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+                              const MatMulOperands& operands) {
   // An output that is added to needs scratch, for a trial run must not add to it; one that is
   // overwritten may be overwritten again and again.
   std::optional<Scratch> scratch;
   if (key.accumulate) {
     scratch.emplace(size_t{1} * key.m * key.n * SizeOf(key.out), queue);
-    if (scratch->get() == nullptr) return 0;
+    if (scratch->get() == nullptr) return std::nullopt;
   }
   const absl::StatusOr<std::vector<std::vector<float>>> times =
       TimeCandidates(queue, problem, candidates, operands.a, operands.b, operands.c,
@@ -62,15 +64,46 @@ size_t Fastest(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
   if (!times.ok()) {
     // A stream that something else holds up is for the watchdog to judge.
     if (!absl::IsDeadlineExceeded(times.status())) queue.Report(times.status());
-    return 0;
+    return std::nullopt;
   }
   return FastestCandidate(*times);
+}
+
+uint64_t NameOf(const cublasLtMatmulHeuristicResult_t& candidate) {
+  return XXH3_64bits(&candidate.algo, sizeof(candidate.algo));
+}
+
+// No description of an algorithm comes from outside to the library: a name that is known selects
+// one of the library's own candidates, or nothing.
+std::optional<size_t> IndexOf(std::optional<uint64_t> name,
+                              const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+  for (size_t i = 0; i < candidates.size() && name.has_value(); ++i) {
+    if (NameOf(candidates[i]) == *name) return i;
+  }
+  return std::nullopt;
+}
+
+// The index of the candidate that is remembered, or else of the fastest, which is then remembered.
+size_t Choose(Queue& queue, const MatMulKey& key, const MatMulProblem& problem,
+              const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
+              const MatMulOperands& operands) {
+  if (candidates.size() == 1) return 0;
+  MatMulChoices* const choices = process_choices;
+  if (choices == nullptr) return Fastest(queue, key, problem, candidates, operands).value_or(0);
+  const std::string product = ToText(key);
+  if (const auto known = IndexOf(choices->Find(product), candidates)) return *known;
+  const std::optional<size_t> fastest = Fastest(queue, key, problem, candidates, operands);
+  if (!fastest.has_value()) return 0;
+  const uint64_t landed = choices->Land(product, NameOf(candidates[*fastest]));
+  return IndexOf(landed, candidates).value_or(*fastest);
 }
 
 }  // namespace
 
 void SetMatMulMode(MatMulMode mode) { process_mode = mode; }
 MatMulMode CurrentMatMulMode() { return process_mode; }
+void SetMatMulChoices(MatMulChoices* choices) { process_choices = choices; }
+std::string CublasLtVersion() { return absl::StrCat("cuBLASLt ", cublasLtGetVersion()); }
 
 void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
   key.mode = CurrentMatMulMode();
@@ -124,9 +157,8 @@ std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key,
     queue_.Report(status, "matmul: no algorithm");
     return nullptr;
   }
-  const size_t chosen = key.mode == MatMulMode::kTimed
-                            ? Fastest(queue_, key, plan->problem, candidates, operands)
-                            : 0;
+  const size_t chosen =
+      key.mode == MatMulMode::kTimed ? Choose(queue_, key, plan->problem, candidates, operands) : 0;
   plan->algorithm = candidates[chosen].algo;
   return plan;
 }

@@ -4,11 +4,13 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "worker_runtime/device/cuda/queue.h"
 #include "worker_runtime/ops/cuda/matmul/plan_choice.h"
 #include "worker_runtime/ops/cuda/matmul/problem.h"
+#include "worker_runtime/ops/matmul_choices.h"
 
 namespace convene::worker::cuda {
 
@@ -16,6 +18,11 @@ namespace convene::worker::cuda {
 // are chosen anew. Thread-safe.
 void SetMatMulMode(MatMulMode mode);
 MatMulMode CurrentMatMulMode();
+// From now on `choices`, which outlive the products, remember the algorithms that kTimed chooses;
+// null: nobody does. Thread-safe.
+void SetMatMulChoices(MatMulChoices* choices);
+// "cuBLASLt 130101".
+std::string CublasLtVersion();
 
 struct MatMulOperands {
   const void* a = nullptr;
@@ -31,9 +38,10 @@ class MatMulPlans {
   explicit MatMulPlans(Queue& queue) : queue_(queue) {}
 
   // Queues c = op(a) op(b) + beta * c. Errors are reported to the queue. The first product of a
-  // kind asks cuBLASLt for candidates and, in the mode kTimed, runs each several times in the queue
-  // and waits for it: before a step is captured. In a stream that is being captured nothing can be
-  // timed: the first candidate. `key.mode` is ignored: the process's mode counts.
+  // kind asks cuBLASLt for candidates and, in the mode kTimed, takes the one that the process's
+  // MatMulChoices know, or else runs each several times in the queue and waits for it: before a
+  // step is captured. In a stream that is being captured nothing can be timed: the first candidate.
+  // `key.mode` is ignored: the process's mode counts.
   void Run(MatMulKey key, const MatMulOperands& operands);
   // The same for a product of another size at each call: by the library's first candidate, of which
   // nothing is kept.

@@ -4,6 +4,10 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "worker_runtime/device/cuda/testing/cuda_testing.h"
@@ -13,6 +17,7 @@
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/matmul/matmul_plans.h"
 #include "worker_runtime/ops/cuda/testing/kernel_testing.h"
+#include "worker_runtime/ops/matmul_choices.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/matmul.h"
 
@@ -203,6 +208,68 @@ TEST_CASE("a product can be captured, even one that was not seen before") {
                                                        std::vector<float>(product.c_count())));
   REQUIRE_CUDA(cudaGraphExecDestroy(executable));
   REQUIRE_CUDA(cudaGraphDestroy(graph));
+}
+
+// As a file keeps them, and what was asked of it.
+class KeptChoices final : public MatMulChoices {
+ public:
+  std::optional<uint64_t> Find(const std::string& product) override {
+    finds.push_back(product);
+    const auto found = kept.find(product);
+    if (found == kept.end()) return std::nullopt;
+    return found->second;
+  }
+  uint64_t Land(const std::string& product, uint64_t algorithm) override {
+    landed.push_back(product);
+    return kept.try_emplace(product, algorithm).first->second;
+  }
+
+  std::map<std::string, uint64_t> kept;
+  std::vector<std::string> finds, landed;
+};
+
+class ScopedChoices {
+ public:
+  explicit ScopedChoices(MatMulChoices& choices) { SetMatMulChoices(&choices); }
+  ~ScopedChoices() { SetMatMulChoices(nullptr); }
+  ScopedChoices(const ScopedChoices&) = delete;
+  ScopedChoices& operator=(const ScopedChoices&) = delete;
+};
+
+TEST_CASE("a choice that is kept is not timed again, in any queue") {
+  if (!HasGpuOrSkips()) return;
+  const ScopedMode mode(MatMulMode::kTimed);
+  KeptChoices choices;
+  const ScopedChoices scoped(choices);
+  const Product product{.m = 64, .n = 32, .k = 256};
+  const auto a = NumbersOf<BFloat16>(product.a_count(), 1);
+  const auto b = NumbersOf<BFloat16>(product.b_count(), 2);
+  const std::vector<float> c(product.c_count());
+  TestQueue first;
+  const auto expected = MultiplyOnGpu<BFloat16, float>(first, product, a, b, c);
+  CHECK(MultiplyOnGpu<BFloat16, float>(first, product, a, b, c) == expected);
+  REQUIRE(choices.landed.size() == 1);
+  CHECK(choices.landed == choices.finds);
+  CHECK_THAT(choices.landed[0], Catch::StartsWith("a,b m64 n32 k256 bf16,bf16>fp32 align "));
+  TestQueue second;
+  CHECK(MultiplyOnGpu<BFloat16, float>(second, product, a, b, c) == expected);
+  CHECK(choices.finds.size() == 2);
+  CHECK(choices.landed.size() == 1);
+  SECTION("a choice that the library does not know is timed anew") {
+    const uint64_t known = choices.kept.begin()->second;
+    choices.kept.begin()->second = known + 1;
+    TestQueue third;
+    CHECK(MultiplyOnGpu<BFloat16, float>(third, product, a, b, c).size() == c.size());
+    CHECK(choices.landed.size() == 2);
+  }
+  SECTION("where the clock chooses nothing, nobody is asked") {
+    for (const MatMulMode other : {MatMulMode::kFirst, MatMulMode::kDeterministic}) {
+      const ScopedMode scoped_mode(other);
+      TestQueue third;
+      CHECK(MultiplyOnGpu<BFloat16, float>(third, product, a, b, c).size() == c.size());
+    }
+    CHECK(choices.finds.size() == 2);
+  }
 }
 
 }  // namespace

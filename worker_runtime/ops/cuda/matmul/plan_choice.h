@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "worker_runtime/device/dtype.h"
 
@@ -54,6 +56,17 @@ struct MatMulKey {
                       key.alignment_b, key.alignment_c, key.multiprocessors, key.mode);
   }
 };
+
+// The product's name to MatMulChoices: all of the key but the mode, as "aT,b m64 n64 k16384
+// bf16,bf16>fp32 +c align 256,256,256", with " fast" and " of 116 multiprocessors" where they are.
+inline std::string ToText(const MatMulKey& key) {
+  return absl::StrCat(
+      key.transpose_a ? "aT," : "a,", key.transpose_b ? "bT" : "b", " m", key.m, " n", key.n, " k",
+      key.k, " ", DTypeName(key.in_a), ",", DTypeName(key.in_b), ">", DTypeName(key.out),
+      key.accumulate ? " +c" : "", " align ", key.alignment_a, ",", key.alignment_b, ",",
+      key.alignment_c, key.fast_sums ? " fast" : "",
+      key.multiprocessors > 0 ? absl::StrCat(" of ", key.multiprocessors, " multiprocessors") : "");
+}
 
 // The index of the candidate with the lowest median time. `milliseconds[i]` are candidate i's
 // times; none when it cannot run. Within 1 %, which is noise, the earlier candidate: the library

@@ -1,6 +1,7 @@
 #include "worker_runtime/ops/cuda/matmul/plan_choice.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -61,6 +62,23 @@ TEST_CASE("a key differs in each of its parts") {
   const absl::flat_hash_set<MatMulKey> different(keys.begin(), keys.end());
   CHECK(different.size() == keys.size());
   CHECK(different.contains(key));
+  // Only what the clock chose is remembered by name, so the mode is not in it.
+  absl::flat_hash_set<std::string> names;
+  for (const MatMulKey& other : keys) names.insert(ToText(other));
+  CHECK(names.size() == keys.size() - 1);
+  CHECK(ToText(keys[12]) == ToText(key));
+}
+
+TEST_CASE("the longest name of a product is one line of 128 bytes at most") {
+  const int large = 2'000'000'000;
+  MatMulKey key{true, true, true, large, large, large, DType::kBFloat16, DType::kBFloat16};
+  key.fast_sums = true;
+  key.alignment_a = key.alignment_b = key.alignment_c = 256;
+  key.multiprocessors = 1000;
+  CHECK(ToText(key) ==
+        "aT,bT m2000000000 n2000000000 k2000000000 bf16,bf16>fp32 +c align 256,256,256 fast of "
+        "1000 multiprocessors");
+  CHECK(ToText(key).size() <= 128);
 }
 
 }  // namespace
