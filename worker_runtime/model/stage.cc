@@ -551,6 +551,8 @@ std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& c
     case DType::kFloat64:
     case DType::kE4M3:
     case DType::kE5M2:
+    case DType::kInt32:
+    case DType::kUInt8:
       break;
   }
   CONVENE_CHECK(false);
