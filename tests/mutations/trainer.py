@@ -52,6 +52,9 @@ ROUTER = f'{RUNTIME}/ops/cpu/router.cc'
 EXPERTS = '//worker_runtime/ops:experts_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
+BINNED = f'{RUNTIME}/ops/binned_digits.h'
+BINNED_SUMS = '//worker_runtime/ops:binned_sum_test'
+REPRODUCIBLE = '//worker_runtime/trainer/testing:reproducible_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
 NCCL_SESSION = f'{RUNTIME}/comm/nccl/session.cc'
 NCCL_RANKS = '//worker_runtime/comm/nccl:nccl_emulated_test_forward'
@@ -146,8 +149,9 @@ MUTATIONS = [
     Mutation('an embedding\'s gradient is zeroed by each microbatch but the first', f'{RUNTIME}/model/embedding.cc',
              'if (!table.adds) {', 'if (table.adds) {', LAYOUTS, '4'),
     Mutation('the gradient norm is that of before the sum over dp', f'{RUNTIME}/trainer/engine.cc',
-             'CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());\n  parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);',
-             'parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);\n  CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());', LAYOUTS, '5'),
+             'CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());\n  parts_.optimizers.SumOwnedSquares(',
+             'parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);\n  CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());\n'
+             '  if (stream.kind() != device_.kind()) parts_.optimizers.SumOwnedSquares(', LAYOUTS, '5'),
     Mutation('a timeout does not log what the ranks did last', GROUP,
              '    recorder_.Log();\n', '', COLLECTIVES, '7'),
     Mutation("a silent peer costs each of a rank's groups a deadline", f'{RUNTIME}/comm/rank_wires.h',
@@ -221,7 +225,7 @@ MUTATIONS = [
     Mutation('a rank updates the shard of another one', f'{RUNTIME}/shard/flat_shard.cc',
              '.flat_begin = bucket.begin + count * dp_rank,', '.flat_begin = bucket.begin + count * (dp_size - 1 - dp_rank),', LAYOUTS, 'zero'),
     Mutation("the gradient norm asks another bucket who owns its numbers", OPTIMIZER,
-             'At(flags_) + part.shard_begin / kFlagBlock, sum', 'At(flags_), sum', LAYOUTS, 'zero'),
+             'At(flags_) + part.shard_begin / kFlagBlock;', 'At(flags_);', LAYOUTS, 'zero'),
     Mutation('of the copies of a shard the largest gradient counts, not the sum', SUM,
              'dp_replicate_.AllReduce(Part(bucket), ReduceOp::kSum, stream)', 'dp_replicate_.AllReduce(Part(bucket), ReduceOp::kMax, stream)',
              LAYOUTS, 'hybrid'),
@@ -337,10 +341,10 @@ MUTATIONS = [
     Mutation("every rank makes the first shard's weights", OPTIMIZER,
              'make(slice, segment.slice_begin + first, absl::MakeSpan(values));', 'make(slice, first, absl::MakeSpan(values));', FRESH, '13'),
     Mutation('of fresh weights the masters alone are set', OPTIMIZER,
-             'return PublishMasters();\n}\n\nvoid', 'return absl::OkStatus();\n}\n\nvoid', FRESH, '13'),
+             'return PublishMasters();\n}\n\n//', 'return absl::OkStatus();\n}\n\n//', FRESH, '13'),
     Mutation('an offloaded state is one bucket where no ranks add up', f'{RUNTIME}/trainer/engine_parts.cc',
-             'if (Shards(options, 2, shards)) return kUnitBuckets;',
-             'if (Shards(options, 2, shards)) return kUnitBuckets;\n  if (options.layout.gradient_ranks() == 1) return int64_t{1} << 60;',
+             '|| Shards(options, 2, shards)) return kUnitBuckets;',
+             '|| Shards(options, 2, shards)) return kUnitBuckets;\n  if (options.layout.gradient_ranks() == 1) return int64_t{1} << 60;',
              '//worker_runtime/trainer:host_update_test', 'offload'),
     Mutation('shards become fewer before their copies do', ELASTIC,
              'shards = std::min(shards, rows);', 'shards = std::clamp(rows / std::max(copies, 1), 1, shards);', DECIDED, 'elastic layout'),
@@ -589,6 +593,28 @@ MUTATIONS = [
              '  skipped_samples_ += samples;\n', '  skipped_samples_ += 0 * samples;\n', f'//{RUNTIME}/optimizer:spike_guard_test', 'optimizer'),
     Mutation('a checkpoint does not say what was left out', f'{RUNTIME}/optimizer/spike_guard.cc',
              '  if (rollbacks_ > 0) absl::StrAppend(', '  if (rollbacks_ < 0) absl::StrAppend(', '//tests/e2e:trainer_output_test', 'optimizer'),
+    Mutation('the digits of a bin are lost where the next bin is the highest', BINNED,
+             '(rise == 1 ? sum.high : 0)', '0', BINNED_SUMS, 'reproducible'),
+    Mutation('digits are a bit too wide for their carries', BINNED,
+             'return 31 - static_cast<int>', 'return 32 - static_cast<int>', BINNED_SUMS, 'reproducible'),
+    Mutation('each rank keeps its own highest bin', f'{RUNTIME}/shard/binned_gradients.cc',
+             '  CONVENE_RETURN_IF_ERROR(group.AllReduce(agreed, ReduceOp::kMax, stream));\n', '', REPRODUCIBLE, 'reproducible'),
+    Mutation("copies of a shard keep sums of their own", f'{RUNTIME}/shard/binned_gradients.cc',
+             'return SumOver(dp_replicate_, bucket, stream);', 'return SumOver(dp_, bucket, stream);', REPRODUCIBLE, 'reproducible'),
+    Mutation("a tied table's two gradients of a microbatch are rounded to one", GRADIENTS,
+             'made_in_[tensor] != pass_', 'made_in_[tensor] < 0', REPRODUCIBLE, 'reproducible'),
+    Mutation('the gradient norm is a plain sum of doubles', f'{RUNTIME}/ops/cpu/binned_sum.cc',
+             'AddExactly(SquaresOfBlock(x + block * kFlagBlock), partial_sums[i].data());',
+             'partial_sums[i][15] += SquaresOfBlock(x + block * kFlagBlock);', BINNED_SUMS, 'reproducible'),
+    Mutation('the losses of the routers of a stage are rounded to one', f'{RUNTIME}/model/stage.cc',
+             '(is_head || room_.experts.is_on())', '(is_head || (i + 1 == units && room_.experts.is_on()))', REPRODUCIBLE, 'reproducible'),
+    Mutation("a microbatch's samples depend on the number of ranks", f'{RUNTIME}/data/sample_order.cc',
+             'cut.keeps_microbatches ? cut.micro_batch_size : 1', '1', '//worker_runtime/data:sample_order_test', 'reproducible'),
+    Mutation('the width of digits depends on the number of ranks', f'{RUNTIME}/trainer/setup.cc',
+             'CeilDivide(cut.global_batch_size, cut.micro_batch_size)', 'MicrobatchCount(cut)', REPRODUCIBLE, 'reproducible'),
+    Mutation('a run goes on with other micro batches than its checkpoint', f'{RUNTIME}/trainer/training.cc',
+             'if (!options_.reproducible) return dataset_.SamplesText();', 'if (contract_.rank >= 0) return dataset_.SamplesText();',
+             '//tests/chaos:reproducible_test', 'reproducible'),
     Mutation('a second rollback forgets what the first one left out', f'{RUNTIME}/trainer/training.cc',
              '  guard.KeepRollbacks(spike_guard_);\n', '', '//tests/e2e:trainer_output_test', 'optimizer'),
     Mutation('a rollback leaves out the step of the spike alone', f'{RUNTIME}/trainer/training.cc',
