@@ -21,6 +21,7 @@ import kernels  # noqa: E402
 import planting  # noqa: E402
 import plans  # noqa: E402
 import reports  # noqa: E402
+import reproducible  # noqa: E402
 import trainer  # noqa: E402
 import warm  # noqa: E402
 import web  # noqa: E402
@@ -29,7 +30,7 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS,
+    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + reproducible.MUTATIONS,
 }
 
 

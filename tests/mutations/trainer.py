@@ -52,9 +52,6 @@ ROUTER = f'{RUNTIME}/ops/cpu/router.cc'
 EXPERTS = '//worker_runtime/ops:experts_test'
 LOWERED = '//worker_runtime/schedule:lower_test'
 COLLECTIVES = '//worker_runtime/comm:collective_test'
-BINNED = f'{RUNTIME}/ops/binned_digits.h'
-BINNED_SUMS = '//worker_runtime/ops:binned_sum_test'
-REPRODUCIBLE = '//worker_runtime/trainer/testing:reproducible_test'
 NCCL_GROUP = f'{RUNTIME}/comm/nccl/nccl_collective.cc'
 NCCL_SESSION = f'{RUNTIME}/comm/nccl/session.cc'
 NCCL_RANKS = '//worker_runtime/comm/nccl:nccl_emulated_test_forward'
@@ -593,28 +590,6 @@ MUTATIONS = [
              '  skipped_samples_ += samples;\n', '  skipped_samples_ += 0 * samples;\n', f'//{RUNTIME}/optimizer:spike_guard_test', 'optimizer'),
     Mutation('a checkpoint does not say what was left out', f'{RUNTIME}/optimizer/spike_guard.cc',
              '  if (rollbacks_ > 0) absl::StrAppend(', '  if (rollbacks_ < 0) absl::StrAppend(', '//tests/e2e:trainer_output_test', 'optimizer'),
-    Mutation('the digits of a bin are lost where the next bin is the highest', BINNED,
-             '(rise == 1 ? sum.high : 0)', '0', BINNED_SUMS, 'reproducible'),
-    Mutation('digits are a bit too wide for their carries', BINNED,
-             'return 31 - static_cast<int>', 'return 32 - static_cast<int>', BINNED_SUMS, 'reproducible'),
-    Mutation('each rank keeps its own highest bin', f'{RUNTIME}/shard/binned_gradients.cc',
-             '  CONVENE_RETURN_IF_ERROR(group.AllReduce(agreed, ReduceOp::kMax, stream));\n', '', REPRODUCIBLE, 'reproducible'),
-    Mutation("copies of a shard keep sums of their own", f'{RUNTIME}/shard/binned_gradients.cc',
-             'return SumOver(dp_replicate_, bucket, stream);', 'return SumOver(dp_, bucket, stream);', REPRODUCIBLE, 'reproducible'),
-    Mutation("a tied table's two gradients of a microbatch are rounded to one", GRADIENTS,
-             'made_in_[tensor] != pass_', 'made_in_[tensor] < 0', REPRODUCIBLE, 'reproducible'),
-    Mutation('the gradient norm is a plain sum of doubles', f'{RUNTIME}/ops/cpu/binned_sum.cc',
-             'AddExactly(SquaresOfBlock(x + block * kFlagBlock), partial_sums[i].data());',
-             'partial_sums[i][15] += SquaresOfBlock(x + block * kFlagBlock);', BINNED_SUMS, 'reproducible'),
-    Mutation('the losses of the routers of a stage are rounded to one', f'{RUNTIME}/model/stage.cc',
-             '(is_head || room_.experts.is_on())', '(is_head || (i + 1 == units && room_.experts.is_on()))', REPRODUCIBLE, 'reproducible'),
-    Mutation("a microbatch's samples depend on the number of ranks", f'{RUNTIME}/data/sample_order.cc',
-             'cut.keeps_microbatches ? cut.micro_batch_size : 1', '1', '//worker_runtime/data:sample_order_test', 'reproducible'),
-    Mutation('the width of digits depends on the number of ranks', f'{RUNTIME}/trainer/setup.cc',
-             'CeilDivide(cut.global_batch_size, cut.micro_batch_size)', 'MicrobatchCount(cut)', REPRODUCIBLE, 'reproducible'),
-    Mutation('a run goes on with other micro batches than its checkpoint', f'{RUNTIME}/trainer/training.cc',
-             'if (!options_.reproducible) return dataset_.SamplesText();', 'if (contract_.rank >= 0) return dataset_.SamplesText();',
-             '//tests/chaos:reproducible_test', 'reproducible'),
     Mutation('a second rollback forgets what the first one left out', f'{RUNTIME}/trainer/training.cc',
              '  guard.KeepRollbacks(spike_guard_);\n', '', '//tests/e2e:trainer_output_test', 'optimizer'),
     Mutation('a rollback leaves out the step of the spike alone', f'{RUNTIME}/trainer/training.cc',

@@ -109,8 +109,8 @@ CONVENE_DIGITS_INLINE double ExactUnit(int digit, int sign = 1) {
   return SameBits<double>(int64_t{1023 + sign * (kExactLowest + kExactDigitBits * digit)} << 52);
 }
 
-// digits: (kExactDigits). A double has bits in at most four of them. What lies below the digits is
-// cut off, what lies above is infinite; NaN stays NaN.
+// digits: (kExactDigits). A double has bits in at most four of them. Bits below the digits are cut
+// off, a number above them counts as infinite; NaN stays NaN.
 CONVENE_HOST_DEVICE inline void AddExactly(double x, double* digits) {
   const auto field = static_cast<int>((SameBits<uint64_t>(x) >> 52) & 2047);
   const int first = field - 1023 - kExactLowest;

@@ -40,7 +40,7 @@ class GradientShards {
   // overwrites, unless the tensor's gradient of another pass still lies there, which with `binned`
   // is summed first. An error of a sum that this must queue first is that of the next Add.
   WeightGradient Gradient(int bucket, int tensor);
-  // What Gradient is asked for from now on belongs to another pass.
+  // Calls of Gradient from now on belong to another pass.
   void BeginPass() { ++pass_; }
 
   // Adds to the shard what compute() has made of the bucket since the last call; `made`: the mark
