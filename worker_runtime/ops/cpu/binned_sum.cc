@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tools/base/rounding.h"
+#include "worker_runtime/ops/binned_digits.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
