@@ -18,7 +18,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
-#include "worker_runtime/ops/binned_digits.h"
+#include "worker_runtime/ops/binned_sum.h"
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/options/sample_options.h"
 #include "worker_runtime/parallel/chunked_rows.h"
