@@ -5,10 +5,15 @@ from planting import Mutation
 OPS = 'worker_runtime/ops/cuda'
 KERNELS = f'//{OPS}:kernels_emulated_test_'
 ATTENTION = f'//{OPS}/attention:attention_emulated_test_'
+ON_GPUS = '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward'
 TRAINER = '//tests/e2e:emulated_gpu_test'
 FLASH = f'{OPS}/attention/flash_attention.cu'
 
 MUTATIONS = [
+    Mutation("a step's first gradient, where it is zero, leaves the sum of the step before", f'{OPS}/binned_sum.cu',
+             'if (value == 0 && !is_first) continue;', 'if (value == 0) continue;', ON_GPUS),
+    Mutation("a block's digits are read before all warps have added theirs", f'{OPS}/binned_sum.cu',
+             '  __syncthreads();\n  if (threadIdx.x >= kExactDigits) return;', '  if (threadIdx.x >= kExactDigits) return;', ON_GPUS),
     Mutation('no barrier between the warps and the first one', f'{OPS}/cross_entropy.cu',
              '__syncthreads();\n  if (thread >= kWarp)', 'if (thread >= kWarp)', KERNELS + 'forward'),
     Mutation("no barrier between a row's statistics and its gradient", f'{OPS}/cross_entropy.cu',

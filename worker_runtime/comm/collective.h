@@ -105,8 +105,8 @@ struct PendingMessage {
 //
 // Reductions are deterministic: the result depends on the values, the group size and the count
 // alone and is the same bits on every rank of the group. Over Gloo and loopback sums are made in
-// rank order, fp32 and fp64 in their own type, bf16 in fp32 and rounded once; NCCL has its own
-// order.
+// rank order, fp32, fp64 and whole numbers in their own type, bf16 in fp32 and rounded once; NCCL
+// has its own order.
 //
 // Errors of every call: DeadlineExceeded when peers did not answer within the timeout given at
 // creation, here or in another communicator of the rank, of the same transport; Unavailable when a

@@ -1,7 +1,7 @@
 #include "worker_runtime/comm/reduce.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 
@@ -24,7 +24,8 @@ template <typename T, typename Sum>
 void Max(const T* __restrict source, size_t count, Sum* __restrict largest) {
   for (size_t i = 0; i < count; ++i) {
     const Sum value = static_cast<Sum>(source[i]);
-    const bool keep = (largest[i] >= value) | std::isnan(largest[i]);
+    // A NaN alone differs from itself.
+    const bool keep = (largest[i] >= value) | (largest[i] != largest[i]);
     largest[i] = keep ? largest[i] : value;
   }
 }
@@ -68,6 +69,10 @@ void ReduceInOrder(absl::Span<const void* const> sources, size_t count, DType dt
       return Reduce<BFloat16, float>(sources, count, op, static_cast<BFloat16*>(result));
     case DType::kFloat64:
       return Reduce<double, double>(sources, count, op, static_cast<double*>(result));
+    case DType::kInt32:
+      return Reduce<int32_t, int32_t>(sources, count, op, static_cast<int32_t*>(result));
+    case DType::kUInt8:
+      return Reduce<uint8_t, uint8_t>(sources, count, op, static_cast<uint8_t*>(result));
     case DType::kE4M3:
     case DType::kE5M2:
       break;

@@ -1,5 +1,6 @@
 // PURE. The arithmetic of reductions, in one place: a sum is made in rank order, element by
-// element; fp32 and fp64 in their own type, bf16 in fp32 and rounded once, at the end.
+// element; fp32, fp64 and whole numbers in their own type, bf16 in fp32 and rounded once, at the
+// end.
 #pragma once
 
 #include <cstddef>

@@ -78,12 +78,15 @@ int64_t SamplePosition(int64_t step_first_sample, const BatchCut& cut, int dp_ra
                        int64_t microbatch, int row) {
   CONVENE_CHECK(dp_rank >= 0 && dp_rank < cut.dp_size && microbatch >= 0 &&
                 microbatch < MicrobatchCount(cut) && row >= 0 && row < cut.micro_batch_size);
-  const int64_t shortest = cut.global_batch_size / cut.dp_size;
-  const int64_t longer_ranks = cut.global_batch_size % cut.dp_size;
-  const int64_t first = dp_rank * shortest + std::min<int64_t>(dp_rank, longer_ranks);
-  const int64_t count = shortest + (dp_rank < longer_ranks ? 1 : 0);
-  const int64_t index = microbatch * cut.micro_batch_size + row;
-  return index < count ? step_first_sample + first + index : kNoSample;
+  const int64_t unit = cut.keeps_microbatches ? cut.micro_batch_size : 1;
+  const int64_t units = CeilDivide(cut.global_batch_size, unit);
+  const int64_t shortest = units / cut.dp_size;
+  const int64_t longer_ranks = units % cut.dp_size;
+  const int64_t first = (dp_rank * shortest + std::min<int64_t>(dp_rank, longer_ranks)) * unit;
+  const int64_t end =
+      std::min(cut.global_batch_size, first + (shortest + (dp_rank < longer_ranks ? 1 : 0)) * unit);
+  const int64_t position = first + microbatch * cut.micro_batch_size + row;
+  return position < end ? step_first_sample + position : kNoSample;
 }
 
 }  // namespace convene::worker

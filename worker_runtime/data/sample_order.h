@@ -22,6 +22,10 @@ struct BatchCut {
   int64_t global_batch_size = 1;  // samples a step, over all ranks
   int micro_batch_size = 1;       // rows
   int dp_size = 1;
+  // Ranks share out whole microbatches, of micro_batch_size positions that follow each other: the
+  // samples of a microbatch do not depend on dp_size. Only the step's last one may have padding
+  // beside samples; where microbatches do not divide, some are padding alone.
+  bool keeps_microbatches = false;
 };
 
 // The cut with the fewest rows of padding: as many microbatches as the longest range needs when

@@ -76,6 +76,34 @@ TEST_CASE("the order never changes: checkpoints resume in it") {
                                                                  1011251651665, 1077376468423});
 }
 
+TEST_CASE("kept microbatches have the same positions on any number of ranks") {
+  for (int64_t global : {1, 2, 7, 8, 12, 64}) {
+    for (int micro : {1, 2, 3, 4}) {
+      for (int dp : {1, 2, 3, 4, 5, 8}) {
+        INFO("global " << global << ", micro " << micro << ", dp " << dp);
+        const BatchCut cut = {global, micro, dp, /*keeps_microbatches=*/true};
+        int64_t next = 0;  // the first position of the next microbatch
+        for (int rank = 0; rank < dp; ++rank) {
+          for (int64_t m = 0; m < MicrobatchCount(cut); ++m) {
+            if (SamplePosition(1000, cut, rank, m, 0) == kNoSample) {
+              for (int row = 1; row < micro; ++row) {
+                CHECK(SamplePosition(1000, cut, rank, m, row) == kNoSample);
+              }
+              continue;
+            }
+            for (int row = 0; row < micro; ++row) {
+              const int64_t expected = next + row < global ? 1000 + next + row : kNoSample;
+              CHECK(SamplePosition(1000, cut, rank, m, row) == expected);
+            }
+            next += micro;
+          }
+        }
+        CHECK(next >= global);
+      }
+    }
+  }
+}
+
 TEST_CASE("over all ranks a step has each of its positions once, on any layout") {
   for (int64_t global : {1, 2, 7, 8, 12, 64}) {
     for (int micro : {1, 2, 3, 4}) {

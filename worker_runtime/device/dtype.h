@@ -13,17 +13,18 @@
 
 namespace convene::worker {
 
-// kE4M3, kE5M2: operands of products alone (float8.h).
-enum class DType { kFloat32, kBFloat16, kFloat64, kE4M3, kE5M2 };
+// kE4M3, kE5M2: operands of products alone (float8.h). kInt32, kUInt8: of binned sums
+// (ops/binned_sum.h), which ranks add up and take the maximum of.
+enum class DType { kFloat32, kBFloat16, kFloat64, kE4M3, kE5M2, kInt32, kUInt8 };
 
-// "fp32", "bf16", "fp64", "e4m3", "e5m2".
+// "fp32", "bf16", "fp64", "e4m3", "e5m2", "int32", "uint8".
 constexpr const char* DTypeName(DType dtype) {
-  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "e4m3", "e5m2"};
+  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "e4m3", "e5m2", "int32", "uint8"};
   return kNames[static_cast<size_t>(dtype)];
 }
 
 constexpr size_t SizeOf(DType dtype) {
-  constexpr size_t kBytes[] = {4, 2, 8, 1, 1};
+  constexpr size_t kBytes[] = {4, 2, 8, 1, 1, 4, 1};
   return kBytes[static_cast<size_t>(dtype)];
 }
 
@@ -53,6 +54,8 @@ static_assert(sizeof(BFloat16) == 2);
 constexpr DType DTypeOf(const float* /*data*/) { return DType::kFloat32; }
 constexpr DType DTypeOf(const BFloat16* /*data*/) { return DType::kBFloat16; }
 constexpr DType DTypeOf(const double* /*data*/) { return DType::kFloat64; }
+constexpr DType DTypeOf(const int32_t* /*data*/) { return DType::kInt32; }
+constexpr DType DTypeOf(const uint8_t* /*data*/) { return DType::kUInt8; }
 template <typename T>
 inline constexpr DType kDTypeOf = DTypeOf(static_cast<const T*>(nullptr));
 

@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Make(
 
 void LanguageModel::Bind() {
   cache_.Bind(device_);
-  for (const Shape& shape : shapes_) shape.stage->Bind(At(losses_));
+  for (const Shape& shape : shapes_) shape.stage->Bind(At(losses_), /*exact=*/nullptr);
   host_tokens_.resize(tokens_.size());
   host_logits_.resize(gathered_.size());
   logits_.resize(size_t{1} * std::max(options_.sequences, std::min(largest_pass(), kMostLogits)) *

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
   CONVENE_RETURN_IF_ERROR(scorer->arena_.Build());
   CONVENE_RETURN_IF_ERROR(scorer->staging_.Build());
   CONVENE_RETURN_IF_ERROR(scorer->store_.Load(weights));
-  scorer->stage_->Bind(At(scorer->losses_));
+  scorer->stage_->Bind(At(scorer->losses_), /*exact=*/nullptr);
   return scorer;
 }
 

@@ -83,8 +83,6 @@ LowRank<T> BlockAdapters<T>::Of(const Pass<T>& pass, BlockTensor tensor) const {
           .scale = scale_,
           .a = pass.Weight(layer.a),
           .b = pass.Weight(layer.b),
-          .da = pass.Gradient(layer.a),
-          .db = pass.Gradient(layer.b),
           .dropout = dropout,
           .dropped = At(scratch_.dropped),
           .spread = At(scratch_.spread),
@@ -93,6 +91,16 @@ LowRank<T> BlockAdapters<T>::Of(const Pass<T>& pass, BlockTensor tensor) const {
           .spread_gradient = At(scratch_.spread_gradient),
           .b_gradient = At(scratch_.b_gradient),
           .device = pass.around.device};
+}
+
+template <typename T>
+LowRank<T> BlockAdapters<T>::WithGradients(const Pass<T>& pass, BlockTensor tensor) const {
+  LowRank<T> adapter = Of(pass, tensor);
+  const auto found = layers_.find(tensor);
+  if (found == layers_.end()) return adapter;
+  adapter.da = pass.Gradient(found->second.a);
+  adapter.db = pass.Gradient(found->second.b);
+  return adapter;
 }
 
 CONVENE_INSTANTIATE(DeclareAdapterScratch);

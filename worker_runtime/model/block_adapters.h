@@ -40,9 +40,10 @@ class BlockAdapters {
   BlockAdapters(const UnitSpec& unit, const AdapterConfig& config, uint64_t seed,
                 const AdapterScratch<T>& scratch);
 
-  // The adapters of a tensor's layer in this pass. An input half of a backward pass makes their
-  // gradients.
+  // The adapters of a tensor's layer in this pass.
   LowRank<T> Of(const Pass<T>& pass, BlockTensor tensor) const;
+  // The same with places for their gradients, which an input half of a backward pass makes.
+  LowRank<T> WithGradients(const Pass<T>& pass, BlockTensor tensor) const;
 
  private:
   struct Layer {

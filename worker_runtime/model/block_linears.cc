@@ -15,6 +15,14 @@ Linear<T> BlockLinears<T>::Of(const BlockShape& shape, const Pass<T>& pass, Bloc
 }
 
 template <typename T>
+Linear<T> BlockLinears<T>::Backward(const BlockShape& shape, const Pass<T>& pass,
+                                    BlockTensor tensor) const {
+  Linear<T> linear = Of(shape, pass, tensor);
+  linear.low_rank = adapters.WithGradients(pass, tensor);
+  return linear;
+}
+
+template <typename T>
 Linear<T> BlockLinears<T>::Later(const BlockShape& shape, const Pass<T>& pass,
                                  BlockTensor tensor) const {
   return {.shape = LinearShapeOf(shape, tensor), .float8 = float8.Layer(pass, tensor)};

@@ -19,6 +19,8 @@ struct BlockLinears {
   // The layer of one of kLinearTensors; `bias`: a role, or -1.
   Linear<T> Of(const BlockShape& shape, const Pass<T>& pass, BlockTensor tensor,
                int bias = -1) const;
+  // The same for a backward pass: adapters have places for their gradients.
+  Linear<T> Backward(const BlockShape& shape, const Pass<T>& pass, BlockTensor tensor) const;
   // The same for a weight half, which has no weights.
   Linear<T> Later(const BlockShape& shape, const Pass<T>& pass, BlockTensor tensor) const;
 };

@@ -74,7 +74,7 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
   // product behind them wants both.
   T* const product = pass.deferred >= 0 || pipes_gradient_ ? pass.around.narrow : At(a.product);
   T* gate_up = At(a.gate_up);
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward(linears_.Of(s_, pass, kDown), At(a.product), dy,
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward(linears_.Backward(s_, pass, kDown), At(a.product), dy,
                                               product, ProductGradient(pass, kDown), rows,
                                               pass.stream));
   const Workspace& workspace = pass.around.workspace;
@@ -89,7 +89,7 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
                      pass.stream);
   ColumnBiasBackward(LinearShapeOf(s_, kGateUp), gate_up, ProductGradient(pass, kGateUpBias),
                      workspace, pass.stream);
-  return ColumnParallelBackward(linears_.Of(s_, pass, kGateUp), x, gate_up, dx,
+  return ColumnParallelBackward(linears_.Backward(s_, pass, kGateUp), x, gate_up, dx,
                                 ProductGradient(pass, kGateUp), rows, pass.stream);
 }
 

@@ -58,7 +58,7 @@ Losses LossesOf(const char* named, const std::vector<int32_t>& tokens,
   REQUIRE_OK(staging.Build());
   Losses result;
   double loss = 0;
-  stage->Bind(&loss);
+  stage->Bind(&loss, /*exact=*/nullptr);
   const Documents documents = {.begin = document_begin.data()};
   const Documents* const given = document_begin.empty() ? nullptr : &documents;
   std::vector<int32_t> targets(tokens.size(), -1);

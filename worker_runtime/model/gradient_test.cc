@@ -65,7 +65,7 @@ class OneRankModel {
         targets_(Targets(config), *device_) {
     REQUIRE_OK(arena_.Build());
     REQUIRE_OK(staging_.Build());
-    stage_->Bind(loss_sum_.data());
+    stage_->Bind(loss_sum_.data(), /*exact=*/nullptr);
   }
 
   // Routers add to the loss in training alone.

@@ -121,8 +121,8 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   const UnitSurroundings<T>& around = pass.around;
   ChunkedRows& rows = *around.rows;
   CONVENE_RETURN_IF_ERROR(
-      RowParallelBackward(linears_.Of(s_, pass, kAttentionOut), At(a.attention), dy, around.narrow,
-                          ProductGradient(pass, kAttentionOut), rows, pass.stream));
+      RowParallelBackward(linears_.Backward(s_, pass, kAttentionOut), At(a.attention), dy,
+                          around.narrow, ProductGradient(pass, kAttentionOut), rows, pass.stream));
   RowBiasBackward(LinearShapeOf(s_, kAttentionOut), dy, pass.Gradient(kAttentionOutBias),
                   around.workspace, rows, pass.stream);
   const auto wide = static_cast<size_t>(s_.rows()) * s_.qkv_width();
@@ -145,7 +145,7 @@ absl::Status GroupedQueryMixer<T>::Backward(const Pass<T>& pass, const T* x, con
   }
   ColumnBiasBackward(LinearShapeOf(s_, kQkv), qkv, ProductGradient(pass, kQkvBias),
                      around.workspace, pass.stream);
-  return ColumnParallelBackward(linears_.Of(s_, pass, kQkv), x, qkv, dx,
+  return ColumnParallelBackward(linears_.Backward(s_, pass, kQkv), x, qkv, dx,
                                 ProductGradient(pass, kQkv), rows, pass.stream);
 }
 

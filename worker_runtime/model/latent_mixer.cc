@@ -157,8 +157,8 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
   T* const wide = fits ? spare.data() : around.wide;
   T* const dvalues = wide + int64_t{s_.rows()} * s_.last_width();
   TakeValues(At(a.attention), wide, pass.stream);
-  CONVENE_RETURN_IF_ERROR(RowParallelBackward<T>(linears_.Of(s_, pass, kAttentionOut), wide, dy,
-                                                 dvalues, ProductGradient(pass, kAttentionOut),
+  CONVENE_RETURN_IF_ERROR(RowParallelBackward<T>(linears_.Backward(s_, pass, kAttentionOut), wide,
+                                                 dy, dvalues, ProductGradient(pass, kAttentionOut),
                                                  rows, pass.stream));
   T* const dattention = around.narrow;
   const int64_t count = int64_t{s_.rows()} * s_.attention_width();
@@ -184,7 +184,7 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
     LinearWeightGradient(latent.product, At(a.latents) + latent.kept, latent.heads,
                          ProductGradient(pass, latent.up), pass.stream);
     LinearInputGradient(latent.product, pass.Weight(latent.up), latent.heads, wide, pass.stream);
-    const LowRank<T> adapter = linears_.adapters.Of(pass, latent.up);
+    const LowRank<T> adapter = linears_.adapters.WithGradients(pass, latent.up);
     SpreadLowRank(latent.product, adapter, pass.stream);
     LowRankInnerGradient(latent.product, adapter, latent.heads, pass.stream);
     LowRankGradients(latent.product, adapter, At(a.latents) + latent.kept, latent.heads,
@@ -199,7 +199,7 @@ absl::Status LatentMixer<T>::Backward(const Pass<T>& pass, const T* x, const T* 
     CopyRows(s_.rows(), latent.rank, before, latent.rank, heads.first + latent.column,
              s_.first_width(), pass.stream);
   }
-  return ColumnParallelBackward<T>(linears_.Of(s_, pass, kQkv), x, heads.first, dx,
+  return ColumnParallelBackward<T>(linears_.Backward(s_, pass, kQkv), x, heads.first, dx,
                                    ProductGradient(pass, kQkv), rows, pass.stream);
 }
 

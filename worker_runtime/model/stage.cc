@@ -12,6 +12,7 @@
 #include "worker_runtime/model/embedding.h"
 #include "worker_runtime/model/loss_head.h"
 #include "worker_runtime/model/unit.h"
+#include "worker_runtime/ops/binned_sum.h"
 #include "worker_runtime/ops/elementwise.h"
 #include "worker_runtime/parallel/chunked_rows.h"
 #include "worker_runtime/parallel/context_attention.h"
@@ -20,6 +21,8 @@
 
 namespace convene::worker {
 namespace {
+
+constexpr int64_t kLosses = 3;  // Stage::Bind's
 
 // The rotary positions of all layers, and behind them those of layers with a window, where they
 // differ.
@@ -36,7 +39,7 @@ class StageOf final : public Stage {
   StageOf(const Options& options, const UnitsByChunk& chunks, UnitStore& store,
           const Groups& groups, Device& device, Arena& arena, Arena& staging);
 
-  void Bind(double* losses) override;
+  void Bind(double* losses, double* exact) override;
   ExpertTotals TakeExpertTotals() override { return std::exchange(expert_totals_, {}); }
   void SetBatch(const StageBatch& batch) override { batch_ = batch; }
 
@@ -142,6 +145,7 @@ class StageOf final : public Stage {
   // Set by Bind.
   UnitSurroundings<T> around_;
   double* losses_ = nullptr;
+  double* exact_ = nullptr;
 
   StageBatch batch_;
   // By chunk, microbatch and unit, where units are graphs: see ForwardUnit.
@@ -372,8 +376,9 @@ void StageOf<T>::DeclareExpertScratch() {
 }
 
 template <typename T>
-void StageOf<T>::Bind(double* losses) {
+void StageOf<T>::Bind(double* losses, double* exact) {
   losses_ = losses;
+  exact_ = exact;
   attention_.Bind();
   around_ = {.device = &device_,
              .rows = &rows_,
@@ -490,6 +495,10 @@ absl::Status StageOf<T>::Forward(const StagePass& stage_pass, Stream& stream) {
       target = Activation(stage_pass.output);
     }
     CONVENE_RETURN_IF_ERROR(ForwardUnit(stage_pass, i, pass, target, flow));
+    const bool is_head = i + 1 == units && !goes_on;
+    if (exact_ != nullptr && (is_head || room_.experts.is_on())) {
+      ExactAdd(kLosses, losses_, exact_, stream);
+    }
     store_.Release(pass.unit);
   }
   if (!goes_on || flow.delta == nullptr) return absl::OkStatus();
@@ -551,6 +560,8 @@ std::unique_ptr<Stage> Stage::Make(const Options& options, const UnitsByChunk& c
     case DType::kFloat64:
     case DType::kE4M3:
     case DType::kE5M2:
+    case DType::kInt32:
+    case DType::kUInt8:
       break;
   }
   CONVENE_CHECK(false);

@@ -96,8 +96,10 @@ class Stage : public PipelineStage {
 
   // Call it once both arenas are built. losses, in the device's memory: the last chunk adds the
   // summed loss, in nats, of the batch's counted tokens to losses[0]; blocks with experts add
-  // RouterPenalty's to losses[1] and losses[2].
-  virtual void Bind(double* losses) = 0;
+  // RouterPenalty's to losses[1] and losses[2]. `exact`, (3, kExactDigits) in the device's memory:
+  // each unit's part of each loss moves there, so that no order of the units and microbatches
+  // changes the sums (ops/binned_sum.h). Null: they stay in `losses`.
+  virtual void Bind(double* losses, double* exact) = 0;
 
   // Of the training passes queued since the last call.
   virtual ExpertTotals TakeExpertTotals() = 0;

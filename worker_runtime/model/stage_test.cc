@@ -79,7 +79,7 @@ class LoneStage {
         targets_(Numbers(7, 1, config), *device_) {
     REQUIRE_OK(arena_.Build());
     REQUIRE_OK(staging_.Build());
-    stage_->Bind(loss_sum_.data());
+    stage_->Bind(loss_sum_.data(), /*exact=*/nullptr);
   }
 
   // Forward passes of all microbatches, then their backward passes.

@@ -6,6 +6,7 @@
 #include "worker_runtime/ops/attention.h"
 #include "worker_runtime/ops/attention_sink.h"
 #include "worker_runtime/ops/bias.h"
+#include "worker_runtime/ops/binned_sum.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/dropout.h"
 #include "worker_runtime/ops/elementwise.h"

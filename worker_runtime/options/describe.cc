@@ -137,6 +137,15 @@ std::string DescribeDocuments(const TrainOptions& options) {
                       " ends one");
 }
 
+std::string DescribeSums(const TrainOptions& options, const Layout& layout) {
+  if (!options.reproducible) return "";
+  return absl::StrCat(
+      "\nsums         reproducible: same bits on any dp, accumulation, pp, schedule and ZeRO "
+      "stage; "
+      "other bits on another tp, cp or micro_batch_size than ",
+      layout.tp, ", ", layout.cp, " and ", CutOf(options, layout).micro_batch_size);
+}
+
 std::string DescribeSamples(const SampleOptions& samples) {
   if (samples.every == 0) return "";
   return absl::StrCat("\nsamples      of ", samples.prompts.size(),
@@ -170,9 +179,9 @@ std::string Describe(const TrainOptions& options, const Layout& layout, int worl
       "\ntokens       ", WithThousands(step_tokens), " a step (", options.global_batch_size, " x ",
       options.sequence_length, "), ",
       HumanCount(static_cast<double>(samples) * options.sequence_length), " in ",
-      WithThousands(options.steps), " steps",    //
-      DescribeDocuments(options),                //
-      "\nrate         ", DescribeRate(options),  //
+      WithThousands(options.steps), " steps",  //
+      DescribeDocuments(options), DescribeSums(options, layout), "\nrate         ",
+      DescribeRate(options),  //
       "\ncheckpoints  ", DescribeCheckpoints(options), DescribeSamples(options.samples), "\n");
 }
 

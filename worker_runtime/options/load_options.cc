@@ -95,6 +95,7 @@ absl::Status ResolveDevice(const TrainConfig& config, TrainOptions* options) {
                                  {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}}));
   CONVENE_RETURN_IF_ERROR(ResolveRecompute(config, options->model.layers, &options->recompute));
   options->deterministic = config.deterministic();
+  options->reproducible = config.reproducible();
   options->overlap_communication = config.overlap_communication();
   options->cuda_graphs = config.cuda_graphs();
   options->print_memory_plan = config.print_memory_plan();

@@ -8,8 +8,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/ops/binned_digits.h"
 #include "worker_runtime/options/adapter_options.h"
 #include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/options/sample_options.h"
@@ -283,6 +285,31 @@ absl::Status ValidateSequence(const TrainOptions& options, const Layout& layout)
                    below + multiple, tp_is_at_fault ? ", or leave sequence_parallel off" : ""));
 }
 
+// A sum has a microbatch's gradient once from each context-parallel rank, and of a tied table
+// twice.
+absl::Status ValidateReproducible(const TrainOptions& options, const Layout& layout) {
+  if (!options.reproducible) return absl::OkStatus();
+  if (options.reduce_dtype != DType::kFloat32) {
+    return absl::InvalidArgumentError(
+        "reproducible sums have digits of their own: leave reduce_dtype out, or reproducible");
+  }
+  if (options.ep_size > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "with ep_size ", options.ep_size,
+        " an expert multiplies the tokens of several ranks' micro batches at once, so that its "
+        "sums depend on dp: for reproducible ep_size must be 1"));
+  }
+  const int64_t of_each = int64_t{layout.cp} * (options.model.tied_embeddings ? 2 : 1);
+  const int64_t rows = CutOf(options, layout).micro_batch_size;
+  const int64_t most = kBinnedSummandsMax / of_each;
+  if (CeilDivide(options.global_batch_size, rows) <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "reproducible sums have room for ", most, " micro batches a step, and global_batch_size ",
+      options.global_batch_size, " has more of micro_batch_size ", rows,
+      "; micro_batch_size can be ", CeilDivide(options.global_batch_size, most),
+      ", or global_batch_size at most ", most * rows));
+}
+
 absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule,
                            const Layout& layout, int microbatches) {
   const int file_ranks = static_cast<int>(schedule.ranks.size());
@@ -370,6 +397,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateHeads(ContextMethodOf(options, layout), options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateSequence(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateFloat8(options, layout));
+  CONVENE_RETURN_IF_ERROR(ValidateReproducible(options, layout));
   CONVENE_RETURN_IF_ERROR(PipelineOf(options, layout).status());
   return ValidateMicroBatch(options, layout);
 }
@@ -429,6 +457,13 @@ LearningRateSchedule RateScheduleOf(const TrainOptions& options) {
 }
 
 BatchCut CutOf(const TrainOptions& options, const Layout& layout) {
+  if (options.reproducible) {
+    return {.global_batch_size = options.global_batch_size,
+            .micro_batch_size = static_cast<int>(std::min<int64_t>(
+                {options.global_batch_size, options.micro_batch_size, int64_t{1} << 30})),
+            .dp_size = layout.dp,
+            .keeps_microbatches = true};
+  }
   return EvenCut(options.global_batch_size, options.micro_batch_size, layout.dp);
 }
 

@@ -108,6 +108,7 @@ struct TrainOptions {
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
   std::string tuning_dir;  // "": choices that are timed are not kept
+  bool reproducible = false;  // EngineOptions'
   bool cuda_graphs = false;
   bool print_memory_plan = false;
   bool profile = false;
@@ -183,7 +184,8 @@ bool SplitsRows(const TrainOptions& options, const Layout& layout);
 LearningRateSchedule RateScheduleOf(const TrainOptions& options);
 
 // The shares of the data-parallel ranks in a step's samples. A micro batch may have fewer rows than
-// options.micro_batch_size. REQUIRES: ValidateOptions said OK.
+// options.micro_batch_size; with options.reproducible only where a step has no more samples.
+// REQUIRES: ValidateOptions said OK.
 BatchCut CutOf(const TrainOptions& options, const Layout& layout);
 
 // A few aligned lines to print at the start: model, layout, spares, batch arithmetic, length,

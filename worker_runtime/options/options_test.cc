@@ -59,6 +59,48 @@ TEST_CASE("a batch that does not come out even is cut all the same, and its empt
   CHECK(batch(4, INT64_MAX, 3) == "global 4 = dp 3 x micro 2 x accumulation 1 less 2 empty rows");
 }
 
+TEST_CASE("reproducible sums keep the micro batches that were asked for, on any layout") {
+  TrainOptions options = Defaults();
+  options.reproducible = true;
+  options.global_batch_size = 10;
+  options.micro_batch_size = 4;
+  for (const int dp : {1, 2, 3, 7}) {
+    const BatchCut cut = CutOf(options, Layout{.dp = dp});
+    CHECK(cut.micro_batch_size == 4);
+    CHECK(cut.keeps_microbatches);
+  }
+  CHECK_THAT(Describe(options, Layout{.dp = 2, .tp = 2}, 4),
+             Catch::Contains("\nsums         reproducible: same bits on any dp, accumulation, pp, "
+                             "schedule and ZeRO stage; other bits on another tp, cp or "
+                             "micro_batch_size than 2, 1 and 4\n"));
+  options.micro_batch_size = 16;
+  CHECK(CutOf(options, Layout{.dp = 2}).micro_batch_size == 10);
+}
+
+TEST_CASE("what reproducible sums cannot be is refused") {
+  const auto with = [](auto change) {
+    return With([&](TrainOptions& o) {
+      o.reproducible = true;
+      change(o);
+    });
+  };
+  CHECK_OK(with([](TrainOptions&) {}));
+  CHECK_STATUS(with([](TrainOptions& o) { o.reduce_dtype = DType::kBFloat16; }), kInvalid,
+               "leave reduce_dtype out, or reproducible");
+  CHECK_STATUS(with([](TrainOptions& o) { o.ep_size = 2; }), kInvalid, "ep_size must be 1");
+  const auto batch = [&](int64_t global, int64_t micro) {
+    return with([=](TrainOptions& o) {
+      o.global_batch_size = global;
+      o.micro_batch_size = micro;
+    });
+  };
+  CHECK_OK(batch(32768, 1));
+  CHECK_STATUS(batch(32769, 1), kInvalid,
+               "room for 32768 micro batches a step, and global_batch_size 32769 has more of "
+               "micro_batch_size 1; micro_batch_size can be 2, or global_batch_size at most 32768");
+  CHECK_OK(batch(32769, 2));
+}
+
 TEST_CASE("ranks that the layout does not need are told as spares, with the reason") {
   const Layout layout = {.dp = 3, .tp = 2};
   const auto described = [&](int world_size) { return Describe(Defaults(), layout, world_size); };

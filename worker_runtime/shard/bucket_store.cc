@@ -30,7 +30,9 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
                                       WholeCount(options.shards_parameters) * SizeOf(options.dtype),
                                       ArenaPart::kCollective)),
       gradients_(arena.Declare<float>("gradients",
-                                      options.is_frozen ? 0 : WholeCount(options.shards_gradients),
+                                      options.is_frozen || options.binned_summands > 0
+                                          ? 0
+                                          : WholeCount(options.shards_gradients),
                                       ArenaPart::kCollective)),
       order_(device, options.overlaps),
       sum_(placement_, groups.dp, groups.dp_replicate,
@@ -38,11 +40,18 @@ BucketStore::BucketStore(Placement placement, const Options& options, const Grou
       copied_slices_(placement_, shard_, groups.tp, device, arena),
       bucket_units_(UnitsByBucket(placement_)),
       unfinished_units_(bucket_units_),
-      reduced_from_(options.shards_gradients ? 1 : placement_.buckets.size()),
+      reduced_from_(
+          options.shards_gradients || options.binned_summands > 0 ? 1 : placement_.buckets.size()),
       copied_(device),
       published_(placement_.buckets.size()) {
-  if (options.shards_gradients) {
-    gradient_shards_.emplace(placement_, shard_, sum_, groups.dp_replicate, order_, arena);
+  const bool is_binned = options.binned_summands > 0 && !options.is_frozen;
+  if (is_binned) {
+    binned_.emplace(placement_, shard_, options.binned_summands, options.shards_gradients,
+                    groups.dp, groups.dp_replicate, device, arena);
+  }
+  if (options.shards_gradients || is_binned) {
+    gradient_shards_.emplace(placement_, shard_, sum_, is_binned ? &*binned_ : nullptr,
+                             groups.dp_replicate, order_, arena);
   }
   if (options.shards_parameters) {
     parameter_shards_.emplace(placement_, shard_,
@@ -63,6 +72,7 @@ absl::StatusOr<absl::Span<const void* const>> BucketStore::Acquire(int unit) {
   const ParameterBucket& bucket = placement_.buckets[place.bucket];
   const bool is_sharded = AreSharded(parameter_shards_, bucket);
   CONVENE_RETURN_IF_ERROR(FinishUpdate(place.bucket));
+  if (gradient_shards_.has_value()) gradient_shards_->BeginPass();
   Elements gathered;
   if (is_sharded) {
     CONVENE_ASSIGN_OR_RETURN(gathered, parameter_shards_->Acquire(place.bucket));
@@ -107,7 +117,7 @@ WeightGradient BucketStore::Gradient(int unit, int tensor, bool is_first) {
   if (options_.is_frozen) return {};
   const int index = placement_.units[unit].tensors[tensor];
   const Placement::Tensor& place = placement_.tensors[index];
-  if (AreSharded(gradient_shards_, placement_.buckets[place.bucket])) {
+  if (InSlots(placement_.buckets[place.bucket])) {
     return gradient_shards_->Gradient(place.bucket, index);
   }
   return {.data = At(gradients_) + place.begin, .adds = !is_first || unit != place.last_unit};
@@ -129,6 +139,7 @@ absl::Status BucketStore::GradientsDone(int unit, bool is_last) {
   const bool is_final = is_last && bucket > 0 && unfinished_units_[bucket] == 0;
   if (is_final) ZeroPadding(bucket);
   made_ = order_.Mark();
+  if (gradient_shards_.has_value()) gradient_shards_->BeginPass();
   if (AreSharded(gradient_shards_, placement_.buckets[bucket])) {
     CONVENE_RETURN_IF_ERROR(gradient_shards_->Add(bucket, made_, is_final));
     if (is_final) Reduced(shard_.parts[bucket], order_.communication());
@@ -155,6 +166,7 @@ absl::Status BucketStore::ReduceFinalBuckets() {
 }
 
 absl::Status BucketStore::Reduce(const ShardPart& part) {
+  if (binned_.has_value()) return gradient_shards_->Add(/*bucket=*/0, made_, /*is_final=*/true);
   order_.Follow(made_);
   CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients().subspan(part.bucket.begin, part.bucket.count),
                                      /*of_all=*/true, order_.communication()));
@@ -173,8 +185,10 @@ bool BucketStore::IsFinalWhenReduced(size_t bucket) const {
 }
 
 void BucketStore::Reduced(const ShardPart& part, Stream& stream) {
-  if (when_reduced_ == nullptr) return;
-  if (IsFinalWhenReduced(&part - shard_.parts.data())) when_reduced_(part, stream);
+  const size_t bucket = &part - shard_.parts.data();
+  if (!IsFinalWhenReduced(bucket)) return;
+  if (binned_.has_value()) binned_->Round(static_cast<int>(bucket), stream);
+  if (when_reduced_ != nullptr) when_reduced_(part, stream);
 }
 
 absl::Status BucketStore::FinishReducing() {
@@ -192,6 +206,9 @@ absl::Status BucketStore::FinishReducing() {
   if (gradient_shards_.has_value()) {
     CONVENE_RETURN_IF_ERROR(SumOverBothEnds());
     gradient_shards_->BeginStep();
+  }
+  for (size_t i = 0; binned_.has_value() && i < shard_.parts.size(); ++i) {
+    if (!IsFinalWhenReduced(i)) binned_->Round(static_cast<int>(i), order_.compute());
   }
   CONVENE_RETURN_IF_ERROR(
       copied_slices_.Sum([&](const ShardPart& part) { return GradientsOf(part); }));
@@ -220,6 +237,9 @@ const Placement::Tensor* BucketStore::SharedTensor() const {
 absl::Status BucketStore::SumOverBothEnds() {
   const Placement::Tensor* const shared = SharedTensor();
   if (shared == nullptr) return absl::OkStatus();
+  if (binned_.has_value()) {
+    return binned_->SumOver(*groups_.embedding, shared->bucket, order_.compute());
+  }
   const absl::Span<float> of_this_end = gradient_shards_.has_value()
                                             ? GradientsOf(shard_.parts[shared->bucket])
                                             : gradients().subspan(shared->begin, shared->count);
@@ -256,7 +276,7 @@ absl::Status BucketStore::ShareOverTp() {
   const ShardPart& part = shard_.parts.front();
   const int64_t end = std::min(placement_.same_on_tp_end, part.flat_begin + part.count);
   if (groups_.tp.size() == 1 || end <= part.flat_begin) return absl::OkStatus();
-  const absl::Span<float> norms = gradients().subspan(part.flat_begin, end - part.flat_begin);
+  const absl::Span<float> norms = GradientsOf(part).subspan(0, end - part.flat_begin);
   if (options_.sums_over_tp) {
     return groups_.tp.AllReduce(norms, ReduceOp::kSum, device_.compute());
   }

@@ -19,6 +19,7 @@
 #include "worker_runtime/device/arena.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/elements.h"
+#include "worker_runtime/shard/binned_gradients.h"
 #include "worker_runtime/shard/bucket_sum.h"
 #include "worker_runtime/shard/copied_slices.h"
 #include "worker_runtime/shard/flat_shard.h"
@@ -63,6 +64,9 @@ class BucketStore final : public UnitStore {
     DType dtype = DType::kFloat32;  // of the parameters
     // The type in which gradients are summed over dp: kFloat32, or kBFloat16 for half the traffic.
     DType reduce_dtype = DType::kFloat32;
+    // Above 0: gradients are summed so that no layout changes the bits (BinnedGradients), of so
+    // many summands an element at most. REQUIRES: a bucket a unit, and fp32 sums.
+    int64_t binned_summands = 0;
     // Each tensor-parallel rank has the gradients of its own rows for the tensors that all of them
     // hold (ResidualRows): these are summed over tp. Else all ranks have the same gradients.
     bool sums_over_tp = false;
@@ -157,13 +161,13 @@ class BucketStore final : public UnitStore {
                : parameters().Slice(part.flat_begin, part.count);
   }
   absl::Span<float> GradientsOf(const ShardPart& part) const {
-    return AreSharded(gradient_shards_, part.bucket)
-               ? gradient_shards_->Of(part)
-               : gradients().subspan(part.flat_begin, part.count);
+    return InSlots(part.bucket) ? gradient_shards_->Of(part)
+                                : gradients().subspan(part.flat_begin, part.count);
   }
 
   const Groups& groups() const { return groups_; }
   DType dtype() const { return options_.dtype; }
+  bool is_binned() const { return binned_.has_value(); }
   // Whether this rank counts its shard in global sums and writes it to checkpoints, for all ranks
   // that keep a copy of it.
   bool speaks_for_shard() const { return groups_.dp_replicate.rank() == 0; }
@@ -186,6 +190,10 @@ class BucketStore final : public UnitStore {
   static bool AreSharded(const std::optional<Shards>& shards, const ParameterBucket& bucket) {
     return shards.has_value() && bucket.begin > 0;
   }
+  // Whether the bucket's gradients are made in slots.
+  bool InSlots(const ParameterBucket& bucket) const {
+    return AreSharded(gradient_shards_, bucket) || binned_.has_value();
+  }
   // Elements of a flat buffer that lie here whole.
   int64_t WholeCount(bool is_sharded) const {
     return is_sharded ? placement_.buckets.front().end() : placement_.flat_count;
@@ -206,7 +214,7 @@ class BucketStore final : public UnitStore {
   // Whether the device's updates are queued in communication().
   bool updates_beside() const;
   // Whether communication() has collectives.
-  bool is_parallel() const { return dp_size() > 1 || options_.shards_gradients; }
+  bool is_parallel() const { return dp_size() > 1 || gradient_shards_.has_value(); }
 
   const Placement placement_;
   const Options options_;
@@ -218,8 +226,10 @@ class BucketStore final : public UnitStore {
   StreamOrder order_;
   BucketSum sum_;
   CopiedSlices copied_slices_;
-  std::optional<GradientShards> gradient_shards_;    // of all buckets but the first
-  std::optional<ParameterShards> parameter_shards_;  // the same
+  std::optional<BinnedGradients> binned_;
+  // Of all buckets but the first, which they have too where binned_ is.
+  std::optional<GradientShards> gradient_shards_;
+  std::optional<ParameterShards> parameter_shards_;  // of all buckets but the first
 
   const std::vector<int> bucket_units_;  // by bucket: how many units have tensors in it
   // How many of them have gradients in this step that are not final yet.

@@ -10,17 +10,25 @@
 namespace convene::worker {
 
 GradientShards::GradientShards(const Placement& placement, const FlatShard& shard, BucketSum& sum,
-                               Collective& dp_replicate, StreamOrder& order, Arena& arena)
+                               BinnedGradients* binned, Collective& dp_replicate,
+                               StreamOrder& order, Arena& arena)
     : placement_(placement),
       shard_(shard),
       sum_(sum),
+      binned_(binned),
       dp_replicate_(dp_replicate),
       order_(order),
       first_(shard.parts.front().count),
       // Sums over copies, and over both ends of the pipeline, are made in it.
-      own_(arena.Declare<float>("gradients/shard", shard.count - first_, ArenaPart::kCollective)),
+      own_(arena.Declare<float>("gradients/shard", binned != nullptr ? 0 : shard.count - first_,
+                                ArenaPart::kCollective)),
       is_made_(placement.tensors.size()),
-      has_sum_(placement.buckets.size()) {
+      has_sum_(placement.buckets.size()),
+      made_in_(placement.tensors.size()) {
+  if (binned != nullptr) {
+    slots_.push_back({arena.Declare<float>("gradients/norms", shard.parts.front().bucket.count),
+                      CommunicationPoint(order.device()), /*is_of_first=*/true});
+  }
   for (const int64_t count : SlotCounts(placement)) {
     slots_.push_back({arena.Declare<float>("gradients/units", count, ArenaPart::kCollective),
                       CommunicationPoint(order.device())});
@@ -53,6 +61,7 @@ GradientShards::Slot& GradientShards::Take(int bucket) {
   Slot* best = nullptr;
   for (Slot& slot : slots_) {
     if (static_cast<int64_t>(slot.memory.size()) < placement_.buckets[bucket].count) continue;
+    if (slot.is_of_first != (bucket == 0)) continue;
     if (best == nullptr || fitness(slot) < fitness(*best)) best = &slot;
   }
   CONVENE_CHECK(best != nullptr);
@@ -66,9 +75,14 @@ GradientShards::Slot& GradientShards::Take(int bucket) {
 
 WeightGradient GradientShards::Gradient(int bucket, int tensor) {
   Slot* slot = Find(bucket);
+  if (binned_ != nullptr && slot != nullptr && is_made_[tensor] && made_in_[tensor] != pass_) {
+    error_.Update(Empty(*slot, order_.Mark()));
+    slot = nullptr;
+  }
   if (slot == nullptr) slot = &Take(bucket);
   const bool adds = is_made_[tensor];
   is_made_[tensor] = true;
+  made_in_[tensor] = pass_;
   const int64_t place = placement_.tensors[tensor].begin - placement_.buckets[bucket].begin;
   return {.data = At(slot->memory) + place, .adds = adds};
 }
@@ -86,23 +100,31 @@ void GradientShards::ZeroWhatIsNotMade(const Slot& slot, Stream& stream) {
 
 absl::Status GradientShards::Empty(Slot& slot, int64_t made) {
   const int bucket = slot.bucket;
-  const ShardPart& part = shard_.parts[bucket];
-  const absl::Span<float> gradients = slot.memory.span().subspan(0, part.bucket.count);
   Stream& stream = order_.communication();
   order_.Follow(made);
   ZeroWhatIsNotMade(slot, stream);
+  CONVENE_RETURN_IF_ERROR(
+      AddToSums(bucket, slot.memory.span().subspan(0, placement_.buckets[bucket].count), stream));
+  order_.Record(slot.summed);
+  has_sum_[bucket] = true;
+  slot.bucket = -1;
+  for (size_t i = 0; i < is_made_.size(); ++i) {
+    if (placement_.tensors[i].bucket == bucket) is_made_[i] = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientShards::AddToSums(int bucket, absl::Span<float> gradients, Stream& stream) {
+  if (binned_ != nullptr) {
+    return binned_->Add(bucket, !has_sum_[bucket], gradients.data(), stream);
+  }
+  const ShardPart& part = shard_.parts[bucket];
   CONVENE_RETURN_IF_ERROR(sum_.Queue(gradients, /*of_all=*/false, stream));
   const float* const summed = gradients.data() + (part.flat_begin - part.bucket.begin);
   if (has_sum_[bucket]) {
     AddInPlace(part.count, summed, Of(part).data(), stream);
   } else {
     Copy(part.count, summed, Of(part).data(), stream);
-  }
-  order_.Record(slot.summed);
-  has_sum_[bucket] = true;
-  slot.bucket = -1;
-  for (size_t i = 0; i < is_made_.size(); ++i) {
-    if (placement_.tensors[i].bucket == bucket) is_made_[i] = false;
   }
   return absl::OkStatus();
 }
@@ -113,7 +135,8 @@ absl::Status GradientShards::Add(int bucket, int64_t made, bool is_final) {
     CONVENE_RETURN_IF_ERROR(Empty(*slot, made));
   }
   if (!is_final) return absl::OkStatus();
-  CONVENE_CHECK(has_sum_[bucket]);
+  CONVENE_CHECK(has_sum_[bucket] || bucket == 0);  // that one may be padding alone
+  if (binned_ != nullptr) return binned_->Finish(bucket, order_.communication());
   return dp_replicate_.AllReduce(Of(shard_.parts[bucket]), ReduceOp::kSum, order_.communication());
 }
 

@@ -27,10 +27,11 @@ TensorPiece PieceOf(const ParameterSlice& slice, const ShardSegment& segment,
           .flat_count = segment.count};
 }
 
-size_t LargestWorkspaceBytes(const FlatShard& shard, DeviceKind device) {
+size_t LargestWorkspaceBytes(const BucketStore& store, DeviceKind device) {
   size_t largest = 0;
-  for (const ShardPart& part : shard.parts) {
-    largest = std::max(largest, SumOfSquaresWorkspaceBytes(part.count, device));
+  for (const ShardPart& part : store.shard().parts) {
+    largest = std::max(largest, store.is_binned() ? ExactSquaresWorkspaceBytes(part.count, device)
+                                                  : SumOfSquaresWorkspaceBytes(part.count, device));
   }
   return largest;
 }
@@ -66,8 +67,9 @@ ShardedOptimizer::ShardedOptimizer(BucketStore& store, const Options& options, D
       states_(DeclareStates(nullptr, options.offloads ? staging : arena)),
       flags_(arena.Declare<uint8_t>("optimizer/flags", shard_.count / kFlagBlock)),
       workspace_(
-          arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(shard_, device.kind()))),
-      squares_(arena.Declare<double>("optimizer/squares", shard_.parts.size())),
+          arena.Declare<char>("optimizer/workspace", LargestWorkspaceBytes(store, device.kind()))),
+      squares_(arena.Declare<double>("optimizer/squares",
+                                     store.is_binned() ? kExactDigits : shard_.parts.size())),
       master_copy_(
           staging.Declare<float>(kCopyName, options.copies_for_checkpoints ? shard_.count : 0)),
       state_copies_(options.copies_for_checkpoints ? DeclareStates(kCopyName, staging)
@@ -136,17 +138,27 @@ absl::Status ShardedOptimizer::SetWeights(MakeWeights make) {
   return PublishMasters();
 }
 
+// Exact sums of all parts go into one: they come one after the other, in communication() or behind
+// all that it holds.
 void ShardedOptimizer::SumSquares(const ShardPart& part, Stream& stream) {
+  const float* const gradients = store_.GradientsOf(part).data();
+  const uint8_t* const flags = At(flags_) + part.shard_begin / kFlagBlock;
+  const Workspace workspace = {At(workspace_), workspace_.size()};
+  if (store_.is_binned()) {
+    return ExactSquares(part.count, gradients, flags, At(squares_), workspace, stream);
+  }
   double* const sum = At(squares_) + (&part - shard_.parts.data());
   device_.Zero(sum, sizeof(double), stream);
-  SumOfSquares(part.count, store_.GradientsOf(part).data(),
-               At(flags_) + part.shard_begin / kFlagBlock, sum, {At(workspace_), workspace_.size()},
-               stream);
+  SumOfSquares(part.count, gradients, flags, sum, workspace, stream);
 }
 
 void ShardedOptimizer::SumOwnedSquares(double* sum) {
   for (size_t i = 0; i < shard_.parts.size(); ++i) {
     if (!store_.IsFinalWhenReduced(i)) SumSquares(shard_.parts[i], device_.compute());
+  }
+  if (store_.is_binned()) {
+    device_.Copy(At(squares_), sum, squares_.size() * sizeof(double), device_.compute());
+    return device_.Zero(At(squares_), squares_.size() * sizeof(double), device_.compute());
   }
   AddInOrder(static_cast<int64_t>(squares_.size()), At(squares_), sum, device_.compute());
 }

@@ -84,6 +84,7 @@ class ShardedOptimizer final : public CheckpointedState {
   // counted once.
   // The squares of a bucket are summed behind its reduction, where they can be
   // (BucketStore::IsFinalWhenReduced), else here; the buckets' sums are added up here, in order.
+  // Where the store is_binned: sum[0 .. kExactDigits) = an exact sum (ExactSquares).
   void SumOwnedSquares(double* sum);
 
   // The rule on the shard, in BucketStore::UpdateStream; factors and control in the device's
@@ -166,7 +167,7 @@ class ShardedOptimizer final : public CheckpointedState {
   const std::vector<ArenaBlock<float>> states_;  // (PlaceIn(state, shard_.count))
   const ArenaBlock<uint8_t> flags_;
   const ArenaBlock<char> workspace_;     // of one sum of squares after the other
-  const ArenaBlock<double> squares_;     // by part
+  const ArenaBlock<double> squares_;     // by part, or an exact sum's digits
   const ArenaBlock<float> master_copy_;  // for checkpoints, like state_copies_
   const std::vector<ArenaBlock<float>> state_copies_;
   // Where the state is offloaded.

@@ -49,6 +49,9 @@ GraphChoice ChooseGraphs(const TrainOptions& options, const Layout& layout, bool
   if (options.model.experts.count > 0) {
     return {false, "off: the host plans the way of each layer's tokens to their experts"};
   }
+  if (options.reproducible) {
+    return {false, "off: with reproducible a gradient's place changes from pass to pass"};
+  }
   if (options.zero_stage > 1) {
     return {false, absl::StrCat("off: with zero_stage ", options.zero_stage,
                                 " every pass has collectives; with zero_stage 1 only the first and "

@@ -10,6 +10,7 @@
 #include "worker_runtime/device/host_queue.h"
 #include "worker_runtime/device/op_profile.h"
 #include "worker_runtime/model/initialize.h"
+#include "worker_runtime/ops/binned_sum.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
@@ -36,7 +37,8 @@ Engine::Engine(const EngineOptions& options, const StepPlans& plans, Communicato
       done_(device.MakeEvent()) {
   PipelineStage* training_stage = parts_.stage.get();
   if (options.cuda_graphs) {
-    CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1 && options.zero_stage <= 1);
+    CONVENE_CHECK(options.layout.tp == 1 && options.layout.cp == 1 && options.zero_stage <= 1 &&
+                  !options.reproducible);
     graphed_stage_ = std::make_unique<GraphedStage>(
         *training_stage, device,
         // A graph waits neither for collectives nor for the host.
@@ -73,7 +75,8 @@ absl::Status Engine::Allocate() {
   CONVENE_RETURN_IF_ERROR(parts_.arena.Build());
   CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
   CONVENE_RETURN_IF_ERROR(parts_.optimizers.Bind());
-  parts_.stage->Bind(&At(parts_.on_device.totals)->loss);
+  StepTotals* const totals = At(parts_.on_device.totals);
+  parts_.stage->Bind(&totals->loss, options_.reproducible ? totals->exact[1] : nullptr);
   if (parts_.generation != nullptr) parts_.generation->Bind();
   if (options_.fresh_weights) CONVENE_RETURN_IF_ERROR(InitializeWeights());
   return device_.status();
@@ -181,13 +184,15 @@ absl::Status Engine::AddUp() {
   const ExpertTotals experts = parts_.stage->TakeExpertTotals();
   if (parts_.coordinate.tp != 0) {
     device_.Zero(&totals->loss, sizeof(totals->loss) + sizeof(totals->router), stream);
+    device_.Zero(totals->exact[1], sizeof(totals->exact) - sizeof(totals->exact[0]), stream);
   } else if (options_.model.experts.count > 0) {
     *At(parts_.experts) = experts;
     device_.Copy(At(parts_.experts), &totals->experts, sizeof(ExpertTotals), stream);
   }
-  CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(
-      Elements(totals, sizeof(StepTotals) / sizeof(double), DType::kFloat64), ReduceOp::kSum,
-      stream));
+  const size_t count = options_.reproducible ? sizeof(StepTotals) / sizeof(double) : kPlainTotals;
+  CONVENE_RETURN_IF_ERROR(communicators_.world->AllReduce(Elements(totals, count, DType::kFloat64),
+                                                          ReduceOp::kSum, stream));
+  if (options_.reproducible) ExactRound(4, totals->exact[0], &totals->sum_of_squares, stream);
   device_.Copy(totals, At(parts_.on_host.totals), sizeof(StepTotals), stream);
   device_.Record(*done_, stream);
   return device_.status();
@@ -212,7 +217,8 @@ absl::Status Engine::QueueStep(const TokenBatch& batch, const UpdateParameters& 
   Feed(batch, microbatches, /*is_training=*/true);
   CONVENE_RETURN_IF_ERROR(executor->second.Run(stream));
   CONVENE_RETURN_IF_ERROR(parts_.stores.FinishReducing());
-  parts_.optimizers.SumOwnedSquares(&totals->sum_of_squares);
+  parts_.optimizers.SumOwnedSquares(options_.reproducible ? totals->exact[0]
+                                                          : &totals->sum_of_squares);
   // Not with the batch: the last update, beside this step's passes, still read its own factors.
   UpdateRule::Factors* const factors = &At(parts_.on_device.scalars)->factors;
   device_.Copy(&At(parts_.on_host.scalars)->factors, factors, sizeof(*factors), stream);

@@ -33,10 +33,16 @@ bool Shards(const EngineOptions& options, int stage) {
 
 // `shards`: ranks that share a copy of the optimizer's state.
 int64_t BucketCountOf(const EngineOptions& options, int shards, DeviceKind device) {
-  if (Shards(options, 2, shards)) return kUnitBuckets;
+  if (options.reproducible || Shards(options, 2, shards)) return kUnitBuckets;
   const bool is_default = options.bucket_count_min == 0 && device == DeviceKind::kCpu;
   return BucketCountMin(options.layout,
                         is_default ? kBucketCountMinOnCpu : options.bucket_count_min);
+}
+
+// A microbatch has one gradient of a tensor on each context-parallel rank, and a tied table two.
+int64_t SummandsOf(const EngineOptions& options) {
+  if (!options.reproducible) return 0;
+  return options.global_microbatches * options.layout.cp * (options.model.tied_embeddings ? 2 : 1);
 }
 
 void SetDecay(const EngineOptions& options, UnitSpec& unit) {
@@ -95,6 +101,7 @@ BucketStore MakeStore(const EngineOptions& options, const UnitsByChunk& chunks, 
                                 BucketCountOf(options, shards, device.kind())),
                      {.dtype = options.dtype,
                       .reduce_dtype = options.reduce_dtype,
+                      .binned_summands = SummandsOf(options),
                       .sums_over_tp = options.sequence_parallel,
                       .reduces_at_end = stage > 0,
                       .shards_gradients = Shards(options, 2, shards),
@@ -260,7 +267,7 @@ size_t ChooseLogitsBytes(const EngineOptions& options, int64_t memory_bytes, Dev
   constexpr size_t kMost = size_t{2} << 30;
   constexpr double kUsableShare = 0.9;  // the rest is for the libraries and the communicators
   const size_t least = LossLogitsBytes(device.kind());
-  if (device.kind() == DeviceKind::kCpu) return least;
+  if (device.kind() == DeviceKind::kCpu || options.reproducible) return least;
   EngineOptions tried = options;
   const auto plans_with = [&](size_t logits_bytes) {
     tried.logits_bytes = logits_bytes;

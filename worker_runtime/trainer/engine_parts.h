@@ -18,6 +18,7 @@
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/stage.h"
+#include "worker_runtime/ops/binned_sum.h"
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/options/sample_options.h"
 #include "worker_runtime/parallel/chunked_rows.h"
@@ -44,6 +45,11 @@ struct EngineOptions {
   bool float8 = false;                   // the products of blocks take 8-bit floats
   int bf16_end_blocks = 0;               // Float8Products
   DType reduce_dtype = DType::kFloat32;  // of gradients between data-parallel ranks
+  // Sums of gradients, of their squares and of losses that no dp, pp, schedule, ZeRO stage or
+  // number of microbatches changes, to the bit, where the microbatches of a step are the same
+  // (BatchCut::keeps_microbatches). REQUIRES: reduce_dtype kFloat32, no cuda_graphs, ep 1.
+  bool reproducible = false;
+  int64_t global_microbatches = 1;  // of the largest step, over all ranks; for `reproducible`
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
   // The residual stream's rows are split over tp (ResidualRows). REQUIRES: they are divisible by
@@ -101,8 +107,8 @@ ChunkChoice RowChunksOf(const EngineOptions& options, DeviceKind device);
 
 // PURE. The largest of 2 GiB and its halves for EngineOptions::logits_bytes with which the plan of
 // every stage takes at most 0.9 of a GPU's `memory_bytes`, or as much as with LossLogitsBytes; the
-// latter where there is none, and on a CPU. The head's products are faster on more rows, and their
-// bits depend on the chunks: all ranks give the same `memory_bytes`.
+// latter where there is none, on a CPU, and with `reproducible`. The head's products are faster on
+// more rows, and their bits depend on the chunks: all ranks give the same `memory_bytes`.
 size_t ChooseLogitsBytes(const EngineOptions& options, int64_t memory_bytes, Device& device);
 
 // PURE. The passes of all pipeline ranks of a layout, in a step and in a validation of as many
@@ -128,7 +134,11 @@ struct StepTotals {
   double router[2];  // RouterPenalty's losses
   double stop;
   ExpertTotals experts;
+  // For EngineOptions::reproducible: the exact sums that become the first four numbers.
+  double exact[4][kExactDigits];
 };
+// Of those, so many travel without it.
+inline constexpr size_t kPlainTotals = offsetof(StepTotals, exact) / sizeof(double);
 
 // The inputs of a step, and the totals that come back, on the device or on the host.
 struct StepMemory {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tools/base/cpu_count.h"
 #include "tools/base/logging.h"
+#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/checkpointing/job_store.h"
@@ -82,8 +83,10 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .float8 = options.float8,
           .bf16_end_blocks = options.bf16_end_blocks,
           .reduce_dtype = options.reduce_dtype,
+          .reproducible = options.reproducible,
+          .global_microbatches = CeilDivide(cut.global_batch_size, cut.micro_batch_size),
           .recompute = options.recompute,
-          .deterministic = options.deterministic,
+          .deterministic = options.deterministic || options.reproducible,
           .sequence_parallel = SplitsRows(options, layout),
           .overlap_communication = options.overlap_communication,
           .packed_documents = options.packed_documents,

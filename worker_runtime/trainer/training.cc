@@ -89,6 +89,7 @@ class Training {
   absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
   std::string DataIdentity() const;
+  std::string SamplesText() const;
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
   absl::Status QueueStep();
@@ -180,6 +181,13 @@ std::string Training::DataIdentity() const {
                       options_.eod_token.value_or(0));
 }
 
+// A run that goes on with other sums or micro batches would leave the curve.
+std::string Training::SamplesText() const {
+  if (!options_.reproducible) return dataset_.SamplesText();
+  return absl::StrCat(dataset_.SamplesText(), ", --reproducible in micro batches of ",
+                      CutOf(options_, layout_).micro_batch_size);
+}
+
 // Of any rank's device.
 absl::StatusOr<int64_t> Training::LeastMemory() {
   double negative = -static_cast<double>(device_.memory_bytes());
@@ -249,7 +257,7 @@ absl::Status Training::Prepare(bool goes_back) {
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
                         .data = DataIdentity(),
-                        .samples = dataset_.SamplesText(),
+                        .samples = SamplesText(),
                         .is_restart = contract_.is_restart() || goes_back};
   if (!goes_back) {
     CONVENE_ASSIGN_OR_RETURN(
@@ -410,7 +418,7 @@ CheckpointInfo Training::Info() const {
           .seed = options_.seed,
           .model = ShapeText(options_.model),
           .data = DataIdentity(),
-          .samples = dataset_.SamplesText(),
+          .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
           .base = options_.model.adapter.is_on() ? options_.init_from : "",

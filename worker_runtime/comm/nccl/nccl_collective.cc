@@ -21,6 +21,10 @@ ncclDataType_t TypeOf(DType dtype) {
       return ncclBfloat16;
     case DType::kFloat64:
       return ncclFloat64;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kUInt8:
+      return ncclUint8;
     case DType::kE4M3:
     case DType::kE5M2:
       break;

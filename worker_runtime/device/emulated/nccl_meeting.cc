@@ -10,7 +10,7 @@ namespace {
 
 template <typename T>
 T Combine(T a, T b, ncclRedOp_t op) {
-  return op == ncclSum ? a + b : std::fmax(a, b);
+  return static_cast<T>(op == ncclSum ? a + b : std::fmax(a, b));
 }
 template <>
 __nv_bfloat16 Combine(__nv_bfloat16 a, __nv_bfloat16 b, ncclRedOp_t op) {
@@ -49,6 +49,10 @@ void ReduceByType(const Meeting& meeting) {
       return Reduce<float>(meeting);
     case ncclFloat64:
       return Reduce<double>(meeting);
+    case ncclInt32:
+      return Reduce<int32_t>(meeting);
+    case ncclUint8:
+      return Reduce<uint8_t>(meeting);
     case ncclBfloat16:
       return Reduce<__nv_bfloat16>(meeting);
   }
@@ -107,6 +111,10 @@ size_t BytesOf(const Task& task) {
       return task.count * sizeof(float);
     case ncclFloat64:
       return task.count * sizeof(double);
+    case ncclInt32:
+      return task.count * sizeof(int32_t);
+    case ncclUint8:
+      return task.count;
     case ncclBfloat16:
       return task.count * sizeof(__nv_bfloat16);
   }

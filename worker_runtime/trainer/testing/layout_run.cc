@@ -64,8 +64,9 @@ bool Counts(const LayoutCase& c, const BatchRamp& ramp, int64_t sample, int plac
 
 }  // namespace
 
-TrainingRun RunOf(const LayoutCase& c, bool on_gpus) {
-  const TrainOptions options = OptionsOf(c);
+TrainingRun RunOf(const LayoutCase& c, bool on_gpus, bool reproducible) {
+  TrainOptions options = OptionsOf(c);
+  options.reproducible = reproducible;
   const Layout layout = *LegalLayout(c);
   TrainingRun run = {.engine = MakeEngineOptions(options, layout, /*rank=*/0,
                                                  on_gpus ? DeviceKind::kCuda : DeviceKind::kCpu),

@@ -13,7 +13,8 @@ namespace convene::worker::testing {
 
 // The case's training on CPUs, or with the options that it has on GPUs. REQUIRES: the case is
 // legal.
-TrainingRun RunOf(const LayoutCase& the_case, bool on_gpus = OnGpus());
+// `reproducible`: TrainOptions'.
+TrainingRun RunOf(const LayoutCase& the_case, bool on_gpus = OnGpus(), bool reproducible = false);
 
 // How the case differs from one process on a CPU; "" where it does not.
 std::string Difference(const LayoutCase& the_case);

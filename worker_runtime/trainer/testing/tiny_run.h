@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/rounding.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/testing/places.h"
@@ -47,13 +48,17 @@ struct TinyRun {
   ContextMethod context_method = ContextMethod::kRing;
   Transport transport = TestedTransports().front();
   int steps = kSteps;
+  bool reproducible = false;
   bool float8 = false;
   int bf16_end_blocks = 0;
   const UpdateRule* update_rule = &AdamWRule();
   SampleRoom samples;
   std::function<absl::Status(int rank, int step, Engine& engine)> between;  // TrainingRun's
 
-  BatchCut cut() const { return EvenCut(global_batch_size, micro_batch_size, layout.dp); }
+  BatchCut cut() const {
+    if (reproducible) return {global_batch_size, micro_batch_size, layout.dp, true};
+    return EvenCut(global_batch_size, micro_batch_size, layout.dp);
+  }
 };
 
 // llama-tiny; for emulated GPUs a smaller one.
@@ -90,43 +95,45 @@ inline Curve CurveOf(const TinyRun& run) {
   const auto schedule =
       MakeSchedule(run.schedule, run.layout.pp, /*virtual_stages=*/0, microbatches);
   REQUIRE_OK(schedule);
-  absl::StatusOr<Curve> curve =
-      Train({.engine = {.model = run.model,
-                        .update_rule = run.update_rule,
-                        .layout = run.layout,
-                        .seed = 11,
-                        .dtype = run.dtype,
-                        .float8 = run.float8,
-                        .bf16_end_blocks = run.bf16_end_blocks,
-                        .reduce_dtype = run.reduce_dtype,
-                        .recompute = run.recompute,
-                        .sequence_parallel = run.layout.tp > 1,
-                        .row_chunks = run.row_chunks,
-                        .overlap_communication = run.overlap_communication,
-                        .packed_documents = run.packed,
-                        .micro_batch_size = cut.micro_batch_size,
-                        .sequence_length = kSequenceLength,
-                        .context_method = run.context_method,
-                        .microbatches = microbatches,
-                        .schedule = *schedule,
-                        .bucket_count_min = SeveralBuckets(),
-                        .zero_stage = run.zero_stage,
-                        .reshard_after_forward = run.reshard_after_forward,
-                        .offload_optimizer = run.offload_optimizer,
-                        .offload_parameters = run.offload_parameters,
-                        .samples = run.samples},
-             .cut = cut,
-             .steps = run.steps,
-             .sample = TextSample,
-             .end_of_document = kEndOfDocument,
-             .adam =
-                 [](int step) {
-                   return UpdateParameters{.learning_rate = 1e-3 * std::min(1.0, step / 4.0),
-                                           .epsilon = kEpsilon,
-                                           .weight_decay = 0.1};
-                 },
-             .between = run.between,
-             .transport = run.transport});
+  absl::StatusOr<Curve> curve = Train(
+      {.engine = {.model = run.model,
+                  .update_rule = run.update_rule,
+                  .layout = run.layout,
+                  .seed = 11,
+                  .dtype = run.dtype,
+                  .float8 = run.float8,
+                  .bf16_end_blocks = run.bf16_end_blocks,
+                  .reduce_dtype = run.reduce_dtype,
+                  .reproducible = run.reproducible,
+                  .global_microbatches = CeilDivide(run.global_batch_size, run.micro_batch_size),
+                  .recompute = run.recompute,
+                  .sequence_parallel = run.layout.tp > 1,
+                  .row_chunks = run.row_chunks,
+                  .overlap_communication = run.overlap_communication,
+                  .packed_documents = run.packed,
+                  .micro_batch_size = cut.micro_batch_size,
+                  .sequence_length = kSequenceLength,
+                  .context_method = run.context_method,
+                  .microbatches = microbatches,
+                  .schedule = *schedule,
+                  .bucket_count_min = SeveralBuckets(),
+                  .zero_stage = run.zero_stage,
+                  .reshard_after_forward = run.reshard_after_forward,
+                  .offload_optimizer = run.offload_optimizer,
+                  .offload_parameters = run.offload_parameters,
+                  .samples = run.samples},
+       .cut = cut,
+       .steps = run.steps,
+       .sample = TextSample,
+       .end_of_document = kEndOfDocument,
+       .adam =
+           [](int step) {
+             return UpdateParameters{.learning_rate = 1e-3 * std::min(1.0, step / 4.0),
+                                     .epsilon = kEpsilon,
+                                     .weight_decay = 0.1};
+           },
+       .between = run.between,
+       .transport = run.transport});
   REQUIRE_OK(curve);
   return *std::move(curve);
 }

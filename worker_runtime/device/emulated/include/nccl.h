@@ -40,7 +40,13 @@ enum ncclResult_t {
   ncclInProgress = 7,
 };
 enum ncclRedOp_t { ncclSum = 0, ncclMax = 2 };
-enum ncclDataType_t { ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
+enum ncclDataType_t {
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclFloat32 = 7,
+  ncclFloat64 = 8,
+  ncclBfloat16 = 9
+};
 
 extern "C" {
 ncclResult_t ncclGetVersion(int* version);
