@@ -234,7 +234,7 @@ class MemoryState::Reading {
     return {buffer->data(), count, dtype};
   }
 
-  // What cannot be read goes out as zeros, which fail the check of the rank that wants it.
+  // A chunk that cannot be read goes out as zeros, which fail the check of the rank that wants it.
   ConstElements ToServe(int chunk) {
     const std::vector<HeldCopy>& copies = state_.state_.copies[state_.owners_[chunk]];
     const auto own = std::find_if(copies.begin(), copies.end(), [&](const HeldCopy& copy) {

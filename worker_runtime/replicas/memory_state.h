@@ -45,7 +45,7 @@ class MemoryState final : public StateSource {
   absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
 
  private:
-  // What one rank reads of a chunk: copies [begin, end) of its plan.
+  // The part of a chunk that one rank reads: copies [begin, end) of its plan.
   struct Want {
     int chunk = 0;
     size_t begin = 0, end = 0;

@@ -151,7 +151,7 @@ void NodeMemory::SealLike(const MappedWindow& window, absl::Span<const std::byte
 
 void NodeMemory::Break(const MappedWindow& window) {
   SealOf(window).store(0, std::memory_order_relaxed);
-  // What is written from here on does not come before it.
+  // No later write comes before it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

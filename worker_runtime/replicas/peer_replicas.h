@@ -57,8 +57,8 @@ class PeerReplicas final : public StatesInMemory {
 
   absl::StatusOr<std::unique_ptr<StateSource>> OpenNext() override;
 
-  // The ranks have loaded a state, and go on with it: OpenNext's last one, or another. What else
-  // the nodes' memory holds is given back. Errors: NodeMemory::Free's.
+  // The ranks have loaded a state, and go on with it: OpenNext's last one, or another. All
+  // other memory of the nodes is given back. Errors: NodeMemory::Free's.
   absl::Status BeginGeneration(bool is_from_memory);
 
   // Whether a stage is due after this step: each `every` steps, and before the first one.
