@@ -23,6 +23,7 @@
 #include "agent/scheduler/slurm_requeue.h"
 #include "agent/warm/warm_pool.h"
 #include "agent/workers/health_check.h"
+#include "agent/workers/held_memory.h"
 #include "agent/workers/kernel_log.h"
 #include "agent/workers/own_input.h"
 #include "agent/workers/session_server.h"
@@ -137,6 +138,7 @@ class Node {
   const std::optional<int> terminal_worker_;  // local rank of the worker that has the terminal
   LoopTimer background_timer_;
   Custody custody_;  // early: its guardian is a fork of this process
+  const HeldMemory memory_;
   SlurmRequeue slurm_requeue_;
   UniqueFd signals_;
   UniqueFd suspend_signals_;

@@ -44,11 +44,15 @@ std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> ta
   table.erase(contract::kSession);
   table.erase(contract::kTerminal);
   table.erase(contract::kProgress);
+  table.erase(contract::kMemory);
+  table.erase(contract::kTopology);
   table.erase(contract::kNodeLocalRank);
   if (place.virtual_local_rank) {
     table[contract::kNodeLocalRank] = absl::StrCat(place.local_rank);
   }
   if (!place.progress_path.empty()) table[contract::kProgress] = place.progress_path;
+  if (!place.memory_path.empty()) table[contract::kMemory] = place.memory_path;
+  if (!place.topology.empty()) table[contract::kTopology] = place.topology;
   if (!place.session_path.empty()) table[contract::kSession] = place.session_path;
   if (!place.agent_token.empty()) table[contract::kAgentToken] = place.agent_token;
   if (place.terminal) table[contract::kTerminal] = "1";

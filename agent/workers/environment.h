@@ -21,6 +21,8 @@ struct WorkerPlace {
   std::string role;
   std::string session_path;         // "" = no session
   std::string progress_path;        // "" = nobody watches
+  std::string memory_path;          // "" = none
+  std::string topology;             // "" = none
   std::string error_file;           // "" = none
   std::string timer_file;           // "" = as inherited
   bool shares_agent_store = true;   // false: rank 0's worker serves the store itself

@@ -95,18 +95,25 @@ TEST_CASE("a worker with a virtual local rank still knows its own, and sees its 
   Table environment = {{"CUDA_VISIBLE_DEVICES", "3,4,5,6"}};
   REQUIRE_OK(LeaveOneDevice(environment, place.local_rank));
   place.progress_path = "/dev/shm/page";
+  place.memory_path = "/proc/7/fd/8";
+  place.topology = "block-3";
   const std::string text = absl::StrJoin(WorkerEnvironment(environment, place), "\n");
   CHECK_THAT(text, Catch::Contains("\nLOCAL_RANK=0\n") &&
                        Catch::Contains("CONVENE_LOCAL_RANK=3\n") &&
                        Catch::Contains("CUDA_VISIBLE_DEVICES=6\n") &&
-                       Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n"));
+                       Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n") &&
+                       Catch::Contains("CONVENE_MEMORY=/proc/7/fd/8\n") &&
+                       Catch::Contains("CONVENE_TOPOLOGY=block-3\n"));
 }
 
-TEST_CASE("an outer agent's page and local rank mean nothing to a worker") {
-  const std::string text = absl::StrJoin(
-      WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"}, {"CONVENE_LOCAL_RANK", "5"}}, Place()),
-      "\n");
-  CHECK_THAT(text, !Catch::Contains("CONVENE_PROGRESS") && !Catch::Contains("CONVENE_LOCAL_RANK"));
+TEST_CASE("an outer agent's page, memory and local rank mean nothing to a worker") {
+  const std::string text = absl::StrJoin(WorkerEnvironment({{"CONVENE_PROGRESS", "/outer"},
+                                                            {"CONVENE_MEMORY", "/outer"},
+                                                            {"CONVENE_TOPOLOGY", "outer"},
+                                                            {"CONVENE_LOCAL_RANK", "5"}},
+                                                           Place()),
+                                         "\n");
+  CHECK_THAT(text, !Catch::Contains("outer") && !Catch::Contains("CONVENE_LOCAL_RANK"));
 }
 
 TEST_CASE("an environment block is read as getenv reads it") {

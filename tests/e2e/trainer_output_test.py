@@ -51,6 +51,14 @@ class TrainerOutputTest(ConveneTestCase):
             text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(checkpoint_in_background=value), "--print-memory-plan"), 20)
             self.assertEqual("copy for checkpoints" in text, value == "true", text)
 
+    def test_the_memory_plan_has_the_copies_in_the_nodes_memory(self):
+        totals = {}
+        for replicas in (0, 1):
+            text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(replicas=replicas, replicate_every=5), "--print-memory-plan"), 20)
+            self.assertIn(f"copies in the node's memory: {2 + 2 * replicas} shards, ", text)
+            totals[replicas] = text
+        self.assertNotEqual(totals[0], totals[1])
+
     def test_no_more_threads_compute_than_there_are_cpus(self):
         cpus = len(os.sched_getaffinity(0))  # of which a container's quota may keep fewer busy
         for wanted, at_most in ((1, 1), (cpus + 6, cpus)):

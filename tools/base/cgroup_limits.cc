@@ -110,4 +110,15 @@ int64_t UsableMemoryBytes() {
   return std::min(bytes, ReadCgroupLimits().memory_bytes.value_or(bytes));
 }
 
+int64_t AvailableMemoryBytes() {
+  const int64_t usable = UsableMemoryBytes();
+  const std::string facts = ReadFile("/proc/meminfo").value_or("");
+  const std::vector<std::string> parts = absl::StrSplit(facts, "MemAvailable:");
+  int64_t kibibytes = 0;
+  if (parts.size() < 2 || !absl::SimpleAtoi(parts[1].substr(0, parts[1].find(" kB")), &kibibytes)) {
+    return usable;
+  }
+  return std::min(usable, kibibytes * 1024);
+}
+
 }  // namespace convene

@@ -23,4 +23,8 @@ CgroupLimits ReadCgroupLimits(const std::string& root = "");
 // a Slurm job leave of it.
 int64_t UsableMemoryBytes();
 
+// The part of it that is free now or can be had at once (the kernel's MemAvailable), as far as it
+// can be known: what the other processes of a cgroup have taken cannot.
+int64_t AvailableMemoryBytes();
+
 }  // namespace convene

@@ -206,6 +206,46 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
   return read;
 }
 
+// The step of the newest checkpoint in options.checkpoint_dir, by its name; -1: there is none.
+// Every rank calls it, rank 0 looks.
+absl::StatusOr<int64_t> NewestStepOnDisk(const TrainOptions& options, Collective& world,
+                                         Stream& stream) {
+  double newest = -1;
+  absl::Status looked;
+  if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
+    const absl::StatusOr<std::vector<int64_t>> steps = ListSteps(options.checkpoint_dir);
+    looked = steps.status();
+    for (const int64_t step : steps.value_or(std::vector<int64_t>())) {
+      const std::string manifest =
+          absl::StrCat(StepDirectory(options.checkpoint_dir, step), "/", kManifestName);
+      if (access(manifest.c_str(), F_OK) == 0) newest = std::max<double>(newest, step);
+    }
+  }
+  CONVENE_RETURN_IF_ERROR(Agree(looked, "list the checkpoints", world, stream));
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&newest, 1), ReduceOp::kMax, stream));
+  return static_cast<int64_t>(newest);
+}
+
+// nullopt: no state in memory is whole and as new as the newest checkpoint.
+absl::StatusOr<std::optional<Restored>> RestoreFromMemory(const TrainOptions& options,
+                                                          const JobIdentity& job,
+                                                          CheckpointedState& optimizer,
+                                                          Collective& world, Stream& stream,
+                                                          StatesInMemory& memory) {
+  CONVENE_ASSIGN_OR_RETURN(const int64_t on_disk, NewestStepOnDisk(options, world, stream));
+  for (;;) {
+    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<StateSource> state, memory.OpenNext());
+    if (state == nullptr || state->info().step < on_disk) return std::nullopt;
+    const CheckpointInfo info = state->info();
+    const std::string name = state->name();
+    CONVENE_ASSIGN_OR_RETURN(const Agreement loaded,
+                             RestoreFrom(std::move(state), options, job, optimizer, world, stream));
+    if (loaded.verdict.ok()) return Restored{info, ""};
+    if (!IsDamage(loaded.verdict)) return loaded.verdict;
+    if (world.rank() == 0) LogRefused(absl::StrCat(name, ": ", loaded.verdict.message()));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
@@ -270,7 +310,13 @@ absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<State
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           CheckpointedState& optimizer,
-                                                          Collective& world, Stream& stream) {
+                                                          Collective& world, Stream& stream,
+                                                          StatesInMemory* memory) {
+  if (memory != nullptr && job.is_restart) {
+    CONVENE_ASSIGN_OR_RETURN(std::optional<Restored> restored,
+                             RestoreFromMemory(options, job, optimizer, world, stream, *memory));
+    if (restored.has_value()) return restored;
+  }
   Refused refused;
   for (;;) {
     Choice choice;

@@ -64,9 +64,19 @@ absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<State
                                       CheckpointedState& optimizer, Collective& world,
                                       Stream& stream);
 
+// States of the job that lie elsewhere than in files.
+class StatesInMemory {
+ public:
+  virtual ~StatesInMemory() = default;
+
+  // All ranks call it. The newest state, and at each further call the next older one, the same on
+  // all ranks; null: there is none. Errors: the collective's.
+  virtual absl::StatusOr<std::unique_ptr<StateSource>> OpenNext() = 0;
+};
+
 struct Restored {
   CheckpointInfo info;
-  std::string path;
+  std::string path;  // "": from memory
 };
 
 // Every rank calls it with the same arguments. RestoreFrom the checkpoint that options.resume
@@ -80,11 +90,15 @@ struct Restored {
 // checkpoint_dir holds checkpoints of later steps: after a restart they could not be told from the
 // job's own.
 //
+// `memory` (null: none) goes before the files of a restarted job where it holds a state that is as
+// new: then no file is read. A state there that is damaged gives way to the next older one.
+//
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
 // there or not whole; FailedPrecondition: as RestoreFrom.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           CheckpointedState& optimizer,
-                                                          Collective& world, Stream& stream);
+                                                          Collective& world, Stream& stream,
+                                                          StatesInMemory* memory = nullptr);
 
 }  // namespace convene::worker

@@ -23,6 +23,8 @@ struct CommunicatorSet {
   std::unique_ptr<Collective> host;  // all ranks
   // All ranks again, for agreement about files: it waits as long as disks may take.
   std::unique_ptr<Collective> checkpoint;
+  // All ranks again, for the copies of shards that they keep for each other.
+  std::unique_ptr<Collective> replicas;
 
   // Data in the device's memory.
   std::unique_ptr<Collective> world;

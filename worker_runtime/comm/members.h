@@ -37,6 +37,7 @@ inline constexpr CommunicatorMember kCommunicatorMembers[] = {
     {Axes::kPipelineEnds, &CommunicatorSet::embedding},
     {Axes::kWorld, &CommunicatorSet::checkpoint, "checkpoint", /*in_host_memory=*/true,
      &BootstrapOptions::checkpoint_timeout},
+    {Axes::kWorld, &CommunicatorSet::replicas, "replicas", /*in_host_memory=*/true},
 };
 
 }  // namespace convene::worker

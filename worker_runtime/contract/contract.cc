@@ -75,6 +75,8 @@ absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
   result.run_id = lookup(contract::kRunId).value_or("none");
   result.session_path = lookup(contract::kSession).value_or("");
   result.progress_path = lookup(contract::kProgress).value_or("");
+  result.memory_path = lookup(contract::kMemory).value_or("");
+  result.topology = lookup(contract::kTopology).value_or("");
   result.terminal = lookup(contract::kTerminal).value_or("") == "1";
   return result;
 }

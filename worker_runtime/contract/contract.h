@@ -25,6 +25,8 @@ struct Contract {
   int attempt = 0;
   std::string session_path;   // "" when there is no agent of ours
   std::string progress_path;  // "" when nobody watches
+  std::string memory_path;    // "" when nobody holds memory for this node's workers
+  std::string topology;       // the node's label; "" without one
   int host_threads = 0;       // of Device::host(); 0: as OMP_NUM_THREADS says
   bool terminal = false;      // progress lines may be redrawn in place
 

@@ -130,6 +130,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"checkpoint_keep", said.has_checkpoint_keep() && !saves, kNotSaved},
       {"checkpoint_in_background", said.has_checkpoint_in_background() && !saves, kNotSaved},
       {"max_failed_checkpoints", said.has_max_failed_checkpoints() && !saves, kNotSaved},
+      {"replicas", said.replicas() > 0 && said.replicate_every() == 0,
+       "replicate_every is 0: nothing would be copied; choose --replicate-every N"},
       {"eod_token", said.has_eod_token() && has_messages,
        "with chat_template documents are told apart by where their messages begin: leave eod_token "
        "out"},
@@ -398,6 +400,8 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   CONVENE_RETURN_IF_ERROR(TakeInt(config, "checkpoint_keep", 2, &options.checkpoint_keep));
   options.checkpoint_in_background = config.checkpoint_in_background();
   options.max_failed_checkpoints = config.max_failed_checkpoints();
+  options.replicate_every = config.replicate_every();
+  CONVENE_RETURN_IF_ERROR(TakeInt(config, "replicas", 0, &options.replicas));
   CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
   CONVENE_RETURN_IF_ERROR(ResolveFirstWeights(config, &options));
   options.accept_new_data = config.accept_new_data();

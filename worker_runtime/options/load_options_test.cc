@@ -480,6 +480,14 @@ TEST_CASE("checkpoint settings without a directory are refused, wherever they st
                   .checkpoint_in_background);
 }
 
+TEST_CASE("replicas need a time when they are made") {
+  CHECK(Options({"--data=a"}).replicate_every == 0);
+  const TrainOptions options = Options({"--data=a", "--replicas=2", "--replicate-every=5"});
+  CHECK((options.replicas == 2 && options.replicate_every == 5));
+  CHECK_STATUS(Load({"--replicas=1"}), kInvalid, "choose --replicate-every N");
+  CHECK_STATUS(Load({"--replicas=-1", "--replicate-every=1"}), kInvalid, "replicas -1");
+}
+
 TEST_CASE("without shards every rank has a copy of the optimizer's state") {
   CHECK(Options({"--data=a", "--zero-stage=0"}).dp_shard_size == 1);
   CHECK(Options({"--data=a", "--dp-replicate-size=3"}).dp_replicate_size == 3);

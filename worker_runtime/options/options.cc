@@ -43,6 +43,7 @@ absl::Status ValidateCounts(const TrainOptions& options) {
   CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_every", options.checkpoint_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("checkpoint_keep", options.checkpoint_keep, 2));
   CONVENE_RETURN_IF_ERROR(AtLeast("max_failed_checkpoints", options.max_failed_checkpoints, 1));
+  CONVENE_RETURN_IF_ERROR(AtLeast("replicate_every", options.replicate_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("log_every", options.log_every, 1));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_every", options.validation_every, 0));
   CONVENE_RETURN_IF_ERROR(AtLeast("validation_samples", options.validation_samples, 1));

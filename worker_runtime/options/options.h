@@ -137,6 +137,8 @@ struct TrainOptions {
   int checkpoint_keep = 0;
   bool checkpoint_in_background = true;
   int64_t max_failed_checkpoints = 0;  // in a row
+  int64_t replicate_every = 0;         // steps; 0 = never
+  int replicas = 0;                    // of each shard, on other nodes
   ResumeMode resume = ResumeMode::kAuto;
   std::string resume_directory;  // for kDirectory
   std::string init_from;         // the first weights; "": the seed's

@@ -307,6 +307,8 @@ TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.checkpoint_keep = 1; }), kInvalid, "checkpoint_keep 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.max_failed_checkpoints = 0; }), kInvalid,
                "max_failed_checkpoints 0");
+  CHECK_STATUS(With([](TrainOptions& o) { o.replicate_every = -1; }), kInvalid,
+               "replicate_every -1");
   CHECK_STATUS(With([](TrainOptions& o) { o.log_every = 0; }), kInvalid, "log_every 0");
   CHECK_STATUS(With([](TrainOptions& o) { o.validation_fraction = 1; }), kInvalid,
                "validation_fraction 1");

@@ -163,6 +163,10 @@ absl::StatusOr<std::vector<PieceToWrite>> RankOptimizers::PiecesToWrite() {
   return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesToWrite(); });
 }
 
+absl::StatusOr<std::vector<PieceToWrite>> RankOptimizers::PiecesInPlace() {
+  return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesInPlace(); });
+}
+
 absl::StatusOr<std::vector<PieceToRead>> RankOptimizers::PiecesToRead() {
   return Joined<PieceToRead>(all_, [](ShardedOptimizer& own) { return own.PiecesToRead(); });
 }

@@ -83,6 +83,7 @@ class RankOptimizers final : public CheckpointedState {
   absl::Status CopyGradients();
   absl::Status UpdateOnHost(const UpdateRule::Factors& factors, const StepControl& control);
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() override;
+  absl::StatusOr<std::vector<PieceToWrite>> PiecesInPlace() override;
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() override;
   absl::Status FinishRead() override;
 

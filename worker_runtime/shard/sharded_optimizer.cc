@@ -102,6 +102,12 @@ std::vector<ArenaBlock<float>> ShardedOptimizer::DeclareStates(const char* name,
   return states;
 }
 
+size_t ShardedOptimizer::StateBytes() const {
+  size_t count = shard_.count;
+  for (const ArenaBlock<float>& state : states_) count += state.size();
+  return count * sizeof(float);
+}
+
 absl::Status ShardedOptimizer::Bind() {
   const std::vector<uint8_t> flags =
       MakeParameterFlags(store_.placement(), shard_, store_.speaks_for_shard());
@@ -315,15 +321,19 @@ void ShardedOptimizer::CopyState(CopyTo direction) {
   }
 }
 
-absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
+absl::Status ShardedOptimizer::AwaitState(bool fills_it) {
   if (options_.offloads) {
     CONVENE_RETURN_IF_ERROR(device_.Wait(*updated_.back(), options_.timeout));
   }
   // To be read, an offloaded state needs the host's update alone: no gather, so no other rank.
-  if (!options_.offloads || !copies_it) {
-    CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
-    store_.AwaitCommunication();
-  }
+  if (options_.offloads && !fills_it) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
+  store_.AwaitCommunication();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ShardedOptimizer::HostState> ShardedOptimizer::State(bool copies_it) {
+  CONVENE_RETURN_IF_ERROR(AwaitState(/*fills_it=*/!copies_it));
   if (reads_by_copy() || (options_.copies_for_checkpoints && copies_it)) {
     if (copies_it) CopyState(CopyTo::kHost);
     if (!options_.offloads) CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
@@ -366,6 +376,12 @@ absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesToWrite() {
   CONVENE_ASSIGN_OR_RETURN(const HostState state, State(/*copies_it=*/true));
   if (!store_.speaks_for_shard()) return std::vector<PieceToWrite>();
   return Pieces<PieceToWrite>(state, /*owned_only=*/true);
+}
+
+absl::StatusOr<std::vector<PieceToWrite>> ShardedOptimizer::PiecesInPlace() {
+  CONVENE_RETURN_IF_ERROR(AwaitState(/*fills_it=*/false));
+  if (!store_.speaks_for_shard()) return std::vector<PieceToWrite>();
+  return Pieces<PieceToWrite>({At(master_), &states_}, /*owned_only=*/true);
 }
 
 absl::StatusOr<std::vector<PieceToRead>> ShardedOptimizer::PiecesToRead() {

@@ -36,6 +36,10 @@ class CheckpointedState {
   // copies_for_checkpoints.
   virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() = 0;
 
+  // The pieces of PiecesToWrite where the state itself lies: on a GPU in its memory, unless it is
+  // offloaded. Valid until the next step. Makes no copy. Errors: the device's, DeadlineExceeded.
+  virtual absl::StatusOr<std::vector<PieceToWrite>> PiecesInPlace() = 0;
+
   // Pieces of all parameters that this rank needs to go on; the caller fills them. Then it calls
   // FinishRead, or this function again. All ranks of dp call it. Errors: as PiecesToWrite.
   virtual absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() = 0;
@@ -70,6 +74,9 @@ class ShardedOptimizer final : public CheckpointedState {
   // kFloat32, and nothing is offloaded, they are the master weights.
   ShardedOptimizer(BucketStore& store, const Options& options, Device& device, Arena& arena,
                    Arena& staging);
+
+  // Of the shard's state, without copies.
+  size_t StateBytes() const;
 
   // Call it once both arenas are built and the store is bound. Errors: Device::Synchronize's.
   absl::Status Bind();
@@ -106,16 +113,19 @@ class ShardedOptimizer final : public CheckpointedState {
   absl::Status UpdateOnHost(const UpdateRule::Factors& factors, const StepControl& control);
 
   absl::StatusOr<std::vector<PieceToWrite>> PiecesToWrite() override;
+  absl::StatusOr<std::vector<PieceToWrite>> PiecesInPlace() override;
   absl::StatusOr<std::vector<PieceToRead>> PiecesToRead() override;
   absl::Status FinishRead() override;
 
  private:
-  // The state in host memory: the copy, or the state itself.
+  // The copy in host memory, or the state itself.
   struct HostState {
     float* master = nullptr;  // null: the parameters themselves
     const std::vector<ArenaBlock<float>>* states = nullptr;
   };
 
+  // Waits for an update that is under way, to read the state or to fill it.
+  absl::Status AwaitState(bool fills_it);
   // `copies_it`: the copy becomes the state as it is now; else it is about to be filled.
   absl::StatusOr<HostState> State(bool copies_it);
   enum class CopyTo { kHost, kDevice };

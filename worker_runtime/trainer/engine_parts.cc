@@ -332,6 +332,12 @@ int64_t EngineParts::ShardCount() const {
   return count;
 }
 
+size_t EngineParts::StateBytes() const {
+  size_t bytes = optimizer.StateBytes();
+  if (expert_optimizer != nullptr) bytes += expert_optimizer->StateBytes();
+  return bytes;
+}
+
 std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
   const StepPlans plans(options);
   const size_t nccl_bytes = device.kind() == DeviceKind::kCpu ? 0 : NcclBufferBytes(options.layout);
@@ -344,11 +350,18 @@ std::vector<MemoryPlan> PlanMemory(EngineOptions options, Device& device) {
     options.rank = RankOf(options.layout, {.pp = stage});
     CommunicatorSet communicators = PlannedCommunicators(options.layout, options.rank);
     const EngineParts parts(options, plans, communicators, device);
-    by_stage.push_back({.device_bytes = parts.arena.total_bytes(),
-                        .host_bytes = parts.staging.total_bytes(),
-                        .nccl_bytes = nccl_bytes,
-                        .text = absl::StrCat(parts.arena.PlanToString(),
-                                             parts.staging.PlanToString(), nccl_line)});
+    const size_t copies_bytes = options.copies_in_memory * parts.StateBytes();
+    const std::string copies_line =
+        copies_bytes == 0
+            ? ""
+            : absl::StrCat("copies in the node's memory: ", options.copies_in_memory, " shards, ",
+                           HumanBytes(static_cast<double>(copies_bytes)), "\n");
+    by_stage.push_back(
+        {.device_bytes = parts.arena.total_bytes(),
+         .host_bytes = parts.staging.total_bytes() + copies_bytes,
+         .nccl_bytes = nccl_bytes,
+         .text = absl::StrCat(parts.arena.PlanToString(), parts.staging.PlanToString(), copies_line,
+                              nccl_line)});
   }
   return by_stage;
 }

@@ -89,6 +89,9 @@ struct EngineOptions {
   // (ShardedOptimizer::Options). Without it nothing is saved beside the training, and a rank with a
   // GPU that does not offload neither saves nor resumes.
   bool copies_for_checkpoints = false;
+  // Of the shards that this rank keeps in its node's memory (PeerReplicas): they count in the plan,
+  // and Engine::Create does not take their memory.
+  int copies_in_memory = 0;
   // Texts can be made between steps, in memory that is planned with all other (Engine::generation).
   SampleRoom samples;
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
@@ -179,12 +182,14 @@ struct EngineParts {
 
   // Parameters of this rank's shards.
   int64_t ShardCount() const;
+  // Bytes of what a checkpoint has of these shards, at most.
+  size_t StateBytes() const;
 };
 
 // The memory that an engine allocates, in bytes, and that NCCL does.
 struct MemoryPlan {
   size_t device_bytes = 0;
-  size_t host_bytes = 0;  // on a CPU both are of one memory
+  size_t host_bytes = 0;  // on a CPU both are of one memory; with copies_in_memory
   size_t nccl_bytes = 0;  // besides, on the device: NCCL's own buffers, an estimate; 0 on a CPU
   std::string text;       // a table for each (Arena::PlanToString), and a line about NCCL's
 };

@@ -104,6 +104,8 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .clip_grad_norm = options.clip_grad_norm,
           .cuda_graphs = ChooseGraphs(options, layout, device == DeviceKind::kCuda).use_graphs,
           .copies_for_checkpoints = SavesInBackground(options) || CopiesFromDevice(options, device),
+          // Two alternate of each.
+          .copies_in_memory = options.replicate_every > 0 ? 2 * (1 + options.replicas) : 0,
           .samples = RoomOf(options.samples),
           // The collective's own timeout, which names the peer, comes first.
           .timeout = 2 * options.collective_timeout};

@@ -32,6 +32,7 @@
 #include "worker_runtime/optimizer/spike_guard.h"
 #include "worker_runtime/options/elastic_layout.h"
 #include "worker_runtime/options/ramp_options.h"
+#include "worker_runtime/replicas/peer_replicas.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/device_choice.h"
@@ -86,6 +87,8 @@ class Training {
   absl::Status Prepare(bool goes_back);
   absl::Status Resume(const CheckpointInfo& info);
   absl::Status GoBack();
+  absl::Status CreateReplicas();
+  absl::Status Replicate();
   absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
   std::string DataIdentity() const;
@@ -133,6 +136,7 @@ class Training {
   SkippedSteps skipped_steps_;
   SpikeGuard spike_guard_;
   std::unique_ptr<CheckpointSaver> saver_;  // made by Prepare; gone when Run returns
+  std::unique_ptr<PeerReplicas> replicas_;  // made by Prepare; null without --replicate-every
   std::optional<OpReports> op_reports_;     // made by Prepare
   int64_t step_ = 0;                        // finished
   bool goes_back_ = false;                  // after the step that is finished
@@ -225,6 +229,7 @@ absl::Status Training::Resume(const CheckpointInfo& info) {
 // to the same spike, and so to the same samples.
 absl::Status Training::GoBack() {
   CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+  if (replicas_ != nullptr) CONVENE_RETURN_IF_ERROR(replicas_->Finish());
   const int64_t spike = step_;
   saver_.reset();
   op_reports_.reset();
@@ -263,10 +268,17 @@ absl::Status Training::Prepare(bool goes_back) {
     CONVENE_ASSIGN_OR_RETURN(
         checkpoint_lock_,
         ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
+    CONVENE_RETURN_IF_ERROR(CreateReplicas());
   }
-  CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> resumed,
-                           RestoreCheckpoint(options_, job, engine_->optimizer(),
-                                             *communicators_.checkpoint, host_stream_));
+  // The copies in memory hold what led to the spike.
+  CONVENE_ASSIGN_OR_RETURN(
+      const std::optional<Restored> resumed,
+      RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint,
+                        host_stream_, goes_back ? nullptr : replicas_.get()));
+  const bool is_from_memory = resumed.has_value() && resumed->path.empty();
+  if (replicas_ != nullptr) {
+    CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
+  }
   // Tenths alone: the agent learns the limits of 16 phases at most.
   const auto tell = [this](double done) {
     progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
@@ -292,9 +304,40 @@ absl::Status Training::Prepare(bool goes_back) {
   if (contract_.rank != 0) return absl::OkStatus();
   reporter_->SetRollbacks(spike_guard_.rollbacks());
   if (resumed.has_value()) {
-    reporter_->Say(absl::StrCat("resumed after step ", step_, ", saved by ", resumed->info.layout));
-    reporter_->Checkpoint(step_, resumed->path);
+    reporter_->Say(absl::StrCat("resumed after step ", step_,
+                                is_from_memory ? " from the nodes' memory" : "", ", saved by ",
+                                resumed->info.layout));
+    if (!is_from_memory) reporter_->Checkpoint(step_, resumed->path);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Training::CreateReplicas() {
+  if (options_.replicate_every == 0) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(replicas_,
+                           PeerReplicas::Create({.memory_path = contract_.memory_path,
+                                                 .replicas = options_.replicas,
+                                                 .every = options_.replicate_every,
+                                                 .epoch = contract_.epoch.value(),
+                                                 .local_rank = contract_.local_rank,
+                                                 .local_world_size = contract_.local_world_size,
+                                                 .node = contract_.group_rank,
+                                                 .topology = contract_.topology,
+                                                 .is_restart = contract_.is_restart(),
+                                                 .timeout = 2 * options_.collective_timeout},
+                                                *communicators_.replicas, device_));
+  return absl::OkStatus();
+}
+
+// Where copies in memory are due after the finished step, or before the first one.
+absl::Status Training::Replicate() {
+  if (replicas_ == nullptr || engine_->is_in_flight() || !replicas_->IsDue(step_)) {
+    return absl::OkStatus();
+  }
+  const bool is_first = replicas_->is_empty();
+  progress_.Tell(step_, "copies in memory");
+  CONVENE_RETURN_IF_ERROR(replicas_->Stage(Info(), engine_->optimizer()));
+  if (is_first && reporter_ != nullptr) reporter_->Say(replicas_->Description());
   return absl::OkStatus();
 }
 
@@ -331,8 +374,8 @@ absl::Status Training::QueueStep() {
 
 bool Training::PausesAfter(int64_t step) const {
   return step == options_.steps || op_reports_->PausesAfter(step) ||
-         IsDue(options_.checkpoint_every, step) || IsDue(options_.validation_every, step) ||
-         IsDue(options_.samples.every, step);
+         IsDue(options_.checkpoint_every, step) || IsDue(options_.replicate_every, step) ||
+         IsDue(options_.validation_every, step) || IsDue(options_.samples.every, step);
 }
 
 absl::Status Training::Report(const StepResult& result, absl::Duration step_time,
@@ -427,6 +470,10 @@ CheckpointInfo Training::Info() const {
 }
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
+  if (replicas_ != nullptr) {  // Where the job is formed anew, it loses no step.
+    CONVENE_RETURN_IF_ERROR(replicas_->Stage(Info(), engine_->optimizer()));
+    CONVENE_RETURN_IF_ERROR(replicas_->Finish());
+  }
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   if (reporter_ == nullptr) return TrainingEnd::kStopped;
   // A job that is formed anew goes on by itself. Where this node was told to end, a person may have
@@ -448,6 +495,7 @@ absl::StatusOr<TrainingEnd> Training::Run() {
     progress_.Tell(step_, contract::kCheckpointPhase);  // The disk may take its time.
   }
   saver_.reset();
+  replicas_.reset();
   return end;
 }
 
@@ -455,6 +503,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/false));
   stop_.Watch();
   while (step_ < options_.steps) {
+    CONVENE_RETURN_IF_ERROR(Replicate());
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());
     CONVENE_RETURN_IF_ERROR(saver_->Poll());
     if (goes_back_) {
@@ -473,6 +522,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     if (stops_validation) return Stop();
   }
   CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+  if (replicas_ != nullptr) CONVENE_RETURN_IF_ERROR(replicas_->Finish());
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));

@@ -41,6 +41,7 @@ inline ModelConfig Small() {
 // One rank's engine, for as long as a test needs it.
 struct Rank {
   Collective* world = nullptr;
+  Device* device = nullptr;
   std::unique_ptr<Engine> engine;
 };
 
@@ -103,6 +104,7 @@ class World {
                           .collective_memory = place.collective_memory.get()},
                          place.communicators, *place.device));
       ranks_[rank].world = place.communicators.host.get();
+      ranks_[rank].device = place.device.get();
       return absl::OkStatus();
     }));
   }

@@ -1,0 +1,215 @@
+#include "worker_runtime/replicas/choose_copies.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace convene::worker {
+namespace {
+
+std::vector<RankPlace> Places(std::vector<int> nodes, const std::vector<int64_t>& label_of_node) {
+  std::vector<RankPlace> places;
+  for (const int node : nodes) places.push_back({node, label_of_node[node]});
+  return places;
+}
+
+TEST_CASE("a shard's copies go to other nodes, and to other labels first") {
+  CHECK(PlaceReplicas(Places({0, 0, 1, 1}, {0, 0}), 1) ==
+        std::vector<std::vector<int>>{{2}, {3}, {0}, {1}});
+  CHECK(PlaceReplicas(Places({0, 1, 2}, {0, 0, 0}), 2) ==
+        std::vector<std::vector<int>>{{1, 2}, {2, 0}, {0, 1}});
+  // Two switches with two nodes each: never behind the same switch.
+  CHECK(PlaceReplicas(Places({0, 1, 2, 3}, {7, 7, 8, 8}), 1) ==
+        std::vector<std::vector<int>>{{2}, {3}, {1}, {0}});
+  // More than the other switch has: then the own one, too.
+  CHECK(PlaceReplicas(Places({0, 1, 2}, {7, 7, 8}), 2) ==
+        std::vector<std::vector<int>>{{2, 1}, {2, 0}, {1, 0}});
+  CHECK(PlaceReplicas(Places({0, 0}, {0}), 1) == std::vector<std::vector<int>>{{}, {}});
+  CHECK(PlaceReplicas(Places({0, 1}, {0, 0}), 0) == std::vector<std::vector<int>>{{}, {}});
+}
+
+TEST_CASE("copies are never on the owner's node, on as many nodes as asked, and spread evenly") {
+  for (int nodes = 1; nodes <= 7; ++nodes) {
+    for (int ranks = 1; ranks <= 3; ++ranks) {
+      for (int replicas = 0; replicas <= 4; ++replicas) {
+        INFO(nodes << " nodes of " << ranks << " ranks, " << replicas << " replicas");
+        std::vector<RankPlace> places;
+        for (int i = 0; i < nodes * ranks; ++i) places.push_back({i / ranks, 0});
+        const auto holders = PlaceReplicas(places, replicas);
+        std::map<int, int> load;
+        for (int owner = 0; owner < nodes * ranks; ++owner) {
+          std::set<int> on;
+          for (const int holder : holders[owner]) {
+            on.insert(places[holder].node);
+            ++load[holder];
+          }
+          CHECK(on.count(places[owner].node) == 0);
+          CHECK(static_cast<int>(on.size()) == std::min(replicas, nodes - 1));
+          CHECK(holders[owner].size() == on.size());
+        }
+        for (const auto& [holder, owners] : load) CHECK(owners == std::min(replicas, nodes - 1));
+      }
+    }
+  }
+}
+
+HeldCopy Copy(int64_t generation, int64_t step, int owner, int world_size, int node = 0) {
+  return {.name = {generation, step, owner, world_size}, .reader = node, .node = node};
+}
+
+TEST_CASE("the newest state that is whole is chosen, never a mixture") {
+  const std::vector<HeldCopy> copies = {
+      Copy(1, 10, 0, 2), Copy(1, 10, 1, 2, 1), Copy(1, 11, 0, 2),    Copy(1, 11, 1, 2, 1),
+      Copy(1, 12, 0, 2), Copy(2, 11, 0, 1),    Copy(2, 12, 1, 2, 1), Copy(3, 5, 1, 2),
+      Copy(3, 5, 7, 2),  Copy(1, 11, 1, 2, 2), Copy(2, 12, 0, 3)};
+  const auto first = ChooseCopies(copies, std::nullopt);
+  REQUIRE(first.has_value());
+  CHECK((first->generation == 2 && first->step == 11 && first->copies.size() == 1));
+  const auto second = ChooseCopies(copies, RefusedState{2, 11});
+  REQUIRE(second.has_value());
+  CHECK((second->generation == 1 && second->step == 11));
+  CHECK((second->copies[0].size() == 1 && second->copies[1].size() == 2));
+  CHECK(ChooseCopies(copies, RefusedState{1, 11})->step == 10);
+  CHECK_FALSE(ChooseCopies(copies, RefusedState{1, 10}).has_value());
+  CHECK_FALSE(ChooseCopies({}, std::nullopt).has_value());
+}
+
+TEST_CASE("a rank reads on its own node, and others in turn") {
+  const std::vector<HeldCopy> copies = {Copy(1, 1, 0, 1, 3), Copy(1, 1, 0, 1, 5)};
+  CHECK(NearestCopy(copies, 0, 5).node == 5);
+  CHECK(NearestCopy(copies, 0, 9).node == 3);
+  CHECK(NearestCopy(copies, 1, 9).node == 5);
+}
+
+// The protocol of PeerReplicas::Replicate as a model: one rank a node, whose program is a list of
+// deeds. Every order of the ranks' deeds is searched, with the workers' death at every moment, and
+// the loss of every set of nodes.
+enum class Deed { kBreakOwn, kSealOwn, kBreakTheirs, kSealTheirs, kBarrier };
+constexpr std::array kProgram = {Deed::kBreakOwn, Deed::kSealOwn, Deed::kBreakTheirs,
+                                 Deed::kSealTheirs, Deed::kBarrier};
+constexpr int kStages = 4;
+
+class Model {
+ public:
+  Model(int nodes, int replicas) : nodes_(nodes), replicas_(replicas) {
+    std::vector<RankPlace> places;
+    for (int node = 0; node < nodes; ++node) places.push_back({node, 0});
+    holders_ = PlaceReplicas(places, replicas);
+  }
+
+  // Visits each state that can be reached; `done` deeds of each rank.
+  void Search() { Visit(std::vector<int>(nodes_, 0)); }
+  int64_t deaths() const { return deaths_; }
+
+ private:
+  // The step of the copy in a half after so many deeds of the writer; -1: none, or torn.
+  static int StepIn(int half, int done, Deed breaks, Deed seals) {
+    int step = -1;
+    for (int i = 0; i < done; ++i) {
+      const int stage = i / static_cast<int>(kProgram.size());
+      if (stage % 2 != half) continue;
+      const Deed deed = kProgram[i % kProgram.size()];
+      if (deed == breaks) step = -1;
+      if (deed == seals) step = stage;
+    }
+    return step;
+  }
+
+  bool MayGo(const std::vector<int>& done, int rank) const {
+    const int at = done[rank] % static_cast<int>(kProgram.size());
+    const int stage = done[rank] / static_cast<int>(kProgram.size());
+    const auto all_past = [&](int deed, const std::vector<int>& ranks) {
+      return std::all_of(ranks.begin(), ranks.end(), [&](int other) {
+        return done[other] >= stage * static_cast<int>(kProgram.size()) + deed;
+      });
+    };
+    if (stage == kStages) return false;
+    if (kProgram[at] == Deed::kSealTheirs) {  // the owners have sent
+      std::vector<int> owners;
+      for (int owner = 0; owner < nodes_; ++owner) {
+        if (Holds(rank, owner)) owners.push_back(owner);
+      }
+      return all_past(2, owners);
+    }
+    if (kProgram[at] == Deed::kBarrier) {
+      std::vector<int> all(nodes_);
+      for (int i = 0; i < nodes_; ++i) all[i] = i;
+      return all_past(4, all);
+    }
+    return true;
+  }
+
+  bool Holds(int rank, int owner) const {
+    return std::find(holders_[owner].begin(), holders_[owner].end(), rank) != holders_[owner].end();
+  }
+
+  void Visit(const std::vector<int>& done) {
+    if (!seen_.insert(done).second) return;
+    for (int lost = 0; lost < (1 << nodes_); ++lost) CheckDeath(done, lost);
+    for (int rank = 0; rank < nodes_; ++rank) {
+      if (!MayGo(done, rank)) continue;
+      std::vector<int> next = done;
+      ++next[rank];
+      Visit(next);
+    }
+  }
+
+  // `lost`: the nodes that are lost with the workers.
+  void CheckDeath(const std::vector<int>& done, int lost) {
+    ++deaths_;
+    std::vector<HeldCopy> copies;
+    const auto add = [&](int node, int owner, Deed breaks, Deed seals) {
+      for (int half = 0; half < 2; ++half) {
+        const int step = StepIn(half, done[node], breaks, seals);
+        if (step >= 0) copies.push_back(Copy(1, step, owner, nodes_, node));
+      }
+    };
+    for (int node = 0; node < nodes_; ++node) {
+      if ((lost >> node & 1) != 0) continue;
+      add(node, node, Deed::kBreakOwn, Deed::kSealOwn);
+      for (int owner = 0; owner < nodes_; ++owner) {
+        if (Holds(node, owner)) add(node, owner, Deed::kBreakTheirs, Deed::kSealTheirs);
+      }
+    }
+    const auto chosen = ChooseCopies(copies, std::nullopt);
+    // The stage that all ranks have told to stand everywhere.
+    int agreed = kStages;
+    for (const int deeds : done) {
+      agreed = std::min(agreed, deeds / static_cast<int>(kProgram.size()) - 1);
+    }
+    if (agreed >= 0 && __builtin_popcount(lost) <= replicas_) {
+      if (!chosen.has_value() || chosen->step < agreed) FAIL_CHECK("a stage was lost: " << agreed);
+    }
+    if (!chosen.has_value()) return;
+    for (const auto& of_owner : chosen->copies) {
+      if (of_owner.empty()) FAIL_CHECK("an owner's copy is missing");
+      for (const HeldCopy& copy : of_owner) {
+        if (copy.name.step != chosen->step) FAIL_CHECK("a mixture of steps");
+      }
+    }
+  }
+
+  const int nodes_;
+  const int replicas_;
+  std::vector<std::vector<int>> holders_;
+  std::set<std::vector<int>> seen_;
+  int64_t deaths_ = 0;
+};
+
+TEST_CASE("whatever dies at whatever moment, a stage that all have agreed on is found again") {
+  for (const auto& [nodes, replicas] : {std::pair{1, 0}, {2, 0}, {2, 1}, {3, 1}, {3, 2}}) {
+    INFO(nodes << " nodes, " << replicas << " replicas");
+    Model model(nodes, replicas);
+    model.Search();
+    CHECK(model.deaths() > 20);
+  }
+}
+
+}  // namespace
+}  // namespace convene::worker

@@ -1,0 +1,159 @@
+// Real engines keep copies of their shards in the memory of two nodes, and other engines, on other
+// layouts, go on from them.
+#include <sys/mman.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/checkpointing/save_restore.h"
+#include "worker_runtime/replicas/peer_replicas.h"
+#include "worker_runtime/testing/places.h"
+#include "worker_runtime/trainer/testing/checkpoint_world.h"
+
+namespace convene::worker {
+namespace {
+
+using convene::testing::TempDir;
+using testing::kData;
+using testing::kSamples;
+using testing::kSeed;
+using testing::Rank;
+using testing::RequireAllOk;
+using testing::ResumeFrom;
+using testing::World;
+
+using Nodes = std::vector<UniqueFd>;
+
+Nodes MakeNodes(int count) {
+  Nodes nodes;
+  for (int i = 0; i < count; ++i) nodes.emplace_back(memfd_create("node", MFD_CLOEXEC));
+  return nodes;
+}
+
+// The ranks of `world`, the same number on each node.
+absl::StatusOr<std::unique_ptr<PeerReplicas>> MakeReplicas(const Rank& rank, const Nodes& nodes,
+                                                           int epoch) {
+  const int local_size = std::max(1, rank.world->size() / static_cast<int>(nodes.size()));
+  const int node = rank.world->rank() / local_size;
+  return PeerReplicas::Create({.memory_path = absl::StrCat("/proc/self/fd/", nodes[node].get()),
+                               .replicas = 1,
+                               .epoch = epoch,
+                               .local_rank = rank.world->rank() % local_size,
+                               .local_world_size = local_size,
+                               .node = node,
+                               .is_restart = epoch > 1},
+                              *rank.world, *rank.device);
+}
+
+void Stage(World& world, const Nodes& nodes, int64_t step) {
+  RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& /*stream*/) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(const auto replicas, MakeReplicas(rank, nodes, 1));
+    CONVENE_RETURN_IF_ERROR(replicas->BeginGeneration(/*is_from_memory=*/false));
+    CONVENE_RETURN_IF_ERROR(replicas->Stage(world.Info(step), rank.engine->optimizer()));
+    return replicas->Finish();
+  }));
+}
+
+// From memory, or from the checkpoints in `directory`. Each rank's answer: its path, "memory", or
+// "nothing".
+std::vector<std::string> Restore(World& world, const Nodes& nodes, const std::string& directory) {
+  std::vector<std::string> from(64);
+  RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+    CONVENE_ASSIGN_OR_RETURN(const auto replicas, MakeReplicas(rank, nodes, 2));
+    CONVENE_ASSIGN_OR_RETURN(
+        const auto restored,
+        RestoreCheckpoint(ResumeFrom(directory),
+                          {.data = kData, .samples = kSamples, .is_restart = true},
+                          rank.engine->optimizer(), *rank.world, stream, replicas.get()));
+    from[rank.world->rank()] = !restored.has_value()    ? "nothing"
+                               : restored->path.empty() ? "memory"
+                                                        : restored->path;
+    return absl::OkStatus();
+  }));
+  from.erase(std::find(from.begin(), from.end(), ""), from.end());
+  return from;
+}
+
+TEST_CASE("any layout goes on from the copies of another one, of a lost node too, bit by bit") {
+  const auto from = GENERATE(Layout{.dp = 2, .tp = 2}, Layout{.dp = 4}, Layout{2, 1, 2});
+  const auto zero_stage = GENERATE(1, 3);
+  if (!testing::HasPlacesOrSkips(4)) return;
+  INFO(from.ToString() << ", ZeRO stage " << zero_stage);
+  if (from.pp > 1 && zero_stage == 3) return;
+  World saved(from, kSeed, DType::kFloat32, 1, true, zero_stage);
+  RequireAllOk(saved.Train(3));
+  Nodes nodes = MakeNodes(2);
+  Stage(saved, nodes, 3);
+  const auto state = saved.State();
+  RequireAllOk(saved.Train(2, /*first_step=*/4));
+  nodes[0] = UniqueFd(memfd_create("new", MFD_CLOEXEC));
+  SECTION("the same layout, with a new node") {
+    World resumed(from, /*seed=*/99, DType::kFloat32, 1, true, zero_stage);
+    CHECK(Restore(resumed, nodes, "") == std::vector<std::string>(4, "memory"));
+    CHECK(resumed.State() == state);
+    CHECK(resumed.EveryRankHolds(state));
+    RequireAllOk(resumed.Train(2, /*first_step=*/4));
+    CHECK(resumed.State() == saved.State());
+  }
+  SECTION("other layouts") {
+    for (const Layout to : {Layout{2, 1, 2}, Layout{.tp = 2}, Layout{.dp = 4}}) {
+      INFO(to.ToString());
+      World resumed(to, /*seed=*/99);
+      Restore(resumed, nodes, "");
+      CHECK(resumed.State() == state);
+      CHECK(resumed.EveryRankHolds(state));
+    }
+  }
+  SECTION("the one node that is left") {
+    nodes.erase(nodes.begin());
+    World resumed({.dp = 2}, /*seed=*/99);
+    CHECK(Restore(resumed, nodes, "") == std::vector<std::string>(2, "memory"));
+    CHECK(resumed.State() == state);
+  }
+}
+
+TEST_CASE("the newer of memory and disk is taken, and of equals the memory") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const TempDir directory;
+  World saved({.dp = 2});
+  RequireAllOk(saved.Train(1));
+  Nodes nodes = MakeNodes(2);
+  RequireAllOk(saved.Save(directory.path(), 2));
+  World resumed({.dp = 2}, /*seed=*/99);
+  const std::string path = absl::StrCat(directory.path(), "/step_00000002");
+  SECTION("an older copy") {
+    Stage(saved, nodes, 1);
+    CHECK(Restore(resumed, nodes, directory.path()) == std::vector<std::string>(2, path));
+  }
+  SECTION("one as new") {
+    Stage(saved, nodes, 2);
+    CHECK(Restore(resumed, nodes, directory.path()) == std::vector<std::string>(2, "memory"));
+  }
+  SECTION("all nodes are lost") {
+    Stage(saved, nodes, 3);
+    CHECK(Restore(resumed, MakeNodes(2), directory.path()) == std::vector<std::string>(2, path));
+  }
+  CHECK(resumed.State() == saved.State());
+}
+
+TEST_CASE("an offloaded state is copied from where it lies") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  World saved({.dp = 2}, kSeed, DType::kBFloat16, 1, true, /*zero_stage=*/1, /*offloads=*/true);
+  RequireAllOk(saved.Train(2));
+  Nodes nodes = MakeNodes(2);
+  Stage(saved, nodes, 2);
+  World resumed({.dp = 2}, /*seed=*/99, DType::kBFloat16);
+  nodes.erase(nodes.begin() + 1);
+  nodes.emplace_back(memfd_create("new", MFD_CLOEXEC));
+  CHECK(Restore(resumed, nodes, "") == std::vector<std::string>(2, "memory"));
+  CHECK(resumed.State() == saved.State());
+}
+
+}  // namespace
+}  // namespace convene::worker
