@@ -21,6 +21,7 @@ import kernels  # noqa: E402
 import lock  # noqa: E402
 import planting  # noqa: E402
 import plans  # noqa: E402
+import replicas  # noqa: E402
 import reports  # noqa: E402
 import reproducible  # noqa: E402
 import trainer  # noqa: E402
@@ -32,7 +33,8 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
-    'trainer': trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS,
+    'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +
+                replicas.MUTATIONS),
 }
 
 

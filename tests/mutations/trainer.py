@@ -36,14 +36,11 @@ GROUP = f'{RUNTIME}/comm/group_collective.cc'
 ELASTIC = f'{RUNTIME}/options/elastic_layout.cc'
 CONTEXT = f'{RUNTIME}/parallel/context_attention.cc'
 CHECKPOINT = f'{RUNTIME}/checkpoint'
-REPLICAS = f'{RUNTIME}/replicas'
 
 LAYOUTS = '//worker_runtime/trainer/testing:layout_property_test'
 FLOAT8_LAYOUTS = '//worker_runtime/trainer/testing:float8_layout_test'
 OVERLAP = '//worker_runtime/trainer:overlap_test'
 SAVER = '//worker_runtime/checkpointing:saver_test'
-CHOSEN = '//worker_runtime/replicas:choose_copies_test'
-REPLICATED = '//worker_runtime/replicas:peer_replicas_test'
 SOURCES = '//worker_runtime/checkpoint:checkpoint_test'
 COPIES = '//worker_runtime/trainer:copies_test'
 FRESH = '//worker_runtime/trainer:fresh_weights_test'
@@ -313,21 +310,6 @@ MUTATIONS = [
     Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/checkpointing/save_restore.cc',
              'if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());', '',
              '//worker_runtime/checkpointing:save_restore_test', 'checkpoint'),
-    Mutation("a shard's copy lies on its own node", f'{REPLICAS}/choose_copies.cc',
-             'for (size_t i = 1; i < circle.size(); ++i) {', 'for (size_t i = 0; i < circle.size(); ++i) {', CHOSEN, 'replicas'),
-    Mutation('a state is chosen of which a shard is missing', f'{REPLICAS}/choose_copies.cc',
-             'if (is_whole) return', 'return', CHOSEN, 'replicas'),
-    Mutation('a copy counts while it is written over', f'{REPLICAS}/node_memory.cc',
-             'SealOf(window).store(0, std::memory_order_relaxed);', '', '//worker_runtime/replicas:node_memory_test', 'replicas'),
-    Mutation('the older copy is written over before the newer one stands everywhere', f'{REPLICAS}/peer_replicas.cc',
-             'CONVENE_RETURN_IF_ERROR(world_.Barrier(stream));', '', REPLICATED, 'replicas'),
-    Mutation('the copies that a job has restored from are given back at once', f'{REPLICAS}/peer_replicas.cc',
-             'if (is_from_memory && found', 'if (false && found', REPLICATED, 'replicas'),
-    Mutation("a copy's bytes are not checked", f'{REPLICAS}/memory_state.cc',
-             'if (XXH3_64bits(data, elements.size_bytes()) == place.checksum) return elements;', 'return elements;', REPLICATED, 'replicas'),
-    Mutation('an older state in memory goes before a newer checkpoint', f'{RUNTIME}/checkpointing/save_restore.cc',
-             'if (state == nullptr || state->info().step < on_disk) return', 'if (state == nullptr) return',
-             '//worker_runtime/replicas:engines_test', 'replicas'),
     Mutation('the thread of the saves starts with the first of them', f'{RUNTIME}/checkpointing/saver.cc',
              'if (options_.in_background) queue_.Push([] {});', '', SAVER, 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',

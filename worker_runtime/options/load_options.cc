@@ -108,8 +108,7 @@ absl::Status RefuseUnused(const TrainConfig& said) {
   const bool saves = !said.checkpoint_dir().empty();
   constexpr char kNotSaved[] = "no checkpoint_dir: nothing would be saved";
   const bool has_messages = !said.chat_template().empty();
-  constexpr char kPlain[] =
-      "no chat_template: the data are plain texts, of which all tokens count, at any length";
+  constexpr char kPlain[] = "no chat_template: all tokens of plain texts count, at any length";
   const bool is_sgd = said.optimizer() == "sgd";
   constexpr char kNotAdam[] = "with optimizer sgd there is momentum alone";
   const bool is_adamw = !said.has_optimizer() || said.optimizer() == "adamw";
@@ -133,8 +132,7 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"replicas", said.replicas() > 0 && said.replicate_every() == 0,
        "replicate_every is 0: nothing would be copied; choose --replicate-every N"},
       {"eod_token", said.has_eod_token() && has_messages,
-       "with chat_template documents are told apart by where their messages begin: leave eod_token "
-       "out"},
+       "with chat_template documents begin with their messages: leave eod_token out"},
       {"eod_token", said.has_eod_token() && !said.packed_documents(),
        "not packed_documents: nothing would be told apart by it"},
       {"too_long", said.has_too_long() && has_messages && has_samples_across,

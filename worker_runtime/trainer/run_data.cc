@@ -266,4 +266,19 @@ absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer
   return data;
 }
 
+std::string DataIdentity(const TrainOptions& options, const Dataset& training) {
+  std::string identity = training.Identity();
+  // Checkpoints from before there were other tokenizers do not name the byte's.
+  const TokenizerIdentity& tokenizer = training.tokenizer();
+  if (tokenizer.fingerprint != 0 && tokenizer.kind != "byte") {
+    absl::StrAppend(&identity, " of the tokenizer ", tokenizer.kind, " ",
+                    absl::Hex(tokenizer.fingerprint, absl::kZeroPad16));
+  }
+  if (options.data_order == DataOrder::kMegatron) absl::StrAppend(&identity, ", Megatron's order");
+  if (!options.packed_documents) return identity;
+  if (training.has_documents()) return absl::StrCat(identity, ", packed whole documents");
+  return absl::StrCat(identity, ", packed documents that end with token ",
+                      options.eod_token.value_or(0));
+}
+
 }  // namespace convene::worker

@@ -46,4 +46,7 @@ absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer
                                     const Contract& contract,
                                     const std::function<void(const std::string& done)>& tell);
 
+// PURE. The model's input, for checkpoints: packed documents are other samples than plain rows.
+std::string DataIdentity(const TrainOptions& options, const Dataset& training);
+
 }  // namespace convene::worker

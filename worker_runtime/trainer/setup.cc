@@ -308,4 +308,26 @@ absl::StatusOr<std::unique_ptr<JobChoices>> StartChoices(const TrainOptions& opt
                            std::move(store));
 }
 
+void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
+              const Device& device) {
+  const bool is_gpu = device.kind() == DeviceKind::kCuda;
+  std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
+              device.description().c_str(),
+              options.float8 ? "bf16, products of blocks in fp8"
+                             : DTypeName(ChoosePrecision(options.precision, is_gpu)));
+  const std::string no_gpu = WhyNoGpu(options, device);
+  if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
+  const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
+  if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
+  if (is_gpu && layout.tp > 1) {
+    std::printf(
+        "row chunks   %s\n",
+        RowChunksOf(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device.kind())
+            .why.c_str());
+  }
+  const std::string slow = WhySlowAttention(options, layout, is_gpu);
+  if (!slow.empty()) spdlog::warn("{}", slow);
+  std::fflush(stdout);
+}
+
 }  // namespace convene::worker

@@ -56,6 +56,10 @@ absl::StatusOr<std::unique_ptr<JobChoices>> StartChoices(const TrainOptions& opt
 EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layout, int rank,
                                 DeviceKind device);
 
+// Prints what will be trained on which device, and warns where a layout is slow there. For rank 0.
+void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
+              const Device& device);
+
 // PURE. Whether checkpoints are written beside the training: the last one of a run never is.
 bool SavesInBackground(const TrainOptions& options);
 

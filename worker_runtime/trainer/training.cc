@@ -1,7 +1,6 @@
 #include "worker_runtime/trainer/training.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +12,6 @@
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/agree.h"
 #include "worker_runtime/checkpointing/job_store.h"
@@ -91,7 +89,6 @@ class Training {
   absl::Status Replicate();
   absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
-  std::string DataIdentity() const;
   std::string SamplesText() const;
   absl::Status CreateReporter();
   double LearningRate(int64_t step) const;
@@ -167,22 +164,6 @@ absl::Status Training::CheckSameData() {
       "same: --data and --validation-data must name the same texts on every node",
       dataset_.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
       -most_and_least[3], most_and_least[0]));
-}
-
-// The model's input, for checkpoints: packed documents are other samples than plain rows.
-std::string Training::DataIdentity() const {
-  std::string identity = dataset_.Identity();
-  // Checkpoints from before there were other tokenizers do not name the byte's.
-  const TokenizerIdentity& tokenizer = dataset_.tokenizer();
-  if (tokenizer.fingerprint != 0 && tokenizer.kind != "byte") {
-    absl::StrAppend(&identity, " of the tokenizer ", tokenizer.kind, " ",
-                    absl::Hex(tokenizer.fingerprint, absl::kZeroPad16));
-  }
-  if (options_.data_order == DataOrder::kMegatron) absl::StrAppend(&identity, ", Megatron's order");
-  if (!options_.packed_documents) return identity;
-  if (dataset_.has_documents()) return absl::StrCat(identity, ", packed whole documents");
-  return absl::StrCat(identity, ", packed documents that end with token ",
-                      options_.eod_token.value_or(0));
 }
 
 // A run that goes on with other sums or micro batches would leave the curve.
@@ -261,7 +242,7 @@ absl::Status Training::Prepare(bool goes_back) {
   };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
-                        .data = DataIdentity(),
+                        .data = DataIdentity(options_, dataset_),
                         .samples = SamplesText(),
                         .is_restart = contract_.is_restart() || goes_back};
   if (!goes_back) {
@@ -460,7 +441,7 @@ CheckpointInfo Training::Info() const {
           .updates = skipped_steps_.updates(),
           .seed = options_.seed,
           .model = ShapeText(options_.model),
-          .data = DataIdentity(),
+          .data = DataIdentity(options_, dataset_),
           .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
@@ -534,28 +515,6 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     reporter_->Summary(step_);
   }
   return TrainingEnd::kFinished;
-}
-
-void PrintRun(const TrainOptions& options, const Layout& layout, int world_size,
-              const Device& device) {
-  const bool is_gpu = device.kind() == DeviceKind::kCuda;
-  std::printf("%sdevice       %s, %s\n", Describe(options, layout, world_size).c_str(),
-              device.description().c_str(),
-              options.float8 ? "bf16, products of blocks in fp8"
-                             : DTypeName(ChoosePrecision(options.precision, is_gpu)));
-  const std::string no_gpu = WhyNoGpu(options, device);
-  if (!no_gpu.empty()) std::printf("no GPU       %s\n", no_gpu.c_str());
-  const std::string graphs = ChooseGraphs(options, layout, is_gpu).text;
-  if (!graphs.empty()) std::printf("CUDA graphs  %s\n", graphs.c_str());
-  if (is_gpu && layout.tp > 1) {
-    std::printf(
-        "row chunks   %s\n",
-        RowChunksOf(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device.kind())
-            .why.c_str());
-  }
-  const std::string slow = WhySlowAttention(options, layout, is_gpu);
-  if (!slow.empty()) spdlog::warn("{}", slow);
-  std::fflush(stdout);
 }
 
 // A connection that breaks while training means that a peer died: that peer's end is the cause, and

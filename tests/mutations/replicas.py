@@ -1,0 +1,26 @@
+"""Bugs planted in the copies of shards in the memory of nodes."""
+
+from planting import Mutation
+
+RUNTIME = 'worker_runtime'
+REPLICAS = f'{RUNTIME}/replicas'
+CHOSEN = '//worker_runtime/replicas:choose_copies_test'
+REPLICATED = '//worker_runtime/replicas:peer_replicas_test'
+
+MUTATIONS = [
+    Mutation("a shard's copy lies on its own node", f'{REPLICAS}/choose_copies.cc',
+             'for (size_t i = 1; i < circle.size(); ++i) {', 'for (size_t i = 0; i < circle.size(); ++i) {', CHOSEN, 'replicas'),
+    Mutation('a state is chosen of which a shard is missing', f'{REPLICAS}/choose_copies.cc',
+             'if (is_whole) return', 'return', CHOSEN, 'replicas'),
+    Mutation('a copy counts while it is written over', f'{REPLICAS}/node_memory.cc',
+             'SealOf(window).store(0, std::memory_order_relaxed);', '', '//worker_runtime/replicas:node_memory_test', 'replicas'),
+    Mutation('the older copy is written over before the newer one stands everywhere', f'{REPLICAS}/peer_replicas.cc',
+             'CONVENE_RETURN_IF_ERROR(world_.Barrier(stream));', '', REPLICATED, 'replicas'),
+    Mutation('the copies that a job has restored from are given back at once', f'{REPLICAS}/peer_replicas.cc',
+             'if (is_from_memory && found', 'if (false && found', REPLICATED, 'replicas'),
+    Mutation("a copy's bytes are not checked", f'{REPLICAS}/memory_state.cc',
+             'if (XXH3_64bits(data, elements.size_bytes()) == place.checksum) return elements;', 'return elements;', REPLICATED, 'replicas'),
+    Mutation('an older state in memory goes before a newer checkpoint', f'{RUNTIME}/checkpointing/save_restore.cc',
+             'if (state == nullptr || state->info().step < on_disk) return', 'if (state == nullptr) return',
+             '//worker_runtime/replicas:engines_test', 'replicas'),
+]
