@@ -107,7 +107,7 @@ struct TrainOptions {
   DType reduce_dtype = DType::kFloat32;
   Recompute recompute = Recompute::kNone;
   bool deterministic = false;
-  std::string tuning_dir;  // "": choices that are timed are not kept
+  std::string tuning_dir;     // "": choices that are timed are not kept
   bool reproducible = false;  // EngineOptions'
   bool cuda_graphs = false;
   bool print_memory_plan = false;
