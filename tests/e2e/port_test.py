@@ -129,7 +129,7 @@ class HttpTest(PortTestCase):
                 self.assertEqual(raw.recv(100), b"")
             except ConnectionResetError:
                 pass
-        wait_until(lambda: "begins with 0x16 (TLS)" in self.output(self.daemon), 10, "a word about TLS")
+        wait_until(lambda: "begins with 0x16: it is TLS" in self.output(self.daemon), 10, "a word about TLS")
 
     def test_metrics_of_a_job(self):
         self.start_job('a"b')

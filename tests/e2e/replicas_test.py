@@ -1,5 +1,6 @@
 """Workers and nodes die, and the job goes on from the memory of its nodes: these jobs have no checkpoint to read."""
 
+import functools
 import os
 import re
 import signal
@@ -61,7 +62,11 @@ class ReplicasTest(ConveneTestCase):
         values = {"steps": 40, "tp_size": 2, "workers": 2}
         self.finish(self.start_alone("whole", 4, steps=40, tp_size=2), 120)
         endpoint = self.start_daemon()
-        nodes = [self.start_node(endpoint, node, 2, "--spares", 1, "--node-rank", node, replicas=1, replicate_every=1, **values) for node in range(3)]
+        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, **values)
+        nodes = [start(node, 2, "--spares", 1, "--node-rank", node) for node in range(2)]
+        # The nodes that come first are the members, so the spare comes last.
+        self.wait_for_step(1, metrics=self.path("killed.jsonl"))
+        nodes.append(start(2, 2, "--spares", 1, "--node-rank", 2))
         self.wait_for_step(15, metrics=self.path("killed.jsonl"))
         nodes[1].kill()
         text = self.finish(nodes[0], 120)

@@ -250,7 +250,7 @@ class RealJobTest(PageTestCase):
         self.says("steps/s.")
         browser.wait_for("state.page.job.curve.length >= 3 && state.page.job.rank_rows.length === 2")
         self.says("now ", "figure .readout")
-        self.assertGreater(browser.look("state.page.job.sample[2]"), 1)  # the loss
+        self.assertGreater(browser.look("state.page.job.sample[2]"), 0)  # the loss
         self.assertGreater(browser.look("state.page.job.sample[3]"), 1)  # tokens/s
         self.assertGreater(browser.look("state.page.job.rank_rows[1][5]"), 0)  # compute
         browser.wait_for("state.page.job.goodput > 0")
