@@ -29,7 +29,7 @@ MUTATIONS = [
     Mutation('plain gRPC gets through a locked door', FRONT, 'protocol == Protocol::kTls || protocol == Protocol::kStore;',
              'protocol != Protocol::kHttp;', FRONT_TEST),
     Mutation('a guest speaks gRPC', FRONT, 'protocol == Protocol::kGrpc && origin == Origin::kGuest', 'false', FRONT_TEST),
-    Mutation('a member speaks TCPStore within TLS', FRONT, 'if (!is_known) return', 'if (false) return', FRONT_TEST),
+    Mutation('a member speaks TCPStore within TLS', FRONT, 'if (!is_known) return', 'if (!is_known && !is_locked) return', FRONT_TEST),
     Mutation('the store takes clients from anywhere', 'rendezvous/server/server.cc', 'tls_ != nullptr && !tls_->HasMemberAt(OtherHost(fd.get()))', 'false',
              '//rendezvous/server:server_test'),
     Mutation('an empty password opens the page', 'rendezvous/web/password.cc', 'return is_join || is_read;', 'return is_join || is_read || password.empty();',

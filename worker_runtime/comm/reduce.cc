@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/reduce.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -24,8 +25,7 @@ template <typename T, typename Sum>
 void Max(const T* __restrict source, size_t count, Sum* __restrict largest) {
   for (size_t i = 0; i < count; ++i) {
     const Sum value = static_cast<Sum>(source[i]);
-    // A NaN alone differs from itself.
-    const bool keep = (largest[i] >= value) | (largest[i] != largest[i]);
+    const bool keep = (largest[i] >= value) | std::isnan(largest[i]);
     largest[i] = keep ? largest[i] : value;
   }
 }
