@@ -1,6 +1,7 @@
 #include "rendezvous/lock/tls_pipe.h"
 
 #include <openssl/err.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -184,6 +185,13 @@ absl::Status TlsPipe::Send() {
     told_socket_ = has_moved_ = true;
   }
   return absl::OkStatus();
+}
+
+bool TlsPipe::has_last_words() const {
+  if (!is_open() || told_socket_) return false;
+  // While the other machine takes nothing, the end stands behind bytes that are not read yet.
+  pollfd hung_up = {.fd = plain_.get(), .events = 0, .revents = 0};
+  return plain_ended_ || (poll(&hung_up, 1, 0) == 1 && (hung_up.revents & POLLHUP) != 0);
 }
 
 uint32_t TlsPipe::WantedOfSocket() const {

@@ -37,8 +37,8 @@ class TlsPipe {
   // The handshake is over, and the other side is known.
   bool is_open() const { return plain_.valid(); }
   bool is_member() const { return is_member_; }
-  // The plain side is closed, and its last bytes are not on their way yet.
-  bool has_last_words() const { return plain_ended_ && !told_socket_; }
+  // The plain side's reader has closed its end, and its last bytes are not on their way yet.
+  bool has_last_words() const;
   // The reader's end of the socket pair, once, when it is open.
   UniqueFd TakePlain() { return std::move(other_plain_); }
 

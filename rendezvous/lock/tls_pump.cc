@@ -25,7 +25,7 @@ namespace convene::rendezvous {
 namespace {
 
 // The other machine has so long to take the last bytes, once the plain side is closed.
-constexpr absl::Duration kFarewell = absl::Seconds(5);
+constexpr absl::Duration kFarewell = absl::Seconds(30);
 // The same when the pump ends.
 constexpr absl::Duration kLastWords = absl::Seconds(1);
 

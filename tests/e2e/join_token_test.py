@@ -13,6 +13,7 @@ from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, en
 _TOKEN = "Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc"
 # The worker waits until it may end, and says whether it can see the token.
 _WORKER = """
+echo "rank $RANK works"
 env | grep -c -e CONVENE_JOIN_TOKEN= -e Xz3Vq0k7 > "$DIRECTORY/counted.$RANK"
 mv "$DIRECTORY/counted.$RANK" "$DIRECTORY/seen.$RANK"
 until [ -e "$DIRECTORY/done" ]; do sleep 0.05; done
@@ -74,7 +75,7 @@ class JoinTokenTest(ConveneTestCase):
             self.assertIn("--join-token-file", self.finish(stranger, 30, 64))
         with self.subTest("the lines of the workers"):
             logs = self.start(CONVENE, "logs", "job", "--endpoint", endpoint, "--join-token-file", token, log="logs")
-            self.finish(logs, 30)
+            self.assertIn("rank 1 works", self.finish(logs, 30))
         with open(self.path("done"), "w", encoding="ascii"):
             pass
         for node in nodes:

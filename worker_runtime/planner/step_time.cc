@@ -318,7 +318,7 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
   time.communication += time.axes.back().exposed;
   double one = (stage.forward + stage.backward) / strategy.virtual_stages;
   // F + I - W, the row of zb-h1 in schedule/generators.h.
-  if (strategy.zero_bubble) one -= 2 * stage.weights;
+  if (strategy.zero_bubble && microbatches >= layout.pp) one -= 2 * stage.weights;
   time.bubble = (layout.pp - 1) * (one + 2 * message);
 }
 
