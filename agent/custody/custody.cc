@@ -125,8 +125,11 @@ std::vector<ProcessEntry> Custody::Left() {
 }
 
 std::vector<std::string> Custody::NamesOfLeft() {
+  std::vector<ProcessEntry> left = Left();
+  std::sort(left.begin(), left.end(),
+            [](const ProcessEntry& a, const ProcessEntry& b) { return a.IsOlderThan(b); });
   std::vector<std::string> names;
-  for (const ProcessEntry& entry : Left()) names.push_back(NameForPerson(entry.pid));
+  for (const ProcessEntry& entry : left) names.push_back(NameForPerson(entry.pid));
   return names;
 }
 

@@ -60,7 +60,8 @@ class Custody {
   // Whether a process that comes from the workers lives: any descendant but the guardian and
   // released processes.
   bool AnyLeft() { return !Left().empty(); }
-  // Each of them, for a person: "sleep (pid 12)".
+  // Each of them, for a person: "sleep (pid 12)". The oldest is first: a process stands before the
+  // processes that it started.
   std::vector<std::string> NamesOfLeft();
   // Sends `signal`, and SIGCONT behind it, to leftovers whose process group `skips` does not
   // choose.

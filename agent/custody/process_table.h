@@ -21,6 +21,11 @@ struct ProcessEntry {
 
   // Dead, but its parent has not reaped it.
   bool ended() const { return state == 'Z' || state == 'X'; }
+  // Numbers do not tell the age: the kernel begins again with small ones. Of two processes of the
+  // same clock tick, the smaller number counts as the older one.
+  bool IsOlderThan(const ProcessEntry& other) const {
+    return start_time != other.start_time ? start_time < other.start_time : pid < other.pid;
+  }
 };
 
 // One snapshot; processes that are forked meanwhile may be missing. There is one table, of fixed

@@ -167,7 +167,8 @@ class DaemonRestartTest(ConveneTestCase):
         script = (f'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; upload() {{ {_WAIT} }}; [ "$RANK" -ge 2 ] || '
                   f'{{ upload > /dev/null 2>&1 & exit 0; }}; {wait}')
         agents = [self.start_agent(rank, "--no-python", "sh", "-c", script) for rank in (0, 1)]
-        wait_until(lambda: "(--leftover-grace): sh (pid" in self.output(agents[0]), 30, "the upload")
+        wait_until(lambda: "(--leftover-grace): sh (pid" in self.output(agents[0]), 30,
+                   lambda: "\n".join(["no upload"] + [self.output(agent) for agent in agents] + [self.output(self.daemon)]))
         return agents
 
     def test_a_job_that_has_succeeded_needs_no_daemon_for_its_uploads(self):
