@@ -27,6 +27,7 @@ std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> ta
   table[contract::kRoleName] = place.role;
   table[contract::kWorldSize] = absl::StrCat(assignment.world_size);
   table[contract::kLocalWorldSize] = absl::StrCat(place.local_world_size);
+  table[contract::kMaxNodes] = absl::StrCat(place.max_nodes);
   table[contract::kGroupWorldSize] = absl::StrCat(assignment.group_world_size);
   table[contract::kRoleWorldSize] = absl::StrCat(assignment.role_world_size);
   table[contract::kMasterAddr] = assignment.store_host;

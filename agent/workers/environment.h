@@ -23,6 +23,7 @@ struct WorkerPlace {
   std::string progress_path;        // "" = nobody watches
   std::string memory_path;          // "" = none
   std::string topology;             // "" = none
+  int max_nodes = 1;                // that the job may have
   std::string error_file;           // "" = none
   std::string timer_file;           // "" = as inherited
   bool shares_agent_store = true;   // false: rank 0's worker serves the store itself

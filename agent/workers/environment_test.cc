@@ -29,6 +29,7 @@ WorkerPlace Place() {
   place.role = "trainer";
   place.session_path = "/run/x/session";
   place.error_file = "/logs/error.json";
+  place.max_nodes = 2;
   return place;
 }
 
@@ -37,6 +38,7 @@ TEST_CASE("a worker is told its place in torchrun's words and in ours") {
         "CONVENE_ATTEMPT=5\n"
         "CONVENE_EPOCH=9\n"
         "CONVENE_HOST_THREADS=14\n"
+        "CONVENE_MAX_NODES=2\n"
         "CONVENE_SESSION=/run/x/session\n"
         "GROUP_RANK=1\n"
         "GROUP_WORLD_SIZE=2\n"
@@ -103,6 +105,7 @@ TEST_CASE("a worker with a virtual local rank still knows its own, and sees its 
                        Catch::Contains("CUDA_VISIBLE_DEVICES=6\n") &&
                        Catch::Contains("CONVENE_PROGRESS=/dev/shm/page\n") &&
                        Catch::Contains("CONVENE_MEMORY=/proc/7/fd/8\n") &&
+                       Catch::Contains("CONVENE_MAX_NODES=2\n") &&
                        Catch::Contains("CONVENE_TOPOLOGY=block-3\n"));
 }
 

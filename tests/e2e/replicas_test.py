@@ -76,14 +76,19 @@ class ReplicasTest(ConveneTestCase):
         self.assert_lost_at_most(2, self.metrics(), text)
 
     def test_the_node_that_is_left_goes_on_from_its_copies_and_the_job_grows_again(self):
-        self.finish(self.start_alone("whole", 1, steps=60), 120)
+        self.finish(self.start_alone("whole", 1, steps=400), 120)
         endpoint = self.start_daemon()
-        nodes = [self.start_node(endpoint, node, "1:2", "--node-rank", node, replicas=1, replicate_every=1, steps=60) for node in range(2)]
-        self.wait_for_step(15, metrics=self.path("killed.jsonl"))
+        start = functools.partial(self.start_node, endpoint, replicas=1, replicate_every=1, steps=400)
+        nodes = [start(0, "1:2", "--node-rank", 0)]  # A job that may grow begins without the other node.
+        self.wait_for_step(1, metrics=self.path("killed.jsonl"))
+        nodes.append(start(1, "1:2", "--node-rank", 1))
+        wait_until(lambda: sum(m["world_size"] == 2 for m in self.metrics()) > 10, 60, "steps on two nodes")
+        epoch = self.metrics()[-1]["epoch"]
         nodes[1].kill()
-        wait_until(lambda: any(m["world_size"] == 1 and m["step"] > 25 for m in self.metrics()), 60, "steps on one node")
-        back = self.start_node(endpoint, 2, "1:2", "--node-rank", 1, replicas=1, replicate_every=1, steps=60)
-        self.finish(nodes[0], 120)
+        wait_until(lambda: any(m["world_size"] == 1 and m["epoch"] > epoch for m in self.metrics()), 60, "steps on one node")
+        back = start(2, "1:2", "--node-rank", 1)
+        text = self.finish(nodes[0], 120)
+        self.assertIn("on 0 other nodes (not 1: there are no more nodes)", text)
         self.finish(back, 30)
         killed, whole = self.metrics(), self.metrics("whole")
         self.assertEqual(sorted({m["world_size"] for m in killed}), [1, 2])
@@ -104,7 +109,7 @@ class ReplicasTest(ConveneTestCase):
 
     def test_what_cannot_be_is_refused_before_the_first_step(self):
         job = self.start_alone("few", 2, replicas=1, replicate_every=1)
-        self.assertIn("the job has 0; choose --replicas 0, or more nodes", self.finish(job, 60, expected_code=64))
+        self.assertIn("the job never has more than 0; choose --replicas 0, or more nodes", self.finish(job, 60, expected_code=64))
         self.assertEqual(self.metrics("few"), [])
         job = self.start(*self.train("alone", replicate_every=1))
         self.assertIn("start the job with `convene run`", self.finish(job, 60, expected_code=64))

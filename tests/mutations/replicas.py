@@ -23,4 +23,6 @@ MUTATIONS = [
     Mutation('an older state in memory goes before a newer checkpoint', f'{RUNTIME}/checkpointing/save_restore.cc',
              'if (state == nullptr || state->info().step < on_disk) return', 'if (state == nullptr) return',
              '//worker_runtime/replicas:engines_test', 'replicas'),
+    Mutation('a job that may grow is refused while it is small', f'{REPLICAS}/peer_replicas.cc',
+             'std::max(static_cast<int>(nodes.size()), options_.max_nodes) - 1', 'static_cast<int>(nodes.size()) - 1', REPLICATED, 'replicas'),
 ]

@@ -70,6 +70,7 @@ absl::StatusOr<Contract> ReadContract(const EnvironmentLookup& lookup) {
   // An agent from before an upgrade tells the epoch alone.
   CONVENE_ASSIGN_OR_RETURN(result.attempt,
                            ReadInt(lookup, contract::kAttempt, 0, 1 << 30, std::max(0, epoch - 1)));
+  CONVENE_ASSIGN_OR_RETURN(result.max_nodes, ReadInt(lookup, contract::kMaxNodes, 1, kMany, 0));
   CONVENE_ASSIGN_OR_RETURN(result.host_threads,
                            ReadInt(lookup, contract::kHostThreads, 1, kMany, 0));
   result.run_id = lookup(contract::kRunId).value_or("none");

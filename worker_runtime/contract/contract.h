@@ -27,6 +27,7 @@ struct Contract {
   std::string progress_path;  // "" when nobody watches
   std::string memory_path;    // "" when nobody holds memory for this node's workers
   std::string topology;       // the node's label; "" without one
+  int max_nodes = 0;          // that the job may have; 0: not known
   int host_threads = 0;       // of Device::host(); 0: as OMP_NUM_THREADS says
   bool terminal = false;      // progress lines may be redrawn in place
 

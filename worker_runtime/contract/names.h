@@ -41,9 +41,10 @@ inline constexpr char kHostThreads[] = "CONVENE_HOST_THREADS";
 // Path of this worker's progress page (progress_page.h): a file of 4096 bytes for it to map.
 inline constexpr char kProgress[] = "CONVENE_PROGRESS";
 // Path of a file of memory that the agent holds for all workers of its node, from epoch to epoch,
-// and the node's topology label.
+// the node's topology label, and the most nodes that the job may have.
 inline constexpr char kMemory[] = "CONVENE_MEMORY";
 inline constexpr char kTopology[] = "CONVENE_TOPOLOGY";
+inline constexpr char kMaxNodes[] = "CONVENE_MAX_NODES";
 // The worker's number on its node, for --virtual-local-rank, where LOCAL_RANK is 0 for all workers.
 inline constexpr char kNodeLocalRank[] = "CONVENE_LOCAL_RANK";
 inline constexpr char kCudaVisibleDevices[] = "CUDA_VISIBLE_DEVICES";

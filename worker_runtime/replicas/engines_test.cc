@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<PeerReplicas>> MakeReplicas(const Rank& rank, con
                                .local_rank = rank.world->rank() % local_size,
                                .local_world_size = local_size,
                                .node = node,
-                               .is_restart = epoch > 1},
+                               .max_nodes = 2},
                               *rank.world, *rank.device);
 }
 

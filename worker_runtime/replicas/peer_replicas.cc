@@ -70,13 +70,13 @@ absl::Status PeerReplicas::PlaceCopies() {
     places_.push_back({static_cast<int>(told[2 * rank]), static_cast<int64_t>(told[2 * rank + 1])});
     nodes.insert(places_.back().node);
   }
-  const int others = static_cast<int>(nodes.size()) - 1;
-  if (options_.replicas > others && !options_.is_restart) {
+  const int others = std::max(static_cast<int>(nodes.size()), options_.max_nodes) - 1;
+  if (options_.replicas > others) {
     return absl::FailedPreconditionError(
         absl::StrCat("--replicas ", options_.replicas,
                      " needs as many other nodes for the copies of a node, "
-                     "and the job has ",
-                     others, "; choose --replicas ", others, ", or more nodes"));
+                     "and the job never has more than ",
+                     others, "; choose --replicas ", others, ", or more nodes (--nnodes)"));
   }
   holders_ = PlaceReplicas(places_, options_.replicas);
   return absl::OkStatus();

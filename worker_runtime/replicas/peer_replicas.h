@@ -42,14 +42,14 @@ class PeerReplicas final : public StatesInMemory {
     int local_world_size = 1;
     int node = 0;          // Contract::group_rank
     std::string topology;  // the node's label
-    // A node was lost, maybe: as many replicas as there are other nodes will do.
-    bool is_restart = false;
+    // That the job may have; 0: those of today. While there are fewer, fewer replicas will do.
+    int max_nodes = 0;
     absl::Duration timeout = absl::Minutes(10);  // of each wait for the device
   };
 
   // Borrows `world` and `device`. The same error on all ranks: FailedPrecondition where a rank has
-  // no memory of its node, or where there are fewer other nodes than replicas at a job's first
-  // start; those of NodeMemory::Open; the collective's.
+  // no memory of its node, or where the job never has as many other nodes as replicas; those of
+  // NodeMemory::Open; the collective's.
   static absl::StatusOr<std::unique_ptr<PeerReplicas>> Create(const Options& options,
                                                               Collective& world, Device& device);
   // Gives up copies that are under way: aborts `world`.

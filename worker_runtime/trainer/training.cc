@@ -304,7 +304,7 @@ absl::Status Training::CreateReplicas() {
                                                  .local_world_size = contract_.local_world_size,
                                                  .node = contract_.group_rank,
                                                  .topology = contract_.topology,
-                                                 .is_restart = contract_.is_restart(),
+                                                 .max_nodes = contract_.max_nodes,
                                                  .timeout = 2 * options_.collective_timeout},
                                                 *communicators_.replicas, device_));
   return absl::OkStatus();
