@@ -21,44 +21,32 @@ constexpr int kMostRows = 16;
 // Columns of c that one thread makes at once.
 constexpr int kPieceColumns = 48;
 
-// Vectors of so many floats, and what they are made of.
 template <int kLanes>
-struct Lanes;
-template <>
-struct Lanes<8> {
-  using Floats = float __attribute__((vector_size(32)));
-  using Words = uint32_t __attribute__((vector_size(32)));
-  using Halves = uint16_t __attribute__((vector_size(16)));
-};
-template <>
-struct Lanes<16> {
-  using Floats = float __attribute__((vector_size(64)));
-  using Words = uint32_t __attribute__((vector_size(64)));
-  using Halves = uint16_t __attribute__((vector_size(32)));
-};
+using Words __attribute__((vector_size(kLanes * sizeof(uint32_t)))) = uint32_t;
+template <int kLanes>
+using Halves __attribute__((vector_size(kLanes * sizeof(uint16_t)))) = uint16_t;
 
 template <int kLanes>
-CONVENE_CPU_INLINE void LoadLanes(const float* from, typename Lanes<kLanes>::Floats* to) {
-  __builtin_memcpy(to, from, sizeof(*to));
+CONVENE_CPU_INLINE void LoadLanes(const float* from, Register<kLanes>* to) {
+  Load(from, to);
 }
 template <int kLanes>
-CONVENE_CPU_INLINE void LoadLanes(const BFloat16* from, typename Lanes<kLanes>::Floats* to) {
-  typename Lanes<kLanes>::Halves halves;
+CONVENE_CPU_INLINE void LoadLanes(const BFloat16* from, Register<kLanes>* to) {
+  Halves<kLanes> halves;
   __builtin_memcpy(&halves, from, sizeof(halves));
-  const typename Lanes<kLanes>::Words words =
-      __builtin_convertvector(halves, typename Lanes<kLanes>::Words) << 16;
+  const Words<kLanes> words = __builtin_convertvector(halves, Words<kLanes>) << 16;
   __builtin_memcpy(to, &words, sizeof(words));
 }
 
-CONVENE_CPU_INLINE float SumOf(const Lanes<8>::Floats& lanes) {
-  Lanes<8>::Floats sums = lanes;
+CONVENE_CPU_INLINE float SumOf(const Register<8>& lanes) {
+  Register<8> sums = lanes;
   sums += __builtin_shufflevector(sums, sums, 4, 5, 6, 7, 0, 1, 2, 3);
   sums += __builtin_shufflevector(sums, sums, 2, 3, 0, 1, 6, 7, 4, 5);
   sums += __builtin_shufflevector(sums, sums, 1, 0, 3, 2, 5, 4, 7, 6);
   return sums[0];
 }
-CONVENE_CPU_INLINE float SumOf(const Lanes<16>::Floats& lanes) {
-  Lanes<8>::Floats low, high;
+CONVENE_CPU_INLINE float SumOf(const Register<16>& lanes) {
+  Register<8> low, high;
   __builtin_memcpy(&low, &lanes, sizeof(low));
   __builtin_memcpy(&high, reinterpret_cast<const float*>(&lanes) + 8, sizeof(high));
   return SumOf(low + high);
@@ -67,13 +55,13 @@ CONVENE_CPU_INLINE float SumOf(const Lanes<16>::Floats& lanes) {
 // kRows x kColumns sums go on by kLanes terms each.
 template <int kLanes, int kRows, int kColumns, typename In>
 CONVENE_CPU_INLINE void Step(const float* a, ptrdiff_t lda, const In* b, ptrdiff_t ldb,
-                             typename Lanes<kLanes>::Floats (&sums)[kRows][kColumns]) {
-  typename Lanes<kLanes>::Floats weights[kColumns];
+                             Register<kLanes> (&sums)[kRows][kColumns]) {
+  Register<kLanes> weights[kColumns];
 #pragma GCC unroll 16
   for (int j = 0; j < kColumns; ++j) LoadLanes<kLanes>(b + j * ldb, &weights[j]);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
-    typename Lanes<kLanes>::Floats terms;
+    Register<kLanes> terms;
     LoadLanes<kLanes>(a + i * lda, &terms);
 #pragma GCC unroll 16
     for (int j = 0; j < kColumns; ++j) sums[i][j] += terms * weights[j];
@@ -86,7 +74,7 @@ CONVENE_CPU_INLINE void Tile(const ProductShape& shape, const float* a, const In
   constexpr int kLine = 64 / sizeof(In);
   const ptrdiff_t lda = shape.lda;
   const ptrdiff_t ldb = shape.ldb;
-  typename Lanes<kLanes>::Floats sums[kRows][kColumns] = {};
+  Register<kLanes> sums[kRows][kColumns] = {};
   int k = 0;
   for (; k + kLine <= shape.k; k += kLine) {
     // The next tile's weights: the processor's own prefetch ends at each page.
