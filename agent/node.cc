@@ -41,7 +41,9 @@ constexpr size_t kMostFailureLines = 20;
 
 Rules RulesOf(const AgentOptions& options) {
   const bool checks = !options.health_check.command.empty();
-  return {.hello = options.hello,
+  rendezvous::Hello hello = options.hello;
+  hello.may_host = options.may_host;
+  return {.hello = std::move(hello),
           .endpoint = options.endpoint,
           .store_host = options.store_host,
           .connect_timeout = options.connect_timeout,
@@ -186,10 +188,21 @@ Result Node::Run() {
 
 void Node::StartWarmPool() {
   std::string why = WarmRefusal(options_.command);
+  int count = options_.warm_workers;
   if (why.empty() && sessions_ == nullptr) why = "the agent has no folder for its socket";
+  if (why.empty() && terminal_worker_.has_value()) {
+    count = std::min(count, options_.hello.local_world_size - 1);
+    const std::string cold = absl::StrCat("the worker of local rank ", *terminal_worker_,
+                                          " has this command's terminal");
+    if (count == 0) {
+      why = cold;
+    } else {
+      Log(absl::StrCat("--warm-workers: ", cold, ", so it starts cold"));
+    }
+  }
   if (why.empty()) {
     WarmPool::Options options;
-    options.count = options_.warm_workers;
+    options.count = count;
     options.own_device = options_.virtual_local_rank;
     options.directory = sessions_->warm_path();
     auto pool =
@@ -320,7 +333,7 @@ void Node::Do(OpenStream& action) {
   spdlog::debug("opening the stream: {}", action.why);
   action.hello.publishes_logs = true;
   action.hello.log_directory = logs_->directory();
-  link_->Open(action.hello, action.timeout, action.may_host);
+  link_->Open(action.hello, action.timeout, action.may_host, action.handed_over);
 }
 
 void Node::Do(CloseStream& action) {

@@ -107,8 +107,9 @@ class Node {
   // as long as a stop may take, or until a person does not want to wait.
   void ServeOtherJobs();
   void TellWhyItStays(const std::vector<std::string>& served);
-  // Names the runs that lose their rendezvous with this process. False: there are none.
-  bool TellLosers();
+  // Names the runs that lose their rendezvous with this process, and the runs whose agents go on
+  // with it. False: there are none.
+  bool TellServedRuns();
   // When the job ends with a failure, hands the first one's error file on to the program that
   // started this agent.
   void HandOnError();

@@ -111,7 +111,7 @@ void Node::TellWhyItStays(const std::vector<std::string>& served) {
 void Node::ServeOtherJobs() {
   std::vector<std::string> served = ServedRuns();
   if (served.empty() || state_.stop_request.at_once()) {
-    TellLosers();
+    TellServedRuns();
     return;
   }
   wind_up_.reset();
@@ -135,18 +135,25 @@ void Node::ServeOtherJobs() {
     loop_.RunOnce(now + (IsToldToEnd() ? kServedIntervalAtEnd : kServedInterval));
   }
   BeginWindUp();
-  if (!TellLosers() && has_told) {
+  if (!TellServedRuns() && has_told) {
     Log("no job needs the rendezvous of this process any more: it ends");
   }
 }
 
-bool Node::TellLosers() {
+bool Node::TellServedRuns() {
   std::vector<std::string> runs;
+  std::vector<std::string> handed_over;
   for (const rendezvous::ServedJob& job : link_->ServedJobs()) {
-    runs.push_back(absl::StrCat("run \"", job.id, "\"",
+    (job.has_successor ? handed_over : runs)
+        .push_back(absl::StrCat("run \"", job.id, "\"",
                                 job.epoch == Epoch() ? ", which waits for its first epoch," : ""));
   }
-  if (runs.empty()) return false;
+  if (!handed_over.empty()) {
+    Log(absl::StrCat(
+        "this process hands the rendezvous over: ", JoinCapped(handed_over, kMostJobsNamed),
+        " goes on at another agent on this machine"));
+  }
+  if (runs.empty()) return !handed_over.empty();
   Log(absl::StrCat(
       IsToldToEnd() ? "told to end: " : "this process ends, and the rendezvous with it: ",
       JoinCapped(runs, kMostJobsNamed), " loses its rendezvous"));

@@ -31,13 +31,14 @@ RendezvousLink::~RendezvousLink() {
   posted_.Detach(loop_);
 }
 
-void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host) {
+void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
+                          const std::string& handed_over) {
   Close();
   dialer_.Join();
   const int64_t generation = generation_;
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
   absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this, place = Dialled()] {
-    Post(generation, Dial(hello, timeout, generation, host_now, place));
+    Post(generation, Dial(hello, timeout, generation, host_now, handed_over, place));
   });
   if (dialer.ok()) {
     dialer_ = *std::move(dialer);
@@ -47,7 +48,8 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
 }
 
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
-                                            int64_t generation, bool host_now, HostPort place) {
+                                            int64_t generation, bool host_now,
+                                            const std::string& handed_over, HostPort place) {
   Opened opened;
   if (host_now) {
     Server::Options options;
@@ -55,6 +57,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.port = place.port;
     options.quiet = IsForThisNodeOnly();
     options.served_by = options_.served_by;
+    options.handed_over = handed_over;
     options.store_bytes_max = options_.store_bytes_max;
     options.join_token = options_.join_token;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);

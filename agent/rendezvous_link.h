@@ -53,9 +53,11 @@ class RendezvousLink {
   RendezvousLink& operator=(const RendezvousLink&) = delete;
 
   // Each try begins with the question which process hosts: when `may_host`, the port is bound if it
-  // is free; when it is taken, its owner is dialled. `may_host` false: not this time. REQUIRES: no
-  // stream is open or being opened.
-  void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host);
+  // is free; when it is taken, its owner is dialled. `may_host` false: not this time. A server that
+  // begins now goes on with `handed_over` (Server::Options). REQUIRES: no stream is open or being
+  // opened.
+  void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
+            const std::string& handed_over);
   // Ends the stream without news.
   void Close();
   // The endpoint of the open stream, or of the last one.
@@ -78,8 +80,8 @@ class RendezvousLink {
   // The event is lost when no stream is open.
   void Send(Epoch epoch, rendezvous::AgentEvent event);
 
-  // Stops hosting: the server sends its last messages to the other agents (the daemon's Close), for
-  // at most 2 s.
+  // Stops hosting: the server sends its last messages to the other agents (Close, HandOver), for at
+  // most 2 s.
   void StopHosting() { server_.reset(); }
 
  private:
@@ -100,7 +102,7 @@ class RendezvousLink {
   HostPort OwnPlace(const rendezvous::Server& server) const;
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
-              bool host_now, HostPort place);
+              bool host_now, const std::string& handed_over, HostPort place);
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);

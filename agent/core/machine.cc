@@ -29,6 +29,9 @@ void Stepper::On(const FromDaemon& from) {
     OnStop(*stop);
   } else if (std::holds_alternative<rendezvous::Heard>(from.event.body)) {
     OnHeard();
+  } else if (const auto* over = std::get_if<rendezvous::HandOver>(&from.event.body)) {
+    s_.holds_place = true;
+    s_.handed_over = *over;
   } else {
     OnClose(std::get<Close>(from.event.body));
   }

@@ -40,6 +40,15 @@
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
 // does not resume it. After a Welcome that resumes it comes the Assignment or Stop that was missed.
 //
+// A daemon without a journal that ends in order hands its jobs over (HandOver). The place is held
+// then, too, but only as long as the lease of the broken stream: the daemon that goes on with the
+// job counts this node's lease from its own start, which is later, so no epoch forms without this
+// node before. An agent that was given the state of the job may host at once, and takes the state
+// along; whichever of several such agents binds the port first is the one that hosts, and the
+// others find it there. After the lease the state may be older than what the others have done
+// since, and is thrown away. A process that ends by itself, or dies with the state in its hands,
+// leaves it to the others.
+//
 // The fence. The daemon gives this node a lease: the others may go on without it as soon as the
 // daemon has not heard it for so long. So this node's workers are dead by then, even if
 // no word gets through: at most one epoch of a run is alive. A node goes by its own monotonic clock
@@ -48,9 +57,9 @@
 //   heard_at  the latest moment of which this node knows that the daemon heard it then or later:
 //             when it sent the last Heartbeat that was answered (Heard), or the Hello that was
 //             answered (Welcome). A refused connection counts, too, from the moment when the node
-//             began to connect, if it holds its place and was refused each time since the stream
-//             broke (the daemon died with the stream; one that listens later counts the whole lease
-//             from then)
+//             began to connect, if it holds its place under a daemon with a journal and was refused
+//             each time since the stream broke (the daemon died with the stream; one that listens
+//             later counts the whole lease from then)
 //   heard_at + lease - lead   the workers are told to stop (abort), where lead is a second or an
 //             eighth of the lease, whichever is shorter
 //   heard_at + lease          they are killed, not later than the daemon gives the node up
@@ -260,6 +269,7 @@ struct OpenStream {
   // This process may serve the rendezvous if no process does; not in place of a daemon with a
   // memory, which will be back.
   bool may_host = true;
+  std::string handed_over = {};  // a daemon that begins here goes on with it
   std::string why;
 };
 struct CloseStream {
@@ -368,6 +378,9 @@ struct State {
 
   // The place in an epoch, under a daemon that keeps it over a restart.
   bool holds_place = false;
+  // The daemon of the last stream handed its jobs over; none from the next Welcome on, and when the
+  // lease of that stream is over.
+  std::optional<rendezvous::HandOver> handed_over;
   Epoch place;                                             // the epoch of the place; 0: none yet
   std::optional<rendezvous::WorkerFailure> place_failure;  // of `place`, as reported
   // kConnecting.

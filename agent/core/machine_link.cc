@@ -31,6 +31,11 @@ constexpr absl::Duration kFenceLead = absl::Seconds(1);
 void Stepper::Dial(const std::string& why) {
   s_.dialing = true;
   s_.dial_at = MonotonicTime::InfiniteFuture();
+  if (s_.handed_over.has_value() && now_ >= s_.heard_at + s_.lease) {
+    s_.handed_over.reset();
+    s_.holds_place = false;
+  }
+  const std::string state = s_.handed_over.has_value() ? s_.handed_over->state : "";
   rendezvous::Hello hello = s_.rules.hello;
   hello.last_epoch = s_.highest_epoch;
   hello.holds_place = s_.holds_place;
@@ -42,7 +47,8 @@ void Stepper::Dial(const std::string& why) {
     one_try = std::min(one_try, std::max(s_.lease / kTriesPerLease, kShortestTry));
   }
   const absl::Duration left = std::max(s_.link_deadline - now_, absl::Milliseconds(10));
-  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), !s_.holds_place, why});
+  const bool may_host = !s_.holds_place || !state.empty();
+  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), may_host, state, why});
 }
 
 void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTime hello_at) {
@@ -54,6 +60,7 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
     s_.heartbeat_interval = welcome.heartbeat_interval;
   }
   s_.holds_place = welcome.survives_restart;
+  s_.handed_over.reset();
   const MonotonicTime old_lease_end = s_.heard_at + s_.lease;
   s_.lease = welcome.lease;
   NoteHeardAt(hello_at);
@@ -120,7 +127,9 @@ void Stepper::On(const StreamEnded& ended) {
   // A process that was paused since the daemon last heard it may see the break long after it.
   const bool is_prompt = s_.heard_at >= s_.woke_at;
   s_.only_refused = is_first ? is_prompt : s_.only_refused && ended.refused_at.has_value();
-  if (ended.refused_at.has_value() && s_.only_refused && s_.holds_place) {
+  // After a HandOver an agent without the state may be the next to host, between two tries.
+  const bool is_remembered = s_.holds_place && !s_.handed_over.has_value();
+  if (ended.refused_at.has_value() && s_.only_refused && is_remembered) {
     NoteHeardAt(*ended.refused_at);
   }
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();

@@ -9,7 +9,9 @@
 namespace convene::agent {
 namespace {
 
+using rendezvous::HandOver;
 using rendezvous::StopKind;
+using rendezvous::Welcome;
 using story::Node;
 
 TEST_CASE("a daemon that was started again and remembers: the workers never notice") {
@@ -436,6 +438,55 @@ TEST_CASE("a checkpoint or a person's grace ends at the fence, too") {
   node.After(absl::Seconds(1));
   CHECK(node.After(absl::Seconds(6)).empty());
   CHECK(node.After(absl::Seconds(1)) == "kill");
+}
+
+// A daemon without a journal that ends in order, with a lease of 8 s from now on.
+void BeHandedOver(Node* node, const std::string& state) {
+  node->Feed(Begin{});
+  node->hello_at_ = node->now_;
+  node->Daemon(0, {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), false, false, true}});
+  node->Feed(StoreStarted{7000});
+  REQUIRE(node->Assign(1) == "start epoch=1");
+  CHECK(node->Daemon(1, {Epoch(), HandOver{state}}).empty());
+  CHECK(node->LoseStream().empty());
+}
+
+TEST_CASE("a daemon hands its jobs over: the agent with the state hosts at once, and once") {
+  Node node;
+  BeHandedOver(&node, "state");
+  CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1 holds=1 with=state");
+  CHECK(node.Daemon(1, {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), true, false, true}})
+            .empty());
+  CHECK(node.state_.phase == Phase::kRunning);
+  node.LoseStream();
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1");
+}
+
+TEST_CASE("an agent without the state leaves the port to the agents that have it") {
+  Node node;
+  BeHandedOver(&node, "");
+  CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1 holds=1 never-hosts");
+}
+
+TEST_CASE("what was handed over is void when the lease is over, whatever was refused meanwhile") {
+  Node node;
+  BeHandedOver(&node, "state");
+  const auto refuse = [&] { node.Feed(StreamEnded{absl::UnavailableError("refused"), node.now_}); };
+  CHECK(node.After(absl::Milliseconds(1)) == "open last_epoch=1 holds=1 with=state");
+  refuse();
+  CHECK(node.After(absl::Milliseconds(6998)) == "open last_epoch=1 holds=1 with=state");
+  refuse();
+  CHECK(node.After(absl::Milliseconds(1)) == "stop abort SIGTERM");  // 7 s
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1; kill");
+}
+
+TEST_CASE("what was handed over is void when another daemon knows nothing of the job") {
+  Node node;
+  BeHandedOver(&node, "state");
+  node.After(absl::Milliseconds(1));
+  CHECK(node.WelcomeIn(0) == "stop checkpoint SIGTERM spare-sessions");
+  node.LoseStream();
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1");
 }
 
 }  // namespace

@@ -42,14 +42,8 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
     MutexLock lock(&mutex_);
     table_.StartRecording();
     table_.set_survives_restart(true);
-    const MonotonicTime now = clock_->Now();
     for (const JobRecord& job : memory->jobs) {
-      table_.Restore(now, job);
-      const std::string& id = job.founder.job_id;
-      for (IncidentView& incident : incident_files_.Read(id)) {
-        incident.time -= wall_offset_;
-        table_.RestoreIncident(id, incident);
-      }
+      Restore(job, incident_files_.Read(job.founder.job_id));
     }
   }
 }
@@ -280,6 +274,7 @@ void Daemon::Shutdown() {
   {
     MutexLock lock(&mutex_);
     shutdown_ = true;
+    if (journal_ == nullptr) HandOverJobs(&aftermath);
     for (const auto& [id, sink] : sinks_) {
       sink->Queue(Stopping());
       aftermath.sinks.push_back(sink);

@@ -62,6 +62,10 @@ class Daemon final : public LogAgents {
   // REQUIRES: Shutdown() has returned, if Start() was called.
   ~Daemon() override = default;
 
+  // Goes on with a job that another daemon has handed over, HandOver::state. Once, before Start.
+  // DataLoss when it makes no sense; the daemon then knows nothing of it.
+  absl::Status TakeOver(const std::string& state);
+
   // Starts its threads; once, before the first stream. ResourceExhausted when the system has no
   // thread left; then call Shutdown().
   absl::Status Start();
@@ -96,7 +100,9 @@ class Daemon final : public LogAgents {
   void set_served_by(std::string served_by) { served_by_ = std::move(served_by); }
 
   // Ends all streams with Unavailable and joins the threads. Call it once. The end of its stream
-  // costs no node its place in the journal then.
+  // costs no node its place in the journal then. Without a journal, each job that has an agent
+  // which may serve in its place is handed over to it (HandOver in proto/rendezvous.proto): nothing
+  // is decided after that.
   void Shutdown();
 
  private:
@@ -108,6 +114,11 @@ class Daemon final : public LogAgents {
   };
 
   absl::Status Stopping() const;
+  // A job of an earlier daemon, with its incidents by number and at wall-clock times.
+  void Restore(const JobRecord& record, std::vector<IncidentView> incidents)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues HandOver for every stream of the jobs that have a successor.
+  void HandOverJobs(Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TickUntilShutdown();
   void CountDecision(MonotonicTime arrived, const Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

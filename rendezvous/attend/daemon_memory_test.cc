@@ -226,6 +226,57 @@ TEST_CASE("a daemon that is stopped in order keeps every node's place") {
   daemon->Shutdown();
 }
 
+TEST_CASE("a daemon without a journal leaves its job, with its past, to an agent that may host") {
+  Inbox inbox;
+  Daemon daemon(&Clock::Real(), true);
+  REQUIRE(daemon.Start().ok());
+  MemberId streams[2];
+  for (const int agent : {0, 1}) {
+    Hello hello = HelloOf(agent, 2);
+    hello.may_host = agent == 0;
+    streams[agent] = daemon.Open(inbox.SinkOf(agent));
+    daemon.Join(streams[agent], Incarnation(agent + 1), hello);
+    inbox.Expect<Welcome>(agent);
+  }
+  const auto say_ready = [&](int epoch) {
+    for (const int agent : {0, 1}) {
+      daemon.Receive(streams[agent], Incarnation(agent + 1), Epoch(epoch), Ready{"node", 1});
+    }
+    for (const int agent : {0, 1}) inbox.Expect<Assignment>(agent);
+  };
+  say_ready(0);
+  WorkerFailure failure;
+  failure.why = "exit code 1";
+  daemon.Receive(streams[1], Incarnation(2), Epoch(1), failure);
+  for (const int agent : {0, 1}) inbox.Expect<Stop>(agent);
+  say_ready(1);
+  daemon.Shutdown();
+  const std::string state = inbox.Expect<HandOver>(0).state;
+  CHECK(inbox.Expect<HandOver>(1).state.empty());
+  for (int end = 0; end < 2; ++end) {
+    CHECK(absl::IsUnavailable(std::get<absl::Status>(inbox.Take()->item)));
+  }
+
+  Daemon next(&Clock::Real(), true);
+  CHECK_STATUS(next.TakeOver("junk"), absl::StatusCode::kDataLoss, "no job of a daemon");
+  REQUIRE_OK(next.TakeOver(state));
+  REQUIRE(next.Start().ok());
+  next.BeginServing();
+  Hello hello = HelloOf(1, 2);
+  hello.holds_place = true;
+  hello.running_epoch = hello.last_epoch = Epoch(2);
+  next.Join(next.Open(inbox.SinkOf(1)), Incarnation(2), hello);
+  CHECK(inbox.Expect<Welcome>(1).resumed);
+  const JobView view = (*next.Views("job"))[0];
+  CHECK(view.epoch == Epoch(2));
+  CHECK(view.phase == "running");
+  CHECK(view.restart_count == 1);
+  REQUIRE(view.incidents.size() == 1);
+  CHECK(view.incidents[0].epoch == Epoch(1));
+  CHECK(absl::AbsDuration(WallNow() - view.incidents[0].time) < absl::Minutes(1));
+  next.Shutdown();
+}
+
 // ---- killed at every step ----
 
 constexpr int kAgents = 2;

@@ -1,8 +1,13 @@
-// Of Daemon: the thread that writes the journal.
+// Of Daemon: the thread that writes the journal, and what one daemon leaves to the next.
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"
+#include "rendezvous/journal/record_wire.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -15,6 +20,39 @@ constexpr absl::Duration kBetweenComplaints = absl::Minutes(1);
 constexpr absl::Duration kSlowWrite = absl::Seconds(1);
 
 }  // namespace
+
+void Daemon::Restore(const JobRecord& record, std::vector<IncidentView> incidents) {
+  table_.Restore(clock_->Now(), record);
+  for (IncidentView& incident : incidents) {
+    incident.time -= wall_offset_;
+    table_.RestoreIncident(record.founder.job_id, incident);
+  }
+}
+
+absl::Status Daemon::TakeOver(const std::string& state) {
+  CONVENE_ASSIGN_OR_RETURN(HandedOverJob job, DecodeHandOver(state, WallNow()));
+  MutexLock lock(&mutex_);
+  Restore(job.record, std::move(job.incidents));
+  return absl::OkStatus();
+}
+
+void Daemon::HandOverJobs(Aftermath* aftermath) {
+  for (JobTable::Succession& succession : table_.HandOver(clock_->Now())) {
+    HandedOverJob& job = succession.job;
+    for (IncidentView& incident : job.incidents) incident.time += wall_offset_;
+    const Epoch epoch = job.record.epoch;
+    const std::string state = EncodeHandOver(job, WallNow());
+    for (const MemberId id : succession.successors) {
+      Queue({id, DaemonEvent{epoch, HandOver{state}}}, aftermath);
+    }
+    for (const MemberId id : succession.others) {
+      Queue({id, DaemonEvent{epoch, HandOver{}}}, aftermath);
+    }
+    aftermath->log.push_back({absl::StrCat(
+        "job ", job.record.founder.job_id, ": epoch ", epoch.value(), " is handed over, ",
+        succession.successors.size(), " agents may serve in this daemon's place")});
+  }
+}
 
 bool Daemon::AwaitChanges() {
   while (!shutdown_ && table_.last_change() == written_change_) {

@@ -24,7 +24,7 @@ absl::Status JobTable::Join(MonotonicTime now, MemberId id, Incarnation incarnat
   entry->job.Hear(now, outbox);
   const absl::Status joined = entry->job.Join(now, id, incarnation, hello, outbox);
   if (joined.ok()) {
-    members_[id.value()] = {entry, incarnation, hello.publishes_logs};
+    members_[id.value()] = {entry, incarnation, hello.publishes_logs, hello.may_host};
     NoteLogDirectory(hello, entry);
   }
   Settle(*entry, outbox, first_new);
@@ -201,13 +201,43 @@ void JobTable::Tick(MonotonicTime now, Outbox* outbox) {
 }
 
 std::vector<ServedJob> JobTable::ServedJobs() const {
+  std::set<const Entry*> with_successor;
+  for (const auto& [id, membership] : members_) {
+    if (MaySucceed(MemberId(id), membership)) with_successor.insert(membership.entry);
+  }
   std::vector<ServedJob> served;
   for (const auto& [id, entry] : jobs_) {
     const JobState& state = entry.job.state();
     if (entry.job.closed() || state.nodes().empty()) continue;
-    served.push_back({id, state.epoch(), state.running_count() > 0});
+    served.push_back(
+        {id, state.epoch(), state.running_count() > 0, with_successor.count(&entry) > 0});
   }
   return served;
+}
+
+bool JobTable::MaySucceed(MemberId id, const Membership& membership) {
+  const Node* node = membership.entry->job.state().Find(id);
+  return membership.may_host && node != nullptr && node->is_member() && !node->is_leaving;
+}
+
+std::vector<JobTable::Succession> JobTable::HandOver(MonotonicTime now) const {
+  std::map<const Entry*, Succession> by_job;
+  for (const auto& [number, membership] : members_) {
+    const MemberId id(number);
+    Succession& succession = by_job[membership.entry];
+    (MaySucceed(id, membership) ? succession.successors : succession.others).push_back(id);
+  }
+  std::vector<Succession> successions;
+  for (const auto& [id, entry] : jobs_) {
+    const auto found = by_job.find(&entry);
+    if (found == by_job.end() || found->second.successors.empty()) continue;
+    HandedOverJob& left = found->second.job;
+    left.record = entry.job.Record(now);
+    left.incidents = entry.job.View(now).incidents;
+    std::reverse(left.incidents.begin(), left.incidents.end());
+    successions.push_back(std::move(found->second));
+  }
+  return successions;
 }
 
 const Job* JobTable::Find(const std::string& job_id) const {

@@ -63,6 +63,17 @@ class JobTable {
   // The jobs that were changed since the last call, as they are now.
   RecordChanges TakeChanges(MonotonicTime now);
 
+  // A job with an open stream of an agent that may serve in this daemon's place.
+  struct Succession {
+    HandedOverJob job;  // the incidents with Chronicle::Describe's times
+    // Members of the epoch; each may go on with the job. Others may not know it: with a member's
+    // incarnation a stranger could take its place.
+    std::vector<MemberId> successors;
+    std::vector<MemberId> others;  // the job's other open streams
+  };
+  // The jobs that can go on when the daemon ends, by job id. Decides nothing.
+  std::vector<Succession> HandOver(MonotonicTime now) const;
+
   // `id` is new. InvalidArgument when the hello is senseless or contradicts its job;
   // ResourceExhausted when there are too many jobs or nodes. The caller ends the stream with it.
   absl::Status Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
@@ -110,7 +121,10 @@ class JobTable {
     Entry* entry;
     Incarnation incarnation;
     bool publishes_logs = false;
+    bool may_host = false;
   };
+  // Whether the agent of this stream may go on in the daemon's place.
+  static bool MaySucceed(MemberId id, const Membership& membership);
   // A finished job that this hello's agent still belongs to; nullptr when there is none.
   const Entry* FinishedJobOf(const Hello& hello) const;
   absl::StatusOr<Entry*> JobFor(MonotonicTime now, const Hello& hello);

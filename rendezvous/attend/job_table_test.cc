@@ -219,5 +219,45 @@ TEST_CASE(
   CHECK(WorkAlone(&table, At({}), MemberId(3), "job") > epoch);
 }
 
+TEST_CASE("a job is handed over to members of its epoch that may host, and its others hear of it") {
+  JobTable table;
+  Outbox outbox;
+  Hello hello = HelloTo("job", 2);
+  const auto join = [&](int id, bool may_host) {
+    hello.host = absl::StrCat("node", id);
+    hello.may_host = may_host;
+    REQUIRE_OK(table.Join(At({}), MemberId(id), Incarnation(id), hello, &outbox));
+  };
+  join(1, true);
+  join(2, false);
+  CHECK(table.HandOver(At({})).empty());  // No epoch has begun, nobody can go on with it.
+  CHECK_FALSE(table.ServedJobs()[0].has_successor);
+  for (const int id : {1, 2}) {
+    table.Receive(At({}), MemberId(id), Incarnation(id), Epoch(), Ready{"node", 1}, &outbox);
+  }
+  join(3, true);  // It has no seat.
+  CHECK(table.ServedJobs()[0].has_successor);
+  std::vector<JobTable::Succession> left = table.HandOver(At({}));
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].successors == std::vector<MemberId>{MemberId(1)});
+  CHECK(left[0].others.size() == 2);
+  CHECK(left[0].job.record.epoch == Epoch(1));
+
+  JobTable next;
+  next.Restore(At({}), left[0].job.record);
+  hello.host = "node2";
+  hello.holds_place = true;
+  hello.last_epoch = hello.running_epoch = Epoch(1);
+  outbox.items.clear();
+  REQUIRE_OK(next.Join(At({}), MemberId(1), Incarnation(2), hello, &outbox));
+  CHECK(std::get<Welcome>(std::get<DaemonEvent>(outbox.items.at(0).what).body).resumed);
+
+  // It ends, too.
+  table.Receive(At({}), MemberId(1), Incarnation(1), Epoch(1), Leave{"SIGTERM", false, true},
+                &outbox);
+  CHECK(table.HandOver(At({})).empty());
+  CHECK_FALSE(table.ServedJobs()[0].has_successor);
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

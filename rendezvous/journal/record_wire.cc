@@ -1,5 +1,6 @@
 #include "rendezvous/journal/record_wire.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -188,6 +189,27 @@ absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire) {
   if (record.ok()) return record;
   return absl::DataLossError(absl::StrCat("the record of job \"", wire.founder().job_id(),
                                           "\" makes no sense: ", record.status().message()));
+}
+
+std::string EncodeHandOver(const HandedOverJob& job, absl::Time wall_now) {
+  v1::HandedOverJob wire;
+  *wire.mutable_job() = ToWire(job.record);
+  wire.mutable_job()->set_taken_at_unix_ms(absl::ToUnixMillis(wall_now));
+  JobView view;
+  view.incidents = job.incidents;
+  ToWire(view, wire.mutable_status());
+  return wire.SerializeAsString();
+}
+
+absl::StatusOr<HandedOverJob> DecodeHandOver(const std::string& state, absl::Time wall_now) {
+  v1::HandedOverJob wire;
+  if (!wire.ParseFromString(state)) return absl::DataLossError("this is no job of a daemon");
+  HandedOverJob job;
+  CONVENE_ASSIGN_OR_RETURN(job.record, FromWire(wire.job()));
+  job.record.age = std::max(wall_now - absl::FromUnixMillis(wire.job().taken_at_unix_ms()),
+                            absl::ZeroDuration());
+  job.incidents = FromWire(wire.status()).incidents;
+  return job;
 }
 
 }  // namespace convene::rendezvous

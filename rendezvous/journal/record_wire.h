@@ -1,7 +1,10 @@
 // Converts between rendezvous/quorum/job_record.h and proto/journal.proto.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/journal.pb.h"
 #include "rendezvous/quorum/job_record.h"
 
@@ -10,5 +13,11 @@ namespace convene::rendezvous {
 v1::JobRecord ToWire(const JobRecord& record);
 // DataLoss, naming the job and the field, when no daemon can have written the record.
 absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire);
+
+// HandOver::state, as the bytes of a message of proto/journal.proto. Both daemons are on one
+// machine: the wall clock tells how old the record is when it is taken over.
+std::string EncodeHandOver(const HandedOverJob& job, absl::Time wall_now);
+// DataLoss as above, or when the bytes are no such message.
+absl::StatusOr<HandedOverJob> DecodeHandOver(const std::string& state, absl::Time wall_now);
 
 }  // namespace convene::rendezvous

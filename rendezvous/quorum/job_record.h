@@ -1,5 +1,5 @@
-// PURE. The record of a job that a daemon needs to go on with it after a kill and a restart, as a
-// value: proto/journal.proto without the file.
+// PURE. The record of a job that a daemon needs to go on with it after a kill and a restart, or in
+// another daemon's place, as a value: proto/journal.proto without the file.
 //
 // The record holds the decisions, and the facts by which the next decision is made. It leaves out
 // facts that agents tell again when they come back: nodes that never were members, Ready (a store),
@@ -20,6 +20,7 @@
 #include "rendezvous/quorum/budget.h"
 #include "rendezvous/quorum/conduct.h"
 #include "rendezvous/quorum/job_state.h"
+#include "rendezvous/quorum/job_view.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
@@ -42,6 +43,12 @@ struct JobRecord : JobFacts {
   absl::Duration ran;  // how long the epoch has run, or ran before it was stopped
   std::string stop_why;
   std::string why;  // the last decision's
+};
+
+// A job as a daemon without a journal leaves it to another one (HandOver in messages.h).
+struct HandedOverJob {
+  JobRecord record;
+  std::vector<IncidentView> incidents;  // by number
 };
 
 // Tells whether a job's record has to be written again: two equal marks mean that nothing changed.

@@ -30,7 +30,8 @@ struct NodeView {
 struct ServedJob {
   std::string id;
   Epoch epoch;
-  bool has_workers = false;  // of that epoch
+  bool has_workers = false;    // of that epoch
+  bool has_successor = false;  // an agent of it may serve in that agent's place
 };
 
 struct FailureView {

@@ -44,6 +44,7 @@ struct Hello {
   int max_stuck_restarts = 0;     // 0: never
   absl::Duration admission = absl::ZeroDuration();
   bool publishes_logs = false;  // CAPABILITY_LOGS
+  bool may_host = false;        // CAPABILITY_HOSTS
   bool excludes_stragglers = false;
   std::string log_directory;
   MonotonicTime said_at;      // on the agent's clock: compares with its own other streams only
@@ -171,9 +172,14 @@ struct LogsWanted {
   uint64_t next_line = 0;
 };
 
+// The daemon ends, and an agent of the job may go on in its place.
+struct HandOver {
+  std::string state;  // for that agent, by journal/record_wire.h; "": another one has it
+};
+
 struct DaemonEvent {
   Epoch epoch;  // the job's current one
-  std::variant<Welcome, Assignment, Stop, Close, Heard, LogsWanted> body;
+  std::variant<Welcome, Assignment, Stop, Close, Heard, LogsWanted, HandOver> body;
 };
 
 }  // namespace convene::rendezvous

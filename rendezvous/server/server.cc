@@ -180,6 +180,12 @@ class PortServer final : public Server {
   }
 
   absl::Status Begin(const Options& options) {
+    if (!options.handed_over.empty()) {
+      if (const absl::Status taken = daemon_.TakeOver(options.handed_over); !taken.ok()) {
+        spdlog::warn("rendezvous: the job that was handed over begins anew: {}",
+                     std::string(taken.message()));
+      }
+    }
     CONVENE_RETURN_IF_ERROR(daemon_.Start());
     const bool is_locked = !join_token_.empty();
     if (is_locked) {

@@ -15,8 +15,8 @@
 
 namespace convene::rendezvous {
 
-// Serves from the moment Start returns until it is destroyed: streams then end with Unavailable.
-// Thread-safe.
+// Serves from the moment Start returns until it is destroyed: streams then end with Unavailable,
+// and jobs are handed over (Daemon::Shutdown). Thread-safe.
 class Server {
  public:
   struct Options {
@@ -31,6 +31,9 @@ class Server {
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
+    // A job that the daemon before has handed over, HandOver::state: this one goes on with it. "":
+    // none. A state that makes no sense is left out, with a warning.
+    std::string handed_over;
     // Of the daemon's own store: StoreServer::Options::bytes_max.
     size_t store_bytes_max = 0;
     // The secret of those who may join (lock/token.h): the port then takes them by TLS alone, HTTP

@@ -51,6 +51,7 @@ void CopyFields(Is<Hello> auto& value, auto& wire) {
   CONVENE_FIELD(has_workers);
   CONVENE_FIELD_AS(stop_limit, stop_limit_ms);
   CONVENE_CAPABILITY(publishes_logs, pb::CAPABILITY_LOGS);
+  CONVENE_CAPABILITY(may_host, pb::CAPABILITY_HOSTS);
   CONVENE_WRITE_OR_READ(
       wire.set_said_at_ns(absl::ToInt64Nanoseconds(value.said_at.since_epoch())),
       value.said_at = MonotonicTime::FromEpoch(absl::Nanoseconds(wire.said_at_ns())));

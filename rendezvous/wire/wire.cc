@@ -120,6 +120,8 @@ void CopyFields(Is<LogsWanted> auto& value, auto& wire) {
   CONVENE_FIELD(next_line);
 }
 
+void CopyFields(Is<HandOver> auto& value, auto& wire) { CONVENE_FIELD(state); }
+
 void CopyFields(Is<decltype(DaemonEvent::body)> auto& value, auto& wire) {
   CONVENE_KIND(Welcome, welcome);
   CONVENE_KIND(Assignment, assignment);
@@ -127,6 +129,7 @@ void CopyFields(Is<decltype(DaemonEvent::body)> auto& value, auto& wire) {
   CONVENE_KIND(Close, close);
   CONVENE_KIND(Heard, heard);
   CONVENE_KIND(LogsWanted, logs_wanted);
+  CONVENE_KIND(HandOver, hand_over);
 }
 
 void CopyFields(Is<NodeView> auto& value, auto& wire) {

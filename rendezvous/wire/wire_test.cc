@@ -32,6 +32,7 @@ TEST_CASE("a hello crosses the wire whole") {
   hello.max_stuck_restarts = 4;
   hello.admission = absl::Seconds(30);
   hello.publishes_logs = true;
+  hello.may_host = true;
   hello.has_workers = true;
   hello.stop_limit = absl::Seconds(70);
   hello.log_directory = "/logs/job_1";
@@ -42,6 +43,7 @@ TEST_CASE("a hello crosses the wire whole") {
   CHECK(crossed->epoch == Epoch(9));
   const Hello& there = std::get<Hello>(crossed->body);
   CHECK(there.publishes_logs);
+  CHECK(there.may_host);
   CHECK(there.has_workers);
   CHECK(there.stop_limit == absl::Seconds(70));
   CHECK(there.log_directory == "/logs/job_1");

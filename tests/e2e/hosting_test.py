@@ -9,7 +9,7 @@ from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until
 
 # The worker writes that it has begun, and works until the file $DONE exists.
 _WORKER = """
-echo "$RANK" >> "$STARTS"
+echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"
 until [ -e "$DONE" ]; do sleep 0.05; done
 """
 
@@ -155,11 +155,126 @@ class HostingTest(ConveneTestCase):
         self.end_run("first")
         wait_until(lambda: 'run "second" still needs it' in self.output(first), 20, "the word of the agent that stays")
         first.send_signal(signal.SIGTERM)
-        self.assertIn('run "second" loses its rendezvous', self.finish(first, 20))
-        # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker begins again there.
+        self.assertIn('hands the rendezvous over: run "second" goes on', self.finish(first, 20))
+        # It is on the endpoint's machine too: it hosts the rendezvous itself, and its worker works on.
         wait_until(lambda: "hosting the rendezvous" in self.output(second), 40, "another host")
         self.end_run("second")
         self.finish(second, 40)
+        with open(self.path("starts.second"), encoding="utf-8") as starts:
+            self.assertEqual(len(starts.readlines()), 1)
+        self.assert_nothing_left()
+
+    # ---- a host that leaves an elastic run ----
+
+    def start_run(self, count, script=_WORKER, *flags):
+        """`count` agents of one elastic run, the host first, whose workers run together."""
+        endpoint = free_endpoint()
+        agents = []
+        for node in range(count):
+            agents.append(self.start(CONVENE, "run", "--nnodes", f"1:{count}", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", *flags,
+                                     "--no-python", "sh", "-c", script, log=f"node{node}", STARTS=self.path("starts"),
+                                     DONE=self.path("done"), NODE=str(node)))
+            wait_until(lambda: "hosting the rendezvous" in self.output(agents[0]), 20, "the host")
+        self.wait_for_epoch(count)
+        return endpoint, agents
+
+    def starts(self):
+        """(epoch, rank, pid) of each start of a worker."""
+        if not os.path.exists(self.path("starts")):
+            return []
+        with open(self.path("starts"), encoding="utf-8") as lines:
+            return [tuple(map(int, line.split())) for line in lines if line.endswith("\n")]
+
+    def wait_for_epoch(self, count, above=0):
+        """The number of the latest epoch, once it is above `above` and has `count` workers."""
+        def latest():
+            epochs = [epoch for epoch, _, _ in self.starts()]
+            return max(epochs) if epochs and max(epochs) > above and epochs.count(max(epochs)) == count else None
+        return wait_until(latest, 30, lambda: f"an epoch of {count} above {above}: {self.starts()}")
+
+    def end_work(self, agents, expected_code=0):
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        for agent in agents:
+            self.finish(agent, 30, expected_code)
+        self.assert_nothing_left()
+
+    def wait_for_one_host(self, agents):
+        """Until each agent is back at the rendezvous; the one that hosts it."""
+        for agent in agents:
+            wait_until(lambda: "the rendezvous answers again" in self.output(agent), 20, "the rendezvous")
+        host, = [agent for agent in agents if "hosting the rendezvous" in self.output(agent)]
+        return host
+
+    def leave(self, count, *flags):
+        """The host of a run of `count` nodes leaves: the others restart once, and one of them hosts."""
+        _, agents = self.start_run(count, _WORKER, *flags)
+        epoch = self.wait_for_epoch(count)
+        leaver = agents.pop(0)
+        leaver.send_signal(signal.SIGTERM)
+        self.assertIn('hands the rendezvous over: run "job" goes on', self.finish(leaver, 20, 128 + signal.SIGTERM))
+        self.assertEqual(self.wait_for_epoch(count - 1, above=epoch), epoch + 1)
+        self.wait_for_one_host(agents)
+        self.end_work(agents)
+        self.assertEqual([start for start, _, _ in self.starts() if start > epoch], [epoch + 1] * (count - 1))
+
+    def test_the_other_node_restarts_once_when_the_host_leaves(self):
+        self.leave(2)
+
+    def test_one_of_two_survivors_hosts_and_both_restart_once(self):
+        self.leave(3)
+
+    def test_a_locked_run_is_handed_over_as_well(self):
+        token = self.path("token")
+        with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+            file.write("0123456789abcdefghijklmnop\n")
+        self.leave(2, "--join-token-file", token)
+
+    def test_the_next_host_knows_what_the_run_has_cost(self):
+        endpoint, agents = self.start_run(2, _WORKER, "--max-restarts", 1)
+        epoch = self.wait_for_epoch(2)
+        os.kill(self.starts()[-1][2], signal.SIGKILL)
+        epoch = self.wait_for_epoch(2, above=epoch)
+        agents[0].send_signal(signal.SIGTERM)
+        self.finish(agents[0], 20, 128 + signal.SIGTERM)
+        self.wait_for_epoch(1, above=epoch)
+        self.wait_for_one_host(agents[1:])
+        asked = self.start(CONVENE, "incidents", "--endpoint", endpoint, "job")
+        self.assertIn("killed by SIGKILL", self.finish(asked, 20))
+        os.kill(self.starts()[-1][2], signal.SIGKILL)
+        self.assertIn("--max-restarts allows 1", self.finish(agents[1], 20, 1))
+        self.assert_nothing_left()
+
+    def test_a_host_that_is_killed_while_it_leaves_is_as_one_that_was_killed(self):
+        # Node 1's worker takes a while to stop, and the host waits for it.
+        _, agents = self.start_run(2, "trap '[ $NODE = 0 ] || sleep 3; exit 0' TERM" + _WORKER)
+        epoch = self.wait_for_epoch(2)
+        agents[0].send_signal(signal.SIGTERM)
+        wait_until(lambda: "still stop their workers" in self.output(agents[0]), 20, "the host that waits")
+        agents[0].kill()
+        self.assertEqual(agents[0].wait(10), -signal.SIGKILL)
+        wait_until(lambda: "hosting the rendezvous" in self.output(agents[1]), 20, "another host")
+        self.assertGreater(self.wait_for_epoch(1, above=epoch), epoch)
+        self.end_work(agents[1:])
+
+    def test_a_survivor_that_dies_before_it_takes_over_leaves_it_to_the_other(self):
+        # Node 2 is the last to stop its worker: by then the agent of node 1 is ready, and stands still.
+        endpoint, agents = self.start_run(3, "trap '[ $NODE != 2 ] || sleep 3; exit 0' TERM" + _WORKER)
+        epoch = self.wait_for_epoch(3)
+        agents[0].send_signal(signal.SIGTERM)
+        wait_until(lambda: "  ready  " in self.status(endpoint), 20, "the first node that has stopped its worker")
+        agents[1].send_signal(signal.SIGSTOP)
+        self.finish(agents[0], 20, 128 + signal.SIGTERM)
+        wait_until(lambda: "hosting the rendezvous" in self.output(agents[2]), 20, "the other host")
+        agents[1].kill()
+        agents[1].wait(10)
+        self.wait_for_epoch(1, above=epoch + 1)  # Without the dead one, when its lease is over.
+        self.end_work(agents[2:])
+
+    def test_a_host_that_leaves_as_the_last_node_hands_nothing_over(self):
+        _, agents = self.start_run(1)
+        agents[0].send_signal(signal.SIGTERM)
+        self.assertNotIn("hands the rendezvous over", self.finish(agents[0], 20, 128 + signal.SIGTERM))
         self.assert_nothing_left()
 
 

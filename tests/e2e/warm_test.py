@@ -10,7 +10,8 @@ import signal
 import sys
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, processes_with, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, find_program, processes_with, wait_until
+from tests.support.terminals import Terminal
 
 WORKERS = 2
 
@@ -302,6 +303,27 @@ class WarmTest(ConveneTestCase):
         self.said(job, '2 of 2 workers start from spares')
         self.assertEqual(self.facts(2)[1]['settled'], '7')
         self.assertIn('the script sets CHOICE before it imports settled', self.end(job))
+
+    def at_a_terminal(self, workers, *flags):
+        self.write('script.py', SCRIPT.replace('IMPORTS', 'import plain'))
+        return Terminal(self, ['env', '-C', self.directory, f'PYTHONPATH={self.path("packages")}', f'XDG_RUNTIME_DIR={self.path("run")}',
+                               find_program(CONVENE), 'run', '--standalone', '--nproc-per-node', str(workers), '--max-restarts', '9', *flags,
+                               '--warm-workers', 'auto', '--no-python', sys.executable, self.path('script.py')], log='log').process
+
+    def test_a_worker_with_a_terminal_starts_cold_with_a_word_and_the_other_one_warm(self):
+        job = self.at_a_terminal(2, '--debug-rank', '1')
+        self.facts(1)
+        self.said(job, 'spares that are ready to become workers: 1')
+        self.kill_worker(1, rank=0)
+        self.said(job, '1 of 2 workers start from spares')
+        self.assertIn('dev/pts', self.facts(2)[1]['files'][0])
+        self.assertEqual(self.end(job).count("the worker of local rank 1 has this command's terminal, so it starts cold"), 1)
+
+    def test_the_only_worker_at_a_terminal_has_no_spare(self):
+        job = self.at_a_terminal(1)
+        wait_until(lambda: os.path.exists(self.path('facts.1.0')), 30, 'the worker')
+        self.assertEqual(self.spares(job), (None, []))
+        self.assertIn("all workers start cold: the worker of local rank 0 has this command's terminal", self.end(job))
 
     def test_what_cannot_be_warm_starts_cold_with_a_word(self):
         for command, why in ((('/bin/true',), '/bin/true, which is not Python itself'),

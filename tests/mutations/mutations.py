@@ -17,6 +17,7 @@ import cluster  # noqa: E402  (the line above keeps __pycache__ out of the tree)
 import daemon  # noqa: E402
 import data  # noqa: E402
 import generation  # noqa: E402
+import hand_over  # noqa: E402
 import kernels  # noqa: E402
 import lock  # noqa: E402
 import planting  # noqa: E402
@@ -30,7 +31,7 @@ import warm  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'daemon': daemon.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
+    'daemon': daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +

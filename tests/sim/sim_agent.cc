@@ -218,6 +218,9 @@ void SimAgent::Do(const agent::OpenStream& action) {
       if (life == life_) Receive(ended);
     });
   };
+  if (!is_cut_ && daemon_.refuses() && action.may_host && !action.handed_over.empty()) {
+    daemon_.Start(action.handed_over);
+  }
   if (!is_cut_ && daemon_.refuses()) {
     return fail(simulation_.Upto(absl::Milliseconds(50)),
                 {absl::UnavailableError("refused"), simulation_.now()});

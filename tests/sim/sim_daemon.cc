@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/journal/record_wire.h"
 
 namespace convene::sim {
 namespace {
@@ -25,7 +26,8 @@ const char* NameOf(const rendezvous::AgentEvent& event) {
 }
 
 std::string TextOf(const rendezvous::DaemonEvent& event) {
-  const char* const names[] = {"Welcome", "Assignment", "Stop", "Close", "Heard"};
+  const char* const names[] = {"Welcome", "Assignment", "Stop",    "Close",
+                               "Heard",   "LogsWanted", "HandOver"};
   return absl::StrCat(names[event.body.index()], " of epoch ", event.epoch.value());
 }
 
@@ -188,8 +190,24 @@ void SimDaemon::Kill(bool whole_machine) {
   ReadOn();  // By the kernel alone.
 }
 
-void SimDaemon::Start() {
-  simulation_.Note("daemon: started");
+void SimDaemon::HandOver() {
+  const auto tell = [this](const std::vector<MemberId>& ids, Epoch epoch,
+                           const std::string& state) {
+    for (const MemberId id : ids) {
+      if (simulation_.Chance(0.9)) {
+        Leave({id, rendezvous::DaemonEvent{epoch, rendezvous::HandOver{state}}});
+      }
+    }
+  };
+  for (const rendezvous::JobTable::Succession& succession : table_->HandOver(Now())) {
+    const Epoch epoch = succession.job.record.epoch;
+    tell(succession.successors, epoch, rendezvous::EncodeHandOver(succession.job, WorldTime()));
+    tell(succession.others, epoch, "");
+  }
+}
+
+void SimDaemon::Start(const std::string& handed_over) {
+  simulation_.Note("daemon: started", handed_over.empty() ? "" : " with what was handed over");
   is_up_ = true;
   reachable_since_ = simulation_.now();
   clock_ahead_ = simulation_.Upto(absl::Hours(1));
@@ -200,6 +218,11 @@ void SimDaemon::Start() {
     for (const rendezvous::JobRecord& job : journal_->Open()) table_->Restore(Now(), job);
     table_->RenewAway(Now());
     wrote_at_ = simulation_.now();
+  }
+  if (!handed_over.empty()) {
+    const auto job = rendezvous::DecodeHandOver(handed_over, WorldTime());
+    Expect(job.ok(), "what was handed over makes no sense");
+    table_->Restore(Now(), job->record);
   }
   invariants_.OnDaemonStarted(simulation_.now(), Now(), *table_, is_trusted);
   Settle(Outbox());

@@ -76,7 +76,11 @@ class SimDaemon {
   std::set<Incarnation> Faithful() const;
 
   void Kill(bool whole_machine);
-  void Start();
+  // Tells the agents that it ends in order; its Kill follows. At times it is killed while it tells
+  // them. REQUIRES: !has_journal().
+  void HandOver();
+  // `handed_over`: HandOver::state of the daemon before; "": none.
+  void Start(const std::string& handed_over = "");
   void Pause(absl::Duration duration);
   // The journal's disk is full, or no longer. REQUIRES: has_journal().
   void FillDisk(bool is_full);
@@ -99,6 +103,7 @@ class SimDaemon {
   void PlanWrite();
   void EndWrite(int64_t change);
   MonotonicTime Now() const { return simulation_.now() + clock_ahead_; }
+  absl::Time WorldTime() const { return absl::UnixEpoch() + simulation_.now().since_epoch(); }
 
   Simulation& simulation_;
   Invariants& invariants_;

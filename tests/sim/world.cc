@@ -73,6 +73,7 @@ void World::PlaceRun(int number) {
     hello.node_rank = has_ranks ? i : -1;
     hello.local_world_size = simulation_.Between(1, 3);
     hello.role = absl::StrCat("role", i % (1 + number % 3));
+    hello.may_host = i % 2 == 1;
     if (racks > 0) hello.topology = absl::StrCat("rack", i % racks);
     const std::string name = absl::StrCat(hello.job_id, ".", i);
     const Incarnation before_first(1000 * (agents_.size() + 1));
@@ -122,10 +123,14 @@ void World::HurtDaemon() {
 void World::KillDaemon() {
   const bool was_asleep = simulation_.now() < daemon_.reachable_since() + kUndisturbed;
   const bool was_remembered = daemon_.is_remembered();
-  const bool whole_machine = simulation_.Chance(0.2);
+  const bool hands_over = !daemon_.has_journal() && simulation_.Chance(0.5);
+  const bool whole_machine = !hands_over && simulation_.Chance(0.2);
+  if (hands_over) daemon_.HandOver();
   daemon_.Kill(whole_machine);
   const absl::Duration down = simulation_.Upto(absl::Seconds(4));
-  simulation_.After(down, [this] { daemon_.Start(); });
+  simulation_.After(down, [this] {
+    if (!daemon_.is_up()) daemon_.Start();  // Else an agent took over.
+  });
   if (whole_machine || was_asleep || simulation_.Chance(0.4)) return;
   if (!was_remembered) {
     spared_until_ = simulation_.now() + down + kUndisturbed;

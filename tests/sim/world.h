@@ -29,8 +29,8 @@ class World {
   void PlanFault();
   void Fault();
   void HurtDaemon();
-  // Kills the daemon and starts it again. At times nothing else breaks meanwhile: then no worker
-  // may be restarted.
+  // Kills the daemon, or has it end in order, and starts it again. At times nothing else breaks
+  // meanwhile: then a daemon with its memory restarts no worker.
   void KillDaemon();
   // A scheduler stops all processes of a run at once, the daemon too or not, and continues them a
   // while later, one after the other. Then no worker may be restarted.

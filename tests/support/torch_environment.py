@@ -3,7 +3,8 @@
 
 usage: tools/torch_environment [--quiet | --transformers]
 Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
-imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers and PEFT come into it as well.
+imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers, PEFT and PyTorch Lightning come
+into it as well.
 
 PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
 the folders of NVIDIA's wheels, then /usr/local/cuda/lib64. With the toolkit installed there, its own 2.5 GB of nvidia-* wheels are left out,
@@ -29,7 +30,8 @@ TORCH_PACKAGES = ['torch', 'typing_extensions', 'sympy', 'mpmath', 'networkx', '
                   'setuptools']
 EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', 'nvidia-nvshmem-cu13']
 TRANSFORMERS = 'transformers==5.23.0'
-PEFT = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2']
+# Without what they need: that comes with PyTorch and transformers.
+ADDITIONS = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2', 'pytorch-lightning==2.6.6', 'lightning-utilities==0.15.3', 'torchmetrics==1.9.0']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -87,18 +89,18 @@ def install_torch() -> str:
 
 
 def install_transformers() -> str:
-    """The version of Hugging Face's transformers, which comes with PEFT, and which only some tests need. After install_torch. Raises NoTorch."""
-    command = [PYTHON, '-c', 'import peft, transformers; print(transformers.__version__)']
+    """The version of Hugging Face's transformers, which comes with PEFT and Lightning, and which only some tests need. After install_torch. Raises NoTorch."""
+    command = [PYTHON, '-c', 'import peft, pytorch_lightning, transformers; print(transformers.__version__)']
     with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if subprocess.run(command, env=torch_environment(), capture_output=True, check=False, timeout=IMPORT_LIMIT_S).returncode != 0:
             print(f'installing transformers into {VENV} (once)', flush=True)
             pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15']
             _run('pip install', [*pip, TRANSFORMERS])
-            _run('pip install', [*pip, '--no-deps', *PEFT])
+            _run('pip install', [*pip, '--no-deps', *ADDITIONS])
         done = subprocess.run(command, env=torch_environment(), capture_output=True, text=True, check=False, timeout=IMPORT_LIMIT_S)
     if done.returncode != 0:
-        raise NoTorch(f'transformers is installed but cannot be imported: try {PYTHON} -c "import peft, transformers"')
+        raise NoTorch(f'transformers is installed but cannot be imported: try {PYTHON} -c "import peft, pytorch_lightning, transformers"')
     return done.stdout.strip()
 
 
@@ -115,7 +117,7 @@ def main() -> int:
     print(f'PyTorch {version} in {VENV}')
     if arguments == ['--transformers']:
         try:
-            print(f'transformers {install_transformers()} and {PEFT[0]}')
+            print(f'transformers {install_transformers()} and {", ".join(ADDITIONS)}')
         except NoTorch as error:
             print(f'torch_environment: {error}')
             return 69

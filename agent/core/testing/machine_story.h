@@ -51,7 +51,8 @@ inline std::string Text(const Action& action) {
           return absl::StrCat(
               "open last_epoch=", a.hello.last_epoch.value(),
               a.hello.holds_place ? absl::StrCat(" holds=", a.hello.running_epoch.value()) : "",
-              a.may_host || !a.hello.holds_place ? "" : " never-hosts");
+              a.may_host || !a.hello.holds_place ? "" : " never-hosts",
+              a.handed_over.empty() ? "" : absl::StrCat(" with=", a.handed_over));
         } else if constexpr (std::is_same_v<T, CloseStream>) {
           return "close";
         } else if constexpr (std::is_same_v<T, Send>) {

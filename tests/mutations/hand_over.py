@@ -1,0 +1,27 @@
+"""Bugs planted in the hand-over of a run to the next host of the rendezvous."""
+
+from planting import Mutation
+
+TABLE = 'rendezvous/attend/job_table.cc'
+RECORD = 'rendezvous/attend/daemon_record.cc'
+LINK = 'agent/core/machine_link.cc'
+TABLED = '//rendezvous/attend:job_table_test'
+REMEMBERED = '//rendezvous/attend:daemon_memory_test'
+PLACED = '//agent/core:machine_place_test'
+SEEN = '//tests/e2e:hosting_test'
+
+MUTATIONS = [
+    Mutation('a node that ends takes a run over', TABLE, ' && !node->is_leaving;', ';', TABLED),
+    Mutation('a node without a seat is told the secrets of the others', TABLE, 'node->is_member() && ', '', TABLED),
+    Mutation('a run that nobody takes over is handed over', TABLE, ' || found->second.successors.empty()) continue;', ') continue;', TABLED),
+    Mutation('only the next host hears that places are kept', RECORD, 'Queue({id, DaemonEvent{epoch, HandOver{}}}, aftermath);', '', REMEMBERED),
+    Mutation('the reports of a run end with its host', RECORD, '    table_.RestoreIncident(record.founder.job_id, incident);\n', '', REMEMBERED),
+    Mutation('the times of reports move with each host', RECORD,
+             'incident.time += wall_offset_;\n    const Epoch', '(void)incident;\n    const Epoch', REMEMBERED),
+    Mutation('what was handed over is good for ever', LINK,
+             'now_ >= s_.heard_at + s_.lease) {\n    s_.handed_over.reset', 'false) {\n    s_.handed_over.reset', PLACED),
+    Mutation('what was handed over is used again', LINK, '  s_.handed_over.reset();\n  const MonotonicTime', '  const MonotonicTime', PLACED),
+    Mutation('an agent without the state takes the port', LINK, '= !s_.holds_place || !state.empty();', '= true;', PLACED),
+    Mutation('refused connections keep a place that was handed over', LINK, 's_.holds_place && !s_.handed_over.has_value();', 's_.holds_place;', PLACED),
+    Mutation('the next host begins without the run', 'agent/rendezvous_link.cc', 'options.handed_over = handed_over;', '', SEEN),
+]
