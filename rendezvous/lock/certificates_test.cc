@@ -1,6 +1,7 @@
 #include "rendezvous/lock/certificates.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/testing/test_ca.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"

@@ -1,4 +1,4 @@
-// What a process shows to the other processes of a run, and by what it takes them.
+// The secrets and certificates by which the processes of a run take each other.
 #pragma once
 
 #include <string>

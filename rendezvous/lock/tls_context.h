@@ -12,7 +12,7 @@
 
 namespace convene::rendezvous {
 
-// Who the other side of a connection is.
+// The other side of a connection.
 enum class TlsPeer {
   kGuest,   // it has shown no certificate
   kViewer,  // it has a certificate that is taken, and does not speak as a member: a browser

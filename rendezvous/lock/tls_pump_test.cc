@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/connect.h"
 #include "tools/base/clock.h"
