@@ -115,7 +115,7 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
   link_options.served_by =
       absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
   link_options.store_bytes_max = options.store_bytes_max;
-  link_options.join_token = options.join_token;
+  link_options.credentials = options.credentials;
   link_options.incarnation = Incarnation(RandomU64());
   custody_.SetCompanions([this](pid_t session) {
     return session == slurm_requeue_.pid() ||

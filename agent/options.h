@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/messages.h"
 
 namespace convene::agent {
@@ -78,10 +79,10 @@ struct HealthCheck {
 
 // Constant for the whole run; filled and validated by launcher/job_spec.
 struct AgentOptions {
-  std::vector<std::string> command;  // program (found in PATH) and arguments
-  rendezvous::Hello hello;           // this node's name and the job's description
-  std::string endpoint;              // "host:port" of the rendezvous
-  std::string join_token;            // rendezvous/lock/token.h; "": the rendezvous has none
+  std::vector<std::string> command;     // program (found in PATH) and arguments
+  rendezvous::Hello hello;              // this node's name and the job's description
+  std::string endpoint;                 // "host:port" of the rendezvous
+  rendezvous::Credentials credentials;  // empty: the rendezvous takes everybody
   // Whether this process may host the rendezvous when nothing answers at the endpoint: the
   // endpoint's host is this machine.
   bool may_host = false;

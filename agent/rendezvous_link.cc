@@ -18,7 +18,7 @@ RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<v
     : loop_(loop),
       options_(std::move(options)),
       on_news_(std::move(on_news)),
-      locked_("", options_.join_token) {
+      locked_("", options_.credentials) {
   CONVENE_CHECK(posted_.Attach(loop_, [this] { OnPosted(); }).ok());
 }
 
@@ -59,7 +59,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     options.served_by = options_.served_by;
     options.handed_over = handed_over;
     options.store_bytes_max = options_.store_bytes_max;
-    options.join_token = options_.join_token;
+    options.credentials = options_.credentials;
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);

@@ -38,7 +38,8 @@ class RendezvousLink {
     std::string served_by;  // of a server that this process hosts
     Incarnation incarnation;
     size_t store_bytes_max = 0;  // Server::Options
-    std::string join_token;      // Server::Options, and that of the rendezvous at `place`
+    // Server::Options, and those that the rendezvous at `place` wants.
+    rendezvous::Credentials credentials;
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
   };
@@ -95,7 +96,7 @@ class RendezvousLink {
   // No other process can know the port, so the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.place.port == 0; }
   rendezvous::Endpoint At(const HostPort& place) const {
-    return locked_.At(FormatHostPort(place.host, place.port));
+    return locked_.At(FormatHostPort(place.host, place.port), options_.place.host);
   }
   HostPort Dialled() const { return server_ == nullptr ? options_.place : OwnPlace(*server_); }
   // Where this process reaches the server that it hosts, without asking a name service.

@@ -27,7 +27,7 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
                                        .port = flags.port,
                                        .state_dir = flags.state_dir,
                                        .store_bytes_max = flags.store_bytes_max,
-                                       .join_token = flags.join_token});
+                                       .credentials = flags.credentials});
 }
 
 Command RunRow(bool as_torchrun) {

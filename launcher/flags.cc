@@ -1,6 +1,7 @@
 #include "launcher/flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/token.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
@@ -24,7 +25,35 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "and is started again with it goes on with its jobs, and no worker notices",
                  {.value = "DIR", .is_directory = true});
   AddStoreMemoryFlag(reader, &flags->store_bytes_max);
-  AddJoinTokenFlag(reader, &flags->join_token);
+  AddCredentialFlags(reader, &flags->credentials);
+}
+
+void AddCredentialFlags(FlagReader* reader, rendezvous::Credentials* credentials) {
+  AddJoinTokenFlag(reader, &credentials->join_token);
+  reader->Option("tls-cert", &credentials->tls_cert,
+                 "this process's certificate in PEM: all connections are TLS, and only processes "
+                 "with a certificate of the CA in --tls-ca join, read and look; together with a "
+                 "join token a member needs both. A daemon's certificate has the name of its "
+                 "endpoint (default $CONVENE_TLS_CERT; tools/certs makes a small CA)",
+                 {.value = "FILE", .variables = {"CONVENE_TLS_CERT"}});
+  reader->Option("tls-key", &credentials->tls_key,
+                 "the private key of --tls-cert, without a passphrase, in a file that its owner "
+                 "alone may read (default $CONVENE_TLS_KEY)",
+                 {.value = "FILE", .variables = {"CONVENE_TLS_KEY"}});
+  reader->Option("tls-ca", &credentials->tls_ca,
+                 "the certificates of the CAs by which this process takes others. The three files "
+                 "are read again when they change (default $CONVENE_TLS_CA)",
+                 {.value = "FILE", .variables = {"CONVENE_TLS_CA"}});
+  reader->Check([credentials]() -> absl::Status {
+    const rendezvous::Credentials& given = *credentials;
+    const size_t named = !given.tls_cert.empty() + !given.tls_key.empty() + !given.tls_ca.empty();
+    if (named == 0) return absl::OkStatus();
+    if (named < 3) {
+      return absl::InvalidArgumentError(
+          "--tls-cert, --tls-key and --tls-ca go together: name all three files");
+    }
+    return rendezvous::TlsContext::Make(given, rendezvous::TlsContext::Side::kServer).status();
+  });
 }
 
 void AddJoinTokenFlag(FlagReader* reader, std::string* token) {
@@ -67,7 +96,7 @@ void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
       {.value = "SIZE"});
 }
 
-void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* join_token,
+void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Credentials* credentials,
                    std::string* job_id) {
   reader->Option("endpoint", endpoint,
                  absl::StrCat("place of the rendezvous (default $CONVENE_ENDPOINT, "
@@ -82,12 +111,12 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* join_
     return absl::OkStatus();
   });
   reader->Option("rdzv-id", job_id, "the same as RUN", {.value = "RUN"});
-  AddJoinTokenFlag(reader, join_token);
+  AddCredentialFlags(reader, credentials);
 }
 
 void AddFlags(FlagReader* reader, StatusFlags* flags) {
   reader->Word("[RUN]", &flags->job_id);
-  AddPlaceFlags(reader, &flags->endpoint, &flags->join_token, &flags->job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("watch", &flags->watch,
                  "go on: redraw the screen each second, or print a line for each change when "
                  "stdout is no terminal");

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "agent/options.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/flag_reader.h"
 
@@ -67,23 +68,23 @@ struct RunFlags {
 
 struct ServeFlags {
   std::string host = "0.0.0.0";
-  std::string join_token;             // rendezvous/lock/token.h; "": none
-  int port = kDefaultRendezvousPort;  // 0: any free one, said in the log
-  std::string state_dir;              // "": the jobs are forgotten when it ends
-  size_t store_bytes_max = 0;         // 0: StoreServer's default
+  rendezvous::Credentials credentials;  // empty: everybody may join
+  int port = kDefaultRendezvousPort;    // 0: any free one, said in the log
+  std::string state_dir;                // "": the jobs are forgotten when it ends
+  size_t store_bytes_max = 0;           // 0: StoreServer's default
 };
 
 struct StatusFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
-  std::string join_token;              // "": none
-  std::string job_id;                  // "": all jobs
-  bool watch = false;                  // until a signal comes
+  rendezvous::Credentials credentials;
+  std::string job_id;  // "": all jobs
+  bool watch = false;  // until a signal comes
   bool json = false;
 };
 
 struct LogsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
-  std::string join_token;              // "": none
+  rendezvous::Credentials credentials;
   rendezvous::LogRequest request;
   bool json = false;
   std::string prefix_template;  // agent::LogOptions::prefix_template
@@ -100,9 +101,11 @@ void AddFlags(FlagReader* reader, ServeFlags* flags);
 void AddFlags(FlagReader* reader, StatusFlags* flags);
 void AddFlags(FlagReader* reader, LogsFlags* flags);
 
-// The endpoint of a rendezvous, its join token, and the name of a run.
-void AddPlaceFlags(FlagReader* reader, std::string* endpoint, std::string* join_token,
+// The endpoint of a rendezvous, by what it takes this process, and the name of a run.
+void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Credentials* credentials,
                    std::string* job_id);
+// AddJoinTokenFlag's, and --tls-cert, --tls-key, --tls-ca.
+void AddCredentialFlags(FlagReader* reader, rendezvous::Credentials* credentials);
 // --join-token-file, or the variable CONVENE_JOIN_TOKEN.
 void AddJoinTokenFlag(FlagReader* reader, std::string* token);
 // --store-memory: the bound of each store that the program serves.

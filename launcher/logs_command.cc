@@ -101,7 +101,7 @@ absl::Status Follow(const rendezvous::Endpoint& endpoint, const rendezvous::LogR
 }  // namespace
 
 absl::StatusOr<int> LogsCommand(const LogsFlags& flags) {
-  const rendezvous::Endpoint endpoint(flags.endpoint, flags.join_token);
+  const rendezvous::Endpoint endpoint(flags.endpoint, flags.credentials);
   LogsView view({flags.request.job_id, flags.request.follow, flags.json, flags.prefix_template});
   CONVENE_RETURN_IF_ERROR(flags.request.follow
                               ? Follow(endpoint, flags.request, &view)

@@ -78,7 +78,7 @@ void AddFlags(FlagReader* reader, LogsFlags* flags) {
   rendezvous::LogRequest& request = flags->request;
   request.tail = kDefaultTail;
   reader->Word("RUN", &request.job_id);
-  AddPlaceFlags(reader, &flags->endpoint, &flags->join_token, &request.job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &request.job_id);
   reader->Switch("follow", &request.follow,
                  "go on until the run is over, across restarts and with nodes that join",
                  {.letter = 'f'});

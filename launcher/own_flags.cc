@@ -83,7 +83,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "this file as JSON, for the program that called this one",
                  {.value = "FILE"});
   AddStoreMemoryFlag(reader, &flags->options.store_bytes_max);
-  AddJoinTokenFlag(reader, &flags->options.join_token);
+  AddCredentialFlags(reader, &flags->options.credentials);
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});
   reader->Option("log-max-files", &flags->options.log.max_old_files,

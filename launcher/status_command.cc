@@ -114,10 +114,10 @@ class Watch {
 }  // namespace
 
 absl::StatusOr<int> StatusCommand(const StatusFlags& flags) {
-  if (flags.watch) return Watch({flags.endpoint, flags.join_token}, flags).Run();
+  if (flags.watch) return Watch({flags.endpoint, flags.credentials}, flags).Run();
   CONVENE_ASSIGN_OR_RETURN(
       const std::vector<JobView> jobs,
-      rendezvous::FetchStatus({flags.endpoint, flags.join_token}, flags.job_id, kTimeout));
+      rendezvous::FetchStatus({flags.endpoint, flags.credentials}, flags.job_id, kTimeout));
   CONVENE_RETURN_IF_ERROR(Print(flags.json ? absl::StrCat(rendezvous::StatusJson(jobs), "\n")
                                            : StatusText(jobs, SIZE_MAX)));
   return static_cast<int>(ExitCode::kOk);

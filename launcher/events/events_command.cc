@@ -44,7 +44,7 @@ absl::Status PrintNews(const std::vector<EventView>& news, bool as_text) {
 
 void AddFlags(FlagReader* reader, EventsFlags* flags) {
   reader->Word("RUN", &flags->job_id);
-  AddPlaceFlags(reader, &flags->endpoint, &flags->join_token, &flags->job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("follow", &flags->follow, "go on until the run is over", {.letter = 'f'});
   reader->Switch("text", &flags->as_text, "lines for people, in place of JSON");
   reader->Check([flags] {
@@ -61,7 +61,7 @@ absl::StatusOr<int> EventsCommand(const EventsFlags& flags) {
   MonotonicTime give_up_at;
   for (;;) {
     const absl::StatusOr<std::vector<JobView>> jobs =
-        rendezvous::FetchStatus({flags.endpoint, flags.join_token}, flags.job_id, kTimeout);
+        rendezvous::FetchStatus({flags.endpoint, flags.credentials}, flags.job_id, kTimeout);
     const MonotonicTime now = Clock::Real().Now();
     if (jobs.ok()) {
       const JobView& job = jobs->front();

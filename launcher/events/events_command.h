@@ -5,13 +5,14 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/command_table.h"
+#include "rendezvous/lock/credentials.h"
 #include "tools/base/flag_reader.h"
 
 namespace convene::launcher {
 
 struct EventsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
-  std::string join_token;              // "": none
+  rendezvous::Credentials credentials;
   std::string job_id;
   bool follow = false;
   bool as_text = false;  // else JSON

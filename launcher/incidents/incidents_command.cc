@@ -45,7 +45,7 @@ absl::Status Finish(IncidentsFlags* flags) {
 
 void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
   reader->Words("RUN [NUMBER]", &flags->words);
-  AddPlaceFlags(reader, &flags->endpoint, &flags->join_token, &flags->job_id);
+  AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("json", &flags->is_json, "each report as a JSON object, on one line");
   reader->Check([flags] { return Finish(flags); });
 }
@@ -53,7 +53,7 @@ void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
 absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(
       const std::vector<rendezvous::JobView> jobs,
-      rendezvous::FetchStatus({flags.endpoint, flags.join_token}, flags.job_id, kTimeout));
+      rendezvous::FetchStatus({flags.endpoint, flags.credentials}, flags.job_id, kTimeout));
   std::vector<IncidentView> incidents = jobs.front().incidents;
   if (flags.number != 0) {
     std::erase_if(incidents,

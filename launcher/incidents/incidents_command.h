@@ -6,14 +6,15 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/command_table.h"
+#include "rendezvous/lock/credentials.h"
 #include "tools/base/flag_reader.h"
 
 namespace convene::launcher {
 
 struct IncidentsFlags {
   std::string endpoint = "localhost";  // "host:port" once it is read
-  std::string join_token;              // "": none
-  std::vector<std::string> words;      // "RUN [NUMBER]"; once all is read, in the next two
+  rendezvous::Credentials credentials;
+  std::vector<std::string> words;  // "RUN [NUMBER]"; once all is read, in the next two
   std::string job_id;
   int number = 0;  // 0: the list
   bool is_json = false;

@@ -28,8 +28,8 @@ Hello BenchHello(size_t i, size_t agents) {
 
 Heartbeat BenchHeartbeat() { return {WorkerProgress{123456, 3.5, "step"}}; }
 
-BenchAgents::BenchAgents(int port, int count)
-    : endpoint_(absl::StrCat("127.0.0.1:", port)), agents_(count) {}
+BenchAgents::BenchAgents(Endpoint endpoint, int count)
+    : endpoint_(std::move(endpoint)), agents_(count) {}
 
 bool BenchAgents::Join() {
   std::vector<Thread> dialers;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "rendezvous/client/agent_stream.h"
+#include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/mutex.h"
 #include "tools/base/strong_int.h"
@@ -22,8 +23,8 @@ Heartbeat BenchHeartbeat();
 // Not thread-safe.
 class BenchAgents {
  public:
-  // Agents of the daemon at this port of the loopback. Nothing happens until Join.
-  BenchAgents(int port, int count);
+  // Agents of the daemon there. Nothing happens until Join.
+  BenchAgents(Endpoint endpoint, int count);
 
   // All agents join at once; returns when each has its rank. False when one of them could not join
   // in 2 min; stderr says why.
@@ -43,7 +44,7 @@ class BenchAgents {
   // Waits until *count is the number of agents.
   bool WaitForAll(const size_t* count, const char* what);
 
-  const std::string endpoint_;
+  const Endpoint endpoint_;
   mutable Mutex mutex_;
   CondVar changed_;
   size_t assigned_ ABSL_GUARDED_BY(mutex_) = 0;

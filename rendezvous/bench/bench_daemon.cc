@@ -18,9 +18,13 @@
 
 namespace convene::rendezvous {
 
-absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(std::vector<std::string> under) {
+absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(std::vector<std::string> under,
+                                                                const Credentials& credentials) {
   under.push_back(std::filesystem::read_symlink("/proc/self/exe"));
-  under.push_back(kBenchDaemonFlag);
+  for (const std::string& word : {std::string(kBenchDaemonFlag), credentials.join_token,
+                                  credentials.tls_cert, credentials.tls_key, credentials.tls_ca}) {
+    under.push_back(word);
+  }
   std::vector<char*> words;
   for (std::string& word : under) words.push_back(word.data());
   words.push_back(nullptr);
@@ -42,9 +46,11 @@ absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(std::vector<std:
   }
   daemon_out.Reset();
   FILE* const reader = fdopen(answer.Release(), "r");
-  const int found = std::fscanf(reader, "%d", &daemon->port_);
+  int port = 0;
+  const int found = std::fscanf(reader, "%d", &port);
   std::fclose(reader);
   if (found != 1) return absl::InternalError("the daemon did not start");
+  daemon->endpoint_ = Endpoint(absl::StrCat("127.0.0.1:", port), credentials);
   return daemon;
 }
 
@@ -68,7 +74,7 @@ BenchDaemon::Usage BenchDaemon::usage() const {
   return usage;
 }
 
-int BenchDaemon::Serve() {
+int BenchDaemon::Serve(char** words) {
   rlimit files = {};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
@@ -76,6 +82,8 @@ int BenchDaemon::Serve() {
   Server::Options options;
   options.host = "127.0.0.1";
   options.quiet = true;
+  options.credentials = {
+      .join_token = words[2], .tls_cert = words[3], .tls_key = words[4], .tls_ca = words[5]};
   const auto server = Server::Start(options);
   if (!server.ok()) {
     std::fprintf(stderr, "%s\n", server.status().ToString().c_str());

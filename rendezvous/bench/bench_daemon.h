@@ -10,6 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
+#include "rendezvous/lock/credentials.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
@@ -23,24 +25,27 @@ class BenchDaemon {
     int64_t resident_bytes = 0;
   };
 
-  // Starts this program once more, with kBenchDaemonFlag alone: its main must call Serve() then.
+  // Starts this program once more, with kBenchDaemonFlag first: its main must call Serve() then.
   // `under`: the words of a tool to run it under, such as {"valgrind", "--tool=callgrind"}; it must
-  // keep its standard output to itself.
-  static absl::StatusOr<std::unique_ptr<BenchDaemon>> Start(std::vector<std::string> under = {});
+  // keep its standard output to itself. The token of a benchmark is no secret: it is a word, too.
+  static absl::StatusOr<std::unique_ptr<BenchDaemon>> Start(std::vector<std::string> under,
+                                                            const Credentials& credentials);
   // Ends it.
   ~BenchDaemon();
 
-  int port() const { return port_; }
+  // Where agents of the benchmark reach it.
+  const Endpoint& endpoint() const { return endpoint_; }
   Usage usage() const;
 
-  // Runs in the started program: serves until its starter is gone; returns the program's exit code.
-  static int Serve();
+  // Runs in the started program, with its words: serves until its starter is gone; returns the
+  // program's exit code.
+  static int Serve(char** words);
 
  private:
-  BenchDaemon() = default;
+  BenchDaemon() : endpoint_("") {}
 
   pid_t pid_ = -1;
-  int port_ = 0;
+  Endpoint endpoint_;
   UniqueFd leash_;  // the daemon ends when it is closed
 };
 

@@ -22,6 +22,8 @@
 #include "rendezvous/bench/bench_agents.h"
 #include "rendezvous/bench/bench_daemon.h"
 #include "rendezvous/client/status_client.h"
+#include "rendezvous/lock/credentials.h"
+#include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/wire/status_json.h"
 #include "rendezvous/wire/wire.h"
@@ -31,6 +33,7 @@
 #include "tools/base/environment.h"
 #include "tools/base/flag_reader.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/testing/temp_dir.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
@@ -46,7 +49,10 @@ constexpr int kWatchers = 10;
 constexpr int kWatchRounds = 5;
 constexpr int kCoreAgents = 10000;
 
+constexpr char kToken[] = "0123456789abcdefghijklmn";
+
 struct Wanted {
+  std::vector<std::string> locks;
   std::vector<int> counts;
   bool join_only = false;
   int waves = 0;
@@ -54,10 +60,10 @@ struct Wanted {
 };
 
 // As many clients of `convene status --watch`. False when one got no answer.
-bool Watch(int port, size_t agents) {
+bool Watch(const Endpoint& endpoint, size_t agents) {
   std::vector<std::unique_ptr<StatusClient>> watchers;
   for (int i = 0; i < kWatchers; ++i) {
-    auto client = StatusClient::Open(absl::StrCat("127.0.0.1:", port), kPatience);
+    auto client = StatusClient::Open(endpoint, kPatience);
     if (!client.ok()) return false;
     watchers.push_back(*std::move(client));
   }
@@ -85,21 +91,30 @@ absl::Duration OwnCpu() {
   return absl::DurationFromTimespec(time);
 }
 
-std::unique_ptr<BenchDaemon> StartDaemon(const Wanted& wanted) {
-  auto daemon = BenchDaemon::Start(wanted.under);
+// Of a word of --lock; the files are in `directory`.
+Credentials CredentialsOf(const std::string& lock, const std::string& directory) {
+  Credentials credentials;
+  if (lock == "certificates" || lock == "both") credentials = TestCa().Issue(directory);
+  if (lock == "token" || lock == "both") credentials.join_token = kToken;
+  return credentials;
+}
+
+std::unique_ptr<BenchDaemon> StartDaemon(const Wanted& wanted, const Credentials& credentials) {
+  auto daemon = BenchDaemon::Start(wanted.under, credentials);
   if (daemon.ok()) return *std::move(daemon);
   std::fprintf(stderr, "%s\n", daemon.status().ToString().c_str());
   return nullptr;
 }
 
 // One line of the table.
-bool BenchStreams(int count, const Wanted& wanted) {
-  const auto daemon = StartDaemon(wanted);
+bool BenchStreams(int count, const Wanted& wanted, const std::string& lock) {
+  const testing::TempDir directory;
+  const auto daemon = StartDaemon(wanted, CredentialsOf(lock, directory.path()));
   if (daemon == nullptr) return false;
   const BenchDaemon::Usage idle = daemon->usage();
   const absl::Duration own_cpu = OwnCpu();
   const MonotonicTime begin = Clock::Real().Now();
-  BenchAgents agents(daemon->port(), count);
+  BenchAgents agents(daemon->endpoint(), count);
   if (!agents.Join()) return false;
   const absl::Duration join = Clock::Real().Now() - begin;
   const BenchDaemon::Usage joined = daemon->usage();
@@ -111,7 +126,7 @@ bool BenchStreams(int count, const Wanted& wanted) {
     const int beats = agents.SendHeartbeats(kHeartbeatsPerSecond, kHeartbeatPhase);
     const absl::Duration beats_took = Clock::Real().Now() - beats_begin;
     const BenchDaemon::Usage beaten = daemon->usage();
-    if (!Watch(daemon->port(), static_cast<size_t>(count))) {
+    if (!Watch(daemon->endpoint(), static_cast<size_t>(count))) {
       std::fprintf(stderr, "%d agents: a watcher got no answer\n", count);
       return false;
     }
@@ -123,9 +138,10 @@ bool BenchStreams(int count, const Wanted& wanted) {
                                                             kWatchRounds * absl::Seconds(1)));
   }
   const BenchDaemon::Usage last = daemon->usage();
-  std::printf("| %d | %.2f s | %.2f s + %.2f s | %s | %s | %.1f KB of %s |\n", count,
-              absl::ToDoubleSeconds(join), absl::ToDoubleSeconds(joined.cpu - idle.cpu),
-              absl::ToDoubleSeconds(agents_cpu), beats_load.c_str(), watch_load.c_str(),
+  std::printf("| %d, %s | %.2f s | %.2f s + %.2f s | %s | %s | %.1f KB of %s |\n", count,
+              lock.c_str(), absl::ToDoubleSeconds(join),
+              absl::ToDoubleSeconds(joined.cpu - idle.cpu), absl::ToDoubleSeconds(agents_cpu),
+              beats_load.c_str(), watch_load.c_str(),
               static_cast<double>(last.resident_bytes - idle.resident_bytes) / 1000 / count,
               HumanBytes(static_cast<double>(last.resident_bytes)).c_str());
   std::fflush(stdout);
@@ -135,13 +151,13 @@ bool BenchStreams(int count, const Wanted& wanted) {
 
 // Jobs of `count` agents one after the other, at one daemon.
 bool BenchWaves(int count, const Wanted& wanted) {
-  const auto daemon = StartDaemon(wanted);
+  const auto daemon = StartDaemon(wanted, {});
   if (daemon == nullptr) return false;
   std::printf(
       "\nthe daemon's memory with no agent: %s; with a wave of %d, and when they are gone:\n",
       HumanBytes(static_cast<double>(daemon->usage().resident_bytes)).c_str(), count);
   for (int wave = 0; wave < wanted.waves; ++wave) {
-    auto agents = std::make_unique<BenchAgents>(daemon->port(), count);
+    auto agents = std::make_unique<BenchAgents>(daemon->endpoint(), count);
     if (!agents->Join()) return false;
     const BenchDaemon::Usage joined = daemon->usage();
     if (!agents->Finish()) return false;
@@ -231,17 +247,27 @@ void BenchCore() {
 
 int Main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::off);
-  if (argc == 2 && std::strcmp(argv[1], kBenchDaemonFlag) == 0) return BenchDaemon::Serve();
+  if (argc == 6 && std::strcmp(argv[1], kBenchDaemonFlag) == 0) return BenchDaemon::Serve(argv);
   Wanted wanted;
   std::string under;
+  std::string locks = "none";
   std::vector<std::string> counts;
   FlagReader reader("join_bench", "Measures the cost of agents for one rendezvous daemon.");
   reader.Rest("[AGENTS...]", &counts);  // several: one after the other
   reader.Switch("join-only", &wanted.join_only, "no heartbeats, nobody who watches, no core");
   reader.Option("waves", &wanted.waves,
                 "instead: as many jobs one after the other, and the daemon's memory");
+  reader.Option("lock", &locks,
+                "how the door is locked: none, token, certificates, both; with several words, "
+                "separated by commas, each count is measured with one after the other");
   reader.Option("under", &under, "a tool to run the daemon under, such as valgrind; its words");
   reader.Check([&]() -> absl::Status {
+    wanted.locks = absl::StrSplit(locks, ',');
+    for (const std::string& lock : wanted.locks) {
+      if (lock != "none" && lock != "token" && lock != "certificates" && lock != "both") {
+        return absl::InvalidArgumentError("--lock: write none, token, certificates or both");
+      }
+    }
     if (counts.empty()) counts = {"100", "500", "1000", "2000"};
     for (const std::string& count : counts) {
       CONVENE_RETURN_IF_ERROR(ParseValue(count, &wanted.counts.emplace_back()));
@@ -267,10 +293,13 @@ int Main(int argc, char** argv) {
     return 0;
   }
   std::printf(
-      "| agents | join, wall | join, CPU of daemon + agents | heartbeats, daemon's CPU | 10 x "
+      "| agents, lock | join, wall | join, CPU of daemon + agents | heartbeats, daemon's CPU | 10 "
+      "x "
       "`status --watch`, daemon's CPU | memory an agent, of all |\n|---|---|---|---|---|---|\n");
   for (const int count : wanted.counts) {
-    if (!BenchStreams(count, wanted)) return 1;
+    for (const std::string& lock : wanted.locks) {
+      if (!BenchStreams(count, wanted, lock)) return 1;
+    }
   }
   if (!wanted.join_only) BenchCore();
   return 0;

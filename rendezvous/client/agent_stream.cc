@@ -169,12 +169,13 @@ class GrpcAgentStream final : public AgentStream {
 };
 
 absl::Status NotADaemon(const Endpoint& endpoint, const absl::Status& cause) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("the program that listens at ", endpoint.address(), " is no rendezvous daemon",
-                   endpoint.is_locked() ? " (" : " for clients without a join token (",
-                   std::string(cause.message()),
-                   endpoint.is_locked() ? "): is the port right?"
-                                        : "): is the port right, or is --join-token-file wanted?"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the program that listens at ", endpoint.address(), " is no rendezvous daemon",
+      endpoint.is_locked() ? " (" : " for clients without a join token and a certificate (",
+      std::string(cause.message()),
+      endpoint.is_locked()
+          ? "): is the port right?"
+          : "): is the port right, or is --join-token-file or --tls-cert wanted?"));
 }
 
 }  // namespace

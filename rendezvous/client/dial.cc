@@ -55,8 +55,28 @@ absl::StatusOr<UniqueFd> ConnectOnce(const HostPort& target, MonotonicTime deadl
   return refused;
 }
 
+absl::Status NotTaken(const Endpoint& endpoint, const std::string& server_name,
+                      const absl::Status& cause) {
+  const Credentials& own = endpoint.credentials();
+  const std::string place = absl::StrCat("the rendezvous at ", endpoint.address());
+  const std::string why = absl::StrCat(" (", std::string(cause.message()), "): ");
+  const std::string token =
+      "--join-token-file has to be the same file on all nodes and at the "
+      "daemon";
+  if (!own.has_certificates()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(place, " does not take this join token", why, token));
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(place, " and this process do not take each other", why, "this side shows ",
+                   own.tls_cert, " and takes a daemon's certificate of a CA in ", own.tls_ca,
+                   " that names ", server_name, "; the daemon takes those of its --tls-ca",
+                   own.join_token.empty() ? "" : absl::StrCat("; ", token)));
+}
+
 // TLS over the connection, by the endpoint's pump.
-absl::StatusOr<UniqueFd> Shake(const Endpoint& endpoint, UniqueFd socket, MonotonicTime deadline) {
+absl::StatusOr<UniqueFd> Shake(const Endpoint& endpoint, const std::string& server_name,
+                               UniqueFd socket, MonotonicTime deadline) {
   // Shared with the pump's thread, which may come after the deadline.
   struct Outcome {
     Mutex mutex;
@@ -65,7 +85,7 @@ absl::StatusOr<UniqueFd> Shake(const Endpoint& endpoint, UniqueFd socket, Monoto
   };
   CONVENE_ASSIGN_OR_RETURN(TlsPump * pump, endpoint.Pump());
   const auto outcome = std::make_shared<Outcome>();
-  pump->Open(std::move(socket), [outcome](absl::StatusOr<TlsPump::Opened> opened) {
+  pump->Open(std::move(socket), server_name, [outcome](absl::StatusOr<TlsPump::Opened> opened) {
     MutexLock lock(&outcome->mutex);
     outcome->opened = std::move(opened);
     outcome->changed.SignalAll();
@@ -89,12 +109,11 @@ absl::StatusOr<Connection> TryOnce(const Endpoint& endpoint, const HostPort& tar
     connection.socket = std::move(socket);
     return connection;
   }
-  absl::StatusOr<UniqueFd> shaken = Shake(endpoint, std::move(socket), deadline);
+  const std::string& server_name =
+      endpoint.server_name().empty() ? target.host : endpoint.server_name();
+  absl::StatusOr<UniqueFd> shaken = Shake(endpoint, server_name, std::move(socket), deadline);
   if (absl::IsPermissionDenied(shaken.status())) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "the rendezvous at ", endpoint.address(), " does not take this join token (",
-        shaken.status().message(),
-        "): --join-token-file has to be the same file on all nodes and at the daemon"));
+    return NotTaken(endpoint, server_name, shaken.status());
   }
   CONVENE_RETURN_IF_ERROR(shaken.status());
   connection.socket = *std::move(shaken);
@@ -115,7 +134,7 @@ absl::StatusOr<Connection> Dial(const Endpoint& endpoint, MonotonicTime deadline
       absl::Status status = absl::UnavailableError(absl::StrCat(
           "no rendezvous at ", endpoint.address(), " (", std::string(connected.status().message()),
           "): does `convened` or the node that hosts it run there",
-          endpoint.is_locked() ? ", with the same join token?" : "?"));
+          endpoint.is_locked() ? ", with the same join token or certificates?" : "?"));
       if (const auto refused_at = connected.status().GetPayload(kRefusedAt)) {
         status.SetPayload(kRefusedAt, *refused_at);
       }

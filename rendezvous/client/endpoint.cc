@@ -8,10 +8,8 @@ namespace convene::rendezvous {
 absl::StatusOr<TlsPump*> Endpoint::Pump() const {
   MutexLock lock(&lock_->mutex);
   if (lock_->pump == nullptr) {
-    CONVENE_ASSIGN_OR_RETURN(TlsContext context,
-                             TlsContext::Make(lock_->join_token, TlsContext::Side::kClient));
     CONVENE_ASSIGN_OR_RETURN(lock_->pump,
-                             TlsPump::Start(std::move(context), TlsContext::Side::kClient));
+                             TlsPump::Start(lock_->credentials, TlsContext::Side::kClient));
   }
   return lock_->pump.get();
 }

@@ -1,4 +1,4 @@
-// Where a daemon answers, and the secret by which it takes this process.
+// Where a daemon answers, and by what it takes this process.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/tls_pump.h"
 #include "tools/base/mutex.h"
 
@@ -16,34 +17,40 @@ namespace convene::rendezvous {
 // ends with the last copy.
 class Endpoint {
  public:
-  // `address`: "host:port". `join_token`: lock/token.h's; "" for a daemon that has none.
-  Endpoint(std::string address, std::string join_token = "")  // NOLINT: an address is an endpoint
+  // `address`: "host:port". `credentials`: empty for a daemon that takes everybody.
+  Endpoint(std::string address, Credentials credentials = {})  // NOLINT: an address is an endpoint
       : address_(std::move(address)) {
-    if (!join_token.empty()) lock_ = std::make_shared<Lock>(std::move(join_token));
+    if (!credentials.empty()) lock_ = std::make_shared<Lock>(std::move(credentials));
   }
   Endpoint(const char* address) : Endpoint(std::string(address)) {}  // NOLINT: likewise
 
   const std::string& address() const { return address_; }
   bool is_locked() const { return lock_ != nullptr; }
-  // Another address, the same secret.
-  Endpoint At(std::string address) const {
+  // REQUIRES: is_locked().
+  const Credentials& credentials() const { return lock_->credentials; }
+  // The name or address that the daemon's certificate has to have; "": that of address().
+  const std::string& server_name() const { return server_name_; }
+  // Another address, with the same credentials.
+  Endpoint At(std::string address, std::string server_name) const {
     Endpoint other = *this;
     other.address_ = std::move(address);
+    other.server_name_ = std::move(server_name);
     return other;
   }
 
-  // Carries TLS. TlsContext::Make's and TlsPump::Start's errors. REQUIRES: is_locked().
+  // Carries TLS. TlsPump::Start's errors. REQUIRES: is_locked().
   absl::StatusOr<TlsPump*> Pump() const;
 
  private:
   struct Lock {
-    explicit Lock(std::string token) : join_token(std::move(token)) {}
-    const std::string join_token;
+    explicit Lock(Credentials given) : credentials(std::move(given)) {}
+    const Credentials credentials;
     Mutex mutex;
     std::unique_ptr<TlsPump> pump ABSL_GUARDED_BY(mutex);
   };
 
   std::string address_;
+  std::string server_name_;
   std::shared_ptr<Lock> lock_;
 };
 

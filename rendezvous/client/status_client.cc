@@ -41,7 +41,7 @@ class GrpcStatusClient final : public StatusClient {
       default:
         return absl::FailedPreconditionError(absl::StrCat(
             "the program that answers at ", endpoint_.address(), " is no rendezvous daemon",
-            endpoint_.is_locked() ? ": " : ", or wants --join-token-file: ",
+            endpoint_.is_locked() ? ": " : ", or wants --join-token-file or --tls-cert: ",
             std::string(asked.message())));
     }
     std::vector<JobView> views;

@@ -13,23 +13,20 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/certificates.h"
+#include "rendezvous/lock/openssl_owned.h"
 #include "rendezvous/lock/token.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
 
-template <auto* kFree>
-struct Freer {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
-template <typename T, auto* kFree>
-using Owned = std::unique_ptr<T, Freer<kFree>>;
-using OwnedKey = Owned<EVP_PKEY, EVP_PKEY_free>;
-using OwnedCertificate = Owned<X509, X509_free>;
+// The protocol that members speak within TLS, by ALPN (RFC 7301): its length, its name.
+constexpr unsigned char kProtocol[] =
+    "\x09"
+    "convene/1";
+constexpr unsigned int kProtocolBytes = sizeof(kProtocol) - 1;
 
 absl::Status OpensslError(absl::string_view what) {
   return absl::InternalError(absl::StrCat("OpenSSL: ", what, ": ", TakeTlsError()));
@@ -96,24 +93,46 @@ int HasOwnKey(X509_STORE_CTX* asked, void* own) {
   const X509* const other = X509_STORE_CTX_get0_cert(asked);
   const bool is_equal =
       other != nullptr && EVP_PKEY_eq(X509_get0_pubkey(other), X509_get0_pubkey(mine)) == 1;
-  X509_STORE_CTX_set_error(asked, is_equal ? X509_V_OK : X509_V_ERR_CERT_UNTRUSTED);
+  X509_STORE_CTX_set_error(asked, is_equal ? X509_V_OK : X509_V_ERR_APPLICATION_VERIFICATION);
   return is_equal ? 1 : 0;
+}
+
+// A client that offers another protocol, or none, gets the page.
+int SelectProtocol(SSL*, const unsigned char** selected, unsigned char* selected_bytes,
+                   const unsigned char* offered, unsigned int offered_bytes, void*) {
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, selected_bytes, kProtocol, kProtocolBytes, offered,
+                            offered_bytes) != OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_NOACK;
+  }
+  *selected = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+absl::Status UseKeyOfToken(absl::string_view token, SSL_CTX* context) {
+  const OwnedKey key = KeyOf(token);
+  if (key == nullptr) return OpensslError("no key from the token");
+  const OwnedCertificate certificate = CertificateOf(key.get());
+  if (certificate == nullptr || SSL_CTX_use_certificate(context, certificate.get()) != 1 ||
+      SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
+    return OpensslError("no certificate");
+  }
+  SSL_CTX_set_cert_verify_callback(context, HasOwnKey, context);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<TlsContext> TlsContext::Make(absl::string_view token, Side side) {
-  CONVENE_RETURN_IF_ERROR(CheckToken(token, "this process"));
-  const OwnedKey key = KeyOf(token);
-  if (key == nullptr) return OpensslError("no key from the token");
-  const OwnedCertificate certificate = CertificateOf(key.get());
-  if (certificate == nullptr) return OpensslError("no certificate");
+absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side side) {
+  CONVENE_CHECK(!credentials.empty());
+  if (!credentials.join_token.empty()) {
+    CONVENE_RETURN_IF_ERROR(CheckToken(credentials.join_token, "this process"));
+  }
   const bool is_server = side == Side::kServer;
-  TlsContext context(SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method()));
+  TlsContext context(SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method()),
+                     credentials.join_token);
   SSL_CTX* const made = context.get();
-  if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1 ||
-      SSL_CTX_use_certificate(made, certificate.get()) != 1 ||
-      SSL_CTX_use_PrivateKey(made, key.get()) != 1) {
+  if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1) {
     return OpensslError("no context");
   }
   // A session that is taken up again would show no certificate.
@@ -123,13 +142,34 @@ absl::StatusOr<TlsContext> TlsContext::Make(absl::string_view token, Side side) 
   SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                              SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
-  SSL_CTX_set_cert_verify_callback(made, HasOwnKey, made);
+  if (is_server) {
+    SSL_CTX_set_alpn_select_cb(made, SelectProtocol, nullptr);
+  } else if (SSL_CTX_set_alpn_protos(made, kProtocol, kProtocolBytes) != 0) {
+    return OpensslError("no protocol");
+  }
+  CONVENE_RETURN_IF_ERROR(credentials.has_certificates()
+                              ? UseCertificates(credentials, made)
+                              : UseKeyOfToken(credentials.join_token, made));
   return context;
 }
 
+std::string TlsContext::ProofOf(SSL* connection, Side side) const {
+  constexpr absl::string_view kLabel = "EXPORTER-convene-join-token";
+  unsigned char secret[32];
+  CONVENE_CHECK(SSL_export_keying_material(connection, secret, sizeof(secret), kLabel.data(),
+                                           kLabel.size(), nullptr, 0, 0) == 1);
+  return DeriveSecret(
+      token_, absl::StrCat(side == Side::kServer ? "server " : "client ",
+                           absl::string_view(reinterpret_cast<char*>(secret), sizeof(secret))));
+}
+
 // A certificate that is there was found right, or the handshake had failed.
-bool PeerIsMember(const SSL* connection) {
-  return SSL_get0_peer_certificate(connection) != nullptr;
+TlsPeer PeerOf(const SSL* connection) {
+  if (SSL_get0_peer_certificate(connection) == nullptr) return TlsPeer::kGuest;
+  const unsigned char* protocol = nullptr;
+  unsigned int bytes = 0;
+  SSL_get0_alpn_selected(connection, &protocol, &bytes);
+  return bytes > 0 ? TlsPeer::kMember : TlsPeer::kViewer;
 }
 
 std::string TakeTlsError() {

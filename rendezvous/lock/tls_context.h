@@ -1,42 +1,61 @@
-// Keys and rules of TLS between members of a run: all of them follow from the join token.
+// Keys and rules of TLS between members of a run.
 #pragma once
 
 #include <openssl/ssl.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "rendezvous/lock/credentials.h"
 
 namespace convene::rendezvous {
 
-// A pair of keys on the curve P-256 follows from the token, so each side that has the token has the
-// same pair. Both show a certificate that they sign with it, and both take the other's only where
-// its public key is theirs: by TLS 1.3's own proof that the other has the private key, it has the
-// token. No authority, no names, no dates. A server also takes a client without a certificate, as a
-// guest.
+// The other side of a connection.
+enum class TlsPeer {
+  kGuest,   // it has shown no certificate
+  kViewer,  // it has a certificate that is taken, and does not speak as a member: a browser
+  kMember,  // it has a certificate that is taken, and the same join token where there is one
+};
+
+// Without certificates of a CA the keys follow from the token: a pair on the curve P-256, so each
+// side that has the token has the same pair. Both show a certificate that they sign with it, and
+// both take the other's only where its public key is theirs: by TLS 1.3's own proof that the other
+// has the private key, it has the token. No authority, no names, no dates.
 //
-// Immutable, so thread-safe.
+// With certificates of a CA each side takes the other's by the CA, the dates and the purpose, and a
+// client the server's by its name too (SSL_set1_host).
+//
+// A server also takes a client without a certificate, as a guest. Members say that they are by
+// ALPN, and prove the token by ProofOf. Immutable, so thread-safe.
 class TlsContext {
  public:
   enum class Side { kServer, kClient };
-  // InvalidArgument: CheckToken's. Internal: OpenSSL's, in its words.
-  static absl::StatusOr<TlsContext> Make(absl::string_view token, Side side);
+  // UseCertificates' and CheckToken's errors. Internal: OpenSSL's, in its words. REQUIRES:
+  // credentials are not empty.
+  static absl::StatusOr<TlsContext> Make(const Credentials& credentials, Side side);
 
   // Owned here; SSL_new takes a share of it.
   SSL_CTX* get() const { return context_.get(); }
+
+  // By these bytes `side` proves to the other that it has the token: HMAC with the token as the key
+  // over a secret of this connection alone (RFC 9266's tls-exporter), so they are of no use on
+  // another. 32 bytes; the token is "" where there is none. REQUIRES: the handshake is over.
+  std::string ProofOf(SSL* connection, Side side) const;
 
  private:
   struct Free {
     void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
   };
-  explicit TlsContext(SSL_CTX* context) : context_(context) {}
+  TlsContext(SSL_CTX* context, std::string token) : context_(context), token_(std::move(token)) {}
 
   std::unique_ptr<SSL_CTX, Free> context_;
+  std::string token_;
 };
 
-// Whether the other side of a connection whose handshake is over has the token.
-bool PeerIsMember(const SSL* connection);
+// The other side of a connection whose handshake is over; a member has yet to prove the token.
+TlsPeer PeerOf(const SSL* connection);
 
 // The oldest error in OpenSSL's queue of this thread, which is then empty; "" where there is none.
 std::string TakeTlsError();

@@ -1,6 +1,7 @@
 #include "rendezvous/lock/tls_pipe.h"
 
 #include <openssl/err.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -10,29 +11,42 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/certificates.h"
+#include "rendezvous/lock/token.h"
+#include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kPiece = 16 * 1024;  // a TLS record's most
-// By this byte a server tells a member that it took it: in TLS 1.3 a client's handshake is over
-// before the server has looked at the client's certificate.
-constexpr char kWelcome = 'C';
 // Of one event: then other connections have their turn.
 constexpr int kRoundsOfEvent = 16;
+
+constexpr size_t kProofBytes = 32;
+
+// False: OpenSSL has no memory.
+bool SetServerName(SSL* connection, const std::string& name) {
+  if (name.empty()) return true;
+  SSL_set_hostflags(connection, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(connection), name.c_str()) == 1 ||
+         SSL_set1_host(connection, name.c_str()) == 1;
+}
 
 bool IsWait(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 
-TlsPipe::TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket)
-    : side_(side),
+TlsPipe::TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket,
+                 const std::string& server_name)
+    : context_(context),
+      side_(side),
       socket_(std::move(socket)),
       tls_(SSL_new(context.get())),
       received_(BIO_new(BIO_s_mem())),
       encrypted_(BIO_new(BIO_s_mem())) {
   SSL_set_bio(tls_.get(), received_, encrypted_);
+  CONVENE_CHECK(SetServerName(tls_.get(), server_name));
   side == TlsContext::Side::kServer ? SSL_set_accept_state(tls_.get())
                                     : SSL_set_connect_state(tls_.get());
 }
@@ -82,6 +96,11 @@ absl::Status TlsPipe::TlsFailure(int result, const char* doing) const {
   const int error = SSL_get_error(tls_.get(), result);
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return absl::OkStatus();
   const std::string reason = TakeTlsError();
+  const long verified = SSL_get_verify_result(tls_.get());
+  if (!is_shaken_ && verified != X509_V_OK) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(doing, ": the certificate of the other side ", WhyNotTaken(verified)));
+  }
   return absl::PermissionDeniedError(
       absl::StrCat(doing, ": ", reason.empty() ? "the other side ended it" : reason));
 }
@@ -91,16 +110,35 @@ absl::Status TlsPipe::Shake() {
     const int result = SSL_do_handshake(tls_.get());
     if (result != 1) return TlsFailure(result, "TLS handshake");
     is_shaken_ = has_moved_ = true;
-    is_member_ = PeerIsMember(tls_.get());
-    if (side_ == TlsContext::Side::kServer && is_member_) {
-      SSL_write(tls_.get(), &kWelcome, 1);
+    peer_ = PeerOf(tls_.get());
+    if (side_ == TlsContext::Side::kClient) {
+      if (peer_ != TlsPeer::kMember) {
+        return absl::PermissionDeniedError("the server is no daemon of this version of Convene");
+      }
+      SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_).data(), kProofBytes);
     }
   }
-  if (side_ == TlsContext::Side::kServer) return OpenPlain();
-  char welcome = 0;
-  const int result = SSL_read(tls_.get(), &welcome, 1);
-  if (result != 1) return TlsFailure(result, "the server did not take this side's token");
-  if (welcome != kWelcome) return absl::PermissionDeniedError("the server speaks another protocol");
+  return peer_ == TlsPeer::kMember ? Prove() : OpenPlain();
+}
+
+// The client's proof, then the server's answer. In TLS 1.3 a client's handshake is over before the
+// server has looked at the client's certificate: without the answer a client that was turned away
+// would see a daemon that hangs up.
+absl::Status TlsPipe::Prove() {
+  const bool is_server = side_ == TlsContext::Side::kServer;
+  char proof[kProofBytes];
+  const int result = SSL_read(tls_.get(), proof, sizeof(proof));
+  if (result <= 0) return TlsFailure(result, "the other side did not take this one");
+  const TlsContext::Side other = is_server ? TlsContext::Side::kClient : TlsContext::Side::kServer;
+  if (!SecretsEqual({proof, static_cast<size_t>(result)}, context_.ProofOf(tls_.get(), other))) {
+    // A client that hears no answer would take this for a daemon that died, and try again.
+    const char refusal[kProofBytes] = {};
+    if (is_server) SSL_write(tls_.get(), refusal, sizeof(refusal));
+    return absl::PermissionDeniedError("the other side has another join token, or one side none");
+  }
+  if (is_server) {
+    SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_).data(), kProofBytes);
+  }
   return OpenPlain();
 }
 

@@ -24,8 +24,11 @@ class TlsPipe {
  public:
   static constexpr size_t kMostKept = 64 * 1024;
 
-  // `socket`: connected, non-blocking, nothing read from it.
-  TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket);
+  // `socket`: connected, non-blocking, nothing read from it. `server_name`: of a client, the name
+  // or address that a server's certificate of a CA has to have. `context` outlives the pipe, and
+  // may be replaced by one of the same token.
+  TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket,
+          const std::string& server_name);
 
   int socket() const { return socket_.get(); }
   int plain() const { return plain_.get(); }  // -1 before the handshake is over
@@ -36,7 +39,7 @@ class TlsPipe {
 
   // The handshake is over, and the other side is known.
   bool is_open() const { return plain_.valid(); }
-  bool is_member() const { return is_member_; }
+  TlsPeer peer() const { return peer_; }
   // The plain side's reader has closed its end, and its last bytes are not on their way yet.
   bool has_last_words() const;
   // The reader's end of the socket pair, once, when it is open.
@@ -54,6 +57,7 @@ class TlsPipe {
 
   absl::Status Receive();
   absl::Status Shake();
+  absl::Status Prove();
   absl::Status OpenPlain();
   absl::Status Decrypt();
   absl::Status WritePlain();
@@ -62,6 +66,7 @@ class TlsPipe {
   absl::Status TlsFailure(int result, const char* doing) const;
   size_t EncryptedBytes() const;
 
+  const TlsContext& context_;
   const TlsContext::Side side_;
   UniqueFd socket_;
   UniqueFd plain_;
@@ -71,7 +76,7 @@ class TlsPipe {
   BIO* encrypted_;  // of tls_
   std::string decrypted_;
   bool is_shaken_ = false;
-  bool is_member_ = false;
+  TlsPeer peer_ = TlsPeer::kGuest;
   bool socket_ended_ = false;  // no byte comes any more
   bool tls_ended_ = false;     // likewise within TLS
   bool plain_ended_ = false;

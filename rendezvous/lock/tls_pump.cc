@@ -12,8 +12,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/certificates.h"
 #include "rendezvous/lock/tls_pipe.h"
 #include "rendezvous/net/connect.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
 #include "tools/base/doorbell.h"
 #include "tools/base/event_loop.h"
@@ -31,8 +33,13 @@ constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 class TlsPumpImpl final : public TlsPump {
  public:
-  TlsPumpImpl(TlsContext context, TlsContext::Side side, const Options& options)
-      : context_(std::move(context)), side_(side), options_(options) {}
+  TlsPumpImpl(Credentials credentials, std::string stamp, TlsContext context, TlsContext::Side side,
+              const Options& options)
+      : credentials_(std::move(credentials)),
+        side_(side),
+        options_(options),
+        stamp_(std::move(stamp)),
+        context_(std::move(context)) {}
 
   ~TlsPumpImpl() override {
     {
@@ -49,10 +56,10 @@ class TlsPumpImpl final : public TlsPump {
     return absl::OkStatus();
   }
 
-  void Open(UniqueFd socket, OnOpened on_opened) override {
+  void Open(UniqueFd socket, const std::string& server_name, OnOpened on_opened) override {
     {
       MutexLock lock(&mutex_);
-      new_.push_back({std::move(socket), std::move(on_opened)});
+      new_.push_back({std::move(socket), server_name, std::move(on_opened)});
     }
     doorbell_.Ring();
   }
@@ -65,6 +72,7 @@ class TlsPumpImpl final : public TlsPump {
  private:
   struct New {
     UniqueFd socket;
+    std::string server_name;
     OnOpened on_opened;
   };
   struct Connection {
@@ -123,7 +131,24 @@ class TlsPumpImpl final : public TlsPump {
     }
   }
 
+  // Looks before it reads, so a change while it reads is seen at the next handshake.
+  void ReadChanged() {
+    if (!credentials_.has_certificates()) return;
+    std::string stamp = StampOf(credentials_);
+    if (stamp == stamp_) return;
+    stamp_ = std::move(stamp);
+    absl::StatusOr<TlsContext> context = TlsContext::Make(credentials_, side_);
+    if (!context.ok()) {
+      spdlog::warn("the certificates changed and are not right; those from before go on: {}",
+                   std::string(context.status().message()));
+      return;
+    }
+    context_ = *std::move(context);
+    spdlog::info("the certificate in {} was read again", credentials_.tls_cert);
+  }
+
   void Begin(New one) {
+    ReadChanged();
     while (handshakes_.size() >= options_.most_handshakes) {
       End(connections_.find(*handshakes_.begin()),
           absl::ResourceExhaustedError(absl::StrCat("more than ", options_.most_handshakes,
@@ -131,7 +156,8 @@ class TlsPumpImpl final : public TlsPump {
     }
     const uint64_t id = next_id_++;
     Connection connection;
-    connection.pipe = std::make_unique<TlsPipe>(context_, side_, std::move(one.socket));
+    connection.pipe =
+        std::make_unique<TlsPipe>(context_, side_, std::move(one.socket), one.server_name);
     connection.on_opened = std::move(one.on_opened);
     handshakes_.insert(id);
     const auto added = connections_.emplace(id, std::move(connection)).first;
@@ -160,14 +186,14 @@ class TlsPumpImpl final : public TlsPump {
     Connection& connection = at->second;
     handshakes_.erase(at->first);
     SetDeadline(at, MonotonicTime::InfiniteFuture());
-    const bool is_member = connection.pipe->is_member();
-    if (is_member) {
+    const TlsPeer peer = connection.pipe->peer();
+    if (peer == TlsPeer::kMember) {
       connection.member_at = OtherHost(connection.pipe->socket());
       MutexLock lock(&mutex_);
       ++members_[connection.member_at];
     }
     const OnOpened tell = std::exchange(connection.on_opened, nullptr);
-    tell(Opened{connection.pipe->TakePlain(), is_member});
+    tell(Opened{connection.pipe->TakePlain(), peer});
   }
 
   absl::Status Watch(uint64_t id, int fd, uint32_t wanted, uint32_t* watched) {
@@ -224,12 +250,14 @@ class TlsPumpImpl final : public TlsPump {
     if (tell != nullptr) tell(why);
   }
 
-  const TlsContext context_;
+  const Credentials credentials_;
   const TlsContext::Side side_;
   const Options options_;
   const Doorbell doorbell_;
   // Of the thread alone.
   EventLoop loop_;
+  std::string stamp_;  // of the files when context_ was made
+  TlsContext context_;
   Connections connections_;
   std::set<uint64_t> handshakes_;  // in the order of age
   std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
@@ -245,9 +273,13 @@ class TlsPumpImpl final : public TlsPump {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TlsPump>> TlsPump::Start(TlsContext context, TlsContext::Side side,
+absl::StatusOr<std::unique_ptr<TlsPump>> TlsPump::Start(const Credentials& credentials,
+                                                        TlsContext::Side side,
                                                         const Options& options) {
-  auto pump = std::make_unique<TlsPumpImpl>(std::move(context), side, options);
+  std::string stamp = StampOf(credentials);
+  CONVENE_ASSIGN_OR_RETURN(TlsContext context, TlsContext::Make(credentials, side));
+  auto pump = std::make_unique<TlsPumpImpl>(credentials, std::move(stamp), std::move(context), side,
+                                            options);
   CONVENE_RETURN_IF_ERROR(Annotate(pump->Begin(), "TLS"));
   return std::unique_ptr<TlsPump>(std::move(pump));
 }

@@ -23,24 +23,30 @@ class TlsPump {
     size_t most_handshakes = 1024;
   };
   struct Opened {
-    UniqueFd plain;          // non-blocking; its end is the connection's end
-    bool is_member = false;  // the other side has the token; a client's other side always has
+    UniqueFd plain;  // non-blocking; its end is the connection's end
+    // A client's other side is always a member.
+    TlsPeer peer = TlsPeer::kGuest;
   };
   // Called once, from the thread; must not block. Else the status that the handshake ended with:
-  // PermissionDenied where the token is not the other side's, or the other side speaks no TLS;
+  // PermissionDenied where one side does not take the other, or the other speaks no TLS;
   // Unavailable, or the system's own error, where the connection broke; DeadlineExceeded.
   using OnOpened = std::function<void(absl::StatusOr<Opened>)>;
 
-  // ResourceExhausted without a descriptor or a thread to spare.
-  static absl::StatusOr<std::unique_ptr<TlsPump>> Start(TlsContext context, TlsContext::Side side,
+  // TlsContext::Make's errors; ResourceExhausted without a descriptor or a thread to spare. Once a
+  // file of the credentials has changed, it is read again for the next handshake; where it is not
+  // right, a line in the log says so, and the certificates from before go on. Open connections
+  // notice nothing.
+  static absl::StatusOr<std::unique_ptr<TlsPump>> Start(const Credentials& credentials,
+                                                        TlsContext::Side side,
                                                         const Options& options);
-  static absl::StatusOr<std::unique_ptr<TlsPump>> Start(TlsContext context, TlsContext::Side side) {
-    return Start(std::move(context), side, Options());
+  static absl::StatusOr<std::unique_ptr<TlsPump>> Start(const Credentials& credentials,
+                                                        TlsContext::Side side) {
+    return Start(credentials, side, Options());
   }
   virtual ~TlsPump() = default;
 
-  // `socket`: connected, non-blocking; bytes were at most peeked at.
-  virtual void Open(UniqueFd socket, OnOpened on_opened) = 0;
+  // `socket`: connected, non-blocking; bytes were at most peeked at. `server_name`: TlsPipe's.
+  virtual void Open(UniqueFd socket, const std::string& server_name, OnOpened on_opened) = 0;
 
   // Whether a member's connection from this address (OtherHost, net/connect.h) is open.
   virtual bool HasMemberAt(const std::string& host) const = 0;

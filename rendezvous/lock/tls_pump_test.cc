@@ -14,10 +14,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/lock/credentials.h"
+#include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/connect.h"
 #include "tools/base/clock.h"
+#include "tools/base/files.h"
 #include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
 #include "tools/base/unique_fd.h"
 
@@ -30,11 +35,11 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 
 MonotonicTime Soon() { return Clock::Real().Now() + kPatience; }
 
-std::unique_ptr<TlsPump> Pump(const char* token, TlsContext::Side side,
+Credentials Token(const char* token) { return {.join_token = token}; }
+
+std::unique_ptr<TlsPump> Pump(const Credentials& credentials, TlsContext::Side side,
                               const TlsPump::Options& options = {}) {
-  auto context = TlsContext::Make(token, side);
-  REQUIRE_OK(context);
-  auto pump = TlsPump::Start(*std::move(context), side, options);
+  auto pump = TlsPump::Start(credentials, side, options);
   REQUIRE_OK(pump);
   return *std::move(pump);
 }
@@ -76,18 +81,18 @@ Ends SocketPair() {
 
 // Both sides of a connection between members, open.
 struct Members {
-  std::unique_ptr<TlsPump> server = Pump(kToken, TlsContext::Side::kServer);
-  std::unique_ptr<TlsPump> client = Pump(kToken, TlsContext::Side::kClient);
+  std::unique_ptr<TlsPump> server = Pump(Token(kToken), TlsContext::Side::kServer);
+  std::unique_ptr<TlsPump> client = Pump(Token(kToken), TlsContext::Side::kClient);
   UniqueFd at_server, at_client;
 
   Members() {
     Ends ends = SocketPair();
     Waiter of_server, of_client;
-    server->Open(std::move(ends.server), of_server.Callback());
-    client->Open(std::move(ends.client), of_client.Callback());
+    server->Open(std::move(ends.server), "", of_server.Callback());
+    client->Open(std::move(ends.client), "", of_client.Callback());
     auto opened = of_server.Take();
     REQUIRE_OK(opened);
-    CHECK(opened->is_member);
+    CHECK(opened->peer == TlsPeer::kMember);
     at_server = std::move(opened->plain);
     auto dialled = of_client.Take();
     REQUIRE_OK(dialled);
@@ -160,25 +165,25 @@ TEST_CASE("many bytes arrive whole, both ways at once, and a slow reader holds u
 }
 
 TEST_CASE("another token opens nothing, and the client hears why") {
-  const auto server = Pump(kToken, TlsContext::Side::kServer);
-  const auto client = Pump(kOther, TlsContext::Side::kClient);
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
+  const auto client = Pump(Token(kOther), TlsContext::Side::kClient);
   Ends ends = SocketPair();
   Waiter of_server, of_client;
-  server->Open(std::move(ends.server), of_server.Callback());
-  client->Open(std::move(ends.client), of_client.Callback());
+  server->Open(std::move(ends.server), "", of_server.Callback());
+  client->Open(std::move(ends.client), "", of_client.Callback());
   CHECK_STATUS(of_client.Take().status(), absl::StatusCode::kPermissionDenied, "TLS handshake");
   CHECK_STATUS(of_server.Take().status(), absl::StatusCode::kPermissionDenied, "");
 }
 
-// A client with a certificate that the server does not know, and that takes any server.
+// A client that takes any server. `shown`: the certificate that it has; nullptr: none.
 class Stranger {
  public:
-  explicit Stranger(bool has_certificate, UniqueFd socket) : socket_(std::move(socket)) {
+  explicit Stranger(const Credentials* shown, UniqueFd socket) : socket_(std::move(socket)) {
     const int flags = fcntl(socket_.get(), F_GETFL);
     fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
     context_ = SSL_CTX_new(TLS_client_method());
-    if (has_certificate) {
-      const auto other = TlsContext::Make(kOther, TlsContext::Side::kClient);
+    if (shown != nullptr) {
+      const auto other = TlsContext::Make(*shown, TlsContext::Side::kClient);
       REQUIRE_OK(other);
       SSL_CTX_use_certificate(context_, SSL_CTX_get0_certificate(other->get()));
       SSL_CTX_use_PrivateKey(context_, SSL_CTX_get0_privatekey(other->get()));
@@ -206,38 +211,147 @@ class Stranger {
 };
 
 TEST_CASE("a client with another certificate is turned away, one without any is a guest") {
-  const auto server = Pump(kToken, TlsContext::Side::kServer);
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   {
     Ends ends = SocketPair();
     Waiter waiter;
-    server->Open(std::move(ends.server), waiter.Callback());
-    Stranger stranger(true, std::move(ends.client));
+    server->Open(std::move(ends.server), "", waiter.Callback());
+    const Credentials other = Token(kOther);
+    Stranger stranger(&other, std::move(ends.client));
     stranger.Shake();  // a client of TLS 1.3 believes that it is done
     CHECK(stranger.Hear().empty());
     CHECK_STATUS(waiter.Take().status(), absl::StatusCode::kPermissionDenied, "");
   }
   Ends ends = SocketPair();
   Waiter waiter;
-  server->Open(std::move(ends.server), waiter.Callback());
-  Stranger guest(false, std::move(ends.client));
+  server->Open(std::move(ends.server), "", waiter.Callback());
+  Stranger guest(nullptr, std::move(ends.client));
   CHECK(guest.Shake());
   auto opened = waiter.Take();
   REQUIRE_OK(opened);
-  CHECK(!opened->is_member);
+  CHECK(opened->peer == TlsPeer::kGuest);
   guest.Say("a page, please");
   CHECK(Hear(opened->plain.get(), 14) == "a page, please");
   Say(opened->plain.get(), "here");
   CHECK(guest.Hear() == "here");
 }
 
+// How a handshake between these two ended, at the server and at the client.
+struct Ended {
+  absl::StatusOr<TlsPump::Opened> server, client;
+};
+Ended Meet(TlsPump& server, TlsPump& client, const std::string& server_name = "127.0.0.1") {
+  Ends ends = SocketPair();
+  Waiter of_server, of_client;
+  server.Open(std::move(ends.server), "", of_server.Callback());
+  client.Open(std::move(ends.client), server_name, of_client.Callback());
+  auto at_client = of_client.Take();
+  return {of_server.Take(), std::move(at_client)};
+}
+
+TEST_CASE("members have certificates of one CA, the right name, and the same token where one is") {
+  const testing::TempDir of_server, of_client, of_other;
+  const TestCa ca;
+  Credentials own = ca.Issue(of_client.path());
+  const Credentials daemon =
+      ca.Issue(of_server.path(), {.names = "DNS:node0.cluster,IP:127.0.0.1"});
+  const auto server = Pump(daemon, TlsContext::Side::kServer);
+  const auto client = Pump(own, TlsContext::Side::kClient);
+  for (const char* const name : {"127.0.0.1", "node0.cluster"}) {
+    Ended ended = Meet(*server, *client, name);
+    REQUIRE_OK(ended.server);
+    REQUIRE_OK(ended.client);
+    CHECK(ended.server->peer == TlsPeer::kMember);
+    Say(ended.client->plain.get(), "hello");
+    CHECK(Hear(ended.server->plain.get(), 5) == "hello");
+  }
+  for (const char* const name : {"127.0.0.2", "node1.cluster"}) {
+    const Ended ended = Meet(*server, *client, name);
+    CHECK_STATUS(ended.client.status(), absl::StatusCode::kPermissionDenied,
+                 "is not for this address");
+    CHECK_STATUS(ended.server.status(), absl::StatusCode::kPermissionDenied, "");
+  }
+  // A stranger that has a CA of its own, and takes any.
+  Credentials stranger = TestCa().Issue(of_other.path());
+  const Ended ended = Meet(*server, *Pump(stranger, TlsContext::Side::kClient));
+  CHECK_STATUS(ended.client.status(), absl::StatusCode::kPermissionDenied,
+               "is not of a CA in --tls-ca");
+  own.join_token = kToken;
+  const auto strict = Pump(
+      [&] {
+        Credentials both = daemon;
+        both.join_token = kToken;
+        return both;
+      }(),
+      TlsContext::Side::kServer);
+  CHECK_OK(Meet(*strict, *Pump(own, TlsContext::Side::kClient)).server);
+  own.join_token = kOther;
+  const auto other = Pump(own, TlsContext::Side::kClient);
+  for (TlsPump* const without : {client.get(), other.get()}) {
+    const Ended refused = Meet(*strict, *without);
+    CHECK_STATUS(refused.server.status(), absl::StatusCode::kPermissionDenied, "join token");
+    CHECK_STATUS(refused.client.status(), absl::StatusCode::kPermissionDenied, "join token");
+  }
+  // A daemon without the token is none for an agent with it.
+  CHECK(!Meet(*server, *other).client.ok());
+  CHECK(!Meet(*strict, *Pump(Token(kToken), TlsContext::Side::kClient)).server.ok());
+}
+
+TEST_CASE("a server's certificate counts by its CA alone, and a browser's opens the page") {
+  const testing::TempDir of_server, of_client;
+  const TestCa ca;
+  const Credentials daemon = ca.Issue(of_server.path());
+  const auto server = Pump(daemon, TlsContext::Side::kServer);
+  for (const bool is_of_ca : {true, false}) {
+    const Credentials shown =
+        is_of_ca ? ca.Issue(of_client.path()) : TestCa().Issue(of_client.path());
+    Ends ends = SocketPair();
+    Waiter waiter;
+    server->Open(std::move(ends.server), "", waiter.Callback());
+    Stranger browser(&shown, std::move(ends.client));
+    browser.Shake();
+    auto opened = waiter.Take();
+    if (is_of_ca) {
+      REQUIRE_OK(opened);
+      CHECK(opened->peer == TlsPeer::kViewer);
+      Say(opened->plain.get(), "the page");
+      CHECK(browser.Hear() == "the page");
+    } else {
+      CHECK_STATUS(opened, absl::StatusCode::kPermissionDenied, "is not of a CA in --tls-ca");
+    }
+  }
+}
+
+TEST_CASE("certificates that change are read again, and open connections go on") {
+  const testing::TempDir of_server, of_client, of_next;
+  const TestCa first, second;
+  const auto server = Pump(first.Issue(of_server.path()), TlsContext::Side::kServer);
+  const auto client = Pump(first.Issue(of_client.path()), TlsContext::Side::kClient);
+  const auto next = Pump(second.Issue(of_next.path()), TlsContext::Side::kClient);
+  const Ended open = Meet(*server, *client);
+  REQUIRE_OK(open.server);
+  CHECK(!Meet(*server, *next).server.ok());
+  // Half a change is not right, and what was right goes on.
+  const std::string key = absl::StrCat(of_server.path(), "/key.pem");
+  REQUIRE_OK(WriteFileAtomic(key, "half a key"));
+  CHECK_OK(Meet(*server, *client).server);
+  second.Issue(of_server.path());
+  CHECK_OK(Meet(*server, *next).server);
+  CHECK(!Meet(*server, *client).server.ok());
+  second.Issue(of_client.path());
+  CHECK_OK(Meet(*server, *client).server);
+  Say(open.client->plain.get(), "still here");
+  CHECK(Hear(open.server->plain.get(), 10) == "still here");
+}
+
 TEST_CASE("a handshake that hangs ends at its limit, and too many end the oldest") {
-  const auto server = Pump(kToken, TlsContext::Side::kServer,
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer,
                            {.handshake_limit = absl::Milliseconds(50), .most_handshakes = 2});
   Ends first = SocketPair(), second = SocketPair(), third = SocketPair();
   Waiter of_first, of_second, of_third;
-  server->Open(std::move(first.server), of_first.Callback());
-  server->Open(std::move(second.server), of_second.Callback());
-  server->Open(std::move(third.server), of_third.Callback());
+  server->Open(std::move(first.server), "", of_first.Callback());
+  server->Open(std::move(second.server), "", of_second.Callback());
+  server->Open(std::move(third.server), "", of_third.Callback());
   const absl::StatusCode ended = of_first.Take().status().code();
   CHECK((ended == absl::StatusCode::kResourceExhausted ||
          ended == absl::StatusCode::kDeadlineExceeded));
@@ -246,27 +360,27 @@ TEST_CASE("a handshake that hangs ends at its limit, and too many end the oldest
 }
 
 TEST_CASE("bytes that are no TLS, and an end in the handshake, are told") {
-  const auto server = Pump(kToken, TlsContext::Side::kServer);
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   {
     Ends ends = SocketPair();
     Waiter waiter;
-    server->Open(std::move(ends.server), waiter.Callback());
+    server->Open(std::move(ends.server), "", waiter.Callback());
     Say(ends.client.get(), std::string("\x16\x03\x01\x00\x05hello there, this is no hello", 34));
     CHECK_STATUS(waiter.Take().status(), absl::StatusCode::kPermissionDenied, "");
   }
   Ends ends = SocketPair();
   Waiter waiter;
-  server->Open(std::move(ends.server), waiter.Callback());
+  server->Open(std::move(ends.server), "", waiter.Callback());
   ends.client.Reset();
   CHECK_STATUS(waiter.Take().status(), absl::StatusCode::kUnavailable, "ended");
 }
 
 TEST_CASE("the pump's end sends last words, and ends the other side") {
-  auto server = Pump(kToken, TlsContext::Side::kServer);
+  auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   Ends ends = SocketPair();
   Waiter waiter;
-  server->Open(std::move(ends.server), waiter.Callback());
-  Stranger guest(false, std::move(ends.client));
+  server->Open(std::move(ends.server), "", waiter.Callback());
+  Stranger guest(nullptr, std::move(ends.client));
   CHECK(guest.Shake());
   auto opened = waiter.Take();
   REQUIRE_OK(opened);

@@ -1,22 +1,18 @@
 #include "rendezvous/lock/token.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/lock/secret_file.h"
 #include "tools/base/check.h"
-#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -47,19 +43,8 @@ absl::Status CheckToken(absl::string_view token, absl::string_view source) {
 }
 
 absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd file, OpenFile(path, O_RDONLY | O_NONBLOCK));
-  struct stat facts = {};
-  if (fstat(file.get(), &facts) != 0) return ErrnoStatus(errno, path);
-  // A Kubernetes Secret is a file of root's that its group may read (fsGroup): others may never.
-  const bool group_reads = (facts.st_mode & S_IRGRP) != 0 && facts.st_uid == geteuid();
-  if (S_ISREG(facts.st_mode) && (group_reads || (facts.st_mode & S_IROTH) != 0)) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the join token in ", path, " can be read by others: chmod 600 ", path));
-  }
-  std::string token(kLongestToken + 2, '\0');
-  const ssize_t count = read(file.get(), token.data(), token.size());
-  if (count < 0) return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
-  token.resize(static_cast<size_t>(count));
+  CONVENE_ASSIGN_OR_RETURN(std::string token,
+                           ReadSecretFile(path, "the join token", kLongestToken + 2));
   if (!token.empty() && token.back() == '\n') token.pop_back();
   CONVENE_RETURN_IF_ERROR(CheckToken(token, path));
   return token;

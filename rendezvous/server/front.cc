@@ -163,7 +163,7 @@ class FrontImpl final : public Front {
         handlers_.store(std::move(*fd));
         break;
       case Protocol::kHttp:
-        handlers_.http(std::move(*fd));
+        handlers_.http(std::move(*fd), origin);
         break;
       case Protocol::kTls:
         handlers_.tls(std::move(*fd));
@@ -232,14 +232,16 @@ std::string WhyRefused(Protocol protocol, Origin origin, bool is_locked) {
   if (protocol == Protocol::kUnknown) return "it is none of gRPC, TCPStore and HTTP";
   if (origin == Origin::kPlain) {
     if (protocol == Protocol::kTls && !is_locked)
-      return "it is TLS, and this daemon has no join token";
+      return "it is TLS, and this daemon has neither a join token nor certificates";
     const bool passes = !is_locked || protocol == Protocol::kTls || protocol == Protocol::kStore;
-    return passes ? "" : "this daemon has a join token, and the client did not come with one";
+    return passes ? ""
+                  : "this daemon has a join token or certificates, and the client did not come "
+                    "with one";
   }
   const bool is_known = protocol == Protocol::kHttp || protocol == Protocol::kGrpc;
   if (!is_known) return "within TLS the daemon speaks gRPC and HTTP alone";
-  return protocol == Protocol::kGrpc && origin == Origin::kGuest
-             ? "without the join token a client gets the page alone"
+  return protocol == Protocol::kGrpc && origin != Origin::kMember
+             ? "a client that is no member gets the page alone"
              : "";
 }
 

@@ -30,12 +30,13 @@ Protocol ProtocolOf(absl::string_view first_bytes);
 // How a connection came.
 enum class Origin {
   kPlain,
-  kGuest,   // within TLS, from a client without the join token
-  kMember,  // within TLS, from a client that has it
+  kGuest,   // within TLS, from a client that has shown nothing
+  kViewer,  // within TLS, from a client with a certificate of the CA
+  kMember,  // within TLS, from a client that is a member
 };
 
 // PURE. Why a connection does not get to the server of its protocol; "": it does. `is_locked`: the
-// daemon has a join token.
+// daemon takes members alone.
 std::string WhyRefused(Protocol protocol, Origin origin, bool is_locked);
 
 // One thread, "front", from Serve() to the destructor, which closes the port. The front looks at a
@@ -57,7 +58,7 @@ class Front {
   struct Handlers {
     std::function<void(UniqueFd)> grpc;
     std::function<void(UniqueFd)> store;
-    std::function<void(UniqueFd)> http;
+    std::function<void(UniqueFd, Origin)> http;
     std::function<void(UniqueFd)> tls;  // where the front is locked
   };
 

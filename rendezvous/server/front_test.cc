@@ -72,6 +72,7 @@ TEST_CASE("which connections get to the server of their protocol") {
   CHECK(passing(Origin::kPlain, false) == "GSH");
   CHECK(passing(Origin::kPlain, true) == "ST");
   CHECK(passing(Origin::kGuest, true) == "H");
+  CHECK(passing(Origin::kViewer, true) == "H");
   CHECK(passing(Origin::kMember, true) == "GH");
 }
 
@@ -85,7 +86,7 @@ class FrontTest {
     front_ = *std::move(front);
     REQUIRE_OK(front_->Serve({[this](UniqueFd fd) { Take("grpc", std::move(fd)); },
                               [this](UniqueFd fd) { Take("store", std::move(fd)); },
-                              [this](UniqueFd fd) { Take("http", std::move(fd)); }}));
+                              [this](UniqueFd fd, Origin) { Take("http", std::move(fd)); }}));
   }
 
   UniqueFd Connect() {

@@ -135,13 +135,25 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   return memory;
 }
 
+Origin OriginOf(TlsPeer peer) {
+  switch (peer) {
+    case TlsPeer::kMember:
+      return Origin::kMember;
+    case TlsPeer::kViewer:
+      return Origin::kViewer;
+    case TlsPeer::kGuest:
+      break;
+  }
+  return Origin::kGuest;
+}
+
 // Everything behind the port. The TCPStore server and the HTTP server are started for their first
 // client.
 //
 //   Front --"PRI "--> gRPC's acceptor -> RendezvousService -> Daemon
 //    ^ |---- 0x00 ---> StoreServer                              ^
 //    | |--- a letter-> HttpServer -> Web -----------------------'
-//    | '---- 0x16 ---> TlsPump --.        (with a join token)
+//    | '---- 0x16 ---> TlsPump --.        (where it is locked)
 //    '---------------------------'
 class PortServer final : public Server {
  public:
@@ -151,7 +163,7 @@ class PortServer final : public Server {
         service_(&daemon_, &log_hub_),
         web_(&daemon_, &log_hub_, [this] { return StoreCounts(); }),
         store_bytes_max_(options.store_bytes_max),
-        join_token_(options.join_token) {
+        credentials_(options.credentials) {
     daemon_.set_served_by(options.served_by);
     daemon_.set_on_run_ended(
         [this](WatchId watch, const RunEnded& ended) { log_hub_.EndRun(watch, ended); });
@@ -187,11 +199,9 @@ class PortServer final : public Server {
       }
     }
     CONVENE_RETURN_IF_ERROR(daemon_.Start());
-    const bool is_locked = !join_token_.empty();
+    const bool is_locked = !credentials_.empty();
     if (is_locked) {
-      CONVENE_ASSIGN_OR_RETURN(TlsContext context,
-                               TlsContext::Make(join_token_, TlsContext::Side::kServer));
-      CONVENE_ASSIGN_OR_RETURN(tls_, TlsPump::Start(std::move(context), TlsContext::Side::kServer));
+      CONVENE_ASSIGN_OR_RETURN(tls_, TlsPump::Start(credentials_, TlsContext::Side::kServer));
     }
     CONVENE_ASSIGN_OR_RETURN(
         front_,
@@ -201,10 +211,11 @@ class PortServer final : public Server {
       adopter_ = front_.get();
     }
     CONVENE_RETURN_IF_ERROR(StartGrpc());
-    CONVENE_RETURN_IF_ERROR(front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
-                                           [this](UniqueFd fd) { PassToStore(std::move(fd)); },
-                                           [this](UniqueFd fd) { PassToHttp(std::move(fd)); },
-                                           [this](UniqueFd fd) { PassToTls(std::move(fd)); }}));
+    CONVENE_RETURN_IF_ERROR(
+        front_->Serve({[this](UniqueFd fd) { PassToGrpc(std::move(fd)); },
+                       [this](UniqueFd fd) { PassToStore(std::move(fd)); },
+                       [this](UniqueFd fd, Origin origin) { PassToHttp(std::move(fd), origin); },
+                       [this](UniqueFd fd) { PassToTls(std::move(fd)); }}));
     if (const absl::Status started = web_.Start(); !started.ok()) {
       spdlog::warn("rendezvous: the page shows no curves: {}", std::string(started.message()));
     }
@@ -270,7 +281,7 @@ class PortServer final : public Server {
   void PassToTls(UniqueFd fd) {
     NoticeDeadPeer(fd.get());
     const std::string peer = PeerName(fd.get());
-    tls_->Open(std::move(fd), [this, peer](absl::StatusOr<TlsPump::Opened> opened) {
+    tls_->Open(std::move(fd), "", [this, peer](absl::StatusOr<TlsPump::Opened> opened) {
       if (!opened.ok()) {
         return complaints_.Warn(Clock::Real().Now(),
                                 absl::StrCat("the rendezvous closes the connection of ", peer, ": ",
@@ -278,8 +289,7 @@ class PortServer final : public Server {
       }
       MutexLock lock(&adopter_mutex_);
       if (adopter_ == nullptr) return;  // stopping
-      adopter_->Adopt(std::move(opened->plain),
-                      opened->is_member ? Origin::kMember : Origin::kGuest);
+      adopter_->Adopt(std::move(opened->plain), OriginOf(opened->peer));
     });
   }
 
@@ -298,8 +308,8 @@ class PortServer final : public Server {
       return store_complaints_.Warn(
           Clock::Real().Now(),
           absl::StrCat("the rendezvous closes the connection of ", PeerName(fd.get()),
-                       ": it speaks TCPStore, and no agent with the join token is connected from "
-                       "its address"));
+                       ": it speaks TCPStore, and no agent of the run is connected from its "
+                       "address"));
     }
     MutexLock lock(&store_mutex_);
     if (given_store_.has_value()) {
@@ -315,17 +325,20 @@ class PortServer final : public Server {
     store_->Adopt(std::move(fd));
   }
 
-  void PassToHttp(UniqueFd fd) {
-    if (http_ == nullptr) {
+  // A client with a certificate is asked for no password.
+  void PassToHttp(UniqueFd fd, Origin origin) {
+    const bool is_known = origin == Origin::kViewer || origin == Origin::kMember;
+    std::unique_ptr<HttpServer>& server = is_known ? http_of_known_ : http_;
+    if (server == nullptr) {
       absl::StatusOr<std::unique_ptr<HttpServer>> http =
-          HttpServer::Start({}, [this](const HttpRequest& request) {
-            if (!MayLook(request, join_token_)) return AskForPassword();
+          HttpServer::Start({}, [this, is_known](const HttpRequest& request) {
+            if (!is_known && !MayLook(request, credentials_)) return AskForPassword();
             return web_.Respond(request);
           });
       if (!http.ok()) return ComplainOf("HTTP", http.status());
-      http_ = *std::move(http);
+      server = *std::move(http);
     }
-    http_->Adopt(std::move(fd));
+    server->Adopt(std::move(fd));
   }
 
   static void ComplainOf(const char* what, const absl::Status& status) {
@@ -337,12 +350,12 @@ class PortServer final : public Server {
   RendezvousService service_;
   Web web_;
   const size_t store_bytes_max_;
-  const std::string join_token_;
+  const Credentials credentials_;
   Mutex adopter_mutex_;
   Front* adopter_ ABSL_GUARDED_BY(adopter_mutex_) = nullptr;  // front_, until it ends
   Complaints complaints_;                                     // of the thread "tls"
   Complaints store_complaints_;                               // of the front's thread
-  // Where there is a join token. It outlives gRPC's server, whose last words it carries.
+  // Where the door is locked. It outlives gRPC's server, whose last words it carries.
   std::unique_ptr<TlsPump> tls_;
   std::unique_ptr<grpc::Server> grpc_;
   Mutex acceptor_mutex_;
@@ -353,6 +366,7 @@ class PortServer final : public Server {
   std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);       // the daemon's own
   std::optional<StoreServer*> given_store_ ABSL_GUARDED_BY(store_mutex_);  // in its place
   std::unique_ptr<HttpServer> http_;                                       // of the front's thread
+  std::unique_ptr<HttpServer> http_of_known_;                              // likewise
   std::unique_ptr<Front> front_;  // it hands connections to the servers above
 };
 

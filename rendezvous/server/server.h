@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
 #include "tools/base/clock.h"
@@ -36,13 +37,13 @@ class Server {
     std::string handed_over;
     // Of the daemon's own store: StoreServer::Options::bytes_max.
     size_t store_bytes_max = 0;
-    // The secret of those who may join (lock/token.h): the port then takes them by TLS alone, HTTP
-    // by TLS and a password, and TCPStore only from addresses of members. "": anybody may join.
-    std::string join_token;
+    // Where they are not empty, the port takes members by TLS alone, HTTP by TLS and a certificate
+    // or a password, and TCPStore only from addresses of members. Else anybody may join.
+    Credentials credentials;
   };
-  // Journal::Open's errors when there is a state_dir. AlreadyExists when the port is taken (never
-  // shared: SO_REUSEPORT is off), InvalidArgument for an address that is not this machine's,
-  // ResourceExhausted without threads or descriptors.
+  // Journal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
+  // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
+  // an address that is not this machine's, ResourceExhausted without threads or descriptors.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
   virtual ~Server() = default;
 

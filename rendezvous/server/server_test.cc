@@ -38,7 +38,7 @@ constexpr absl::Duration kPatience = absl::Seconds(20);
 std::unique_ptr<Server> StartServer(const std::string& join_token = "") {
   Server::Options options;
   options.host = "127.0.0.1";
-  options.join_token = join_token;
+  options.credentials.join_token = join_token;
   auto server = Server::Start(options);
   REQUIRE_OK(server);
   return *std::move(server);
@@ -237,7 +237,7 @@ constexpr char kToken[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPf";
 TEST_CASE("with a join token agents meet over TLS, and everybody else stays outside") {
   const auto server = StartServer(kToken);
   const std::string address = EndpointOf(*server);
-  const Endpoint door(address, kToken);
+  const Endpoint door(address, {.join_token = kToken});
   {
     TestAgent first(door, 1, HelloFrom("a", 2, 2));
     TestAgent second(door, 2, HelloFrom("b", 2, 2));
@@ -254,13 +254,14 @@ TEST_CASE("with a join token agents meet over TLS, and everybody else stays outs
     return AgentStream::Open(endpoint, Incarnation(3), HelloFrom("c", 1, 1), {}, absl::Seconds(5))
         .status();
   };
-  CHECK_STATUS(open({address, "Xz3Vq0k7sT1mN8bYw5Jr2aPg"}), absl::StatusCode::kPermissionDenied,
-               "does not take this join token");
+  CHECK_STATUS(open({address, {.join_token = "Xz3Vq0k7sT1mN8bYw5Jr2aPg"}}),
+               absl::StatusCode::kPermissionDenied, "does not take this join token");
   CHECK_STATUS(open(address), absl::StatusCode::kFailedPrecondition, "--join-token-file");
   CHECK_STATUS(FetchStatus(address, "", absl::Seconds(5)), absl::StatusCode::kFailedPrecondition,
                "--join-token-file");
-  CHECK_STATUS(FetchStatus({EndpointOf(*StartServer()), kToken}, "", absl::Milliseconds(200)),
-               absl::StatusCode::kUnavailable, "with the same join token?");
+  CHECK_STATUS(FetchStatus({EndpointOf(*StartServer()), {.join_token = kToken}}, "",
+                           absl::Milliseconds(200)),
+               absl::StatusCode::kUnavailable, "with the same join token or certificates?");
 }
 
 TEST_CASE("a server with a join token takes TCPStore clients from where its agents are") {
@@ -270,7 +271,7 @@ TEST_CASE("a server with a join token takes TCPStore clients from where its agen
   };
   const auto refused = connect();
   CHECK((!refused.ok() || !(*refused)->Set("key", "value").ok()));
-  TestAgent agent({EndpointOf(*server), kToken}, 1, HelloFrom("a", 1, 1));
+  TestAgent agent({EndpointOf(*server), {.join_token = kToken}}, 1, HelloFrom("a", 1, 1));
   agent.Take<Welcome>();
   const auto store = connect();
   REQUIRE_OK(store);

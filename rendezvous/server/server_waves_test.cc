@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/bench/bench_agents.h"
 #include "rendezvous/server/server.h"
 #include "tools/base/testing/status_testing.h"
@@ -21,7 +22,7 @@ constexpr size_t kNoiseBytes = 128 * 1024;
 size_t HeapInUse() { return mallinfo2().uordblks; }
 
 void JoinAndFinish(int port) {
-  BenchAgents agents(port, kAgents);
+  BenchAgents agents(absl::StrCat("127.0.0.1:", port), kAgents);
   REQUIRE(agents.Join());
   REQUIRE(agents.Finish());
   CHECK(agents.lost() == 0);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "rendezvous/lock/token.h"
 
 namespace convene::rendezvous {
@@ -26,8 +27,10 @@ std::string PasswordOf(absl::string_view header) {
 
 }  // namespace
 
-bool MayLook(const HttpRequest& request, absl::string_view join_token) {
-  if (join_token.empty() || request.path == "/healthz") return true;
+bool MayLook(const HttpRequest& request, const Credentials& credentials) {
+  if (credentials.empty() || request.path == "/healthz") return true;
+  const std::string& join_token = credentials.join_token;
+  if (join_token.empty()) return false;
   const std::string password = PasswordOf(request.authorization);
   // Both, so that the time tells nothing.
   const bool is_join = SecretsEqual(password, join_token);
@@ -39,8 +42,8 @@ HttpResponse AskForPassword() {
   HttpResponse response;
   response.code = 401;
   response.body = std::make_shared<const std::string>(
-      "This daemon has a join token. Its password for people is what `convene read-token` "
-      "prints.\n");
+      "This daemon is locked. Show a certificate of its CA, where it has one; its password for "
+      "people is what `convene read-token` prints, where it has a join token.\n");
   response.headers = "WWW-Authenticate: Basic realm=\"convene\", charset=\"UTF-8\"\r\n";
   return response;
 }

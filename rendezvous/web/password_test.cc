@@ -17,7 +17,7 @@ bool MayLookWith(const std::string& header, const std::string& path = "/") {
   HttpRequest request;
   request.path = path;
   request.authorization = header;
-  return MayLook(request, kToken);
+  return MayLook(request, {.join_token = kToken});
 }
 
 std::string Basic(const std::string& user_and_password) {
@@ -42,7 +42,14 @@ TEST_CASE("anything else does not") {
     CHECK(!MayLookWith(header));
   }
   CHECK(MayLookWith("", "/healthz"));
-  CHECK(MayLook(HttpRequest(), ""));
+  CHECK(MayLook(HttpRequest(), {}));
+  // Certificates and no token: no password is right, not even an empty one.
+  HttpRequest request;
+  request.path = "/";
+  for (const std::string& header : {std::string(), Basic(":"), std::string("Bearer ")}) {
+    request.authorization = header;
+    CHECK(!MayLook(request, {.tls_cert = "cert.pem"}));
+  }
   CHECK(AskForPassword().code == 401);
 }
 
