@@ -177,7 +177,7 @@ class Parent:
             with self.output:
                 why = self.import_all(record, left_out)
             self.changed = {name: os.environ.get(name) for name in set(os.environ) | set(self.base) if os.environ.get(name) != self.base.get(name)}
-            self.socket.send(f'warm\n{len(sys.modules)} modules, {memory_kib() // 1024} MiB{why}'.encode())
+            self.socket.send(f'warm\nhas imported {len(sys.modules)} modules, {memory_kib() // 1024} MiB{why}'.encode())
         except Cold as cold:
             self.socket.send(str(cold).encode())
             os._exit(0)
@@ -239,7 +239,7 @@ class Parent:
         socket.send(f'born\n{os.getpid()}'.encode())
         while True:
             message, fds = receive(socket, 4)
-            if message == b'settle':
+            if message.startswith(b'settle'):  # with the worker's place on its node, which no import needs
                 os.setsid()
                 socket.send(b'ready')
             elif message == b'run':

@@ -13,15 +13,26 @@ namespace {
 
 constexpr absl::string_view kPath = "PYTHONPATH=";
 
+absl::string_view NameOf(absl::string_view program) {
+  return program.substr(program.rfind('/') + 1);  // npos + 1 is 0.
+}
+
+// It speaks with the agent without warm.py (worker_runtime/session/warm_spare.h).
+bool IsTrainer(const std::string& program) { return NameOf(program) == "convene-train"; }
+
 bool IsPython(absl::string_view program) {
-  program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0.
+  program = NameOf(program);
   return absl::ConsumePrefix(&program, "python") &&
          program.find_first_not_of("0123456789.") == absl::string_view::npos;
 }
 
-// `environment` with warm.py first in PYTHONPATH.
-std::vector<std::string> WithWarmScript(std::vector<std::string> environment, const char* role,
-                                        const std::string& socket) {
+std::vector<std::string> WithRole(const std::string& program, std::vector<std::string> environment,
+                                  const char* role, const std::string& socket) {
+  const std::string asked = absl::StrCat(contract::kWarm, "=", role, ":", socket, ":");
+  if (IsTrainer(program)) {
+    environment.push_back(asked);
+    return environment;
+  }
   const std::string folder = ParentDirectory(socket);
   const auto found =
       std::find_if(environment.begin(), environment.end(),
@@ -33,15 +44,17 @@ std::vector<std::string> WithWarmScript(std::vector<std::string> environment, co
   }
   // An empty entry would be the current directory.
   environment.push_back(absl::StrCat(kPath, folder, own == ":" ? "" : own));
-  environment.push_back(absl::StrCat(kWarmVariable, "=", role, ":", socket, ":", own));
+  environment.push_back(asked + own);
   return environment;
 }
 
 }  // namespace
 
 std::string WarmRefusal(const std::vector<std::string>& command) {
+  if (IsTrainer(command[0])) return "";
   if (!IsPython(command[0])) {
-    return absl::StrCat("its program is ", command[0], ", which is not Python itself");
+    return absl::StrCat("its program is ", command[0],
+                        ", which is neither convene-train nor Python itself");
   }
   for (size_t i = 1; i < command.size(); ++i) {
     const absl::string_view word = command[i];
@@ -74,12 +87,26 @@ std::set<std::string> PlaceVariables(bool own_device) {
   return names;
 }
 
-std::vector<std::string> RecorderEnvironment(std::vector<std::string> environment,
-                                             const std::string& socket) {
-  return WithWarmScript(std::move(environment), "record", socket);
+std::vector<std::string> SlotVariables(const std::vector<std::string>& environment) {
+  std::vector<std::string> found;
+  for (const std::string& entry : environment) {
+    const absl::string_view name = absl::string_view(entry).substr(0, entry.find('='));
+    if (name == contract::kLocalRank || name == contract::kNodeLocalRank ||
+        name == contract::kCudaVisibleDevices || name == contract::kHipVisibleDevices) {
+      found.push_back(entry);
+    }
+  }
+  return found;
 }
 
-std::vector<std::string> ParentEnvironment(std::vector<std::string> environment,
+std::vector<std::string> RecorderEnvironment(const std::string& program,
+                                             std::vector<std::string> environment,
+                                             const std::string& socket) {
+  return WithRole(program, std::move(environment), "record", socket);
+}
+
+std::vector<std::string> ParentEnvironment(const std::string& program,
+                                           std::vector<std::string> environment,
                                            const std::set<std::string>& places,
                                            const std::string& socket) {
   environment.erase(std::remove_if(environment.begin(), environment.end(),
@@ -87,7 +114,7 @@ std::vector<std::string> ParentEnvironment(std::vector<std::string> environment,
                                      return places.count(entry.substr(0, entry.find('='))) > 0;
                                    }),
                     environment.end());
-  return WithWarmScript(std::move(environment), "parent", socket);
+  return WithRole(program, std::move(environment), "parent", socket);
 }
 
 WarmPlan::Deed WarmPlan::Next(MonotonicTime now) {

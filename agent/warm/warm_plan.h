@@ -11,12 +11,8 @@
 
 namespace convene::agent {
 
-// Tells warm.py in a worker's Python what it is: "record" or "parent", then ':' and the agent's
-// socket, then ':' and the worker's own PYTHONPATH with ':' before it, or nothing.
-inline constexpr char kWarmVariable[] = "CONVENE_WARM";
-
 // Why the workers of this command (program and arguments) cannot be warm, for a person; "": they
-// can. Only Python can, and only where it looks at PYTHONPATH and imports `site`.
+// can. convene-train can, and Python where it looks at PYTHONPATH and imports `site`.
 std::string WarmRefusal(const std::vector<std::string>& command);
 
 // The variables that each worker has for itself, or each epoch anew; with `own_device` also those
@@ -24,11 +20,19 @@ std::string WarmRefusal(const std::vector<std::string>& command);
 // one is left out.
 std::set<std::string> PlaceVariables(bool own_device);
 
-// `environment` ("NAME=value" strings) for a worker that records, or without `places` for the
-// parent of spares. `socket` stands in the folder of warm.py.
-std::vector<std::string> RecorderEnvironment(std::vector<std::string> environment,
+// The variables in `environment` ("NAME=value" strings) that name a worker's place on its node. A
+// spare has them before its rank is known, so that it can open the device that the worker will
+// have.
+std::vector<std::string> SlotVariables(const std::vector<std::string>& environment);
+
+// `environment` of `program` for a worker that records, or without `places` for the parent of
+// spares. Both have contract::kWarm. Python's also has the folder of `socket`, with warm.py, first
+// in PYTHONPATH; kWarm then holds the worker's own PYTHONPATH with ':' before it, or nothing.
+std::vector<std::string> RecorderEnvironment(const std::string& program,
+                                             std::vector<std::string> environment,
                                              const std::string& socket);
-std::vector<std::string> ParentEnvironment(std::vector<std::string> environment,
+std::vector<std::string> ParentEnvironment(const std::string& program,
+                                           std::vector<std::string> environment,
                                            const std::set<std::string>& places,
                                            const std::string& socket);
 

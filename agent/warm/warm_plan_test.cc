@@ -27,12 +27,15 @@ WarmPlan WarmOne(int count) {
   return plan;
 }
 
-TEST_CASE("only Python can be warm, and only where it looks at PYTHONPATH and has a script") {
+TEST_CASE("convene-train can be warm, and Python where it looks at PYTHONPATH and has a script") {
   struct Row {
     Words command;
     std::string refusal;  // a part of it; "": none
   };
   const std::vector<Row> rows = {
+      {{"/opt/convene/bin/convene-train", "-I"}, ""},
+      {{"convene-train"}, ""},
+      {{"my-convene-train"}, "neither convene-train"},
       {{"python3", "-u", "train.py", "-I"}, ""},
       {{"/opt/venv/bin/python3.11", "-u", "-m", "package.train"}, ""},
       {{"python", "-X", "dev", "-W", "error", "train.py"}, ""},
@@ -44,9 +47,9 @@ TEST_CASE("only Python can be warm, and only where it looks at PYTHONPATH and ha
       {{"python", "-"}, "from stdin"},
       {{"python", "-X", "train.py"}, "from stdin"},
       {{"python"}, "from stdin"},
-      {{"/bin/sleep", "1"}, "/bin/sleep, which is not Python itself"},
-      {{"python3-config", "x"}, "not Python itself"},
-      {{"accelerate", "launch", "train.py"}, "not Python itself"},
+      {{"/bin/sleep", "1"}, "/bin/sleep, which is neither convene-train nor Python"},
+      {{"python3-config", "x"}, "nor Python itself"},
+      {{"accelerate", "launch", "train.py"}, "nor Python itself"},
   };
   for (const Row& row : rows) {
     const std::string refusal = WarmRefusal(row.command);
@@ -59,14 +62,30 @@ TEST_CASE("only Python can be warm, and only where it looks at PYTHONPATH and ha
 TEST_CASE("the parent of spares has no rank, and knows the workers' own PYTHONPATH") {
   const Words environment = {"HOME=/h", "MASTER_PORT=1", "PYTHONPATH=/a:/b",
                              "RANK=3",  "RANKING=x",     "WORLD_SIZE=4"};
-  CHECK(ParentEnvironment(environment, PlaceVariables(false), "/run/w/socket") ==
+  CHECK(ParentEnvironment("/bin/python3", environment, PlaceVariables(false), "/run/w/socket") ==
         Words{"HOME=/h", "RANKING=x", "PYTHONPATH=/run/w:/a:/b",
               "CONVENE_WARM=parent:/run/w/socket::/a:/b"});
-  CHECK(RecorderEnvironment({"RANK=0"}, "/run/w/socket") ==
+  CHECK(RecorderEnvironment("python", {"RANK=0"}, "/run/w/socket") ==
         Words{"RANK=0", "PYTHONPATH=/run/w", "CONVENE_WARM=record:/run/w/socket:"});
   // An empty PYTHONPATH stays one, and puts no current directory into the path.
-  CHECK(RecorderEnvironment({"PYTHONPATH="}, "/run/w/socket") ==
+  CHECK(RecorderEnvironment("python", {"PYTHONPATH="}, "/run/w/socket") ==
         Words{"PYTHONPATH=/run/w", "CONVENE_WARM=record:/run/w/socket::"});
+}
+
+TEST_CASE("the trainer is told its role and the socket, and keeps its PYTHONPATH") {
+  CHECK(ParentEnvironment("/b/convene-train", {"PYTHONPATH=/a", "RANK=3", "LOCAL_RANK=1"},
+                          PlaceVariables(false), "/run/w/socket") ==
+        Words{"PYTHONPATH=/a", "CONVENE_WARM=parent:/run/w/socket:"});
+  CHECK(RecorderEnvironment("convene-train", {"RANK=0"}, "/run/w/socket") ==
+        Words{"RANK=0", "CONVENE_WARM=record:/run/w/socket:"});
+}
+
+TEST_CASE("a spare is told its place on the node and its device, and nothing of a rank") {
+  CHECK(SlotVariables({"HOME=/h", "RANK=5", "LOCAL_RANK=0", "LOCAL_RANKS=x", "CONVENE_LOCAL_RANK=1",
+                       "LOCAL_WORLD_SIZE=2", "CUDA_VISIBLE_DEVICES=3,4", "MASTER_PORT=1",
+                       "HIP_VISIBLE_DEVICES="}) == Words{"LOCAL_RANK=0", "CONVENE_LOCAL_RANK=1",
+                                                         "CUDA_VISIBLE_DEVICES=3,4",
+                                                         "HIP_VISIBLE_DEVICES="});
 }
 
 TEST_CASE("devices belong to a worker's place where each worker has its own") {

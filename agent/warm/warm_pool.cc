@@ -210,7 +210,8 @@ absl::Status WarmPool::StartParent() {
   const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
   if (!null.valid()) return ErrnoStatus(errno, "open /dev/null");
   SpawnRequest request = example_;
-  request.environment = ParentEnvironment(std::move(request.environment), places_, path_);
+  request.environment =
+      ParentEnvironment(request.arguments[0], std::move(request.environment), places_, path_);
   request.stdout_fd = request.stderr_fd = null.get();
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
   parent_ = child.pid;
@@ -234,8 +235,7 @@ void WarmPool::OnParentWord() {
       KillSpares();  // They know less.
       plan_.Warm(Clock::Real().Now());
       has_told_ready_ = false;
-      on_say_(
-          absl::StrCat("the parent of warm workers has imported ", Utf8(words[1], kLongestReason)));
+      on_say_(absl::StrCat("the parent of warm workers ", Utf8(words[1], kLongestReason)));
     } else if (words[0] == "leave" && words.size() == 3) {
       plan_.LeaveOut(words[1]);
       on_say_(absl::StrCat("warm workers import ", Utf8(words[1], kLongestReason),
@@ -269,6 +269,7 @@ absl::Status WarmPool::Fork() {
     return ErrnoStatus(errno, "socketpair");
   }
   auto spare = std::make_unique<Spare>();
+  spare->slot = FreeSlot();
   spare->socket.Reset(ends[0]);
   const UniqueFd other(ends[1]);
   Spare* const raw = spare.get();
@@ -276,6 +277,16 @@ absl::Status WarmPool::Fork() {
   spares_.push_back(std::move(spare));
   // When it fails, the spare's socket is at its end, and Drop follows.
   return SendMessage(parent_socket_.get(), "fork", {other.get()});
+}
+
+int WarmPool::FreeSlot() const {
+  int slot = 0;
+  while (std::any_of(spares_.begin(), spares_.end(), [slot](const auto& spare) {
+    return !spare->is_used && spare->slot == slot;
+  })) {
+    ++slot;
+  }
+  return slot;
 }
 
 void WarmPool::OnSpareWord(Spare& spare) {
@@ -306,7 +317,9 @@ bool WarmPool::TakeBirth(Spare& spare, absl::string_view pid) {
   spare.pidfd.Reset(static_cast<int>(syscall(SYS_pidfd_open, number, 0)));
   if (!spare.pidfd.valid()) return false;
   spare.pid = number;
-  return SendMessage(spare.socket.get(), "settle").ok();
+  return SendMessage(spare.socket.get(),
+                     absl::StrCat("settle\n", absl::StrJoin(slots_[spare.slot], "\n")))
+      .ok();
 }
 
 void WarmPool::Drop(Spare& spare) {
@@ -336,7 +349,7 @@ bool WarmPool::IsCompanion(pid_t session) const {
 
 void WarmPool::Changed(absl::string_view why) {
   if (plan_.wants_record()) return;
-  on_say_(absl::StrCat("the workers start cold, until their imports have been seen again: ",
+  on_say_(absl::StrCat("the workers start cold, until a start has been seen again: ",
                        Utf8(why, kLongestReason)));
   plan_.Changed();
   KillParent();
@@ -363,13 +376,14 @@ absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int loc
     example_.pid_slot = nullptr;
     if (++starts_ == 2 && plan_.wants_record()) {
       on_say_(
-          "the workers start cold: their script has not initialised torch.distributed, so the "
-          "agent does not know what it imports");
+          "the workers start cold: none of them has told the agent what a start needs (a script "
+          "does so when it initialises torch.distributed)");
     }
   }
+  slots_[local_rank] = SlotVariables(request.environment);
   for (size_t i = 0; i < spares_.size() && !IsTerminal(request);) {
     Spare& spare = *spares_[i];
-    if (spare.is_used || !spare.is_ready) {
+    if (spare.is_used || !spare.is_ready || spare.slot != local_rank) {
       ++i;
       continue;
     }
@@ -388,7 +402,8 @@ absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int loc
   }
   if (local_rank != 0 || !plan_.wants_record()) return Spawn(request);
   SpawnRequest recording = request;
-  recording.environment = RecorderEnvironment(std::move(recording.environment), path_);
+  recording.environment =
+      RecorderEnvironment(request.arguments[0], std::move(recording.environment), path_);
   return Spawn(recording);
 }
 

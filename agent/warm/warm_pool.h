@@ -1,9 +1,10 @@
-// Spare interpreters that have imported what the workers' script imports, for the next start.
+// Spare processes that have done what the workers' program does first, for the next start.
 #pragma once
 
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -43,7 +44,8 @@ class WarmPool {
   WarmPool(const WarmPool&) = delete;
   WarmPool& operator=(const WarmPool&) = delete;
 
-  // As Spawn, by a spare where one is ready. A worker with a terminal starts cold.
+  // As Spawn, by the spare of this local rank where it is ready. A worker with a terminal starts
+  // cold.
   absl::StatusOr<Child> SpawnWorker(const SpawnRequest& request, int local_rank);
   // The number of workers that spares became since the last call.
   int TakeUsed() { return std::exchange(used_, 0); }
@@ -52,6 +54,7 @@ class WarmPool {
 
  private:
   struct Spare {
+    int slot = 0;  // the local rank that it is for
     UniqueFd socket;
     pid_t pid = 0;  // 0: not born
     UniqueFd pidfd;
@@ -68,6 +71,8 @@ class WarmPool {
   void Think();
   absl::Status StartParent();
   absl::Status Fork();
+  // The lowest local rank without a spare.
+  int FreeSlot() const;
   void KillParent();
   void OnParentWord();
   void OnParentEnded();
@@ -89,9 +94,10 @@ class WarmPool {
   WarmPlan plan_;
   LoopTimer timer_;
   UniqueFd listener_;
-  std::vector<UniqueFd> guests_;  // connected, have said nothing
-  SpawnRequest example_;          // of local rank 0, last
-  int starts_ = 0;                // of local rank 0
+  std::vector<UniqueFd> guests_;                   // connected, have said nothing
+  SpawnRequest example_;                           // of local rank 0, last
+  int starts_ = 0;                                 // of local rank 0
+  std::map<int, std::vector<std::string>> slots_;  // local rank -> its SlotVariables, last
   pid_t parent_ = 0;
   UniqueFd parent_pidfd_;
   UniqueFd parent_socket_;

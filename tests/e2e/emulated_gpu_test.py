@@ -7,8 +7,10 @@ moves it by as much: 1e-4 was seen in losses, 4e-4 in norms.
 """
 
 import json
+import os
 import re
 import shutil
+import signal
 import unittest
 
 from tests.support.convene_testing import (CONVENE, CONVENE_TRAIN, CONVENED, ConveneTestCase, find_program, read_metrics,
@@ -34,7 +36,7 @@ class EmulatedGpuTest(ConveneTestCase):
         self.said = self.finish(started, 120)
         self.assertEqual("CUDA graphs  on" in self.said, "cuda_graphs" in changes, self.said)
         steps = [(line["loss"], line["grad_norm"]) for line in read_metrics(metrics)]
-        self.assertEqual(len(steps), STEPS + 1 - first_step)
+        self.assertEqual(len(steps), arguments["steps"] + 1 - first_step)
         return steps
 
     def assert_close(self, one, other, delta):
@@ -83,6 +85,21 @@ class EmulatedGpuTest(ConveneTestCase):
         # With the flag nothing is timed, and nothing is said.
         self.train(EMULATED_TRAIN, "flag", device="cuda", precision="fp32", deterministic="true")
         self.assertNotIn("algorithms of products", self.said)
+
+    def test_a_spare_with_an_open_gpu_goes_on_with_the_same_bits(self):
+        undisturbed = self.train(EMULATED_TRAIN, "cold", device="cuda", precision="fp32", deterministic="true", steps=40)
+        program = self.path("convene-train")  # The agent knows the trainer by its name.
+        os.symlink(find_program(EMULATED_TRAIN), program)
+        job = self.start(CONVENE, "run", "--standalone", "--max-restarts", 3, "--warm-workers", "auto", "--no-python", program,
+                         *self.train_arguments(layers=2, sequence_length=40, global_batch_size=3, validation_samples=1, steps=40, device="cuda",
+                                               precision="fp32", deterministic="true", checkpoint_every=1))
+        wait_until(lambda: "spares that are ready to become workers: 1" in self.output(job), 60, lambda: self.output(job))
+        self.wait_for_step(3)
+        os.kill(self.workers()[0], signal.SIGKILL)
+        text = self.finish(job, 120)
+        self.assertIn("1 of 1 workers start from spares", text)
+        self.assertNotIn("start cold", text)
+        self.assertEqual([(line["loss"], line["grad_norm"]) for line in read_metrics(self.path("metrics.jsonl"))], undisturbed)
 
     def test_a_trace_shows_when_the_gpu_worked_by_the_hosts_clock(self):
         trace = self.path("trace.json")

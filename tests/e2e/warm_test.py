@@ -269,7 +269,7 @@ class WarmTest(ConveneTestCase):
         with open(self.path('script.py'), 'a', encoding='utf-8') as script:
             script.write('# changed\n')
         self.kill_worker(1)
-        self.said(job, f'the workers start cold, until their imports have been seen again: {self.path("script.py")} has changed')
+        self.said(job, f'the workers start cold, until a start has been seen again: {self.path("script.py")} has changed')
         self.facts(2)
         wait_until(lambda: self.spares(job) == (None, []), 10, 'the end of the old spares')
         self.kill_worker(2)  # These workers started cold without a word about their imports, the next ones tell.
@@ -326,13 +326,13 @@ class WarmTest(ConveneTestCase):
         self.assertIn("all workers start cold: the worker of local rank 0 has this command's terminal", self.end(job))
 
     def test_what_cannot_be_warm_starts_cold_with_a_word(self):
-        for command, why in ((('/bin/true',), '/bin/true, which is not Python itself'),
+        for command, why in ((('/bin/true',), '/bin/true, which is neither convene-train nor Python itself'),
                              ((sys.executable, '-I', '-c', 'pass'), "Python's option -I keeps it")):
             text = self.finish(self.train(*command), 30)
             self.assertIn(f'all workers start cold: ', text)
             self.assertIn(why, text)
         text = self.finish(self.train(sys.executable, '-c', 'import os, sys; sys.exit(os.environ["CONVENE_EPOCH"] == "1")'), 30)
-        self.assertIn('the workers start cold: their script has not initialised torch.distributed', text)
+        self.assertIn('the workers start cold: none of them has told the agent what a start needs', text)
         self.assertIn('write auto, or a number from 0 to 2', self.finish(self.train('/bin/true', spares=3), 30, 64))
 
 

@@ -8,6 +8,10 @@ PLAN = f'{WARM}/warm_plan.cc'
 POOL = f'{WARM}/warm_pool.cc'
 PLANNED = f'//{WARM}:warm_test'
 SEEN = '//tests/e2e:warm_test'
+SPARE = 'worker_runtime/session/warm_spare.cc'
+SPARED = '//worker_runtime/session:warm_spare_test'
+TRAINED = '//tests/e2e:warm_trainer_test'
+SETUP = 'worker_runtime/trainer/setup.cc'
 
 MUTATIONS = [
     Mutation('a spare runs with a script that has changed', PYTHON, 'if path and stamp(path) != known:', 'if False:', SEEN),
@@ -20,7 +24,8 @@ MUTATIONS = [
     Mutation("the script's setting comes after its imports", PYTHON, 'if own:', 'if 0:', SEEN),
     Mutation('a recording worker hands its PYTHONPATH on', PYTHON, "os.environ['PYTHONPATH'] = path[1:]", "os.environ['PYTHONPATH'] = path", SEEN),
     Mutation('a spare leads no session', PYTHON, 'os.setsid()', 'pass', SEEN),
-    Mutation('two workers get one spare', POOL, 'if (spare.is_used || !spare.is_ready) {', 'if (!spare.is_ready) {', SEEN),
+    Mutation('two workers get one spare', POOL, 'if (spare.is_used || !spare.is_ready || spare.slot != local_rank) {',
+             'if (!spare.is_ready || spare.slot != local_rank) {', SEEN),
     Mutation('spares are leftovers of an epoch', POOL, 'return !spare->is_used && spare->pid == session;',
              'return false && spare->pid == session;', SEEN),
     Mutation("a spare's last words are not heard", POOL, 'spare.is_used) return Changed(words[1]);', '!spare.is_used) return Changed(words[1]);', SEEN),
@@ -35,4 +40,18 @@ MUTATIONS = [
              'if (phase_ == Phase::kOff && now >= warm_by_) {', PLANNED),
     Mutation('an older record makes spares', PLAN, 'if (phase_ != Phase::kWarming || must_import_) return;', 'if (phase_ != Phase::kWarming) return;', PLANNED),
     Mutation('what was left out stays so after a change', PLAN, 'left_out_.clear();', '', PLANNED),
+    Mutation('the trainer gets the path of warm.py', PLAN, 'if (IsTrainer(program)) {', 'if (program.empty()) {', PLANNED),
+    Mutation('a spare is told no place', PLAN, 'name == contract::kLocalRank ||', '', PLANNED),
+    Mutation('a spare of the trainer keeps its old variables', SPARE, 'SetEnvironment(why.empty() ? wanted : Parse(told));',
+             'for (const auto& [name, value] : wanted) setenv(name.c_str(), value.c_str(), 0);', SPARED),
+    Mutation('a spare runs a program that has changed', SPARE, '!stamp.has_value() || StampOf(path) != stamp', '!stamp.has_value()', SPARED),
+    Mutation('a variable that is gone is not missed', SPARE, 'for (const Variables* variables : {&wanted, &environment_}) {',
+             'for (const Variables* variables : {&environment_}) {', SPARED),
+    Mutation('a spare goes on with a device that has failed', SPARE, 'return program_.still_works() ? "" :', 'return true ? "" :', SPARED),
+    Mutation("a spare takes another local rank's device along", SPARE, 'if (in(wanted, name) != value) return', 'if (false) return', SPARED),
+    Mutation('a spare of the trainer leads no session', SPARE, 'setsid();', '', SPARED),
+    Mutation('a descriptor of the hand-over leaks', SPARE, 'message.fds.emplace_back(fd);', 'message.fds.emplace_back(dup(fd));', SPARED),
+    Mutation('a killed agent leaves the spares of the trainer', SPARE, 'prctl(PR_SET_PDEATHSIG, SIGKILL);', '', TRAINED),
+    Mutation("a rank opens another GPU than its spare's", SETUP, 'if (early.device != nullptr && early.number == *gpu) {',
+             'if (early.device != nullptr) {', '//worker_runtime/trainer:setup_test'),
 ]

@@ -47,6 +47,9 @@ inline constexpr char kTopology[] = "CONVENE_TOPOLOGY";
 inline constexpr char kMaxNodes[] = "CONVENE_MAX_NODES";
 // The worker's number on its node, for --virtual-local-rank, where LOCAL_RANK is 0 for all workers.
 inline constexpr char kNodeLocalRank[] = "CONVENE_LOCAL_RANK";
+// Asks a worker's program to tell what makes it warm, or to be the parent of spares: "record" or
+// "parent", then ':' and the agent's socket, then ':' and what agent/warm adds for Python.
+inline constexpr char kWarm[] = "CONVENE_WARM";
 inline constexpr char kCudaVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
 inline constexpr char kHipVisibleDevices[] = "HIP_VISIBLE_DEVICES";
 

@@ -3,14 +3,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "tools/base/cpu_count.h"
 #include "tools/base/environment.h"
 #include "tools/base/exit_code.h"
@@ -26,11 +29,16 @@
 #include "worker_runtime/options/load_options.h"
 #include "worker_runtime/session/session.h"
 #include "worker_runtime/session/stack_dump.h"
+#include "worker_runtime/session/warm_spare.h"
 #include "worker_runtime/trainer/openmp_settings.h"
+#include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/training.h"
 
 namespace convene::worker {
 namespace {
+
+// For a spare that becomes a worker to see whether its GPU still works.
+constexpr absl::Duration kGpuCheckLimit = absl::Seconds(10);
 
 int Code(ExitCode code) { return static_cast<int>(code); }
 
@@ -58,16 +66,18 @@ int ExitCodeOfStop(const StopToken& stop) {
                                                   : Code(ExitCode::kMembershipChanged);
 }
 
-int Main(const std::vector<std::string>& arguments) {
+// All kernels are loaded when the device is opened, unless the person has chosen. CUDA reads the
+// variable at its first call, and a process with threads must not set one.
+void LoadKernelsEarly() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
+
+int Main(const std::vector<std::string>& arguments, OpenedGpu opened) {
   const auto options = LoadOptions(arguments, ProcessEnvironment());
   if (options.ok() && !options->has_value()) {
     std::fputs(HelpText().c_str(), stdout);
     return Code(ExitCode::kOk);
   }
-  // MayLoadKernelsLate says why. CUDA reads the variable at its first call, and a process with
-  // threads must not set one.
-  if (options.ok() && !MayLoadKernelsLate((*options)->pp_schedule)) {
-    setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  if (options.ok() && opened.device == nullptr && !MayLoadKernelsLate((*options)->pp_schedule)) {
+    LoadKernelsEarly();
   }
   auto contract = ReadContract(ProcessEnvironment());
   if (!contract.ok()) return Fail(options.ok() ? contract.status() : options.status(), nullptr);
@@ -79,7 +89,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!session.ok()) return Fail(session.status(), &*contract);
   // The session opens only now, because the agent believes the exit codes of a worker in session.
   if (!options.ok()) return Fail(options.status(), &*contract);
-  const auto end = RunTraining(**options, *contract, stop);
+  const auto end = RunTraining(**options, *contract, stop, std::move(opened));
   if (!end.ok()) {
     return Fail(end.status(), &*contract, contract->is_restart() || stop.is_watched());
   }
@@ -104,18 +114,57 @@ int MainOf(OtherCommand command, const std::string& program,
   return Code(ExitCodeForStatus(code.status()));
 }
 
+std::string OwnPath() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  return std::string(path, std::max<ssize_t>(length, 0));
+}
+
+std::vector<std::pair<std::string, std::string>> OwnSettings(const EnvironmentLookup& environment) {
+  return OpenMpSettings(environment, CountBoundCpus(), CountUsableCpus());
+}
+
+// Before CUDA's first call, which reads it: the default of 8 is less than the streams that must not
+// wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
+constexpr std::pair<const char*, const char*> kConnections = {"CUDA_DEVICE_MAX_CONNECTIONS", "32"};
+
 // The OpenMP library read its environment when this program was loaded. Where that has to be
 // another one (OpenMpSettings), this program is loaded once more. Where that fails it goes on as it
 // is.
 void StartAgainWithOpenMpSettings(char** argv) {
-  const auto settings = OpenMpSettings(ProcessEnvironment(), CountBoundCpus(), CountUsableCpus());
+  const auto settings = OwnSettings(ProcessEnvironment());
   if (settings.empty()) return;
   for (const auto& [name, value] : settings) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) return;
-  path[length] = '\0';
-  execv(path, argv);
+  const std::string path = OwnPath();
+  if (!path.empty()) execv(path.c_str(), argv);
+}
+
+// With --warm-workers: a spare returns from here as the worker that it has become, with the GPU
+// that it has opened.
+OpenedGpu BeWarm(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  OpenedGpu opened;
+  const auto settings = [](const EnvironmentLookup& environment) {
+    auto own = OwnSettings(environment);
+    own.emplace_back(kConnections);
+    return own;
+  };
+  const auto open = [&](int local_rank) {
+    const auto options = LoadOptions(arguments, ProcessEnvironment());
+    if (!options.ok() || !options->has_value()) return;
+    BlockStopSignals();
+    LoadKernelsEarly();
+    opened = OpenGpuEarly(**options, local_rank);
+  };
+  const auto still_works = [&] {
+    return opened.device == nullptr || opened.device->Synchronize(kGpuCheckLimit).ok();
+  };
+  ServeAsWarm({.path = OwnPath(),
+               .argv = argv,
+               .settings = settings,
+               .open = open,
+               .still_works = still_works});
+  return opened;
 }
 
 }  // namespace
@@ -134,9 +183,9 @@ int main(int argc, char** argv) {
                                      std::vector<std::string>(argv + 2, argv + argc));
     });
   }
-  // Before CUDA's first call, which reads it: the default of 8 is less than the streams that must
-  // not wait for each other (comm/nccl/session.h), and scripts for other trainers set 1.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
+  const auto& [name, connections] = convene::worker::kConnections;
+  setenv(name, connections, /*overwrite=*/1);
+  convene::worker::OpenedGpu opened = convene::worker::BeWarm(argc, argv);
   // Gloo writes to a peer that has just died by writev: that is an error of the collective, which
   // the launcher mends without a charge, and not the end of this process.
   std::signal(SIGPIPE, SIG_IGN);
@@ -146,5 +195,5 @@ int main(int argc, char** argv) {
   // A model that is too large for its node says nothing about the node: kTrainingFailed.
   // Destructors would free memory that peers' messages and the GPU still write to.
   convene::EndAtExceptions("convene-train", convene::ExitCode::kTrainingFailed);
-  return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return convene::worker::Main(std::vector<std::string>(argv + 1, argv + argc), std::move(opened));
 }

@@ -22,6 +22,7 @@
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/device/host_queue.h"
+#include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/matmul_choices.h"
 #include "worker_runtime/options/ramp_options.h"
 #include "worker_runtime/planner/utilization.h"
@@ -60,6 +61,19 @@ bool CopiesFromDevice(const TrainOptions& options, DeviceKind device) {
 }
 
 std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
+
+// The first product of a process loads the library. No model has this product, so that no training
+// takes the algorithm that is chosen here.
+absl::Status MultiplyOnce(Device& device) {
+  constexpr size_t kBytes = 3 * sizeof(float);
+  CONVENE_ASSIGN_OR_RETURN(void* const data, device.memory().Allocate(kBytes));
+  auto* const numbers = static_cast<float*>(data);
+  MatMul(Transpose::kNo, Transpose::kNo, 1, 1, 1, numbers, numbers + 1, 0.0F, numbers + 2,
+         device.compute());
+  const absl::Status done = device.Synchronize(kDevicesTimeout);
+  device.memory().Free(data, kBytes);
+  return done;
+}
 
 }  // namespace
 
@@ -119,12 +133,25 @@ absl::Status CheckFloat8(const TrainOptions& options, const Device& device) {
                    device.description(), "; choose precision bf16"));
 }
 
+OpenedGpu OpenGpuEarly(const TrainOptions& options, int local_rank) {
+  const std::optional<int> gpu = ChooseDevice(options.device, Device::CudaCount(), local_rank);
+  if (!gpu.has_value()) return {};
+  absl::StatusOr<std::unique_ptr<Device>> device = Device::Cuda(*gpu);
+  if (!device.ok() || !MultiplyOnce(**device).ok()) return {};
+  return {.number = *gpu, .device = *std::move(device)};
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
-                                                   const Contract& contract) {
+                                                   const Contract& contract, OpenedGpu early) {
   const std::optional<int> gpu =
       ChooseDevice(options.device, Device::CudaCount(), contract.local_rank);
   if (!gpu.has_value()) return Device::Cpu();
-  absl::StatusOr<std::unique_ptr<Device>> opened = Device::Cuda(*gpu);
+  absl::StatusOr<std::unique_ptr<Device>> opened;
+  if (early.device != nullptr && early.number == *gpu) {
+    opened = std::move(early.device);
+  } else {
+    opened = Device::Cuda(*gpu);
+  }
   if (opened.ok()) CONVENE_RETURN_IF_ERROR(CheckFloat8(options, **opened));
   if (opened.ok() || options.device == DeviceChoice::kAuto) return opened;
   // No start of this program would have a GPU: a mistake of the person who starts it.
@@ -213,8 +240,9 @@ void PrintMemoryPlan(const TrainOptions& options, const Layout& layout, Device& 
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
-                                                         const Contract& contract) {
-  absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract);
+                                                         const Contract& contract,
+                                                         OpenedGpu early) {
+  absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(options, contract, std::move(early));
   if (opened.ok() && contract.host_threads > 0) {
     // A worker that is bound to some of the node's CPUs has no use for more threads.
     SetThreads((*opened)->host(), std::min(contract.host_threads, CountUsableCpus()));

@@ -21,17 +21,28 @@ namespace convene::worker {
 // FailedPrecondition where the precision is fp8 and the device has no such products.
 absl::Status CheckFloat8(const TrainOptions& options, const Device& device);
 
-// Opens this rank's own device, as ChooseDevice (device_choice.h) chooses it. Errors:
-// Device::Cuda's; FailedPrecondition in a program without CUDA; CheckFloat8's.
+// A GPU that a spare (session/warm_spare.h) has opened; null: none.
+struct OpenedGpu {
+  int number = 0;
+  std::unique_ptr<Device> device;
+};
+// The GPU that OpenDevice would open for this local rank, with cuBLASLt loaded. None where there is
+// none, or it fails: OpenDevice will then say why.
+OpenedGpu OpenGpuEarly(const TrainOptions& options, int local_rank);
+
+// Opens this rank's own device, as ChooseDevice (device_choice.h) chooses it; it is `opened` where
+// that is the one. Errors: Device::Cuda's; FailedPrecondition in a program without CUDA;
+// CheckFloat8's.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,
-                                                   const Contract& contract);
+                                                   const Contract& contract, OpenedGpu opened = {});
 // WhyNoGpu (device_choice.h) of this program on this machine, for the device that was opened.
 std::string WhyNoGpu(const TrainOptions& options, const Device& device);
 // Every rank calls it. Opens the same kind on all ranks, or gives an error on all (AgreeOnDevices,
 // job_store.h). A GPU that exists and fails is that rank's own trouble, which ends the epoch, not
 // the job.
 absl::StatusOr<std::unique_ptr<Device>> OpenAgreedDevice(const TrainOptions& options,
-                                                         const Contract& contract);
+                                                         const Contract& contract,
+                                                         OpenedGpu opened = {});
 
 // Returns a function that tells how far this node has come with its data ("31.4%"). Each rank tells
 // its agent, which watches that the rank comes further. One rank of each node also tells the ranks

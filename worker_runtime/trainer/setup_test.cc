@@ -3,9 +3,11 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/base/cpu_count.h"
@@ -33,6 +35,23 @@ TEST_CASE("the host's own arithmetic has the threads that the agent tells, else 
   CHECK(HostThreads(0) == 1);
   CHECK(HostThreads(2) == std::min(2, CountUsableCpus()));
   CHECK(HostThreads(1000) == CountUsableCpus());
+}
+
+TEST_CASE("a GPU that a spare has opened is the rank's where it is the one of its local rank") {
+  const TrainOptions options = {.device = DeviceChoice::kCuda};
+  const Contract contract = {.local_rank = 3, .local_world_size = 4};
+  std::unique_ptr<Device> opened = Device::Cpu();
+  const Device* const same = opened.get();
+  const auto device = OpenDevice(options, contract, {.number = 3, .device = std::move(opened)});
+  REQUIRE_OK(device);
+  CHECK(device->get() == same);
+  // This test's program has no GPU to open.
+  CHECK(!OpenDevice(options, contract, {.number = 2, .device = Device::Cpu()}).ok());
+  // A configuration may have changed since.
+  const auto other =
+      OpenDevice({.device = DeviceChoice::kCpu}, contract, {.number = 3, .device = Device::Cpu()});
+  REQUIRE_OK(other);
+  CHECK(OpenGpuEarly(options, 0).device == nullptr);
 }
 
 class OlderGpu final : public testing::ForwardingDevice {

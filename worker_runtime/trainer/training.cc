@@ -527,7 +527,7 @@ absl::StatusOr<TrainingEnd> BlamePeer(const absl::StatusOr<TrainingEnd>& end) {
 }  // namespace
 
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& job,
-                                        StopToken& stop) {
+                                        StopToken& stop, OpenedGpu opened) {
   TrainOptions options = asked;
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadRunTokenizer(&options));
   const int world_size =
@@ -536,7 +536,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
                            DecideLayout(options, world_size, JobHasBegun(job)));
   std::unique_ptr<Device> device;
   if (decision.depends_on_hardware && !options.print_memory_plan) {
-    CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job));
+    CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job, std::move(opened)));
     CONVENE_ASSIGN_OR_RETURN(decision, DecideLayoutByHardware(options, job, *device));
   }
   const Layout layout = decision.layout;
@@ -552,7 +552,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
   if (device == nullptr) {
     CONVENE_ASSIGN_OR_RETURN(device, options.print_memory_plan
                                          ? OpenDevice(options, contract)
-                                         : OpenAgreedDevice(options, contract));
+                                         : OpenAgreedDevice(options, contract, std::move(opened)));
   }
   const bool is_gpu = device->kind() == DeviceKind::kCuda;
   CONVENE_RETURN_IF_ERROR(CheckSchedule(options, layout, is_gpu));

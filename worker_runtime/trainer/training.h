@@ -5,6 +5,7 @@
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/session/stop_token.h"
+#include "worker_runtime/trainer/setup.h"
 
 namespace convene::worker {
 
@@ -13,10 +14,10 @@ enum class TrainingEnd {
   kStopped,   // somebody's stop token asked; everything up to here is saved
 };
 
-// Every rank calls it with the same options, those of LoadOptions. A rank that the layout does not
-// need is a spare: it waits without training and ends with the others. Rank 0 prints progress and
-// writes the metrics. A stop that `stop` asks for is heard from the first step on; a spare passes
-// it on to rank 0.
+// Every rank calls it with the same options, those of LoadOptions. `opened`: OpenGpuEarly's, or
+// none. A rank that the layout does not need is a spare: it waits without training and ends with
+// the others. Rank 0 prints progress and writes the metrics. A stop that `stop` asks for is heard
+// from the first step on; a spare passes it on to rank 0.
 //
 // Errors: those of DecideLayout, before anything is connected; FailedPrecondition when some ranks
 // have a GPU and some have none; those of the data, the checkpoint and the engine; Aborted when a
@@ -25,6 +26,6 @@ enum class TrainingEnd {
 // because their gradients are no numbers (SkippedSteps); the file system's when too many
 // checkpoints in a row, or the last one, could not be saved, or metrics were lost for too long.
 absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contract& contract,
-                                        StopToken& stop);
+                                        StopToken& stop, OpenedGpu opened = {});
 
 }  // namespace convene::worker
