@@ -8,6 +8,7 @@ import resource
 import sys
 import threading
 
+import numpy
 import torch
 import torch.distributed as dist
 from convene import checkpoint_copies
@@ -62,6 +63,10 @@ def kinds_of_values():
                                     complex=torch.tensor([1 + 2j]), size=tied.shape, kind=torch.int8, text=('x', b'y', {4}), big=1 << 80)
     assert checkpoint.save(state, 1)
     kept = {key: value.clone() if torch.is_tensor(value) else value for key, value in state.items()}
+    numbers = numpy.arange(3)
+    assert checkpoint.save({**state, 'array': numbers, 'scalar': numbers[2]}, 2) and (begun(None)[1][1]['array'] == numbers).all()
+    checkpoint, _ = begun(None)
+    assert checkpoint.save(state, 1)
     tied.zero_()
     step, got = begun(None)[1]
     assert step == 1 and list(got) == list(kept) and got['a'] is got['b']
@@ -113,6 +118,10 @@ def disk():
     forget_memory()
     step, state = begun('disk')[1]
     assert step == 8 and state['w'][0] == 8 and state['rank'] == dist.get_rank()
+    part = files('disk')[0] + '.part'
+    open(part, 'wb').close()
+    begun('disk')
+    assert not os.path.exists(part)
     newest = [name for name in files('disk') if '/step-8.' in name]
     if dist.get_rank() == 1:
         with open(newest[0], 'r+b') as out:

@@ -67,6 +67,8 @@ class _Plan(pickle.Pickler):
         self.data_bytes = 0
         self.dump(state)
         self.index = self._out.getvalue()
+        if len(self.index) > copies.MOST_INDEX_BYTES:
+            raise TypeError(f'the state has {len(self.index)} bytes beside its tensors, and {copies.MOST_INDEX_BYTES} are allowed: make tensors of them')
         _Reader(self.index, None, {}).load()
 
     def persistent_id(self, obj: Any) -> Optional[Tuple]:
@@ -82,7 +84,7 @@ class _Plan(pickle.Pickler):
         if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided or local.is_quantized or local.is_meta:
             raise TypeError(f'convene.checkpoint keeps dense tensors, and DTensors of such; the state has a {type(local).__name__} with layout '
                             f'{local.layout} on {local.device}')
-        key = (local.data_ptr(), local.dtype, local.shape, local.stride(), local.device, of_shard)
+        key = (local.data_ptr(), local.dtype, local.shape, local.stride(), local.device, local.is_conj(), local.is_neg(), of_shard)
         if key not in self._known:  # tied weights are written once
             self._known[key] = piece = _Piece(self.data_bytes, local.dtype, tuple(local.shape), *of_shard)
             self.tensors.append((local.detach(), piece))
@@ -91,7 +93,7 @@ class _Plan(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Makes a state of its index and data. What an index may name is what torch.load(weights_only=True) takes, no code besides."""
+    """Makes a state of its index and data. An index may name what torch.load(weights_only=True) takes, and numpy's arrays; no other code."""
 
     def __init__(self, index: bytes, data: Optional[torch.Tensor], shards: Dict[str, Any]) -> None:
         """data: none where only the index is tried. shards: for each layout, a DTensor that has it."""
@@ -204,6 +206,9 @@ class Checkpoint:
             problems = [problem for problem in self._tell_any(problem) if problem]
             if not problems:
                 self._loaded = name
+                newer = [world_size for generation, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
+                if newer:
+                    _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which only as many can load', name[1], self._owned[1], newer[0])
                 return name[1], state
             for is_damaged, text in problems:
                 if not is_damaged:
@@ -214,6 +219,8 @@ class Checkpoint:
         if others:
             raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. As many '
                              'ranks can load it; with replicated=True (all ranks have the same state) any number can; else remove it to begin anew')
+        if of_any:
+            _log.warning('no step is whole on all ranks: the job begins anew')
         return None
 
     @staticmethod
@@ -247,14 +254,14 @@ class Checkpoint:
     def _save(self, state: Any, step: int, to_disk: bool) -> bool:
         if self._generation == 0:
             raise RuntimeError('convene.checkpoint: load() comes before the first save: the ranks agree there on what they hold')
-        if step == self._saved[0]:
-            return self._saved[1]
         plan = _Plan(state) if self._copies_here else None
         written = self._folder.written() if self._writes_here else []
         told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step)
         if len(set(steps)) > 1 or step < self._saved[0]:
             raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
+        if step == self._saved[0]:
+            return self._saved[1]
         in_memory = copies.newest_common([names[1:3] for names in told if names[0][0]])
         on_disk = copies.newest_common([names[3:] for names in told if names[0][1]] or [[]])
         self._saved = (step, not self._copies_here or self._copy(plan, (self._generation, step), [in_memory, self._loaded]))

@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 Name = Tuple[int, int]
 
 PAGE = 4096
+MOST_INDEX_BYTES = 1 << 30
 _MAGIC = 0x3168637274636e63  # "cnctrch1": convene-train takes no such copy for one of its own
 _FIELDS = struct.Struct('<Q7q')  # the fields of Header, behind the magic number
 _SEAL = struct.Struct('<Q')
@@ -94,7 +95,7 @@ def find(fd: int, offset: int) -> Optional[Header]:
         return None
     magic, *rest = _FIELDS.unpack_from(head)
     header = Header(*rest)
-    if magic != _MAGIC or not 0 <= header.index_bytes <= header.data_offset - PAGE or header.data_bytes < 0:
+    if magic != _MAGIC or not 0 <= header.index_bytes <= min(header.data_offset - PAGE, MOST_INDEX_BYTES) or header.data_bytes < 0:
         return None
     index = os.pread(fd, header.index_bytes, offset + PAGE)
     is_whole = _seal(head[:_FIELDS.size], index) == _SEAL.unpack_from(head, _FIELDS.size)[0]
@@ -173,6 +174,8 @@ class Memory:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
         mapped = self._mapped.get(half)
         if mapped is None or len(mapped) < size:
+            if size > _WINDOW_BYTES:
+                raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
             wanted, free = (size - self._taken(half)) * self._local_workers, available_bytes()
             if wanted > free:
                 raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
