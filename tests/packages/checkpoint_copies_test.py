@@ -52,6 +52,11 @@ class CheckpointCopiesTest(unittest.TestCase):
             count += 1
         self.assertEqual(count, 9 + 9**2 + 9**3 + 9**4)
 
+    def test_the_newest_step_that_all_have(self):
+        self.assertEqual(copies.newest_common([[(1, 5), (1, 4)], [(1, 4), (1, 3)]]), (1, 4))
+        self.assertEqual(copies.newest_common([[(2, 1), (1, 4)], [(1, 4), (2, 1)]]), (2, 1))
+        self.assertIsNone(copies.newest_common([[(1, 5)], [(1, 4)]]))
+
     def test_a_loaded_state_is_kept_that_other_ranks_have_on_disk_only(self):
         self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 5)]), 0)
         self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 4)]), 1)
