@@ -196,6 +196,7 @@ def without_an_agent():
     path = os.environ.pop('CONVENE_MEMORY')
     checkpoint, _ = begun('alone')
     assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2)
+    checkpoint.wait()
     assert begun('alone')[1][0] == 2
     os.environ['CONVENE_MEMORY'] = path
 

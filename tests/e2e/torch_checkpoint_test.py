@@ -15,9 +15,9 @@ def setUpModule():
 
 
 class TorchCheckpointTest(TorchTestCase):
-    def run_script(self, name, *arguments):
+    def run_script(self, name, *arguments, restarts=0):
         packages = os.path.dirname(os.path.dirname(find_program("tools/deploy/python/convene/checkpoint.py")))
-        job = self.start_torch(CONVENE, "run", "--standalone", "--nproc-per-node", RANKS, "--max-restarts", 2, find_program(f"tests/e2e/{name}.py"),
+        job = self.start_torch(CONVENE, "run", "--standalone", "--nproc-per-node", RANKS, "--max-restarts", restarts, find_program(f"tests/e2e/{name}.py"),
                                *arguments, PYTHONPATH=packages, PYTHONDONTWRITEBYTECODE="1", log=f"{len(os.listdir(self.path('.')))}.log")
         text = self.finish(job, 200)
         self.assert_nothing_left()
@@ -26,7 +26,7 @@ class TorchCheckpointTest(TorchTestCase):
     def train(self, name, *arguments):
         folder = self.path(name)
         os.mkdir(folder)
-        self.run_script("torch_checkpoint_script", "--folder", folder, *arguments)
+        self.run_script("torch_checkpoint_script", "--folder", folder, *arguments, restarts=2 * len(arguments))
         results = []
         for rank in range(RANKS):
             with open(f"{folder}/result.{rank}", encoding="ascii") as file:
