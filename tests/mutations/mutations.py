@@ -13,7 +13,8 @@ import sys
 from typing import Dict, List
 
 sys.dont_write_bytecode = True
-import cluster  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import checkpoints  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import cluster  # noqa: E402
 import daemon  # noqa: E402
 import data  # noqa: E402
 import generation  # noqa: E402
@@ -31,7 +32,8 @@ import warm  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'daemon': daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS,
+    'daemon': (daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS +
+               checkpoints.MUTATIONS),
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +

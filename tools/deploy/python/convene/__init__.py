@@ -1,6 +1,6 @@
 """Convene's launcher for Python: elastic_launch in place of torch.distributed.launcher's, and `python -m convene.run`.
 
-Nothing here imports PyTorch, but for torch_launcher, which puts this launcher into PyTorch's place.
+Nothing here imports PyTorch, but for torch_launcher, which puts this launcher into PyTorch's place, and checkpoint, which keeps a script's state.
 """
 
 from typing import Any

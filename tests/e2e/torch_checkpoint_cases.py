@@ -1,0 +1,216 @@
+"""What convene.checkpoint does with bad input, bad disks and odd states: two ranks go through all cases; an assertion ends the job."""
+
+import collections
+import glob
+import logging
+import os
+import resource
+import sys
+import threading
+
+import numpy
+import torch
+import torch.distributed as dist
+from convene import checkpoint_copies
+from convene.checkpoint import Checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+FOLDER = sys.argv[1]
+said = []
+
+
+class Said(logging.Handler):
+
+    def emit(self, record):
+        said.append(record.getMessage())
+
+
+def words(call, kind):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f'no {kind.__name__}')
+
+
+def state_of(step, size=1000):
+    return {'w': torch.full((size,), float(step)), 'rank': dist.get_rank(), 'nested': [{'step': step, 'b': torch.tensor([True, False])}]}
+
+
+def begun(name, *arguments, **options):
+    checkpoint = Checkpoint(name and os.path.join(FOLDER, name), *arguments, **options)
+    return checkpoint, checkpoint.load()
+
+
+def forget_memory():
+    """The machine was lost: nothing stands but the disk."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.truncate(os.environ['CONVENE_MEMORY'], 0)
+    dist.barrier()
+
+
+def files(name):
+    return sorted(glob.glob(f'{FOLDER}/{name}/*rank-{dist.get_rank()}-of-2.state'))
+
+
+def kinds_of_values():
+    checkpoint, found = begun(None)
+    assert found is None
+    tied = torch.arange(6.).view(2, 3)
+    state = collections.OrderedDict(a=tied, b=tied, t=tied.t(), half=torch.ones(3, dtype=torch.bfloat16), none=torch.empty(0, 4), one=torch.tensor(3),
+                                    complex=torch.tensor([1 + 2j]), size=tied.shape, kind=torch.int8, text=('x', b'y', {4}), big=1 << 80)
+    assert checkpoint.save(state, 1)
+    kept = {key: value.clone() if torch.is_tensor(value) else value for key, value in state.items()}
+    numbers = numpy.arange(3)
+    assert checkpoint.save({**state, 'array': numbers, 'scalar': numbers[2]}, 2) and (begun(None)[1][1]['array'] == numbers).all()
+    checkpoint, _ = begun(None)
+    assert checkpoint.save(state, 1)
+    tied.zero_()
+    step, got = begun(None)[1]
+    assert step == 1 and list(got) == list(kept) and got['a'] is got['b']
+    for key, value in kept.items():
+        assert torch.equal(got[key], value) and got[key].dtype == value.dtype if torch.is_tensor(value) else got[key] == value, key
+    assert 'add_safe_globals' in words(lambda: checkpoint.save({'c': Checkpoint}, 2), TypeError)
+    assert 'dense' in words(lambda: checkpoint.save({'s': torch.eye(3).to_sparse()}, 2), TypeError)
+
+
+def steps_and_threads():
+    checkpoint, _ = begun(None)
+    assert 'load() comes before' in words(lambda: Checkpoint().save({}, 1), RuntimeError)
+    assert checkpoint.save(state_of(5), 5) and checkpoint.save(state_of(5), 5)
+    assert 'all save the same step' in words(lambda: checkpoint.save(state_of(6), 6 + dist.get_rank()), ValueError)
+    assert 'a later one' in words(lambda: checkpoint.save(state_of(4), 4), ValueError)
+    other = []
+    with checkpoint._busy:
+        thread = threading.Thread(target=lambda: other.append(words(lambda: checkpoint.save(state_of(7), 7), RuntimeError)))
+        thread.start()
+        thread.join()
+    assert 'another thread saves' in other[0]
+
+
+def too_little_memory():
+    """On one rank: the step that all have stays, also through the saves behind it."""
+    forget_memory()
+    checkpoint, _ = begun(None)
+    assert checkpoint.save(state_of(1), 1)
+    real = checkpoint_copies.available_bytes
+    for step in (2, 3):
+        checkpoint_copies.available_bytes = lambda: 0 if dist.get_rank() == 1 else real()
+        assert checkpoint.save(state_of(step, 10000), step) == (dist.get_rank() == 0)
+    checkpoint_copies.available_bytes = real
+    assert dist.get_rank() == 0 or 'bytes more for copies, 0 are free' in said[-1]
+    checkpoint, (step, state) = begun(None)
+    assert step == 1 and state['w'][0] == 1 and state['rank'] == dist.get_rank()
+    assert checkpoint.save(state_of(4, 30000), 4)  # another shape
+    assert begun(None)[1][1]['w'].shape == (30000,)
+
+
+def disk():
+    forget_memory()
+    checkpoint, found = begun('disk')
+    assert found is None
+    for step in range(1, 9):
+        assert checkpoint.save(state_of(step), step, to_disk=step != 7)
+        checkpoint.wait()
+    assert 2 <= len(files('disk')) <= 5, files('disk')
+    forget_memory()
+    step, state = begun('disk')[1]
+    assert step == 8 and state['w'][0] == 8 and state['rank'] == dist.get_rank()
+    part = files('disk')[0] + '.part'
+    open(part, 'wb').close()
+    begun('disk')
+    assert not os.path.exists(part)
+    newest = [name for name in files('disk') if '/step-8.' in name]
+    if dist.get_rank() == 1:
+        with open(newest[0], 'r+b') as out:
+            out.seek(9000)
+            out.write(b'?')
+    dist.barrier()
+    step, state = begun('disk')[1]
+    assert step == 6 and state['w'][0] == 6 and 'not those that were written' in said[-1], (step, said)
+    # A file that is missing on one rank: the newest that both have.
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.unlink([name for name in files('disk') if '/step-6.' in name][0])
+    dist.barrier()
+    assert begun('disk')[1][0] == 5
+    assert 'of 2 ranks' in words(lambda: begun('disk', replicated=True), ValueError)
+
+
+def full_disk():
+    forget_memory()
+    checkpoint, _ = begun('full')
+    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2)
+    checkpoint.wait()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
+    assert checkpoint.save(state_of(3), 3)
+    checkpoint.wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert 'step 3 is not on disk, an older one is' in said[-1] and not glob.glob(f'{FOLDER}/full/*rank-{dist.get_rank()}-*.part'), said
+    assert begun('full')[1][0] == 3  # memory has it
+    forget_memory()
+    assert begun('full')[1][0] == 2
+
+
+def a_newer_life_goes_first():
+    """Of an older step, after an older state was loaded."""
+    forget_memory()
+    checkpoint, _ = begun(None)
+    checkpoint.save(state_of(10), 10)
+    checkpoint.save(state_of(11), 11)
+    checkpoint, found = begun(None)
+    assert found[0] == 11 and checkpoint.save(state_of(3), 3)
+    assert begun(None)[1][0] == 3
+
+
+def shards():
+    forget_memory()
+    mesh = init_device_mesh('cpu', (2,))
+    whole = torch.arange(30.).view(10, 3)
+    state = {'p': distribute_tensor(whole, mesh, [Shard(0)]), 'q': distribute_tensor(whole[:3], mesh, [Shard(0)])}
+    checkpoint, _ = begun('shards')
+    assert checkpoint.save(state, 1)
+    like = {'x': distribute_tensor(torch.zeros(4), mesh, [Shard(0)])}
+    checkpoint = Checkpoint(f'{FOLDER}/shards')
+    got = checkpoint.load(like=like)[1]
+    assert got['p'].placements == (Shard(0),) and torch.equal(got['p'].full_tensor(), whole) and torch.equal(got['q'].full_tensor(), whole[:3])
+    assert 'torch.distributed.checkpoint' in words(lambda: checkpoint.load(like={'x': distribute_tensor(whole, mesh, [Replicate()])}), ValueError)
+    assert 'load(like=state)' in words(checkpoint.load, ValueError)
+
+
+def one_copy_for_all_ranks():
+    forget_memory()
+    checkpoint, _ = begun('same', replicated=True)
+    assert checkpoint.save({'w': torch.ones(3)}, 1) and checkpoint.save({'w': torch.ones(3)}, 2, to_disk=False)
+    checkpoint.wait()
+    assert begun('same', replicated=True)[1][0] == 2
+    assert os.listdir(f'{FOLDER}/same') == ['step-1.generation-1.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
+    forget_memory()
+    assert begun('same', replicated=True)[1][0] == 1
+
+
+def without_an_agent():
+    path = os.environ.pop('CONVENE_MEMORY')
+    checkpoint, _ = begun('alone')
+    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2)
+    checkpoint.wait()
+    assert begun('alone')[1][0] == 2
+    os.environ['CONVENE_MEMORY'] = path
+
+
+def main():
+    logging.getLogger('convene.checkpoint').addHandler(Said())
+    dist.init_process_group('gloo')
+    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, full_disk, a_newer_life_goes_first, shards, one_copy_for_all_ranks,
+                 without_an_agent):
+        case()
+        print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,143 @@
+"""Where convene.checkpoint keeps copies: the choice of halves in every order of deeds and deaths, torn copies, files, and the memory that is free."""
+
+import importlib.util
+import itertools
+import mmap
+import os
+import shutil
+import tempfile
+import unittest
+
+from tests.support.convene_testing import find_program
+
+SPEC = importlib.util.spec_from_file_location('checkpoint_copies', find_program('tools/deploy/python/convene/checkpoint_copies.py'))
+copies = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(copies)
+RANKS = 2
+
+
+def lives(held, loaded, step, rest):
+    """After each save, of which any ranks are done or torn (then all begin anew) or refused: the states that stand. All orders of `rest` saves."""
+    if rest == 0:
+        return
+    keep = [copies.newest_common(filter(None, of_rank) for of_rank in held), loaded]
+    for fates in itertools.product(('done', 'torn', 'refused'), repeat=RANKS):
+        after = [list(of_rank) for of_rank in held]
+        for of_rank, fate in zip(after, fates):
+            if fate != 'refused':
+                of_rank[copies.half_to_write(of_rank, keep)] = (1, step) if fate == 'done' else None
+        yield fates, held, after
+        yield from lives(after, copies.newest_common(filter(None, of_rank) for of_rank in after) if 'torn' in fates else loaded, step + 1, rest - 1)
+
+
+class CheckpointCopiesTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def copy(self, size, index=b'index', name=(3, 7)):
+        window = mmap.mmap(-1, size)
+        begin = copies.data_offset(len(index))
+        window[begin:size] = bytes(range(256)) * ((size - begin) // 256)
+        copies.seal_copy(window, copies.Header(*name, 0, 2, len(index), begin, size - begin), index)
+        return window
+
+    def test_a_step_that_all_have_stands_until_a_newer_one_does(self):
+        count = 0
+        for fates, before, after in lives([[None, None]] * RANKS, None, 1, 4):
+            was, now = (copies.newest_common(filter(None, of_rank) for of_rank in held) for held in (before, after))
+            self.assertGreaterEqual(now or (0, 0), was or (0, 0), (fates, before, after))
+            self.assertTrue(now is not None and now > (was or (0, 0)) or set(fates) != {'done'}, (fates, before, after))
+            count += 1
+        self.assertEqual(count, 9 + 9**2 + 9**3 + 9**4)
+
+    def test_the_newest_step_that_all_have(self):
+        self.assertEqual(copies.newest_common([[(1, 5), (1, 4)], [(1, 4), (1, 3)]]), (1, 4))
+        self.assertEqual(copies.newest_common([[(2, 1), (1, 4)], [(1, 4), (2, 1)]]), (2, 1))
+        self.assertIsNone(copies.newest_common([[(1, 5)], [(1, 4)]]))
+
+    def test_a_loaded_state_is_kept_that_other_ranks_have_on_disk_only(self):
+        self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 5)]), 0)
+        self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 4)]), 1)
+        self.assertEqual(copies.half_to_write([(2, 1), (1, 5)], [None, None]), 1)
+
+    def test_files(self):
+        names = [(1, step) for step in range(1, 7)]
+        self.assertEqual(copies.files_to_remove(names, [(1, 2), None], 3), [(1, 1), (1, 3)])
+        self.assertEqual(copies.files_to_remove(names[:3], [None, None], 3), [])
+
+    def test_a_copy_without_its_seal_is_none(self):
+        path = os.path.join(self.folder, 'memory')
+        window = self.copy(3 * copies.PAGE)
+        for name, deed, is_whole in (('whole', lambda: None, True), ('broken', lambda: copies.break_copy(window), False),
+                                     ('another index', lambda: window.__setitem__(copies.PAGE, 0), False)):
+            deed()
+            with open(path, 'wb') as out:
+                out.write(window)
+            fd = os.open(path, os.O_RDONLY)
+            self.assertEqual(copies.find(fd, 0) is not None, is_whole, name)
+            self.assertIsNone(copies.find(fd, 2 * copies.PAGE), name)
+            os.close(fd)
+
+    def test_memory_is_found_by_the_next_worker(self):
+        fd = os.memfd_create('memory')
+        path = f'/proc/{os.getpid()}/fd/{fd}'
+        index = b'one'
+        for rank in (0, 1):
+            window = copies.Memory(path, rank, 2).reserve(1, 2 * copies.PAGE)
+            copies.seal_copy(window, copies.Header(1, 5, rank, 2, len(index), 2 * copies.PAGE, 0), index)
+        memory = copies.Memory(path, 1, 2)
+        self.assertEqual(memory.held(), [None, (1, 5)])
+        self.assertEqual([place.header.owner for place in memory.copies()], [0, 1])
+        self.assertEqual(copies.read(memory.copies()[1])[copies.PAGE:copies.PAGE + 3], index)
+        memory.reserve(1, 2 * copies.PAGE)
+        self.assertEqual(memory.held(), [None, None])
+        os.close(fd)
+
+    def test_a_file_that_was_cut_or_changed_is_not_read(self):
+        folder = copies.Folder(f'{self.folder}/states', 0, 2)
+        folder.write((3, 7), self.copy(8 * copies.PAGE))
+        self.assertEqual(folder.written(), [(3, 7)])
+        place, = folder.copies()
+        self.assertEqual(copies.read(place)[2 * copies.PAGE + 5], 5)
+        with open(place.path, 'r+b') as out:
+            out.seek(5 * copies.PAGE)
+            out.write(b'other')
+        with self.assertRaisesRegex(OSError, 'not those that were written'):
+            copies.read(place)
+        os.truncate(place.path, 7 * copies.PAGE)
+        self.assertEqual(folder.copies(), [])
+
+    def test_free_memory_by_the_machine_and_the_control_groups(self):
+        def write(path, text):
+            os.makedirs(os.path.dirname(f'{self.folder}/{path}'), exist_ok=True)
+            with open(f'{self.folder}/{path}', 'w', encoding='ascii') as out:
+                out.write(text)
+
+        def free():
+            return copies.available_bytes(f'{self.folder}/proc', f'{self.folder}/cgroup')
+        write('proc/meminfo', 'MemTotal: 9 kB\nMemAvailable: 100 kB\n')
+        self.assertEqual(free(), 102400)
+        write('proc/self/cgroup', '0::/a/b\n')
+        for name, limit in (('a', '50000'), ('a/b', 'max')):
+            write(f'cgroup/{name}/memory.max', limit)
+            write(f'cgroup/{name}/memory.current', '20000')
+            write(f'cgroup/{name}/memory.stat', 'active_file 3\ninactive_file 1000\n')
+        self.assertEqual(free(), 31000)
+        write('cgroup/a/memory.current', '90000')
+        self.assertEqual(free(), 0)
+
+    def test_too_little_memory_leaves_the_copy(self):
+        fd = os.memfd_create('memory')
+        memory = copies.Memory(f'/proc/{os.getpid()}/fd/{fd}', 0, 2)
+        window = memory.reserve(0, 2 * copies.PAGE)
+        copies.seal_copy(window, copies.Header(1, 5, 0, 1, 1, 2 * copies.PAGE, 0), b'i')
+        with self.assertRaisesRegex(OSError, 'the 2 workers of this node need'):
+            memory.reserve(0, copies.available_bytes())
+        self.assertEqual(memory.held(), [(1, 5), None])
+        os.close(fd)
+
+
+if __name__ == '__main__':
+    unittest.main()

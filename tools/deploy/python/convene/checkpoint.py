@@ -1,0 +1,320 @@
+"""A PyTorch script's state in its agent's memory, which outlives the worker, and behind the training on disk (README.md beside this package).
+
+    from convene.checkpoint import Checkpoint
+    checkpoint = Checkpoint('checkpoints')      # once in each worker, after init_process_group
+    found = checkpoint.load()                   # (step, state), or None: the newest state that every rank has whole
+    checkpoint.save(state, step)                # all ranks, with the same step
+
+This file needs PyTorch and checkpoint_copies beside it.
+"""
+
+import io
+import logging
+import os
+import pickle
+import sys
+import threading
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from . import checkpoint_copies as copies
+from .checkpoint_copies import Name
+
+_log = logging.getLogger('convene.checkpoint')
+_ALIGNMENT = 64
+_FILES = 3  # a rank keeps so many newest files, the newest state that all ranks have on disk, and the loaded one
+_TOLD = _FILES + 2
+_DISK_LIMIT_S = 600
+_NONE = (0, 0)  # as a name that is told: generations begin at 1
+_SAFE = {('collections', 'OrderedDict'), ('collections', 'defaultdict'), ('collections', 'Counter'), ('torch', 'Size'), ('torch', 'device'),
+         ('builtins', 'set'), ('builtins', 'frozenset'), ('builtins', 'complex'), ('builtins', 'bytearray'), ('builtins', 'slice'),
+         ('numpy', 'dtype'), ('numpy', 'ndarray'), ('_codecs', 'encode')}
+_SAFE |= {(module, name) for module in ('numpy.core.multiarray', 'numpy._core.multiarray') for name in ('_reconstruct', 'scalar')}
+
+
+def _is_shard(tensor: torch.Tensor) -> bool:
+    """Whether it is a DTensor. A script that has some has imported the module."""
+    return isinstance(tensor, getattr(sys.modules.get('torch.distributed.tensor'), 'DTensor', ()))
+
+
+class _Piece(NamedTuple):
+    """A tensor's bytes in a copy. As a tuple it stands in the index in the tensor's place."""
+    offset: int
+    dtype: torch.dtype
+    shape: Tuple[int, ...]
+    # Of a DTensor, of which this is the local shard: the layout in words, the global shape and strides. Else None.
+    layout: Optional[str] = None
+    global_shape: Optional[Tuple[int, ...]] = None
+    global_stride: Optional[Tuple[int, ...]] = None
+
+    def of(self, data: torch.Tensor) -> torch.Tensor:
+        size = self.dtype.itemsize * torch.Size(self.shape).numel()
+        return data[self.offset:self.offset + size].view(self.dtype).view(self.shape) if size else torch.empty(self.shape, dtype=self.dtype)
+
+
+class _Plan(pickle.Pickler):
+    """Which bytes of the data belong to which tensor of a state, and the rest of the state as a pickle."""
+
+    def __init__(self, state: Any) -> None:
+        """Raises TypeError where the state has something that load() would not read."""
+        self._out = io.BytesIO()
+        super().__init__(self._out, protocol=4)
+        self._known: Dict[Any, _Piece] = {}
+        self.tensors: List[Tuple[torch.Tensor, _Piece]] = []  # of this rank
+        self.shards: Dict[str, Any] = {}  # by layout: a DTensor that has it
+        self.data_bytes = 0
+        self.dump(state)
+        self.index = self._out.getvalue()
+        if len(self.index) > copies.MOST_INDEX_BYTES:
+            raise TypeError(f'the state has {len(self.index)} bytes beside its tensors, and {copies.MOST_INDEX_BYTES} are allowed: make tensors of them')
+        _Reader(self.index, None, {}).load()
+
+    def persistent_id(self, obj: Any) -> Optional[Tuple]:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        of_shard = ()
+        local = obj
+        if _is_shard(obj):
+            local = obj.to_local()
+            layout = f'{obj.placements} on ranks {obj.device_mesh.mesh.tolist()}'
+            self.shards[layout] = obj
+            of_shard = (layout, tuple(obj.shape), obj.stride())
+        if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided or local.is_quantized or local.is_meta:
+            raise TypeError(f'convene.checkpoint keeps dense tensors, and DTensors of such; the state has a {type(local).__name__} with layout '
+                            f'{local.layout} on {local.device}')
+        key = (local.data_ptr(), local.dtype, local.shape, local.stride(), local.device, local.is_conj(), local.is_neg(), of_shard)
+        if key not in self._known:  # tied weights are written once
+            self._known[key] = piece = _Piece(self.data_bytes, local.dtype, tuple(local.shape), *of_shard)
+            self.tensors.append((local.detach(), piece))
+            self.data_bytes += -(-local.numel() * local.element_size() // _ALIGNMENT) * _ALIGNMENT
+        return tuple(self._known[key])
+
+
+class _Reader(pickle.Unpickler):
+    """Makes a state of its index and data. An index may name what torch.load(weights_only=True) takes, and numpy's arrays; no other code."""
+
+    def __init__(self, index: bytes, data: Optional[torch.Tensor], shards: Dict[str, Any]) -> None:
+        """data: none where only the index is tried. shards: for each layout, a DTensor that has it."""
+        super().__init__(io.BytesIO(index))
+        self._data = data
+        self._shards = shards
+        self._made: Dict[Tuple, torch.Tensor] = {}
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        added = {(getattr(known, '__module__', ''), getattr(known, '__qualname__', '')): known for known in torch.serialization.get_safe_globals()
+                 if not isinstance(known, tuple)}
+        if (module_name, global_name) in added:
+            return added[module_name, global_name]
+        is_dtype = module_name == 'torch' and isinstance(getattr(torch, global_name, None), torch.dtype)
+        if is_dtype or (module_name, global_name) in _SAFE:
+            return super().find_class(module_name, global_name)
+        raise TypeError(f'the state has a {module_name}.{global_name}, which is not read from a checkpoint unless torch.serialization.add_safe_globals '
+                        'allows it; save its state_dict, or numbers, strings, lists and dicts')
+
+    def persistent_load(self, pid: Tuple) -> Any:
+        if self._data is None:
+            return None
+        if pid not in self._made:
+            piece = _Piece(*pid)
+            tensor = piece.of(self._data).clone()
+            if piece.layout is not None:
+                if piece.layout not in self._shards:
+                    raise ValueError(f'shards were saved as {piece.layout}; load(like=state) needs a state with such, it has {list(self._shards)}. Shards are '
+                                     'loaded into the same layout only: for others use torch.distributed.checkpoint')
+                like = self._shards[piece.layout]
+                tensor = type(like).from_local(tensor.to(like.device), like.device_mesh, like.placements, shape=torch.Size(piece.global_shape),
+                                               stride=piece.global_stride)
+            self._made[pid] = tensor
+        return self._made[pid]
+
+
+class Checkpoint:
+    """All ranks make it, load and save together. Threads: one at a time; another save meanwhile is refused."""
+
+    def __init__(self, folder: Optional[str] = None, replicated: bool = False) -> None:
+        """folder: where states are written to; none: they stand in memory only. replicated: all ranks have the same state (DDP), so that one copy a node
+        and one file do for any number of ranks; else each rank has a copy of its own, and only as many ranks can load it.
+
+        Raises OSError where the folder cannot be made.
+        """
+        is_alone = not (dist.is_available() and dist.is_initialized())
+        self._rank, self._world = (0, 1) if is_alone else (dist.get_rank(), dist.get_world_size())
+        # Messages of its own, on the host: they wait for no GPU, and mix with none of the script's.
+        self._group = None if is_alone else dist.new_group(backend='gloo')
+        local_rank = int(os.environ.get('LOCAL_RANK', '0'))
+        self._owned = (0, 1) if replicated else (self._rank, self._world)
+        self._copies_here = not replicated or local_rank == 0
+        self._memory = self._open_memory(local_rank, 1 if replicated else int(os.environ.get('LOCAL_WORLD_SIZE', '1')))
+        self._folder = copies.Folder(folder, *self._owned) if folder else None
+        self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
+        self._generation = 0
+        self._loaded: Optional[Name] = None
+        self._saved: Tuple[int, bool] = (-1, False)  # the last step, and whether its copy stands
+        self._held: List[Optional[Name]] = [None, None]  # by half
+        self._windows: List[Any] = [None, None]
+        self._busy = threading.Lock()
+        self._writers: List[Optional[threading.Thread]] = [None, None]  # by the half that it reads
+
+    @staticmethod
+    def _open_memory(local_rank: int, local_workers: int) -> copies.Memory:
+        path = os.environ.get('CONVENE_MEMORY', '')
+        try:
+            return copies.Memory(path, local_rank, local_workers)
+        except OSError as error:
+            _log.warning('no memory that outlives this worker: %s: %s; only the disk does', path, error)
+            return copies.Memory('', local_rank, local_workers)
+
+    def _tell(self, names: List[Name], step: int) -> Tuple[List[List[Name]], List[int]]:
+        """What each rank tells. One message of numbers: it holds the script at each save."""
+        own = torch.tensor([step, *(number for name in names for number in name)], dtype=torch.int64)
+        told = [own]
+        if self._group is not None:
+            told = [torch.empty_like(own) for _ in range(self._world)]
+            dist.all_gather(told, own, group=self._group)
+        rows = [row.tolist() for row in told]
+        return [list(zip(row[1::2], row[2::2])) for row in rows], [row[0] for row in rows]
+
+    def _tell_any(self, what: Any) -> List[Any]:
+        told = [what] * self._world
+        if self._group is not None:
+            dist.all_gather_object(told, what, group=self._group)
+        return told
+
+    def load(self, like: Any = None) -> Optional[Tuple[int, Any]]:
+        """(step, state) of the newest step that every rank has whole, in memory or on disk; None where there is none. Tensors are on the CPU.
+
+        like: a state of today, where the saved one has DTensors: it gives the meshes for them.
+        Raises ValueError, on all ranks, where there are only states of another number of ranks, or a layout that `like` has not.
+        """
+        self.wait()
+        known = self._memory.copies() + (self._folder.copies() if self._folder else [])
+        own: Dict[Name, copies.Place] = {}
+        for place in known:  # memory goes first
+            if (place.header.owner, place.header.world_size) == self._owned:
+                own.setdefault(place.header.name, place)
+        told = self._tell_any((set(own), {(place.header.generation, place.header.world_size) for place in known}))
+        of_any = [found for _, found_there in told for found in found_there]
+        self._generation = 1 + max((generation for generation, _ in of_any), default=0)
+        self._saved, self._loaded, self._held = (-1, False), None, self._memory.held()
+        if self._writes_here:
+            self._folder.remove_parts()
+        refused = set()
+        while (name := copies.newest_common(names - refused for names, _ in told)) is not None:
+            state, problem = self._read(own[name], like)
+            problems = [problem for problem in self._tell_any(problem) if problem]
+            if not problems:
+                self._loaded = name
+                newer = [world_size for generation, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
+                if newer:
+                    _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which only as many can load', name[1], self._owned[1], newer[0])
+                return name[1], state
+            for is_damaged, text in problems:
+                if not is_damaged:
+                    raise ValueError(f'convene.checkpoint: step {name[1]}: {text}')
+            _log.warning('step %d is not loaded, an older one is: %s', name[1], problems[0][1])
+            refused.add(name)
+        others = sorted({world_size for _, world_size in of_any} - {self._owned[1]})
+        if others:
+            raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. As many '
+                             'ranks can load it; with replicated=True (all ranks have the same state) any number can; else remove it to begin anew')
+        if of_any:
+            _log.warning('no step is whole on all ranks: the job begins anew')
+        return None
+
+    @staticmethod
+    def _read(place: copies.Place, like: Any) -> Tuple[Any, Optional[Tuple[bool, str]]]:
+        """(the state, None), or (None, (whether the copy is damaged, why it cannot be read))."""
+        try:
+            window = copies.read(place)
+            index = window[copies.PAGE:copies.PAGE + place.header.index_bytes]
+            data = torch.frombuffer(window, dtype=torch.uint8)[place.header.data_offset:]
+            return _Reader(index, data, _Plan(like).shards).load(), None
+        except OSError as error:
+            return None, (True, str(error))
+        except (TypeError, ValueError) as error:
+            return None, (False, str(error))
+
+    def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
+        """Returns when the copy stands in memory: True; to the disk it is written behind the training. The state may change from then on.
+
+        False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
+        to save; the same step again does nothing. All ranks call it.
+        Raises TypeError for a state that load() would not read, ValueError for a step that is not the same on all ranks or not a new one,
+        RuntimeError for two saves at once.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(f'convene.checkpoint: save of step {step} while another thread saves: one thread of a worker saves')
+        try:
+            return self._save(state, step, to_disk)
+        finally:
+            self._busy.release()
+
+    def _save(self, state: Any, step: int, to_disk: bool) -> bool:
+        if self._generation == 0:
+            raise RuntimeError('convene.checkpoint: load() comes before the first save: the ranks agree there on what they hold')
+        plan = _Plan(state) if self._copies_here else None
+        written = self._folder.written() if self._writes_here else []
+        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
+                                  *([_NONE] * _TOLD + written)[-_TOLD:]], step)
+        if len(set(steps)) > 1 or step < self._saved[0]:
+            raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
+        if step == self._saved[0]:
+            return self._saved[1]
+        in_memory = copies.newest_common([names[1:3] for names in told if names[0][0]])
+        on_disk = copies.newest_common([names[3:] for names in told if names[0][1]] or [[]])
+        self._saved = (step, not self._copies_here or self._copy(plan, (self._generation, step), [in_memory, self._loaded]))
+        if self._saved[1] and to_disk and self._writes_here:
+            self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES))
+        return self._saved[1]
+
+    def _copy(self, plan: _Plan, name: Name, keep: List[Optional[Name]]) -> bool:
+        half = copies.half_to_write(self._held, keep)
+        begin = copies.data_offset(len(plan.index))
+        try:
+            self._wait_for(half)
+            window = self._memory.reserve(half, begin + plan.data_bytes)
+        except OSError as error:
+            _log.warning('step %d is not saved, the older state stands: %s', name[1], error)
+            return False
+        self._held[half] = None
+        data = torch.frombuffer(window, dtype=torch.uint8)[begin:]
+        for tensor, piece in plan.tensors:
+            if tensor.numel() > 0:
+                piece.of(data).copy_(tensor)
+        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index)
+        self._held[half] = name
+        self._windows[half] = window
+        return True
+
+    def _write(self, name: Name, remove: List[Name]) -> None:
+        """To the disk, behind the training."""
+        half = self._held.index(name)
+        before, window = self._writers[1 - half], self._windows[half]
+
+        def run() -> None:
+            if before is not None:
+                before.join(_DISK_LIMIT_S)
+            try:
+                self._folder.remove(remove)
+                self._folder.write(name, window)
+            except OSError as error:
+                _log.warning('step %d is not on disk, an older one is: %s', name[1], error)
+
+        # Not a daemon: the interpreter waits at its end until the file is whole.
+        self._writers[half] = threading.Thread(target=run, name='convene-checkpoint')
+        self._writers[half].start()
+
+    def _wait_for(self, half: int) -> None:
+        """Raises OSError where the disk still reads the half after the limit."""
+        writer = self._writers[half]
+        if writer is not None:
+            writer.join(_DISK_LIMIT_S)
+            if writer.is_alive():
+                raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s')
+
+    def wait(self) -> None:
+        """Until the disk has all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""
+        for half in copies.HALVES:
+            self._wait_for(half)

@@ -1,0 +1,263 @@
+"""Where convene.checkpoint keeps copies of a worker's state: windows of the agent's memory, and files. Nothing here needs PyTorch.
+
+A copy has the same bytes in both places, and those of the trainer's copies (worker_runtime/replicas/node_memory.h) but for the magic number, the
+checksum and the index:
+
+    header (a page) | index: a pickle, padded to a page | data
+
+In memory the header's seal is written last, and taken away before the window is written again: a copy that a death cut short is no copy. A file gets
+its name when it is whole, and ends with a checksum of all its bytes.
+"""
+
+import mmap
+import os
+import re
+import struct
+import zlib
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+# (generation, step). A generation begins where the ranks load a state: copies of two generations are never parts of one state. Newer ones are greater.
+Name = Tuple[int, int]
+
+PAGE = 4096
+MOST_INDEX_BYTES = 1 << 30
+_MAGIC = 0x3168637274636e63  # "cnctrch1": convene-train takes no such copy for one of its own
+_FIELDS = struct.Struct('<Q7q')  # the fields of Header, behind the magic number
+_SEAL = struct.Struct('<Q')
+# worker_runtime/replicas/node_memory.h. convene-train takes the first windows of a rank, a script the last two.
+_WINDOW_BYTES = 1 << 40
+_WINDOWS_OF_RANK = 64
+_FIRST_WINDOW = 62
+HALVES = (0, 1)
+_PIECE = 16 << 20
+_FILE = re.compile(r'step-(\d+)\.generation-(\d+)\.rank-(\d+)-of-(\d+)\.state')
+
+
+class Header(NamedTuple):
+    generation: int
+    step: int
+    owner: int
+    world_size: int
+    index_bytes: int
+    data_offset: int
+    data_bytes: int
+
+    @property
+    def name(self) -> Name:
+        return self.generation, self.step
+
+
+class Place(NamedTuple):
+    """Where a copy stands: in a file, or in a window of the memory at this offset."""
+    path: str
+    offset: int
+    header: Header
+
+
+def newest_common(held: Iterable[Iterable[Name]]) -> Optional[Name]:
+    """PURE. The newest name that is in all of the lists: a state that every rank has whole."""
+    return max(set.intersection(*map(set, held)), default=None)
+
+
+def half_to_write(held: Sequence[Optional[Name]], keep: Sequence[Optional[Name]]) -> int:
+    """PURE. The half of the two that is written next: none that holds a state to be kept, else the one with the older copy."""
+    return min(HALVES, key=lambda half: (held[half] is not None and held[half] in keep, held[half] or (0, 0)))
+
+
+def files_to_remove(written: Iterable[Name], keep: Sequence[Optional[Name]], newest: int) -> List[Name]:
+    """PURE. Of the names that this rank has on disk: all but those to be kept and the newest few."""
+    return [name for name in sorted(written)[:-newest] if name not in keep]
+
+
+def data_offset(index_bytes: int) -> int:
+    return PAGE + -(-index_bytes // PAGE) * PAGE
+
+
+def _seal(fields: bytes, index: Any) -> int:
+    return 1 + zlib.crc32(index, zlib.crc32(fields))  # never 0
+
+
+def break_copy(window: mmap.mmap) -> None:
+    window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(0)
+
+
+def seal_copy(window: mmap.mmap, header: Header, index: bytes) -> None:
+    fields = _FIELDS.pack(_MAGIC, *header)
+    window[PAGE:PAGE + len(index)] = index
+    window[:_FIELDS.size] = fields
+    window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(_seal(fields, index))
+
+
+def find(fd: int, offset: int) -> Optional[Header]:
+    """The whole copy that begins at this offset, if there is one. Reads no data."""
+    head = os.pread(fd, _FIELDS.size + _SEAL.size, offset)
+    if len(head) < _FIELDS.size + _SEAL.size:
+        return None
+    magic, *rest = _FIELDS.unpack_from(head)
+    header = Header(*rest)
+    if magic != _MAGIC or not 0 <= header.index_bytes <= min(header.data_offset - PAGE, MOST_INDEX_BYTES) or header.data_bytes < 0:
+        return None
+    index = os.pread(fd, header.index_bytes, offset + PAGE)
+    is_whole = _seal(head[:_FIELDS.size], index) == _SEAL.unpack_from(head, _FIELDS.size)[0]
+    return header if is_whole and len(index) == header.index_bytes else None
+
+
+def read(place: Place) -> mmap.mmap:
+    """The copy's bytes, of which the process may write a version of its own. Raises OSError where the copy is damaged or no longer there."""
+    fd = os.open(place.path, os.O_RDONLY)
+    try:
+        if find(fd, place.offset) != place.header:
+            raise OSError(f'{place.path}: there is another copy now, or none')
+        size = place.header.data_offset + place.header.data_bytes
+        window = mmap.mmap(fd, size, mmap.MAP_PRIVATE, offset=place.offset)
+        if _FILE.search(place.path) and os.pread(fd, 8, size) != _SEAL.pack(zlib.crc32(window)):
+            raise OSError(f'{place.path}: its bytes are not those that were written')
+        return window
+    finally:
+        os.close(fd)
+
+
+def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
+    """Memory that this process can still get: by the machine, and by the limits of its control groups (version 2)."""
+    with open(f'{proc}/meminfo', encoding='ascii') as lines:
+        least = next(int(line.split()[1]) << 10 for line in lines if line.startswith('MemAvailable:'))
+    try:
+        with open(f'{proc}/self/cgroup', encoding='utf-8') as lines:
+            parts = next((line[3:].strip('/\n').split('/') for line in lines if line.startswith('0::')), [])
+    except OSError:
+        parts = []
+    for depth in range(len(parts) + 1):
+        folder = os.path.join(cgroup, *parts[:depth])
+        try:
+            with open(f'{folder}/memory.max', encoding='ascii') as limit, open(f'{folder}/memory.current', encoding='ascii') as used, \
+                    open(f'{folder}/memory.stat', encoding='ascii') as stat:
+                cache = next(int(line.split()[1]) for line in stat if line.startswith('inactive_file '))
+                least = min(least, int(limit.read()) - int(used.read()) + cache)
+        except (OSError, ValueError):
+            pass  # the root has no limit, and 'max' is none
+    return max(0, least)
+
+
+class Memory:
+    """The windows of this worker in its agent's memory. Without an agent, memory of the process itself, which ends with it."""
+
+    def __init__(self, path: str, local_rank: int, local_workers: int) -> None:
+        """path: CONVENE_MEMORY, or ''. Raises OSError where the file cannot be opened."""
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR) if path else -1
+        self._first = local_rank * _WINDOWS_OF_RANK + _FIRST_WINDOW
+        self._local_workers = local_workers
+        self._mapped: Dict[int, mmap.mmap] = {}
+
+    def _offset(self, half: int) -> int:
+        return (self._first + half) * _WINDOW_BYTES
+
+    def held(self) -> List[Optional[Name]]:
+        """For each half, the name of the whole copy in it."""
+        found = [find(self._fd, self._offset(half)) if self._path else None for half in HALVES]
+        return [header and header.name for header in found]
+
+    def copies(self) -> List[Place]:
+        """Of all ranks of this node, those of earlier epochs too."""
+        windows = range(os.fstat(self._fd).st_size // _WINDOW_BYTES + 1) if self._path else ()
+        found = [(window, find(self._fd, window * _WINDOW_BYTES)) for window in windows if window % _WINDOWS_OF_RANK >= _FIRST_WINDOW]
+        return [Place(self._path, window * _WINDOW_BYTES, header) for window, header in found if header]
+
+    def _taken(self, half: int) -> int:
+        """Bytes of the half that have memory already."""
+        try:
+            return os.lseek(self._fd, self._offset(half), os.SEEK_HOLE) - self._offset(half) if self._path else 0
+        except OSError:  # behind the end
+            return 0
+
+    def reserve(self, half: int, size: int) -> mmap.mmap:
+        """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
+        mapped = self._mapped.get(half)
+        if mapped is None or len(mapped) < size:
+            if size > _WINDOW_BYTES:
+                raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
+            wanted, free = (size - self._taken(half)) * self._local_workers, available_bytes()
+            if wanted > free:
+                raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
+            if self._path:
+                os.posix_fallocate(self._fd, self._offset(half), size)
+                kind, offset = mmap.MAP_SHARED, self._offset(half)
+            else:
+                kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
+            self._mapped[half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
+        break_copy(mapped)
+        return mapped
+
+
+class Folder:
+    """The files of a rank in the folder of checkpoints."""
+
+    def __init__(self, path: str, owner: int, world_size: int) -> None:
+        """Raises OSError where the folder cannot be made."""
+        self._path = path
+        self._owned = (owner, world_size)
+        os.makedirs(path, exist_ok=True)
+
+    def _file(self, name: Name) -> str:
+        return os.path.join(self._path, 'step-{1}.generation-{0}.rank-{2}-of-{3}.state'.format(*name, *self._owned))
+
+    def copies(self) -> List[Place]:
+        """Of all ranks, the whole ones."""
+        found = []
+        for entry in self._entries():
+            path = os.path.join(self._path, entry)
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except OSError:  # removed since
+                continue
+            header = find(fd, 0)
+            is_whole = header and os.fstat(fd).st_size == header.data_offset + header.data_bytes + _SEAL.size
+            os.close(fd)
+            if is_whole:
+                found.append(Place(path, 0, header))
+        return found
+
+    def _entries(self) -> List[str]:
+        """Names of whole files; none where the folder is gone."""
+        try:
+            return [entry for entry in os.listdir(self._path) if _FILE.fullmatch(entry)]
+        except FileNotFoundError:
+            return []
+
+    def written(self) -> List[Name]:
+        """This rank's names."""
+        numbers = [tuple(map(int, _FILE.fullmatch(entry).groups())) for entry in self._entries()]
+        return sorted((generation, step) for step, generation, *owned in numbers if tuple(owned) == self._owned)
+
+    def remove_parts(self) -> None:
+        """Files of this rank that a death cut short."""
+        ending = '.rank-{}-of-{}.state.part'.format(*self._owned)
+        for entry in os.listdir(self._path):
+            if entry.endswith(ending):
+                os.unlink(os.path.join(self._path, entry))
+
+    def remove(self, names: Iterable[Name]) -> None:
+        for name in names:
+            os.unlink(self._file(name))
+
+    def write(self, name: Name, window: mmap.mmap) -> None:
+        """The copy in the window, which nobody changes meanwhile. Raises OSError: then the file is not there."""
+        path = self._file(name)
+        header = Header(*_FIELDS.unpack_from(window)[1:])
+        size = header.data_offset + header.data_bytes
+        checksum = 0
+        os.makedirs(self._path, exist_ok=True)
+        try:
+            with memoryview(window) as view, open(path + '.part', 'wb', buffering=0) as out:
+                for begin in range(0, size, _PIECE):
+                    piece = view[begin:min(size, begin + _PIECE)]
+                    checksum = zlib.crc32(piece, checksum)
+                    while piece:
+                        piece = piece[out.write(piece):]
+                out.write(_SEAL.pack(checksum))
+                os.fsync(out.fileno())
+            os.replace(path + '.part', path)
+        except OSError:
+            if os.path.exists(path + '.part'):
+                os.unlink(path + '.part')
+            raise
