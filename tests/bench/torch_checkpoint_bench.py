@@ -60,7 +60,8 @@ def worker(arguments):
     for name, values in samples.items():
         rest = values[FIRST:]
         print(f'{name} of {arguments.mib} MiB holds the script {1e3 * statistics.median(rest):.0f} ms ({1e3 * min(rest):.0f} to {1e3 * max(rest):.0f}), '
-              f'{statistics.median(rest) / memcpy:.2f} x memcpy; the first {FIRST}: {", ".join(f"{1e3 * value:.0f}" for value in values[:FIRST])} ms', flush=True)
+              f'{statistics.median(rest) / memcpy:.2f} x memcpy; '
+              f'the first {FIRST}: {", ".join(f"{1e3 * value:.0f}" for value in values[:FIRST])} ms', flush=True)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""What convene.checkpoint does with bad input, bad disks and odd states: two ranks go through all cases; an assertion ends the job."""
+"""The behaviour of convene.checkpoint with bad input, bad disks and odd states: two ranks go through all cases; an assertion ends the job."""
 
 import collections
 import glob

@@ -55,7 +55,7 @@ class _Piece(NamedTuple):
 
 
 class _Plan(pickle.Pickler):
-    """Which bytes of the data belong to which tensor of a state, and the rest of the state as a pickle."""
+    """The place of each tensor of a state in the data, and the rest of the state as a pickle."""
 
     def __init__(self, state: Any) -> None:
         """Raises TypeError where the state has something that load() would not read."""
@@ -167,7 +167,7 @@ class Checkpoint:
             return copies.Memory('', local_rank, local_workers)
 
     def _tell(self, names: List[Name], step: int) -> Tuple[List[List[Name]], List[int]]:
-        """What each rank tells. One message of numbers: it holds the script at each save."""
+        """All ranks tell their lists of names, and a step. One message of numbers: it holds the script at each save."""
         own = torch.tensor([step, *(number for name in names for number in name)], dtype=torch.int64)
         told = [own]
         if self._group is not None:
@@ -208,7 +208,8 @@ class Checkpoint:
                 self._loaded = name
                 newer = [world_size for generation, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
                 if newer:
-                    _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which only as many can load', name[1], self._owned[1], newer[0])
+                    _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which only as many can load', name[1], self._owned[1],
+                                 newer[0])
                 return name[1], state
             for is_damaged, text in problems:
                 if not is_damaged:
@@ -217,8 +218,8 @@ class Checkpoint:
             refused.add(name)
         others = sorted({world_size for _, world_size in of_any} - {self._owned[1]})
         if others:
-            raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. As many '
-                             'ranks can load it; with replicated=True (all ranks have the same state) any number can; else remove it to begin anew')
+            raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. '
+                             'As many ranks can load it; with replicated=True (all ranks have the same state) any number can; else remove it to begin anew')
         if of_any:
             _log.warning('no step is whole on all ranks: the job begins anew')
         return None
