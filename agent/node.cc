@@ -333,7 +333,8 @@ void Node::Do(OpenStream& action) {
   spdlog::debug("opening the stream: {}", action.why);
   action.hello.publishes_logs = true;
   action.hello.log_directory = logs_->directory();
-  link_->Open(action.hello, action.timeout, action.may_host, action.handed_over);
+  link_->Open(action.hello, action.timeout, action.may_host,
+              {action.handed_over, action.handed_over_until});
 }
 
 void Node::Do(CloseStream& action) {

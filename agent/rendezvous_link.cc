@@ -32,7 +32,7 @@ RendezvousLink::~RendezvousLink() {
 }
 
 void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
-                          const std::string& handed_over) {
+                          const rendezvous::Server::HandedOver& handed_over) {
   Close();
   dialer_.Join();
   const int64_t generation = generation_;
@@ -49,7 +49,8 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
 
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
                                             int64_t generation, bool host_now,
-                                            const std::string& handed_over, HostPort place) {
+                                            const rendezvous::Server::HandedOver& handed_over,
+                                            HostPort place) {
   Opened opened;
   if (host_now) {
     Server::Options options;

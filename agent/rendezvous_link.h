@@ -58,7 +58,7 @@ class RendezvousLink {
   // begins now goes on with `handed_over` (Server::Options). REQUIRES: no stream is open or being
   // opened.
   void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
-            const std::string& handed_over);
+            const rendezvous::Server::HandedOver& handed_over);
   // Ends the stream without news.
   void Close();
   // The endpoint of the open stream, or of the last one.
@@ -103,7 +103,7 @@ class RendezvousLink {
   HostPort OwnPlace(const rendezvous::Server& server) const;
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
-              bool host_now, const std::string& handed_over, HostPort place);
+              bool host_now, const rendezvous::Server::HandedOver& handed_over, HostPort place);
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);

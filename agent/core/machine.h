@@ -269,7 +269,9 @@ struct OpenStream {
   // This process may serve the rendezvous if no process does; not in place of a daemon with a
   // memory, which will be back.
   bool may_host = true;
-  std::string handed_over = {};  // a daemon that begins here goes on with it
+  // A daemon that begins here before `handed_over_until` goes on with it.
+  std::string handed_over = {};
+  MonotonicTime handed_over_until = {};
   std::string why;
 };
 struct CloseStream {

@@ -48,7 +48,8 @@ void Stepper::Dial(const std::string& why) {
   }
   const absl::Duration left = std::max(s_.link_deadline - now_, absl::Milliseconds(10));
   const bool may_host = !s_.holds_place || !state.empty();
-  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), may_host, state, why});
+  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), may_host, state,
+                                s_.heard_at + s_.lease, why});
 }
 
 void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTime hello_at) {

@@ -192,8 +192,8 @@ class PortServer final : public Server {
   }
 
   absl::Status Begin(const Options& options) {
-    if (!options.handed_over.empty()) {
-      if (const absl::Status taken = daemon_.TakeOver(options.handed_over); !taken.ok()) {
+    if (!options.handed_over.state.empty()) {
+      if (const absl::Status taken = daemon_.TakeOver(options.handed_over.state); !taken.ok()) {
         spdlog::warn("rendezvous: the job that was handed over begins anew: {}",
                      std::string(taken.message()));
       }
@@ -206,6 +206,12 @@ class PortServer final : public Server {
     CONVENE_ASSIGN_OR_RETURN(
         front_,
         Front::Listen({.host = options.host, .port = options.port, .is_locked = is_locked}));
+    // Only now: while the port was another daemon's, that one may have begun the next epoch.
+    if (!options.handed_over.state.empty() &&
+        options.clock->Now() >= options.handed_over.good_until) {
+      return absl::UnavailableError(
+          "the job that was handed over is too old to go on with: its lease is over");
+    }
     {
       MutexLock lock(&adopter_mutex_);
       adopter_ = front_.get();

@@ -20,6 +20,11 @@ namespace convene::rendezvous {
 // and jobs are handed over (Daemon::Shutdown). Thread-safe.
 class Server {
  public:
+  // A job that the daemon before has handed over.
+  struct HandedOver {
+    std::string state;         // HandOver::state; "": none
+    MonotonicTime good_until;  // then another daemon may have gone on with the job
+  };
   struct Options {
     // Address to bind. 0.0.0.0 and :: are each all addresses, of IPv6 (where there is any) and
     // IPv4.
@@ -32,9 +37,8 @@ class Server {
     // The journal's directory: a daemon that is killed and started again with it goes on with its
     // jobs. "": nothing is remembered.
     std::string state_dir;
-    // A job that the daemon before has handed over, HandOver::state: this one goes on with it. "":
-    // none. A state that makes no sense is left out, with a warning.
-    std::string handed_over;
+    // This daemon goes on with it. A state that makes no sense is left out, with a warning.
+    HandedOver handed_over;
     // Of the daemon's own store: StoreServer::Options::bytes_max.
     size_t store_bytes_max = 0;
     // Where they are not empty, the port takes members by TLS alone, HTTP by TLS and a certificate
@@ -43,7 +47,8 @@ class Server {
   };
   // Journal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
   // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
-  // an address that is not this machine's, ResourceExhausted without threads or descriptors.
+  // an address that is not this machine's, ResourceExhausted without threads or descriptors;
+  // Unavailable when the port was bound after `handed_over.good_until`.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
   virtual ~Server() = default;
 

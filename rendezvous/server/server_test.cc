@@ -295,6 +295,15 @@ bool HasIpv6() {
          bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
 
+TEST_CASE("a job is not taken over once another daemon may have gone on with it") {
+  Server::Options options;
+  options.host = "127.0.0.1";
+  options.handed_over = {"a job", Clock::Real().Now() - absl::Seconds(1)};
+  CHECK_STATUS(Server::Start(options), absl::StatusCode::kUnavailable, "too old to go on with");
+  options.handed_over.good_until = Clock::Real().Now() + absl::Hours(1);
+  CHECK_OK(Server::Start(options));
+}
+
 TEST_CASE("all addresses are those of IPv4 and IPv6") {
   if (!HasIpv6()) {
     std::puts("SKIPPED: this machine has no IPv6");
