@@ -1,5 +1,6 @@
 """Warm workers of convene-train: a spare becomes a rank as a new process would, and whatever is killed, the training goes on with the same losses."""
 
+import glob
 import os
 import re
 import shutil
@@ -64,7 +65,7 @@ class WarmTrainerTest(ConveneTestCase):
         self.finish(self.train(spares=0, workers=workers, steps=steps, metrics_file=self.path("cold.jsonl"), checkpoint_dir=self.path("cold"), **changes), 120)
         job = self.train(workers=workers, steps=steps, **changes)
         self.said(job, ready(workers))
-        self.wait_for_step(6)
+        wait_until(lambda: glob.glob(self.path("checkpoints/step_????????/manifest")), 60, "a checkpoint")
         self.kill_cold_worker()
         self.said(job, warm(workers))
         text = self.finish(job, 120)
