@@ -536,7 +536,7 @@ absl::StatusOr<TrainingEnd> RunTraining(const TrainOptions& asked, const Contrac
                            DecideLayout(options, world_size, JobHasBegun(job)));
   std::unique_ptr<Device> device;
   if (decision.depends_on_hardware && !options.print_memory_plan) {
-    CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job, std::move(opened)));
+    CONVENE_ASSIGN_OR_RETURN(device, OpenAgreedDevice(options, job, std::exchange(opened, {})));
     CONVENE_ASSIGN_OR_RETURN(decision, DecideLayoutByHardware(options, job, *device));
   }
   const Layout layout = decision.layout;
