@@ -154,7 +154,7 @@ class Agent {
     closefrom(3);
     if (!given.mapped.empty()) {
       const UniqueFd file(open(given.mapped.c_str(), O_RDONLY));
-      mmap(nullptr, 1, PROT_READ, MAP_PRIVATE, file.get(), 0);
+      if (mmap(nullptr, 1, PROT_READ, MAP_PRIVATE, file.get(), 0) == MAP_FAILED) _exit(1);
     }
     clearenv();
     setenv("HOME", "/h", 1);
