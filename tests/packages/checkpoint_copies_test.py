@@ -36,6 +36,12 @@ class CheckpointCopiesTest(unittest.TestCase):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
 
+    def test_a_file_that_another_writer_has_removed_is_no_error(self):
+        folder = copies.Folder(self.folder, 0, 2)
+        folder.write((3, 7), self.copy(copies.PAGE * 3))
+        folder.remove([(3, 6), (3, 7)])
+        self.assertEqual(folder.written(), [])
+
     def copy(self, size, index=b'index', name=(3, 7)):
         window = mmap.mmap(-1, size)
         begin = copies.data_offset(len(index))

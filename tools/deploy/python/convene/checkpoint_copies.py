@@ -9,6 +9,7 @@ In memory the header's seal is written last, and taken away before the window is
 its name when it is whole, and ends with a checksum of all its bytes.
 """
 
+import contextlib
 import mmap
 import os
 import re
@@ -237,8 +238,10 @@ class Folder:
                 os.unlink(os.path.join(self._path, entry))
 
     def remove(self, names: Iterable[Name]) -> None:
+        """Names that are gone are no error: two writers that wait for the disk may be told the same ones."""
         for name in names:
-            os.unlink(self._file(name))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._file(name))
 
     def write(self, name: Name, window: mmap.mmap) -> None:
         """The copy in the window, which nobody changes meanwhile. Raises OSError: then the file is not there."""
