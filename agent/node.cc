@@ -189,9 +189,10 @@ Result Node::Run() {
 void Node::StartWarmPool() {
   std::string why = WarmRefusal(options_.command);
   int count = options_.warm_workers;
+  const int workers = options_.hello.local_world_size;
   if (why.empty() && sessions_ == nullptr) why = "the agent has no folder for its socket";
   if (why.empty() && terminal_worker_.has_value()) {
-    count = std::min(count, options_.hello.local_world_size - 1);
+    count = std::min(count, workers - 1);
     const std::string cold = absl::StrCat("the worker of local rank ", *terminal_worker_,
                                           " has this command's terminal");
     if (count == 0) {
@@ -202,7 +203,7 @@ void Node::StartWarmPool() {
   }
   if (why.empty()) {
     WarmPool::Options options;
-    options.count = count;
+    options.slots = SpareSlots(count, workers, terminal_worker_);
     options.own_device = options_.virtual_local_rank;
     options.directory = sessions_->warm_path();
     auto pool =

@@ -37,8 +37,9 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
   dialer_.Join();
   const int64_t generation = generation_;
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
+  const bool is_own = server_ != nullptr;
   absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this, place = Dialled()] {
-    Post(generation, Dial(hello, timeout, generation, host_now, handed_over, place));
+    Post(generation, Dial(hello, timeout, generation, host_now, handed_over, place, is_own));
   });
   if (dialer.ok()) {
     dialer_ = *std::move(dialer);
@@ -50,7 +51,7 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
                                             int64_t generation, bool host_now,
                                             const rendezvous::Server::HandedOver& handed_over,
-                                            HostPort place) {
+                                            HostPort place, bool is_own) {
   Opened opened;
   if (host_now) {
     Server::Options options;
@@ -77,7 +78,8 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream = AgentStream::Open(At(place), options_.incarnation, hello, handlers, timeout);
+  opened.stream = AgentStream::Open(At(place, is_own || opened.server != nullptr),
+                                    options_.incarnation, hello, handlers, timeout);
   return opened;
 }
 

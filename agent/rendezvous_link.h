@@ -62,7 +62,7 @@ class RendezvousLink {
   // Ends the stream without news.
   void Close();
   // The endpoint of the open stream, or of the last one.
-  rendezvous::Endpoint endpoint() const { return At(Dialled()); }
+  rendezvous::Endpoint endpoint() const { return At(Dialled(), server_ != nullptr); }
   // The time when the open stream's Hello was sent. REQUIRES: a stream is open.
   MonotonicTime opened_at() const { return stream_->opened_at(); }
   // This machine's address towards the rendezvous. REQUIRES: a stream is open.
@@ -95,15 +95,18 @@ class RendezvousLink {
 
   // No other process can know the port, so the daemon's log would only repeat the agent's.
   bool IsForThisNodeOnly() const { return options_.place.port == 0; }
-  rendezvous::Endpoint At(const HostPort& place) const {
-    return locked_.At(FormatHostPort(place.host, place.port), options_.place.host);
+  // The server of this process is known without a name: a node's certificate need not have the
+  // address by which the node reaches itself.
+  rendezvous::Endpoint At(const HostPort& place, bool is_own) const {
+    return locked_.At(FormatHostPort(place.host, place.port), is_own ? "" : options_.place.host);
   }
   HostPort Dialled() const { return server_ == nullptr ? options_.place : OwnPlace(*server_); }
   // Where this process reaches the server that it hosts, without asking a name service.
   HostPort OwnPlace(const rendezvous::Server& server) const;
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
-              bool host_now, const rendezvous::Server::HandedOver& handed_over, HostPort place);
+              bool host_now, const rendezvous::Server::HandedOver& handed_over, HostPort place,
+              bool is_own);
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -99,6 +99,16 @@ std::vector<std::string> SlotVariables(const std::vector<std::string>& environme
   return found;
 }
 
+std::vector<int> SpareSlots(int count, int workers, std::optional<int> cold) {
+  std::vector<int> slots;
+  const int warm = cold.has_value() ? workers - 1 : workers;
+  for (int i = 0; i < count && warm > 0; ++i) {
+    const int rank = i % warm;
+    slots.push_back(cold.has_value() && rank >= *cold ? rank + 1 : rank);
+  }
+  return slots;
+}
+
 std::vector<std::string> RecorderEnvironment(const std::string& program,
                                              std::vector<std::string> environment,
                                              const std::string& socket) {
@@ -167,6 +177,13 @@ void WarmPlan::ParentEnded() {
   has_parent_ = is_connected_ = false;
   if (phase_ != Phase::kWarming && phase_ != Phase::kWarm) return;
   phase_ = ++failures_ > kMostFailures ? Phase::kOff : Phase::kRecorded;
+}
+
+void WarmPlan::SpareDied(MonotonicTime now) {
+  --spares_;
+  if (phase_ != Phase::kWarm || now < fork_at_) return;  // One of many that die at once.
+  fork_at_ = now + kRefillDelay;
+  if (++failures_ > kMostFailures) phase_ = Phase::kOff;
 }
 
 void WarmPlan::Used(MonotonicTime now) {

@@ -1,6 +1,7 @@
 // PURE. Warm workers: which commands may have them, with which environment, and what comes next.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,10 @@ std::set<std::string> PlaceVariables(bool own_device);
 // spare has them before its rank is known, so that it can open the device that the worker will
 // have.
 std::vector<std::string> SlotVariables(const std::vector<std::string>& environment);
+
+// The local ranks for which `count` spares are kept, one an entry: all of `workers` ranks but
+// `cold`, in turns. Empty where no rank is left.
+std::vector<int> SpareSlots(int count, int workers, std::optional<int> cold);
 
 // `environment` of `program` for a worker that records, or without `places` for the parent of
 // spares. Both have contract::kWarm. Python's also has the folder of `socket`, with warm.py, first
@@ -54,11 +59,13 @@ class WarmPlan {
     kEndParent,    // it takes too long; ParentEnded follows
     kFork,         // the parent is to fork one spare, which counts until Used or SpareEnded
   };
-  // Parents that end by themselves between two uses of spares, before there are no more.
+  // Parents that end, or rounds of spares that die, by themselves between two uses of spares,
+  // before there are no more.
   static constexpr int kMostFailures = 4;
   // For the start of the parent, and for its imports.
   static constexpr absl::Duration kWarmLimit = absl::Minutes(5);
-  // After a use of spares the workers begin; the forks for the next use come later.
+  // After a use of spares the workers begin; the forks for the next use come later. So do those
+  // after a spare has died: it may have opened a device.
   static constexpr absl::Duration kRefillDelay = absl::Seconds(2);
 
   // `count`: spares to keep.
@@ -73,8 +80,9 @@ class WarmPlan {
   void Warm(MonotonicTime now);
   void LeaveOut(const std::string& module) { left_out_.insert(module); }  // ParentEnded follows
   void ParentEnded();
-  void SpareEnded() { --spares_; }  // before its use
-  void Used(MonotonicTime now);     // a spare became a worker
+  void SpareEnded() { --spares_; }    // by the caller, before its use
+  void SpareDied(MonotonicTime now);  // by itself, before its use
+  void Used(MonotonicTime now);       // a spare became a worker
   // A file or a variable: what was recorded is worth nothing. ParentEnded and SpareEnded follow.
   void Changed();
 

@@ -1,6 +1,7 @@
 #include "agent/warm/warm_plan.h"
 
 #include <catch2/catch.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,7 +114,7 @@ TEST_CASE("as many spares are forked as are wanted, and those used are replaced 
   CHECK(plan.Next(plan.deadline()) == Deed::kNone);
 }
 
-TEST_CASE("a spare that ends unused is replaced at once") {
+TEST_CASE("a spare that the agent ends unused is replaced at once") {
   WarmPlan plan = WarmOne(1);
   CHECK(plan.Next(kStart) == Deed::kFork);
   plan.SpareEnded();
@@ -162,6 +163,35 @@ TEST_CASE("after too many parents that ended there are no more") {
   CHECK_FALSE(plan.wants_record());
   plan.Recorded();
   CHECK(plan.Next(kStart) == Deed::kNone);
+}
+
+TEST_CASE("spares are for the ranks that can be warm, one after the other") {
+  using Slots = std::vector<int>;
+  CHECK(SpareSlots(2, 4, std::nullopt) == Slots{0, 1});
+  CHECK(SpareSlots(5, 3, std::nullopt) == Slots{0, 1, 2, 0, 1});
+  CHECK(SpareSlots(1, 2, 0) == Slots{1});
+  CHECK(SpareSlots(3, 4, 1) == Slots{0, 2, 3});
+  CHECK(SpareSlots(1, 1, 0).empty());
+}
+
+TEST_CASE("after a spare has died the next one is not forked at once, and not for ever") {
+  WarmPlan plan = WarmOne(2);
+  MonotonicTime now = kStart;
+  CHECK(plan.Next(now) == Deed::kFork);
+  CHECK(plan.Next(now) == Deed::kFork);
+  for (int round = 0; round <= WarmPlan::kMostFailures; ++round) {
+    CHECK_FALSE(plan.is_off());
+    plan.SpareDied(now);
+    plan.SpareDied(now);  // of the same round
+    if (plan.is_off()) break;
+    CHECK(plan.Next(now) == Deed::kNone);
+    CHECK(plan.deadline() == now + WarmPlan::kRefillDelay);
+    now = plan.deadline();
+    CHECK(plan.Next(now) == Deed::kFork);
+    CHECK(plan.Next(now) == Deed::kFork);
+  }
+  CHECK(plan.is_off());
+  CHECK(plan.Next(now + absl::Hours(1)) == Deed::kNone);
 }
 
 TEST_CASE("the count of parents that ended begins anew when spares are used") {

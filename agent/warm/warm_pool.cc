@@ -100,7 +100,7 @@ WarmPool::WarmPool(EventLoop& loop, Options options, std::function<void(const st
       on_say_(std::move(on_say)),
       places_(PlaceVariables(options_.own_device)),
       path_(absl::StrCat(options_.directory, "/socket")),
-      plan_(options_.count),
+      plan_(static_cast<int>(options_.slots.size())),
       timer_(loop, [this] { Think(); }) {}
 
 absl::StatusOr<std::unique_ptr<WarmPool>> WarmPool::Start(
@@ -255,8 +255,9 @@ void WarmPool::OnParentEnded() {
   parent_pidfd_.Reset();
   kill(-parent_, SIGKILL);  // Its imports may have started processes.
   Reap(std::exchange(parent_, 0));
+  const bool was_off = plan_.is_off();
   plan_.ParentEnded();
-  if (plan_.is_off()) {
+  if (!was_off && plan_.is_off()) {
     on_say_("no more warm workers: their parent has ended too often; the workers start cold");
   }
   Think();
@@ -275,18 +276,16 @@ absl::Status WarmPool::Fork() {
   Spare* const raw = spare.get();
   loop_.Watch(ends[0], [this, raw] { OnSpareWord(*raw); });
   spares_.push_back(std::move(spare));
-  // When it fails, the spare's socket is at its end, and Drop follows.
+  // When it fails, the spare's socket is at its end, and Died follows.
   return SendMessage(parent_socket_.get(), "fork", {other.get()});
 }
 
 int WarmPool::FreeSlot() const {
-  int slot = 0;
-  while (std::any_of(spares_.begin(), spares_.end(), [slot](const auto& spare) {
-    return !spare->is_used && spare->slot == slot;
-  })) {
-    ++slot;
+  std::vector<int> open = options_.slots;
+  for (const auto& spare : spares_) {
+    if (!spare->is_used) open.erase(std::find(open.begin(), open.end(), spare->slot));
   }
-  return slot;
+  return open.front();
 }
 
 void WarmPool::OnSpareWord(Spare& spare) {
@@ -296,17 +295,27 @@ void WarmPool::OnSpareWord(Spare& spare) {
   if (words[0] == "born" && words.size() == 2 && TakeBirth(spare, words[1])) return;
   if (words[0] == "ready" && spare.pid != 0) {
     spare.is_ready = true;
-    if (has_told_ready_ || ReadySpares() < options_.count) return;
+    const size_t ready = ReadySpares();
+    if (has_told_ready_ || ready < options_.slots.size()) return;
     has_told_ready_ = true;
-    return on_say_(absl::StrCat("spares that are ready to become workers: ", options_.count));
+    return on_say_(absl::StrCat("spares that are ready to become workers: ", ready));
   }
   if (words[0] == "changed" && words.size() == 2 && spare.is_used) return Changed(words[1]);
-  Drop(spare);
+  Died(spare);
   Think();
 }
 
-int WarmPool::ReadySpares() const {
-  return static_cast<int>(std::count_if(spares_.begin(), spares_.end(), [](const auto& spare) {
+void WarmPool::Died(Spare& spare) {
+  const bool was_off = plan_.is_off();
+  if (!spare.is_used) plan_.SpareDied(Clock::Real().Now());
+  Forget(spare);
+  if (was_off || !plan_.is_off()) return;
+  on_say_("no more warm workers: spares have ended too often before their use");
+  KillParent();
+}
+
+size_t WarmPool::ReadySpares() const {
+  return static_cast<size_t>(std::count_if(spares_.begin(), spares_.end(), [](const auto& spare) {
     return spare->is_ready && !spare->is_used;
   }));
 }
@@ -322,11 +331,10 @@ bool WarmPool::TakeBirth(Spare& spare, absl::string_view pid) {
       .ok();
 }
 
-void WarmPool::Drop(Spare& spare) {
+void WarmPool::Forget(Spare& spare) {
   loop_.Forget(spare.socket.get());
-  if (!spare.is_used) {
-    if (spare.pidfd.valid()) syscall(SYS_pidfd_send_signal, spare.pidfd.get(), SIGKILL, 0, 0);
-    plan_.SpareEnded();
+  if (!spare.is_used && spare.pidfd.valid()) {
+    syscall(SYS_pidfd_send_signal, spare.pidfd.get(), SIGKILL, 0, 0);
   }
   spares_.erase(std::find_if(spares_.begin(), spares_.end(),
                              [&](const auto& other) { return other.get() == &spare; }));
@@ -338,7 +346,10 @@ void WarmPool::KillSpares() {
     if (!spare->is_used) unused.push_back(spare.get());
   }
   // The end of the socket ends a spare that is not born yet.
-  for (Spare* const spare : unused) Drop(*spare);
+  for (Spare* const spare : unused) {
+    plan_.SpareEnded();
+    Forget(*spare);
+  }
 }
 
 bool WarmPool::IsCompanion(pid_t session) const {
@@ -388,7 +399,7 @@ absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int loc
       continue;
     }
     if (!HandOver(spare, request)) {
-      Drop(spare);
+      Died(spare);
       continue;
     }
     spare.is_used = true;

@@ -31,7 +31,7 @@ namespace convene::agent {
 class WarmPool {
  public:
   struct Options {
-    int count = 0;            // spares to keep
+    std::vector<int> slots;   // SpareSlots: a spare for each entry
     bool own_device = false;  // each worker has a list of devices for itself
     std::string directory;    // made for warm.py, the record and the socket; removed at the end
   };
@@ -71,7 +71,7 @@ class WarmPool {
   void Think();
   absl::Status StartParent();
   absl::Status Fork();
-  // The lowest local rank without a spare.
+  // The first of the slots without a spare.
   int FreeSlot() const;
   void KillParent();
   void OnParentWord();
@@ -79,8 +79,11 @@ class WarmPool {
   void OnSpareWord(Spare& spare);
   // False: it is not what it seems, or cannot be watched.
   bool TakeBirth(Spare& spare, absl::string_view pid);
-  int ReadySpares() const;
-  void Drop(Spare& spare);
+  size_t ReadySpares() const;
+  // By itself, or used up.
+  void Died(Spare& spare);
+  // Ends it, if it is not used.
+  void Forget(Spare& spare);
   // Ends the spares that are not used.
   void KillSpares();
   bool HandOver(Spare& spare, const SpawnRequest& request);

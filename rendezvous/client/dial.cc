@@ -70,7 +70,8 @@ absl::Status NotTaken(const Endpoint& endpoint, const std::string& server_name,
   return absl::PermissionDeniedError(
       absl::StrCat(place, " and this process do not take each other", why, "this side shows ",
                    own.tls_cert, " and takes a daemon's certificate of a CA in ", own.tls_ca,
-                   " that names ", server_name, "; the daemon takes those of its --tls-ca",
+                   server_name.empty() ? "" : absl::StrCat(" that names ", server_name),
+                   "; the daemon takes those of its --tls-ca",
                    own.join_token.empty() ? "" : absl::StrCat("; ", token)));
 }
 
@@ -109,8 +110,7 @@ absl::StatusOr<Connection> TryOnce(const Endpoint& endpoint, const HostPort& tar
     connection.socket = std::move(socket);
     return connection;
   }
-  const std::string& server_name =
-      endpoint.server_name().empty() ? target.host : endpoint.server_name();
+  const std::string server_name = endpoint.server_name().value_or(target.host);
   absl::StatusOr<UniqueFd> shaken = Shake(endpoint, server_name, std::move(socket), deadline);
   if (absl::IsPermissionDenied(shaken.status())) {
     return NotTaken(endpoint, server_name, shaken.status());

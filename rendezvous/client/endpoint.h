@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,8 +29,9 @@ class Endpoint {
   bool is_locked() const { return lock_ != nullptr; }
   // REQUIRES: is_locked().
   const Credentials& credentials() const { return lock_->credentials; }
-  // The name or address that the daemon's certificate has to have; "": that of address().
-  const std::string& server_name() const { return server_name_; }
+  // The name or address that the daemon's certificate has to have; "": any; nullopt: that of
+  // address().
+  const std::optional<std::string>& server_name() const { return server_name_; }
   // Another address, with the same credentials.
   Endpoint At(std::string address, std::string server_name) const {
     Endpoint other = *this;
@@ -50,7 +52,7 @@ class Endpoint {
   };
 
   std::string address_;
-  std::string server_name_;
+  std::optional<std::string> server_name_;
   std::shared_ptr<Lock> lock_;
 };
 

@@ -118,6 +118,8 @@ absl::Status UseCertificates(const Credentials& files, SSL_CTX* context) {
                      files.tls_cert, ": name the two files that were made together"));
   }
   X509_STORE* const store = SSL_CTX_get_cert_store(context);
+  // A CA between may stand in --tls-ca without the root that signed it.
+  X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);
   for (const OwnedCertificate& authority : authorities) {
     X509_STORE_add_cert(store, authority.get());
     SSL_CTX_add_client_CA(context, authority.get());  // by it a browser chooses a certificate

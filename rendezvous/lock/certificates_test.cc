@@ -31,6 +31,7 @@ void CheckRefused(const Credentials& files, const std::string& file, const std::
 TEST_CASE("a certificate, its key and its CA are taken") {
   const testing::TempDir directory;
   CHECK_OK(Use(TestCa().Issue(directory.path())));
+  CHECK_OK(Use(TestCa().Below().Issue(directory.path())));  // without the root
 }
 
 TEST_CASE("a certificate that the others would not take is refused at home") {

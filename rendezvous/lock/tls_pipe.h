@@ -25,8 +25,8 @@ class TlsPipe {
   static constexpr size_t kMostKept = 64 * 1024;
 
   // `socket`: connected, non-blocking, nothing read from it. `server_name`: of a client, the name
-  // or address that a server's certificate of a CA has to have. `context` outlives the pipe, and
-  // may be replaced by one of the same token.
+  // or address that a server's certificate of a CA has to have; "": any. `context` outlives the
+  // pipe, and may be replaced by one of the same token.
   TlsPipe(const TlsContext& context, TlsContext::Side side, UniqueFd socket,
           const std::string& server_name);
 

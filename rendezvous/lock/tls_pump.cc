@@ -135,14 +135,20 @@ class TlsPumpImpl final : public TlsPump {
   void ReadChanged() {
     if (!credentials_.has_certificates()) return;
     std::string stamp = StampOf(credentials_);
-    if (stamp == stamp_) return;
+    const MonotonicTime now = Clock::Real().Now();
+    const bool has_changed = stamp != stamp_;
+    if (!has_changed && now < retry_at_) return;
     stamp_ = std::move(stamp);
     absl::StatusOr<TlsContext> context = TlsContext::Make(credentials_, side_);
     if (!context.ok()) {
-      spdlog::warn("the certificates changed and are not right; those from before go on: {}",
-                   std::string(context.status().message()));
+      retry_at_ = now + options_.retry_after;
+      if (has_changed) {
+        spdlog::warn("the certificates changed and are not right; those from before go on: {}",
+                     std::string(context.status().message()));
+      }
       return;
     }
+    retry_at_ = MonotonicTime::InfiniteFuture();
     context_ = *std::move(context);
     spdlog::info("the certificate in {} was read again", credentials_.tls_cert);
   }
@@ -256,7 +262,8 @@ class TlsPumpImpl final : public TlsPump {
   const Doorbell doorbell_;
   // Of the thread alone.
   EventLoop loop_;
-  std::string stamp_;  // of the files when context_ was made
+  std::string stamp_;  // of the files when they were read last
+  MonotonicTime retry_at_ = MonotonicTime::InfiniteFuture();
   TlsContext context_;
   Connections connections_;
   std::set<uint64_t> handshakes_;  // in the order of age

@@ -21,6 +21,9 @@ class TlsPump {
     absl::Duration handshake_limit = absl::Seconds(10);
     // With more of them under way than this the oldest one is ended.
     size_t most_handshakes = 1024;
+    // Changed files that are not right are read again, though unchanged, after this time: a clock
+    // or a disk may have been at fault.
+    absl::Duration retry_after = absl::Seconds(10);
   };
   struct Opened {
     UniqueFd plain;  // non-blocking; its end is the connection's end

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -342,6 +343,29 @@ TEST_CASE("certificates that change are read again, and open connections go on")
   CHECK_OK(Meet(*server, *client).server);
   Say(open.client->plain.get(), "still here");
   CHECK(Hear(open.server->plain.get(), 10) == "still here");
+}
+
+TEST_CASE("files that were not right are read again, though they look unchanged") {
+  const testing::TempDir of_server, of_client;
+  const TestCa first, second;
+  const auto server = Pump(first.Issue(of_server.path()), TlsContext::Side::kServer,
+                           {.retry_after = absl::ZeroDuration()});
+  const auto client = Pump(second.Issue(of_client.path()), TlsContext::Side::kClient);
+  second.Issue(of_server.path());
+  const std::string key = absl::StrCat(of_server.path(), "/key.pem");
+  const auto right = ReadFile(key);
+  REQUIRE_OK(right);
+  // In place and with one date, so that only the bytes differ.
+  const auto write = [&](const std::string& text) {
+    const UniqueFd file(open(key.c_str(), O_WRONLY));
+    REQUIRE(pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+    const timespec date[2] = {{1'700'000'000, 0}, {1'700'000'000, 0}};
+    REQUIRE(futimens(file.get(), date) == 0);
+  };
+  write(std::string(right->size(), 'x'));
+  CHECK(!Meet(*server, *client).server.ok());
+  write(*right);
+  CHECK_OK(Meet(*server, *client).server);
 }
 
 TEST_CASE("a handshake that hangs ends at its limit, and too many end the oldest") {

@@ -75,6 +75,10 @@ class CertificatesTest(ConveneTestCase):
             self.finish(node, 30)
         self.assert_nothing_left()
 
+    def test_a_job_on_one_node_needs_no_certificate_of_the_loopback_address(self):
+        self.certs("ca", "node1")
+        self.finish(self.start(CONVENE, "run", "--standalone", *self.flags("ca", "node1"), "--no-python", "true", log="alone"), 30)
+
     def test_people_look_with_a_certificate_and_a_new_one_is_read_while_the_daemon_runs(self):
         self.certs("ca", "127.0.0.1", "anna")
         daemon, port = self.serve(*self.flags("ca", "127.0.0.1"))

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import threading
+import time
 
 import numpy
 import torch
@@ -139,6 +140,24 @@ def disk():
     assert 'of 2 ranks' in words(lambda: begun('disk', replicated=True), ValueError)
 
 
+def a_slow_disk():
+    """Saves come faster than the disk takes them: none is lost."""
+    forget_memory()
+    checkpoint, _ = begun('slow')
+    real = checkpoint_copies.Folder.write
+    checkpoint_copies.Folder.write = lambda *arguments: (time.sleep(0.03), real(*arguments))
+    begin = len(said)
+    for step in range(1, 13):
+        assert checkpoint.save(state_of(step), step)
+    checkpoint.wait()
+    checkpoint_copies.Folder.write = real
+    assert not [line for line in said[begin:] if 'not on disk' in line], said[begin:]
+    assert checkpoint.save(state_of(13), 13, to_disk=False) and checkpoint.save(state_of(13), 13)
+    checkpoint.wait()
+    forget_memory()
+    assert begun('slow')[1][0] == 13
+
+
 def full_disk():
     forget_memory()
     checkpoint, _ = begun('full')
@@ -186,6 +205,8 @@ def one_copy_for_all_ranks():
     checkpoint, _ = begun('same', replicated=True)
     assert checkpoint.save({'w': torch.ones(3)}, 1) and checkpoint.save({'w': torch.ones(3)}, 2, to_disk=False)
     checkpoint.wait()
+    # Only rank 0 looks at the state, and all hear of it.
+    assert ('dense', 'the state of rank 0')[dist.get_rank()] in words(lambda: checkpoint.save({'s': torch.eye(3).to_sparse()}, 3), TypeError)
     assert begun('same', replicated=True)[1][0] == 2
     assert os.listdir(f'{FOLDER}/same') == ['step-1.generation-1.rank-0-of-1.state'] and len(checkpoint._memory.copies()) == 2
     forget_memory()
@@ -204,7 +225,7 @@ def without_an_agent():
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, full_disk, a_newer_life_goes_first, shards, one_copy_for_all_ranks,
+    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, one_copy_for_all_ranks,
                  without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)

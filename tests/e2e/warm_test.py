@@ -310,14 +310,20 @@ class WarmTest(ConveneTestCase):
                                find_program(CONVENE), 'run', '--standalone', '--nproc-per-node', str(workers), '--max-restarts', '9', *flags,
                                '--warm-workers', 'auto', '--no-python', sys.executable, self.path('script.py')], log='log').process
 
-    def test_a_worker_with_a_terminal_starts_cold_with_a_word_and_the_other_one_warm(self):
-        job = self.at_a_terminal(2, '--debug-rank', '1')
+    def start_one_warm(self, cold):
+        job = self.at_a_terminal(2, '--debug-rank', str(cold))
         self.facts(1)
         self.said(job, 'spares that are ready to become workers: 1')
-        self.kill_worker(1, rank=0)
+        self.kill_worker(1, rank=1 - cold)
         self.said(job, '1 of 2 workers start from spares')
-        self.assertIn('dev/pts', self.facts(2)[1]['files'][0])
-        self.assertEqual(self.end(job).count("the worker of local rank 1 has this command's terminal, so it starts cold"), 1)
+        self.assertIn('dev/pts', self.facts(2)[cold]['files'][0])
+        self.assertEqual(self.end(job).count(f"the worker of local rank {cold} has this command's terminal, so it starts cold"), 1)
+
+    def test_a_worker_with_a_terminal_starts_cold_with_a_word_and_the_other_one_warm(self):
+        self.start_one_warm(cold=1)
+
+    def test_the_spare_is_for_the_second_worker_where_the_first_one_has_the_terminal(self):
+        self.start_one_warm(cold=0)
 
     def test_the_only_worker_at_a_terminal_has_no_spare(self):
         job = self.at_a_terminal(1)

@@ -17,4 +17,7 @@ MUTATIONS = [
     Mutation('the limit of a control group is not seen', COPIES, 'least = min(least, int(limit', 'least = max(least, int(limit', CHOSEN),
     Mutation('any code of a checkpoint is run', CHECKPOINT, 'if is_dtype or (module_name', 'if True or (module_name', SEEN),
     Mutation('ranks save different steps', CHECKPOINT, 'if len(set(steps)) > 1 or step', 'if step', SEEN),
+    Mutation('a state is lost where two writers remove one file', COPIES, 'contextlib.suppress(FileNotFoundError)', 'contextlib.suppress(KeyError)', CHOSEN),
+    Mutation('a state that was kept in memory first is never written', CHECKPOINT, 'goes_to_disk or to_disk)', 'True)', SEEN),
+    Mutation('one rank alone hears of a state that cannot be read', CHECKPOINT, 'step if problem is None else _REFUSED)', 'step)', SEEN),
 ]

@@ -144,6 +144,7 @@ void StartAgainWithOpenMpSettings(char** argv) {
 OpenedGpu BeWarm(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   OpenedGpu opened;
+  bool has_failed = false;
   const auto settings = [](const EnvironmentLookup& environment) {
     auto own = OwnSettings(environment);
     own.emplace_back(kConnections);
@@ -154,10 +155,13 @@ OpenedGpu BeWarm(int argc, char** argv) {
     if (!options.ok() || !options->has_value()) return;
     BlockStopSignals();
     LoadKernelsEarly();
-    opened = OpenGpuEarly(**options, local_rank);
+    absl::StatusOr<OpenedGpu> early = OpenGpuEarly(**options, local_rank);
+    has_failed = !early.ok();
+    if (early.ok()) opened = *std::move(early);
   };
   const auto still_works = [&] {
-    return opened.device == nullptr || opened.device->Synchronize(kGpuCheckLimit).ok();
+    return !has_failed &&
+           (opened.device == nullptr || opened.device->Synchronize(kGpuCheckLimit).ok());
   };
   ServeAsWarm({.path = OwnPath(),
                .argv = argv,

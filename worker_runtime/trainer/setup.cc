@@ -133,12 +133,14 @@ absl::Status CheckFloat8(const TrainOptions& options, const Device& device) {
                    device.description(), "; choose precision bf16"));
 }
 
-OpenedGpu OpenGpuEarly(const TrainOptions& options, int local_rank) {
+absl::StatusOr<OpenedGpu> OpenGpuEarly(const TrainOptions& options, int local_rank) {
   const std::optional<int> gpu = ChooseDevice(options.device, Device::CudaCount(), local_rank);
-  if (!gpu.has_value()) return {};
-  absl::StatusOr<std::unique_ptr<Device>> device = Device::Cuda(*gpu);
-  if (!device.ok() || !MultiplyOnce(**device).ok()) return {};
-  return {.number = *gpu, .device = *std::move(device)};
+  OpenedGpu opened;
+  if (!gpu.has_value()) return opened;
+  opened.number = *gpu;
+  CONVENE_ASSIGN_OR_RETURN(opened.device, Device::Cuda(*gpu));
+  CONVENE_RETURN_IF_ERROR(MultiplyOnce(*opened.device));
+  return opened;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const TrainOptions& options,

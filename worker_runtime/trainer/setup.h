@@ -26,9 +26,10 @@ struct OpenedGpu {
   int number = 0;
   std::unique_ptr<Device> device;
 };
-// The GPU that OpenDevice would open for this local rank, with cuBLASLt loaded. None where there is
-// none, or it fails: OpenDevice will then say why.
-OpenedGpu OpenGpuEarly(const TrainOptions& options, int local_rank);
+// The GPU that OpenDevice would open for this local rank, with cuBLASLt loaded; a null one where it
+// would open none. After an error this process may not be able to use the GPU any more: a new one
+// says why. Errors: Device::Cuda's, the device's.
+absl::StatusOr<OpenedGpu> OpenGpuEarly(const TrainOptions& options, int local_rank);
 
 // Opens this rank's own device, as ChooseDevice (device_choice.h) chooses it; it is `opened` where
 // that is the one. Errors: Device::Cuda's; FailedPrecondition in a program without CUDA;

@@ -51,7 +51,10 @@ TEST_CASE("a GPU that a spare has opened is the rank's where it is the one of it
   const auto other =
       OpenDevice({.device = DeviceChoice::kCpu}, contract, {.number = 3, .device = Device::Cpu()});
   REQUIRE_OK(other);
-  CHECK(OpenGpuEarly(options, 0).device == nullptr);
+  CHECK(!OpenGpuEarly(options, 0).ok());
+  const auto none = OpenGpuEarly({.device = DeviceChoice::kCpu}, 0);
+  REQUIRE_OK(none);
+  CHECK(none->device == nullptr);
 }
 
 class OlderGpu final : public testing::ForwardingDevice {

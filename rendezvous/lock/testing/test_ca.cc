@@ -50,12 +50,12 @@ std::string Pem(Writer write) {
 
 }  // namespace
 
-TestCa::TestCa()
-    : key_(EVP_EC_gen("P-256")),
-      certificate_(Draft(key_.get(), "test CA", {.end = absl::Hours(9)})) {
-  X509_set_issuer_name(certificate_.get(), X509_get_subject_name(certificate_.get()));
+TestCa::TestCa(const std::string& name, const TestCa* above)
+    : key_(EVP_EC_gen("P-256")), certificate_(Draft(key_.get(), name, {.end = absl::Hours(9)})) {
+  const TestCa& issuer = above == nullptr ? *this : *above;
+  X509_set_issuer_name(certificate_.get(), X509_get_subject_name(issuer.certificate_.get()));
   AddExtension(certificate_.get(), NID_basic_constraints, "critical,CA:TRUE");
-  CONVENE_CHECK(X509_sign(certificate_.get(), key_.get(), EVP_sha256()) != 0);
+  CONVENE_CHECK(X509_sign(certificate_.get(), issuer.key_.get(), EVP_sha256()) != 0);
 }
 
 Credentials TestCa::Issue(const std::string& directory, const Wish& wish) const {

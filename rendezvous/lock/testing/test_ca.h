@@ -12,7 +12,9 @@ namespace convene::rendezvous {
 // Keys on P-256. Aborts where OpenSSL does.
 class TestCa {
  public:
-  TestCa();
+  TestCa() : TestCa("test CA", nullptr) {}
+  // Another CA, by this one.
+  TestCa Below() const { return TestCa("test CA below", this); }
 
   struct Wish {
     std::string names = "IP:127.0.0.1";      // subjectAltName, as openssl.cnf writes it
@@ -25,6 +27,8 @@ class TestCa {
   Credentials Issue(const std::string& directory) const { return Issue(directory, Wish()); }
 
  private:
+  TestCa(const std::string& name, const TestCa* above);  // null: by itself
+
   OwnedKey key_;
   OwnedCertificate certificate_;
 };

@@ -25,9 +25,10 @@ from .checkpoint_copies import Name
 _log = logging.getLogger('convene.checkpoint')
 _ALIGNMENT = 64
 _FILES = 3  # a rank keeps so many newest files, the newest state that all ranks have on disk, and the loaded one
-_TOLD = _FILES + 2
+_TOLD = _FILES + 4  # and with two writers that wait for the disk, two that are not removed yet
 _DISK_LIMIT_S = 600
 _NONE = (0, 0)  # as a name that is told: generations begin at 1
+_REFUSED = -(1 << 62)  # as a step that is told: this rank cannot save its state
 _SAFE = {('collections', 'OrderedDict'), ('collections', 'defaultdict'), ('collections', 'Counter'), ('torch', 'Size'), ('torch', 'device'),
          ('builtins', 'set'), ('builtins', 'frozenset'), ('builtins', 'complex'), ('builtins', 'bytearray'), ('builtins', 'slice'),
          ('numpy', 'dtype'), ('numpy', 'ndarray'), ('_codecs', 'encode')}
@@ -151,7 +152,8 @@ class Checkpoint:
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
         self._loaded: Optional[Name] = None
-        self._saved: Tuple[int, bool] = (-1, False)  # the last step, and whether its copy stands
+        # The last step, whether its copy stands, and whether it goes to the disk.
+        self._saved: Tuple[int, bool, bool] = (-1, False, False)
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
@@ -186,22 +188,23 @@ class Checkpoint:
         """(step, state) of the newest step that every rank has whole, in memory or on disk; None where there is none. Tensors are on the CPU.
 
         like: a state of today, where the saved one has DTensors: it gives the meshes for them.
-        Raises ValueError, on all ranks, where there are only states of another number of ranks, or a layout that `like` has not.
+        Raises, on all ranks: ValueError where there are only states of another number of ranks, or a layout that `like` has not; OSError where a rank
+        cannot look into the folder.
         """
-        self.wait()
-        known = self._memory.copies() + (self._folder.copies() if self._folder else [])
+        known, unread = self._look()
         own: Dict[Name, copies.Place] = {}
         for place in known:  # memory goes first
             if (place.header.owner, place.header.world_size) == self._owned:
                 own.setdefault(place.header.name, place)
-        told = self._tell_any((set(own), {(place.header.generation, place.header.world_size) for place in known}))
-        of_any = [found for _, found_there in told for found in found_there]
+        told = self._tell_any((set(own), {(place.header.generation, place.header.world_size) for place in known}, unread))
+        for rank, (_, _, why) in enumerate(told):
+            if why:
+                raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
+        of_any = [found for _, found_there, _ in told for found in found_there]
         self._generation = 1 + max((generation for generation, _ in of_any), default=0)
-        self._saved, self._loaded, self._held = (-1, False), None, self._memory.held()
-        if self._writes_here:
-            self._folder.remove_parts()
+        self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
         refused = set()
-        while (name := copies.newest_common(names - refused for names, _ in told)) is not None:
+        while (name := copies.newest_common(names - refused for names, _, _ in told)) is not None:
             state, problem = self._read(own[name], like)
             problems = [problem for problem in self._tell_any(problem) if problem]
             if not problems:
@@ -224,6 +227,19 @@ class Checkpoint:
             _log.warning('no step is whole on all ranks: the job begins anew')
         return None
 
+    def _look(self) -> Tuple[List[copies.Place], str]:
+        """(the whole copies that this rank can see, why it cannot look into the folder)."""
+        try:
+            self.wait()
+        except OSError as error:
+            _log.warning('%s; the states that it has are looked at', error)
+        try:
+            if self._writes_here:
+                self._folder.remove_parts()
+            return self._memory.copies() + (self._folder.copies() if self._folder else []), ''
+        except OSError as error:
+            return [], str(error)
+
     @staticmethod
     def _read(place: copies.Place, like: Any) -> Tuple[Any, Optional[Tuple[bool, str]]]:
         """(the state, None), or (None, (whether the copy is damaged, why it cannot be read))."""
@@ -234,16 +250,16 @@ class Checkpoint:
             return _Reader(index, data, _Plan(like).shards).load(), None
         except OSError as error:
             return None, (True, str(error))
-        except (TypeError, ValueError) as error:
-            return None, (False, str(error))
+        except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
+            return None, (False, str(error) or type(error).__name__)
 
     def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
         """Returns when the copy stands in memory: True; to the disk it is written behind the training. The state may change from then on.
 
         False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
-        to save; the same step again does nothing. All ranks call it.
-        Raises TypeError for a state that load() would not read, ValueError for a step that is not the same on all ranks or not a new one,
-        RuntimeError for two saves at once.
+        to save; the same step again writes to the disk, if only now that is wanted, and else does nothing. All ranks call it.
+        Raises, on all ranks, TypeError for a state of any rank that load() would not read, and ValueError for a step that is not the same on all ranks or
+        not a new one; RuntimeError for two saves at once.
         """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f'convene.checkpoint: save of step {step} while another thread saves: one thread of a worker saves')
@@ -255,20 +271,32 @@ class Checkpoint:
     def _save(self, state: Any, step: int, to_disk: bool) -> bool:
         if self._generation == 0:
             raise RuntimeError('convene.checkpoint: load() comes before the first save: the ranks agree there on what they hold')
-        plan = _Plan(state) if self._copies_here else None
-        written = self._folder.written() if self._writes_here else []
+        plan, problem, written = None, None, []
+        try:
+            plan = _Plan(state) if self._copies_here else None
+            written = self._folder.written() if self._writes_here else []
+        except TypeError as error:  # the other ranks wait for a word of this one
+            problem = error
+        except OSError as error:
+            _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
         told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
-                                  *([_NONE] * _TOLD + written)[-_TOLD:]], step)
+                                  *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
+        if problem is not None:
+            raise problem
+        if _REFUSED in steps:
+            raise TypeError(f'convene.checkpoint: step {step} is not saved: the state of rank {steps.index(_REFUSED)} is none that load() would read (its log '
+                            'says why)')
         if len(set(steps)) > 1 or step < self._saved[0]:
             raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
-        if step == self._saved[0]:
-            return self._saved[1]
         in_memory = copies.newest_common([names[1:3] for names in told if names[0][0]])
         on_disk = copies.newest_common([names[3:] for names in told if names[0][1]] or [[]])
-        self._saved = (step, not self._copies_here or self._copy(plan, (self._generation, step), [in_memory, self._loaded]))
-        if self._saved[1] and to_disk and self._writes_here:
+        _, stands, goes_to_disk = self._saved
+        if step != self._saved[0]:
+            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), [in_memory, self._loaded]), False
+        if stands and to_disk and not goes_to_disk and self._writes_here:
             self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES))
-        return self._saved[1]
+        self._saved = (step, stands, goes_to_disk or to_disk)
+        return stands
 
     def _copy(self, plan: _Plan, name: Name, keep: List[Optional[Name]]) -> bool:
         half = copies.half_to_write(self._held, keep)
