@@ -22,6 +22,8 @@ constexpr absl::string_view kOfThisMachine[] = {contract::kCudaVisibleDevices,
                                                 contract::kAttempt,
                                                 contract::kSession,
                                                 contract::kProgress,
+                                                contract::kMemory,
+                                                contract::kMaxNodes,
                                                 contract::kAgentToken,
                                                 contract::kTerminal,
                                                 contract::kNodeLocalRank};

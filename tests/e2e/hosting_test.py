@@ -166,14 +166,16 @@ class HostingTest(ConveneTestCase):
 
     # ---- a host that leaves an elastic run ----
 
-    def start_run(self, count, script=_WORKER, *flags):
-        """`count` agents of one elastic run, the host first, whose workers run together."""
+    def start_agent(self, node, nodes, endpoint, script, *flags):
+        return self.start(CONVENE, "run", "--nnodes", nodes, "--rdzv-endpoint", endpoint, "--rdzv-id", "job", *flags, "--no-python", "sh",
+                          "-c", script, log=f"node{node}", STARTS=self.path("starts"), DONE=self.path("done"), NODE=str(node))
+
+    def start_run(self, count, script=_WORKER, *flags, nodes=None):
+        """`count` agents of one run (elastic, unless `nodes` says otherwise), the host first, whose workers run together."""
         endpoint = free_endpoint()
         agents = []
         for node in range(count):
-            agents.append(self.start(CONVENE, "run", "--nnodes", f"1:{count}", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", *flags,
-                                     "--no-python", "sh", "-c", script, log=f"node{node}", STARTS=self.path("starts"),
-                                     DONE=self.path("done"), NODE=str(node)))
+            agents.append(self.start_agent(node, nodes or f"1:{count}", endpoint, script, *flags))
             wait_until(lambda: "hosting the rendezvous" in self.output(agents[0]), 20, "the host")
         self.wait_for_epoch(count)
         return endpoint, agents
@@ -270,6 +272,28 @@ class HostingTest(ConveneTestCase):
         agents[1].wait(10)
         self.wait_for_epoch(1, above=epoch + 1)  # Without the dead one, when its lease is over.
         self.end_work(agents[2:])
+
+    def test_the_host_and_another_node_leave_at_once(self):
+        _, agents = self.start_run(3)
+        epoch = self.wait_for_epoch(3)
+        for leaver in agents[:2]:
+            leaver.send_signal(signal.SIGTERM)
+        for leaver in agents[:2]:
+            self.finish(leaver, 20, 128 + signal.SIGTERM)
+        self.wait_for_epoch(1, above=epoch)
+        self.assertIn("hosting the rendezvous", self.output(agents[2]))
+        self.end_work(agents[2:])
+
+    def test_a_run_of_two_nodes_goes_on_with_a_new_one_in_place_of_its_host(self):
+        endpoint, agents = self.start_run(2, nodes="2")
+        epoch = self.wait_for_epoch(2)
+        agents[0].send_signal(signal.SIGTERM)
+        self.finish(agents[0], 20, 128 + signal.SIGTERM)
+        wait_until(lambda: "hosting the rendezvous" in self.output(agents[1]), 20, "another host")
+        self.assertEqual(self.wait_for_epoch(2), epoch)  # One node alone begins nothing.
+        agents.append(self.start_agent(2, "2", endpoint, _WORKER))
+        self.assertEqual(self.wait_for_epoch(2, above=epoch), epoch + 1)
+        self.end_work(agents[1:])
 
     def test_a_host_that_leaves_as_the_last_node_hands_nothing_over(self):
         _, agents = self.start_run(1)
