@@ -14,7 +14,7 @@ MUTATIONS = [
     Mutation('a node that ends takes a run over', TABLE, ' && !node->is_leaving;', ';', TABLED),
     Mutation('a node without a seat is told the secrets of the others', TABLE, 'node->is_member() && ', '', TABLED),
     Mutation('a run that nobody takes over is handed over', TABLE, ' || found->second.successors.empty()) continue;', ') continue;', TABLED),
-    Mutation('only the next host hears that places are kept', RECORD, 'Queue({id, DaemonEvent{epoch, HandOver{}}}, aftermath);', '', REMEMBERED),
+    Mutation('only the next host hears that places are kept', RECORD, 'Queue({id, DaemonEvent{epoch, HandOver{}}}, aftermath);', '(void)id;', REMEMBERED),
     Mutation('the reports of a run end with its host', RECORD, '    table_.RestoreIncident(record.founder.job_id, incident);\n', '', REMEMBERED),
     Mutation('the times of reports move with each host', RECORD,
              'incident.time += wall_offset_;\n    const Epoch', '(void)incident;\n    const Epoch', REMEMBERED),
@@ -23,7 +23,7 @@ MUTATIONS = [
     Mutation('what was handed over is used again', LINK, '  s_.handed_over.reset();\n  const MonotonicTime', '  const MonotonicTime', PLACED),
     Mutation('an agent without the state takes the port', LINK, '= !s_.holds_place || !state.empty();', '= true;', PLACED),
     Mutation('refused connections keep a place that was handed over', LINK, 's_.holds_place && !s_.handed_over.has_value();', 's_.holds_place;', PLACED),
-    Mutation('the next host begins without the run', 'agent/rendezvous_link.cc', 'options.handed_over = handed_over;', '', SEEN),
+    Mutation('the next host begins without the run', 'agent/rendezvous_link.cc', 'options.handed_over = handed_over;', '(void)handed_over;', SEEN),
     Mutation('a run is taken over that another host may have gone on with', 'rendezvous/server/server.cc',
              'options.clock->Now() >= options.handed_over.good_until', 'false', '//rendezvous/server:server_test'),
 ]
