@@ -5,7 +5,7 @@ import signal
 import socket
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, wait_until, whole_lines
 
 # The worker writes that it has begun, and works until the file $DONE exists.
 _WORKER = """
@@ -182,10 +182,7 @@ class HostingTest(ConveneTestCase):
 
     def starts(self):
         """(epoch, rank, pid) of each start of a worker."""
-        if not os.path.exists(self.path("starts")):
-            return []
-        with open(self.path("starts"), encoding="utf-8") as lines:
-            return [tuple(map(int, line.split())) for line in lines if line.endswith("\n")]
+        return [tuple(map(int, line.split())) for line in whole_lines(self.path("starts"))]
 
     def wait_for_epoch(self, count, above=0):
         """The number of the latest epoch, once it is above `above` and has `count` workers."""

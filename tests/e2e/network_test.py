@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until, whole_lines
 from tests.support.network_namespaces import Network, NoNamespaces
 
 LEASE_S = 2.0
@@ -68,10 +68,7 @@ class NetworkTest(ConveneTestCase):
 
     def lines(self):
         """The workers' lines, in the order of writing."""
-        if not os.path.exists(self.path("lines")):
-            return []
-        with open(self.path("lines"), encoding="utf-8") as lines:
-            words = [line.split() for line in lines if line.endswith("\n")]
+        words = [line.split() for line in whole_lines(self.path("lines"))]
         return [Line(int(epoch), int(node), int(restarts), store) for epoch, node, restarts, store in words]
 
     def wait_for_epoch(self, epoch, nodes, timeout_s=15):

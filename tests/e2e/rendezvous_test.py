@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until, whole_lines
 
 MOVED_WALL_CLOCK = "tests/e2e/libmoved_wall_clock.so"
 
@@ -97,10 +97,7 @@ class RendezvousTest(ConveneTestCase):
 
     def worker_starts(self):
         """[epoch, rank, pid, store's port] of each start of a worker."""
-        if not os.path.exists(self.path("starts")):
-            return []
-        with open(self.path("starts"), encoding="utf-8") as lines:
-            return [list(map(int, line.split())) for line in lines if line.endswith("\n")]
+        return [list(map(int, line.split())) for line in whole_lines(self.path("starts"))]
 
     def wait_for_workers(self, count, why="workers", above=0):
         """The starts of the latest epoch, once that is an epoch above `above` and has `count` of them."""

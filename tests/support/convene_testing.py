@@ -53,13 +53,18 @@ def wait_until(condition, timeout_s, what):
     raise AssertionError(f"{what() if callable(what) else what}: not within {timeout_s} s")
 
 
-def read_metrics(path):
-    """The step objects of a metrics file, in order; a line that is still being written is left out."""
+def whole_lines(path):
+    """The lines of a file, in order, without a line that is still being written; none when there is no file.
+    One read, and then the cut: a file's iterator that has given a torn line away gives the line's rest as a line of its own."""
     if not os.path.exists(path):
         return []
-    with open(path, encoding="utf-8") as lines:
-        whole = [line for line in lines if line.endswith("\n")]
-    return [m for m in map(json.loads, whole) if "loss" in m]
+    with open(path, encoding="utf-8") as file:
+        return file.read().split("\n")[:-1]
+
+
+def read_metrics(path):
+    """The step objects of a metrics file, in order."""
+    return [m for m in map(json.loads, whole_lines(path)) if "loss" in m]
 
 
 def free_port():
