@@ -31,6 +31,11 @@ struct TraitRule {
 };
 
 constexpr TraitRule kRules[] = {
+    {kBuildTrait, Severity::kWarning, "programs of two builds may not understand each other",
+     "install the same package of Convene, or the same container, on all nodes"},
+    {kTrainerTrait, Severity::kWarning,
+     "a node without convene-train can neither train nor measure",
+     "install convene-train in PATH, or beside convene, on all nodes"},
     {"NCCL", Severity::kError, "ranks with different versions of NCCL refuse each other or hang",
      "install the same libnccl2, or the same container, on all nodes"},
     {"driver", Severity::kWarning, "the drivers differ in speed and in what they support",

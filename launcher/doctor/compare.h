@@ -14,6 +14,11 @@ namespace convene::launcher {
 
 namespace pb = ::convene::doctor::v1;
 
+// Traits of the installed programs, which the caller of TraitsOf adds: which build of Convene this
+// is, and where its trainer's program is ("": nowhere).
+inline constexpr char kBuildTrait[] = "Convene";
+inline constexpr char kTrainerTrait[] = "convene-train";
+
 // The facts that nodes of one job have in common, by name: versions, GPUs, limits, the network
 // interface that has `address`, and the variables of NCCL, Gloo and PyTorch.
 std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "agent/custody/program.h"
 #include "agent/machine/read_facts.h"
 #include "launcher/command.h"
 #include "launcher/doctor/compare.h"
@@ -61,6 +63,25 @@ double WriteSpeed(const std::string& path) {
   const std::string content(kTrialBytes, 'c');
   const bool written = WriteAll(fd->get(), content, path).ok() && SyncFile(fd->get(), path).ok();
   return written ? kTrialBytes / absl::ToDoubleSeconds(Clock::Real().Now() - begin) : 0;
+}
+
+// "build 3f2a...": a digest of the program's file, which two builds of one version do not share; ""
+// where there is none.
+std::string BuildOf(const std::string& path) {
+  const absl::StatusOr<std::string> program = ReadFile(path);
+  if (!program.ok()) return "";
+  return absl::StrCat("build ",
+                      absl::Hex(XXH3_64bits(program->data(), program->size()), absl::kZeroPad16));
+}
+
+// The trainer's program.
+absl::StatusOr<std::string> FindTrainer() {
+  RunFlags run;
+  run.command = {"convene-train"};
+  const EnvironmentLookup environment = ProcessEnvironment();
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> program,
+                           ResolveCommand(run, environment, OwnDirectory(), CalledDirectory()));
+  return agent::FindProgram(program.front(), environment("PATH").value_or(""));
 }
 
 class NodeDoctor {
@@ -159,7 +180,10 @@ class NodeDoctor {
       told->set_why(finding.why);
       told->set_advice(finding.advice);
     }
-    for (auto& [name, value] : TraitsOf(facts, address)) (*report.mutable_traits())[name] = value;
+    auto& traits = *report.mutable_traits();
+    for (auto& [name, value] : TraitsOf(facts, address)) traits[name] = value;
+    traits[kBuildTrait] = BuildOf("/proc/self/exe");
+    traits[kTrainerTrait] = BuildOf(FindTrainer().value_or(""));
     for (const std::string& path : options_.folders) {
       pb::Folder* const folder = report.add_folders();
       folder->set_path(path);
@@ -246,11 +270,13 @@ class NodeDoctor {
   }
 
   absl::StatusOr<worker::BenchResult> RunBench() {
-    RunFlags run;
-    run.command = {"convene-train"};
-    CONVENE_ASSIGN_OR_RETURN(
-        const std::vector<std::string> program,
-        ResolveCommand(run, ProcessEnvironment(), OwnDirectory(), CalledDirectory()));
+    // A node without the program would be waited for, so all nodes look at all reports.
+    for (const pb::NodeReport& report : reports_) {
+      const auto trainer = report.traits().find(kTrainerTrait);
+      if (trainer != report.traits().end() && !trainer->second.empty()) continue;
+      return absl::NotFoundError(absl::StrCat(report.host(), " has no program convene-train"));
+    }
+    CONVENE_ASSIGN_OR_RETURN(const std::string program, FindTrainer());
     // The first ranks of the nodes are a job of their own, without an agent.
     const std::string command = absl::StrCat(
         "env -u ", ::convene::contract::kSession, " -u ", contract::kProgress, " ", contract::kRank,
@@ -259,7 +285,7 @@ class NodeDoctor {
         "=1 {} bench --pairs --json --maxbytes=16M --iters=5 --warmup-iters=2 --timeout=30");
     CONVENE_ASSIGN_OR_RETURN(
         const auto stream,
-        worker::OpenCommand({.path = "", .command = worker::CommandFor(command, program.front())},
+        worker::OpenCommand({.path = "", .command = worker::CommandFor(command, program)},
                             options_.timeout));
     std::string text(kBenchBytesMax, '\0');
     CONVENE_ASSIGN_OR_RETURN(const size_t size, stream->Read(text.data(), text.size()));

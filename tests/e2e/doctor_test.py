@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, free_port, read_metrics, wait_until
@@ -44,11 +46,12 @@ class DoctorTest(ConveneTestCase):
         self.assertNotIn("] it runs", said)
         self.assertIn("no interface that is up has such a name", said)
 
-    def nodes(self, *words, count=2, **changes):
-        """The same words on each node; `changes`: the environment of the last one."""
+    def nodes(self, *words, count=2, programs=None, **changes):
+        """The same words on each node; `programs`: each node's convene; `changes`: the environment of the last one."""
         place = ["--nnodes", str(count), "--rdzv-id", "look", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--local-addr", "127.0.0.1"]
         environments = [GOOD] * (count - 1) + [{**GOOD, **changes}]
-        return [self.start(CONVENE, words[0], *place, *words[1:], **each) for each in environments]
+        return [self.start(program, words[0], *place, *words[1:], **each)
+                for program, each in zip(programs or [CONVENE] * count, environments)]
 
     def test_the_nodes_of_a_job_look_at_each_other(self):
         said = "\n".join(self.finish(node, 60) for node in self.nodes("doctor", self.path(""), count=3, NCCL_DEBUG="INFO"))
@@ -59,6 +62,20 @@ class DoctorTest(ConveneTestCase):
         self.assertRegex(said, r"good +links +usual speed [0-9.]+ GB/s over Gloo|slow (node|link): ")
         self.assertRegex(said, r"warning +nodes differ +NCCL_DEBUG: none on \w+, \w+, INFO on")
         self.assertEqual([name for name in os.listdir(self.path("")) if name.startswith(".convene-doctor")], [])
+
+    def test_a_node_with_another_build_and_without_the_trainer_is_told_and_not_waited_for(self):
+        other = self.path("bin/convene")
+        os.mkdir(self.path("bin"))
+        shutil.copy(find_program(CONVENE), other)
+        with open(other, "ab") as file:
+            file.write(b"another build")
+        first, second = self.nodes("doctor", programs=(CONVENE, other), PATH="/usr/bin:/bin")
+        begin = time.monotonic()
+        said = self.finish(first, 60) + self.finish(second, 60)
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertRegex(said, r"warning +nodes differ +Convene: build \w{16} on \w+, build \w{16} on \w+")
+        self.assertRegex(said, r"warning +nodes differ +convene-train: (none|build \w{16}) on \w+, (none|build \w{16}) on \w+")
+        self.assertRegex(said, r"warning +links +they could not be measured: \w+ has no program convene-train")
 
     def test_a_job_begins_only_where_all_nodes_are_fit(self):
         program = ["--doctor", "--nproc-per-node", "2", "--max-restarts", "3", "--", "sh", "-c", "echo program of $RANK"]
