@@ -109,6 +109,87 @@ int SelectProtocol(SSL*, const unsigned char** selected, unsigned char* selected
   return SSL_TLSEXT_ERR_OK;
 }
 
+// Each SSL_CTX owns its session of the token here: a connection keeps the SSL_CTX alive for longer
+// than its TlsContext.
+int TokenSessionIndex() {
+  static const int index = SSL_CTX_get_ex_new_index(
+      0, nullptr, nullptr, nullptr, [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
+        SSL_SESSION_free(static_cast<SSL_SESSION*>(session));
+      });
+  return index;
+}
+
+SSL_SESSION* TokenSession(const SSL* connection) {
+  return static_cast<SSL_SESSION*>(
+      SSL_CTX_get_ex_data(SSL_get_SSL_CTX(connection), TokenSessionIndex()));
+}
+
+// The client's offer: the token's key, by its name.
+int OfferTokenKey(SSL* connection, const EVP_MD* hash, const unsigned char** name,
+                  size_t* name_bytes, SSL_SESSION** session) {
+  *session = nullptr;
+  if (hash != nullptr && EVP_MD_get_type(hash) != NID_sha256) return 1;
+  SSL_SESSION* const own = TokenSession(connection);
+  unsigned int bytes = 0;
+  *name = SSL_SESSION_get_id(own, &bytes);
+  *name_bytes = bytes;
+  // OpenSSL writes into a client's session, and this one is of all connections.
+  *session = SSL_SESSION_dup(own);
+  return *session == nullptr ? 0 : 1;
+}
+
+// The server's look for the key that a client offers. A client that offers another one, or none,
+// has to show a certificate, or is a guest.
+int FindTokenKey(SSL* connection, const unsigned char* name, size_t name_bytes,
+                 SSL_SESSION** session) {
+  SSL_SESSION* const own = TokenSession(connection);
+  unsigned int bytes = 0;
+  const unsigned char* const own_name = SSL_SESSION_get_id(own, &bytes);
+  *session = nullptr;
+  if (name_bytes != bytes || CRYPTO_memcmp(name, own_name, bytes) != 0) return 1;
+  SSL_SESSION_up_ref(own);
+  *session = own;
+  return 1;
+}
+
+// Members of one token shake hands by a key that both have before (RFC 8446, 2.2: an external PSK
+// with a Diffie-Hellman exchange): no signature and no certificate, which are four fifths of a
+// handshake's cost. The key's name is derived from the token, too, and tells nothing of it.
+absl::Status UsePreSharedKey(absl::string_view token, SSL_CTX* context) {
+  // Any name: OpenSSL takes no session of a context that verifies others and has none.
+  constexpr unsigned char kSessionContext[] = {'c'};
+  constexpr long kCenturySeconds = 100L * 365 * 24 * 3600;
+  constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
+  const std::string key = DeriveSecret(token, "convene psk");
+  const std::string name = DeriveSecret(token, "convene psk name").substr(0, 16);
+  Owned<SSL_SESSION, SSL_SESSION_free> session(SSL_SESSION_new());
+  const Owned<SSL, SSL_free> connection(SSL_new(context));
+  const SSL_CIPHER* const cipher =
+      connection == nullptr ? nullptr : SSL_CIPHER_find(connection.get(), kCipher);
+  const bool is_made =
+      session != nullptr && cipher != nullptr &&
+      SSL_SESSION_set1_master_key(session.get(), reinterpret_cast<const unsigned char*>(key.data()),
+                                  key.size()) == 1 &&
+      SSL_SESSION_set1_id(session.get(), reinterpret_cast<const unsigned char*>(name.data()),
+                          static_cast<unsigned int>(name.size())) == 1 &&
+      SSL_SESSION_set_cipher(session.get(), cipher) == 1 &&
+      SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) == 1 &&
+      // Else OpenSSL takes it for five minutes.
+      SSL_SESSION_set_timeout(session.get(), kCenturySeconds) == 1 &&
+      SSL_CTX_set_session_id_context(context, kSessionContext, sizeof(kSessionContext)) == 1 &&
+      SSL_SESSION_set1_id_context(session.get(), kSessionContext, sizeof(kSessionContext)) == 1 &&
+      // The key goes with the hash of its cipher, so a client asks for that one first.
+      SSL_CTX_set_ciphersuites(
+          context, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256") ==
+          1 &&
+      SSL_CTX_set_ex_data(context, TokenSessionIndex(), session.get()) == 1;
+  if (!is_made) return OpensslError("no key of the token for both sides");
+  session.release();  // the context has it
+  SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);
+  SSL_CTX_set_psk_find_session_callback(context, FindTokenKey);
+  return absl::OkStatus();
+}
+
 absl::Status UseKeyOfToken(absl::string_view token, SSL_CTX* context) {
   const OwnedKey key = KeyOf(token);
   if (key == nullptr) return OpensslError("no key from the token");
@@ -118,7 +199,7 @@ absl::Status UseKeyOfToken(absl::string_view token, SSL_CTX* context) {
     return OpensslError("no certificate");
   }
   SSL_CTX_set_cert_verify_callback(context, HasOwnKey, context);
-  return absl::OkStatus();
+  return UsePreSharedKey(token, context);
 }
 
 }  // namespace
@@ -135,7 +216,7 @@ absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side
   if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1) {
     return OpensslError("no context");
   }
-  // A session that is taken up again would show no certificate.
+  // A session that is taken up again would show no certificate. The token's key is none of those.
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(made, 0);
   SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
@@ -163,9 +244,11 @@ std::string TlsContext::ProofOf(SSL* connection, Side side) const {
                            absl::string_view(reinterpret_cast<char*>(secret), sizeof(secret))));
 }
 
-// A certificate that is there was found right, or the handshake had failed.
+// A certificate that is there was found right, and so was a key, or the handshake had failed.
 TlsPeer PeerOf(const SSL* connection) {
-  if (SSL_get0_peer_certificate(connection) == nullptr) return TlsPeer::kGuest;
+  // There are no sessions to take up again but the token's key.
+  const bool has_token_key = SSL_session_reused(connection) == 1;
+  if (!has_token_key && SSL_get0_peer_certificate(connection) == nullptr) return TlsPeer::kGuest;
   const unsigned char* protocol = nullptr;
   unsigned int bytes = 0;
   SSL_get0_alpn_selected(connection, &protocol, &bytes);

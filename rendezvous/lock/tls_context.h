@@ -14,15 +14,16 @@ namespace convene::rendezvous {
 
 // The other side of a connection.
 enum class TlsPeer {
-  kGuest,   // it has shown no certificate
+  kGuest,   // it has shown no certificate, and no key of the token
   kViewer,  // it has a certificate that is taken, and does not speak as a member: a browser
   kMember,  // it has a certificate that is taken, and the same join token where there is one
 };
 
-// Without certificates of a CA the keys follow from the token: a pair on the curve P-256, so each
-// side that has the token has the same pair. Both show a certificate that they sign with it, and
-// both take the other's only where its public key is theirs: by TLS 1.3's own proof that the other
-// has the private key, it has the token. No authority, no names, no dates.
+// Without certificates of a CA the keys follow from the token. Members that both have it shake
+// hands by a pre-shared key (RFC 8446, 2.2) with a Diffie-Hellman exchange: what was recorded stays
+// closed when the token is known later. A side that does not know the key's name goes on by
+// certificates: a pair on the curve P-256 follows from the token, and each takes the other's
+// certificate only where its public key is its own. No authority, no names, no dates.
 //
 // With certificates of a CA each side takes the other's by the CA, the dates and the purpose, and a
 // client the server's by its name too (SSL_set1_host).

@@ -4,6 +4,7 @@ from planting import Mutation
 
 LOCK = 'rendezvous/lock'
 TOKEN_TEST = f'//{LOCK}:token_test'
+CONTEXT_TEST = f'//{LOCK}:tls_context_test'
 PUMP_TEST = f'//{LOCK}:tls_pump_test'
 CERTIFICATES_TEST = f'//{LOCK}:certificates_test'
 FRONT = 'rendezvous/server/front.cc'
@@ -22,6 +23,17 @@ MUTATIONS = [
              PUMP_TEST),
     Mutation('a guest is a member', f'{LOCK}/tls_context.cc', 'return TlsPeer::kGuest;', 'return TlsPeer::kMember;', PUMP_TEST),
     Mutation('a browser is a member', f'{LOCK}/tls_context.cc', 'bytes > 0 ? TlsPeer::kMember : TlsPeer::kViewer', 'TlsPeer::kMember', PUMP_TEST),
+    Mutation('any name is the key of the token', f'{LOCK}/tls_context.cc',
+             'name_bytes != bytes || CRYPTO_memcmp(name, own_name, bytes) != 0',
+             'name_bytes == 0 && CRYPTO_memcmp(name, own_name, bytes) != 0', CONTEXT_TEST),
+    Mutation('all tokens have the same key before', f'{LOCK}/tls_context.cc',
+             'DeriveSecret(token, "convene psk");', 'DeriveSecret("x", "convene psk");', CONTEXT_TEST),
+    Mutation('a client does not offer the key', f'{LOCK}/tls_context.cc', 'SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);',
+             'if (context == nullptr) SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);', CONTEXT_TEST),
+    Mutation('the key of the token is old after five minutes', f'{LOCK}/tls_context.cc', 'SSL_SESSION_set_timeout(session.get(), kCenturySeconds) == 1',
+             'kCenturySeconds > 0',
+             CONTEXT_TEST),
+    Mutation('the key of the token dies with its context', f'{LOCK}/tls_context.cc', 'session.release();  // the context has it', '', CONTEXT_TEST),
     Mutation('a client does not wait for the answer', f'{LOCK}/tls_pipe.cc', 'return peer_ == TlsPeer::kMember ? Prove() : OpenPlain();',
              'return peer_ == TlsPeer::kMember && side_ == TlsContext::Side::kServer ? Prove() : OpenPlain();', PUMP_TEST),
     Mutation('a member with certificates need not have the token', f'{LOCK}/tls_pipe.cc',
