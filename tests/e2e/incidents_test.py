@@ -1,4 +1,4 @@
-"""Four epochs fail, each for another reason: the incident reports tell which is which, and what was done."""
+"""Epochs fail, each for another reason: the incident reports tell which is which, and what was done."""
 
 import json
 import os
@@ -10,21 +10,42 @@ from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, wa
 
 # Rank 1 fails in another way in each life of the job; rank 0 waits to be stopped.
 WORKER = """
-import ctypes, os, sys, time
-life, group = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), sys.argv[1]
+import ctypes, mmap, os, sys, time
+life, group, ways = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), sys.argv[1], sys.argv[2:]
+way = ways[life] if life < len(ways) else "end"
 if os.environ["RANK"] == "1":
     print(f"life {life} pid {os.getpid()}", flush=True)
-    if life == 0:
+    if way == "raise":
         raise ValueError("the shapes do not match")
-    if life == 1:
+    if way == "crash":
         ctypes.string_at(0)
-    if life == 3 and group:
+    if way == "abort":
+        os.abort()
+    if way == "exit":
+        sys.exit(3)
+    if way == "hoard":
         with open(os.path.join(group, "cgroup.procs"), "w") as file:
             file.write(str(os.getpid()))
         hoard = bytearray(b"1") * (400 << 20)
-    if life == 4 or (life == 3 and not group):
+    if way == "full disk":
+        with open("/dev/full", "w") as file:
+            file.write("a checkpoint")
+    if way == "cut file":
+        with open(os.environ["CUT_FILE"], "w+b") as file:
+            file.truncate(1 << 20)
+            mapped = mmap.mmap(file.fileno(), 1 << 20)
+            file.truncate(0)
+            mapped[4096]
+    if way == "cut data":
+        raise RuntimeError("data/shard_0007.bin is truncated: 512 of 4096 bytes")
+    if way == "silent peer":
+        import socket
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            socket.create_connection(nobody.getsockname())
+    if way == "end":
         sys.exit(0)
-time.sleep(0 if life == 4 or (life == 3 and not group) else 600)
+time.sleep(0 if way == "end" else 600)
 """
 
 
@@ -67,29 +88,42 @@ class IncidentsTest(ConveneTestCase):
     def ask(self, command, *words, code=0):
         return self.finish(self.start(CONVENE, command, *words, "--endpoint", self.endpoint), 30, code)
 
+    def run_job(self, *ways):
+        """A job of one node whose rank 1 fails in these ways, one after the other; "kill" and "terminate" are done here."""
+        return self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0",
+                          "--nproc-per-node", 2, "--max-restarts", len(ways), "--no-python", "/usr/bin/python3", self.path("worker.py"),
+                          self.group.path, *ways, log="job.log", CUT_FILE=self.path("cut"))
+
+    def kill_in_life(self, job, life, number):
+        """Its pid."""
+        pid = wait_until(lambda: re.search(rf"life {life} pid (\d+)", self.output(job)), 60, f"life {life}").group(1)
+        os.kill(int(pid), number)
+        return pid
+
+    def reports(self):
+        """The oldest first."""
+        return [json.loads(line) for line in self.ask("incidents", "run", "--json").splitlines()][::-1]
+
     def test_each_failure_has_a_report_with_the_right_verdict(self):
-        job = self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0",
-                         "--nproc-per-node", 2, "--max-restarts", 9, "--no-python", "/usr/bin/python3", self.path("worker.py"),
-                         self.group.path, log="job.log")
+        job = self.run_job("raise", "crash", "kill", *(["hoard"] if self.group.path else []))
         wait_until(lambda: "start here" in self.output(job), 30, "the first epoch")
         follower = self.start(CONVENE, "events", "run", "-f", "--endpoint", self.endpoint, log="events.log")
-        killed = wait_until(lambda: re.search(r"life 2 pid (\d+)", self.output(job)), 60, "the third life")
-        os.kill(int(killed.group(1)), signal.SIGKILL)
+        killed = self.kill_in_life(job, 2, signal.SIGKILL)
         self.finish(job, 60)
 
         self.finish(follower, 30)
-        reports = [json.loads(line) for line in self.ask("incidents", "run", "--json").splitlines()]
-        verdicts = [report["verdict"] for report in reversed(reports)]
+        reports = self.reports()
+        verdicts = [report["verdict"] for report in reports]
         self.assertEqual(verdicts, ["code", "code", "kill"] + (["node"] if self.group.path else []))
-        first = reports[-1]
+        first = reports[0]
         self.assertEqual(first["certainty"], "sure")
         self.assertIn("ValueError: the shapes do not match", first["failures"][0]["last_log_lines"])
         self.assertEqual(first["failures"][0]["exit_code"], 1)
         self.assertRegex(first["outcome"], "^epoch 2 formed: ")
-        self.assertEqual(reports[-2]["failures"][0]["signal"], signal.SIGSEGV)
-        self.assertEqual(reports[-3]["failures"][0]["pid"], killed.group(1))
+        self.assertEqual(reports[1]["failures"][0]["signal"], signal.SIGSEGV)
+        self.assertEqual(reports[2]["failures"][0]["pid"], killed)
         if self.group.path:
-            self.assertRegex(reports[0]["evidence"][0], "OOM kill|no memory left")
+            self.assertRegex(reports[3]["evidence"][0], "OOM kill|no memory left")
 
         listed = self.ask("incidents", "run")
         self.assertRegex(listed, r"#1 .* epoch 1  code \(sure\)  rank 1 on .*: exit code 1")
@@ -104,6 +138,42 @@ class IncidentsTest(ConveneTestCase):
         self.assertEqual(kinds[-1], "job over")
         self.assertEqual([int(event["number"]) for event in events], list(range(1, len(events) + 1)))
         self.assertIn("failure: rank 1 on ", self.ask("events", "run", "--text"))
+
+    def test_what_a_signal_a_disk_or_a_peer_did_is_told_apart_and_what_comes_again_is_counted(self):
+        expected = {"terminate": "kill", "abort": "code", "full disk": "data", "cut file": "data", "cut data": "data",
+                    "silent peer": "network", "exit": "code"}
+        ways = [*expected, "exit", "exit"]
+        job = self.run_job(*ways)
+        self.kill_in_life(job, 0, signal.SIGTERM)
+        self.finish(job, 90)
+        reports = self.reports()
+        self.assertEqual([(way, report["verdict"]) for way, report in zip(ways, reports)],
+                         [(way, expected[way]) for way in ways])
+        self.assertEqual(len(reports), len(ways))
+        self.assertEqual([report["times_here"] for report in reports[-3:]], [1, 2, 3])
+        self.assertIn("3 times: look at that node", self.ask("incidents", "run", len(ways)))
+
+    def node(self, rank):
+        place = ["--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--nnodes", 2, "--node-rank", rank, "--local-addr", "127.0.0.1",
+                 "--rdzv-conf", "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=3", "--max-restarts", 9]
+        return self.start(CONVENE, "run", *place, "--", "sh", "-c", "echo epoch $CONVENE_EPOCH runs; exec sleep 600", log=f"node{rank}.log")
+
+    def test_a_node_that_dies_is_stopped_or_falls_silent_is_told_apart(self):
+        stays, goes = self.node(0), self.node(1)
+        ends = [(signal.SIGKILL, "node"), (signal.SIGTERM, "kill"), (signal.SIGSTOP, "network")]
+        for number, (signal_number, verdict) in enumerate(ends, 1):
+            wait_until(lambda: f"epoch {number} runs" in self.output(stays), 60, f"epoch {number}")
+            goes.send_signal(signal_number)
+            if signal_number != signal.SIGSTOP:
+                goes.wait(30)
+            left, goes = goes, self.node(1)
+            wait_until(lambda: f"epoch {number + 1} runs" in self.output(stays), 60, lambda: self.output(stays)[-500:])
+            self.assertEqual(self.reports()[-1]["verdict"], verdict)
+        left.kill()
+        for node in (stays, goes):
+            node.terminate()
+        for node in (stays, goes):
+            node.wait(30)
 
 
 if __name__ == "__main__":
