@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the seed corpora: of store_fuzz one script for each opcode, and conversations written by hand; of bytes_fuzz
-an input that each reader takes; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
+an input that each reader takes; of tls_fuzz a middle's deeds; of vocabulary_fuzz a small file of each kind of tokenizer; of documents_fuzz
 lines and files; of chat_fuzz templates and conversations; of weights_fuzz files of weights, shapes and requests.
 
-usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER WEIGHTS_FOLDER
+usage: tests/fuzz/make_corpus.py STORE_FOLDER BYTES_FOLDER VOCABULARY_FOLDER DOCUMENTS_FOLDER CHAT_FOLDER WEIGHTS_FOLDER TLS_FOLDER
 """
 
 import base64
@@ -352,6 +352,14 @@ WEIGHTS = {
     'conversation': (4, b'{"messages": [{"role": "user", "content": "a"}], "temperature": 0, "top_p": 0.5, "seed": 3, "logprobs": false}'),
 }
 
+# A middle's deeds, in turns to the server and to the client (0 carry, 1 change, 2 drop, 3 twice, 4 forge, 5 in small steps); a stranger's bytes.
+TLS_HELLO = bytes.fromhex('16030100300100002c0303') + bytes(32) + bytes.fromhex('00000213010100 0001 00'.replace(' ', ''))
+TLS = {
+    'carry': bytes([0]), 'small_steps': bytes([0, 5, 5, 5, 5, 5, 5]), 'changed_hello': bytes([0, 1, 0, 40, 7]), 'changed_answer': bytes([0, 0, 1, 0, 60, 1]),
+    'changed_data': bytes([0, 0, 0, 0, 0, 1, 0, 9, 9]), 'dropped': bytes([0, 0, 2, 30]), 'twice': bytes([0, 3]), 'twice_data': bytes([0, 0, 0, 0, 0, 3]),
+    'forged': bytes([0, 0, 4, 5]) + b'\x15\x03\x03\x00\x02', 'stranger_server': bytes([1, 0, 255]) + TLS_HELLO, 'stranger_client': bytes([1, 1, 3]) + TLS_HELLO,
+}
+
 
 def write_all(folder: str, scripts) -> None:
     os.makedirs(folder, exist_ok=True)
@@ -370,6 +378,7 @@ def main() -> int:
     write_all(sys.argv[4], {name: bytes([reader]) + data for name, (reader, data) in DOCUMENTS.items()})
     write_all(sys.argv[5], {name: bytes([reader]) + data for name, (reader, data) in CHATS.items()})
     write_all(sys.argv[6], {name: bytes([reader]) + data for name, (reader, data) in WEIGHTS.items()})
+    write_all(sys.argv[7], TLS)
     return 0
 
 
