@@ -1,4 +1,4 @@
-"""A rank that is slow is found and named while the job runs, and a quiet job raises no alarm."""
+"""A rank or a disk that is slow is found and named while the job runs, a quiet job raises no alarm, and a spare replaces a slow node."""
 
 import json
 import os
@@ -18,16 +18,20 @@ import mmap, os, struct, sys, time
 from progress import Progress
 
 rank, ranks, steps = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
-board = mmap.mmap(os.open(sys.argv[2], os.O_RDWR), 8 * ranks)
+board = mmap.mmap(os.open(sys.argv[2] + os.environ["CONVENE_EPOCH"], os.O_RDWR | os.O_CREAT), 8 * ranks)
 progress = Progress(tells_every_phase=True)
 for step in range(1, steps + 1):
+    begin = time.monotonic()
+    if os.path.exists(sys.argv[3] + str(rank)):  # this rank's disk is slow
+        time.sleep(0.12)
+    read = time.monotonic()
     for _ in range(40):
         time.sleep(0.01)
     arrived = time.monotonic()
     board[8 * rank:8 * rank + 8] = struct.pack("<q", step)
     while min(struct.unpack(f"<{ranks}q", board[:])) < step:  # all ranks wait for the slowest
         time.sleep(0.002)
-    progress.tell(step, wait_s=time.monotonic() - arrived, loss=1 / step, tokens=100)
+    progress.tell(step, wait_s=time.monotonic() - arrived, data_s=read - begin, loss=1 / step, tokens=100)
     if rank == 0:
         print(f"finished step {step}", flush=True)
 """
@@ -45,13 +49,14 @@ class StragglersTest(ConveneTestCase):
         shutil.copy(find_program("tools/deploy/python/convene/progress.py"), self.path("progress.py"))
         with open(self.path("worker.py"), "w", encoding="utf-8") as file:
             file.write(WORKER)
-        with open(self.path("board"), "wb") as file:
-            file.write(bytes(8 * RANKS))
+        for epoch in range(1, 4):
+            with open(self.path(f"board{epoch}"), "wb") as file:
+                file.write(bytes(8 * RANKS))
 
     def job(self, steps):
         return self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0",
                           "--nproc-per-node", RANKS, "--no-python", "/usr/bin/python3", self.path("worker.py"), steps, self.path("board"),
-                          log="job.log")
+                          self.path("slow_disk"), log="job.log")
 
     def status(self):
         return json.loads(self.finish(self.start(CONVENE, "status", "run", "--endpoint", self.endpoint, "--json"), 20))["jobs"][0]
@@ -85,18 +90,59 @@ class StragglersTest(ConveneTestCase):
         begin = self.step(job)
         slower.start()
         try:
-            text = wait_until(lambda: "straggler" in self.events() and self.events(), 60, "a straggler")
+            text = wait_until(self.stragglers, 60, "a straggler")
             took = self.step(job) - begin
         finally:
             ended.set()
             slower.join()
         print(f"found after {took} steps")
-        found = [event for event in map(json.loads, text.splitlines()) if event["kind"] == "straggler found"]
-        self.assertEqual(len(found), 1, found)
-        self.assertRegex(found[0]["text"], r"^rank 5 on .*: slow rank, by \d+ %: it works")
-        self.assertIn(found[0]["text"], self.output(self.daemon))
+        self.assertEqual(len(text), 1, text)
+        self.assertRegex(text[0], r"^rank 5 on .*: slow rank, by \d+ %: it works")
+        self.assertIn(text[0], self.output(self.daemon))
         self.assertLessEqual(took, 36)
-        self.finish(job, 120)
+
+        # The same job goes on, quiet again, and then with a slow disk.
+        wait_until(lambda: '"straggler gone"' in self.events(), 60, "a straggler that is gone")
+        begin = self.step(job)
+        open(self.path("slow_disk2"), "w", encoding="ascii").close()
+        text = wait_until(lambda: self.stragglers()[1:], 60, "a slow disk")
+        took = self.step(job) - begin
+        print(f"the disk was found after {took} steps")
+        self.assertRegex(text[0], r"^rank 2 on .*: slow disk, by \d+ %")
+        self.assertLessEqual(took, 36)
+        job.terminate()
+        job.wait(30)
+
+    def test_a_slow_node_is_put_out_at_the_next_restart_and_the_spare_takes_its_place(self):
+        nodes = [self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0", "--nnodes",
+                            "4:4", "--spares", 1, "--node-rank", number, "--local-addr", "127.0.0.1", "--straggler-policy", "exclude",
+                            "--max-restarts", 1, "--no-python", "/usr/bin/python3", self.path("worker.py"), 1000, self.path("board"),
+                            self.path("slow_disk"),
+                            log=f"node{number}.log") for number in range(5)]
+        wait_until(lambda: any(self.step(node) >= 30 for node in nodes), 60, "step 30")
+        node_of = {self.rank_of(pid): (node, pid) for node in nodes for pid in self.workers_of(node)}
+        slow, pid = node_of[2]
+        ended = threading.Event()
+        slower = threading.Thread(target=self.slow_down, args=(pid, ended))
+        slower.start()
+        try:
+            wait_until(self.stragglers, 60, "a straggler")
+        finally:
+            ended.set()
+            slower.join()
+        os.kill(node_of[0][1], signal.SIGKILL)
+        wait_until(lambda: '"node excluded"' in self.events(), 30, self.events)
+        wait_until(lambda: sum(len(self.workers_of(node)) for node in nodes if node is not slow) == 4, 30,
+                   "four workers beside the slow node")
+        self.assertEqual(self.status()["epoch"], "2")
+        for node in nodes:
+            node.terminate()
+        for node in nodes:
+            node.wait(30)
+
+    def stragglers(self):
+        """The texts of all that were found so far."""
+        return [event["text"] for event in map(json.loads, self.events().splitlines()) if event["kind"] == "straggler found"]
 
     def events(self):
         return self.finish(self.start(CONVENE, "events", "run", "--endpoint", self.endpoint), 20)
