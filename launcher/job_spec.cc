@@ -252,7 +252,8 @@ absl::Status CheckStandbys(bool is_static, const JobSpec& spec) {
   if (!is_static && spec.is_host != true) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(spec.meeting.given, " names several daemons that take turns, and ",
-                   is_static ? "--rdzv-backend static" : "--rdzv-conf is_host=1",
+                   is_static ? "--rdzv-backend static (torchrun's default; c10d is another)"
+                             : "--rdzv-conf is_host=1",
                    " makes a node of the job serve: leave that out, or name one endpoint"));
 }
 

@@ -27,6 +27,14 @@ TEST_CASE("a documentation address is not this machine") {
   }
 }
 
+TEST_CASE("of several hosts the first one that is known tells where this machine is") {
+  const std::vector<std::string> hosts = {"no such host", "127.0.0.2", "127.0.0.1"};
+  const auto location = LocateRendezvous(hosts, kShort);
+  REQUIRE_OK(location);
+  CHECK(location->host == "127.0.0.2");
+  CHECK(location->is_here);
+}
+
 TEST_CASE("a name that cannot exist is an error within the timeout") {
   CHECK_STATUS(LocateRendezvous({"no such host"}, kShort), absl::StatusCode::kInvalidArgument,
                "no such host");

@@ -166,6 +166,9 @@ void Stepper::Succeed() {
 }
 
 void Stepper::On(const Timer&) {
+  if (now_ >= s_.silent_at) {
+    LeaveStream(s_.linked ? "it answers no heartbeats" : "it takes the Hello but says no Welcome");
+  }
   if (s_.linked && now_ >= s_.heartbeat_at) SendHeartbeat();
   if (now_ >= s_.dial_at) Dial(s_.why);
   if (now_ >= s_.check_health_at) CheckHealth();
@@ -173,9 +176,6 @@ void Stepper::On(const Timer&) {
   // A daemon that accepts the connection but sends no Welcome counts as absent.
   if (!s_.linked && s_.dialing && now_ >= s_.link_deadline + kOneTry) {
     LeaveStream("it accepts the connection but says no Welcome");
-  }
-  if (now_ >= s_.silent_at) {
-    LeaveStream(s_.linked ? "it answers no heartbeats" : "it takes the Hello but says no Welcome");
   }
   if (now_ >= s_.fence_at) Fence();
   if (now_ < s_.stop_deadline) return;

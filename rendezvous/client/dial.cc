@@ -34,23 +34,11 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-// In the name service's order at first. Later each address comes first in its turn, however the
-// name service mixes them.
-void TakeTurns(int turn, std::vector<ResolvedAddress>* addresses) {
-  if (turn == 0) return;
-  std::sort(addresses->begin(), addresses->end(),
-            [](const ResolvedAddress& a, const ResolvedAddress& b) {
-              return std::memcmp(&a.storage, &b.storage, sizeof(a.storage)) < 0;
-            });
-  const auto first = static_cast<std::ptrdiff_t>(static_cast<size_t>(turn) % addresses->size());
-  std::rotate(addresses->begin(), addresses->begin() + first, addresses->end());
-}
-
 absl::StatusOr<UniqueFd> ConnectOnce(const HostPort& target, int turn, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
   CONVENE_ASSIGN_OR_RETURN(std::vector<ResolvedAddress> addresses,
                            ResolveHost(target.host, deadline - Clock::Real().Now(), target.port));
-  TakeTurns(turn, &addresses);
+  addresses = InTurn(std::move(addresses), turn);
   absl::StatusOr<UniqueFd> last;
   bool all_refused = !addresses.empty();
   auto unasked = static_cast<int64_t>(addresses.size());
