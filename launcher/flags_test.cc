@@ -271,6 +271,8 @@ TEST_CASE("status takes its run before and behind the flags, and its endpoint fr
   CHECK(status({}, Variables{{"PET_RDZV_ENDPOINT", "p:1"}, {"CONVENE_ENDPOINT", "c"}}).endpoint ==
         "c:29400");
   CHECK(status({"--endpoint", "h"}, Variables{{"CONVENE_ENDPOINT", "c"}}).endpoint == "h:29400");
+  CHECK(status({}, Variables{{"CONVENE_ENDPOINT", "a,b:1"}}).endpoint == "a:29400,b:1");
+  Bad<StatusFlags>({"--endpoint", "h,h"}, "--endpoint: \"h,h\" has h:29400 twice");
 }
 
 TEST_CASE("logs reads what to show, of whom, and how") {

@@ -69,6 +69,13 @@ TEST_CASE("flags that say it otherwise win") {
   CHECK(plan->commands[1].back() == "exec 'convene' launched");
 }
 
+TEST_CASE("hosts may meet at daemons that take turns") {
+  const auto plan = Plan({"--rdzv-endpoint=d1,d2:7"});
+  REQUIRE_OK(plan);
+  CHECK_THAT(Arguments(*plan, 0), Catch::Contains("--rdzv-endpoint=d1,d2:7"));
+  CHECK_FALSE(plan->fleet.first_serves);
+}
+
 TEST_CASE("the user's --rdzv-conf stays, and is_host in it wins") {
   auto plan = Plan({"--rdzv-conf=join_timeout=9"});
   REQUIRE_OK(plan);

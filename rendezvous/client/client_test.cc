@@ -141,5 +141,36 @@ TEST_CASE("a machine where nobody listens says so, and when it was asked; a sile
   CHECK_FALSE(AgentStream::RefusedAt(open(silent.endpoint())).has_value());
 }
 
+TEST_CASE("of several endpoints each is asked, and named with its reason when none answers") {
+  std::string gone;
+  {
+    const Listener listener;
+    gone = listener.endpoint();
+  }
+  const Listener silent;
+  const std::string list = absl::StrCat(gone, ",", silent.endpoint());
+  const MonotonicTime begin = Clock::Real().Now();
+  const absl::Status asked = FetchStatus(list, "", absl::Milliseconds(600)).status();
+  CHECK_STATUS(asked, absl::StatusCode::kUnavailable,
+               absl::StrCat("none of 2 endpoints answers as the rendezvous: ", gone,
+                            " (connect: Connection refused), ", silent.endpoint(), " ("));
+  CHECK_THAT(std::string(asked.message()), Catch::Contains("did not answer in time"));
+  CHECK(Clock::Real().Now() - begin < absl::Seconds(3));
+}
+
+TEST_CASE("an endpoint that is dialled once is left at its first refusal, for the next one") {
+  std::string gone;
+  {
+    const Listener listener;
+    gone = listener.endpoint();
+  }
+  const MonotonicTime begin = Clock::Real().Now();
+  const auto opened =
+      AgentStream::Open(Endpoint("").At(gone, std::nullopt, {.is_once = true}), Incarnation(1),
+                        Hello(), AgentStream::Handlers(), absl::Seconds(20));
+  CHECK_STATUS(opened, absl::StatusCode::kUnavailable, "Connection refused");
+  CHECK(Clock::Real().Now() - begin < absl::Seconds(5));
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

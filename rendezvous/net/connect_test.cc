@@ -7,11 +7,15 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/resolve.h"
 #include "tools/base/clock.h"
+#include "tools/base/source_address.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/unique_fd.h"
 
@@ -51,6 +55,25 @@ TEST_CASE("a port that others are told by a loopback address is bound to that ad
   for (const char* other : {"10.0.0.1", "fe80::1", "node0", "0.0.0.0"}) {
     CHECK(AddressToBind(other) == kAllAddresses);
   }
+}
+
+TEST_CASE("each address of a name comes first in its turn, however the name service mixes them") {
+  const auto of = [](const char* host) {
+    const auto resolved = ResolveHost(host, absl::ZeroDuration(), 7);
+    REQUIRE_OK(resolved);
+    return resolved->front();
+  };
+  const auto text = [](const ResolvedAddress& address) { return AddressText(address.get()); };
+  const std::vector<ResolvedAddress> mixed = {of("10.0.0.3"), of("10.0.0.1"), of("10.0.0.2")};
+  const std::vector<ResolvedAddress> other = {mixed[1], mixed[2], mixed[0]};
+  CHECK(text(InTurn(mixed, 0).front()) == "10.0.0.3");
+  CHECK(text(InTurn(other, 0).front()) == "10.0.0.1");
+  std::set<std::string> first;
+  for (int turn = 1; turn <= 3; ++turn) {
+    CHECK(InTurn(mixed, turn).size() == 3);
+    first.insert(text(InTurn(turn % 2 == 0 ? mixed : other, turn).front()));
+  }
+  CHECK(first.size() == 3);
 }
 
 // On a loaded machine the thread that waits may run again only after its deadline.

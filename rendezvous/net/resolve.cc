@@ -98,4 +98,16 @@ absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host
   return Collect(lookup->request.ar_result);
 }
 
+std::vector<ResolvedAddress> InTurn(std::vector<ResolvedAddress> addresses, int turn) {
+  if (turn == 0) return addresses;
+  std::sort(addresses.begin(), addresses.end(),
+            [](const ResolvedAddress& a, const ResolvedAddress& b) {
+              return std::memcmp(&a.storage, &b.storage, sizeof(a.storage)) < 0;
+            });
+  const size_t first = static_cast<size_t>(turn) % addresses.size();
+  std::rotate(addresses.begin(), addresses.begin() + static_cast<std::ptrdiff_t>(first),
+              addresses.end());
+  return addresses;
+}
+
 }  // namespace convene::rendezvous

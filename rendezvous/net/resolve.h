@@ -26,4 +26,8 @@ struct ResolvedAddress {
 absl::StatusOr<std::vector<ResolvedAddress>> ResolveHost(const std::string& host,
                                                          absl::Duration timeout, int port = 9);
 
+// PURE. The same addresses, unchanged in turn 0; in later turns each one comes first once, however
+// the name service mixes them. REQUIRES: !addresses.empty().
+std::vector<ResolvedAddress> InTurn(std::vector<ResolvedAddress> addresses, int turn);
+
 }  // namespace convene::rendezvous

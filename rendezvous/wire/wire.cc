@@ -96,6 +96,7 @@ void CopyFields(Is<Welcome> auto& value, auto& wire) {
   CONVENE_FIELD_AS(heartbeat_interval, heartbeat_interval_ms);
   CONVENE_FIELD(resumed);
   CONVENE_FIELD(survives_restart);
+  CONVENE_FIELD(term);
   CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
 }
 

@@ -326,6 +326,15 @@ TEST_CASE("every kind of message that the protocol has is known in both directio
       [](const pb::DaemonMessage& message) { return ToWire(Incarnation(1), *FromWire(message)); });
 }
 
+TEST_CASE("a Welcome tells the term of the daemon that leads; an older daemon has none") {
+  Welcome welcome;
+  welcome.term = 17;
+  pb::DaemonMessage message = ToWire(Incarnation(1), DaemonEvent{Epoch(2), welcome});
+  CHECK(std::get<Welcome>(FromWire(message)->body).term == 17);
+  message.mutable_welcome()->clear_term();
+  CHECK(std::get<Welcome>(FromWire(message)->body).term == 0);
+}
+
 TEST_CASE("an assignment tells the ranks in a role; to a daemon without roles there is one role") {
   Assignment assignment;
   assignment.first_global_rank = 6;

@@ -50,6 +50,7 @@ inline std::string Text(const Action& action) {
         if constexpr (std::is_same_v<T, OpenStream>) {
           return absl::StrCat(
               "open last_epoch=", a.hello.last_epoch.value(),
+              a.endpoint == 0 ? "" : absl::StrCat(" at=", a.endpoint),
               a.hello.holds_place ? absl::StrCat(" holds=", a.hello.running_epoch.value()) : "",
               a.may_host || !a.hello.holds_place ? "" : " never-hosts",
               a.handed_over.empty() ? "" : absl::StrCat(" with=", a.handed_over));
@@ -112,10 +113,10 @@ class Node {
                   {Epoch(), Welcome{absl::Minutes(5), absl::Seconds(1), false, false, true}});
   }
   // The Welcome of a daemon with a journal, to a Hello of this moment.
-  std::string WelcomeBack(int epoch, bool resumed) {
+  std::string WelcomeBack(int epoch, bool resumed, int64_t term = 0) {
     hello_at_ = now_;
-    return Daemon(epoch,
-                  {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), resumed, true, true}});
+    return Daemon(
+        epoch, {Epoch(), Welcome{absl::Seconds(8), absl::Seconds(2), resumed, true, true, term}});
   }
   std::string Hear() { return Daemon(1, {Epoch(), rendezvous::Heard{}}); }
   // Goes on until two workers of epoch 1 run, under a daemon with a journal.

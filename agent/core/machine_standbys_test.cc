@@ -1,0 +1,158 @@
+// A node that knows several endpoints: daemons that take turns over one memory.
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "agent/core/machine.h"
+#include "agent/core/testing/machine_story.h"
+
+namespace convene::agent {
+namespace {
+
+using story::Node;
+
+constexpr absl::Duration kNow = absl::ZeroDuration();
+
+// Endpoints a, b and c.
+class Standbys : public Node {
+ public:
+  Standbys() { state_.rules.endpoints = {"a:1", "b:1", "c:1"}; }
+
+  std::string Miss(const char* why) { return LoseStream(absl::UnavailableError(why)); }
+};
+
+TEST_CASE("a round asks each endpoint at once, and waits before the next round") {
+  Standbys node;
+  CHECK(node.Feed(Begin{}) == "open last_epoch=0");
+  for (int round = 0; round < 2; ++round) {
+    CHECK(node.Miss("refused").empty());
+    CHECK(node.After(kNow) == "open last_epoch=0 at=1");
+    CHECK(node.Miss("no answer").empty());
+    CHECK(node.After(kNow) == "open last_epoch=0 at=2");
+    CHECK(node.Miss("not known").empty());
+    CHECK(node.After(kNow).empty());
+    CHECK(node.After(absl::Seconds(1)) == "open last_epoch=0");
+  }
+}
+
+TEST_CASE("where none answers in time, each endpoint is named with its reason") {
+  Standbys node;
+  node.Feed(Begin{});
+  node.Miss("refused");
+  CHECK(node.After(absl::Seconds(9)) == "open last_epoch=0 at=1");
+  node.now_ = node.now_ + absl::Seconds(1);
+  CHECK(node.Miss("no answer") == "finish 69");
+  CHECK_THAT(
+      node.result_.explanation,
+      Catch::Contains("none of 3 endpoints answers as the rendezvous: a:1 (refused), b:1 (no "
+                      "answer), c:1 (not tried yet)"));
+}
+
+TEST_CASE("an endpoint that is no daemon, or lets nobody in, is passed over or told at once") {
+  Standbys node;
+  node.Feed(Begin{});
+  CHECK(node.LoseStream(absl::FailedPreconditionError("a web server")).empty());
+  CHECK(node.After(kNow) == "open last_epoch=0 at=1");
+  CHECK(node.LoseStream(absl::PermissionDeniedError("another token")) == "finish 64");
+}
+
+TEST_CASE("the leader is killed: the next endpoints are asked at once, and no worker notices") {
+  Standbys node;
+  node.RunSafely();
+  CHECK(node.LoseStream().empty());
+  CHECK(node.After(kNow) == "open last_epoch=1 at=1 holds=1 never-hosts");
+  CHECK(node.Miss("refused").empty());
+  CHECK(node.After(kNow) == "open last_epoch=1 at=2 holds=1 never-hosts");
+  CHECK(node.WelcomeBack(1, true).empty());
+  CHECK(node.state_.phase == Phase::kRunning);
+  // The next round begins behind that endpoint.
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+  CHECK(node.LoseStream().empty());
+  CHECK(node.After(kNow) == "open last_epoch=1 holds=1 never-hosts");
+}
+
+TEST_CASE("a leader that says nothing for a quarter of the lease is left") {
+  Standbys node;
+  node.RunSafely();  // a lease of 8 s
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+  SECTION("silent from then on") {
+    CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+    CHECK(node.After(absl::Seconds(1)) ==
+          "say the rendezvous is left: it answers no heartbeats; close; open last_epoch=1 at=1 "
+          "holds=1 never-hosts");
+    CHECK(node.state_.phase == Phase::kRunning);
+  }
+  SECTION("an answer counts for the heartbeat that it answers") {
+    CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+    CHECK(node.Hear().empty());
+    CHECK(node.After(absl::Milliseconds(1999)) == "send(1) heartbeat");
+    CHECK_THAT(node.After(absl::Milliseconds(1)), Catch::Contains("close"));
+  }
+  SECTION("this process did not run, and the daemon had no time to be silent") {
+    node.now_ = node.now_ + absl::Seconds(3);
+    CHECK(node.Feed(Paused{absl::Seconds(3)}).empty());
+    CHECK(node.After(absl::Milliseconds(1999)) == "send(1) heartbeat");
+    CHECK_THAT(node.After(absl::Milliseconds(1)), Catch::Contains("close"));
+  }
+}
+
+TEST_CASE("one endpoint is not left for its silence") {
+  Node node;
+  node.RunSafely();
+  CHECK(node.After(absl::Seconds(2)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Seconds(4)) == "send(1) heartbeat");
+  CHECK(node.After(absl::Milliseconds(999)).empty());
+  CHECK(node.After(absl::Milliseconds(1)) == "stop abort SIGTERM");  // The fence.
+}
+
+TEST_CASE("a daemon that takes the Hello and says no Welcome is left") {
+  Standbys node;
+  node.state_.rules.hello.lease = absl::Seconds(20);
+  node.Feed(Begin{});
+  CHECK(node.After(absl::Milliseconds(6999)).empty());
+  CHECK(node.After(absl::Milliseconds(1)) == "close; open last_epoch=0 at=1");
+  CHECK_THAT(node.state_.misses[0], Catch::Contains("says no Welcome"));
+}
+
+TEST_CASE("a leader of an older term is not taken for the leader") {
+  Standbys node;
+  node.Feed(Begin{});
+  node.WelcomeBack(0, false, 7);
+  node.Feed(StoreStarted{7000});
+  REQUIRE(node.Assign(1) == "start epoch=1");
+  node.LoseStream();
+  node.After(kNow);
+  const MonotonicTime heard_at = node.state_.heard_at;
+  node.now_ = node.now_ + absl::Seconds(1);
+  CHECK(node.WelcomeBack(9, true, 6) == "close");
+  CHECK(node.state_.highest_epoch == Epoch(1));
+  CHECK(node.state_.heard_at == heard_at);
+  CHECK(node.After(kNow) == "open last_epoch=1 at=2 holds=1 never-hosts");
+  CHECK(node.WelcomeBack(1, true, 8).empty());
+  CHECK(node.state_.phase == Phase::kRunning);
+}
+
+TEST_CASE("refused everywhere, the fence stays: one may lead where this node does not ask") {
+  Standbys node;
+  node.RunSafely();
+  node.LoseStream();
+  const MonotonicTime fence_at = node.state_.fence_at;
+  for (int i = 0; i < 3; ++i) {
+    node.After(kNow);
+    node.Feed(StreamEnded{absl::UnavailableError("refused"), node.now_});
+    node.now_ = node.now_ + absl::Seconds(1);
+  }
+  CHECK(node.state_.fence_at == fence_at);
+}
+
+TEST_CASE("daemons that share no memory are told of once") {
+  Standbys node;
+  node.Feed(Begin{});
+  CHECK_THAT(node.WelcomeIn(0),
+             Catch::Contains("a node that reaches another endpoint begins a run"));
+  node.LoseStream();
+  node.After(kNow);
+  CHECK(node.WelcomeIn(0) == "store");
+}
+
+}  // namespace
+}  // namespace convene::agent

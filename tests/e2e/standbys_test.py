@@ -1,0 +1,86 @@
+"""Agents with a list of endpoints find the daemon that leads, wherever it is, and no worker notices."""
+
+import os
+import re
+import signal
+import socket
+import unittest
+
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until
+
+_WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; echo "rank $RANK works"; until [ -e "$DONE" ]; do sleep 0.05; done'
+
+
+class StandbysTest(ConveneTestCase):
+
+    def serve(self, port, *words):
+        daemon = self.start(CONVENED, "--host", "127.0.0.1", "--port", port, *words)
+        wait_until(lambda: re.search(r"serving.*127\.0\.0\.1:\d+", self.output(daemon)), 20, "the daemon")
+        return daemon
+
+    def run_node(self, endpoint, *words, rank=0, worker=_WORKER):
+        return self.start(CONVENE, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--node-rank", rank, *words, "--no-python", "sh", "-c",
+                          worker, STARTS=self.path("starts"), DONE=self.path("done"))
+
+    def starts(self):
+        if not os.path.exists(self.path("starts")):
+            return []
+        with open(self.path("starts"), encoding="ascii") as lines:
+            return lines.read().splitlines()
+
+    def query(self, command, endpoint, *words):
+        return self.finish(self.start(CONVENE, command, "job", "--endpoint", endpoint, *words), 20)
+
+    def test_daemons_at_two_endpoints_take_turns_over_one_memory(self):
+        ports = [free_port(), free_port()]
+        endpoint = ",".join(f"127.0.0.1:{port}" for port in ports)
+        memory = ["--state-dir", self.path("state")]
+        daemon = self.serve(ports[0], *memory)
+        nodes = [self.run_node(endpoint, "--nnodes", 2, rank=rank) for rank in (0, 1)]
+        wait_until(lambda: len(self.starts()) == 2, 30, "two workers")
+        before = self.starts()
+        for turn in (1, 0, 1):
+            daemon.kill()
+            daemon.wait()
+            daemon = self.serve(ports[turn], *memory)
+            wait_until(lambda served=daemon: self.output(served).count(" is back in epoch ") == 2, 20, "both nodes at the next endpoint")
+        self.assertIn("running", self.query("status", endpoint))
+        self.assertIn("rank 1 works", self.query("logs", endpoint))
+        self.assertIn("epoch 1", self.query("events", endpoint, "--text"))
+        with open(self.path("done"), "w", encoding="ascii"):
+            pass
+        for node in nodes:
+            self.assertNotIn("hosting the rendezvous", self.finish(node, 30))
+        self.assertEqual(self.starts(), before)
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(20)
+        self.assert_nothing_left()
+
+    def test_an_endpoint_that_takes_connections_and_says_nothing_is_passed_over(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # As a daemon that was stopped: the kernel takes the connections.
+            endpoint = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{free_port()}"
+            daemon = self.serve(endpoint.rsplit(":", 1)[1])
+            text = self.finish(self.run_node(endpoint, worker="true"), 30)
+            self.assertIn("a node that reaches another endpoint begins a run of its own", text)
+            self.assertIn("succeeded", self.query("status", endpoint))
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(20)
+        self.assert_nothing_left()
+
+    def test_where_none_answers_each_endpoint_is_named_and_no_node_serves(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            refusing, taking = f"127.0.0.1:{free_port()}", f"127.0.0.1:{silent.getsockname()[1]}"
+            endpoint = f"{refusing},{taking},no-such-host.invalid"
+            text = self.finish(self.run_node(endpoint, "--rdzv-conf", "read_timeout=5", worker="true"), 30, 69)
+            self.assertIn("none of 3 endpoints answers as the rendezvous", text)
+            self.assertIn(f"{refusing} (connect: Connection refused)", text)
+            self.assertIn(f"{taking} (it took the connection but did not answer", text)
+            self.assertIn('no-such-host.invalid:29400 (cannot resolve host "no-such-host.invalid"', text)
+            self.assertNotIn("hosting the rendezvous", text)
+            status = self.finish(self.start(CONVENE, "status", "--endpoint", endpoint), 20, 69)
+            self.assertIn("none of 3 endpoints answers as the rendezvous", status)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main()
