@@ -15,13 +15,13 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
-#include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/compare_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_weights.h"
+#include "worker_runtime/weights/tokenizer_files.h"
 #include "worker_runtime/weights/write_weights.h"
 
 namespace convene::launcher {
@@ -39,11 +39,22 @@ constexpr char kDescription[] =
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
-std::string InfoText(const CheckpointInfo& info) {
-  return absl::StrCat("step ", info.step, ", ", info.samples_consumed, " samples, saved by ",
-                      info.layout, ", seed ", info.seed, "\n  model ", info.model, "\n  data ",
-                      info.data, info.samples.empty() ? "" : ", ", info.samples, "\n  optimizer ",
-                      info.optimizer, "\n");
+std::string InfoText(const CheckpointReader& reader) {
+  const CheckpointInfo& info = reader.info();
+  std::string text = absl::StrCat(
+      "step ", info.step, ", ", info.samples_consumed, " samples, saved by ", info.layout,
+      ", seed ", info.seed, "\n  model ", info.model, "\n  data ", info.data,
+      info.samples.empty() ? "" : ", ", info.samples, "\n  optimizer ", info.optimizer, "\n");
+  const worker::TokenizerMark& tokenizer = info.tokenizer;
+  if (tokenizer.path.empty()) return text;
+  absl::StrAppend(&text, "  tokenizer ", tokenizer.path);
+  if (const auto& files = reader.tokenizer_files(); !files.empty()) {
+    absl::StrAppend(&text, ", ", files.size(), " files of it in ", worker::KeptDirectory(files));
+  }
+  if (!tokenizer.chat_template.empty()) {
+    absl::StrAppend(&text, "\n  chat template ", tokenizer.chat_template);
+  }
+  return text + "\n";
 }
 
 absl::StatusOr<int> ListCommand(const ListFlags& flags) {
@@ -54,7 +65,7 @@ absl::StatusOr<int> ListCommand(const ListFlags& flags) {
   }
   for (const std::string& path : paths) {
     const auto reader = CheckpointReader::Open(path);
-    Print(reader.ok() ? absl::StrCat(path, ": ", InfoText(reader->info()))
+    Print(reader.ok() ? absl::StrCat(path, ": ", InfoText(*reader))
                       : absl::StrCat(path, ": cannot be used: ", reader.status().message(), "\n"));
   }
   return 0;
@@ -64,8 +75,12 @@ absl::StatusOr<int> ShowCommand(const ShowCheckpointFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
   const auto reader = CheckpointReader::Open(weights.source->name());
   Print(absl::StrCat(weights.source->name(), ": ",
-                     reader.ok() ? InfoText(reader->info())
+                     reader.ok() ? InfoText(*reader)
                                  : absl::StrCat("model ", weights.source->info().model, "\n")));
+  for (size_t i = 0; reader.ok() && i < reader->tokenizer_files().size(); ++i) {
+    const worker::KeptFile& file = reader->tokenizer_files()[i];
+    Print(absl::StrCat("  ", file.bytes, " bytes  ", file.name, "\n"));
+  }
   int64_t total = 0;
   for (const worker::ModelTensor& tensor : worker::ModelTensors(weights.config)) {
     const int64_t count = tensor.shape[0] * tensor.shape[1];
@@ -94,29 +109,6 @@ absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
                                           " checkpoints cannot be used, as said above"));
 }
 
-// The files of a tokenizer, and of its chat template.
-absl::StatusOr<std::vector<worker::NamedFile>> TokenizerFiles(const std::string& path) {
-  if (worker::IsGgufFile(path)) {
-    CONVENE_ASSIGN_OR_RETURN(worker::GgufTokenizer inside, worker::ReadGgufTokenizer(path));
-    return std::vector<worker::NamedFile>{{std::move(inside.file_name), std::move(inside.content)},
-                                          {"tokenizer_config.json", std::move(inside.config_json)}};
-  }
-  constexpr absl::string_view kNames[] = {
-      "added_tokens.json",       "chat_template.jinja", "generation_config.json", "merges.txt",
-      "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
-      "tokenizer_config.json",   "vocab.json"};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(path));
-  std::vector<worker::NamedFile> files;
-  for (const std::string& name : names) {
-    const bool is_one = absl::EndsWith(name, ".tiktoken") ||
-                        std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-    if (!is_one) continue;
-    CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(absl::StrCat(path, "/", name)));
-    files.push_back({name, std::move(content)});
-  }
-  return files;
-}
-
 // The token at which other programs end what a model writes.
 std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
   for (const worker::NamedToken& token : tokenizer.named_tokens()) {
@@ -140,13 +132,15 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
     const auto prefix = (*tokenizer)->prefix();
     if (!prefix.empty()) wanted.extras.begin_of_document = prefix.front();
     wanted.extras.end_of_document = EndOfAnswer(**tokenizer).value_or(-1);
-    CONVENE_ASSIGN_OR_RETURN(wanted.other_files, TokenizerFiles(folder));
+    CONVENE_ASSIGN_OR_RETURN(wanted.other_files, worker::TokenizerFiles(folder));
   }
   return worker::ExportHf(weights, wanted);
 }
 
 absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
-  CONVENE_ASSIGN_OR_RETURN(const worker::Adapter adapter, worker::OpenAdapter(flags.checkpoint));
+  CONVENE_ASSIGN_OR_RETURN(worker::Adapter adapter, worker::OpenAdapter(flags.checkpoint));
+  if (!flags.base.empty()) adapter.base = flags.base;
+  if (!flags.tokenizer.empty()) adapter.tokenizer = flags.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(worker::ModelConfig model, worker::ReadShape(adapter.base));
   model.adapter = adapter.config;
   CONVENE_RETURN_IF_ERROR(worker::ExportPeft(adapter, model, flags.output));
@@ -156,7 +150,7 @@ absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
 
 absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
   if (flags.format == ExportFormat::kPeft) return ExportAdapter(flags);
-  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint));
+  CONVENE_ASSIGN_OR_RETURN(const Weights weights, OpenWeights(flags.checkpoint, flags.base));
   const worker::DType type = flags.is_bfloat16 ? worker::DType::kBFloat16 : worker::DType::kFloat32;
   CONVENE_RETURN_IF_ERROR(flags.format == ExportFormat::kHf ? ExportFolder(weights, type, flags)
                           : flags.format == ExportFormat::kLlmc

@@ -60,7 +60,11 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
                                "file of llm.c's, of GPT-2; peft, the adapters alone, for PEFT");
   reader->Option("tokenizer", &flags->tokenizer,
                  "a folder whose tokenizer and chat template are copied, or a GGUF file, of which "
-                 "they are written",
+                 "they are written (default: the checkpoint's own)",
+                 {.value = "PATH"});
+  reader->Option("base", &flags->base,
+                 "where the weights lie now beside which adapters were trained (default: where "
+                 "they lay then)",
                  {.value = "PATH"});
   reader->Choice<bool>("dtype", &flags->is_bfloat16, {{"float32", false}, {"bfloat16", true}},
                        "element type of the tensors (default float32)");
@@ -68,11 +72,14 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
     if (flags->format == ExportFormat::kPeft && flags->is_bfloat16) {
       return absl::InvalidArgumentError("adapters are written in float32: leave --dtype out");
     }
-    if (flags->format == ExportFormat::kHf || (flags->tokenizer.empty() && flags->positions == 0)) {
-      return absl::OkStatus();
+    const bool is_folder =
+        flags->format == ExportFormat::kHf || flags->format == ExportFormat::kPeft;
+    if (!is_folder && !flags->tokenizer.empty()) {
+      return absl::InvalidArgumentError(
+          "--tokenizer is written by --format hf and peft alone: leave it out");
     }
-    return absl::InvalidArgumentError(
-        "--tokenizer and --positions are written by --format hf alone: leave them out");
+    if (flags->format == ExportFormat::kHf || flags->positions == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("--positions is written by --format hf alone: leave it out");
   });
   reader->Option(
       "positions", &flags->positions,

@@ -28,6 +28,7 @@ struct ExportFlags {
   ExportFormat format = ExportFormat::kHf;
   std::string output;
   std::string tokenizer;  // a folder; "": the checkpoint's own, where it has one
+  std::string base;       // of adapters; "": where it lay when they were trained
   bool is_bfloat16 = false;
   int positions = 0;  // 0: HfConfigExtras' default
 };

@@ -145,8 +145,8 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
   reader->Group("Instruction data");
   reader->Option("chat-template", &flags->chat_template,
                  "each line is a conversation (messages, or prompt and completion), written out by "
-                 "this template: a format's name, such as chatml or llama3, a .jinja file, or a "
-                 "model's folder. The answers alone count in the loss",
+                 "this template: a format's name, such as chatml or llama3, a .jinja file, a "
+                 "model's folder, or auto for the tokenizer's. The answers alone count in the loss",
                  {.value = "NAME|PATH"});
   reader->Choice<TrainOn>(
       "train-on", &flags->train_on,

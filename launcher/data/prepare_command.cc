@@ -14,6 +14,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/chat_format.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/prepare.h"
 #include "worker_runtime/data/prepare/progress_output.h"
@@ -103,8 +104,10 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
                            LoadTokenizer(flags, &options));
   options.tokenizer = tokenizer.get();
   if (!flags.chat_template.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string chat_template,
+                             worker::ResolveTemplate(flags.chat_template, options.tokenizer_path));
     CONVENE_ASSIGN_OR_RETURN(
-        options.format, worker::ChatDocuments(flags.chat_template, flags.train_on,
+        options.format, worker::ChatDocuments(chat_template, flags.train_on,
                                               options.append_end_of_document, tokenizer.get()));
   }
   const bool is_terminal = isatty(STDERR_FILENO) == 1;

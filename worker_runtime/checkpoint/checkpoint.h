@@ -12,11 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker_runtime/checkpoint/kept_files.h"
+#include "worker_runtime/checkpoint/manifest.h"
 #include "worker_runtime/checkpoint/state_source.h"
 
 namespace convene::worker {
-
-struct Manifest;
 
 // A WriteShard that is under way, as other threads see it and end it.
 struct ShardWrite {
@@ -40,7 +41,10 @@ absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
 // same step in that same rename. FailedPrecondition when a tensor is not tiled; NotFound when a
 // rank's index is missing; DataLoss when an index is damaged or its data file too short. After an
 // error the checkpoint may exist only when the fsync of a directory failed; calling again is safe.
-absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info);
+//
+// `tokenizer_files`: of the tokenizer that the info names; they come with the checkpoint.
+absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info,
+                               absl::Span<const NamedFile> tokenizer_files = {});
 
 // Instead of step 2, one rank, when WriteShard failed anywhere and no rank is writing any more:
 // removes the files of all ranks. A checkpoint of this step that was published before stays.
@@ -70,7 +74,13 @@ class CheckpointReader final : public StateSource {
   // names the file, the chunk and both checksums.
   absl::Status Read(const std::vector<PieceToRead>& pieces) const override;
 
-  // Reads all chunks, and compares their checksums. Errors as Read's.
+  // The files that a run's tokenizer and chat template have in this checkpoint.
+  const std::vector<KeptFile>& tokenizer_files() const;
+  // Their folder, after all of them were compared with their checksums. "" where there are none, or
+  // where somebody has taken the folder away. DataLoss names the file that is damaged.
+  absl::StatusOr<std::string> TokenizerFolder() const;
+
+  // Reads all chunks and the tokenizer's files, and compares their checksums. Errors as Read's.
   absl::Status Verify() const;
 
  private:

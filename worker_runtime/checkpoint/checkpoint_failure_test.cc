@@ -28,6 +28,7 @@ using testing::CheckHolds;
 using testing::CutModel;
 using testing::InfoOf;
 using testing::RankPieces;
+using testing::TokenizerOf;
 using testing::WriteCheckpoint;
 using testing::WriteRank;
 
@@ -66,12 +67,15 @@ Found Newest(const TempDir& dir) {
   const auto reader = OpenNewest(dir.path(), kAnyStep, &refused);
   if (!reader.ok()) return {};
   for (int version : {1, 2}) {
+    const bool has_tokenizer = reader->tokenizer_files() == MarksOf(TokenizerOf(version)) &&
+                               CheckKeptFiles(reader->name(), reader->tokenizer_files()).ok();
+    if (!reader->tokenizer_files().empty() && !has_tokenizer) continue;
     if (CheckHolds(*reader, version, Cut(1, 2)).ok()) return {reader->info().step, version};
   }
   return {reader->info().step, -1};
 }
 
-// Data, index for each of two ranks, and the manifest.
+// Data, index for each of two ranks, and the manifest. A tokenizer has a folder beside them.
 constexpr size_t kFilesOfTwoRanks = 5;
 
 // Step 1 is published as version 1; then `step` is written as version 2 and disturbed at each of
@@ -81,12 +85,13 @@ void DisturbEachOperation(int step,
                           const std::function<absl::Status(const TempDir&, int)>& write_disturbed) {
   const RankPieces ranks = Cut(2, 1);
   TempDir undisturbed;
-  const int ops = CountOps([&] { CHECK_OK(WriteCheckpoint(undisturbed.path(), step, 2, ranks)); });
+  const int ops =
+      CountOps([&] { CHECK_OK(WriteCheckpoint(undisturbed.path(), step, 2, ranks, true)); });
   REQUIRE(ops > 15);
   for (int op = 0; op < ops; ++op) {
     INFO("operation " << op << " of " << ops);
     TempDir dir;
-    REQUIRE_OK(WriteCheckpoint(dir.path(), 1, 1, ranks));
+    REQUIRE_OK(WriteCheckpoint(dir.path(), 1, 1, ranks, true));
     const absl::Status status = write_disturbed(dir, op);
     INFO(status.ToString());
     REQUIRE(!status.ok());
@@ -97,16 +102,16 @@ void DisturbEachOperation(int step,
     } else {
       REQUIRE((found == Found{1, 1} || found == Found{step, 2}));
     }
-    REQUIRE_OK(WriteCheckpoint(dir.path(), step, 2, ranks));
+    REQUIRE_OK(WriteCheckpoint(dir.path(), step, 2, ranks, true));
     REQUIRE(Newest(dir) == Found{step, 2});
-    REQUIRE(ListDirectory(StepPath(dir, step))->size() == kFilesOfTwoRanks);
+    REQUIRE(ListDirectory(StepPath(dir, step))->size() == kFilesOfTwoRanks + 1);
   }
 }
 
 absl::Status WriteWithFault(const TempDir& dir, int step, int failing_op, int error) {
   int op = 0;
   ScopedFileFault fault([&](FileOp, const std::string&) { return op++ == failing_op ? error : 0; });
-  return WriteCheckpoint(dir.path(), step, 2, Cut(2, 1));
+  return WriteCheckpoint(dir.path(), step, 2, Cut(2, 1), true);
 }
 
 // The process dies, so nothing is cleaned up.
@@ -118,7 +123,7 @@ absl::Status WriteAndDie(const TempDir& dir, int step, int last_op) {
       if (op++ == last_op) _exit(9);
       return 0;
     });
-    WriteCheckpoint(dir.path(), step, 2, Cut(2, 1)).IgnoreError();
+    WriteCheckpoint(dir.path(), step, 2, Cut(2, 1), true).IgnoreError();
     _exit(0);
   }
   int status = 0;
@@ -268,9 +273,9 @@ TEST_CASE("an element type that nobody knows is damage, and the line is named") 
 TEST_CASE("a later format says so") {
   TempDir dir;
   REQUIRE_OK(MakeDirectories(StepPath(dir, 1)));
-  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 8\n"));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 9\n"));
   CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kFailedPrecondition,
-               "format version 8; this program reads up to 7");
+               "format version 9; this program reads up to 8");
 }
 
 std::string FirstDataFile(const TempDir& dir, int step) {

@@ -95,6 +95,17 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& step_
 
 const CheckpointInfo& CheckpointReader::info() const { return manifest_->info; }
 
+const std::vector<KeptFile>& CheckpointReader::tokenizer_files() const {
+  return manifest_->tokenizer_files;
+}
+
+absl::StatusOr<std::string> CheckpointReader::TokenizerFolder() const {
+  const std::string folder = absl::StrCat(path_, "/", KeptDirectory(tokenizer_files()));
+  if (tokenizer_files().empty() || !IsDirectory(folder)) return std::string();
+  CONVENE_RETURN_IF_ERROR(CheckKeptFiles(path_, tokenizer_files()));
+  return folder;
+}
+
 absl::Status CheckpointReader::Read(const std::vector<PieceToRead>& pieces) const {
   ChunkReader chunks(path_, *manifest_);
   return FillPieces(pieces, path_, manifest_->pieces,
@@ -106,7 +117,7 @@ absl::Status CheckpointReader::Verify() const {
   for (size_t i = 0; i < manifest_->pieces.size(); ++i) {
     CONVENE_RETURN_IF_ERROR(chunks.Load(static_cast<int>(i)).status());
   }
-  return absl::OkStatus();
+  return CheckKeptFiles(path_, manifest_->tokenizer_files);
 }
 
 }  // namespace convene::worker

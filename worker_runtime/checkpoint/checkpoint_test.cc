@@ -1,5 +1,8 @@
 #include "worker_runtime/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -24,6 +27,7 @@ using testing::CutModel;
 using testing::InfoOf;
 using testing::kModel;
 using testing::RankPieces;
+using testing::TokenizerOf;
 using testing::WholeBox;
 using testing::WriteCheckpoint;
 using testing::WriteRank;
@@ -265,6 +269,91 @@ TEST_CASE("a checkpoint of adapters names their base, with a spike guard or with
     CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest") ==
           "convene-checkpoint-manifest 7, tensor fp32 1 2 weight");
   }
+}
+
+TEST_CASE("a checkpoint remembers its tokenizer to the letter, with its files") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 12);
+  REQUIRE_OK(WriteRank(dir.path(), 5, 0, 0, ranks[0]));
+  CheckpointInfo info = InfoOf(5, 1);
+  info.tokenizer = {
+      .path = "/models/a \\folder", .fingerprint = ~uint64_t{0}, .chat_template = "chat\nml"};
+  REQUIRE_OK(PublishCheckpoint(dir.path(), info, TokenizerOf(1)));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+  REQUIRE_OK(reader.status());
+  CHECK(reader->info() == info);
+  CHECK(reader->tokenizer_files() == MarksOf(TokenizerOf(1)));
+  CHECK_OK(reader->Verify());
+  const auto folder = reader->TokenizerFolder();
+  REQUIRE_OK(folder.status());
+  for (const auto& [name, content] : TokenizerOf(1))
+    CHECK(*ReadFile(*folder + "/" + name) == content);
+  CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest")
+            .starts_with("convene-checkpoint-manifest 8, "));
+}
+
+TEST_CASE(
+    "a tokenizer's file that is damaged or missing is told; without the folder there is none") {
+  TempDir dir;
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 1, Cut(1, 1, 12), true));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+  REQUIRE_OK(reader.status());
+  const std::string folder = *reader->TokenizerFolder();
+  const std::string path = folder + "/tokenizer.json";
+  REQUIRE_OK(WriteFileAtomic(path, TokenizerOf(2)[0].content));
+  for (const absl::Status& status : {reader->TokenizerFolder().status(), reader->Verify()}) {
+    CHECK_STATUS(status, absl::StatusCode::kDataLoss, path + " has another checksum");
+  }
+  REQUIRE_OK(RemoveTree(path));
+  CHECK_STATUS(reader->Verify(), absl::StatusCode::kDataLoss, path + " is missing");
+  // The weights are whole all the same.
+  CHECK_OK(CheckHolds(*reader, 1, Cut(1, 1, 12)));
+  REQUIRE_OK(RemoveTree(folder));
+  CHECK(*reader->TokenizerFolder() == "");
+  CHECK_STATUS(reader->Verify(), absl::StatusCode::kDataLoss, "is missing");
+}
+
+uint64_t FileNumber(const std::string& path) {
+  struct stat info = {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  return info.st_ino;
+}
+
+TEST_CASE("many checkpoints hold a tokenizer once, and no damage of it spreads to later ones") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 12);
+  const auto path = [&](int step) {
+    return *CheckpointReader::Open(StepPath(dir, step))->TokenizerFolder() + "/tokenizer.json";
+  };
+  for (int step : {1, 2, 3}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 1, ranks, true));
+  CHECK(FileNumber(path(1)) == FileNumber(path(3)));
+  // The bytes of all three, which are one file.
+  std::FILE* const file = std::fopen(path(3).c_str(), "r+");
+  REQUIRE(file != nullptr);
+  std::fputc('x', file);
+  std::fclose(file);
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 4, 1, ranks, true));
+  CHECK_OK(CheckpointReader::Open(StepPath(dir, 4))->Verify());
+  CHECK(absl::IsDataLoss(CheckpointReader::Open(StepPath(dir, 3))->Verify()));
+  // So it is where the oldest have gone.
+  REQUIRE_OK(WriteCheckpoint(dir.path(), 5, 1, ranks, true));
+  CHECK(FileNumber(path(4)) == FileNumber(path(5)));
+  REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 5, 1));
+  CHECK_OK(CheckpointReader::Open(StepPath(dir, 5))->Verify());
+}
+
+TEST_CASE("a repeated step with another tokenizer has that one alone") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 12);
+  for (int version : {1, 2}) REQUIRE_OK(WriteCheckpoint(dir.path(), 1, version, ranks, true));
+  const auto reader = CheckpointReader::Open(StepPath(dir, 1));
+  REQUIRE_OK(reader.status());
+  CHECK(reader->tokenizer_files() == MarksOf(TokenizerOf(2)));
+  CHECK_OK(reader->Verify());
+  CHECK(ListDirectory(StepPath(dir, 1))->size() == 4);  // data, index, manifest, folder
+  // A failed attempt takes nothing of the published one with it.
+  REQUIRE_OK(DiscardUnpublished(dir.path(), 1));
+  CHECK_OK(reader->Verify());
 }
 
 TEST_CASE("a checkpoint that does not tile its tensors is not published") {

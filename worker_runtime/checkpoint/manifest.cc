@@ -17,7 +17,7 @@
 namespace convene::worker {
 namespace {
 
-constexpr int kVersion = 7;
+constexpr int kVersion = 8;
 // The first version that names the training data.
 constexpr int kFirstVersionWithData = 2;
 // The first version that counts updates and says how the data was cut into samples.
@@ -31,8 +31,10 @@ constexpr int kFirstVersionWithOptimizer = 5;
 constexpr char kFirstOptimizer[] = "adamw";
 // The first version with a spike guard; without one a version before it is written.
 constexpr int kFirstVersionWithSpikeGuard = 6;
-// It names the weights beside which adapters were trained.
+// The first version that names the weights beside which adapters were trained.
 constexpr int kFirstVersionWithBase = 7;
+// It names the tokenizer and its files.
+constexpr int kFirstVersionWithTokenizer = 8;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -117,7 +119,30 @@ class LineReader {
   int line_number_ = 0;
 };
 
-absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* info) {
+bool IsNameInDirectory(absl::string_view name) {
+  return !name.empty() && name != "." && name != ".." && !absl::StrContains(name, '/');
+}
+
+absl::Status DecodeTokenizer(LineReader* reader, Manifest* manifest) {
+  TokenizerMark& mark = manifest->info.tokenizer;
+  CONVENE_RETURN_IF_ERROR(reader->Line("tokenizer", &mark.fingerprint, &mark.path));
+  CONVENE_RETURN_IF_ERROR(reader->Line("chat_template", &mark.chat_template));
+  int64_t count = 0;
+  CONVENE_RETURN_IF_ERROR(reader->Line("tokenizer_files", &count));
+  for (int64_t i = 0; i < count; ++i) {
+    KeptFile file;
+    CONVENE_RETURN_IF_ERROR(
+        reader->Line("tokenizer_file", &file.bytes, &file.checksum, &file.name));
+    if (!IsNameInDirectory(file.name)) {
+      return reader->Wrong("a tokenizer's file lies in the folder of the tokenizer");
+    }
+    manifest->tokenizer_files.push_back(std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeInfo(LineReader* reader, int64_t version, Manifest* manifest) {
+  CheckpointInfo* const info = &manifest->info;
   int64_t world_size = 0;
   CONVENE_RETURN_IF_ERROR(reader->Line("step", &info->step));
   CONVENE_RETURN_IF_ERROR(reader->Line("samples_consumed", &info->samples_consumed));
@@ -143,6 +168,9 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, CheckpointInfo* inf
     CONVENE_RETURN_IF_ERROR(reader->Line("spike_guard", &info->spike_guard));
   }
   if (version >= kFirstVersionWithBase) CONVENE_RETURN_IF_ERROR(reader->Line("base", &info->base));
+  if (version >= kFirstVersionWithTokenizer) {
+    CONVENE_RETURN_IF_ERROR(DecodeTokenizer(reader, manifest));
+  }
   return reader->Line("layout", &info->layout);
 }
 
@@ -152,7 +180,7 @@ absl::Status DecodeFiles(LineReader* reader, std::vector<DataFile>* files) {
   for (int64_t i = 0; i < count; ++i) {
     DataFile file;
     CONVENE_RETURN_IF_ERROR(reader->Line("file", &file.bytes, &file.name));
-    if (file.name.empty() || file.name.find('/') != std::string::npos) {
+    if (!IsNameInDirectory(file.name)) {
       return reader->Wrong("a data file lies in the manifest's own directory");
     }
     files->push_back(std::move(file));
@@ -215,18 +243,31 @@ absl::Status DecodeChunk(LineReader* reader, const std::vector<Tensor>& tensors,
   return absl::OkStatus();
 }
 
+void AppendTokenizer(const Manifest& manifest, std::string* text) {
+  const TokenizerMark& mark = manifest.info.tokenizer;
+  absl::StrAppend(text, "\ntokenizer ", absl::Hex(mark.fingerprint, absl::kZeroPad16), " ",
+                  absl::CEscape(mark.path), "\nchat_template ", absl::CEscape(mark.chat_template));
+  absl::StrAppend(text, "\ntokenizer_files ", manifest.tokenizer_files.size());
+  for (const KeptFile& file : manifest.tokenizer_files) {
+    absl::StrAppend(text, "\ntokenizer_file ", file.bytes, " ",
+                    absl::Hex(file.checksum, absl::kZeroPad16), " ", absl::CEscape(file.name));
+  }
+}
+
 }  // namespace
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
-  const bool has_base = !info.base.empty();
+  const bool has_tokenizer = info.tokenizer != TokenizerMark() || !manifest.tokenizer_files.empty();
+  const bool has_base = has_tokenizer || !info.base.empty();
   const bool has_spike_guard = has_base || !info.spike_guard.empty();
   const bool has_optimizer = has_spike_guard || info.optimizer != kFirstOptimizer;
   const bool has_types =
       has_optimizer ||
       std::any_of(manifest.places.begin(), manifest.places.end(),
                   [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
-  const int version = has_base          ? kVersion
+  const int version = has_tokenizer     ? kVersion
+                      : has_base        ? kFirstVersionWithBase
                       : has_spike_guard ? kFirstVersionWithSpikeGuard
                       : has_optimizer   ? kFirstVersionWithOptimizer
                       : has_types       ? kFirstVersionWithTypes
@@ -239,6 +280,7 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   if (has_optimizer) absl::StrAppend(&text, "\noptimizer ", absl::CEscape(info.optimizer));
   if (has_spike_guard) absl::StrAppend(&text, "\nspike_guard ", absl::CEscape(info.spike_guard));
   if (has_base) absl::StrAppend(&text, "\nbase ", absl::CEscape(info.base));
+  if (has_tokenizer) AppendTokenizer(manifest, &text);
   absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {
@@ -300,7 +342,7 @@ absl::StatusOr<Manifest> DecodeManifest(ManifestKind kind, absl::string_view tex
   int64_t chunk_count = 0, exact_version = 0;
   CONVENE_RETURN_IF_ERROR(reader.Line(absl::StripSuffix(first_words, " "), &exact_version));
   if (exact_version < 1 || exact_version > kVersion) return reader.Wrong("unknown version");
-  CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest.info));
+  CONVENE_RETURN_IF_ERROR(DecodeInfo(&reader, exact_version, &manifest));
   CONVENE_RETURN_IF_ERROR(DecodeFiles(&reader, &manifest.files));
   CONVENE_RETURN_IF_ERROR(DecodeTensors(&reader, exact_version, &tensors));
   CONVENE_RETURN_IF_ERROR(reader.Line("chunks", &chunk_count));

@@ -25,6 +25,14 @@ struct DataFile {
   friend bool operator==(const DataFile&, const DataFile&) = default;
 };
 
+// A file in the step's KeptDirectory.
+struct KeptFile {
+  std::string name;
+  int64_t bytes = 0;
+  uint64_t checksum = 0;  // XXH3-64 of its bytes
+  friend bool operator==(const KeptFile&, const KeptFile&) = default;
+};
+
 struct ChunkPlace {
   int file = 0;  // index into Manifest::files
   int64_t offset_bytes = 0;
@@ -36,6 +44,7 @@ struct ChunkPlace {
 // Chunk i holds pieces[i] and lies at places[i].
 struct Manifest {
   CheckpointInfo info;
+  std::vector<KeptFile> tokenizer_files;
   std::vector<DataFile> files;
   std::vector<TensorPiece> pieces;
   std::vector<ChunkPlace> places;

@@ -48,7 +48,8 @@ absl::Status RemoveCheckpoint(const std::string& step_directory) {
 
 }  // namespace
 
-absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info) {
+absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info,
+                               absl::Span<const NamedFile> tokenizer_files) {
   if (info.step < 0 || info.world_size < 1 || info.samples_consumed < 0 || info.updates < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("step ", info.step, ", world_size ", info.world_size, ", samples_consumed ",
@@ -57,6 +58,7 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
   const std::string step_directory = StepDirectory(directory, info.step);
   Manifest manifest;
   manifest.info = info;
+  manifest.tokenizer_files = MarksOf(tokenizer_files);
   std::set<std::string> keep = {kManifestName};
   for (int rank = 0; rank < info.world_size; ++rank) {
     CONVENE_RETURN_IF_ERROR(AppendShard(step_directory, rank, &manifest));
@@ -64,6 +66,10 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
     keep.insert(manifest.files.back().name);
   }
   CONVENE_RETURN_IF_ERROR(Annotate(CheckTiling(manifest.pieces), step_directory));
+  if (!tokenizer_files.empty()) {
+    CONVENE_RETURN_IF_ERROR(WriteKeptFiles(directory, info.step, tokenizer_files));
+    keep.insert(KeptDirectory(manifest.tokenizer_files));
+  }
   const std::string path = absl::StrCat(step_directory, "/", kManifestName);
   // No file can be renamed to a place where a directory stands; such a directory was never
   // published.

@@ -24,6 +24,14 @@ struct PieceToRead {
   Elements data;
 };
 
+// The tokenizer that made a run's ids, as the run's checkpoints remember it.
+struct TokenizerMark {
+  std::string path;          // where the run read it from, as LoadTokenizer takes it; "": not known
+  uint64_t fingerprint = 0;  // Tokenizer::fingerprint(); 0: not known
+  std::string chat_template;  // of messages: the name or the path that the run was given
+  friend bool operator==(const TokenizerMark&, const TokenizerMark&) = default;
+};
+
 // The facts that are the same on all ranks.
 struct CheckpointInfo {
   int64_t step = 0;              // finished optimizer steps
@@ -43,7 +51,8 @@ struct CheckpointInfo {
   // Where the weights lie beside which these adapters were trained: OpenWeights's path; "": these
   // are all weights. "" below version 7.
   std::string base;
-  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
+  TokenizerMark tokenizer;  // not known below version 8
+  std::string layout;       // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
 };

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/kept_files.h"
 
 namespace convene::worker {
 namespace {
@@ -125,6 +126,7 @@ absl::StatusOr<std::set<std::string>> PublishedDataFiles(const std::string& step
   if (absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status())) return names;
   if (!manifest.ok()) return manifest.status();
   for (const DataFile& file : manifest->files) names.insert(file.name);
+  if (!manifest->tokenizer_files.empty()) names.insert(KeptDirectory(manifest->tokenizer_files));
   return names;
 }
 

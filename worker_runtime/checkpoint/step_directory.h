@@ -40,8 +40,9 @@ absl::StatusOr<std::string> DataHeaderOf(int64_t step, const std::string& data_n
 absl::StatusOr<Manifest> LoadManifest(ManifestKind kind, const std::string& step_directory,
                                       const std::string& name);
 
-// Names of the data files that a published checkpoint needs; empty when there is none, or a damaged
-// one. PermissionDenied and ResourceExhausted when this cannot be known.
+// Names of the data files, and of the tokenizer's folder, that a published checkpoint needs; empty
+// when there is none, or a damaged one. PermissionDenied and ResourceExhausted when this cannot be
+// known.
 absl::StatusOr<std::set<std::string>> PublishedDataFiles(const std::string& step_directory);
 
 // Removes the files that begin with `prefix` and are not in `keep`.

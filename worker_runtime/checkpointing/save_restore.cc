@@ -126,10 +126,24 @@ std::string DataText(const std::string& data, const std::string& samples) {
   return absl::StrCat(data, samples.empty() ? "" : ", ", samples);
 }
 
+bool IsOtherTokenizer(const TokenizerMark& a, const TokenizerMark& b) {
+  return a.fingerprint != 0 && b.fingerprint != 0 && a.fingerprint != b.fingerprint;
+}
+
 // OK with a warning to log, "" without one.
 absl::StatusOr<std::string> CompareData(const std::string& name, const CheckpointInfo& info,
                                         const JobIdentity& job, bool accept_new_data) {
-  if (info.data == job.data && info.samples == job.samples) return std::string();
+  // Data that name their tokenizer tell one from the other too, by its number.
+  const bool is_other_tokenizer = IsOtherTokenizer(info.tokenizer, job.tokenizer);
+  const std::string words =
+      is_other_tokenizer ? absl::StrCat(" (the checkpoint's tokenizer is ", info.tokenizer.path,
+                                        ", this run's is another one, ", job.tokenizer.path, ")")
+                         : "";
+  if (info.data == job.data && info.samples == job.samples) {
+    if (!is_other_tokenizer) return std::string();
+    return absl::StrCat(name, " goes on with another tokenizer than it was trained with", words,
+                        ": texts made from its tokens may make no sense");
+  }
   const std::string here = DataText(job.data, job.samples);
   if (info.data.empty() || (info.data == job.data && info.samples.empty())) {
     return absl::StrCat(name, " does not say what ", info.data.empty() ? "data" : "samples",
@@ -139,11 +153,11 @@ absl::StatusOr<std::string> CompareData(const std::string& name, const Checkpoin
   }
   const std::string trained_on = DataText(info.data, info.samples);
   if (accept_new_data) {
-    return absl::StrCat(name, " was trained on ", trained_on, "; going on with ", here,
+    return absl::StrCat(name, " was trained on ", trained_on, "; going on with ", here, words,
                         ", as --accept-new-data says");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      name, " was trained on ", trained_on, "; this run has ", here,
+      name, " was trained on ", trained_on, "; this run has ", here, words,
       ": the samples would not be the same. Give the data, --sequence-length, "
       "--validation-fraction and --packed-documents that it was trained with, or --accept-new-data "
       "to go on with these"));
@@ -251,7 +265,8 @@ absl::StatusOr<std::optional<Restored>> RestoreFromMemory(const TrainOptions& op
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
-                                         Collective& world, Stream& stream, ShardWrite* write) {
+                                         Collective& world, Stream& stream, ShardWrite* write,
+                                         absl::Span<const NamedFile> tokenizer_files) {
   const absl::Status written = pieces.ok()
                                    ? WriteShard(directory, info.step, world.rank(), *pieces, write)
                                    : pieces.status();
@@ -261,7 +276,7 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
   absl::Status published;
   if (world.rank() == 0) {
     if (all_written.verdict.ok()) {
-      published = PublishCheckpoint(directory, info);
+      published = PublishCheckpoint(directory, info, tokenizer_files);
       const absl::Status removed =
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
       // The new checkpoint exists all the same; after the next one old ones are removed again.

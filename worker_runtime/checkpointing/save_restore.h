@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/state_source.h"
@@ -23,18 +24,21 @@ namespace convene::worker {
 // The verdict is OK when the checkpoint is published. Else it gives the reason (a full disk, say),
 // the job is as sound as before, older checkpoints stay, and the next attempt may succeed. It is
 // Cancelled where a rank's `write` was given up. On success all but the newest `keep` are removed
-// (rank 0 logs failures to remove). Errors: the collective's.
+// (rank 0 logs failures to remove). `tokenizer_files`, of rank 0, come with it. Errors: the
+// collective's.
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
                                          Collective& world, Stream& stream,
-                                         ShardWrite* write = nullptr);
+                                         ShardWrite* write = nullptr,
+                                         absl::Span<const NamedFile> tokenizer_files = {});
 
 // The job that saves and resumes.
 struct JobIdentity {
   std::string name;
   std::string data;     // Dataset::Identity()
   std::string samples;  // how the data is cut: CheckpointInfo::samples
+  TokenizerMark tokenizer;
   // The job ran before: a worker died, a node came or went.
   bool is_restart = false;
 };
@@ -57,8 +61,9 @@ absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOpti
 // optimizer is filled and the parameters are gathered. Else the job can be restored from other
 // sources: StateSource::Read's errors, and FailedPrecondition for a state of another shape, seed or
 // optimizer, and for one of other data, or of data cut into other samples, unless
-// options.accept_new_data (then rank 0 logs both). A state that does not name its data is loaded
-// with a warning. Errors: the collective's.
+// options.accept_new_data (then rank 0 logs both). A state that does not name its data, or was
+// trained with another tokenizer on data that do not name theirs, is loaded with a warning.
+// Errors: the collective's.
 absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<StateSource>>& source,
                                       const TrainOptions& options, const JobIdentity& job,
                                       CheckpointedState& optimizer, Collective& world,

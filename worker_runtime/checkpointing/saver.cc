@@ -101,8 +101,9 @@ void CheckpointSaver::Begin(const CheckpointInfo& info, CheckpointedState& optim
 void CheckpointSaver::Write() {
   Stream stream = Stream::Cpu();
   const OwnTime own;
-  flight_->result = SaveCheckpoint(options_.directory, flight_->info, options_.keep,
-                                   flight_->pieces, world_, stream, &write_);
+  flight_->result =
+      SaveCheckpoint(options_.directory, flight_->info, options_.keep, flight_->pieces, world_,
+                     stream, &write_, options_.tokenizer_files);
   flight_->took = clock_.Now() - flight_->began;
   flight_->own = own.Get();
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpointing/agree.h"
@@ -50,7 +51,8 @@ class CheckpointSaver {
     int64_t failures_max = 1;  // so many in a row end the run
     // Save returns when its copy is made. REQUIRES: the optimizer copies for checkpoints.
     bool in_background = false;
-    int64_t saved_step = -1;  // the step that `directory` already holds
+    int64_t saved_step = -1;                           // the step that `directory` already holds
+    absl::Span<const NamedFile> tokenizer_files = {};  // borrowed; see SaveCheckpoint
   };
 
   // Borrows the references and `listener`, which is null on all ranks but 0. Until the saver is

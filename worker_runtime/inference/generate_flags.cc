@@ -15,6 +15,10 @@ void AddModelFlags(FlagReader* reader, const std::string& context, ModelFlags* f
   reader->Option("tokenizer", &flags->tokenizer,
                  "a tokenizer's file or folder, or byte (default: the model's own)",
                  {.value = "PATH"});
+  reader->Option("base", &flags->base,
+                 "where the weights lie now beside which the model's adapters were trained "
+                 "(default: where they lay then)",
+                 {.value = "PATH"});
   reader->Option("device", &flags->device, "auto takes a GPU where there is one (auto)",
                  {.choices = {"auto", "cpu", "cuda"}});
   reader->Option("precision", &flags->precision,
@@ -111,7 +115,7 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                  {.value = "FILE"});
   reader->Switch("chat", &flags->chat,
                  "a prompt is a user's message: it is put into the chat template of the model's "
-                 "folder, or of --tokenizer");
+                 "folder or checkpoint, or of --tokenizer");
   reader->Option("system", &flags->system, "the system's message of a chat", {.value = "TEXT"});
   reader->Option("max-new-tokens", &flags->max_new_tokens, "the most tokens of an answer (128)",
                  {.value = "N", .least = 1, .most = 1 << 24});

@@ -15,6 +15,7 @@ namespace convene::worker {
 struct ModelFlags {
   std::string model;      // OpenWeights' path
   std::string tokenizer;  // LoadTokenizer's path; "": the model's
+  std::string base;       // of adapters; "": where it lay when they were trained
   std::string device = "auto";
   std::string precision = "auto";
   int context = 0;  // 0: as long as the texts need

@@ -41,14 +41,17 @@ int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer) {
   OpenedModel model;
   CONVENE_ASSIGN_OR_RETURN(model.ranks, Ranks::Join({.pp = flags.pp_size, .tp = flags.tp_size}));
-  CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model));
+  CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model, flags.base));
   model.tokenizer_path = flags.tokenizer.empty() ? model.weights.tokenizer : flags.tokenizer;
   if (needs_tokenizer || !model.tokenizer_path.empty()) {
     CONVENE_ASSIGN_OR_RETURN(model.tokenizer,
                              OpenTokenizer(flags, model.tokenizer_path, model.weights));
   }
-  if (IsDirectory(flags.model)) {
-    CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(flags.model));
+  // A checkpoint has the folder's word with its tokenizer.
+  for (const std::string& folder :
+       {flags.model, flags.tokenizer.empty() ? model.weights.tokenizer : std::string()}) {
+    if (!model.end_tokens.empty() || !IsDirectory(folder)) continue;
+    CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(folder));
   }
   if (model.end_tokens.empty() && model.tokenizer != nullptr) {
     model.end_tokens = EndTokensOf(*model.tokenizer);

@@ -34,7 +34,8 @@ constexpr Family kLlama = {
 
 // Columns of the tables below: layers, hidden, ffn, heads, kv heads, head size, vocabulary, rope
 // theta, norm epsilon, tied embeddings; initializer range, rope scaling. Sources: Touvron et al.
-// 2023 (Llama 2), Llama 3 herd 2024, and the Llama 3.2 model cards.
+// 2023 (Llama 2), Llama 3 herd 2024, and the model cards of Llama 3.1 to 3.3.
+constexpr RopeScaling kLlama31Scaling = {.factor = 8};
 constexpr RopeScaling kLlama32Scaling = {.factor = 32};
 const NamedShape kLlamas[] = {
     // The sizes of GPT-2 small and medium (padded vocabulary), as a Llama.
@@ -46,8 +47,16 @@ const NamedShape kLlamas[] = {
     {"llama-3-405b", {126, 16384, 53248, 128, 8, 128, 128256, 500000.0, 1e-5, false}},
     {"llama-3-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
     {"llama-3-8b", {32, 4096, 14336, 32, 8, 128, 128256, 500000.0, 1e-5, false}},
+    {"llama-3.1-405b",
+     {126, 16384, 53248, 128, 8, 128, 128256, 5e5, 1e-5, false, 0.02, kLlama31Scaling}},
+    {"llama-3.1-70b",
+     {80, 8192, 28672, 64, 8, 128, 128256, 5e5, 1e-5, false, 0.02, kLlama31Scaling}},
+    {"llama-3.1-8b",
+     {32, 4096, 14336, 32, 8, 128, 128256, 5e5, 1e-5, false, 0.02, kLlama31Scaling}},
     {"llama-3.2-1b", {16, 2048, 8192, 32, 8, 64, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
     {"llama-3.2-3b", {28, 3072, 8192, 24, 8, 128, 128256, 5e5, 1e-5, true, 0.02, kLlama32Scaling}},
+    {"llama-3.3-70b",
+     {80, 8192, 28672, 64, 8, 128, 128256, 5e5, 1e-5, false, 0.02, kLlama31Scaling}},
     {"llama-350m", {24, 1024, 2816, 16, 16, 64, 50304, 10000.0, 1e-5, true}},
     // The short name that job files use for llama-3-70b.
     {"llama-70b", {80, 8192, 28672, 64, 8, 128, 128256, 500000.0, 1e-5, false}},
@@ -146,6 +155,9 @@ constexpr Family kMixtral = {
 const NamedShape kMixtrals[] = {
     {"mixtral-8x22b", WithExperts({56, 6144, 16384, 48, 8, 128, 32768, 1e6, 1e-5, false},
                                   {8, 2, 16384, 0, 0, 1, 1, 1, kBalance})},
+    // Version 0.1 has no tokens for tools.
+    {"mixtral-8x22b-v0.1", WithExperts({56, 6144, 16384, 48, 8, 128, 32000, 1e6, 1e-5, false},
+                                       {8, 2, 16384, 0, 0, 1, 1, 1, kBalance})},
     {"mixtral-8x7b", WithExperts({32, 4096, 14336, 32, 8, 128, 32000, 1e6, 1e-5, false},
                                  {8, 2, 14336, 0, 0, 1, 1, 1, kBalance})},
     {"moe-tiny",
@@ -215,7 +227,8 @@ constexpr Family kGemma3 = {
     .has_caps = true,
     .full_attention_every = 6};
 // Behind the columns above: positions, window, the windows' rope theta, query scalar. The sizes
-// from 4b on have not been compared with their config.json: none was at hand.
+// from 4b on are the language models of larger ones, whose numbers of parameters they add up to
+// (families_test.cc).
 constexpr RopeScaling kGemma3Scaling = {.factor = 8, .kind = RopeScalingKind::kLinear};
 const NamedShape kGemma3s[] = {
     {"gemma3-12b",

@@ -20,31 +20,84 @@ ModelConfig Shape(const std::string& name) {
 
 // Of the model cards.
 TEST_CASE("parameter counts are the published ones") {
-  const std::pair<const char*, int64_t> published[] = {
-      {"gemma2-27b", 27'227'128'320},       {"gemma2-2b", 2'614'341'888},
-      {"gemma2-9b", 9'241'705'984},         {"gemma3-1b", 999'885'952},
-      {"gpt2-124m", 124'439'808},           {"gpt2-1558m", 1'557'611'200},
-      {"gpt2-355m", 354'823'168},           {"gpt2-774m", 774'030'080},
-      {"llama-2-13b", 13'015'864'320},      {"llama-2-70b", 68'976'648'192},
-      {"llama-2-7b", 6'738'415'616},        {"llama-3-405b", 405'853'388'800},
-      {"llama-3-70b", 70'553'706'496},      {"llama-3-8b", 8'030'261'248},
-      {"llama-3.2-1b", 1'235'814'400},      {"llama-3.2-3b", 3'212'749'824},
-      {"mistral-7b-v0.1", 7'241'732'096},   {"mistral-7b-v0.3", 7'248'023'552},
-      {"qwen2.5-0.5b", 494'032'768},        {"qwen2.5-1.5b", 1'543'714'304},
-      {"qwen2.5-14b", 14'770'033'664},      {"qwen2.5-32b", 32'763'876'352},
-      {"qwen2.5-3b", 3'085'938'688},        {"qwen2.5-72b", 72'706'203'648},
-      {"qwen2.5-7b", 7'615'616'512},        {"mixtral-8x22b", 140'630'071'296},
-      {"gpt-oss-120b", 116'829'156'672},    {"gpt-oss-20b", 20'914'757'184},
-      {"mixtral-8x7b", 46'702'792'704},     {"deepseek-v3", 671'026'419'200},
-      {"deepseek-v2", 235'741'434'880},     {"deepseek-v2-lite", 15'706'484'224},
-      {"qwen3-235b-a22b", 235'093'634'560}, {"qwen3-30b-a3b", 30'532'122'624},
-      {"qwen3-0.6b", 596'049'920},          {"qwen3-1.7b", 1'720'574'976},
-      {"qwen3-14b", 14'768'307'200},        {"qwen3-32b", 32'762'123'264},
-      {"qwen3-4b", 4'022'468'096},          {"qwen3-8b", 8'190'735'360}};
+  const std::pair<const char*, int64_t> published[] = {{"gemma2-27b", 27'227'128'320},
+                                                       {"gemma2-2b", 2'614'341'888},
+                                                       {"gemma2-9b", 9'241'705'984},
+                                                       {"gemma3-1b", 999'885'952},
+                                                       {"gpt2-124m", 124'439'808},
+                                                       {"gpt2-1558m", 1'557'611'200},
+                                                       {"gpt2-355m", 354'823'168},
+                                                       {"gpt2-774m", 774'030'080},
+                                                       {"llama-2-13b", 13'015'864'320},
+                                                       {"llama-2-70b", 68'976'648'192},
+                                                       {"llama-2-7b", 6'738'415'616},
+                                                       {"llama-3-405b", 405'853'388'800},
+                                                       {"llama-3-70b", 70'553'706'496},
+                                                       {"llama-3-8b", 8'030'261'248},
+                                                       {"llama-3.1-405b", 405'853'388'800},
+                                                       {"llama-3.1-70b", 70'553'706'496},
+                                                       {"llama-3.1-8b", 8'030'261'248},
+                                                       {"llama-3.3-70b", 70'553'706'496},
+                                                       {"mixtral-8x22b-v0.1", 140'620'634'112},
+                                                       {"llama-3.2-1b", 1'235'814'400},
+                                                       {"llama-3.2-3b", 3'212'749'824},
+                                                       {"mistral-7b-v0.1", 7'241'732'096},
+                                                       {"mistral-7b-v0.3", 7'248'023'552},
+                                                       {"qwen2.5-0.5b", 494'032'768},
+                                                       {"qwen2.5-1.5b", 1'543'714'304},
+                                                       {"qwen2.5-14b", 14'770'033'664},
+                                                       {"qwen2.5-32b", 32'763'876'352},
+                                                       {"qwen2.5-3b", 3'085'938'688},
+                                                       {"qwen2.5-72b", 72'706'203'648},
+                                                       {"qwen2.5-7b", 7'615'616'512},
+                                                       {"mixtral-8x22b", 140'630'071'296},
+                                                       {"gpt-oss-120b", 116'829'156'672},
+                                                       {"gpt-oss-20b", 20'914'757'184},
+                                                       {"mixtral-8x7b", 46'702'792'704},
+                                                       {"deepseek-v3", 671'026'419'200},
+                                                       {"deepseek-v2", 235'741'434'880},
+                                                       {"deepseek-v2-lite", 15'706'484'224},
+                                                       {"qwen3-235b-a22b", 235'093'634'560},
+                                                       {"qwen3-30b-a3b", 30'532'122'624},
+                                                       {"qwen3-0.6b", 596'049'920},
+                                                       {"qwen3-1.7b", 1'720'574'976},
+                                                       {"qwen3-14b", 14'768'307'200},
+                                                       {"qwen3-32b", 32'762'123'264},
+                                                       {"qwen3-4b", 4'022'468'096},
+                                                       {"qwen3-8b", 8'190'735'360}};
   for (const auto& [name, count] : published) {
     INFO(name);
     CHECK(ParameterCount(Shape(name)) == count);
   }
+}
+
+// The published counts have what sees pictures in them: SigLIP-So400m for 896 x 896, and the norm
+// and the matrix that bring its output into the language model.
+TEST_CASE("parameter counts of Gemma 3 are the published ones without what sees pictures") {
+  constexpr int64_t kWidth = 1152, kFfn = 4304, kPatch = 3 * 14 * 14, kPatches = 64 * 64;
+  constexpr int64_t kLayer = 4 * (kWidth + 1) * kWidth + 2 * kWidth * kFfn + kFfn + kWidth +
+                             4 * kWidth;  // attention, feed-forward network with biases, norms
+  constexpr int64_t kTower = 27 * kLayer + (kPatch + 1 + kPatches + 2) * kWidth;
+  const std::pair<const char*, int64_t> published[] = {
+      {"gemma3-4b", 4'300'079'472}, {"gemma3-12b", 12'187'325'040}, {"gemma3-27b", 27'432'406'640}};
+  for (const auto& [name, count] : published) {
+    INFO(name);
+    const int64_t projector = kWidth * (Shape(name).hidden_size + 1);
+    CHECK(ParameterCount(Shape(name)) + kTower + projector == count);
+  }
+}
+
+TEST_CASE("Llama 3.1 and 3.3 reach further than Llama 3 by scaled positions alone") {
+  for (const auto& [name, base] :
+       {std::pair("llama-3.1-8b", "llama-3-8b"), std::pair("llama-3.1-405b", "llama-3-405b"),
+        std::pair("llama-3.3-70b", "llama-3-70b")}) {
+    INFO(name);
+    ModelConfig config = Shape(name);
+    CHECK(config.rope_scaling == RopeScaling{.factor = 8});
+    config.rope_scaling = Shape(base).rope_scaling;
+    CHECK(config == Shape(base));
+  }
+  CHECK(Shape("llama-3.1-70b") == Shape("llama-3.3-70b"));
 }
 
 // DeepSeek-V3's matrices, added up by hand from their shapes; all else is small here.

@@ -16,6 +16,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "worker_runtime/data/chat/chat_format.h"
 #include "worker_runtime/data/prepare/token_cache.h"
 #include "worker_runtime/options/command_line.h"
 #include "worker_runtime/options/config_file.h"
@@ -267,7 +268,8 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   options->tokenizer_path = config.tokenizer();
   options->text_field = config.text_field();
   options->max_bad_lines = config.max_bad_lines();
-  options->chat_template = config.chat_template();
+  CONVENE_ASSIGN_OR_RETURN(options->chat_template,
+                           ResolveTemplate(config.chat_template(), config.tokenizer()));
   CONVENE_RETURN_IF_ERROR(
       ToWord("train_on", config.train_on(), &options->train_on,
              {{"answers", TrainOn::kAnswers}, {"last", TrainOn::kLast}, {"all", TrainOn::kAll}}));

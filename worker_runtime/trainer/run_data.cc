@@ -22,6 +22,7 @@
 #include "worker_runtime/report/number_text.h"
 #include "worker_runtime/report/progress.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
+#include "worker_runtime/trainer/run_tokenizer.h"
 
 namespace convene::worker {
 namespace {
@@ -257,7 +258,15 @@ absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer
     std::printf("packing      %s\n", PackingText(*training.packing_counts()).c_str());
     std::fflush(stdout);
   }
-  RunData data = {.training = std::move(training), .validation_sets = {}};
+  TokenizerMark mark = MarkOfTokenizer(options, tokenizer, training.tokenizer());
+  RunData data = {.training = std::move(training),
+                  .validation_sets = {},
+                  .tokenizer = std::move(mark),
+                  .tokenizer_files = {}};
+  if (contract.rank == 0 && !options.checkpoint_dir.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(data.tokenizer_files,
+                             FilesOfTokenizer(options, tokenizer, data.training.tokenizer()));
+  }
   for (const auto& [name, texts] : options.validation_data) {
     absl::StatusOr<Dataset> dataset = open(texts, /*held_out=*/1.0);
     if (!dataset.ok()) return Annotate(dataset.status(), absl::StrCat("validation_data ", name));

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker_runtime/checkpoint/kept_files.h"
+#include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/contract/contract.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/packing.h"
@@ -33,6 +35,8 @@ struct ValidationSet {
 struct RunData {
   Dataset training;                            // with its own held-out part
   std::vector<ValidationSet> validation_sets;  // as TrainOptions::validation_data
+  TokenizerMark tokenizer;                     // MarkOfTokenizer's
+  std::vector<NamedFile> tokenizer_files;      // FilesOfTokenizer's; of rank 0 of a run that saves
 };
 
 // Makes token files of texts and messages that are not prepared yet, once a node. The rank with
@@ -40,8 +44,8 @@ struct RunData {
 // its ranks, now and then. Rank 0 prints how documents were packed.
 // FailedPrecondition: a file was made by another tokenizer than the named one, or two files of the
 // training or held-out data by two. InvalidArgument: packed documents whose end occurs nowhere,
-// shares within a validation set. ChatDocuments's, OpenData's (data/prepare/open_data.h) and
-// Dataset::Open's errors; those of a validation set have its name.
+// shares within a validation set. ChatDocuments's, OpenData's (data/prepare/open_data.h),
+// Dataset::Open's and FilesOfTokenizer's errors; those of a validation set have its name.
 absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract,
                                     const std::function<void(const std::string& done)>& tell);

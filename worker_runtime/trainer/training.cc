@@ -21,7 +21,6 @@
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/connect.h"
 #include "worker_runtime/contract/progress_page.h"
-#include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/ops/matmul_choices.h"
@@ -62,7 +61,6 @@ class Training {
         layout_(layout),
         ramp_(RampOf(options)),
         data_(data),
-        dataset_(data.training),
         communicators_(communicators),
         device_(device),
         collective_memory_(collective_memory),
@@ -113,7 +111,6 @@ class Training {
   const Layout& layout_;
   const BatchRamp ramp_;
   const RunData& data_;
-  const Dataset& dataset_;  // that is trained on
   CommunicatorSet& communicators_;
   Device& device_;
   Memory* const collective_memory_;
@@ -144,8 +141,8 @@ class Training {
 // Without this check nodes with different texts would train, tensor-parallel ranks even on
 // different tokens, and nobody would notice.
 absl::Status Training::CheckSameData() {
-  int64_t tokens = dataset_.token_count();
-  uint64_t hash = dataset_.content_hash();
+  int64_t tokens = data_.training.token_count();
+  uint64_t hash = data_.training.content_hash();
   for (const ValidationSet& set : data_.validation_sets) {
     tokens += set.dataset.token_count();
     hash = hash * 0x9e3779b97f4a7c15 + set.dataset.content_hash();
@@ -162,14 +159,14 @@ absl::Status Training::CheckSameData() {
   return absl::FailedPreconditionError(absl::StrFormat(
       "data here is %s%s; over all ranks it has %.0f to %.0f tokens and is not everywhere the "
       "same: --data and --validation-data must name the same texts on every node",
-      dataset_.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
+      data_.training.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
       -most_and_least[3], most_and_least[0]));
 }
 
 // A run that goes on with other sums or micro batches would leave the curve.
 std::string Training::SamplesText() const {
-  if (!options_.reproducible) return dataset_.SamplesText();
-  return absl::StrCat(dataset_.SamplesText(), ", --reproducible in micro batches of ",
+  if (!options_.reproducible) return data_.training.SamplesText();
+  return absl::StrCat(data_.training.SamplesText(), ", --reproducible in micro batches of ",
                       CutOf(options_, layout_).micro_batch_size);
 }
 
@@ -242,8 +239,9 @@ absl::Status Training::Prepare(bool goes_back) {
   };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
-                        .data = DataIdentity(options_, dataset_),
+                        .data = DataIdentity(options_, data_.training),
                         .samples = SamplesText(),
+                        .tokenizer = data_.tokenizer,
                         .is_restart = contract_.is_restart() || goes_back};
   if (!goes_back) {
     CONVENE_ASSIGN_OR_RETURN(
@@ -280,7 +278,8 @@ absl::Status Training::Prepare(bool goes_back) {
                                .keep = options_.checkpoint_keep,
                                .failures_max = options_.max_failed_checkpoints,
                                .in_background = SavesInBackground(options_),
-                               .saved_step = is_own ? step_ : -1},
+                               .saved_step = is_own ? step_ : -1,
+                               .tokenizer_files = data_.tokenizer_files},
       *communicators_.checkpoint, progress_, reporter_.get(), clock_);
   if (contract_.rank != 0) return absl::OkStatus();
   reporter_->SetRollbacks(spike_guard_.rollbacks());
@@ -441,11 +440,12 @@ CheckpointInfo Training::Info() const {
           .updates = skipped_steps_.updates(),
           .seed = options_.seed,
           .model = ShapeText(options_.model),
-          .data = DataIdentity(options_, dataset_),
+          .data = DataIdentity(options_, data_.training),
           .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
           .base = options_.model.adapter.is_on() ? options_.init_from : "",
+          .tokenizer = data_.tokenizer,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

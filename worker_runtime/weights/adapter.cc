@@ -14,6 +14,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/store/mapped_file.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/hf_folder.h"
 #include "worker_runtime/weights/mapped_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/open_checkpoint.h"
@@ -89,6 +90,8 @@ absl::StatusOr<Adapter> OpenPeftFolder(const std::string& path) {
   CONVENE_RETURN_IF_ERROR(AddTensors(files.front(), &places));
   CONVENE_ASSIGN_OR_RETURN(HeldTensors held, HoldTensors(places));
   Adapter adapter = {.config = config->adapter, .base = config->base};
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (names.ok() && HasTokenizer(*names)) adapter.tokenizer = path;
   for (const auto& [name, tensor] : held) adapter.tensors[name] = tensor.shape;
   if (absl::Status halves = CheckHalves(adapter); !halves.ok()) {
     return Annotate(halves, weights_path);
@@ -104,7 +107,9 @@ absl::StatusOr<Adapter> OpenCheckpointAdapter(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(opened.source->name(), " holds a whole model, and no adapters"));
   }
-  Adapter adapter = {.config = opened.config.adapter, .base = opened.base};
+  Adapter adapter = {.config = opened.config.adapter,
+                     .base = std::move(opened.base),
+                     .tokenizer = std::move(opened.tokenizer)};
   for (const ModelTensor& tensor : AdapterTensors(opened.config)) {
     adapter.tensors[tensor.name] = tensor.shape;
   }

@@ -17,52 +17,59 @@
 namespace convene::worker {
 namespace {
 
-// Adapters that lie at `path`, added to the weights beside which they were trained.
-absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter) {
-  const std::string base = adapter.base;
+// Adapters that lie at `path`, added to the weights beside which they were trained; `moved` (not
+// "") is where these lie now.
+absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter,
+                                   const std::string& moved) {
+  const std::string base = moved.empty() ? adapter.base : moved;
   if (base.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " holds adapters, and does not say of which model"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " holds adapters, and does not say of which model: name it with --base"));
   }
   absl::StatusOr<Weights> weights =
       IsPeftFolder(base) ? absl::InvalidArgumentError("these are adapters too") : OpenWeights(base);
   if (!weights.ok()) {
-    return absl::Status(
-        weights.status().code(),
-        absl::StrCat(path, " holds adapters of the weights ", base, ", which cannot be opened: ",
-                     weights.status().message(), "; put them there (a link will do)",
-                     IsPeftFolder(path) ? ", or say in adapter_config.json where they are" : ""));
+    return absl::Status(weights.status().code(),
+                        absl::StrCat(path, " holds adapters of the weights ", base,
+                                     ", which cannot be opened: ", weights.status().message(),
+                                     "; say with --base where they are, or put a link there"));
   }
+  const std::string tokenizer = adapter.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(Weights merged, MergeAdapter(*std::move(weights), std::move(adapter)));
-  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
-  if (names.ok() && HasTokenizer(*names)) merged.tokenizer = path;
+  if (!tokenizer.empty()) merged.tokenizer = tokenizer;
   return merged;
 }
 
-absl::StatusOr<Weights> OpenCheckpointWeights(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(OpenedCheckpoint opened, OpenCheckpoint(path));
-  if (opened.config.adapter.is_on()) {
-    CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
-    return OpenMerged(path, std::move(adapter));
-  }
-  return Weights{.config = std::move(opened.config), .source = std::move(opened.source)};
-}
-
-}  // namespace
-
-absl::StatusOr<Weights> OpenWeights(const std::string& path) {
+// Weights of all kinds but PEFT's folders.
+absl::StatusOr<Weights> OpenAny(const std::string& path) {
   if (IsGgufFile(path)) return OpenGgufWeights(path);
   if (IsLlmcModel(path)) return OpenLlmcModel(path);
   if (!IsDirectory(path)) {
     return absl::NotFoundError(
         absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
   }
-  if (IsPeftFolder(path)) {
-    CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
-    return OpenMerged(path, std::move(adapter));
-  }
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);
-  return OpenCheckpointWeights(path);
+  CONVENE_ASSIGN_OR_RETURN(OpenedCheckpoint opened, OpenCheckpoint(path));
+  return Weights{.config = std::move(opened.config),
+                 .source = std::move(opened.source),
+                 .tokenizer = std::move(opened.tokenizer)};
+}
+
+}  // namespace
+
+absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& base) {
+  bool is_adapter = IsPeftFolder(path);
+  if (!is_adapter) {
+    CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenAny(path));
+    is_adapter = weights.config.adapter.is_on();
+    if (!is_adapter && base.empty()) return weights;
+  }
+  if (!is_adapter) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " holds a whole model, and no adapters beside a base: leave --base out"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
+  return OpenMerged(path, std::move(adapter), base);
 }
 
 absl::StatusOr<ModelConfig> ReadShape(const std::string& path) {

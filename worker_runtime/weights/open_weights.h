@@ -15,7 +15,8 @@ struct Weights {
   // The weights alone, under the family's names and with the boxes of model/parameters.h. Its info
   // is of step 0 and has the shape as `model`; the rest stays as it is by default.
   std::unique_ptr<StateSource> source;
-  // LoadTokenizer's path: the folder, where files of a tokenizer lie in it; "": it has none.
+  // LoadTokenizer's path: the folder, where files of a tokenizer lie in it; of a checkpoint the
+  // folder of these within it, or byte; "": it has none.
   std::string tokenizer;
 };
 
@@ -23,13 +24,13 @@ struct Weights {
 // (llmc_model.h), a checkpoint of ours (its step's directory), or the directory of a job, whose
 // newest checkpoint that opens is taken. Of adapters (adapter.h: PEFT's folder, or a checkpoint)
 // the weights are those beside which they were trained, from where they say these lie, with the
-// adapters added. Reads no weights.
+// adapters added; `base` (not "") is where these lie now. Reads no weights.
 //
 // NotFound: no such path, or nothing of these in it. InvalidArgument: a file that is damaged or is
-// none of these, a shape that makes no sense, tensors that are not the model's. Unimplemented: an
-// architecture, an element type or a key that we lack, by its name. Else as
-// CheckpointReader::Open and tools/base/files.h. All with the path.
-absl::StatusOr<Weights> OpenWeights(const std::string& path);
+// none of these, a shape that makes no sense, tensors that are not the model's, a `base` of
+// weights that are no adapters. Unimplemented: an architecture, an element type or a key that we
+// lack, by its name. Else as CheckpointReader::Open and tools/base/files.h. All with the path.
+absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& base = "");
 
 // The shape alone: of a Hugging Face folder config.json is enough. Errors as OpenWeights.
 absl::StatusOr<ModelConfig> ReadShape(const std::string& path);

@@ -8,6 +8,7 @@
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/peft_config.h"
+#include "worker_runtime/weights/tokenizer_files.h"
 #include "worker_runtime/weights/write_weights.h"
 
 namespace convene::worker {
@@ -41,9 +42,14 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
   for (ModelTensor& tensor : tensors) tensor.file.name.insert(0, kPeftPrefix);
   const std::string config = WritePeftConfig({adapter.config, adapter.base}, MatrixEnds(adapter),
                                              model.family->keys.turned_matrices);
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files,
+                           TokenizerFiles(adapter.tokenizer));
   return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kPeftConfigName), config));
+    for (const auto& [name, content] : tokenizer_files) {
+      CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", name), content));
+    }
     return WriteTensorFile(*adapter.source, tensors, DType::kFloat32,
                            absl::StrCat(folder, "/", kPeftWeightsName));
   });

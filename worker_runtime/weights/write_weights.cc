@@ -19,6 +19,7 @@
 #include "worker_runtime/weights/hf_folder.h"
 #include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/safetensors.h"
+#include "worker_runtime/weights/tokenizer_files.h"
 
 namespace convene::worker {
 namespace {
@@ -218,6 +219,9 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   // Each group is written as a rank's part.
   const auto groups = GroupsOf(ModelTensors(weights.config), kShardElements);
   CheckpointInfo info = weights.source->info();
+  info.tokenizer.path = weights.tokenizer;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files,
+                           TokenizerFiles(weights.tokenizer));
   info.layout = "imported";
   info.world_size = static_cast<int>(groups.size());
   absl::Status status;
@@ -232,7 +236,7 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
     }
     if (status.ok()) status = WriteShard(output, info.step, rank, pieces);
   }
-  if (status.ok()) status = PublishCheckpoint(output, info);
+  if (status.ok()) status = PublishCheckpoint(output, info, tokenizer_files);
   if (!status.ok()) DiscardUnpublished(output, info.step).IgnoreError();
   return status;
 }

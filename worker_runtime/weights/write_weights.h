@@ -11,6 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "worker_runtime/checkpoint/kept_files.h"
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/hf_config.h"
@@ -18,11 +19,6 @@
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
-
-struct NamedFile {
-  std::string name;
-  std::string content;
-};
 
 struct HfExport {
   std::string output;
@@ -44,7 +40,8 @@ absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelT
                              DType type, const std::string& path);
 
 // A folder that PEFT loads beside the adapter's base: adapter_config.json, and
-// adapter_model.safetensors in fp32. `model`: the base's, with the adapter's config.
+// adapter_model.safetensors in fp32. `model`: the base's, with the adapter's config. The files of
+// the adapter's tokenizer come into it as well.
 // InvalidArgument: CheckAdapterFits's. Unimplemented: adapters beside experts that PEFT would take
 // for the experts' own.
 absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
@@ -59,8 +56,8 @@ absl::Status ExportLlmc(const Weights& weights, DType type, const std::string& o
 absl::Status MakeWhole(const std::string& output,
                        absl::FunctionRef<absl::Status(const std::string& path)> make);
 
-// A checkpoint of step 0 in directory `output`, of weights alone in fp32: to begin with, to look
-// at, not to resume from.
+// A checkpoint of step 0 in directory `output`, of weights alone in fp32, with the files of their
+// tokenizer: to begin with, to look at, not to resume from.
 absl::Status ImportCheckpoint(const Weights& weights, const std::string& output);
 
 }  // namespace convene::worker

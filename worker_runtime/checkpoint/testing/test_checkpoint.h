@@ -49,15 +49,22 @@ inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
           .world_size = static_cast<int>(world_size)};
 }
 
+// The files of a tokenizer in this version.
+inline std::vector<NamedFile> TokenizerOf(int version) {
+  return {{"tokenizer.json", absl::StrCat("{\"version\": ", version, "}")},
+          {"chat_template.jinja", "{{ messages }}"}};
+}
+
 // Writes one rank after the other, then the manifest.
 template <typename T = float>
 absl::Status WriteCheckpoint(const std::string& directory, int64_t step, int version,
-                             const RankPieces& ranks) {
+                             const RankPieces& ranks, bool with_tokenizer = false) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     CONVENE_RETURN_IF_ERROR(
         WriteRank<T>(directory, step, static_cast<int>(rank), version, ranks[rank]));
   }
-  return PublishCheckpoint(directory, InfoOf(step, ranks.size()));
+  return PublishCheckpoint(directory, InfoOf(step, ranks.size()),
+                           with_tokenizer ? TokenizerOf(version) : std::vector<NamedFile>());
 }
 
 // OK when every rank reads the values of this version, as they are once they were Stored and have

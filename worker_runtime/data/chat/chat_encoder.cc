@@ -17,9 +17,9 @@ namespace convene::worker {
 
 namespace {
 
-absl::string_view SourcesOf(const ChatFormat& format) {
+std::string SourcesOf(const ChatFormat& format) {
   const auto* const folder = std::get_if<FolderTemplate>(&format);
-  return folder == nullptr ? absl::string_view() : absl::string_view(folder->sources);
+  return folder == nullptr ? "" : absl::StrCat(folder->source, "\n", folder->tool_use_source);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
     absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(tool_use->as_string());
     if (!parsed.ok()) return Annotate(parsed.status(), "the template 'tool_use'");
     made.tool_use = *std::move(parsed);
-    absl::StrAppend(&made.sources, "\n", tool_use->as_string());
+    made.tool_use_source = tool_use->as_string();
   }
   return made;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
                                                   const std::string& config) {
   CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig named, ReadVocabularyConfig(config));
   CONVENE_ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::Parse(source));
-  FolderTemplate made = {std::move(parsed), std::nullopt, {}, source};
+  FolderTemplate made = {std::move(parsed), std::nullopt, {}, source, ""};
   CONVENE_RETURN_IF_ERROR(SetNamedTokens(named.named_tokens, &made.variables));
   return made;
 }
@@ -130,6 +130,17 @@ absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path) {
   return absl::NotFoundError(absl::StrCat("the chat template '", Utf8(name_or_path, 200),
                                           "' is no file and no folder, and none of ",
                                           absl::StrJoin(names, ", ")));
+}
+
+absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::string& tokenizer) {
+  if (said != "auto") return said;
+  if (tokenizer.empty() || tokenizer == "byte") {
+    return absl::InvalidArgumentError(
+        "chat_template auto is the template of the tokenizer, and byte has none: name a tokenizer "
+        "(--tokenizer PATH), or a template");
+  }
+  if (IsDirectory(tokenizer) || IsGgufFile(tokenizer)) return tokenizer;
+  return ParentDirectory(tokenizer);
 }
 
 }  // namespace convene::worker

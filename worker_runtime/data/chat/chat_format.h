@@ -20,8 +20,8 @@ struct FolderTemplate {
   // For conversations with tools, where the folder has another one for them.
   std::optional<jinja::ChatTemplate> tool_use;
   jinja::Dict variables;
-  // The text of the templates, one behind the other.
-  std::string sources;
+  std::string source;           // of chat_template
+  std::string tool_use_source;  // of tool_use; "": there is none
 };
 
 using ChatFormat = std::variant<NamedTemplate, FolderTemplate>;
@@ -43,5 +43,10 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
 // NotFound: no such name and no such path, or a folder without a chat template. InvalidArgument,
 // Unimplemented, ResourceExhausted: the template's. All with the path.
 absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path);
+
+// What --chat-template says, as LoadChatFormat takes it: of auto the path of the template that
+// belongs to `tokenizer` (as LoadTokenizer takes it): its folder, or a GGUF file; all else as it
+// is. InvalidArgument: auto, and byte, which has none.
+absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::string& tokenizer);
 
 }  // namespace convene::worker

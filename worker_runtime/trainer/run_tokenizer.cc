@@ -1,0 +1,72 @@
+#include "worker_runtime/trainer/run_tokenizer.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "spdlog/spdlog.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/chat_format.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+#include "worker_runtime/weights/tokenizer_files.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr char kByteTokenizer[] = "byte";
+constexpr char kTemplateName[] = "chat_template.jinja";
+
+// Byte is what nobody names: it stands for itself only where the data say so.
+bool IsOfData(const TrainOptions& options, const Tokenizer& tokenizer,
+              const TokenizerIdentity& made_by) {
+  return made_by.fingerprint == tokenizer.fingerprint() ||
+         (made_by.fingerprint == 0 && options.tokenizer_path != kByteTokenizer);
+}
+
+absl::Status AddTemplate(const std::string& chat_template, std::vector<NamedFile>* files) {
+  CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(chat_template));
+  auto* const folder = std::get_if<FolderTemplate>(&format);
+  if (folder == nullptr) return absl::OkStatus();  // a name is all there is
+  const auto is_template = [](const NamedFile& file) { return file.name == kTemplateName; };
+  files->erase(std::remove_if(files->begin(), files->end(), is_template), files->end());
+  files->push_back({kTemplateName, std::move(folder->source)});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TokenizerMark MarkOfTokenizer(const TrainOptions& options, const Tokenizer& tokenizer,
+                              const TokenizerIdentity& made_by) {
+  if (IsOfData(options, tokenizer, made_by)) {
+    return {options.tokenizer_path, tokenizer.fingerprint(), options.chat_template};
+  }
+  return {made_by.path, made_by.fingerprint, options.chat_template};
+}
+
+absl::StatusOr<std::vector<NamedFile>> FilesOfTokenizer(const TrainOptions& options,
+                                                        const Tokenizer& tokenizer,
+                                                        const TokenizerIdentity& made_by) {
+  const std::string path = MarkOfTokenizer(options, tokenizer, made_by).path;
+  if (path.empty() || path == kByteTokenizer || made_by.compact.has_value()) {
+    return std::vector<NamedFile>();
+  }
+  if (!IsOfData(options, tokenizer, made_by)) {
+    const absl::StatusOr<std::unique_ptr<Tokenizer>> theirs = LoadTokenizer(path);
+    if (!theirs.ok() || (*theirs)->fingerprint() != made_by.fingerprint) {
+      spdlog::info(
+          "checkpoints come without the tokenizer that made the data: it is not at {} any more; "
+          "name it by --tokenizer to have it with them",
+          path);
+      return std::vector<NamedFile>();
+    }
+  }
+  CONVENE_ASSIGN_OR_RETURN(std::vector<NamedFile> files, TokenizerFiles(path));
+  if (!options.chat_template.empty() && options.chat_template != path) {
+    CONVENE_RETURN_IF_ERROR(AddTemplate(options.chat_template, &files));
+  }
+  return files;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,63 @@
+#include "worker_runtime/weights/tokenizer_files.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/gguf/gguf_tokenizer.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr absl::string_view kNames[] = {
+    "added_tokens.json",       "chat_template.jinja", "generation_config.json", "merges.txt",
+    "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
+    "tokenizer_config.json",   "vocab.json"};
+
+bool IsOfTokenizer(absl::string_view name) {
+  return absl::EndsWith(name, ".tiktoken") || absl::c_linear_search(kNames, name);
+}
+
+// The file alone, under a name that is looked for in a folder, and what names its tokens.
+absl::StatusOr<std::vector<NamedFile>> FilesOfFile(const std::string& path) {
+  std::vector<NamedFile> files;
+  CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(path));
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(content), "{");
+  std::string name = std::filesystem::path(path).filename().string();
+  if (!IsOfTokenizer(name)) name = is_json ? "tokenizer.json" : "tokenizer.model";
+  files.push_back({std::move(name), std::move(content)});
+  for (const char* const beside : {"special_tokens_map.json", "tokenizer_config.json"}) {
+    const std::string beside_path = absl::StrCat(ParentDirectory(path), "/", beside);
+    if (!IsFile(beside_path)) continue;
+    CONVENE_ASSIGN_OR_RETURN(std::string text, ReadFile(beside_path));
+    files.push_back({beside, std::move(text)});
+  }
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path) {
+  if (path.empty() || path == "byte") return std::vector<NamedFile>();
+  if (IsGgufFile(path)) {
+    CONVENE_ASSIGN_OR_RETURN(GgufTokenizer inside, ReadGgufTokenizer(path));
+    return std::vector<NamedFile>{{std::move(inside.file_name), std::move(inside.content)},
+                                  {"tokenizer_config.json", std::move(inside.config_json)}};
+  }
+  if (!IsDirectory(path)) return FilesOfFile(path);
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(path));
+  std::vector<NamedFile> files;
+  for (const std::string& name : names) {
+    if (!IsOfTokenizer(name)) continue;
+    CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(absl::StrCat(path, "/", name)));
+    files.push_back({name, std::move(content)});
+  }
+  return files;
+}
+
+}  // namespace convene::worker

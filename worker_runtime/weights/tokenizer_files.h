@@ -1,0 +1,18 @@
+// The files that a tokenizer and its chat template are, to go with weights elsewhere.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker_runtime/checkpoint/kept_files.h"
+
+namespace convene::worker {
+
+// `path`: as LoadTokenizer takes it. A folder that gets these files is the same tokenizer with the
+// same chat template. Of a file these are it and the configuration beside it; of a GGUF file those
+// that it was made from; of byte there are none. Errors: ReadGgufTokenizer's, and those of
+// tools/base/files.h.
+absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path);
+
+}  // namespace convene::worker
