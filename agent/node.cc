@@ -15,13 +15,9 @@
 #include "agent/custody/process_table.h"
 #include "agent/output/first_cause.h"
 #include "agent/output/last_lines.h"
-#include "agent/output/stream_plan.h"
-#include "agent/warm/warm_plan.h"
 #include "agent/workers/environment.h"
-#include "agent/workers/numa.h"
 #include "rendezvous/net/listen.h"
 #include "spdlog/spdlog.h"
-#include "tools/base/cpu_count.h"
 #include "tools/base/logging.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
@@ -53,7 +49,7 @@ Rules RulesOf(const AgentOptions& options) {
           .connect_timeout = options.connect_timeout,
           .awaits_node_rank = options.awaits_node_rank,
           .stop_graces = options.stop_graces,
-          .has_health_check = checks,
+          .has_health_check = checks || options.warm_workers > 0,
           .health_check_timeout = checks ? options.health_check.timeout : absl::ZeroDuration(),
           .kill_patience = options.kill_patience,
           .propagate_exit_code = options.propagate_exit_code};
@@ -188,37 +184,6 @@ Result Node::Run() {
   }
   WindUp();
   return *result_;
-}
-
-void Node::StartWarmPool() {
-  std::string why = WarmRefusal(options_.command);
-  int count = options_.warm_workers;
-  const int workers = options_.hello.local_world_size;
-  if (why.empty() && sessions_ == nullptr) why = "the agent has no folder for its socket";
-  if (why.empty() && terminal_worker_.has_value()) {
-    count = std::min(count, workers - 1);
-    const std::string cold = absl::StrCat("the worker of local rank ", *terminal_worker_,
-                                          " has this command's terminal");
-    if (count == 0) {
-      why = cold;
-    } else {
-      Log(absl::StrCat("--warm-workers: ", cold, ", so it starts cold"));
-    }
-  }
-  if (why.empty()) {
-    WarmPool::Options options;
-    options.slots = SpareSlots(count, workers, terminal_worker_);
-    options.own_device = options_.virtual_local_rank;
-    options.directory = sessions_->warm_path();
-    auto pool =
-        WarmPool::Start(loop_, std::move(options), [this](const std::string& line) { Log(line); });
-    if (pool.ok()) {
-      warm_pool_ = *std::move(pool);
-      return;
-    }
-    why = std::string(pool.status().message());
-  }
-  Log(absl::StrCat("--warm-workers ", options_.warm_workers, ": all workers start cold: ", why));
 }
 
 bool Node::OpenTimerFile() {
@@ -376,106 +341,6 @@ void Node::OnHang(WorkerHung hung, bool by_debugger) {
   if (timer_file_ != nullptr) timer_file_->Reap(pid);
 }
 
-absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action, int local_rank,
-                                                     const std::string& progress_path) {
-  WorkerPlace place = {.assignment = action.assignment,
-                       .epoch = action.epoch,
-                       .local_rank = local_rank,
-                       .local_world_size = options_.hello.local_world_size,
-                       .run_id = options_.hello.job_id,
-                       .role = options_.hello.role,
-                       .progress_path = progress_path,
-                       .memory_path = memory_.path(),
-                       .topology = options_.hello.topology,
-                       .max_nodes = options_.hello.nodes_max,
-                       .shares_agent_store = shares_store_,
-                       .agent_token = custody_.token(),
-                       .virtual_local_rank = options_.virtual_local_rank,
-                       .usable_cpus = CountUsableCpus(),
-                       .terminal = console_.IsTerminal(OutputStream::kStdout)};
-  if (sessions_ != nullptr) place.session_path = sessions_->path();
-  if (timer_file_ != nullptr) place.timer_file = timer_file_->path();
-  std::map<std::string, std::string> environment = environment_;
-  if (options_.virtual_local_rank) {
-    CONVENE_RETURN_IF_ERROR(LeaveOneDevice(environment, local_rank));
-  }
-  place.error_file = logs_->ErrorFile(local_rank);
-  const LineSource source = {options_.hello.role, local_rank,
-                             action.assignment.first_global_rank + local_rank, HostName()};
-  WorkerGroup::Worker worker;
-  worker.spawn.program = program_;
-  worker.spawn.arguments = options_.command;
-  worker.out = logs_->OutputOf(OutputStream::kStdout, source);
-  worker.err = logs_->OutputOf(OutputStream::kStderr, source);
-  worker.out.recent = worker.err.recent = &recent_lines_;
-  const bool has_terminal = local_rank == terminal_worker_;
-  if (has_terminal || input_.facts().is_shared()) worker.spawn.stdin_fd = input_.fd();
-  if (has_terminal) {
-    worker.out.as_terminal = worker.out.on_console && console_.IsTerminal(OutputStream::kStdout);
-    worker.err.as_terminal = worker.err.on_console && console_.IsTerminal(OutputStream::kStderr);
-  }
-  worker.spawn.environment = WorkerEnvironment(std::move(environment), place);
-  if (options_.numa_binding != NumaBinding::kNone) {
-    if (cpus_.empty()) {
-      CONVENE_ASSIGN_OR_RETURN(
-          cpus_, BindWorkers(options_.numa_binding, environment_, options_.hello.local_world_size));
-    }
-    worker.spawn.cpus = cpus_[local_rank];
-  }
-  return worker;
-}
-
-void Node::Do(StartWorkers& action) {
-  const int count = options_.hello.local_world_size;
-  const rendezvous::Assignment& assignment = action.assignment;
-  Log(absl::StrCat("epoch ", action.epoch.value(), ": node ", assignment.group_rank, " of ",
-                   assignment.group_world_size, ", ranks ", assignment.first_global_rank, " to ",
-                   assignment.first_global_rank + count - 1, " of ", assignment.world_size,
-                   " start here (", action.why, ")"));
-  if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
-  WorkerGroup::Listener listener;
-  listener.on_exit = [this](WorkerExited exited) {
-    if (sessions_ != nullptr) sessions_->HearAll();
-    hang_watch_.WorkerEnded(exited.local_rank);
-    ended_.push_back(std::move(exited));
-  };
-  listener.on_gone = [this] {
-    ReportEnds();
-    input_.Restore();
-    TakeEnd(WorkersGone{}, false);
-  };
-  listener.on_say = [this](const std::string& line) { Log(line); };
-  if (warm_pool_ != nullptr) {
-    listener.spawn = [this](const SpawnRequest& request, int local_rank) {
-      return warm_pool_->SpawnWorker(request, local_rank);
-    };
-  }
-  group_ = std::make_unique<WorkerGroup>(loop_, console_, custody_, options_.leftovers,
-                                         std::move(listener));
-  const absl::Status status = Launch(action);
-  // It goes before WorkersGone, which may be waiting already.
-  if (!status.ok()) events_.push_front(SpawnFailed{status});
-}
-
-absl::Status Node::Launch(const StartWorkers& action) {
-  const int count = options_.hello.local_world_size;
-  const std::vector<std::string> pages = hang_watch_.BeginEpoch(
-      action.epoch, action.assignment.first_global_rank, action.assignment.world_size, count);
-  std::vector<WorkerGroup::Worker> workers;
-  absl::Status status = logs_->BeginEpoch(action.assignment.attempt);
-  for (int i = 0; status.ok() && i < count; ++i) {
-    absl::StatusOr<WorkerGroup::Worker> worker = MakeWorker(action, i, pages[i]);
-    status = worker.status();
-    if (status.ok()) workers.push_back(*std::move(worker));
-  }
-  if (!status.ok()) workers.clear();  // Without workers the group is gone at once.
-  status.Update(group_->Start(workers));
-  hang_watch_.Watch(group_->pids());
-  const int warm = warm_pool_ == nullptr ? 0 : warm_pool_->TakeUsed();
-  if (warm > 0) Log(absl::StrCat(warm, " of ", count, " workers start from spares"));
-  return status;
-}
-
 void Node::ReportEnds() {
   if (ended_.empty()) return;
   std::vector<WorkerExited> ended = std::exchange(ended_, {});
@@ -556,23 +421,6 @@ void Node::Do(RestartStore& action) {
   if (options_.store_host_may_change) started.host = link_->own_host();
   Take(std::move(started));
 }
-
-void Node::Do(RunHealthCheck& action) {
-  std::map<std::string, std::string> table = environment_;
-  table[contract::kEpoch] = absl::StrCat(action.last_epoch.value());
-  table[contract::kRunId] = options_.hello.job_id;
-  table[contract::kAgentToken] = custody_.token();
-  table[contract::kLocalWorldSize] = absl::StrCat(options_.hello.local_world_size);
-  auto check = StartHealthCheck(loop_, options_.health_check, EnvironmentStrings(table),
-                                [this](const absl::Status& status) {
-                                  health_check_.reset();
-                                  TakeEnd(HealthChecked{status}, !status.ok());
-                                });
-  if (!check.ok()) return Take(HealthChecked{check.status()});
-  health_check_ = *std::move(check);
-}
-
-void Node::Do(CancelHealthCheck&) { health_check_.reset(); }
 
 void Node::Do(Finish& action) { result_ = std::move(action.result); }
 

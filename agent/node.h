@@ -96,6 +96,8 @@ class Node {
   void ReportEnds();
   void OnHang(WorkerHung hung, bool by_debugger);
   void StartWarmPool();
+  // Lets the first start be warm by what an earlier run has kept. REQUIRES: warm_pool_.
+  void BeginFromRecord();
   // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.
@@ -153,6 +155,7 @@ class Node {
   std::unique_ptr<RendezvousLink> link_;
   std::unique_ptr<LogPublisher> log_publisher_;
   std::unique_ptr<BoundedCommand> health_check_;  // while it runs
+  std::optional<RunHealthCheck> held_check_;      // waits for the spares of the first start
   std::vector<std::vector<int>> cpus_;            // of each worker; empty: not bound
   HangWatch hang_watch_;
   KernelLog kernel_log_;

@@ -64,7 +64,8 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Option(
       "warm-workers", &flags->warm_workers,
       "spare processes that have done what each start begins with (a Python script's imports; "
-      "convene-train: loading, opening the GPU): they become the workers of a restart. auto: one "
+      "convene-train: loading, opening the GPU): they become the workers of a restart, "
+      "and of the first start of a Python script that has run before. auto: one "
       "for each worker of this node (default 0)",
       {.value = "N|auto"});
   reader->Option("health-check", &flags->options.health_check.command,

@@ -172,8 +172,8 @@ struct Rules {
   absl::Duration connect_timeout = absl::Seconds(60);
   bool awaits_node_rank = false;  // AgentOptions::awaits_node_rank
   StopGraces stop_graces;
-  bool has_health_check = false;                            // before each Ready
-  absl::Duration health_check_timeout;                      // zero without one
+  bool has_health_check = false;        // before each Ready, or spares to wait for
+  absl::Duration health_check_timeout;  // zero without one
   absl::Duration health_check_interval = absl::Minutes(5);  // while it waits for a seat
   // The grace of an abort when every live worker opened the session: the session told them that
   // their work is void.

@@ -121,7 +121,7 @@ class Recorder:
             record = {
                 'modules': [(name, path, stamp(path), self.before.get(name, 0)) for name, path in modules if path is not None],
                 'changes': self.changes,
-                'script': script and (os.path.abspath(script), stamp(script)),
+                'programs': [(path, stamp(path)) for path in (sys.executable, script and os.path.abspath(script)) if path],
             }
             folder = os.path.dirname(self.place)
             with open(f'{folder}/record.part', 'wb') as file:
@@ -144,7 +144,7 @@ class Parent:
     def __init__(self, place):
         self.place = place
         self.agent_pid = os.getppid()
-        self.base = dict(os.environ)
+        self.base = own_environment()  # what Python's own start and imports set is in os.environ, and no change
         self.files = []  # (path, stamp) of all that was recorded: a change makes spares run cold
         self.changed = {}  # what imports did to the environment
         self.places = frozenset()
@@ -172,7 +172,7 @@ class Parent:
         try:
             with open(f'{os.path.dirname(self.place)}/record', 'rb') as file:
                 record = marshal.loads(file.read(RECORD_BYTES_MAX))
-            self.files = [(path, known) for _, path, known, _ in record['modules']] + [record['script'] or ('', None)]
+            self.files = [(path, known) for _, path, known, _ in record['modules']] + record['programs']
             self.check_files()
             with self.output:
                 why = self.import_all(record, left_out)
@@ -184,7 +184,7 @@ class Parent:
 
     def check_files(self):
         for path, known in self.files:
-            if path and stamp(path) != known:
+            if stamp(path) != known:
                 raise Cold(f'changed\n{path} has changed')
 
     def import_all(self, record, left_out):
@@ -375,6 +375,18 @@ def receive(socket, most_fds):
     for fd in fds:
         os.set_inheritable(fd, False)
     return data, fds
+
+
+def own_environment():
+    """As this process began, without what the agent has put there for this file."""
+    with open('/proc/self/environ', 'rb') as file:
+        found = dict(os.fsdecode(line).split('=', 1) for line in file.read().split(b'\0') if b'=' in line)
+    path = found.pop(VARIABLE).split(':', 2)[2]
+    if path:
+        found['PYTHONPATH'] = path[1:]
+    else:
+        del found['PYTHONPATH']
+    return found
 
 
 def begin():

@@ -82,7 +82,8 @@ std::set<std::string> PlaceVariables(bool own_device) {
       contract::kRoleRank,      contract::kWorldSize,  contract::kGroupWorldSize,
       contract::kRoleWorldSize, contract::kMasterAddr, contract::kMasterPort,
       contract::kRestartCount,  contract::kErrorFile,  contract::kEpoch,
-      contract::kAttempt,       contract::kProgress,   contract::kNodeLocalRank};
+      contract::kAttempt,       contract::kProgress,   contract::kNodeLocalRank,
+      contract::kMaxRestarts};
   if (own_device) names.insert({contract::kCudaVisibleDevices, contract::kHipVisibleDevices});
   return names;
 }
@@ -152,9 +153,16 @@ WarmPlan::Deed WarmPlan::Next(MonotonicTime now) {
 }
 
 MonotonicTime WarmPlan::deadline() const {
-  if (phase_ == Phase::kWarming) return warm_by_;
-  if (phase_ == Phase::kWarm && spares_ < count_) return fork_at_;
-  return MonotonicTime::InfiniteFuture();
+  const MonotonicTime start =
+      start_by_ == MonotonicTime() ? MonotonicTime::InfiniteFuture() : start_by_;
+  if (phase_ == Phase::kWarming) return std::min(warm_by_, start);
+  if (phase_ == Phase::kWarm && spares_ < count_) return std::min(fork_at_, start);
+  return start;
+}
+
+void WarmPlan::Kept(MonotonicTime start_by) {
+  Recorded();
+  start_by_ = start_by;
 }
 
 void WarmPlan::Recorded() {

@@ -49,7 +49,8 @@ std::vector<std::string> ParentEnvironment(const std::string& program,
 //                            └─────────────ParentEnded────────────────────────┘
 //   all ──Changed──► unknown        all ──too many ParentEnded──► off
 //
-// Spares outlive their parent.
+// Spares outlive their parent. What an earlier run recorded (Kept) counts as what a worker
+// recorded, and the first start waits for its spares.
 class WarmPlan {
  public:
   enum class Deed {
@@ -76,6 +77,14 @@ class WarmPlan {
   MonotonicTime deadline() const;
 
   void Recorded();  // by a worker, for the first time or more than before
+  // By a worker of an earlier run; no worker of this run has started. The first start waits for
+  // its spares until `start_by`.
+  void Kept(MonotonicTime start_by);
+  // Whether the first start waits, when `ready` spares could become workers.
+  bool HoldsStart(int ready, MonotonicTime now) const {
+    return now < start_by_ && ready < count_ && phase_ != Phase::kUnknown && phase_ != Phase::kOff;
+  }
+  void StartBegins() { start_by_ = MonotonicTime(); }  // or never waits
   void ParentConnected() { is_connected_ = true; }
   void Warm(MonotonicTime now);
   void LeaveOut(const std::string& module) { left_out_.insert(module); }  // ParentEnded follows
@@ -103,6 +112,7 @@ class WarmPlan {
   std::set<std::string> left_out_;
   MonotonicTime warm_by_ = MonotonicTime::InfiniteFuture();
   MonotonicTime fork_at_;
+  MonotonicTime start_by_;  // the first start waits until then; zero: it does not
 };
 
 }  // namespace convene::agent

@@ -231,5 +231,49 @@ TEST_CASE("after a change the next cold worker records, and what was left out co
   CHECK(plan.Next(kStart) == Deed::kStartParent);
 }
 
+TEST_CASE("the first start waits for all spares where an earlier run has kept a record") {
+  WarmPlan plan(2);
+  CHECK_FALSE(plan.HoldsStart(0, kStart));
+  const MonotonicTime start_by = kStart + absl::Minutes(2);
+  plan.Kept(start_by);
+  CHECK(plan.HoldsStart(0, kStart));
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  CHECK(plan.deadline() == start_by);
+  plan.ParentConnected();
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  plan.Warm(kStart);
+  CHECK(plan.HoldsStart(1, kStart));
+  CHECK_FALSE(plan.HoldsStart(2, kStart));
+  plan.StartBegins();
+  CHECK_FALSE(plan.HoldsStart(0, kStart));
+  CHECK_FALSE(plan.wants_record());
+}
+
+TEST_CASE("the first start waits through a parent's end, but not for ever") {
+  WarmPlan plan(1);
+  plan.Kept(kStart + absl::Minutes(2));
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  plan.ParentEnded();
+  CHECK(plan.HoldsStart(0, kStart));
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  CHECK(plan.deadline() == kStart + absl::Minutes(2));
+  CHECK_FALSE(plan.HoldsStart(0, plan.deadline()));
+  plan.StartBegins();
+  CHECK(plan.deadline() == kStart + WarmPlan::kWarmLimit);
+}
+
+TEST_CASE("the first start does not wait for what cannot come") {
+  WarmPlan changed(1);
+  changed.Kept(kStart + absl::Minutes(2));
+  changed.Changed();
+  CHECK_FALSE(changed.HoldsStart(0, kStart));
+  CHECK(changed.wants_record());
+  WarmPlan ended(1);
+  ended.Kept(kStart + absl::Minutes(2));
+  while (ended.Next(kStart) == Deed::kStartParent) ended.ParentEnded();
+  CHECK(ended.is_off());
+  CHECK_FALSE(ended.HoldsStart(0, kStart));
+}
+
 }  // namespace
 }  // namespace convene::agent

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -84,6 +85,11 @@ bool HasEnded(const UniqueFd& pidfd) {
 bool IsTerminal(const SpawnRequest& request) {
   return isatty(request.stdout_fd) == 1 || isatty(request.stderr_fd) == 1 ||
          (request.stdin_fd >= 0 && isatty(request.stdin_fd) == 1);
+}
+
+std::string CurrentDirectory() {
+  const std::unique_ptr<char, decltype(&std::free)> path(getcwd(nullptr, 0), &std::free);
+  return path == nullptr ? "" : path.get();
 }
 
 bool IsOwnChild(pid_t pid) {
@@ -166,7 +172,10 @@ void WarmPool::OnFirstWord(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  if (*word == "recorded") plan_.Recorded();
+  if (*word == "recorded") {
+    plan_.Recorded();
+    Keep();
+  }
   if (*word == "parent" && peer.pid == parent_ && !parent_socket_.valid()) {
     parent_socket_ = std::move(guest);
     loop_.Watch(fd, [this] { OnParentWord(); });
@@ -176,6 +185,67 @@ void WarmPool::OnFirstWord(int fd) {
 }
 
 void WarmPool::Think() {
+  Act();
+  CheckStart();
+}
+
+void WarmPool::CheckStart() {
+  const size_t ready = ReadySpares();
+  if (!holds_start_ || plan_.HoldsStart(static_cast<int>(ready), Clock::Real().Now())) return;
+  holds_start_ = false;
+  plan_.StartBegins();
+  if (ready < options_.slots.size() && !plan_.wants_record() && !plan_.is_off()) {
+    on_say_(absl::StrCat("the first start waits no longer for its spares: ", ready, " of ",
+                         options_.slots.size(), " are ready; the other workers start cold"));
+  }
+  options_.on_start();
+}
+
+void WarmPool::BeginFromRecord(const SpawnRequest& example, const std::string& cache,
+                               absl::Duration limit) {
+  SetExample(example);
+  record_file_ = std::make_unique<WarmRecordFile>(cache, example.program, example.arguments,
+                                                  CurrentDirectory());
+  absl::StatusOr<WarmRecord> record = record_file_->Load();
+  if (absl::IsNotFound(record.status())) return;
+  const absl::Status status = record.ok() ? TakeRecord(*record) : record.status();
+  if (!status.ok()) {
+    return on_say_(absl::StrCat("the workers start cold, until a start has been seen again: ",
+                                record_file_->path(), ": ", status.message()));
+  }
+  for (const std::string& name : record->left_out) plan_.LeaveOut(name);
+  plan_.Kept(Clock::Real().Now() + limit);
+  holds_start_ = true;
+  on_say_(absl::StrCat("the first start waits, at most ", absl::FormatDuration(limit),
+                       ", for spares with the imports of an earlier run (", record_file_->path(),
+                       ")"));
+  Think();
+}
+
+absl::Status WarmPool::TakeRecord(const WarmRecord& record) const {
+  const std::string changed =
+      ChangedVariable(record.variables, MarksOf(example_.environment, places_));
+  if (!changed.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("the variable ", changed, " has changed"));
+  }
+  return WriteFileAtomic(absl::StrCat(options_.directory, "/record"), record.modules);
+}
+
+void WarmPool::Keep() {
+  // convene-train has none.
+  absl::StatusOr<std::string> modules = ReadFile(absl::StrCat(options_.directory, "/record"));
+  if (record_file_ == nullptr || !modules.ok()) return;
+  record_file_->Keep(
+      {MarksOf(example_.environment, places_), plan_.left_out(), *std::move(modules)});
+}
+
+void WarmPool::SetExample(const SpawnRequest& request) {
+  example_ = request;
+  example_.cgroup_fd = -1;
+  example_.pid_slot = nullptr;
+}
+
+void WarmPool::Act() {
   for (;;) {
     absl::Status status;
     switch (plan_.Next(Clock::Real().Now())) {
@@ -238,6 +308,7 @@ void WarmPool::OnParentWord() {
       on_say_(absl::StrCat("the parent of warm workers ", Utf8(words[1], kLongestReason)));
     } else if (words[0] == "leave" && words.size() == 3) {
       plan_.LeaveOut(words[1]);
+      Keep();
       on_say_(absl::StrCat("warm workers import ", Utf8(words[1], kLongestReason),
                            " only when their script does: ", Utf8(words[2], kLongestReason)));
     } else if (words[0] == "changed" && words.size() == 2) {
@@ -296,9 +367,11 @@ void WarmPool::OnSpareWord(Spare& spare) {
   if (words[0] == "ready" && spare.pid != 0) {
     spare.is_ready = true;
     const size_t ready = ReadySpares();
-    if (has_told_ready_ || ready < options_.slots.size()) return;
-    has_told_ready_ = true;
-    return on_say_(absl::StrCat("spares that are ready to become workers: ", ready));
+    if (!has_told_ready_ && ready >= options_.slots.size()) {
+      has_told_ready_ = true;
+      on_say_(absl::StrCat("spares that are ready to become workers: ", ready));
+    }
+    return CheckStart();
   }
   if (words[0] == "changed" && words.size() == 2 && spare.is_used) return Changed(words[1]);
   Died(spare);
@@ -382,9 +455,7 @@ bool WarmPool::HandOver(Spare& spare, const SpawnRequest& request) {
 
 absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int local_rank) {
   if (local_rank == 0) {
-    example_ = request;
-    example_.cgroup_fd = -1;
-    example_.pid_slot = nullptr;
+    SetExample(request);
     if (++starts_ == 2 && plan_.wants_record()) {
       on_say_(
           "the workers start cold: none of them has told the agent what a start needs (a script "

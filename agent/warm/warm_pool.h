@@ -13,8 +13,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "agent/custody/spawn.h"
 #include "agent/warm/warm_plan.h"
+#include "agent/warm/warm_record.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/loop_timer.h"
 #include "tools/base/unique_fd.h"
@@ -34,6 +36,8 @@ class WarmPool {
     std::vector<int> slots;   // SpareSlots: a spare for each entry
     bool own_device = false;  // each worker has a list of devices for itself
     std::string directory;    // made for warm.py, the record and the socket; removed at the end
+    // The first start waits no more (HoldsStart).
+    std::function<void()> on_start = [] {};
   };
 
   // `on_say`: a line for the person. Errors are the system's own.
@@ -43,6 +47,13 @@ class WarmPool {
   ~WarmPool();
   WarmPool(const WarmPool&) = delete;
   WarmPool& operator=(const WarmPool&) = delete;
+
+  // Before the first start, which then waits for its spares, at most `limit`, where a run before
+  // this one has kept in `cache` (Convene's folder) what it imported. Keeps it for later runs.
+  // `example`: as a worker's, but for the variables of a rank.
+  void BeginFromRecord(const SpawnRequest& example, const std::string& cache, absl::Duration limit);
+  // Options::on_start follows.
+  bool HoldsStart() const { return holds_start_; }
 
   // As Spawn, by the spare of this local rank where it is ready. A worker with a terminal starts
   // cold.
@@ -67,8 +78,15 @@ class WarmPool {
   absl::Status Listen();
   void OnGuest();
   void OnFirstWord(int fd);
-  // Does what the plan says.
+  // Does what the plan says, and lets the first start go when it can.
   void Think();
+  void Act();
+  void CheckStart();
+  void SetExample(const SpawnRequest& request);
+  // Puts it where the parent reads it. FailedPrecondition: it is of other variables.
+  absl::Status TakeRecord(const WarmRecord& record) const;
+  // For later runs: what a worker has recorded, and what no parent can import.
+  void Keep();
   absl::Status StartParent();
   absl::Status Fork();
   // The first of the slots without a spare.
@@ -106,6 +124,8 @@ class WarmPool {
   UniqueFd parent_socket_;
   std::vector<std::unique_ptr<Spare>> spares_;
   bool has_told_ready_ = false;  // of all spares, since the last import
+  bool holds_start_ = false;
+  std::unique_ptr<WarmRecordFile> record_file_;  // where records are kept
   int used_ = 0;
 };
 
