@@ -158,7 +158,7 @@ absl::StatusOr<WarmRecord> WarmRecordFile::Load() const {
   if (read(file.get(), text.data(), text.size()) != info.st_size) {
     return absl::DataLossError("it is torn: it became shorter");
   }
-  (void)futimens(file.get(), nullptr);  // Those used least lately are removed first.
+  (void)futimens(file.get(), nullptr);  // The files used least lately are removed first.
   return DecodeWarmRecord(text);
 }
 

@@ -1,4 +1,4 @@
-// What a script's first start imported, kept in a file for later runs of the same command.
+// The record of a script's first imports, in a file for later runs of the same command.
 #pragma once
 
 #include <map>

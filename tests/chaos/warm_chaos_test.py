@@ -87,7 +87,7 @@ class WarmChaosTest(ConveneTestCase):
         return {'agent': [agent], 'worker': workers, 'spare or parent': sorted(warm)}
 
     def alive(self):
-        """What each rank has told of itself: (agent, epoch, pid, count) as words."""
+        """The last words of each rank: agent, epoch, pid, count."""
         found = []
         for rank in range(WORKERS):
             try:
