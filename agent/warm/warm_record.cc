@@ -164,7 +164,10 @@ absl::StatusOr<WarmRecord> WarmRecordFile::Load() const {
 
 void WarmRecordFile::Keep(const WarmRecord& record) {
   std::string text = EncodeWarmRecord(record);
-  if (text.size() > kMostBytes) return;
+  if (text.size() <= kMostBytes) Take(std::move(text));
+}
+
+void WarmRecordFile::Take(std::string text) {
   {
     MutexLock lock(&mutex_);
     next_ = std::move(text);
@@ -189,7 +192,11 @@ void WarmRecordFile::WriteThem() {
       if (!is_writing_) return;
       text = *std::exchange(next_, std::nullopt);
     }
-    (void)Write(text);
+    if (text.empty()) {
+      unlink(path_.c_str());
+    } else {
+      (void)Write(text);
+    }
   }
 }
 

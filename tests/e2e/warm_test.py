@@ -27,6 +27,7 @@ PACKAGES = {
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
     'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
     'plain.py': 'value = 1\n',
+    'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
     'slow.py': 'import os, time\nwhile os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
     'sitecustomize.py': 'import os\nos.environ["SET_BY_SITE"] = "1"\n',
 }
@@ -430,6 +431,15 @@ class WarmTest(ConveneTestCase):
         os.remove(self.path('hold'))
         self.facts(1)
         self.end(job)
+
+    def test_no_start_waits_for_a_parent_that_always_dies(self):
+        for _ in range(2):
+            job = self.train(imports='import dies')
+            self.facts(1)
+            self.said(job, 'no more warm workers: their parent has ended too often')
+            wait_until(lambda: glob.glob(self.path('cache/convene/warm/*')) == [], 30, 'no record')
+            self.assertNotIn('the first start waits', self.end(job))
+            self.clear()
 
     def test_a_node_that_joins_a_running_job_starts_warm_too(self):
         self.run_before()

@@ -31,6 +31,7 @@ MUTATIONS = [
     Mutation('a record has secrets', RECORD,
              'marks[name] = HashOf(entry.substr(equals + 1));', 'marks[name] = std::string(entry.substr(equals + 1));', PLANNED),
     Mutation('what no parent can import is not kept', POOL, 'plan_.LeaveOut(words[1]);\n      Keep();', 'plan_.LeaveOut(words[1]);', SEEN),
+    Mutation('a record stays of which no parent lives', POOL, 'if (record_file_ != nullptr) record_file_->Drop();', '', SEEN),
     Mutation('a spare has no rank', PYTHON, '**told, **self.changed}', '**self.changed}', SEEN),
     Mutation('a spare forgets what imports set', PYTHON, '**told, **self.changed}', '**told}', SEEN),
     Mutation('a spare swallows what imports print', PYTHON, 'self.output.repeat()', 'pass', SEEN),
