@@ -63,10 +63,9 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       {.value = "startup=S,step=S,checkpoint=S|auto|off"});
   reader->Option(
       "warm-workers", &flags->warm_workers,
-      "spare processes that have done what each start begins with (a Python script's imports; "
-      "convene-train: loading, opening the GPU): they become the workers of a restart, "
-      "and of the first start of a Python script that has run before. auto: one "
-      "for each worker of this node (default 0)",
+      "spare processes that have done what a start begins with (a Python script's imports; "
+      "convene-train: loading, opening the GPU): they become the workers of a restart, and of the "
+      "first start of a Python script that ran before. auto: one a worker of this node (default 0)",
       {.value = "N|auto"});
   reader->Option("health-check", &flags->options.health_check.command,
                  "command for /bin/sh before each start of the workers, or the word doctor "

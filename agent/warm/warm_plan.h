@@ -49,8 +49,8 @@ std::vector<std::string> ParentEnvironment(const std::string& program,
 //                            └─────────────ParentEnded────────────────────────┘
 //   all ──Changed──► unknown        all ──too many ParentEnded──► off
 //
-// Spares outlive their parent. What an earlier run recorded (Kept) counts as what a worker
-// recorded, and the first start waits for its spares.
+// Spares outlive their parent. A record of an earlier run (Kept) counts as one of this run, and the
+// first start waits for its spares.
 class WarmPlan {
  public:
   enum class Deed {

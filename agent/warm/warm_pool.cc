@@ -232,11 +232,15 @@ absl::Status WarmPool::TakeRecord(const WarmRecord& record) const {
 }
 
 void WarmPool::Keep() {
-  // convene-train has none.
-  absl::StatusOr<std::string> modules = ReadFile(absl::StrCat(options_.directory, "/record"));
-  if (record_file_ == nullptr || !modules.ok()) return;
-  record_file_->Keep(
-      {MarksOf(example_.environment, places_), plan_.left_out(), *std::move(modules)});
+  if (record_file_ == nullptr || plan_.is_off()) return;
+  const absl::StatusOr<std::string> modules = ReadFile(absl::StrCat(options_.directory, "/record"));
+  if (!modules.ok()) return;  // convene-train has none.
+  record_file_->Keep({MarksOf(example_.environment, places_), plan_.left_out(), *modules});
+}
+
+void WarmPool::GiveUp(absl::string_view why) {
+  on_say_(absl::StrCat("no more warm workers: ", why));
+  if (record_file_ != nullptr) record_file_->Drop();
 }
 
 void WarmPool::SetExample(const SpawnRequest& request) {
@@ -329,7 +333,7 @@ void WarmPool::OnParentEnded() {
   const bool was_off = plan_.is_off();
   plan_.ParentEnded();
   if (!was_off && plan_.is_off()) {
-    on_say_("no more warm workers: their parent has ended too often; the workers start cold");
+    GiveUp("their parent has ended too often; the workers start cold");
   }
   Think();
 }
@@ -383,7 +387,7 @@ void WarmPool::Died(Spare& spare) {
   if (!spare.is_used) plan_.SpareDied(Clock::Real().Now());
   Forget(spare);
   if (was_off || !plan_.is_off()) return;
-  on_say_("no more warm workers: spares have ended too often before their use");
+  GiveUp("spares have ended too often before their use");
   KillParent();
 }
 

@@ -85,6 +85,8 @@ class WarmPool {
   void SetExample(const SpawnRequest& request);
   // Puts it where the parent reads it. FailedPrecondition: it is of other variables.
   absl::Status TakeRecord(const WarmRecord& record) const;
+  // There will be no more spares, and those of a later run would fare no better.
+  void GiveUp(absl::string_view why);
   // For later runs: what a worker has recorded, and what no parent can import.
   void Keep();
   absl::Status StartParent();

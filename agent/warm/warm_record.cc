@@ -158,13 +158,16 @@ absl::StatusOr<WarmRecord> WarmRecordFile::Load() const {
   if (read(file.get(), text.data(), text.size()) != info.st_size) {
     return absl::DataLossError("it is torn: it became shorter");
   }
-  (void)futimens(file.get(), nullptr);  // Those used least lately are removed first.
+  (void)futimens(file.get(), nullptr);  // The files used least lately are removed first.
   return DecodeWarmRecord(text);
 }
 
 void WarmRecordFile::Keep(const WarmRecord& record) {
   std::string text = EncodeWarmRecord(record);
-  if (text.size() > kMostBytes) return;
+  if (text.size() <= kMostBytes) Take(std::move(text));
+}
+
+void WarmRecordFile::Take(std::string text) {
   {
     MutexLock lock(&mutex_);
     next_ = std::move(text);
@@ -189,7 +192,11 @@ void WarmRecordFile::WriteThem() {
       if (!is_writing_) return;
       text = *std::exchange(next_, std::nullopt);
     }
-    (void)Write(text);
+    if (text.empty()) {
+      unlink(path_.c_str());
+    } else {
+      (void)Write(text);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// What a script's first start imported, kept in a file for later runs of the same command.
+// The record of a script's first imports, in a file for later runs of the same command.
 #pragma once
 
 #include <map>
@@ -62,9 +62,12 @@ class WarmRecordFile {
   absl::StatusOr<WarmRecord> Load() const;
   // Writes `record` in a thread of its own, because the file system may hang; the newest one counts
   // where several wait. A record that cannot be written is none.
-  void Keep(const WarmRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Keep(const WarmRecord& record);
+  // Removes the file, as Keep writes it.
+  void Drop() { Take(""); }
 
  private:
+  void Take(std::string text) ABSL_LOCKS_EXCLUDED(mutex_);  // "": no file
   void WriteThem() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Write(const std::string& text) const;
 

@@ -96,6 +96,8 @@ TEST_CASE("the newest of several records is kept") {
     for (int i = 0; i < 50; ++i) file->Keep({{}, {}, absl::StrCat(i)});
   }
   CHECK(kept.Of({})->Load()->modules == "49");
+  kept.Of({})->Drop();
+  CHECK(absl::IsNotFound(kept.Of({})->Load().status()));
 }
 
 TEST_CASE("a record that others may write is refused") {

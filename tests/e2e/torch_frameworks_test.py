@@ -1,4 +1,5 @@
-"""Scripts of Hugging Face's Trainer, accelerate and Lightning as people write them: they train to the same losses without a kill, and after one warm.
+"""Scripts of Hugging Face's Trainer, accelerate and Lightning as people write them: the same losses without a kill, after one warm, and when a
+second run begins warm.
 
 Needs these packages in the environment of tests: tools/torch_environment --transformers.
 """
@@ -6,6 +7,7 @@ Needs these packages in the environment of tests: tools/torch_environment --tran
 import glob
 import json
 import os
+import shutil
 import signal
 import unittest
 
@@ -204,6 +206,18 @@ class TorchFrameworksTest(TorchTestCase):
         (losses, weights, restarts), (same_losses, same_weights, restarted) = self.result("whole"), self.result("warm")
         self.assertEqual((restarts, restarted), ("0", "1"))
         self.assertEqual((losses, weights), (same_losses, same_weights))
+        self.check_second_run(script, self.result("whole"))
+
+    def check_second_run(self, script, whole):
+        """The same command once more, from the start: its first start is warm."""
+        shutil.rmtree(self.path("warm.saved"))
+        os.remove(self.path("warm.log"))
+        said = self.finish(self.train("warm", script, "--warm-workers", "auto"), 200)
+        self.assert_nothing_left()
+        self.assertIn("the first start waits", said)
+        self.assertIn("2 of 2 workers start from spares", said)
+        self.assertNotIn("start cold", said)
+        self.assertEqual(self.result("warm"), whole)
 
     def test_a_script_with_the_trainer_of_transformers(self):
         self.check("transformers", TRAINER)

@@ -1,6 +1,7 @@
-"""Warm workers of an unmodified PyTorch program: the same losses as without a kill, with PyTorch's own imports."""
+"""Warm workers of an unmodified PyTorch program, at a restart and at a second run's first start: the same losses, with PyTorch's own imports."""
 
 import json
+import os
 import unittest
 
 from tests.support.convene_testing import find_program, wait_until
@@ -43,6 +44,18 @@ class TorchWarmTest(TorchTestCase):
         warm, whole = self.result("warm"), self.result("whole")
         self.assertEqual((whole["attempt"], warm["attempt"], warm["first_epoch"]), (0, 1, 2))
         self.assertEqual(warm["loss"], whole["loss"])
+        self.check_second_run(whole)
+
+    def check_second_run(self, whole):
+        """The same command again, from the start. Its worker is killed before new spares are there."""
+        for name in ("warm.pt", "warm.json", "warm.log"):
+            os.remove(self.path(name))
+        text = self.finish(self.train("warm", "--warm-workers", "auto", crash_rank=1), 200)
+        self.assert_nothing_left()
+        self.assertIn("the first start waits", text)
+        self.assertIn("2 of 2 workers start from spares", text.split("failed: killed")[0])
+        self.assertNotIn("start cold", text)
+        self.assertEqual(self.result("warm")["loss"], whole["loss"])
 
 
 if __name__ == "__main__":

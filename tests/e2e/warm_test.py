@@ -3,6 +3,7 @@
 A small package stands in the place of torch, so that each case takes fractions of a second; torch_warm_test.py has the real one.
 """
 
+import glob
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import signal
 import sys
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, find_program, processes_with, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, find_program, free_port, processes_with, wait_until
 from tests.support.terminals import Terminal
 
 WORKERS = 2
@@ -26,6 +27,9 @@ PACKAGES = {
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
     'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
     'plain.py': 'value = 1\n',
+    'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
+    'slow.py': 'import os, time\nwhile os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
+    'sitecustomize.py': 'import os\nos.environ["SET_BY_SITE"] = "1"\n',
 }
 
 # Writes what it sees; ends when the file `end` is there. A line for each start in `starts`, so that no rank can run twice unseen.
@@ -107,14 +111,20 @@ class WarmTest(ConveneTestCase):
             self.write(f'packages/{name}', text)
 
     def write(self, name, text):
+        """A file that has this text stays as it is, with its time."""
+        if os.path.exists(self.path(name)):
+            with open(self.path(name), encoding='utf-8') as file:
+                if file.read() == text:
+                    return
         with open(self.path(name), 'w', encoding='utf-8') as out:
             out.write(text)
 
-    def train(self, *command, imports='import plain', spares='auto', **environment):
+    def train(self, *command, imports='import plain', spares='auto', rendezvous=('--standalone',), **environment):
         self.write('script.py', SCRIPT.replace('IMPORTS', imports))
         command = command or (sys.executable, '-u', '-X', 'faulthandler', '-W', 'error', self.path('script.py'), 'one', '--two')
-        return self.start(CONVENE, 'run', '--standalone', '--nproc-per-node', WORKERS, '--max-restarts', 9, '--warm-workers', spares, '--no-python', *command,
-                          PYTHONPATH=self.path('packages'), XDG_RUNTIME_DIR=self.path('run'), PYTHONDONTWRITEBYTECODE='1', **environment)
+        return self.start(CONVENE, 'run', *rendezvous, '--nproc-per-node', WORKERS, '--max-restarts', 9, '--warm-workers', spares, '--no-python', *command,
+                          PYTHONPATH=self.path('packages'), XDG_RUNTIME_DIR=self.path('run'), XDG_CACHE_HOME=self.path('cache'), HOLD=self.path('hold'),
+                          PYTHONDONTWRITEBYTECODE='1', **environment)
 
     def said(self, job, text, times=1):
         wait_until(lambda: self.output(job).count(text) >= times, 30, lambda: f'"{text}" in\n{self.output(job)}')
@@ -151,7 +161,8 @@ class WarmTest(ConveneTestCase):
 
     def wait_for_spares(self, job, count=WORKERS):
         self.said(job, 'spares that are ready to become workers: 2')
-        wait_until(lambda: len(self.spares(job)[1]) == count, 30, lambda: f'{count} spares in\n{self.output(job)}')
+        # A spare that is ready leads a session.
+        wait_until(lambda: [os.getsid(pid) == pid for pid in self.spares(job)[1]] == [True] * count, 30, lambda: f'{count} spares in\n{self.output(job)}')
 
     def kill_worker(self, epoch, rank=1):
         os.kill(self.starts()[epoch, rank], signal.SIGKILL)
@@ -304,9 +315,155 @@ class WarmTest(ConveneTestCase):
         self.assertEqual(self.facts(2)[1]['settled'], '7')
         self.assertIn('the script sets CHOICE before it imports settled', self.end(job))
 
+    def run_before(self, **options):
+        """An earlier run, which has kept its record. Gives the record's path and the facts of a cold start."""
+        job = self.train(**options)
+        cold = self.facts(1)
+        self.wait_for_spares(job)
+        wait_until(lambda: glob.glob(self.path('cache/convene/warm/*.record')), 30, 'the record')
+        self.assertNotIn('start from spares', self.end(job))
+        self.clear()
+        return glob.glob(self.path('cache/convene/warm/*.record'))[0], cold
+
+    def clear(self):
+        for path in [self.path('end'), self.path('starts'), *glob.glob(self.path('facts.*'))]:
+            os.remove(path)
+
+    def assert_starts_cold(self, job, why):
+        self.facts(1)
+        self.wait_for_spares(job)
+        text = self.end(job)
+        self.assertEqual(text.count('the workers start cold, until a start has been seen again: '), 1, text)
+        self.assertIn(why, text)
+        self.assertNotIn('start from spares', text)
+        self.clear()
+
+    def assert_starts_warm(self, job):
+        self.said(job, '2 of 2 workers start from spares')
+        facts = self.facts(1)
+        text = self.end(job)
+        self.assertNotIn('start cold', text)
+        self.clear()
+        return facts, text
+
+    def test_a_second_run_sees_warm_what_the_first_one_saw_cold(self):
+        record, cold = self.run_before()
+        self.assertEqual([os.stat(path).st_mode & 0o777 for path in (record, os.path.dirname(record))], [0o600, 0o700])
+        warm, text = self.assert_starts_warm(self.train())
+        of_runs = ('CONVENE_', 'TORCHELASTIC_')
+        for before, after in zip(cold, warm):
+            for facts in (before, after):
+                facts.pop('agent')
+                facts['environment'] = {name: value for name, value in facts['environment'].items() if not name.startswith(of_runs)}
+            self.same(before, after)
+        for line, times in (('torch is imported', 2), ('torch warns', 2), ('rank 1 runs in', 1), ('the end of 1', 1)):
+            self.assertEqual(len(re.findall(rf'\[1\] {line}', text)), times, f'{line} in\n{text}')
+
+    def test_a_warm_first_start_is_followed_by_warm_restarts(self):
+        self.run_before()
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares', 2)
+        self.facts(2)
+        self.end(job)
+
+    def test_what_was_left_out_is_known_to_a_second_run(self):
+        self.run_before(imports='import threaded')
+        _, text = self.assert_starts_warm(self.train(imports='import threaded'))
+        self.assertNotIn('only when their script does', text)
+        self.assertIn('threaded left out', text)
+
+    def test_a_second_run_of_a_changed_script_starts_cold_and_is_kept(self):
+        self.run_before()
+        self.assert_starts_cold(self.train(imports='import plain  # changed'), f'{self.path("script.py")} has changed')
+        self.assert_starts_warm(self.train(imports='import plain  # changed'))
+
+    def test_a_second_run_with_another_variable_starts_cold_and_is_kept(self):
+        self.run_before()
+        self.assert_starts_cold(self.train(CHOICE='8'), 'the variable CHOICE has changed')
+        self.assert_starts_warm(self.train(CHOICE='8'))
+
+    def test_a_torn_record_and_that_of_another_user_start_cold(self):
+        record, _ = self.run_before()
+        with open(record, 'r+b') as file:
+            file.truncate(os.path.getsize(record) // 2)
+        self.assert_starts_cold(self.train(), f'{record}: it is torn')
+        os.chmod(record, 0o666)
+        self.assert_starts_cold(self.train(), f'{record} is another user')
+
+    def held(self):
+        """A second run, whose parent of spares stands in its imports; the parent's pid."""
+        self.write('hold', '')
+        job = self.train(imports='import slow')
+        return job, wait_until(lambda: self.parent(job), 30, 'the parent of spares')
+
+    def parent(self, job):
+        for pid in processes_with('CONVENE_WARM=parent:'):
+            if parent_and_age(pid)[0] == job.pid:
+                return pid
+        return None
+
+    def test_a_parent_that_is_killed_during_the_first_start_is_replaced(self):
+        self.run_before(imports='import slow')
+        job, killed = self.held()
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: self.parent(job) not in (None, killed), 30, 'another parent')
+        os.remove(self.path('hold'))
+        self.assert_starts_warm(job)
+
+    def test_a_signal_ends_a_first_start_that_waits_for_its_spares(self):
+        self.run_before(imports='import slow')
+        for number in (signal.SIGTERM, signal.SIGINT):
+            job, _ = self.held()
+            job.send_signal(number)
+            self.finish(job, 10, 128 + number)
+            self.assert_nothing_left()
+            self.assertFalse(os.path.exists(self.path('starts')))
+            os.remove(self.path('hold'))
+
+    def test_a_first_start_does_not_wait_for_ever(self):
+        self.run_before(imports='import slow')
+        self.write('hold', '')
+        job = self.train(imports='import slow', rendezvous=('--standalone', '--rdzv-conf', 'join_timeout=4'))
+        self.said(job, 'the first start waits no longer for its spares: 0 of 2 are ready; the other workers start cold')
+        os.remove(self.path('hold'))
+        self.facts(1)
+        self.end(job)
+
+    def test_no_start_waits_for_a_parent_that_always_dies(self):
+        for _ in range(2):
+            job = self.train(imports='import dies')
+            self.facts(1)
+            self.said(job, 'no more warm workers: their parent has ended too often')
+            wait_until(lambda: glob.glob(self.path('cache/convene/warm/*')) == [], 30, 'no record')
+            self.assertNotIn('the first start waits', self.end(job))
+            self.clear()
+
+    def test_a_node_that_joins_a_running_job_starts_warm_too(self):
+        self.run_before()
+        port = free_port()
+        rendezvous = ('--nnodes', '1:2', '--rdzv-id', 'joined', '--rdzv-endpoint', f'127.0.0.1:{port}')
+        first = self.train(rendezvous=rendezvous)
+        self.said(first, '2 of 2 workers start from spares')
+        self.facts(1)
+        self.wait_for_spares(first)
+        second = self.train(rendezvous=rendezvous)
+        for job in (first, second):
+            self.said(job, 'ranks 2 to 3 of 4 start here' if job is second else 'ranks 0 to 1 of 4 start here')
+        self.said(second, '2 of 2 workers start from spares')
+        self.said(first, '2 of 2 workers start from spares', 2)
+        wait_until(lambda: len([start for start in self.starts() if start[0] == 2]) == 4, 30, 'four workers')
+        self.write('end', '')
+        for job in (first, second):
+            self.finish(job, 60)
+        self.assert_nothing_left()
+
     def at_a_terminal(self, workers, *flags):
         self.write('script.py', SCRIPT.replace('IMPORTS', 'import plain'))
         return Terminal(self, ['env', '-C', self.directory, f'PYTHONPATH={self.path("packages")}', f'XDG_RUNTIME_DIR={self.path("run")}',
+                               f'XDG_CACHE_HOME={self.path("cache")}',
                                find_program(CONVENE), 'run', '--standalone', '--nproc-per-node', str(workers), '--max-restarts', '9', *flags,
                                '--warm-workers', 'auto', '--no-python', sys.executable, self.path('script.py')], log='log').process
 

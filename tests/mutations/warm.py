@@ -6,6 +6,9 @@ WARM = 'agent/warm'
 PYTHON = f'{WARM}/warm.py'
 PLAN = f'{WARM}/warm_plan.cc'
 POOL = f'{WARM}/warm_pool.cc'
+PLAN_HEADER = f'{WARM}/warm_plan.h'
+RECORD = f'{WARM}/warm_record.cc'
+START = 'agent/node_start.cc'
 PLANNED = f'//{WARM}:warm_test'
 SEEN = '//tests/e2e:warm_test'
 SPARE = 'worker_runtime/session/warm_spare.cc'
@@ -14,7 +17,21 @@ TRAINED = '//tests/e2e:warm_trainer_test'
 SETUP = 'worker_runtime/trainer/setup.cc'
 
 MUTATIONS = [
-    Mutation('a spare runs with a script that has changed', PYTHON, 'if path and stamp(path) != known:', 'if False:', SEEN),
+    Mutation('a spare runs with a script that has changed', PYTHON, 'if stamp(path) != known:', 'if False:', SEEN),
+    Mutation('no start waits for its spares', START, 'warm_pool_ != nullptr && warm_pool_->HoldsStart()', 'false', SEEN),
+    Mutation('a start waits for ever', PLAN_HEADER, 'return now < start_by_ && ready', 'return start_by_ != MonotonicTime() && ready', PLANNED),
+    Mutation('a start waits for spares that cannot come', PLAN_HEADER, 'phase_ != Phase::kUnknown && phase_ != Phase::kOff;', 'true;', PLANNED),
+    Mutation('a start that waits cannot be stopped', 'agent/core/machine_stop.cc', 'if (!s_.has_workers) return LeaveAndFinish();\n  BeginStop(',
+             'if (s_.is_checking_health) return;\n  if (!s_.has_workers) return LeaveAndFinish();\n  BeginStop(', SEEN),
+    Mutation('a record of other variables is used', POOL, 'if (!changed.empty()) {', 'if (false) {', SEEN),
+    Mutation('what imports set counts as a change', PYTHON, 'self.base = own_environment()', 'self.base = dict(os.environ)', SEEN),
+    Mutation('a torn record is used', RECORD, 'if (parts[0].substr(kVersion.size()) != HashOf(body)) {', 'if (false) {', PLANNED),
+    Mutation('a record that others may write is used', RECORD, '(S_IWGRP | S_IWOTH)) == 0', '(S_IWGRP | S_IWOTH)) != 1', PLANNED),
+    Mutation('records are kept without a bound', RECORD, 'i < files.size(); ++i) unlink', 'i < files.size() && false; ++i) unlink', PLANNED),
+    Mutation('a record has secrets', RECORD,
+             'marks[name] = HashOf(entry.substr(equals + 1));', 'marks[name] = std::string(entry.substr(equals + 1));', PLANNED),
+    Mutation('what no parent can import is not kept', POOL, 'plan_.LeaveOut(words[1]);\n      Keep();', 'plan_.LeaveOut(words[1]);', SEEN),
+    Mutation('a record stays of which no parent lives', POOL, 'if (record_file_ != nullptr) record_file_->Drop();', '', SEEN),
     Mutation('a spare has no rank', PYTHON, '**told, **self.changed}', '**self.changed}', SEEN),
     Mutation('a spare forgets what imports set', PYTHON, '**told, **self.changed}', '**told}', SEEN),
     Mutation('a spare swallows what imports print', PYTHON, 'self.output.repeat()', 'pass', SEEN),

@@ -25,6 +25,7 @@ class TorchTestCase(ConveneTestCase):
     def start_torch(self, program, *arguments, **environment):
         variables = {"PATH": f"{torch_environment.VENV}/bin:{os.environ['PATH']}",
                      "LD_LIBRARY_PATH": torch_environment.torch_environment()["LD_LIBRARY_PATH"],
+                     "XDG_CACHE_HOME": self.path("cache"),
                      **environment}
         return self.start(program, *arguments, **variables)
 
