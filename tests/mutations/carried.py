@@ -24,7 +24,7 @@ MUTATIONS = [
     Mutation('a chat template from elsewhere stays there', f'{RUNTIME}/trainer/run_tokenizer.cc',
              'if (!options.chat_template.empty() && options.chat_template != path) {', 'if (false) {', SEEN, 'checkpoint'),
     Mutation('bytes stand for tokens that nobody knows', f'{RUNTIME}/trainer/run_tokenizer.cc',
-             '(made_by.fingerprint == 0 && options.tokenizer_path != kByteTokenizer)', 'made_by.fingerprint == 0', SEEN, 'checkpoint'),
+             'options.tokenizer_path != kByteTokenizer', '!options.tokenizer_path.empty()', SEEN, 'checkpoint'),
     Mutation('adapters are added to the weights that lie where their base lay', f'{RUNTIME}/weights/open_weights.cc',
              'moved.empty() ? adapter.base : moved', 'moved.empty() ? adapter.base : adapter.base', '//worker_runtime/weights:adapter_test', 'checkpoint'),
     Mutation('experts that were restored are not what the passes read', f'{RUNTIME}/shard/rank_stores.cc',

@@ -121,7 +121,8 @@ TEST_CASE("experts that one layout saves another restores, bit by bit, with thei
   std::vector<int64_t> steps;
   for (const Cut& to :
        {from, is_sharded ? all_axes : sharded, Cut{{}, 1}, Cut{{.dp = 4, .ep = 4}, 1},
-        Cut{{.dp = 4, .dp_replicate = 2, .ep = 2}, 1}, Cut{{.pp = 2, .tp = 2}, 1}}) {
+        Cut{{.dp = 4, .ep = 2}, 1}, Cut{{.dp = 4, .dp_replicate = 2, .ep = 2}, 1},
+        Cut{{.pp = 2, .tp = 2}, 1}}) {
     INFO(to.first.ToString() << ", ZeRO-" << to.second);
     World restored = world(to, /*seed=*/99);
     RequireAllOk(restored.Restore(options, &steps));
