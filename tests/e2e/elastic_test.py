@@ -126,6 +126,17 @@ class ElasticTest(ConveneTestCase):
                       self.output(agents[0]))
         self.assert_same_losses(expected)
 
+    def test_nodes_of_experts_train_on_with_the_same_losses_when_one_is_lost(self):
+        values = {"steps": 60, "model": "moe-tiny", "layers": 2}
+        expected = self.losses_of_one_process(**values)
+        endpoint = self.start_daemon()
+        agents = [self.start_agent(endpoint, rank, "1:2", ep_size=2, zero_stage=3, **values) for rank in (0, 1)]
+        self.wait_for_world(4, 10)
+        agents.pop().kill()
+        self.finish(agents[0], 90)
+        self.assertEqual(self.layouts(), ["dp4 (ep2) x tp1 x pp1", "dp2 (ep2) x tp1 x pp1"])
+        self.assert_same_losses(expected)
+
     def test_context_parallel_nodes_that_shard_all_train_on_with_the_same_losses(self):
         values = {"steps": 60}
         expected = self.losses_of_one_process(**values)

@@ -209,8 +209,9 @@ class GenerateTest(ConveneTestCase):
         loss, perplexity, bits = map(float, first[1:])
         self.assertAlmostEqual(perplexity, math.exp(loss), delta=1e-3)
         self.assertAlmostEqual(bits, loss / math.log(2), delta=1e-5)
+        self.finish(self.start(CONVENE, "checkpoint", "export", self.path("run"), "--output", self.path("folder")), 60)
         for arguments, words in (
-                (["--data", self.path("text.txt")], "text.txt: it is a text, and the model has no tokenizer"),
+                (["--model", self.path("folder"), "--data", self.path("text.txt")], "text.txt: it is a text, and the model has no tokenizer"),
                 (["--choices", self.path("text.txt")], "text.txt: it is no file of llm.c's questions"),
                 (["--data", self.path("none")], "none"),
                 ([], "nothing is measured: give --data or --choices")):

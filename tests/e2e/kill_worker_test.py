@@ -66,6 +66,23 @@ class KillWorkerTest(ConveneTestCase):
         killed = self.check_same_curve_after_kill(nproc=4, tp_size=2, init_from=self.path("given"), lora_rank=16, lora_dropout=0.1, zero_stage=3)
         self.assertGreater([m["step"] for m in killed if m["epoch"] > 1][0], 1)
 
+    def test_the_curve_of_experts_is_bitwise_the_same_after_a_kill(self):
+        self.check_same_curve_after_kill(nproc=8, model="moe-tiny", layers=2, ep_size=2, tp_size=2, pp_size=2)
+
+    def test_the_curve_of_sharded_experts_with_a_routers_bias_is_bitwise_the_same_after_a_kill(self):
+        self.check_same_curve_after_kill(nproc=4, model="deepseek-tiny", layers=2, router_bias_rate=0.01, ep_size=4, zero_stage=3)
+
+    def test_experts_go_on_under_another_layout_with_the_same_losses(self):
+        values = {"model": "moe-tiny", "layers": 2, "lr_schedule": "constant", "warmup_steps": 0}
+        whole, _ = self.run_job("whole", nproc=1, steps=20, **values)
+        self.run_job("first", nproc=8, steps=10, tp_size=2, pp_size=2, ep_size=2, **values)
+        rest, _ = self.run_job("first", nproc=4, steps=20, ep_size=4, zero_stage=3, **values)
+        self.assertEqual([m["step"] for m in rest], list(range(1, 21)))
+        self.assertEqual([m["layout"] for m in rest[9:11]], ["dp2 (ep2) x tp2 x pp2", "dp4 (ep4) x tp1 x pp1"])
+        for one, other in zip(whole, rest):
+            for key in ("loss", "grad_norm"):
+                self.assertLess(abs(one[key] / other[key] - 1), 1e-4, f"{key} of step {one['step']}")
+
     def test_a_checkpoint_goes_on_under_another_layout(self):
         whole, _ = self.run_job("whole", nproc=1, steps=20)
         self.run_job("first", nproc=4, steps=10, tp_size=2, dp_size=2)

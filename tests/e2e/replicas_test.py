@@ -45,7 +45,8 @@ class ReplicasTest(ConveneTestCase):
         self.assertEqual([m["step"] for m in killed if m["epoch"] > 1][0], resumed[0] + 1)
 
     def test_the_curve_is_bitwise_the_same_after_a_workers_death(self):
-        for name, changes in {"dp": {}, "all": {"tp_size": 2, "pp_size": 2}, "zero": {"zero_stage": 3}}.items():
+        for name, changes in {"dp": {}, "all": {"tp_size": 2, "pp_size": 2}, "zero": {"zero_stage": 3},
+                              "experts": {"model": "moe-tiny", "layers": 2, "tp_size": 2, "ep_size": 2}}.items():
             with self.subTest(name):
                 self.finish(self.start_alone(f"whole-{name}", 4, **changes), 120)
                 job = self.start_alone(f"killed-{name}", 4, replicate_every=3, **changes)

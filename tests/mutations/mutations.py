@@ -13,7 +13,8 @@ import sys
 from typing import Dict, List
 
 sys.dont_write_bytecode = True
-import checkpoints  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import carried  # noqa: E402  (the line above keeps __pycache__ out of the tree)
+import checkpoints  # noqa: E402
 import cluster  # noqa: E402
 import daemon  # noqa: E402
 import data  # noqa: E402
@@ -37,7 +38,7 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +
-                replicas.MUTATIONS),
+                replicas.MUTATIONS + carried.MUTATIONS),
 }
 
 

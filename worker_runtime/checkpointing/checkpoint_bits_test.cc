@@ -1,6 +1,7 @@
 // Checkpoints hold every bit of a training, whatever layout wrote them and whatever reads them.
 #include <catch2/catch.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/base/testing/status_testing.h"
@@ -90,6 +91,50 @@ TEST_CASE(
   }
   RequireAllOk(resumed.Train(2, 4));
   CHECK(resumed.State() == saved.State());
+}
+
+// Moves of expert-parallel ranks, of the ranks that share an expert's state, and of the stages.
+TEST_CASE("experts that one layout saves another restores, bit by bit, with their router's bias") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  const std::string name = GENERATE("moe-tiny", "deepseek-tiny");
+  INFO(name);
+  ModelConfig model = NamedModel(name).value();
+  model.layers = 2;
+  model.experts.first_dense_layers = 0;
+  if (model.family->router_bias) model.experts.bias_rate = 0.01;
+  const auto world = [&](const std::pair<Layout, int>& cut, uint64_t seed) {
+    return World(cut.first, seed, DType::kFloat32, 1, /*fresh_weights=*/true, cut.second,
+                 /*offloads=*/false, model);
+  };
+  using Cut = std::pair<Layout, int>;  // with its ZeRO stage
+  const Cut all_axes = {{.pp = 2, .dp = 2, .tp = 2, .ep = 2}, 1};
+  const Cut sharded = {{.dp = 4, .tp = 2, .ep = 2}, 3};
+  const bool is_sharded = GENERATE(false, true);
+  const Cut from = is_sharded ? sharded : all_axes;
+  const TempDir directory;
+  World saved = world(from, kSeed);
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(directory.path(), 3));
+  const auto state = saved.State();
+  TrainOptions options = ResumeFrom(directory.path());
+  options.model = model;
+  std::vector<int64_t> steps;
+  for (const Cut& to :
+       {from, is_sharded ? all_axes : sharded, Cut{{}, 1}, Cut{{.dp = 4, .ep = 4}, 1},
+        Cut{{.dp = 4, .ep = 2}, 1}, Cut{{.dp = 4, .dp_replicate = 2, .ep = 2}, 1},
+        Cut{{.pp = 2, .tp = 2}, 1}}) {
+    INFO(to.first.ToString() << ", ZeRO-" << to.second);
+    World restored = world(to, /*seed=*/99);
+    RequireAllOk(restored.Restore(options, &steps));
+    CHECK(restored.State() == state);
+    CHECK(restored.EveryRankHolds(state));
+  }
+  World resumed = world(from, /*seed=*/99);
+  RequireAllOk(resumed.Restore(options, &steps));
+  RequireAllOk(saved.Train(2, /*first_step=*/4));
+  RequireAllOk(resumed.Train(2, /*first_step=*/4));
+  CHECK(resumed.State() == saved.State());
+  CHECK(resumed.State() != state);
 }
 
 TEST_CASE("a run in bf16 goes on from its checkpoint as if it had not stopped") {

@@ -62,14 +62,16 @@ void Stage(World& world, const Nodes& nodes, int64_t step) {
 
 // From memory, or from the checkpoints in `directory`. Each rank's answer: its path, "memory", or
 // "nothing".
-std::vector<std::string> Restore(World& world, const Nodes& nodes, const std::string& directory) {
+std::vector<std::string> Restore(World& world, const Nodes& nodes, const std::string& directory,
+                                 const ModelConfig& model = testing::Small()) {
+  TrainOptions options = ResumeFrom(directory);
+  options.model = model;
   std::vector<std::string> from(64);
   RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
     CONVENE_ASSIGN_OR_RETURN(const auto replicas, MakeReplicas(rank, nodes, 2));
     CONVENE_ASSIGN_OR_RETURN(
         const auto restored,
-        RestoreCheckpoint(ResumeFrom(directory),
-                          {.data = kData, .samples = kSamples, .is_restart = true},
+        RestoreCheckpoint(options, {.data = kData, .samples = kSamples, .is_restart = true},
                           rank.engine->optimizer(), *rank.world, stream, replicas.get()));
     from[rank.world->rank()] = !restored.has_value()    ? "nothing"
                                : restored->path.empty() ? "memory"
@@ -116,6 +118,38 @@ TEST_CASE("any layout goes on from the copies of another one, of a lost node too
     CHECK(Restore(resumed, nodes, "") == std::vector<std::string>(2, "memory"));
     CHECK(resumed.State() == state);
   }
+}
+
+TEST_CASE("experts' copies have all of them, of a lost node too, for any layout, bit by bit") {
+  if (!testing::HasPlacesOrSkips(8)) return;
+  ModelConfig model = NamedModel("deepseek-tiny").value();
+  model.layers = 2;
+  model.experts.first_dense_layers = 0;
+  model.experts.bias_rate = 0.01;
+  const auto world = [&](const Layout& layout, int zero_stage, uint64_t seed) {
+    return World(layout, seed, DType::kFloat32, 1, true, zero_stage, /*offloads=*/false, model);
+  };
+  const int zero_stage = GENERATE(1, 3);
+  const Layout from = zero_stage == 3 ? Layout{.dp = 4, .tp = 2, .ep = 2}
+                                      : Layout{.pp = 2, .dp = 2, .tp = 2, .ep = 2};
+  INFO(from.ToString() << ", ZeRO stage " << zero_stage);
+  World saved = world(from, zero_stage, kSeed);
+  RequireAllOk(saved.Train(3));
+  Nodes nodes = MakeNodes(2);
+  Stage(saved, nodes, 3);
+  const auto state = saved.State();
+  RequireAllOk(saved.Train(2, /*first_step=*/4));
+  nodes[1] = UniqueFd(memfd_create("new", MFD_CLOEXEC));
+  World resumed = world(from, zero_stage, /*seed=*/99);
+  CHECK(Restore(resumed, nodes, "", model) == std::vector<std::string>(8, "memory"));
+  CHECK(resumed.State() == state);
+  RequireAllOk(resumed.Train(2, /*first_step=*/4));
+  CHECK(resumed.State() == saved.State());
+  nodes.pop_back();
+  World smaller = world({.dp = 4, .ep = 4}, 1, /*seed=*/99);
+  CHECK(Restore(smaller, nodes, "", model) == std::vector<std::string>(4, "memory"));
+  CHECK(smaller.State() == state);
+  CHECK(smaller.EveryRankHolds(state));
 }
 
 TEST_CASE("the newer of memory and disk is taken, and of equals the memory") {

@@ -1,11 +1,11 @@
 #include "worker_runtime/trainer/run_tokenizer.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/chat_format.h"
@@ -29,9 +29,10 @@ absl::Status AddTemplate(const std::string& chat_template, std::vector<NamedFile
   CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(chat_template));
   auto* const folder = std::get_if<FolderTemplate>(&format);
   if (folder == nullptr) return absl::OkStatus();  // a name is all there is
-  const auto is_template = [](const NamedFile& file) { return file.name == kTemplateName; };
-  files->erase(std::remove_if(files->begin(), files->end(), is_template), files->end());
-  files->push_back({kTemplateName, std::move(folder->source)});
+  std::erase_if(*files, [](const NamedFile& file) { return file.name == kTemplateName; });
+  // By their names, as TokenizerFiles would find them: equal files are equal checkpoints.
+  const auto is_behind = [](const NamedFile& file) { return file.name > kTemplateName; };
+  files->insert(absl::c_find_if(*files, is_behind), {kTemplateName, std::move(folder->source)});
   return absl::OkStatus();
 }
 

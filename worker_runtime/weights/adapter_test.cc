@@ -263,9 +263,16 @@ TEST_CASE("a checkpoint of adapters is the model that they make, where their bas
   for (const ModelTensor& tensor : ModelTensors(model)) {
     CHECK(ReadAll(*of_job->source, tensor) == ReadAll(*of_folder->source, tensor));
   }
-  REQUIRE_OK(RemoveTree(dir.File("base")));
+  REQUIRE_OK(RenameFile(dir.File("base"), dir.File("moved")));
   CHECK_STATUS(OpenWeights(dir.File("job")).status(), absl::StatusCode::kNotFound,
-               "put them there (a link will do)");
+               "say where they are with --base");
+  const auto beside_moved = OpenWeights(dir.File("job"), dir.File("moved"));
+  REQUIRE_OK(beside_moved.status());
+  for (const ModelTensor& tensor : ModelTensors(model)) {
+    CHECK(ReadAll(*beside_moved->source, tensor) == ReadAll(*of_folder->source, tensor));
+  }
+  CHECK_STATUS(OpenWeights(dir.File("moved"), dir.File("moved")).status(),
+               absl::StatusCode::kInvalidArgument, "leave --base out");
   CHECK(OpenAdapter(dir.File("job")).ok());
 }
 

@@ -29,10 +29,12 @@ absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter,
   absl::StatusOr<Weights> weights =
       IsPeftFolder(base) ? absl::InvalidArgumentError("these are adapters too") : OpenWeights(base);
   if (!weights.ok()) {
-    return absl::Status(weights.status().code(),
-                        absl::StrCat(path, " holds adapters of the weights ", base,
-                                     ", which cannot be opened: ", weights.status().message(),
-                                     "; say with --base where they are, or put a link there"));
+    return absl::Status(
+        weights.status().code(),
+        absl::StrCat(path, " holds adapters of the weights ", base,
+                     ", which cannot be opened: ", weights.status().message(),
+                     "; say where they are with --base (of convene generate and convene "
+                     "checkpoint export), or put a link there"));
   }
   const std::string tokenizer = adapter.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(Weights merged, MergeAdapter(*std::move(weights), std::move(adapter)));

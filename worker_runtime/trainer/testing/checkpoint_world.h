@@ -54,17 +54,25 @@ inline bool Holds(Engine& engine, const std::vector<char>& parameters,
                   const std::map<std::string, std::vector<float>>& state) {
   const DType dtype = engine.store().dtype();
   const ConstElements held(parameters.data(), parameters.size() / SizeOf(dtype), dtype);
-  for (const PlacedParameter& slice : engine.placement().parameters) {
+  const auto holds_slice = [&](const PlacedParameter& slice, int64_t first) {
     const std::vector<float>& tensor = state.at(slice.name);
     for (int64_t i = 0; i < slice.count(); ++i) {
       const auto [row, column] = std::pair{i / slice.extent[1], i % slice.extent[1]};
       const float value =
           tensor[(slice.offset[0] + row) * slice.global_shape[1] + slice.offset[1] + column];
-      const ConstElements one = held.Slice(slice.flat_offset + i, 1);
+      const ConstElements one = held.Slice(first + slice.flat_offset + i, 1);
       if (dtype == DType::kFloat32 ? one.As<float>()[0] != value
                                    : one.As<BFloat16>()[0].bits != BFloat16(value).bits)
         return false;
     }
+    return true;
+  };
+  int64_t first = 0;  // of the store's, in CopyParameters' order
+  for (const BucketStore* const store : engine.stores()) {
+    for (const PlacedParameter& slice : store->placement().parameters) {
+      if (!holds_slice(slice, first)) return false;
+    }
+    first += store->placement().flat_count;
   }
   return true;
 }

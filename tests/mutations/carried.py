@@ -1,0 +1,39 @@
+"""Bugs planted in what checkpoints carry: the tokenizer of a run, experts, adapters whose base has moved."""
+
+from planting import Mutation
+
+RUNTIME = 'worker_runtime'
+KEPT = f'{RUNTIME}/checkpoint/kept_files.cc'
+FORMAT = '//worker_runtime/checkpoint:checkpoint_test'
+FAULTS = '//worker_runtime/checkpoint:checkpoint_failure_test'
+BITS = '//worker_runtime/checkpointing:checkpoint_bits_test'
+SEEN = '//tests/e2e:checkpoint_tokenizer_test'
+
+MUTATIONS = [
+    Mutation("damage of a tokenizer's file spreads to later checkpoints", KEPT,
+             'if (!twin.empty() && Holds(other, file)) {', 'if (!twin.empty()) {', FORMAT, 'checkpoint'),
+    Mutation('every checkpoint copies the tokenizer', KEPT, 'if (link(other.c_str(), path.c_str()) == 0) continue;', '', FORMAT, 'checkpoint'),
+    Mutation("a new attempt writes over the tokenizer of a published step", KEPT,
+             'absl::Hex(XXH3_64bits(all.data(), all.size()), absl::kZeroPad16)', '"files"', FAULTS, 'checkpoint'),
+    Mutation("a tokenizer's file is taken as it is", f'{RUNTIME}/checkpoint/checkpoint_reader.cc',
+             '  CONVENE_RETURN_IF_ERROR(CheckKeptFiles(path_, tokenizer_files()));\n', '', FORMAT, 'checkpoint'),
+    Mutation("a failed attempt takes the published step's tokenizer along", f'{RUNTIME}/checkpoint/step_directory.cc',
+             'if (!manifest->tokenizer_files.empty())', 'if (false)', FORMAT, 'checkpoint'),
+    Mutation('a checkpoint of another tokenizer goes on without a word', f'{RUNTIME}/checkpointing/save_restore.cc',
+             'a.fingerprint != b.fingerprint', 'false', SEEN, 'checkpoint'),
+    Mutation('a chat template from elsewhere stays there', f'{RUNTIME}/trainer/run_tokenizer.cc',
+             'if (!options.chat_template.empty() && options.chat_template != path) {', 'if (false) {', SEEN, 'checkpoint'),
+    Mutation('bytes stand for tokens that nobody knows', f'{RUNTIME}/trainer/run_tokenizer.cc',
+             'options.tokenizer_path != kByteTokenizer', '!options.tokenizer_path.empty()', SEEN, 'checkpoint'),
+    Mutation('adapters are added to the weights that lie where their base lay', f'{RUNTIME}/weights/open_weights.cc',
+             'moved.empty() ? adapter.base : moved', 'moved.empty() ? adapter.base : adapter.base', '//worker_runtime/weights:adapter_test', 'checkpoint'),
+    Mutation('experts that were restored are not what the passes read', f'{RUNTIME}/shard/rank_stores.cc',
+             'for (ShardedOptimizer* const optimizer : all_) CONVENE_RETURN_IF_ERROR(optimizer->FinishRead());',
+             'CONVENE_RETURN_IF_ERROR(all_.front()->FinishRead());', BITS, 'experts'),
+    Mutation('a checkpoint has no experts', f'{RUNTIME}/shard/rank_stores.cc',
+             'return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesToWrite(); });',
+             'return all_.front()->PiecesToWrite();', BITS, 'experts'),
+    Mutation("copies in memory have no experts", f'{RUNTIME}/shard/rank_stores.cc',
+             'return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesInPlace(); });',
+             'return all_.front()->PiecesInPlace();', '//worker_runtime/replicas:engines_test', 'experts'),
+]
