@@ -115,7 +115,11 @@ void SimDaemon::ArriveUp(const std::shared_ptr<Stream>& stream, int life, const 
 }
 
 void SimDaemon::Read(const std::shared_ptr<Stream>& stream, int life, const Happening& happen) {
-  if (stream->is_broken || (has_standbys_ && is_machine_down_)) return;
+  if (stream->is_broken) return;
+  if (has_standbys_ && is_machine_down_) {  // The word is lost, and nobody answers.
+    stream->daemon_left = true;
+    return;
+  }
   if (life == life_ && leads() && MayLead()) return happen();
   Break(stream, /*is_half_open=*/true);  // That daemon is no more: the kernel answers.
 }

@@ -152,7 +152,7 @@ void World::HurtLeader() {
       std::any_of(daemons_.begin(), daemons_.end(),
                   [](const std::unique_ptr<SimDaemon>& daemon) { return !daemon->is_well(); });
   invariants_.NoteSettled(hurt.table(), hurt.Faithful());
-  const absl::Duration away = simulation_.Upto(absl::Seconds(12));
+  const absl::Duration away = simulation_.Upto(kLeaseWithStandbys * 2);
   const int how = simulation_.Between(0, 4);
   if (how == 0) {
     hurt.Pause(away);
