@@ -232,8 +232,11 @@ void Node::OnNews(RendezvousLink::News&& news) {
   const auto& status = std::get<absl::Status>(news);
   spdlog::debug("the stream ended: {}", status.ToString());
   const bool is_news = state_.ever_linked && !status.ok() && told_losses_.size() < kMostLossesTold;
-  if (is_news && told_losses_.emplace(status.message()).second) {
-    Log(absl::StrCat("the stream to the rendezvous ended: ", status.message()));
+  const std::vector<std::string>& endpoints = state_.rules.endpoints;
+  const std::string loss = absl::StrCat(
+      endpoints.size() > 1 ? absl::StrCat(endpoints[state_.at], ": ") : "", status.message());
+  if (is_news && told_losses_.insert(loss).second) {
+    Log(absl::StrCat("the stream to the rendezvous ended: ", loss));
   }
   Take(StreamEnded{status, rendezvous::AgentStream::RefusedAt(status)});
 }

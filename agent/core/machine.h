@@ -103,6 +103,15 @@
 // The fence, and a Welcome that does not resume, set `dead_by`. No later stop of the same workers
 // (a signal, a failure, a message of the daemon) moves it: `stop_deadline` is never after it.
 //
+// Several endpoints are daemons that take turns over one memory; one of them leads and listens. The
+// agent asks one after the other, each once, and waits only when all have been asked (a round). A
+// round begins behind the endpoint that lost the stream. A leader that has not answered a heartbeat
+// within a quarter of the lease is left, and so is a daemon that takes the Hello and says no
+// Welcome: the rest of the lease is for the search. So heartbeats come each eighth of the lease.
+// Welcome.term never falls: a daemon with a smaller one led before and does not know that another
+// one leads. Refused connections do not move the fence, because the leader may be at an endpoint
+// that this agent does not know.
+//
 // A worker's end while it is being stopped comes from the stop, with one exception. In a stop for a
 // checkpoint all workers are healthy: a worker that crashes then has failed, and so has a worker in
 // session that ends by anything but 0, 75 or the agent's signal. The failure is reported, and the

@@ -13,7 +13,7 @@ except ImportError:
     yaml = None
 
 _FOLDER = os.path.join(os.environ.get("TEST_SRCDIR", ""), "convene", "tools/deploy/kubernetes")
-_FILES = ("indexed-job.yaml", "jobset.yaml", "pytorchjob.yaml", "statefulset.yaml", "trainjob.yaml")
+_FILES = ("indexed-job.yaml", "jobset.yaml", "pytorchjob.yaml", "standbys.yaml", "statefulset.yaml", "trainjob.yaml")
 
 
 def objects():
@@ -48,7 +48,7 @@ class ManifestsTest(unittest.TestCase):
     def test_every_manifest_is_looked_at(self):
         self.assertEqual(sorted(map(os.path.basename, glob.glob(os.path.join(_FOLDER, "*.yaml")))), sorted(_FILES))
         self.assertEqual({one["kind"] for _, one in objects()},
-                         {"Service", "Job", "StatefulSet", "JobSet", "PyTorchJob", "TrainJob"})
+                         {"Service", "Job", "StatefulSet", "JobSet", "PyTorchJob", "TrainJob", "PodDisruptionBudget"})
         self.assertEqual(sorted({name for name, _ in pod_templates()}), sorted(set(_FILES) - {"trainjob.yaml"}))
 
     def jobs(self):
@@ -129,6 +129,22 @@ class ManifestsTest(unittest.TestCase):
         for probe in ("readinessProbe", "livenessProbe"):
             self.assertEqual(container[probe]["httpGet"], {"path": "/healthz", "port": container["ports"][0]["name"]})
 
+    def test_standbys_are_on_three_nodes_and_agents_know_each_by_name(self):
+        service, budget, daemons = [one for name, one in objects() if name == "standbys.yaml"]
+        labels = daemons["spec"]["template"]["metadata"]["labels"]
+        self.assertEqual((service["spec"]["selector"], budget["spec"]["selector"]["matchLabels"]), (labels, labels))
+        self.assertEqual((service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]), ("None", True))
+        apart = daemons["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]
+        self.assertEqual((apart["topologyKey"], apart["labelSelector"]["matchLabels"]), ("kubernetes.io/hostname", labels))
+        self.assertEqual(daemons["spec"]["serviceName"], service["metadata"]["name"])
+        names = [f"{daemons['metadata']['name']}-{index}.{service['metadata']['name']}" for index in range(daemons["spec"]["replicas"])]
+        endpoint = f"--rdzv-endpoint={','.join(names)}"
+        with open(os.path.join(_FOLDER, "standbys.yaml"), encoding="utf-8") as file:
+            self.assertIn(endpoint, file.read())
+        self.take(CONVENE, "run", "--nnodes=2", endpoint, "--help")
+        container = daemons["spec"]["template"]["spec"]["containers"][0]
+        self.assertFalse({"readinessProbe", "livenessProbe", "startupProbe"} & set(container))  # A standby does not listen.
+
     def test_a_jobsets_pods_are_told_how_many_they_are(self):
         jobset = next(one for _, one in objects() if one["kind"] == "JobSet")
         spec = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -148,16 +164,22 @@ class ManifestsTest(unittest.TestCase):
 
     def test_our_programs_take_the_flags(self):
         """--help is read last: a flag before it that is unknown, or has a wrong value, is refused."""
-        self.assertEqual(len(list(self.commands())), 6)
+        self.assertEqual(len(list(self.commands())), 7)
         for name, command, arguments in self.commands():
             with self.subTest(name):
                 self.assertEqual(command[0], "convene")
+                # The flag comes with the daemon's side of standbys.
+                if any(word.startswith("--journal=") for word in arguments) and "--journal" not in self.serve_help():
+                    continue
                 if command[1] == "serve":
                     self.take(CONVENE, "serve", *arguments, "--help")
                     continue
                 program = arguments.index("convene-train")
                 self.take(CONVENE, "run", *arguments[:program], "--help")
                 self.take(CONVENE_TRAIN, *arguments[program + 1:], "--help")
+
+    def serve_help(self):
+        return subprocess.run([find_program(CONVENE), "serve", "--help"], capture_output=True, text=True, check=True).stdout
 
     def take(self, program, *arguments):
         done = subprocess.run([find_program(program), *arguments], capture_output=True, text=True, check=False)

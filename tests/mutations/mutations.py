@@ -27,6 +27,7 @@ import plans  # noqa: E402
 import replicas  # noqa: E402
 import reports  # noqa: E402
 import reproducible  # noqa: E402
+import standbys  # noqa: E402
 import trainer  # noqa: E402
 import tuning  # noqa: E402
 import warm  # noqa: E402
@@ -34,7 +35,7 @@ import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
     'daemon': (daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS +
-               checkpoints.MUTATIONS),
+               checkpoints.MUTATIONS + standbys.MUTATIONS),
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +

@@ -58,7 +58,7 @@ void SimAgent::End() {
 }
 
 void SimAgent::HangUp() {
-  if (stream_ != nullptr && !stream_->agent_left) daemon_.HangUp(stream_);
+  if (stream_ != nullptr && !stream_->agent_left) stream_->daemon->HangUp(stream_);
   stream_ = nullptr;
 }
 
@@ -102,9 +102,16 @@ void SimAgent::Cut() {
 void SimAgent::Heal() {
   simulation_.Note(name_, ": is on the network again");
   is_cut_ = false;
+  GoOn();
+}
+
+void SimAgent::GoOn() {
   std::vector<std::shared_ptr<Stream>> streams;
   streams.swap(streams_);
-  for (const std::shared_ptr<Stream>& stream : streams) daemon_.Resume(stream);
+  for (const std::shared_ptr<Stream>& stream : streams) {
+    if (stream->is_cut() && stream != stream_) streams_.push_back(stream);
+    stream->daemon->Resume(stream);
+  }
   if (stream_ != nullptr) streams_.push_back(stream_);
 }
 
@@ -112,7 +119,7 @@ void SimAgent::LoseConnection(bool is_half_open) {
   if (stream_ == nullptr) return;
   simulation_.Note(name_, ": loses its connection", is_half_open ? ", half" : "");
   Disturb();
-  daemon_.Break(stream_, is_half_open);
+  stream_->daemon->Break(stream_, is_half_open);
 }
 
 void SimAgent::FailWorker(const ExitStatus& status) {
@@ -127,7 +134,8 @@ void SimAgent::Signal() {
 bool SimAgent::IsFaithful() const {
   if (!is_up() || is_paused_ || is_cut_) return false;
   // The agent has ended that epoch's workers by itself, and the daemon has not heard of it.
-  const rendezvous::Job* const job = daemon_.table().Find(state_->rules.hello.job_id);
+  if (stream_ == nullptr) return false;
+  const rendezvous::Job* const job = stream_->daemon->table().Find(state_->rules.hello.job_id);
   if (state_->phase == agent::Phase::kWaiting && job != nullptr &&
       job->state().phase() == rendezvous::Phase::kRunning &&
       job->state().epoch() == state_->epoch) {
@@ -144,7 +152,7 @@ bool SimAgent::IsFaithful() const {
 // Today's agent has no such event, so this sends the message of an agent that has.
 void SimAgent::BeUnfit() {
   if (stream_ == nullptr || workers_.empty()) return;
-  daemon_.Say(stream_, state_->epoch, rendezvous::Leave{"health check", true});
+  stream_->daemon->Say(stream_, state_->epoch, rendezvous::Leave{"health check", true});
   Crash(false);
 }
 
@@ -218,21 +226,25 @@ void SimAgent::Do(const agent::OpenStream& action) {
       if (life == life_) Receive(ended);
     });
   };
-  if (!is_cut_ && daemon_.refuses() && action.may_host && !action.handed_over.empty()) {
-    daemon_.Start(action.handed_over);
+  SimDaemon& daemon = *daemons_[action.endpoint];
+  if (!is_cut_ && daemon.refuses() && action.may_host && !action.handed_over.empty()) {
+    daemon.Start(action.handed_over);
   }
-  if (!is_cut_ && daemon_.refuses()) {
+  if (!is_cut_ && daemon.refuses()) {
     return fail(simulation_.Upto(absl::Milliseconds(50)),
                 {absl::UnavailableError("refused"), simulation_.now()});
   }
-  if (!daemon_.is_up()) return fail(action.timeout, {absl::DeadlineExceededError("no answer")});
+  if (!daemon.leads() || daemon.is_cut()) {
+    return fail(action.timeout, {absl::DeadlineExceededError("no answer")});
+  }
   auto stream = std::make_shared<Stream>();
+  stream->daemon = &daemon;
   stream->incarnation = incarnation_;
   stream->opened_at = simulation_.now();
   stream->is_faithful = [this, life = life_, self = std::weak_ptr<Stream>(stream)] {
     return life == life_ && stream_ == self.lock() && IsFaithful();
   };
-  stream->is_cut = [this] { return is_cut_; };
+  stream->is_cut = [this, &daemon] { return is_cut_ || daemon.is_cut(); };
   const auto listens = [this, life = life_, ear = std::weak_ptr<Stream>(stream)] {
     return life == life_ && stream_ == ear.lock();
   };
@@ -262,8 +274,8 @@ void SimAgent::Do(const agent::OpenStream& action) {
   }
   rendezvous::Hello hello = action.hello;
   hello.said_at = stream->opened_at;
-  daemon_.SayHello(stream, hello);
-  if (is_cut_) daemon_.HangUp(stream);
+  daemon.SayHello(stream, hello);
+  if (is_cut_) daemon.HangUp(stream);
 }
 
 void SimAgent::Do(const agent::CloseStream&) { HangUp(); }
@@ -277,7 +289,7 @@ void SimAgent::Do(const agent::Send& action) {
       heartbeat->progress = rendezvous::WorkerProgress{step, 5, "step"};
     }
   }
-  daemon_.Say(stream_, action.epoch, std::move(event));
+  stream_->daemon->Say(stream_, action.epoch, std::move(event));
 }
 
 void SimAgent::Do(const agent::StartWorkers& action) {

@@ -22,11 +22,11 @@ namespace convene::sim {
 // Not thread-safe.
 class SimAgent {
  public:
-  // The incarnations of its processes follow `before_first`.
-  SimAgent(Simulation* simulation, SimDaemon* daemon, Invariants* invariants, std::string name,
-           Incarnation before_first, agent::Rules rules)
+  // `daemons`: by endpoint. The incarnations of its processes follow `before_first`.
+  SimAgent(Simulation* simulation, std::vector<SimDaemon*> daemons, Invariants* invariants,
+           std::string name, Incarnation before_first, agent::Rules rules)
       : simulation_(*simulation),
-        daemon_(*daemon),
+        daemons_(std::move(daemons)),
         invariants_(*invariants),
         name_(std::move(name)),
         rules_(std::move(rules)),
@@ -55,6 +55,8 @@ class SimAgent {
   void Resume();
   void Cut();  // from the network
   void Heal();
+  // What a cut held goes on, where the cut is over.
+  void GoOn();
   void LoseConnection(bool is_half_open);
   void FailWorker(const agent::ExitStatus& status);
   void Signal();
@@ -105,7 +107,7 @@ class SimAgent {
   bool IsFaithful() const;
 
   Simulation& simulation_;
-  SimDaemon& daemon_;
+  const std::vector<SimDaemon*> daemons_;
   Invariants& invariants_;
   const std::string name_;
   const agent::Rules rules_;

@@ -19,6 +19,10 @@ constexpr absl::Duration kLazily = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(10);
 constexpr absl::Duration kQuickDisk = absl::Milliseconds(10);
 constexpr absl::Duration kSlowDisk = absl::Seconds(1);
+// The lease of a leader among several daemons, and how much earlier it ends its tenure.
+constexpr absl::Duration kLeaderLease = absl::Seconds(4);
+constexpr absl::Duration kTenureMargin = absl::Seconds(1);
+constexpr absl::Duration kBetweenCampaigns = absl::Seconds(1);
 
 const char* NameOf(const rendezvous::AgentEvent& event) {
   const char* const names[] = {"Ready", "Heartbeat", "WorkerFailure", "WorkersSucceeded", "Leave"};
@@ -33,11 +37,59 @@ std::string TextOf(const rendezvous::DaemonEvent& event) {
 
 }  // namespace
 
-SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, bool has_journal)
-    : simulation_(*simulation), invariants_(*invariants) {
-  if (!has_journal) return;
-  journal_ = std::make_unique<SimJournal>(simulation);
+SimDaemon::SimDaemon(Simulation* simulation, Invariants* invariants, SimMemory* memory,
+                     bool has_standbys)
+    : simulation_(*simulation),
+      invariants_(*invariants),
+      memory_(*memory),
+      has_standbys_(has_standbys) {
+  if (has_standbys_) {
+    leads_ = false;
+    Campaign();
+  } else if (has_journal()) {
+    Start();
+  }
+}
+
+void SimDaemon::Campaign() {
+  simulation_.After(kBetweenCampaigns * (0.5 + 0.5 * simulation_.Fraction()),
+                    [this] { Campaign(); });
+  if (!is_well() || (leads_ && !MayLead())) return;
+  if (!leads_ && memory_.leader != nullptr && simulation_.now() < memory_.leads_until) return;
+  if (!leads_) return Lead();
+  memory_.leads_until = simulation_.now() + kLeaderLease;
+  tenure_until_ = memory_.leads_until - kTenureMargin;
+}
+
+void SimDaemon::Lead() {
+  // The one before is paused, or its machine is dead: it does not know yet.
+  SimDaemon* const before = std::exchange(memory_.leader, this);
+  if (before != nullptr && before->leads_) before->LoseAll(/*ends_streams=*/false);
+  leads_ = true;
+  term_ = ++memory_.term;
+  memory_.leads_until = simulation_.now() + kLeaderLease;
+  tenure_until_ = memory_.leads_until - kTenureMargin;
+  simulation_.Note("daemon: leads in term ", term_);
   Start();
+}
+
+bool SimDaemon::MayLead() {
+  if (!has_standbys_ || !leads_ || simulation_.now() < tenure_until_) return true;
+  simulation_.Note("daemon: its tenure is over");
+  LoseAll(/*ends_streams=*/true);
+  return false;
+}
+
+void SimDaemon::WhenWell(Happening happen) {
+  if (!has_standbys_ || is_well()) return happen();
+  simulation_.After(kQuickDisk, [this, life = life_, happen = std::move(happen)] {
+    if (life == life_) WhenWell(happen);
+  });
+}
+
+void SimDaemon::Cut(bool is_cut) {
+  simulation_.Note("daemon: ", is_cut ? "is cut off" : "is on the network again");
+  is_cut_ = is_cut;
 }
 
 void SimDaemon::Up(const std::shared_ptr<Stream>& stream, Happening happen) {
@@ -64,7 +116,11 @@ void SimDaemon::ArriveUp(const std::shared_ptr<Stream>& stream, int life, const 
 
 void SimDaemon::Read(const std::shared_ptr<Stream>& stream, int life, const Happening& happen) {
   if (stream->is_broken) return;
-  if (life == life_ && is_up_) return happen();
+  if (has_standbys_ && is_machine_down_) {  // The word is lost, and nobody answers.
+    stream->daemon_left = true;
+    return;
+  }
+  if (life == life_ && leads() && MayLead()) return happen();
   Break(stream, /*is_half_open=*/true);  // That daemon is no more: the kernel answers.
 }
 
@@ -84,6 +140,7 @@ void SimDaemon::Down(const std::shared_ptr<Stream>& stream, Happening happen) {
 
 // Held words go first, in their order, before any later word.
 void SimDaemon::Resume(const std::shared_ptr<Stream>& stream) {
+  if (stream->is_cut()) return;  // At its other end.
   const auto go_on = [stream] {
     std::deque<Happening> held;
     held.swap(stream->held);
@@ -96,7 +153,7 @@ void SimDaemon::Resume(const std::shared_ptr<Stream>& stream) {
 
 void SimDaemon::SayHello(const std::shared_ptr<Stream>& stream, const rendezvous::Hello& hello) {
   Up(stream, [this, stream, hello] {
-    stream->id = MemberId(++last_id_);
+    stream->id = MemberId(++memory_.last_stream);
     streams_[stream->id] = stream;
     simulation_.Note("daemon: stream ", stream->id.value(), " Hello of ", hello.host, "/",
                      hello.node_rank, " incarnation ", stream->incarnation.value(), " for ",
@@ -152,7 +209,9 @@ void SimDaemon::Break(const std::shared_ptr<Stream>& stream, bool is_half_open) 
   if (is_half_open) return;
   // The agent's end sees it first: agent/core/machine.h assumes so where the daemon dies next.
   simulation_.After(seen + simulation_.Upto(kMostDelay), [this, stream, life = life_] {
-    if (life == life_ && is_up_) Forget(stream);
+    WhenWell([this, stream, life] {
+      if (life == life_ && leads() && MayLead()) Forget(stream);
+    });
   });
 }
 
@@ -170,12 +229,18 @@ void SimDaemon::Kill(bool whole_machine) {
   simulation_.Note("daemon: killed", whole_machine ? " with its machine" : "");
   is_up_ = false;
   is_machine_down_ = whole_machine;
+  paused_until_ = simulation_.now();
+  if (leads_) LoseAll(/*ends_streams=*/!has_standbys_ || !whole_machine);
+  ReadOn();  // By the kernel alone.
+}
+
+void SimDaemon::LoseAll(bool ends_streams) {
+  leads_ = !has_standbys_;
   ++life_;
   invariants_.OnDaemonKilled(*table_, Faithful());
-  if (journal_ != nullptr) journal_->Crash();
+  if (memory_.journal != nullptr) memory_.journal->Crash();
   table_ = std::make_unique<rendezvous::JobTable>();
   tick_planned_ = write_planned_ = MonotonicTime::InfiniteFuture();
-  paused_until_ = simulation_.now();
   written_change_ = 0;
   held_.clear();
   std::map<MemberId, std::shared_ptr<Stream>> streams;
@@ -183,11 +248,11 @@ void SimDaemon::Kill(bool whole_machine) {
   for (const auto& entry : streams) {
     const std::shared_ptr<Stream>& stream = entry.second;
     stream->daemon_left = true;
+    if (!ends_streams) continue;
     // The agent hears of it when it is on the network again.
     stream->held.clear();
     Down(stream, [stream] { stream->on_end(absl::UnavailableError("the daemon is gone")); });
   }
-  ReadOn();  // By the kernel alone.
 }
 
 void SimDaemon::HandOver() {
@@ -209,13 +274,15 @@ void SimDaemon::HandOver() {
 void SimDaemon::Start(const std::string& handed_over) {
   simulation_.Note("daemon: started", handed_over.empty() ? "" : " with what was handed over");
   is_up_ = true;
+  is_machine_down_ = false;
+  if (!leads_) return;
   reachable_since_ = simulation_.now();
   clock_ahead_ = simulation_.Upto(absl::Hours(1));
-  const bool is_trusted = journal_ != nullptr && journal_->is_current();
-  if (journal_ != nullptr) {
+  const bool is_trusted = memory_.journal != nullptr && memory_.journal->is_current();
+  if (memory_.journal != nullptr) {
     table_->StartRecording();
     table_->set_survives_restart(true);
-    for (const rendezvous::JobRecord& job : journal_->Open()) table_->Restore(Now(), job);
+    for (const rendezvous::JobRecord& job : memory_.journal->Open()) table_->Restore(Now(), job);
     table_->RenewAway(Now());
     wrote_at_ = simulation_.now();
   }
@@ -230,7 +297,7 @@ void SimDaemon::Start(const std::string& handed_over) {
 
 void SimDaemon::FillDisk(bool is_full) {
   simulation_.Note("daemon: its disk is ", is_full ? "full" : "free again");
-  journal_->set_is_full(is_full);
+  memory_.journal->set_is_full(is_full);
 }
 
 void SimDaemon::Pause(absl::Duration duration) {
@@ -258,7 +325,7 @@ void SimDaemon::PlanTick() {
     if (life != life_ || !is_up_ || due != tick_planned_) return;
     tick_planned_ = MonotonicTime::InfiniteFuture();
     if (simulation_.now() < paused_until_) return PlanTick();
-    Settle(Outbox());
+    if (MayLead()) Settle(Outbox());
   });
 }
 
@@ -285,6 +352,7 @@ void SimDaemon::Settle(Outbox outbox) {
 void SimDaemon::Leave(const Outbox::Item& item) {
   const auto found = streams_.find(item.to);
   if (found == streams_.end()) return;
+  if (has_standbys_ && simulation_.now() >= tenure_until_) return;  // It says nothing any more.
   const std::shared_ptr<Stream> stream = found->second;
   if (const auto* status = std::get_if<absl::Status>(&item.what)) {
     simulation_.Note("daemon: ends stream ", item.to.value(), ": ", status->ToString());
@@ -292,7 +360,8 @@ void SimDaemon::Leave(const Outbox::Item& item) {
     streams_.erase(found);
     Down(stream, [stream, status = *status] { stream->on_end(status); });
   } else {
-    const auto& event = std::get<rendezvous::DaemonEvent>(item.what);
+    rendezvous::DaemonEvent event = std::get<rendezvous::DaemonEvent>(item.what);
+    if (auto* welcome = std::get_if<rendezvous::Welcome>(&event.body)) welcome->term = term_;
     simulation_.Note("daemon: to stream ", item.to.value(), " ", TextOf(event));
     invariants_.OnTold(simulation_.now(), item.to, event);
     Down(stream, [stream, event] { stream->on_event(event); });
@@ -300,34 +369,37 @@ void SimDaemon::Leave(const Outbox::Item& item) {
 }
 
 void SimDaemon::PlanWrite() {
-  if (journal_ == nullptr || journal_->is_writing()) return;
+  if (memory_.journal == nullptr || memory_.journal->is_writing()) return;
   MonotonicTime due = MonotonicTime::InfiniteFuture();
   if (table_->last_change() != written_change_) {
     due = simulation_.now();
-  } else if (!journal_->is_current() || table_->has_changes()) {
-    due = wrote_at_ + (journal_->is_current() ? kLazily : kRetry);
+  } else if (!memory_.journal->is_current() || table_->has_changes()) {
+    due = wrote_at_ + (memory_.journal->is_current() ? kLazily : kRetry);
   }
   if (due >= write_planned_) return;
   write_planned_ = due;
   simulation_.At(due, [this, life = life_, due] {
-    if (life != life_ || due != write_planned_) return;
-    write_planned_ = MonotonicTime::InfiniteFuture();
-    invariants_.OnWriteBegun();
-    journal_->BeginWrite(table_->TakeChanges(Now()));
-    const absl::Duration takes =
-        simulation_.Upto(simulation_.Chance(0.05) ? kSlowDisk : kQuickDisk);
-    simulation_.After(takes, [this, life, change = table_->last_change()] {
-      if (life == life_) EndWrite(change);
-    });
+    if (life == life_ && due == write_planned_) WhenWell([this] { BeginWrite(); });
+  });
+}
+
+void SimDaemon::BeginWrite() {
+  write_planned_ = MonotonicTime::InfiniteFuture();
+  invariants_.OnWriteBegun();
+  memory_.journal->BeginWrite(table_->TakeChanges(Now()));
+  const absl::Duration takes = simulation_.Upto(simulation_.Chance(0.05) ? kSlowDisk : kQuickDisk);
+  simulation_.After(takes, [this, life = life_, change = table_->last_change()] {
+    if (life == life_) WhenWell([this, change] { EndWrite(change); });
   });
 }
 
 void SimDaemon::EndWrite(int64_t change) {
-  journal_->EndWrite();
-  if (journal_->is_current()) invariants_.OnWritten();
+  if (!MayLead()) return;
+  memory_.journal->EndWrite();
+  if (memory_.journal->is_current()) invariants_.OnWritten();
   wrote_at_ = simulation_.now();
   written_change_ = change;
-  table_->set_survives_restart(journal_->is_current());
+  table_->set_survives_restart(memory_.journal->is_current());
   auto held = std::move(held_);
   held_.clear();
   for (auto& [id, items] : held) {

@@ -21,10 +21,23 @@
 
 namespace convene::sim {
 
+class SimDaemon;
+
+// What the daemons of a world share: the memory of decisions, and, where they are several, the
+// lease of the one that leads. It stands for etcd, which is always there.
+struct SimMemory {
+  std::unique_ptr<SimJournal> journal;  // may be null where there is one daemon
+  int64_t last_stream = 0;
+  int64_t term = 0;             // rises with each leader; 0: there is one daemon
+  SimDaemon* leader = nullptr;  // null: nobody, or it resigned
+  MonotonicTime leads_until;    // of its lease
+};
+
 // One stream: two ends that may learn of its end at different times, or one of them never. Each
 // direction keeps its order; how long a word takes is luck. Words that are under way when the
 // stream breaks are lost.
 struct Stream {
+  SimDaemon* daemon = nullptr;
   rendezvous::MemberId id;
   Incarnation incarnation;
   MonotonicTime opened_at;   // when its Hello was said
@@ -35,7 +48,8 @@ struct Stream {
   MonotonicTime down_free;
   int64_t said_up = 0;  // words so far
   int64_t heard_up = 0;
-  // Words held while the agent's network is cut: TCP would send them again when it is back.
+  // Words held while the agent's or the daemon's network is cut: TCP would send them again when it
+  // is back.
   std::function<bool()> is_cut;
   std::deque<std::function<void()>> held;
   // Whether the stream's agent has a place, hears, and will come back for it.
@@ -47,17 +61,27 @@ struct Stream {
 
 // With a journal words wait for the disk, as in rendezvous/attend/daemon.h. The daemon has a clock
 // of its own, another one after each start. Not thread-safe.
+//
+// One of several daemons begins as a standby, which refuses connections. It leads when the lease of
+// the leader before is over. The leader says and decides nothing once its tenure is over, which it
+// knows by its own clock and which ends before the lease does; then it is a standby again. One that
+// is paused meanwhile finds that out when it wakes up.
 class SimDaemon {
  public:
-  // `has_journal`: else it forgets everything when it is killed.
-  SimDaemon(Simulation* simulation, Invariants* invariants, bool has_journal);
+  // `memory` outlives it. Without a journal it forgets everything when it is killed.
+  SimDaemon(Simulation* simulation, Invariants* invariants, SimMemory* memory, bool has_standbys);
 
   bool is_up() const { return is_up_; }
-  bool has_journal() const { return journal_ != nullptr; }
+  bool has_journal() const { return memory_.journal != nullptr; }
   // Whether everything that the daemon ever said would survive its death.
-  bool is_remembered() const { return journal_ != nullptr && journal_->is_current(); }
-  // The daemon is down, and its machine refuses connections.
-  bool refuses() const { return !is_up_ && !is_machine_down_; }
+  bool is_remembered() const { return has_journal() && memory_.journal->is_current(); }
+  bool has_standbys() const { return has_standbys_; }
+  bool leads() const { return is_up_ && leads_; }
+  bool is_cut() const { return is_cut_; }
+  // It could lead at once, if it had to.
+  bool is_well() const { return is_up_ && !is_cut_ && simulation_.now() >= paused_until_; }
+  // Nothing listens there, and the machine refuses connections.
+  bool refuses() const { return !leads() && !is_machine_down_ && !is_cut_; }
   // When an agent could last begin to reach it.
   MonotonicTime reachable_since() const { return reachable_since_; }
   const rendezvous::JobTable& table() const { return *table_; }
@@ -69,13 +93,17 @@ class SimDaemon {
   void HangUp(const std::shared_ptr<Stream>& stream);
   // Both ends hear of it, unless `is_half_open`: then the daemon does not.
   void Break(const std::shared_ptr<Stream>& stream, bool is_half_open);
-  // The agent's network is back: what was held goes on.
+  // The network is back: what was held goes on.
   void Resume(const std::shared_ptr<Stream>& stream);
 
   // The processes that hear it, have a place and will come back for it.
   std::set<Incarnation> Faithful() const;
 
   void Kill(bool whole_machine);
+  // From agents and from the memory, or no longer.
+  void Cut(bool is_cut);
+  // Ends its lease at once, as a leader does that ends in order; its Kill follows.
+  void Resign() { memory_.leader = nullptr; }
   // Tells the agents that it ends in order; its Kill follows. At times it is killed while it tells
   // them. REQUIRES: !has_journal().
   void HandOver();
@@ -98,17 +126,33 @@ class SimDaemon {
   void Forget(const std::shared_ptr<Stream>& stream);
   void Settle(rendezvous::Outbox outbox);
   void Leave(const rendezvous::Outbox::Item& item);
+  // What one of several daemons does all the time: renews its lease, or tries to lead.
+  void Campaign();
+  void Lead();
+  // The daemon is over, its process may live on. `ends_streams`: the agents hear of it.
+  void LoseAll(bool ends_streams);
+  // False, and no longer leading: the tenure is over.
+  bool MayLead();
+  // One of several neither writes nor hears of a write while it is paused or cut.
+  void WhenWell(Happening happen);
   void PlanTick();
   // Acts as the real daemon's thread "rdzv-journal", which writes or waits.
   void PlanWrite();
+  void BeginWrite();
   void EndWrite(int64_t change);
   MonotonicTime Now() const { return simulation_.now() + clock_ahead_; }
   absl::Time WorldTime() const { return absl::UnixEpoch() + simulation_.now().since_epoch(); }
 
   Simulation& simulation_;
   Invariants& invariants_;
+  SimMemory& memory_;
+  const bool has_standbys_;
   std::unique_ptr<rendezvous::JobTable> table_ = std::make_unique<rendezvous::JobTable>();
   bool is_up_ = true;
+  bool leads_ = true;
+  int64_t term_ = 0;
+  MonotonicTime tenure_until_;
+  bool is_cut_ = false;
   bool is_machine_down_ = false;
   int life_ = 0;
   absl::Duration clock_ahead_;
@@ -117,9 +161,7 @@ class SimDaemon {
   MonotonicTime reachable_since_;
   MonotonicTime tick_planned_ = MonotonicTime::InfiniteFuture();
   std::map<rendezvous::MemberId, std::shared_ptr<Stream>> streams_;  // that the daemon attends to
-  int64_t last_id_ = 0;
 
-  std::unique_ptr<SimJournal> journal_;  // may be null
   int64_t written_change_ = 0;
   MonotonicTime wrote_at_;
   MonotonicTime write_planned_ = MonotonicTime::InfiniteFuture();

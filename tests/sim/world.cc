@@ -17,16 +17,24 @@ constexpr absl::Duration kPatience = absl::Seconds(150);
 constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
 // Beyond every lease: by then every agent is back, or given up.
 constexpr absl::Duration kUndisturbed = absl::Seconds(6);
+// Of several daemons.
+constexpr int kStandbys = 3;
+constexpr absl::Duration kLeaseWithStandbys = absl::Seconds(20);
 // Of a run that is suspended; its processes are continued within kResumed.
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 constexpr absl::Duration kResumed = absl::Milliseconds(500);
 
 }  // namespace
 
-World::World(Simulation* simulation)
-    : simulation_(*simulation),
-      daemon_(simulation, &invariants_, /*has_journal=*/simulation->Chance(0.7)),
-      calm_at_(simulation->now() + kFaults) {
+World::World(Simulation* simulation, bool has_standbys)
+    : simulation_(*simulation), calm_at_(simulation->now() + kFaults) {
+  if (has_standbys || simulation_.Chance(0.7)) {
+    memory_.journal = std::make_unique<SimJournal>(simulation);
+  }
+  for (int i = 0; i < (has_standbys ? kStandbys : 1); ++i) {
+    daemons_.push_back(
+        std::make_unique<SimDaemon>(simulation, &invariants_, &memory_, has_standbys));
+  }
   const int runs = simulation_.Between(1, 3);
   for (int number = 0; number < runs; ++number) PlaceRun(number);
   PlanFault();
@@ -37,8 +45,13 @@ agent::Rules World::DrawRules(int number) {
   agent::Rules rules;
   rules.endpoint = "sim:1";
   rendezvous::Hello& hello = rules.hello;
+  const bool has_standbys = daemons_.size() > 1;
+  if (has_standbys) {
+    rules.endpoints = {"sim:1", "sim:2", "sim:3"};
+    hello.lease = kLeaseWithStandbys;
+  }
   // Every second run has the default times; in the others more happens.
-  if (simulation_.Chance(0.5)) {
+  if (!has_standbys && simulation_.Chance(0.5)) {
     rules.connect_timeout = absl::Seconds(20);
     rules.stop_graces = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(1)};
     rules.session_abort_grace = absl::Milliseconds(300);
@@ -46,7 +59,7 @@ agent::Rules World::DrawRules(int number) {
     hello.lease = absl::Seconds(2);
   }
   // A join timeout may also be shorter than the graces.
-  if (simulation_.Chance(0.5)) hello.join_timeout = absl::Seconds(8);
+  if (!has_standbys && simulation_.Chance(0.5)) hello.join_timeout = absl::Seconds(8);
   hello.job_id = absl::StrCat("run", number);
   hello.nodes_max = simulation_.Between(1, 6);
   hello.nodes_min = simulation_.Between(1, hello.nodes_max);
@@ -68,17 +81,19 @@ void World::PlaceRun(int number) {
   const int count = simulation_.Between(hello.nodes_min, hello.nodes_max + hello.spares + 2);
   const bool has_ranks = simulation_.Chance(0.5);
   const int racks = simulation_.Between(0, 3);
+  std::vector<SimDaemon*> daemons;
+  for (const std::unique_ptr<SimDaemon>& daemon : daemons_) daemons.push_back(daemon.get());
   for (int i = 0; i < count; ++i) {
     hello.host = absl::StrCat("node", simulation_.Chance(0.2) ? 0 : i);
     hello.node_rank = has_ranks ? i : -1;
     hello.local_world_size = simulation_.Between(1, 3);
     hello.role = absl::StrCat("role", i % (1 + number % 3));
-    hello.may_host = i % 2 == 1;
+    hello.may_host = daemons.size() == 1 && i % 2 == 1;
     if (racks > 0) hello.topology = absl::StrCat("rack", i % racks);
     const std::string name = absl::StrCat(hello.job_id, ".", i);
     const Incarnation before_first(1000 * (agents_.size() + 1));
-    agents_.push_back(std::make_unique<SimAgent>(&simulation_, &daemon_, &invariants_, name,
-                                                 before_first, rules));
+    agents_.push_back(
+        std::make_unique<SimAgent>(&simulation_, daemons, &invariants_, name, before_first, rules));
     SimAgent& agent = *agents_.back();
     const bool is_late = simulation_.Chance(0.3);
     simulation_.After(simulation_.Upto(absl::Seconds(is_late ? 60 : 3)), [&agent] {
@@ -106,30 +121,70 @@ void World::Fault() {
   }
 }
 
+SimDaemon& World::leader() const {
+  for (const std::unique_ptr<SimDaemon>& daemon : daemons_) {
+    if (daemon->leads()) return *daemon;
+  }
+  return *daemons_.front();
+}
+
 void World::HurtDaemon() {
-  if (!daemon_.is_up()) return;
-  switch (simulation_.Between(0, daemon_.has_journal() ? 3 : 1)) {
+  if (daemons_.size() > 1) return HurtLeader();
+  SimDaemon& daemon = *daemons_.front();
+  if (!daemon.is_up()) return;
+  switch (simulation_.Between(0, daemon.has_journal() ? 3 : 1)) {
     case 0:
-      return daemon_.Pause(simulation_.Upto(absl::Seconds(5)));
+      return daemon.Pause(simulation_.Upto(absl::Seconds(5)));
     case 3:
-      daemon_.FillDisk(true);
+      daemon.FillDisk(true);
       return simulation_.After(simulation_.Upto(absl::Seconds(10)),
-                               [this] { daemon_.FillDisk(false); });
+                               [&daemon] { daemon.FillDisk(false); });
     default:
       return KillDaemon();
   }
 }
 
+void World::HurtLeader() {
+  SimDaemon& hurt = leader();
+  if (!hurt.leads()) return;
+  const bool may_be_disturbed =
+      simulation_.now() < hurt.reachable_since() + kUndisturbed ||
+      std::any_of(daemons_.begin(), daemons_.end(),
+                  [](const std::unique_ptr<SimDaemon>& daemon) { return !daemon->is_well(); });
+  invariants_.NoteSettled(hurt.table(), hurt.Faithful());
+  const absl::Duration away = simulation_.Upto(kLeaseWithStandbys * 2);
+  const int how = simulation_.Between(0, 4);
+  if (how == 0) {
+    hurt.Pause(away);
+  } else if (how == 1) {
+    hurt.Cut(true);
+    simulation_.After(away, [this, &hurt] {
+      hurt.Cut(false);
+      for (const std::unique_ptr<SimAgent>& agent : agents_) agent->GoOn();
+    });
+  } else {
+    if (how == 2) hurt.Resign();
+    hurt.Kill(/*whole_machine=*/how == 3);
+    simulation_.After(away, [&hurt] {
+      if (!hurt.is_up()) hurt.Start();
+    });
+  }
+  if (may_be_disturbed || simulation_.Chance(0.4)) return;
+  ExpectUndisturbed(kLeaseWithStandbys * 2, "",
+                    "the leader was lost, another one was there, and an epoch was broken for it");
+}
+
 void World::KillDaemon() {
-  const bool was_asleep = simulation_.now() < daemon_.reachable_since() + kUndisturbed;
-  const bool was_remembered = daemon_.is_remembered();
-  const bool hands_over = !daemon_.has_journal() && simulation_.Chance(0.5);
+  SimDaemon& daemon = *daemons_.front();
+  const bool was_asleep = simulation_.now() < daemon.reachable_since() + kUndisturbed;
+  const bool was_remembered = daemon.is_remembered();
+  const bool hands_over = !daemon.has_journal() && simulation_.Chance(0.5);
   const bool whole_machine = !hands_over && simulation_.Chance(0.2);
-  if (hands_over) daemon_.HandOver();
-  daemon_.Kill(whole_machine);
+  if (hands_over) daemon.HandOver();
+  daemon.Kill(whole_machine);
   const absl::Duration down = simulation_.Upto(absl::Seconds(4));
-  simulation_.After(down, [this] {
-    if (!daemon_.is_up()) daemon_.Start();  // Else an agent took over.
+  simulation_.After(down, [&daemon] {
+    if (!daemon.is_up()) daemon.Start();  // Else an agent took over.
   });
   if (whole_machine || was_asleep || simulation_.Chance(0.4)) return;
   if (!was_remembered) {
@@ -155,21 +210,22 @@ void World::ExpectUndisturbed(absl::Duration duration, const std::string& only,
 void World::SuspendRun() {
   const std::string run =
       agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)]->run();
-  const rendezvous::Job* const job = daemon_.table().Find(run);
-  if (job == nullptr || !daemon_.is_up()) return;
+  SimDaemon& daemon = leader();
+  const rendezvous::Job* const job = daemon.table().Find(run);
+  if (job == nullptr || !daemon.leads()) return;
   // An agent that is paused already would go on at a time of its own.
   const auto is_paused = [&](const std::unique_ptr<SimAgent>& agent) {
     return agent->run() == run && agent->is_paused();
   };
   if (std::any_of(agents_.begin(), agents_.end(), is_paused)) return;
-  const bool with_daemon = simulation_.Chance(0.5);
+  const bool with_daemon = daemons_.size() == 1 && simulation_.Chance(0.5);
   const absl::Duration pause = simulation_.Upto(
       with_daemon ? kLongestPause : std::min(kLongestPause, job->policy().join_timeout * 0.75));
   const absl::Duration until_checked = pause + kResumed + kUndisturbed;
   if (simulation_.now() + until_checked > calm_at_) return;
-  bool may_be_disturbed = simulation_.now() < daemon_.reachable_since() + kUndisturbed;
-  invariants_.NoteSettled(daemon_.table(), daemon_.Faithful());
-  if (with_daemon) daemon_.Pause(pause);
+  bool may_be_disturbed = simulation_.now() < daemon.reachable_since() + kUndisturbed;
+  invariants_.NoteSettled(daemon.table(), daemon.Faithful());
+  if (with_daemon) daemon.Pause(pause);
   for (const std::unique_ptr<SimAgent>& agent : agents_) {
     if (agent->run() != run || !agent->is_up()) continue;
     may_be_disturbed = may_be_disturbed || !agent->is_in_epoch();

@@ -1,5 +1,6 @@
-// A daemon, several runs on it, their nodes, and everything that can go wrong, from one seed. First
-// things break; then the world is kind, and every agent must get its answer in time.
+// A daemon, or several that take turns, several runs on it, their nodes, and everything that can go
+// wrong, from one seed. First things break; then the world is kind, and every agent must get its
+// answer in time.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ namespace convene::sim {
 
 class World {
  public:
-  // `simulation` outlives it.
-  explicit World(Simulation* simulation);
+  // `simulation` outlives it. `has_standbys`: three daemons over one memory take turns.
+  World(Simulation* simulation, bool has_standbys);
 
   // Runs the world to its end. A broken promise throws.
   void Run();
@@ -29,6 +30,11 @@ class World {
   void PlanFault();
   void Fault();
   void HurtDaemon();
+  // Kills the leader or its machine, has it end in order, pauses it, or cuts it off. At times
+  // nothing else breaks until another one leads: then no worker is restarted.
+  void HurtLeader();
+  // The daemon, or of several the one that leads; else any.
+  SimDaemon& leader() const;
   // Kills the daemon, or has it end in order, and starts it again. At times nothing else breaks
   // meanwhile: then a daemon with its memory restarts no worker.
   void KillDaemon();
@@ -47,7 +53,8 @@ class World {
 
   Simulation& simulation_;
   Invariants invariants_;
-  SimDaemon daemon_;
+  SimMemory memory_;
+  std::vector<std::unique_ptr<SimDaemon>> daemons_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
   const MonotonicTime calm_at_;
   absl::Duration longest_join_timeout_;  // of the runs

@@ -1,0 +1,18 @@
+"""Bugs planted in the agents' search for the daemon that leads, of several."""
+
+from planting import Mutation
+
+LINK = 'agent/core/machine_link.cc'
+DECIDED = '//agent/core:machine_standbys_test'
+SEEN = '//tests/e2e:standbys_test'
+
+MUTATIONS = [
+    Mutation('a leader that says nothing is not left', LINK, 's_.silent_at = HasStandbys() &&', 's_.silent_at = false &&',
+             f'{DECIDED} //tests/sim:rendezvous_sim_test'),
+    Mutation('a leader of an older term is taken for the leader', 'agent/core/machine.cc', 'welcome->term < s_.term', 'false', DECIDED),
+    Mutation('each try is at the same endpoint', LINK, '  s_.at = (s_.at + 1) % count;\n', '', DECIDED),
+    Mutation('refused by the endpoints that it knows, a node keeps its workers', LINK, '.has_value() && !HasStandbys();', '.has_value();', DECIDED),
+    Mutation('the first endpoint is dialled for each of them', 'agent/rendezvous_link.cc', '  place_ = place;\n', '  (void)place;\n', SEEN),
+    Mutation('of several endpoints one is asked', 'rendezvous/client/ask_in_turn.cc', 'if (endpoints.size() == 1) return ask(endpoint, timeout);',
+             'if (!endpoints.empty()) return ask(endpoints.front(), timeout);', '//rendezvous/client:client_test'),
+]
