@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
@@ -110,7 +110,7 @@ class Inbox {
 };
 
 std::unique_ptr<Daemon> StartDaemon(const std::string& directory, int64_t rewrite_bytes = 1 << 20) {
-  auto memory = Journal::Open({directory, rewrite_bytes});
+  auto memory = FileJournal::Open({directory, rewrite_bytes});
   if (!memory.ok()) std::fprintf(stderr, "%s\n", memory.status().ToString().c_str());
   REQUIRE(memory.ok());
   auto daemon = std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
@@ -197,7 +197,7 @@ TEST_CASE("a disk that is full stops no job, and agents are told that a restart 
   CHECK(inbox.Expect<Welcome>(2).survives_restart);
   daemon->Shutdown();
   daemon.reset();
-  const auto memory = Journal::Open({directory.path()});
+  const auto memory = FileJournal::Open({directory.path()});
   REQUIRE(memory.ok());
   CHECK(memory->jobs.size() == 2);
 }

@@ -158,6 +158,7 @@ struct Welcome {
   bool resumed = false;
   bool survives_restart = false;
   bool awaits_old_workers = false;  // CAPABILITY_OLD_WORKERS; an older daemon does not
+  int64_t term = 0;  // of the daemon that leads; 0: it is the only one
 };
 
 struct Heard {};  // one Heartbeat; the event's epoch is the heartbeat's

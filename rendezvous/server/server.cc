@@ -122,7 +122,7 @@ class RendezvousService final : public ServiceBase {
 };
 
 absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
-  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open({.directory = directory}));
+  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, FileJournal::Open({.directory = directory}));
   if (memory.cut_bytes > 0) {
     spdlog::warn(
         "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "

@@ -45,7 +45,7 @@ class Server {
     // or a password, and TCPStore only from addresses of members. Else anybody may join.
     Credentials credentials;
   };
-  // Journal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
+  // FileJournal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
   // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
   // an address that is not this machine's, ResourceExhausted without threads or descriptors;
   // Unavailable when the port was bound after `handed_over.good_until`.

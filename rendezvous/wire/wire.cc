@@ -97,6 +97,7 @@ void CopyFields(Is<Welcome> auto& value, auto& wire) {
   CONVENE_FIELD(resumed);
   CONVENE_FIELD(survives_restart);
   CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
+  CONVENE_FIELD(term);
 }
 
 void CopyFields(Is<Close> auto& value, auto& wire) {
