@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rendezvous/journal/journal.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
@@ -50,6 +51,9 @@ class Server {
   // an address that is not this machine's, ResourceExhausted without threads or descriptors;
   // Unavailable when the port was bound after `handed_over.good_until`.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
+  // Goes on with `memory`, whatever `options.state_dir` says.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
+                                                       std::optional<Journal::Opened> memory);
   virtual ~Server() = default;
 
   virtual int port() const = 0;

@@ -37,7 +37,7 @@ absl::Time WallTimeOf(const Simulation& simulation) {
 
 }  // namespace
 
-std::vector<rendezvous::JobRecord> SimFileJournal::Open() {
+std::vector<rendezvous::JobRecord> SimJournal::Open() {
   g_wall_time = WallTimeOf(simulation_);
   absl::StatusOr<rendezvous::Journal::Opened> opened =
       rendezvous::FileJournal::Open({directory_.path(), kRewriteBytes, &SimWallNow});
