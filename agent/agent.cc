@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "agent/custody/program.h"
 #include "agent/node.h"
+#include "rendezvous/client/places.h"
 #include "tools/base/exit_code.h"
-#include "tools/base/host_port.h"
 
 namespace convene::agent {
 namespace {
@@ -28,16 +28,16 @@ Result RunAgent(const AgentOptions& options) {
   const auto program = FindProgram(options.command[0], search_path == nullptr ? "" : search_path);
   if (!program.ok()) return UsageError(std::string(program.status().message()));
   const int least_port = options.may_host ? 0 : 1;
-  const auto place = ParseHostPort(options.endpoint, std::nullopt, least_port);
-  if (!place.ok()) {
+  const auto places = rendezvous::ParsePlaces(options.endpoint, std::nullopt, least_port);
+  if (!places.ok()) {
     return UsageError(
-        absl::StrCat("The rendezvous endpoint ", std::string(place.status().message()), "."));
+        absl::StrCat("The rendezvous endpoint ", std::string(places.status().message()), "."));
   }
   // When the reader of our output goes away, or a file is at its limit (`ulimit -f`), write fails;
   // the process does not end.
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
-  Node node(options, *program, *place);
+  Node node(options, *program, *places);
   return node.Run();
 }
 

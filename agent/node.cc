@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "agent/core/explain.h"
 #include "agent/custody/process_table.h"
 #include "agent/output/first_cause.h"
@@ -36,6 +37,8 @@ namespace {
 constexpr absl::Duration kBackgroundInterval = absl::Milliseconds(500);
 // A loop that wakes up so late was suspended or frozen. Shorter pauses matter to no lease.
 constexpr absl::Duration kPaused = absl::Milliseconds(200);
+// So many lines tell how the rendezvous was lost, and how the search for it goes.
+constexpr size_t kMostLossesTold = 16;
 // The most lines of rendezvous::WorkerFailure.
 constexpr size_t kMostFailureLines = 20;
 
@@ -45,6 +48,7 @@ Rules RulesOf(const AgentOptions& options) {
   hello.may_host = options.may_host;
   return {.hello = std::move(hello),
           .endpoint = options.endpoint,
+          .endpoints = absl::StrSplit(options.endpoint, ','),
           .store_host = options.store_host,
           .connect_timeout = options.connect_timeout,
           .awaits_node_rank = options.awaits_node_rank,
@@ -75,7 +79,7 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
 
 }  // namespace
 
-Node::Node(const AgentOptions& options, std::string program, HostPort place)
+Node::Node(const AgentOptions& options, std::string program, std::vector<HostPort> places)
     : options_(options),
       program_(std::move(program)),
       environment_(ParseEnvironment(environ, options.extra_environment)),
@@ -110,7 +114,7 @@ Node::Node(const AgentOptions& options, std::string program, HostPort place)
   loop_.Watch(signals_.get(), [this] { OnSignal(); });
   loop_.Watch(suspend_signals_.get(), [this] { OnSuspend(); });
   RendezvousLink::Options link_options;
-  link_options.place = std::move(place);
+  link_options.places = std::move(places);
   link_options.may_host = options.may_host;
   link_options.served_by =
       absl::StrCat("the command of run \"", options.hello.job_id, "\" on ", options.hello.host);
@@ -254,7 +258,7 @@ void Node::StepOnce() {
 
 void Node::OnNews(RendezvousLink::News&& news) {
   if (auto* event = std::get_if<rendezvous::DaemonEvent>(&news)) {
-    if (!std::exchange(told_loss_, "").empty()) Log("the rendezvous answers again");
+    if (!std::exchange(told_losses_, {}).empty()) Log("the rendezvous answers again");
     if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
       return log_publisher_->Publish(*wanted, link_->endpoint());
     }
@@ -262,9 +266,10 @@ void Node::OnNews(RendezvousLink::News&& news) {
   }
   const auto& status = std::get<absl::Status>(news);
   spdlog::debug("the stream ended: {}", status.ToString());
-  std::string why(state_.ever_linked && !status.ok() ? status.message() : told_loss_);
-  if (why != told_loss_) Log(absl::StrCat("the stream to the rendezvous ended: ", why));
-  told_loss_ = std::move(why);
+  const bool is_news = state_.ever_linked && !status.ok() && told_losses_.size() < kMostLossesTold;
+  if (is_news && told_losses_.emplace(status.message()).second) {
+    Log(absl::StrCat("the stream to the rendezvous ended: ", status.message()));
+  }
   Take(StreamEnded{status, rendezvous::AgentStream::RefusedAt(status)});
 }
 
@@ -334,7 +339,7 @@ void Node::Do(OpenStream& action) {
   spdlog::debug("opening the stream: {}", action.why);
   action.hello.publishes_logs = true;
   action.hello.log_directory = logs_->directory();
-  link_->Open(action.hello, action.timeout, action.may_host,
+  link_->Open(action.hello, action.endpoint, action.timeout, action.may_host,
               {action.handed_over, action.handed_over_until});
 }
 

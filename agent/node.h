@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,9 @@ namespace convene::agent {
 
 class Node {
  public:
-  // `program`: FindProgram's answer for options.command[0]. `place`: the endpoint.
+  // `program`: FindProgram's answer for options.command[0]. `places`: the endpoint's.
   // `options` outlives the node.
-  Node(const AgentOptions& options, std::string program, HostPort place);
+  Node(const AgentOptions& options, std::string program, std::vector<HostPort> places);
   ~Node();
 
   // Once. Blocks until the job is over for this node.
@@ -131,8 +132,8 @@ class Node {
   std::optional<Result> result_;
   MonotonicTime told_to_end_at_ = MonotonicTime::InfiniteFuture();  // when the first signal came
   bool has_told_of_background_ = false;
-  // Of the rendezvous, as told last: each try fails in the same words. "": it answers.
-  std::string told_loss_;
+  // Of the rendezvous, as told: each try fails in the same words. Empty: it answers.
+  std::set<std::string> told_losses_;
 
   EventLoop loop_;
   const OwnInput input_;

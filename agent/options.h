@@ -79,9 +79,9 @@ struct HealthCheck {
 
 // Constant for the whole run; filled and validated by launcher/job_spec.
 struct AgentOptions {
-  std::vector<std::string> command;     // program (found in PATH) and arguments
-  rendezvous::Hello hello;              // this node's name and the job's description
-  std::string endpoint;                 // "host:port" of the rendezvous
+  std::vector<std::string> command;  // program (found in PATH) and arguments
+  rendezvous::Hello hello;           // this node's name and the job's description
+  std::string endpoint;  // "host:port" of the rendezvous, or several (rendezvous/client/places.h)
   rendezvous::Credentials credentials;  // empty: the rendezvous takes everybody
   // Whether this process may host the rendezvous when nothing answers at the endpoint: the
   // endpoint's host is this machine.

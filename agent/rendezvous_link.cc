@@ -31,15 +31,15 @@ RendezvousLink::~RendezvousLink() {
   posted_.Detach(loop_);
 }
 
-void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
-                          const rendezvous::Server::HandedOver& handed_over) {
+void RendezvousLink::Open(const rendezvous::Hello& hello, size_t place, absl::Duration timeout,
+                          bool may_host, const rendezvous::Server::HandedOver& handed_over) {
   Close();
   dialer_.Join();
+  place_ = place;
   const int64_t generation = generation_;
   const bool host_now = may_host && options_.may_host && server_ == nullptr;
-  const bool is_own = server_ != nullptr;
-  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this, place = Dialled()] {
-    Post(generation, Dial(hello, timeout, generation, host_now, handed_over, place, is_own));
+  absl::StatusOr<Thread> dialer = Thread::Start("dial", [=, this, to = endpoint()] {
+    Post(generation, Dial(hello, timeout, generation, host_now, handed_over, to));
   });
   if (dialer.ok()) {
     dialer_ = *std::move(dialer);
@@ -51,12 +51,12 @@ void RendezvousLink::Open(const rendezvous::Hello& hello, absl::Duration timeout
 RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl::Duration timeout,
                                             int64_t generation, bool host_now,
                                             const rendezvous::Server::HandedOver& handed_over,
-                                            HostPort place, bool is_own) {
+                                            rendezvous::Endpoint endpoint) {
   Opened opened;
   if (host_now) {
     Server::Options options;
-    options.host = rendezvous::AddressToBind(place.host);
-    options.port = place.port;
+    options.host = rendezvous::AddressToBind(options_.places[0].host);
+    options.port = options_.places[0].port;
     options.quiet = IsForThisNodeOnly();
     options.served_by = options_.served_by;
     options.handed_over = handed_over;
@@ -65,7 +65,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
     if (server.ok()) {
       opened.server = *std::move(server);
-      place = OwnPlace(*opened.server);
+      endpoint = At(OwnPlace(*opened.server), /*is_own=*/true);
     } else if (!absl::IsAlreadyExists(server.status())) {
       opened.stream = server.status();
       return opened;
@@ -78,13 +78,12 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream = AgentStream::Open(At(place, is_own || opened.server != nullptr),
-                                    options_.incarnation, hello, handlers, timeout);
+  opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout);
   return opened;
 }
 
 HostPort RendezvousLink::OwnPlace(const Server& server) const {
-  const std::string bound = rendezvous::AddressToBind(options_.place.host);
+  const std::string bound = rendezvous::AddressToBind(options_.places[0].host);
   return {bound == rendezvous::kAllAddresses ? "127.0.0.1" : bound, server.port()};
 }
 
@@ -134,7 +133,10 @@ void RendezvousLink::OnPosted() {
 void RendezvousLink::Handle(Item item) {
   if (News* news = std::get_if<News>(&item)) return on_news_(std::move(*news));
   Opened& opened = std::get<Opened>(item);
-  if (!opened.stream.ok()) return on_news_(opened.stream.status());
+  if (!opened.stream.ok()) {
+    if (!AgentStream::RefusedAt(opened.stream.status()).has_value()) ++turn_;
+    return on_news_(opened.stream.status());
+  }
   stream_ = *std::move(opened.stream);
   options_.on_connection(stream_->TakeConnection());
   is_opened_ = true;

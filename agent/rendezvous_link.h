@@ -33,12 +33,13 @@ namespace convene::agent {
 class RendezvousLink {
  public:
   struct Options {
-    HostPort place;         // port 0: hosts it on any free port (may_host must be set)
-    bool may_host = false;  // the endpoint is on this machine
+    // At least one. A port 0: hosts it on any free port (may_host must be set).
+    std::vector<HostPort> places;
+    bool may_host = false;  // there is one place, and it is on this machine
     std::string served_by;  // of a server that this process hosts
     Incarnation incarnation;
     size_t store_bytes_max = 0;  // Server::Options
-    // Server::Options, and those that the rendezvous at `place` wants.
+    // Server::Options, and those that the rendezvous at `places` wants.
     rendezvous::Credentials credentials;
     // Called with a second descriptor of each stream's connection.
     std::function<void(UniqueFd)> on_connection = [](UniqueFd) {};
@@ -53,11 +54,11 @@ class RendezvousLink {
   RendezvousLink(const RendezvousLink&) = delete;
   RendezvousLink& operator=(const RendezvousLink&) = delete;
 
-  // Each try begins with the question which process hosts: when `may_host`, the port is bound if it
-  // is free; when it is taken, its owner is dialled. `may_host` false: not this time. A server that
-  // begins now goes on with `handed_over` (Server::Options). REQUIRES: no stream is open or being
-  // opened.
-  void Open(const rendezvous::Hello& hello, absl::Duration timeout, bool may_host,
+  // Dials the place of that index. Each try begins with the question which process hosts: when
+  // `may_host`, the port is bound if it is free; when it is taken, its owner is dialled. `may_host`
+  // false: not this time. A server that begins now goes on with `handed_over` (Server::Options).
+  // REQUIRES: no stream is open or being opened.
+  void Open(const rendezvous::Hello& hello, size_t place, absl::Duration timeout, bool may_host,
             const rendezvous::Server::HandedOver& handed_over);
   // Ends the stream without news.
   void Close();
@@ -94,19 +95,22 @@ class RendezvousLink {
   using Item = std::variant<Opened, News>;
 
   // No other process can know the port, so the daemon's log would only repeat the agent's.
-  bool IsForThisNodeOnly() const { return options_.place.port == 0; }
+  bool IsForThisNodeOnly() const { return options_.places[0].port == 0; }
   // The server of this process is known without a name: a node's certificate need not have the
   // address by which the node reaches itself.
   rendezvous::Endpoint At(const HostPort& place, bool is_own) const {
-    return locked_.At(FormatHostPort(place.host, place.port), is_own ? "" : options_.place.host);
+    return locked_.At(FormatHostPort(place.host, place.port), is_own ? "" : place.host,
+                      {.is_once = options_.places.size() > 1, .turn = turn_});
   }
-  HostPort Dialled() const { return server_ == nullptr ? options_.place : OwnPlace(*server_); }
+  HostPort Dialled() const {
+    return server_ == nullptr ? options_.places[place_] : OwnPlace(*server_);
+  }
   // Where this process reaches the server that it hosts, without asking a name service.
   HostPort OwnPlace(const rendezvous::Server& server) const;
   // Runs on the thread "dial".
   Opened Dial(const rendezvous::Hello& hello, absl::Duration timeout, int64_t generation,
-              bool host_now, const rendezvous::Server::HandedOver& handed_over, HostPort place,
-              bool is_own);
+              bool host_now, const rendezvous::Server::HandedOver& handed_over,
+              rendezvous::Endpoint endpoint);
   // Called from any thread.
   void Post(int64_t generation, Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -121,6 +125,8 @@ class RendezvousLink {
 
   std::unique_ptr<rendezvous::Server> server_;
   std::unique_ptr<rendezvous::AgentStream> stream_;
+  size_t place_ = 0;  // of the latest Open
+  int turn_ = 0;      // Dialling::turn
   Thread dialer_;
   int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
   bool is_opened_ = false;  // the stream of this generation is in our hands

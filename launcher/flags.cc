@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/client/places.h"
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/token.h"
 #include "tools/base/host_port.h"
@@ -132,16 +133,17 @@ void AddStoreMemoryFlag(FlagReader* reader, size_t* bytes_max) {
 
 void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Credentials* credentials,
                    std::string* job_id) {
-  reader->Option("endpoint", endpoint,
-                 absl::StrCat("place of the rendezvous (default $CONVENE_ENDPOINT, "
-                              "$PET_RDZV_ENDPOINT, localhost:",
-                              kDefaultRendezvousPort, ")"),
-                 {.value = "HOST[:PORT]", .variables = {"CONVENE_ENDPOINT", "PET_RDZV_ENDPOINT"}});
+  reader->Option(
+      "endpoint", endpoint,
+      absl::StrCat("place of the rendezvous, or several of which one answers (default "
+                   "$CONVENE_ENDPOINT, $PET_RDZV_ENDPOINT, localhost:",
+                   kDefaultRendezvousPort, ")"),
+      {.value = "HOST[:PORT],...", .variables = {"CONVENE_ENDPOINT", "PET_RDZV_ENDPOINT"}});
   reader->Check([endpoint]() -> absl::Status {
     if (endpoint->empty()) *endpoint = "localhost";
-    const absl::StatusOr<HostPort> place = ParseHostPort(*endpoint, kDefaultRendezvousPort);
-    CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--endpoint"));
-    *endpoint = FormatHostPort(place->host, place->port);
+    const auto places = rendezvous::ParsePlaces(*endpoint, kDefaultRendezvousPort);
+    CONVENE_RETURN_IF_ERROR(Annotate(places.status(), "--endpoint"));
+    *endpoint = rendezvous::FormatPlaces(*places);
     return absl::OkStatus();
   });
   reader->Option("rdzv-id", job_id, "the same as RUN", {.value = "RUN"});

@@ -15,6 +15,7 @@
 #include "launcher/log_options.h"
 #include "launcher/rendezvous_conf.h"
 #include "launcher/worker_options.h"
+#include "rendezvous/client/places.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 
@@ -25,6 +26,8 @@ constexpr size_t kNameBytesMax = 256;  // as the daemon allows
 // torchrun's.
 constexpr char kDefaultMasterAddr[] = "127.0.0.1";
 constexpr int kDefaultMasterPort = 29500;
+// A new leader may need some seconds to begin, and workers must not stop meanwhile.
+constexpr absl::Duration kLeaseWithStandbys = absl::Seconds(20);
 
 absl::Status ParseNodes(const std::string& text, rendezvous::Hello* hello) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
@@ -244,6 +247,15 @@ absl::Status ApplyStaticPlace(const RunFlags& flags, JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// Several endpoints are daemons that run anyway.
+absl::Status CheckStandbys(bool is_static, const JobSpec& spec) {
+  if (!is_static && spec.is_host != true) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(spec.meeting.given, " names several daemons that take turns, and ",
+                   is_static ? "--rdzv-backend static" : "--rdzv-conf is_host=1",
+                   " makes a node of the job serve: leave that out, or name one endpoint"));
+}
+
 absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   const rendezvous::Hello& hello = spec->options.hello;
   const bool is_alone = hello.nodes_max == 1 && hello.spares == 0;
@@ -270,18 +282,20 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   } else if (given.empty()) {
     return NoPlaceToMeet(hello, detected.endpoint_hint);
   } else {
-    const absl::StatusOr<HostPort> place =
-        ParseHostPort(given, kDefaultRendezvousPort, is_alone ? 0 : 1);
-    CONVENE_RETURN_IF_ERROR(Annotate(place.status(), "--rdzv-endpoint"));
-    if (place->port == 0) {  // "localhost:0": any port, so nobody else can come
+    const auto places = rendezvous::ParsePlaces(given, kDefaultRendezvousPort, is_alone ? 0 : 1);
+    CONVENE_RETURN_IF_ERROR(Annotate(places.status(), "--rdzv-endpoint"));
+    const int port = places->front().port;
+    if (port == 0) {  // "localhost:0": any port, so nobody else can come
       spec->standalone = true;
       return absl::OkStatus();
     }
-    spec->options.endpoint = FormatHostPort(place->host, place->port);
+    spec->options.endpoint = rendezvous::FormatPlaces(*places);
     if (spec->meeting.given.empty()) spec->meeting.given = "--rdzv-endpoint " + given;
-    if (flags.master_port == place->port) {
+    spec->has_standbys = places->size() > 1;
+    if (spec->has_standbys) return CheckStandbys(is_static, *spec);
+    if (flags.master_port == port) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--master-port ", place->port, " is also the port of --rdzv-endpoint; ",
+          "--master-port ", port, " is also the port of --rdzv-endpoint; ",
           is_static ? "leave it out: with --rdzv-backend static the rendezvous serves the workers' "
                       "store at that port as well"
                     : "the workers' store needs another one: write it, or leave the flag out for "
@@ -436,6 +450,9 @@ absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
   } else {
     CONVENE_RETURN_IF_ERROR(ApplyDetected(flags, detected, spec));
     CONVENE_RETURN_IF_ERROR(ApplyEndpoint(flags, detected, spec));
+  }
+  if (spec->has_standbys && !conf.lease.has_value()) {
+    spec->options.hello.lease = kLeaseWithStandbys;
   }
   CONVENE_RETURN_IF_ERROR(CheckNodeRank(flags, spec->options.hello));
   // Nodes of a static job come in any order, minutes apart; only the first one serves. Pods come as

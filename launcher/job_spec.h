@@ -30,6 +30,8 @@ struct JobSpec {
   agent::AgentOptions options;
   // The job has only this node: the endpoint is "127.0.0.1:0", any free port of this machine.
   bool standalone = false;
+  // The endpoint is a list: daemons that take turns, so this node never serves.
+  bool has_standbys = false;
   // The place is --master-addr's: workers get the host of the endpoint as it is written.
   bool is_static = false;
   // The nodes start minutes apart, and a node's name may appear after its start (Kubernetes).

@@ -72,25 +72,34 @@ absl::Status NoSuchPod(const absl::Status& last, absl::Duration waited) {
       "endpointslices`"));
 }
 
-absl::StatusOr<std::vector<ResolvedAddress>> ResolvePatiently(const std::string& host,
-                                                              absl::Duration timeout, bool is_pod) {
+struct Resolved {
+  std::string host;
+  std::vector<ResolvedAddress> addresses;
+};
+
+absl::StatusOr<Resolved> ResolvePatiently(const std::vector<std::string>& hosts,
+                                          absl::Duration timeout, bool is_pod) {
   Clock& clock = Clock::Real();
   const MonotonicTime begin = clock.Now();
   const MonotonicTime deadline = begin + timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
   MonotonicTime tell_at = begin;
   for (;;) {
-    // A name service that does not answer is asked again: it may be a pod that starts, too.
-    const absl::Duration left = deadline - clock.Now();
-    auto addresses = rendezvous::ResolveHost(host, is_pod ? std::min(left, kLongestLookup) : left);
+    absl::Status unknown;
+    for (const std::string& host : hosts) {
+      // A name service that does not answer is asked again: it may be a pod that starts, too.
+      const absl::Duration left = deadline - clock.Now();
+      const bool is_patient = is_pod || hosts.size() > 1;
+      auto addresses =
+          rendezvous::ResolveHost(host, is_patient ? std::min(left, kLongestLookup) : left);
+      if (addresses.ok()) return Resolved{host, *std::move(addresses)};
+      unknown = addresses.status();
+    }
     const MonotonicTime now = clock.Now();
     const absl::Duration pause = backoff.Next(RandomFraction());
-    if (addresses.ok()) return addresses;
-    if (now + pause >= deadline) {
-      return is_pod ? NoSuchPod(addresses.status(), timeout) : addresses.status();
-    }
+    if (now + pause >= deadline) return is_pod ? NoSuchPod(unknown, timeout) : unknown;
     if (now >= tell_at) {
-      spdlog::warn("{}{}; trying again for {}", std::string(addresses.status().message()),
+      spdlog::warn("{}{}; trying again for {}", std::string(unknown.message()),
                    is_pod ? ": waiting until its pod is there" : "",
                    absl::FormatDuration(absl::Ceil(deadline - now, absl::Seconds(1))));
       tell_at = is_pod ? now + kTellInterval : MonotonicTime::InfiniteFuture();
@@ -113,17 +122,17 @@ absl::Status CheckLoopback() {
       ". Its loopback interface is down or has no 127.0.0.1; bring it up: `ip link set lo up`"));
 }
 
-absl::StatusOr<Location> LocateRendezvous(const std::string& host, absl::Duration timeout,
-                                          bool is_pod) {
-  if (host == "localhost") return Location{true, "127.0.0.1", "127.0.0.1"};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
-                           ResolvePatiently(host, timeout, is_pod));
+absl::StatusOr<Location> LocateRendezvous(const std::vector<std::string>& hosts,
+                                          absl::Duration timeout, bool is_pod) {
+  if (hosts.front() == "localhost") return Location{"localhost", true, "127.0.0.1", "127.0.0.1"};
+  CONVENE_ASSIGN_OR_RETURN(const auto resolved, ResolvePatiently(hosts, timeout, is_pod));
+  const auto& [host, addresses] = resolved;
   const ResolvedAddress& first = addresses.front();
   const std::string first_text = AddressText(first.get());
   const bool is_loopback = IsThisMachineEverywhere(first_text);
-  if (is_loopback && first_text == host) return Location{true, host, host};
+  if (is_loopback && first_text == host) return Location{host, true, host, host};
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> own, OwnAddresses());
-  Location location;
+  Location location = {.host = host};
   for (const ResolvedAddress& address : addresses) {
     const std::string text = AddressText(address.get());
     location.is_here |=

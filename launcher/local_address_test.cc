@@ -8,16 +8,16 @@ namespace {
 constexpr absl::Duration kShort = absl::Milliseconds(200);
 
 TEST_CASE("loopback by name or number is here and is our own address") {
-  CHECK(LocateRendezvous("localhost", kShort)->is_here);
-  CHECK(LocateRendezvous("localhost", kShort)->own_address == "127.0.0.1");
-  CHECK(LocateRendezvous("127.0.0.1", kShort)->is_here);
-  CHECK(LocateRendezvous("127.0.0.2", kShort)->own_address == "127.0.0.2");
+  CHECK(LocateRendezvous({"localhost"}, kShort)->is_here);
+  CHECK(LocateRendezvous({"localhost"}, kShort)->own_address == "127.0.0.1");
+  CHECK(LocateRendezvous({"127.0.0.1"}, kShort)->is_here);
+  CHECK(LocateRendezvous({"127.0.0.2"}, kShort)->own_address == "127.0.0.2");
 }
 
 TEST_CASE("a machine whose loopback is up reaches itself") { CHECK_OK(CheckLoopback()); }
 
 TEST_CASE("a documentation address is not this machine") {
-  const auto location = LocateRendezvous("192.0.2.1", kShort);
+  const auto location = LocateRendezvous({"192.0.2.1"}, kShort);
   // A sandbox without a route may say so; what it must not say is "here".
   if (location.ok()) {
     CHECK_FALSE(location->is_here);
@@ -28,7 +28,7 @@ TEST_CASE("a documentation address is not this machine") {
 }
 
 TEST_CASE("a name that cannot exist is an error within the timeout") {
-  CHECK_STATUS(LocateRendezvous("no such host", kShort), absl::StatusCode::kInvalidArgument,
+  CHECK_STATUS(LocateRendezvous({"no such host"}, kShort), absl::StatusCode::kInvalidArgument,
                "no such host");
 }
 

@@ -8,6 +8,7 @@
 #include "launcher/commands.h"
 #include "launcher/logs_view.h"
 #include "launcher/print.h"
+#include "rendezvous/client/ask_in_turn.h"
 #include "rendezvous/client/log_client.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
@@ -56,15 +57,21 @@ absl::Status Show(LogClient* client, LogsView* view) {
 
 absl::Status Connect(const rendezvous::Endpoint& endpoint, rendezvous::LogRequest request,
                      absl::Duration patience, LogsView* view) {
-  request.seen = view->seen();
-  const absl::StatusOr<std::unique_ptr<LogClient>> client =
-      LogClient::Open(endpoint, request, patience);
-  view->Begin(Clock::Real().Now());
-  CONVENE_RETURN_IF_ERROR(client.status());
-  const absl::Status status = Show(client->get(), view);
-  if (!status.ok()) view->Break();
-  const absl::Status printed = PrintAll(view);
-  return status.ok() ? printed : status;
+  absl::Status shown;
+  const auto show = [&](const rendezvous::Endpoint& each, absl::Duration share) {
+    request.seen = view->seen();
+    const absl::StatusOr<std::unique_ptr<LogClient>> client = LogClient::Open(each, request, share);
+    view->Begin(Clock::Real().Now());
+    if (!client.ok()) return client.status();
+    shown = Show(client->get(), view);
+    if (!shown.ok()) view->Break();
+    const absl::Status printed = PrintAll(view);
+    if (shown.ok()) shown = printed;
+    // A daemon that has begun to answer is the one that was sought.
+    return view->has_started() ? absl::OkStatus() : shown;
+  };
+  CONVENE_RETURN_IF_ERROR(rendezvous::AskInTurn(endpoint, patience, show));
+  return shown;
 }
 
 void Tell(const absl::Status& status, const char* what_next) {

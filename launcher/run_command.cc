@@ -25,6 +25,7 @@
 #include "launcher/meeting_place.h"
 #include "launcher/outcome.h"
 #include "launcher/slurm_address.h"
+#include "rendezvous/client/places.h"
 #include "rendezvous/net/port_mark.h"
 #include "rendezvous/net/resolve.h"
 #include "rendezvous/quorum/messages.h"
@@ -148,27 +149,31 @@ absl::Status CheckMeetingPlace(JobSpec* spec) {
 absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   if (spec->local_addr.has_value()) CheckLocalAddr(*spec->local_addr);
   if (!spec->slurm_host.empty()) CONVENE_RETURN_IF_ERROR(ResolveSlurmHost(spec));
-  CONVENE_ASSIGN_OR_RETURN(const auto place, ParseHostPort(spec->options.endpoint, std::nullopt));
-  absl::StatusOr<Location> location = LocateRendezvous(
-      place.host, std::min(patience, spec->options.connect_timeout), spec->comes_late);
+  CONVENE_ASSIGN_OR_RETURN(const auto places,
+                           rendezvous::ParsePlaces(spec->options.endpoint, std::nullopt));
+  std::vector<std::string> hosts;
+  for (const HostPort& place : places) hosts.push_back(place.host);
+  absl::StatusOr<Location> location =
+      LocateRendezvous(hosts, std::min(patience, spec->options.connect_timeout), spec->comes_late);
   CONVENE_RETURN_IF_ERROR(Annotate(location.status(), spec->meeting.given));
+  const std::string& host = location->host;
   location->is_here |= spec->is_slurm_host;
-  spec->meeting.host = place.host;
+  spec->meeting.host = host;
   spec->meeting.leads_to = location->loopback;
   spec->meeting.own_address = spec->local_addr.value_or(location->own_address);
   CONVENE_RETURN_IF_ERROR(CheckMeetingPlace(spec));
-  spec->options.may_host = spec->is_host.value_or(location->is_here);
-  if (location->is_here && !spec->is_host.has_value()) LeaveToDaemon(place.port, spec);
+  spec->options.may_host = !spec->has_standbys && spec->is_host.value_or(location->is_here);
+  if (spec->options.may_host && !spec->is_host.has_value()) LeaveToDaemon(places[0].port, spec);
   const int rank = spec->options.hello.node_rank;
   if (spec->is_static && (rank == 0 || (rank < 0 && location->is_here))) {
-    spec->options.store_host = place.host;
-    spec->reasons.push_back(absl::StrCat("workers are told MASTER_ADDR=", place.host));
+    spec->options.store_host = host;
+    spec->reasons.push_back(absl::StrCat("workers are told MASTER_ADDR=", host));
     return absl::OkStatus();
   }
   spec->options.store_host = spec->local_addr.value_or(location->own_address);
   spec->options.store_host_may_change = !spec->local_addr.has_value() && !location->is_here;
   spec->reasons.push_back(absl::StrCat(
-      place.host, location->is_here ? " is this machine" : " is another machine", ": this node ",
+      host, location->is_here ? " is this machine" : " is another machine", ": this node ",
       spec->options.may_host ? "serves the rendezvous if nobody does" : "only dials the rendezvous",
       spec->is_host.has_value() ? " (by its rank, or --rdzv-conf is_host)" : ""));
   const char* const by = spec->local_addr.has_value() ? ", by --local-addr"

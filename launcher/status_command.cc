@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "launcher/commands.h"
 #include "launcher/print.h"
+#include "rendezvous/client/ask_in_turn.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/web/status_text.h"
 #include "rendezvous/wire/status_json.h"
@@ -77,11 +78,24 @@ class Watch {
 
  private:
   absl::StatusOr<std::vector<JobView>> Ask() {
-    if (client_ == nullptr) {
-      CONVENE_ASSIGN_OR_RETURN(client_, rendezvous::StatusClient::Open(endpoint_, kTimeout));
+    absl::StatusOr<std::vector<JobView>> jobs = absl::UnavailableError("not asked yet");
+    const auto ask = [&](absl::Duration timeout) {
+      jobs = client_->Fetch(flags_.job_id, timeout);
+      if (!jobs.ok() && !absl::IsNotFound(jobs.status())) client_.reset();
+      return jobs.status();
+    };
+    if (client_ != nullptr) {
+      ask(kTimeout).IgnoreError();
+      return jobs;
     }
-    absl::StatusOr<std::vector<JobView>> jobs = client_->Fetch(flags_.job_id, kTimeout);
-    if (!jobs.ok() && !absl::IsNotFound(jobs.status())) client_.reset();
+    const absl::Status asked = rendezvous::AskInTurn(
+        endpoint_, kTimeout, [&](const rendezvous::Endpoint& each, absl::Duration share) {
+          auto client = rendezvous::StatusClient::Open(each, share);
+          if (!client.ok()) return client.status();
+          client_ = *std::move(client);
+          return ask(share);
+        });
+    if (!asked.ok()) return asked;
     return jobs;
   }
 

@@ -19,8 +19,14 @@ using rendezvous::StopKind;
 using rendezvous::Welcome;
 
 void Stepper::On(const FromDaemon& from) {
+  const auto* welcome = std::get_if<Welcome>(&from.event.body);
+  if (welcome != nullptr && welcome->term < s_.term) {
+    return LeaveStream(absl::StrCat("it led once, in term ", welcome->term,
+                                    ", and another daemon leads since: this node has met term ",
+                                    s_.term));
+  }
   s_.highest_epoch = std::max(s_.highest_epoch, from.event.epoch);
-  if (const auto* welcome = std::get_if<Welcome>(&from.event.body)) {
+  if (welcome != nullptr) {
     s_.has_fence = !from.is_from_here;
     OnWelcome(from.event.epoch, *welcome, from.hello_at);
   } else if (const auto* assignment = std::get_if<Assignment>(&from.event.body)) {
@@ -166,8 +172,10 @@ void Stepper::On(const Timer&) {
   if (now_ >= s_.tell_wait_at) TellWait();
   // A daemon that accepts the connection but sends no Welcome counts as absent.
   if (!s_.linked && s_.dialing && now_ >= s_.link_deadline + kOneTry) {
-    actions_.push_back(CloseStream{"no Welcome"});
-    On(StreamEnded{absl::UnavailableError("it accepts the connection but says no Welcome")});
+    LeaveStream("it accepts the connection but says no Welcome");
+  }
+  if (now_ >= s_.silent_at) {
+    LeaveStream(s_.linked ? "it answers no heartbeats" : "it takes the Hello but says no Welcome");
   }
   if (now_ >= s_.fence_at) Fence();
   if (now_ < s_.stop_deadline) return;
@@ -191,7 +199,8 @@ Actions Step(State& state, const Event& event, MonotonicTime now, double random_
 
 MonotonicTime NextTimer(const State& state) {
   MonotonicTime next = std::min(std::min(state.heartbeat_at, state.dial_at), state.stop_deadline);
-  next = std::min({next, state.fence_at, state.check_health_at, state.tell_wait_at});
+  next =
+      std::min({next, state.fence_at, state.check_health_at, state.tell_wait_at, state.silent_at});
   if (!state.linked && state.dialing) next = std::min(next, state.link_deadline + kOneTry);
   return next;
 }

@@ -165,7 +165,9 @@ struct Result {
 // Constant for the run.
 struct Rules {
   rendezvous::Hello hello;
-  std::string endpoint;    // for texts
+  std::string endpoint;  // for texts
+  // Several: daemons that take turns over one memory. Of one, `endpoint` may stand alone.
+  std::vector<std::string> endpoints = {};
   std::string store_host;  // what Ready says, unless StoreStarted knows better
   absl::Duration connect_timeout = absl::Seconds(60);
   bool awaits_node_rank = false;  // AgentOptions::awaits_node_rank
@@ -265,6 +267,7 @@ using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFa
 
 struct OpenStream {
   rendezvous::Hello hello;
+  size_t endpoint = 0;     // which of Rules::endpoints
   absl::Duration timeout;  // for this one try
   // This process may serve the rendezvous if no process does; not in place of a daemon with a
   // memory, which will be back.
@@ -364,7 +367,16 @@ struct State {
   MonotonicTime dialled_at_once_at = MonotonicTime::FromEpoch(-absl::InfiniteDuration());
   // The break was seen at once, and every try since was refused.
   bool only_refused = false;
-  bool told_of_rival = false;  // that another agent has this node's rank, and is awaited
+  bool told_of_rival = false;      // that another agent has this node's rank, and is awaited
+  bool told_of_strangers = false;  // that the daemons at several endpoints may not share a memory
+
+  // Of several endpoints.
+  size_t at = 0;                    // the one that is dialled, or where the stream is open
+  size_t missed = 0;                // so many of this round did not answer
+  std::vector<std::string> misses;  // why each one did not, when it was last dialled
+  int64_t term = 0;                 // the highest that a Welcome told
+  // The daemon is left for another endpoint when it says nothing until then.
+  MonotonicTime silent_at = MonotonicTime::InfiniteFuture();
   // When the person hears what this node waits for; each wait is told once.
   MonotonicTime tell_wait_at = MonotonicTime::InfiniteFuture();
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/core/explain.h"
 #include "agent/core/stepper.h"
+#include "rendezvous/client/places.h"
 
 namespace convene::agent {
 namespace {
@@ -21,6 +22,10 @@ constexpr absl::Duration kBetweenAtOnce = absl::Seconds(1);
 // well within the lease the agent is back, or knows that no daemon is there.
 constexpr int kTriesPerLease = 4;
 constexpr absl::Duration kShortestTry = absl::Milliseconds(250);
+// Of several endpoints: a daemon that says nothing is left after a quarter of the lease, and a
+// heartbeat each eighth shows it in time.
+constexpr int kSilencesPerLease = 4;
+constexpr int kHeartbeatsPerLease = 8;
 // A daemon that leaves so many heartbeats unanswered counts as gone.
 constexpr size_t kMostUnheard = 64;
 // The longest time that workers get between being told of the fence and being killed.
@@ -48,8 +53,13 @@ void Stepper::Dial(const std::string& why) {
   }
   const absl::Duration left = std::max(s_.link_deadline - now_, absl::Milliseconds(10));
   const bool may_host = !s_.holds_place || !state.empty();
-  actions_.push_back(OpenStream{std::move(hello), std::min(left, one_try), may_host, state,
-                                s_.heard_at + s_.lease, why});
+  one_try = std::min(left, one_try);
+  if (HasStandbys()) {
+    const absl::Duration lease = s_.ever_linked ? s_.lease : s_.rules.hello.lease;
+    s_.silent_at = now_ + one_try + lease / kSilencesPerLease;
+  }
+  actions_.push_back(
+      OpenStream{std::move(hello), s_.at, one_try, may_host, state, s_.heard_at + s_.lease, why});
 }
 
 void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTime hello_at) {
@@ -60,11 +70,24 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
   if (welcome.heartbeat_interval > absl::ZeroDuration()) {
     s_.heartbeat_interval = welcome.heartbeat_interval;
   }
+  s_.term = welcome.term;
+  if (HasStandbys()) {
+    s_.heartbeat_interval = std::min(s_.heartbeat_interval, welcome.lease / kHeartbeatsPerLease);
+    const bool is_alone = welcome.term == 0 && !welcome.survives_restart;
+    if (is_alone && !std::exchange(s_.told_of_strangers, true)) {
+      actions_.push_back(Say{absl::StrCat(
+          "the rendezvous at ", s_.rules.endpoints[s_.at],
+          " has no memory that another daemon could go on with: a node that reaches another "
+          "endpoint begins a run of its own there. Give one endpoint, or start the daemons with "
+          "`convene serve --journal`")});
+    }
+  }
   s_.holds_place = welcome.survives_restart;
   s_.handed_over.reset();
   const MonotonicTime old_lease_end = s_.heard_at + s_.lease;
   s_.lease = welcome.lease;
   NoteHeardAt(hello_at);
+  WatchSilence();
   // The Welcome may have taken long, and the lease has run since the Hello.
   s_.heartbeat_at = std::max(now_, s_.heard_at + s_.heartbeat_interval);
   if (welcome.resumed) return OnResumed();
@@ -121,6 +144,8 @@ void Stepper::On(const StreamEnded& ended) {
   // The first try comes at once, for only_refused; a stream that breaks again and again waits.
   const bool is_first = std::exchange(s_.linked, false);
   if (is_first) s_.loss = std::string(ended.status.message());
+  s_.silent_at = MonotonicTime::InfiniteFuture();
+  const bool is_round_over = TurnToNext(ended.status, is_first);
   const bool is_at_once = is_first && now_ - s_.dialled_at_once_at >= kBetweenAtOnce;
   if (is_at_once) s_.dialled_at_once_at = now_;
   s_.dialing = s_.said_ready = false;
@@ -128,8 +153,9 @@ void Stepper::On(const StreamEnded& ended) {
   // A process that was paused since the daemon last heard it may see the break long after it.
   const bool is_prompt = s_.heard_at >= s_.woke_at;
   s_.only_refused = is_first ? is_prompt : s_.only_refused && ended.refused_at.has_value();
-  // After a HandOver an agent without the state may be the next to host, between two tries.
-  const bool is_remembered = s_.holds_place && !s_.handed_over.has_value();
+  // After a HandOver an agent without the state may be the next to host, between two tries. Of
+  // several daemons one may lead where this node did not ask.
+  const bool is_remembered = s_.holds_place && !s_.handed_over.has_value() && !HasStandbys();
   if (ended.refused_at.has_value() && s_.only_refused && is_remembered) {
     NoteHeardAt(*ended.refused_at);
   }
@@ -139,7 +165,8 @@ void Stepper::On(const StreamEnded& ended) {
   if (s_.phase == Phase::kLeaving) return FinishNow(*s_.verdict);
   if (s_.verdict.has_value()) return;  // Only the workers' end is awaited.
   // Where a daemon once answered, a break now means a proxy in front of a daemon that starts again.
-  const bool is_no_daemon = absl::IsFailedPrecondition(ended.status) && !s_.ever_linked;
+  const bool is_no_daemon =
+      absl::IsFailedPrecondition(ended.status) && !s_.ever_linked && !HasStandbys();
   const bool is_taken = absl::IsAlreadyExists(ended.status);
   if (absl::IsAborted(ended.status) || absl::IsInvalidArgument(ended.status) || is_no_daemon ||
       absl::IsPermissionDenied(ended.status) || (is_taken && !s_.rules.awaits_node_rank)) {
@@ -158,14 +185,17 @@ void Stepper::On(const StreamEnded& ended) {
                                        ? std::min(kLongestWait, s_.lease / kTriesPerLease)
                                        : kLongestWait);
   }
-  const absl::Duration wait =
-      is_at_once ? absl::ZeroDuration() : s_.backoff->Next(random_fraction_);
+  const bool waits = is_first ? !is_at_once : is_round_over;
+  const absl::Duration wait = waits ? s_.backoff->Next(random_fraction_) : absl::ZeroDuration();
   if (now_ + wait >= s_.link_deadline) {
     const absl::Duration waited =
         s_.ever_linked ? RedialTimeout(s_.rules) : s_.rules.connect_timeout;
     const auto loss = s_.ever_linked ? std::optional<std::string>(s_.loss) : std::nullopt;
-    return End(ResultOfSilence(ended.status, s_.rules.endpoint, waited, loss),
-               "the rendezvous is gone");
+    const absl::Status last =
+        HasStandbys()
+            ? absl::UnavailableError(rendezvous::NoneAnswers(s_.rules.endpoints, s_.misses))
+            : ended.status;
+    return End(ResultOfSilence(last, s_.rules.endpoint, waited, loss), "the rendezvous is gone");
   }
   if (is_taken && !std::exchange(s_.told_of_rival, true)) {
     actions_.push_back(
@@ -173,6 +203,29 @@ void Stepper::On(const StreamEnded& ended) {
   }
   s_.dial_at = now_ + wait;
   s_.why = absl::StrCat("stream ended (", ended.status.message(), ")");
+}
+
+bool Stepper::TurnToNext(const absl::Status& why, bool is_first) {
+  if (!HasStandbys()) return true;
+  const size_t count = s_.rules.endpoints.size();
+  s_.misses.resize(count, "not tried yet");
+  s_.misses[s_.at] = std::string(why.message());
+  s_.at = (s_.at + 1) % count;
+  s_.missed = is_first ? 0 : s_.missed + 1;
+  return s_.missed % count == 0;
+}
+
+void Stepper::WatchSilence() {
+  const absl::Duration patience = s_.lease / kSilencesPerLease;
+  s_.silent_at = HasStandbys() && !s_.unheard.empty()
+                     ? std::max(s_.unheard.front(), s_.woke_at) + patience
+                     : MonotonicTime::InfiniteFuture();
+}
+
+void Stepper::LeaveStream(const std::string& why) {
+  if (s_.linked) actions_.push_back(Say{absl::StrCat("the rendezvous is left: ", why)});
+  actions_.push_back(CloseStream{why});
+  On(StreamEnded{absl::UnavailableError(why)});
 }
 
 void Stepper::TellWait() {
@@ -190,12 +243,10 @@ void Stepper::TellWait() {
 }
 
 void Stepper::SendHeartbeat() {
-  if (s_.unheard.size() >= kMostUnheard) {
-    actions_.push_back(CloseStream{"heartbeats are not answered"});
-    return On(StreamEnded{absl::UnavailableError("it answers no heartbeats any more")});
-  }
+  if (s_.unheard.size() >= kMostUnheard) return LeaveStream("it answers no heartbeats any more");
   s_.heartbeat_at = now_ + s_.heartbeat_interval;
   s_.unheard.push_back(now_);
+  WatchSilence();
   // On a new stream, the old epoch's workers are being stopped already: its number would only make
   // the daemon ask for that.
   actions_.push_back(Send{s_.said_ready ? s_.epoch : Epoch(), rendezvous::Heartbeat{}, ""});
@@ -206,6 +257,7 @@ void Stepper::OnHeard() {
   const MonotonicTime sent_at = s_.unheard.front();
   s_.unheard.pop_front();
   NoteHeardAt(sent_at);
+  WatchSilence();
   if (!s_.resting_since.has_value()) return;
   if (sent_at < *s_.resting_since) {  // An answer from before the pause.
     s_.fence_at = *s_.resting_since + s_.lease;

@@ -51,12 +51,21 @@ class Stepper {
     // After KILL a patience of its own holds.
     if (!s_.killed) s_.stop_deadline = std::min(s_.stop_deadline, s_.dead_by);
     s_.link_deadline = s_.link_deadline + paused.duration;
+    s_.silent_at = s_.silent_at + paused.duration;
   }
   void On(const Timer&);
 
  private:
   void OnWelcome(Epoch daemon_epoch, const rendezvous::Welcome& welcome, MonotonicTime hello_at);
   void OnResumed();
+  bool HasStandbys() const { return s_.rules.endpoints.size() > 1; }
+  // Notes that an endpoint did not answer, or lost the stream, and turns to the next one. True: the
+  // round is over, each endpoint has been tried.
+  bool TurnToNext(const absl::Status& why, bool is_first);
+  // Of several endpoints: gives the daemon a quarter of the lease for its next word.
+  void WatchSilence();
+  // Closes the stream, as if it had ended with `why`.
+  void LeaveStream(const std::string& why);
   void OnHeard();
   void OnAssignment(Epoch epoch, const rendezvous::Assignment& assignment);
   void OnStop(const rendezvous::Stop& stop);

@@ -109,7 +109,7 @@ absl::StatusOr<JobSpec> CheckArguments(const std::vector<std::string>& arguments
 
 // Hosts that are this machine under several loopback addresses can meet at one of them.
 absl::Status CheckMeetingPlace(const JobSpec& spec, const std::vector<LaunchHost>& hosts) {
-  if (spec.standalone) return absl::OkStatus();
+  if (spec.standalone || spec.has_standbys) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(const HostPort place,
                            ParseHostPort(spec.options.endpoint, std::nullopt));
   const bool is_apart = std::any_of(hosts.begin(), hosts.end(), [](const LaunchHost& host) {

@@ -204,9 +204,10 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
     const absl::Duration left = deadline - Clock::Real().Now();
-    if (left <= absl::ZeroDuration()) {
+    const bool is_once = endpoint.dialling().is_once;
+    if (left <= absl::ZeroDuration() || is_once) {
       return absl::UnavailableError(absl::StrCat(
-          endpoint.address(),
+          is_once ? "it" : endpoint.address(),
           " took the connection but did not answer as a rendezvous daemon within ",
           absl::FormatDuration(connect_timeout), " (", std::string(answered.message()), ")"));
     }

@@ -34,14 +34,29 @@ namespace {
 constexpr absl::Duration kLongestConnect = absl::Seconds(5);
 constexpr int kLongestReplyBytes = 64 * 1024 * 1024;
 
-absl::StatusOr<UniqueFd> ConnectOnce(const HostPort& target, MonotonicTime deadline) {
+// In the name service's order at first. Later each address comes first in its turn, however the
+// name service mixes them.
+void TakeTurns(int turn, std::vector<ResolvedAddress>* addresses) {
+  if (turn == 0) return;
+  std::sort(addresses->begin(), addresses->end(),
+            [](const ResolvedAddress& a, const ResolvedAddress& b) {
+              return std::memcmp(&a.storage, &b.storage, sizeof(a.storage)) < 0;
+            });
+  const auto first = static_cast<std::ptrdiff_t>(static_cast<size_t>(turn) % addresses->size());
+  std::rotate(addresses->begin(), addresses->begin() + first, addresses->end());
+}
+
+absl::StatusOr<UniqueFd> ConnectOnce(const HostPort& target, int turn, MonotonicTime deadline) {
   const MonotonicTime begin = Clock::Real().Now();
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<ResolvedAddress> addresses,
+  CONVENE_ASSIGN_OR_RETURN(std::vector<ResolvedAddress> addresses,
                            ResolveHost(target.host, deadline - Clock::Real().Now(), target.port));
+  TakeTurns(turn, &addresses);
   absl::StatusOr<UniqueFd> last;
   bool all_refused = !addresses.empty();
+  auto unasked = static_cast<int64_t>(addresses.size());
   for (const ResolvedAddress& address : addresses) {
-    last = ConnectTo(address, std::min(deadline, Clock::Real().Now() + kLongestConnect),
+    const MonotonicTime now = Clock::Real().Now();
+    last = ConnectTo(address, now + std::min((deadline - now) / unasked--, kLongestConnect),
                      Segments::kShort);
     if (last.ok()) return last;
     // Refused: at this address nothing listens.
@@ -103,7 +118,8 @@ absl::StatusOr<UniqueFd> Shake(const Endpoint& endpoint, const std::string& serv
 
 absl::StatusOr<Connection> TryOnce(const Endpoint& endpoint, const HostPort& target,
                                    MonotonicTime deadline) {
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket, ConnectOnce(target, deadline));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd socket,
+                           ConnectOnce(target, endpoint.dialling().turn, deadline));
   Connection connection;
   connection.transport.Reset(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
   if (!endpoint.is_locked()) {
@@ -129,6 +145,7 @@ absl::StatusOr<Connection> Dial(const Endpoint& endpoint, MonotonicTime deadline
   for (;;) {
     absl::StatusOr<Connection> connected = TryOnce(endpoint, *target, deadline);
     if (connected.ok() || absl::IsPermissionDenied(connected.status())) return connected;
+    if (endpoint.dialling().is_once) return absl::UnavailableError(connected.status().message());
     const absl::Duration pause = backoff.Next(RandomFraction());
     if (Clock::Real().Now() + pause >= deadline) {
       absl::Status status = absl::UnavailableError(absl::StrCat(

@@ -18,10 +18,11 @@ struct Connection {
   UniqueFd transport;  // a second descriptor of the TCP connection; may be invalid
 };
 
-// Resolves and connects, again and again with back-off, while there is time until `deadline`. Where
-// the endpoint is locked, TLS is up. InvalidArgument when its address is not "host:port";
-// Unavailable with the last cause when time is over; PermissionDenied at once when the daemon has
-// another join token.
+// Resolves and connects, again and again with back-off, while there is time until `deadline`; an
+// endpoint that is dialled once, once. Each address of a name gets its share of the time. Where the
+// endpoint is locked, TLS is up. InvalidArgument when its address is not "host:port"; Unavailable
+// with the last cause when time is over; PermissionDenied at once when the daemon has another join
+// token.
 absl::StatusOr<Connection> Dial(const Endpoint& endpoint, MonotonicTime deadline);
 
 // The payload of Dial's status, if its last try was refused at every address: the start of that

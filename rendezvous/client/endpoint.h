@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -14,11 +15,21 @@
 
 namespace convene::rendezvous {
 
+// How an address is dialled.
+struct Dialling {
+  // One try, by a caller that has other endpoints to try; else tries until the deadline.
+  bool is_once = false;
+  // Rises with each try that led to a machine without an answer: another address of the same name
+  // is then the first.
+  int turn = 0;
+};
+
 // A value. Copies share the thread that carries TLS, which begins with the first connection and
 // ends with the last copy.
 class Endpoint {
  public:
-  // `address`: "host:port". `credentials`: empty for a daemon that takes everybody.
+  // `address`: "host:port", or several of them (places.h). `credentials`: empty for a daemon that
+  // takes everybody.
   Endpoint(std::string address, Credentials credentials = {})  // NOLINT: an address is an endpoint
       : address_(std::move(address)) {
     if (!credentials.empty()) lock_ = std::make_shared<Lock>(std::move(credentials));
@@ -32,13 +43,18 @@ class Endpoint {
   // The name or address that the daemon's certificate has to have; "": any; nullopt: that of
   // address().
   const std::optional<std::string>& server_name() const { return server_name_; }
+  const Dialling& dialling() const { return dialling_; }
   // Another address, with the same credentials.
-  Endpoint At(std::string address, std::string server_name) const {
+  Endpoint At(std::string address, std::optional<std::string> server_name,
+              Dialling dialling = {}) const {
     Endpoint other = *this;
     other.address_ = std::move(address);
     other.server_name_ = std::move(server_name);
+    other.dialling_ = dialling;
     return other;
   }
+  // Each of several addresses, which is dialled once at a time; itself, if it has one.
+  std::vector<Endpoint> Each() const;
 
   // Carries TLS. TlsPump::Start's errors. REQUIRES: is_locked().
   absl::StatusOr<TlsPump*> Pump() const;
@@ -53,6 +69,7 @@ class Endpoint {
 
   std::string address_;
   std::optional<std::string> server_name_;
+  Dialling dialling_;
   std::shared_ptr<Lock> lock_;
 };
 

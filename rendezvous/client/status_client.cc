@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/client/ask_in_turn.h"
 #include "rendezvous/client/dial.h"
 #include "rendezvous/wire/grpc_status.h"
 #include "rendezvous/wire/wire.h"
@@ -65,10 +66,16 @@ absl::StatusOr<std::unique_ptr<StatusClient>> StatusClient::Open(const Endpoint&
 absl::StatusOr<std::vector<JobView>> FetchStatus(const Endpoint& endpoint,
                                                  const std::string& job_id,
                                                  absl::Duration timeout) {
-  const MonotonicTime deadline = Clock::Real().Now() + timeout;
-  CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<StatusClient> client,
-                           StatusClient::Open(endpoint, timeout));
-  return client->Fetch(job_id, deadline - Clock::Real().Now());
+  absl::StatusOr<std::vector<JobView>> views;
+  CONVENE_RETURN_IF_ERROR(
+      AskInTurn(endpoint, timeout, [&](const Endpoint& each, absl::Duration share) {
+        const MonotonicTime deadline = Clock::Real().Now() + share;
+        auto client = StatusClient::Open(each, share);
+        if (!client.ok()) return client.status();
+        views = (*client)->Fetch(job_id, deadline - Clock::Real().Now());
+        return views.status();
+      }));
+  return views;
 }
 
 }  // namespace convene::rendezvous

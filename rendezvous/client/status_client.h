@@ -28,7 +28,8 @@ class StatusClient {
                                                      absl::Duration timeout) = 0;
 };
 
-// Open and Fetch at once, within `timeout`.
+// Open and Fetch at once, within `timeout`; of several addresses (places.h), at the first that
+// answers.
 absl::StatusOr<std::vector<JobView>> FetchStatus(const Endpoint& endpoint,
                                                  const std::string& job_id, absl::Duration timeout);
 

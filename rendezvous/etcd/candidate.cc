@@ -1,5 +1,6 @@
 #include "rendezvous/etcd/candidate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +69,8 @@ void Candidate::End(absl::Status why) {
 
 void Candidate::Run() {
   for (;;) {
-    const Leadership::Next next = leadership_.NextDeed(Clock::Real().Now());
+    Leadership::Next next = leadership_.NextDeed(Clock::Real().Now());
+    if (!was_answered_) next.give_up = std::min(next.give_up, options_.answer_by);
     if (next.deed == Deed::kOver) {
       return End(absl::AbortedError("etcd has not renewed this daemon's lease in time"));
     }

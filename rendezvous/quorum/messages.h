@@ -158,7 +158,7 @@ struct Welcome {
   bool resumed = false;
   bool survives_restart = false;
   bool awaits_old_workers = false;  // CAPABILITY_OLD_WORKERS; an older daemon does not
-  int64_t term = 0;  // of the daemon that leads; 0: it is the only one
+  int64_t term = 0;                 // of the daemon's leadership; 0: it is alone
 };
 
 struct Heard {};  // one Heartbeat; the event's epoch is the heartbeat's

@@ -134,6 +134,18 @@ int EndBy(int signal, const std::function<void()>& stop) {
   return exit_code;
 }
 
+absl::Status NoEtcd(const absl::Status& status, const etcd::Place& place) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat(
+          "--journal ", place.url(), ": ", status.message(),
+          absl::IsUnavailable(status)
+              ? ".\nIs etcd running there, and more than half of its members, and does the "
+                "network let this machine reach them? See\n  etcdctl --endpoints HOST:2379 "
+                "endpoint status"
+              : ""));
+}
+
 // For people: which daemon leads.
 std::string NameOf(const Server::Options& options) {
   char host[256] = "";
@@ -194,7 +206,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
       return state.tenure != nullptr || !state.status.ok();
     });
     if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
-    if (!state.status.ok()) return Annotate(state.status, absl::StrCat("--journal ", place.url()));
+    if (!state.status.ok()) return NoEtcd(state.status, place);
     auto memory = etcd::EtcdJournal::Open(&client, place, state.lease, state.tenure);
     if (absl::IsUnavailable(memory.status())) {
       spdlog::warn("the journal was not read in time: {}", std::string(memory.status().message()));

@@ -96,8 +96,8 @@ void CopyFields(Is<Welcome> auto& value, auto& wire) {
   CONVENE_FIELD_AS(heartbeat_interval, heartbeat_interval_ms);
   CONVENE_FIELD(resumed);
   CONVENE_FIELD(survives_restart);
-  CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
   CONVENE_FIELD(term);
+  CONVENE_CAPABILITY(awaits_old_workers, pb::CAPABILITY_OLD_WORKERS);
 }
 
 void CopyFields(Is<Close> auto& value, auto& wire) {

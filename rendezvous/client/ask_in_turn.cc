@@ -1,0 +1,46 @@
+#include "rendezvous/client/ask_in_turn.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "rendezvous/client/places.h"
+#include "tools/base/backoff.h"
+#include "tools/base/clock.h"
+#include "tools/base/random.h"
+
+namespace convene::rendezvous {
+namespace {
+
+constexpr absl::Duration kShortestShare = absl::Milliseconds(250);
+constexpr absl::Duration kLongestShare = absl::Seconds(2);
+
+}  // namespace
+
+absl::Status AskInTurn(
+    const Endpoint& endpoint, absl::Duration timeout,
+    const std::function<absl::Status(const Endpoint& each, absl::Duration share)>& ask) {
+  const std::vector<Endpoint> endpoints = endpoint.Each();
+  if (endpoints.size() == 1) return ask(endpoint, timeout);
+  const MonotonicTime deadline = Clock::Real().Now() + timeout;
+  const absl::Duration share =
+      std::clamp(timeout / static_cast<int64_t>(endpoints.size()), kShortestShare, kLongestShare);
+  Backoff backoff(absl::Milliseconds(50), absl::Seconds(1));
+  for (;;) {
+    std::vector<std::string> addresses;
+    std::vector<std::string> reasons;
+    for (const Endpoint& each : endpoints) {
+      const absl::Status asked = ask(each, share);
+      if (!absl::IsUnavailable(asked)) return asked;
+      addresses.push_back(each.address());
+      reasons.emplace_back(asked.message());
+    }
+    const absl::Duration pause = backoff.Next(RandomFraction());
+    if (Clock::Real().Now() + pause >= deadline) {
+      return absl::UnavailableError(NoneAnswers(addresses, reasons));
+    }
+    Clock::Real().SleepFor(pause);
+  }
+}
+
+}  // namespace convene::rendezvous

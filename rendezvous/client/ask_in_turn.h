@@ -1,0 +1,20 @@
+// A question to whichever of several endpoints has the daemon that leads.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "rendezvous/client/endpoint.h"
+
+namespace convene::rendezvous {
+
+// Calls `ask` with each of `endpoint`'s addresses and a share of `timeout`, again and again with
+// back-off, until it returns something else than Unavailable, which is then the result.
+// Unavailable, with each address and its reason, when `timeout` is over. One address is asked once,
+// with the whole `timeout`.
+absl::Status AskInTurn(
+    const Endpoint& endpoint, absl::Duration timeout,
+    const std::function<absl::Status(const Endpoint& each, absl::Duration share)>& ask);
+
+}  // namespace convene::rendezvous
