@@ -151,7 +151,7 @@ absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, MonotonicTime deadline)
   const absl::Status status = GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
     const auto stream = member.lease->LeaseKeepAlive(context);
     const bool is_answered = stream->Write(request) && stream->Read(&response);
-    context->TryCancel();
+    if (is_answered) context->TryCancel();
     const grpc::Status ended = stream->Finish();
     if (is_answered) return grpc::Status::OK;
     return ended.ok() ? grpc::Status(grpc::UNAVAILABLE, "the stream ended without an answer")

@@ -227,7 +227,8 @@ TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   expected.assignment.role_world_size = expected.assignment.world_size;
   expected.budget = {.failure_count = 1};
   expected.conduct = {};
-  CHECK(ToWire(opened.jobs[0]).DebugString() == ToWire(expected).DebugString());
+  CHECK(ToWire(opened.jobs[0], absl::UnixEpoch()).DebugString() ==
+        ToWire(expected, absl::UnixEpoch()).DebugString());
 }
 
 TEST_CASE_METHOD(Fixture, "a record that no daemon can have written is refused by name") {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/etcd/etcd.pb.h"
@@ -60,6 +61,8 @@ class MemoryEtcd {
   }
 
  private:
+  using Keyed = std::map<std::string, etcdserverpb::KeyValue>;
+
   bool Holds(const etcdserverpb::Compare& compare) const {
     const auto found = kvs_.find(compare.key());
     CONVENE_CHECK(compare.result() == etcdserverpb::Compare::EQUAL);
@@ -81,7 +84,7 @@ class MemoryEtcd {
   }
 
   template <typename Request>
-  auto Keys(const Request& request) {
+  std::pair<Keyed::iterator, Keyed::iterator> Keys(const Request& request) {
     const auto begin = kvs_.lower_bound(request.key());
     if (!request.range_end().empty())
       return std::pair(begin, kvs_.lower_bound(request.range_end()));
@@ -90,7 +93,7 @@ class MemoryEtcd {
   }
 
   int64_t revision_ = 1;
-  std::map<std::string, etcdserverpb::KeyValue> kvs_;
+  Keyed kvs_;
 };
 
 }  // namespace convene::rendezvous::etcd
