@@ -156,8 +156,16 @@ absl::Status Candidate::Campaign(MonotonicTime give_up) {
 
 absl::Status Candidate::KeepAlive(MonotonicTime give_up) {
   const MonotonicTime sent = Clock::Real().Now();
-  CONVENE_ASSIGN_OR_RETURN(const int64_t ttl, client_->KeepAlive(leadership_.lease(), give_up));
-  leadership_.KeptAlive(sent, absl::Seconds(ttl));
+  CONVENE_ASSIGN_OR_RETURN(const auto kept, client_->KeepAlive(leadership_.lease(), give_up));
+  // A leader of etcd that has just been cut off still renews leases. It cannot answer a read, and
+  // the next one answers in a higher term.
+  etcdserverpb::RangeRequest request;
+  request.set_key(options_.place.leader());
+  CONVENE_ASSIGN_OR_RETURN(const auto proof, client_->Range(request, give_up));
+  if (proof.header().raft_term() != kept.header().raft_term()) {
+    return absl::UnavailableError("etcd's own leader has changed meanwhile");
+  }
+  leadership_.KeptAlive(sent, absl::Seconds(kept.ttl()));
   tenure_->Extend(Clock::Real().Now(), leadership_.until());
   return absl::OkStatus();
 }

@@ -143,7 +143,8 @@ absl::StatusOr<etcdserverpb::LeaseGrantResponse> Client::Grant(int64_t ttl_secon
   return response;
 }
 
-absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, MonotonicTime deadline) {
+absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> Client::KeepAlive(int64_t lease,
+                                                                       MonotonicTime deadline) {
   etcdserverpb::LeaseKeepAliveRequest request;
   request.set_id(lease);
   etcdserverpb::LeaseKeepAliveResponse response;
@@ -158,7 +159,7 @@ absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, MonotonicTime deadline)
                       : ended;
   });
   if (!status.ok()) return status;
-  return response.ttl();
+  return response;
 }
 
 absl::Status Client::Revoke(int64_t lease, MonotonicTime deadline) {

@@ -34,8 +34,9 @@ class Client {
   // A request that is sent twice leaves a lease behind that nobody keeps alive.
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> Grant(int64_t ttl_seconds,
                                                          MonotonicTime deadline);
-  // The lease's seconds from now on; 0 when there is no such lease.
-  absl::StatusOr<int64_t> KeepAlive(int64_t lease, MonotonicTime deadline);
+  // TTL: the lease's seconds from now on; 0 when there is no such lease.
+  absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> KeepAlive(int64_t lease,
+                                                                 MonotonicTime deadline);
   absl::Status Revoke(int64_t lease, MonotonicTime deadline);
 
  private:

@@ -106,8 +106,8 @@ TEST_CASE("an answer that is an error is not asked for again") {
 TEST_CASE("a lease is alive, gone, or not known to be either") {
   FakeMember good(grpc::Status::OK);
   Client client({good.address});
-  CHECK(*client.KeepAlive(1, In(20)) == 8);
-  CHECK(*client.KeepAlive(7, In(20)) == 0);
+  CHECK(client.KeepAlive(1, In(20))->ttl() == 8);
+  CHECK(client.KeepAlive(7, In(20))->ttl() == 0);
   // The stream ends without an answer: that is no "gone".
   CHECK_STATUS(client.KeepAlive(0, In(0.2)), absl::StatusCode::kUnavailable, "without an answer");
 }

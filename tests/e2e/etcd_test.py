@@ -190,7 +190,7 @@ class EtcdTest(ConveneTestCase):
         self.members[gone].send_signal(signal.SIGKILL)
         self.members[gone].wait()
         wait_until(self.etcd_leader, 20, "etcd's next leader")
-        time.sleep(4)
+        time.sleep(2)
         self.assert_no_worker_noticed()
         self.assertEqual(self.term, self.terms()[-1][0])
         note(f"etcd's leader killed: the daemon of term {first} still leads")
