@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -29,7 +28,7 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
     REQUIRE(server_ != nullptr);
     place = {{absl::StrCat("127.0.0.1:", port)}, "p"};
   }
-  ~FakeEtcd() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~FakeEtcd() override { server_->Shutdown(); }
 
   grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
                    etcdserverpb::TxnResponse* response) override {

@@ -1,4 +1,4 @@
-// PURE. What a journal has to write into etcd, cut into transactions.
+// PURE. The writes of a journal into etcd, cut into transactions.
 //
 // Every transaction is fenced: it compares the create revision of the leader's key with our term,
 // so that a daemon that leads no more changes nothing. It is also counted: it compares the counter
@@ -56,7 +56,7 @@ class Ledger {
   // will be applied any more. Internal: a program that is no daemon has written to our keys.
   absl::Status Answered(const etcdserverpb::TxnResponse& response);
 
-  // What a candidate writes into the counter when it campaigns with `lease`.
+  // A candidate that campaigns with `lease` writes this into the counter.
   static std::string FirstCount(int64_t lease) { return CountText(lease, 0); }
 
  private:

@@ -194,9 +194,8 @@ TEST_CASE("keys that no daemon wrote are refused by name") {
   CHECK_STATUS(load("p/jobs/a", job), absl::StatusCode::kDataLoss, "misses its part 0");
 }
 
-// Answers are lost, copies of requests arrive late, leaders die in the midst of their writes. What
-// a leader was told is stored is what the next one reads, or something that this leader wanted
-// later.
+// Answers are lost, copies of requests arrive late, leaders die in the midst of their writes. The
+// next leader reads each job as it was stored, or as the last leader wanted it later.
 TEST_CASE("nothing that was stored is lost, whatever becomes of requests and answers") {
   std::mt19937 random(static_cast<unsigned>(GENERATE(range(0, 200))));
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };

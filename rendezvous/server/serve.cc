@@ -76,7 +76,7 @@ std::vector<int> EndingSignals() {
   return ending;
 }
 
-// What a daemon does before its first thread begins. Blocks `ending`.
+// The steps of a daemon before its first thread begins. Blocks `ending`.
 absl::Status Prepare(const std::vector<int>& ending) {
   BlockSignals(ending);
   // A write to a file that may not grow fails with an error instead of this signal.

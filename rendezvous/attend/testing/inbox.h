@@ -1,4 +1,4 @@
-// What a daemon says to the agents of a test.
+// The words of a daemon to the agents of a test.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What etcd does with the requests of a daemon, in memory: keys, revisions, leases as numbers.
+// An etcd in memory, as far as a daemon uses it: keys, revisions, leases as numbers.
 #pragma once
 
 #include <algorithm>
