@@ -23,11 +23,13 @@ namespace {
 
 // Runs the rendezvous daemon until a signal that ends a process.
 absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
-  return rendezvous::ServeUntilSignal({.host = flags.host,
-                                       .port = flags.port,
-                                       .state_dir = flags.state_dir,
-                                       .store_bytes_max = flags.store_bytes_max,
-                                       .credentials = flags.credentials});
+  const rendezvous::Server::Options options = {.host = flags.host,
+                                               .port = flags.port,
+                                               .state_dir = flags.state_dir,
+                                               .store_bytes_max = flags.store_bytes_max,
+                                               .credentials = flags.credentials};
+  if (!flags.journal.has_value()) return rendezvous::ServeUntilSignal(options);
+  return rendezvous::ServeInTurn(options, *flags.journal, flags.leader_lease);
 }
 
 Command RunRow(bool as_torchrun) {

@@ -1,5 +1,6 @@
 #include "launcher/flags.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/client/places.h"
 #include "rendezvous/lock/tls_context.h"
@@ -11,6 +12,8 @@ namespace convene::launcher {
 namespace {
 
 constexpr int64_t kStoreMemoryMin = 1 << 20;
+constexpr int kShortestLeaderLease = 2;
+constexpr int kLongestLeaderLease = 60;
 
 }  // namespace
 
@@ -25,6 +28,37 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "directory of the journal, on a local disk: a daemon that ends, in whatever way, "
                  "and is started again with it goes on with its jobs, and no worker notices",
                  {.value = "DIR", .is_directory = true});
+  reader->Custom(
+      "journal",
+      [flags](const std::string& url) -> absl::Status {
+        CONVENE_ASSIGN_OR_RETURN(flags->journal, rendezvous::etcd::ParsePlace(url));
+        return absl::OkStatus();
+      },
+      "the journal in etcd, in place of --state-dir: of several daemons with the same one, on "
+      "machines of their own, one leads, and another takes over when it ends or its machine does. "
+      "Agents get all of them: --rdzv-endpoint a,b,c. PORT is 2379, PREFIX is convene, where not "
+      "given",
+      {.value = "etcd://HOST[:PORT],...[/PREFIX]"});
+  reader->Custom(
+      "leader-lease",
+      [flags](const std::string& text) {
+        int seconds = 0;
+        if (!absl::SimpleAtoi(text, &seconds) || seconds < kShortestLeaderLease ||
+            seconds > kLongestLeaderLease) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "write whole seconds from ", kShortestLeaderLease, " to ", kLongestLeaderLease));
+        }
+        flags->leader_lease = absl::Seconds(seconds);
+        return absl::OkStatus();
+      },
+      "with --journal: how long the daemons wait for a leader that says nothing. It has to be "
+      "longer than etcd takes to find a leader of its own, 1 to 2 s (default 4)",
+      {.value = "SECONDS"});
+  reader->Check([flags]() -> absl::Status {
+    if (!flags->journal.has_value() || flags->state_dir.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--journal and --state-dir exclude each other: the jobs are kept in one place");
+  });
   AddStoreMemoryFlag(reader, &flags->store_bytes_max);
   AddCredentialFlags(reader, &flags->credentials);
 }

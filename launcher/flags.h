@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "agent/options.h"
+#include "rendezvous/etcd/place.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/log_lines.h"
 #include "tools/base/flag_reader.h"
@@ -70,8 +71,10 @@ struct ServeFlags {
   std::string host = "0.0.0.0";
   rendezvous::Credentials credentials;  // empty: everybody may join
   int port = kDefaultRendezvousPort;    // 0: any free one, said in the log
-  std::string state_dir;                // "": the jobs are forgotten when it ends
-  size_t store_bytes_max = 0;           // 0: StoreServer's default
+  std::string state_dir;  // "": the jobs are forgotten when it ends, without a journal
+  std::optional<rendezvous::etcd::Place> journal;
+  absl::Duration leader_lease = absl::Seconds(4);  // whole seconds; with a journal
+  size_t store_bytes_max = 0;                      // 0: StoreServer's default
 };
 
 struct StatusFlags {

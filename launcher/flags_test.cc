@@ -253,6 +253,20 @@ TEST_CASE("serve reads its flags") {
   Bad<ServeFlags>({"--store-memory", "1K"}, "--store-memory 1K: write a size of at least 1M");
   CHECK(serve.port == 0);
   CHECK(serve.host == "::");
+  CHECK_FALSE(serve.journal.has_value());
+}
+
+TEST_CASE("serve takes a journal in etcd in place of a directory") {
+  const auto serve = Good<ServeFlags>({"--journal", "etcd://a,b:1/team", "--leader-lease", "10"});
+  REQUIRE(serve.journal.has_value());
+  CHECK(serve.journal->url() == "etcd://a:2379,b:1/team");
+  CHECK(serve.leader_lease == absl::Seconds(10));
+  CHECK(Good<ServeFlags>({"--journal", "etcd://a"}).leader_lease == absl::Seconds(4));
+  Bad<ServeFlags>({"--journal", "a"}, "it does not begin with etcd://");
+  Bad<ServeFlags>({"--journal", "etcd://a", "--state-dir", "/s"}, "exclude each other");
+  for (const char* wrong : {"1", "61", "2.5", "soon"}) {
+    Bad<ServeFlags>({"--leader-lease", wrong}, "write whole seconds from 2 to 60");
+  }
 }
 
 TEST_CASE("status takes its run before and behind the flags, and its endpoint from outside") {

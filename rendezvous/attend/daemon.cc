@@ -37,11 +37,15 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
       wall_offset_(WallNow() - absl::UnixEpoch() - clock->Now().since_epoch()),
       quiet_(quiet),
       journal_(memory.has_value() ? std::move(memory->journal) : nullptr),
-      incident_files_(journal_ == nullptr ? "" : journal_->directory() + "/incidents") {
+      tenure_(memory.has_value() ? std::move(memory->tenure) : nullptr),
+      incident_files_(journal_ == nullptr || journal_->directory().empty()
+                          ? ""
+                          : journal_->directory() + "/incidents") {
   if (journal_ != nullptr) {
     MutexLock lock(&mutex_);
     table_.StartRecording();
     table_.set_survives_restart(true);
+    if (tenure_ != nullptr) table_.set_term(tenure_->term());
     for (const JobRecord& job : memory->jobs) {
       Restore(job, incident_files_.Read(job.founder.job_id));
     }
@@ -194,6 +198,7 @@ Daemon::Aftermath Daemon::Deliver(Outbox outbox) {
 void Daemon::Queue(Outbox::Item item, Aftermath* aftermath) {
   const auto found = sinks_.find(item.to.value());
   if (found == sinks_.end()) return;
+  if (tenure_ != nullptr && !tenure_->Covers(clock_->Now())) return;
   const bool is_end = std::holds_alternative<absl::Status>(item.what);
   counters_.epochs += BeginsEpoch(item) ? 1 : 0;
   found->second->Queue(std::move(item.what));

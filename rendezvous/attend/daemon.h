@@ -11,6 +11,10 @@
 // say from then on that workers would not survive a restart, and writing is tried again with each
 // change and every kRetry. A disk that hangs holds the decisions back: agents keep their workers
 // and their leases.
+//
+// Where several daemons share a memory (Journal::Opened::tenure) the daemon fails closed: what
+// could not be stored is held, and once the tenure may be over nothing leaves at all, not even the
+// answer to a heartbeat.
 #pragma once
 
 #include <deque>
@@ -126,6 +130,7 @@ class Daemon final : public LogAgents {
   MonotonicTime NextWakeUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues the items, or holds them.
   Aftermath Deliver(Outbox outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops the item when the tenure may be over.
   void Queue(Outbox::Item item, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues items that waited for changes that are written now.
   Aftermath Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,8 +146,11 @@ class Daemon final : public LogAgents {
   void RecordUntilShutdown();
   // Returns false when the daemon shuts down and nothing is left to write.
   bool AwaitChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The time after which a journal that is not current is written again.
+  absl::Duration RetryDelay() const;
   // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Complain(const absl::Status& status) const;
   // The same for reports of incidents, which nothing waits for.
   void WriteIncidents(const Incidents& incidents, const RecordChanges& changes)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -152,6 +160,7 @@ class Daemon final : public LogAgents {
   const absl::Duration wall_offset_;  // from the clock's time to the time since 1970
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
+  const std::shared_ptr<Tenure> tenure_;    // may be null
   IncidentFiles incident_files_;            // with a journal; used by its thread
   OnRunEnded on_run_ended_;                 // may be null
   std::string served_by_;

@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/attend/testing/inbox.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
@@ -28,8 +28,6 @@
 
 namespace convene::rendezvous {
 namespace {
-
-constexpr absl::Duration kPatience = absl::Seconds(20);
 
 // These tests kill a process, not the machine, so the files may lie in memory.
 [[maybe_unused]] const bool kInMemory =
@@ -45,72 +43,8 @@ Hello HelloOf(int agent, int nodes) {
   return hello;
 }
 
-// The events of several agents' streams, in the order of arrival.
-class Inbox {
- public:
-  struct Word {
-    int agent;
-    StreamSink::Item item;
-  };
-
-  std::shared_ptr<StreamSink> SinkOf(int agent) { return std::make_shared<Sink>(this, agent); }
-
-  void Put(int agent, StreamSink::Item item) {
-    MutexLock lock(&mutex_);
-    words_.push_back({agent, std::move(item)});
-    changed_.Signal();
-  }
-
-  // The next event; none when none came in time.
-  std::optional<Word> Take(absl::Duration patience = kPatience) {
-    MutexLock lock(&mutex_);
-    const MonotonicTime deadline = Clock::Real().Now() + patience;
-    while (words_.empty()) {
-      const absl::Duration left = deadline - Clock::Real().Now();
-      if (left <= absl::ZeroDuration()) return std::nullopt;
-      changed_.WaitFor(&mutex_, left);
-    }
-    Word word = std::move(words_.front());
-    words_.pop_front();
-    return word;
-  }
-
-  bool empty() {
-    MutexLock lock(&mutex_);
-    return words_.empty();
-  }
-
-  // The next event, which must be a Body for `agent`.
-  template <typename Body>
-  Body Expect(int agent) {
-    const std::optional<Word> word = Take();
-    REQUIRE(word.has_value());
-    CHECK(word->agent == agent);
-    REQUIRE(std::holds_alternative<DaemonEvent>(word->item));
-    const DaemonEvent& event = std::get<DaemonEvent>(word->item);
-    REQUIRE(std::holds_alternative<Body>(event.body));
-    return std::get<Body>(event.body);
-  }
-
- private:
-  class Sink final : public StreamSink {
-   public:
-    Sink(Inbox* inbox, int agent) : inbox_(inbox), agent_(agent) {}
-    void Queue(Item item) override { inbox_->Put(agent_, std::move(item)); }
-    void Flush() override {}
-
-   private:
-    Inbox* const inbox_;
-    const int agent_;
-  };
-
-  Mutex mutex_;
-  CondVar changed_;
-  std::deque<Word> words_ ABSL_GUARDED_BY(mutex_);
-};
-
 std::unique_ptr<Daemon> StartDaemon(const std::string& directory, int64_t rewrite_bytes = 1 << 20) {
-  auto memory = Journal::Open({directory, rewrite_bytes});
+  auto memory = FileJournal::Open({directory, rewrite_bytes});
   if (!memory.ok()) std::fprintf(stderr, "%s\n", memory.status().ToString().c_str());
   REQUIRE(memory.ok());
   auto daemon = std::make_unique<Daemon>(&Clock::Real(), true, *std::move(memory));
@@ -197,7 +131,7 @@ TEST_CASE("a disk that is full stops no job, and agents are told that a restart 
   CHECK(inbox.Expect<Welcome>(2).survives_restart);
   daemon->Shutdown();
   daemon.reset();
-  const auto memory = Journal::Open({directory.path()});
+  const auto memory = FileJournal::Open({directory.path()});
   REQUIRE(memory.ok());
   CHECK(memory->jobs.size() == 2);
 }

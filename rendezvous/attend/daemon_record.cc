@@ -16,6 +16,8 @@ namespace {
 constexpr absl::Duration kLazily = absl::Seconds(1);
 // A disk that refused is asked again after this, even when nothing changes.
 constexpr absl::Duration kRetry = absl::Seconds(10);
+// Where decisions wait for it, sooner.
+constexpr absl::Duration kRetryClosed = absl::Milliseconds(500);
 constexpr absl::Duration kBetweenComplaints = absl::Minutes(1);
 constexpr absl::Duration kSlowWrite = absl::Seconds(1);
 
@@ -54,18 +56,22 @@ void Daemon::HandOverJobs(Aftermath* aftermath) {
   }
 }
 
+absl::Duration Daemon::RetryDelay() const { return tenure_ != nullptr ? kRetryClosed : kRetry; }
+
 bool Daemon::AwaitChanges() {
-  while (!shutdown_ && table_.last_change() == written_change_) {
+  while (!shutdown_) {
     const bool is_current = journal_->is_current();
+    const bool may_wait = tenure_ != nullptr && !is_current;
+    if (table_.last_change() != written_change_ && !may_wait) return true;
     if (is_current && !table_.has_changes()) {
       changed_.Wait(&mutex_);
       continue;
     }
-    const absl::Duration left = wrote_at_ + (is_current ? kLazily : kRetry) - clock_->Now();
+    const absl::Duration left = wrote_at_ + (is_current ? kLazily : RetryDelay()) - clock_->Now();
     if (left <= absl::ZeroDuration()) return true;
     changed_.WaitFor(&mutex_, left);
   }
-  return !shutdown_ || table_.has_changes();
+  return table_.has_changes();
 }
 
 void Daemon::RecordUntilShutdown() {
@@ -87,6 +93,11 @@ void Daemon::RecordUntilShutdown() {
     Aftermath aftermath;
     {
       MutexLock lock(&mutex_);
+      const bool fails_closed = tenure_ != nullptr;
+      if (fails_closed && !journal_->is_current()) {
+        if (shutdown_) return;
+        continue;
+      }
       written_change_ = change;
       table_.set_survives_restart(journal_->is_current());
       aftermath = Release();
@@ -119,18 +130,29 @@ void Daemon::Write(const RecordChanges& changes) {
   wrote_at_ = clock_->Now();
   if (!status.ok() && (was_current || wrote_at_ - complained_at_ >= kBetweenComplaints)) {
     complained_at_ = wrote_at_;
-    spdlog::error(
-        "rendezvous: the journal cannot be written: {}. Jobs go on, but if this daemon ends now "
-        "their workers will be restarted. Make room or mend the disk: it is tried again every {} s",
-        std::string(status.message()), absl::ToInt64Seconds(kRetry));
+    Complain(status);
   } else if (status.ok() && !was_current) {
     spdlog::info("rendezvous: the journal is written again");
   }
   if (wrote_at_ - begin >= kSlowWrite) {
     spdlog::warn(
-        "rendezvous: the journal took {}: decisions wait for the disk under --state-dir, give it a "
-        "local and less busy one",
+        "rendezvous: the journal took {}: decisions wait for the disk under --state-dir or for "
+        "etcd's, give it a local and less busy one",
         absl::FormatDuration(wrote_at_ - begin));
+  }
+}
+
+void Daemon::Complain(const absl::Status& status) const {
+  if (tenure_ != nullptr) {
+    spdlog::error(
+        "rendezvous: the journal cannot be written: {}. Running workers go on, but nothing is "
+        "decided until it is written: it is tried again every {}",
+        std::string(status.message()), absl::FormatDuration(RetryDelay()));
+  } else {
+    spdlog::error(
+        "rendezvous: the journal cannot be written: {}. Jobs go on, but if this daemon ends now "
+        "their workers will be restarted. Make room or mend the disk: it is tried again every {}",
+        std::string(status.message()), absl::FormatDuration(RetryDelay()));
   }
 }
 

@@ -37,6 +37,7 @@ std::string IncidentFiles::PathOf(const std::string& job_id, int64_t number) con
 }
 
 absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView& incident) {
+  if (folder_.empty()) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(MakeDirectories(folder_));
   CONVENE_RETURN_IF_ERROR(
       WriteFileAtomic(PathOf(job_id, incident.number), absl::StrCat(IncidentJson(incident), "\n")));

@@ -13,7 +13,7 @@ namespace convene::rendezvous {
 // At most Chronicle::kMostIncidents files a run. One thread at a time.
 class IncidentFiles {
  public:
-  // `folder` is made with the first file.
+  // `folder` is made with the first file; "": nothing is written.
   explicit IncidentFiles(std::string folder) : folder_(std::move(folder)) {}
 
   // Takes the place of an older file of the same number. Errors: the file system's.

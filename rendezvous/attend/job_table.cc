@@ -36,6 +36,7 @@ void JobTable::Restore(MonotonicTime now, const JobRecord& record) {
   Entry entry{Job(now, record, last_away_id_.Next())};
   last_away_id_ = MemberId(last_away_id_.value() + static_cast<int64_t>(record.members.size()));
   entry.job.set_survives_restart(survives_restart_);
+  entry.job.set_term(term_);
   entry.mark = MarkOf(entry.job.state());
   Outbox nothing;
   Settle(jobs_.insert_or_assign(record.founder.job_id, std::move(entry)).first->second, &nothing,
@@ -109,6 +110,7 @@ absl::StatusOr<JobTable::Entry*> JobTable::JobFor(MonotonicTime now, const Hello
   }
   Entry& entry = jobs_.emplace(hello.job_id, Entry{Job(now, hello, floor)}).first->second;
   entry.job.set_survives_restart(survives_restart_);
+  entry.job.set_term(term_);
   return &entry;
 }
 

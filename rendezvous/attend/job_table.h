@@ -52,6 +52,8 @@ class JobTable {
   void RenewAway(MonotonicTime now);
   // Sets the answer of later Welcomes.
   void set_survives_restart(bool survives_restart);
+  // Sets the daemon's term, which Welcomes tell. Before Restore.
+  void set_term(int64_t term) { term_ = term; }
 
   // The number of the last decided change.
   int64_t last_change() const { return last_change_; }
@@ -137,6 +139,7 @@ class JobTable {
 
   bool is_recording_ = false;
   bool survives_restart_ = false;
+  int64_t term_ = 0;
   int64_t last_change_ = 0;
   std::set<std::string> changed_;                        // ids
   std::set<std::string> replaced_;                       // ids of IncidentChanges

@@ -1,4 +1,4 @@
-// PURE. Frames of the journal: a length, a checksum, bytes (journal.h has the layout).
+// PURE. Frames of the journal: a length, a checksum, bytes (file_journal.h has the layout).
 #pragma once
 
 #include <cstddef>

@@ -1,88 +1,39 @@
-// The daemon's memory on disk: its entries are decisions, and outlive the daemon.
-//
-// Under the state directory:
-//   lock          held by the one daemon that may use the directory; names its process
-//   journal       "convene-journal 1\n", then frames; each is on the disk before the next is begun
-//   journal.new   a rewritten journal that is not yet in its place; removed when found
-//
-//   frame = length of the entry (4 bytes, little endian)
-//         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
-//         | entry (a JournalEntry of proto/journal.proto)
-//
-// After a crash at most the last frame is not whole, because each frame is synced before the next
-// is begun. This last frame is cut off: no agent has acted on it. A broken frame before a whole one
-// was whole once: the file is damaged, and is refused.
-//
-// When the disk takes no more (full, broken), Append fails: the journal keeps its content in
-// memory, and each later Append first tries to write all of it anew. The file on the disk is old
-// from then on. A daemon must not believe it (it would give an agent its old place, in an epoch
-// that is over), so the file is emptied, which a full disk allows. A disk may refuse even that;
-// then the file stays, and an agent that knows a higher epoch is not resumed (quorum/job.h).
+// The daemon's memory: its entries are decisions, and outlive the daemon.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "proto/journal.pb.h"
+#include "rendezvous/journal/tenure.h"
 #include "rendezvous/quorum/job_record.h"
-#include "tools/base/clock.h"
-#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 
 // Not thread-safe: one thread writes.
 class Journal {
  public:
-  struct Options {
-    std::string directory;  // created when it is not there
-    // The file is written anew when it is longer than this and than 4 times its content.
-    int64_t rewrite_bytes = int64_t{8} << 20;
-    absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
-  };
   struct Opened {
     std::unique_ptr<Journal> journal;
-    std::vector<JobRecord> jobs;  // as last recorded, by id
-    int64_t cut_bytes = 0;        // of a last frame that was not whole
+    std::vector<JobRecord> jobs;     // as last recorded, by id
+    int64_t cut_bytes = 0;           // of a file's last frame that was not whole
+    std::shared_ptr<Tenure> tenure;  // none: no other daemon can use this memory meanwhile
   };
 
-  // FailedPrecondition when another daemon uses the directory (the text names its process), or a
-  // newer one has written it; DataLoss when the file is damaged (the text names the offset); else
-  // the system's error. Each text says what to do.
-  static absl::StatusOr<Opened> Open(const Options& options);
+  virtual ~Journal() = default;
 
-  // OK: the changes are on the disk. Otherwise the system's error; the journal's state is as
-  // described above.
-  absl::Status Append(const RecordChanges& changes);
+  // OK: the changes, and all earlier ones, are stored. Otherwise the journal keeps them in memory,
+  // and each later Append tries to store them too.
+  virtual absl::Status Append(const RecordChanges& changes) = 0;
 
-  const std::string& directory() const { return options_.directory; }
   // False: a daemon that is started now would remember nothing, or an old state. True again after
   // the next Append that succeeds.
-  bool is_current() const { return is_current_; }
+  virtual bool is_current() const = 0;
 
- private:
-  explicit Journal(const Options& options) : options_(options) {}
-
-  std::string path() const { return options_.directory + "/journal"; }
-  absl::Status Lock();
-  absl::StatusOr<int64_t> Load();
-  void Apply(v1::JournalEntry entry);
-  absl::Status Rewrite();
-  void Empty();
-
-  const Options options_;
-  UniqueFd lock_;
-  UniqueFd file_;           // at its end
-  int64_t size_bytes_ = 0;  // of the file
-  bool is_current_ = true;
-  std::map<std::string, v1::JobRecord> jobs_;  // what the file has to hold
-  size_t live_bytes_ = 0;                      // of all of them, encoded
+  // Where reports of incidents go; "": nowhere.
+  virtual const std::string& directory() const = 0;
 };
 
 }  // namespace convene::rendezvous

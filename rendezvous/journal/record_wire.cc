@@ -175,26 +175,33 @@ absl::StatusOr<JobRecord> Unpack(const v1::JobRecord& wire) {
 
 }  // namespace
 
-v1::JobRecord ToWire(const JobRecord& record) {
+v1::JobRecord ToWire(const JobRecord& record, absl::Time wall_now) {
   v1::JobRecord wire;
   CopyFields(record, wire);
   PackPast(record, &wire);
   const Stop stop{record.stop_kind, record.stop_why};
   CopyFields(stop, *wire.mutable_stop());
+  wire.set_taken_at_unix_ms(absl::ToUnixMillis(wall_now));
   return wire;
 }
 
-absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire) {
+absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire, absl::Time wall_now) {
   absl::StatusOr<JobRecord> record = Unpack(wire);
-  if (record.ok()) return record;
-  return absl::DataLossError(absl::StrCat("the record of job \"", wire.founder().job_id(),
-                                          "\" makes no sense: ", record.status().message()));
+  if (!record.ok()) {
+    return absl::DataLossError(absl::StrCat("the record of job \"", wire.founder().job_id(),
+                                            "\" makes no sense: ", record.status().message()));
+  }
+  if (wire.taken_at_unix_ms() > 0) {
+    // A wall clock that was set back must not make a failure younger.
+    record->age =
+        std::max(wall_now - absl::FromUnixMillis(wire.taken_at_unix_ms()), absl::ZeroDuration());
+  }
+  return record;
 }
 
 std::string EncodeHandOver(const HandedOverJob& job, absl::Time wall_now) {
   v1::HandedOverJob wire;
-  *wire.mutable_job() = ToWire(job.record);
-  wire.mutable_job()->set_taken_at_unix_ms(absl::ToUnixMillis(wall_now));
+  *wire.mutable_job() = ToWire(job.record, wall_now);
   JobView view;
   view.incidents = job.incidents;
   ToWire(view, wire.mutable_status());
@@ -205,9 +212,7 @@ absl::StatusOr<HandedOverJob> DecodeHandOver(const std::string& state, absl::Tim
   v1::HandedOverJob wire;
   if (!wire.ParseFromString(state)) return absl::DataLossError("this is no job of a daemon");
   HandedOverJob job;
-  CONVENE_ASSIGN_OR_RETURN(job.record, FromWire(wire.job()));
-  job.record.age = std::max(wall_now - absl::FromUnixMillis(wire.job().taken_at_unix_ms()),
-                            absl::ZeroDuration());
+  CONVENE_ASSIGN_OR_RETURN(job.record, FromWire(wire.job(), wall_now));
   job.incidents = FromWire(wire.status()).incidents;
   return job;
 }

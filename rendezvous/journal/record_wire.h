@@ -10,12 +10,12 @@
 
 namespace convene::rendezvous {
 
-v1::JobRecord ToWire(const JobRecord& record);
+// The wall clock tells how old a record is when a later daemon reads it.
+v1::JobRecord ToWire(const JobRecord& record, absl::Time wall_now);
 // DataLoss, naming the job and the field, when no daemon can have written the record.
-absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire);
+absl::StatusOr<JobRecord> FromWire(const v1::JobRecord& wire, absl::Time wall_now);
 
-// HandOver::state, as the bytes of a message of proto/journal.proto. Both daemons are on one
-// machine: the wall clock tells how old the record is when it is taken over.
+// HandOver::state, as the bytes of a message of proto/journal.proto.
 std::string EncodeHandOver(const HandedOverJob& job, absl::Time wall_now);
 // DataLoss as above, or when the bytes are no such message.
 absl::StatusOr<HandedOverJob> DecodeHandOver(const std::string& state, absl::Time wall_now);

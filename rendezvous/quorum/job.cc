@@ -58,7 +58,8 @@ Welcome Job::WelcomeTo(const Node& node) const {
   return {.lease = node.lease,
           .heartbeat_interval = node.lease / kHeartbeatsPerLease,
           .survives_restart = survives_restart_,
-          .awaits_old_workers = true};
+          .awaits_old_workers = true,
+          .term = term_};
 }
 
 absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,

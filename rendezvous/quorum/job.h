@@ -89,6 +89,8 @@ class Job {
 
   // Sets whether later Welcomes tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
+  // Sets the daemon's term in later Welcomes.
+  void set_term(int64_t term) { term_ = term; }
 
   // The time when Tick is next needed.
   MonotonicTime wake_at() const;
@@ -151,6 +153,7 @@ class Job {
   Assignment assignment_;  // of the current epoch, without a node's own part
   std::string stop_why_;   // of the last Stop
   bool survives_restart_ = false;
+  int64_t term_ = 0;
   Chronicle chronicle_;
   StragglerJudge judge_;
 };

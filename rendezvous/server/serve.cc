@@ -1,8 +1,11 @@
 #include "rendezvous/server/serve.h"
 
 #include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,9 +13,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/etcd/candidate.h"
+#include "rendezvous/etcd/client.h"
+#include "rendezvous/etcd/etcd_journal.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/port_mark.h"
 #include "spdlog/spdlog.h"
+#include "tools/base/check.h"
+#include "tools/base/clock.h"
+#include "tools/base/doorbell.h"
+#include "tools/base/event_loop.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/exit_deadline.h"
 #include "tools/base/host_port.h"
@@ -20,6 +30,7 @@
 #include "tools/base/signal_names.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -31,6 +42,8 @@ constexpr int64_t kLeastFiles = 64;
 constexpr int64_t kWantedFiles = 65536 + kLeastFiles;
 // The streams get 2 s to hear that the daemon stops.
 constexpr absl::Duration kStopPatience = absl::Seconds(15);
+// Of etcd, at the start.
+constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 
 absl::Status WithAdvice(const absl::Status& status, int port) {
   std::string advice;
@@ -56,23 +69,104 @@ absl::Status WithAdvice(const absl::Status& status, int port) {
   return absl::Status(code, absl::StrCat(status.message(), advice));
 }
 
-}  // namespace
-
-absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
+std::vector<int> EndingSignals() {
   std::vector<int> ending = {SIGTERM, SIGINT, SIGQUIT};
   // Under nohup the daemon outlives the terminal's session.
   if (!IsIgnored(SIGHUP)) ending.push_back(SIGHUP);
+  return ending;
+}
+
+// The steps of a daemon before its first thread begins. Blocks `ending`.
+absl::Status Prepare(const std::vector<int>& ending) {
   BlockSignals(ending);
   // A write to a file that may not grow fails with an error instead of this signal.
   std::signal(SIGXFSZ, SIG_IGN);
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(kLeastFiles, kWantedFiles));
-  const absl::Status threads = CheckThreads(kThreads);
-  absl::StatusOr<std::unique_ptr<Server>> server = threads.ok() ? Server::Start(options) : threads;
-  if (absl::IsResourceExhausted(server.status())) {
-    spdlog::error("{}", std::string(server.status().message()));
-    return static_cast<int>(ExitCode::kUnfitNode);
+  return CheckThreads(kThreads);
+}
+
+// Waits, on the main thread, for a signal that ends the daemon, or for a change that another thread
+// tells.
+class Vigil {
+ public:
+  explicit Vigil(const std::vector<int>& ending) : signals_(TakeSignals(ending)) {
+    loop_.Watch(signals_.get(), [this] {
+      signalfd_siginfo taken;
+      if (read(signals_.get(), &taken, sizeof(taken)) == sizeof(taken)) {
+        signal_ = static_cast<int>(taken.ssi_signo);
+      }
+    });
+    CONVENE_CHECK(change_.Attach(loop_, [] {}).ok());
   }
-  if (!server.ok()) return WithAdvice(server.status(), options.port);
+
+  // Returns the signal, or 0 when `is_changed` returns true, which is asked after each Tell.
+  int Keep(const std::function<bool()>& is_changed) {
+    while (signal_ == 0 && !is_changed()) loop_.RunOnce(MonotonicTime::InfiniteFuture());
+    return signal_;
+  }
+  // From any thread.
+  void Tell() { change_.Ring(); }
+
+ private:
+  EventLoop loop_;
+  const UniqueFd signals_;
+  const Doorbell change_;
+  int signal_ = 0;  // the first that came
+};
+
+// The exit code for a server that did not start, or an error with advice.
+absl::StatusOr<int> NotStarted(const absl::Status& status, int port) {
+  if (!absl::IsResourceExhausted(status)) return WithAdvice(status, port);
+  spdlog::error("{}", std::string(status.message()));
+  return static_cast<int>(ExitCode::kUnfitNode);
+}
+
+void SayServing(const Server::Options& options, const Server& server) {
+  spdlog::info("serving the rendezvous on {}", FormatHostPort(options.host, server.port()));
+}
+
+// Ends the daemon within a bounded time by `stop`.
+int EndBy(int signal, const std::function<void()>& stop) {
+  spdlog::info("stopping: {}", SignalName(signal));
+  const int exit_code = ExitCodeForSignal(signal);
+  const ExitDeadline deadline(kStopPatience, exit_code, "the rendezvous did not stop in time");
+  stop();
+  return exit_code;
+}
+
+absl::Status NoEtcd(const absl::Status& status, const etcd::Place& place) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat(
+          "--journal ", place.url(), ": ", status.message(),
+          absl::IsUnavailable(status)
+              ? ".\nIs etcd running there, and more than half of its members, and does the "
+                "network let this machine reach them? See\n  etcdctl --endpoints HOST:2379 "
+                "endpoint status"
+              : ""));
+}
+
+// For people: which daemon leads.
+std::string NameOf(const Server::Options& options) {
+  char host[256] = "";
+  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
+  return absl::StrCat("the daemon on ", host, ", port ", options.port, ", process ", getpid());
+}
+
+// A daemon whose port is taken would be of no use when its turn comes.
+absl::Status CheckPort(const Server::Options& options) {
+  return ReserveOn(options.host, options.port).status();
+}
+
+}  // namespace
+
+absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
+  const std::vector<int> ending = EndingSignals();
+  const absl::Status prepared = Prepare(ending);
+  if (!prepared.ok()) return NotStarted(prepared, options.port);
+  Vigil vigil(ending);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+  if (!server.ok()) return NotStarted(server.status(), options.port);
   std::unique_ptr<PortMark> mark;
   if (!options.state_dir.empty()) {
     auto left = PortMark::Leave((*server)->port(), options.state_dir);
@@ -84,16 +178,60 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
           std::string(left.status().message()));
     }
   }
-  spdlog::info("serving the rendezvous on {}", FormatHostPort(options.host, (*server)->port()));
-  int signal = 0;
-  const sigset_t awaited = SignalSet(ending);
-  while (sigwait(&awaited, &signal) != 0) {
+  SayServing(options, **server);
+  const int signal = vigil.Keep([] { return false; });
+  return EndBy(signal, [&] { server->reset(); });
+}
+
+absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
+                                absl::Duration lease) {
+  const std::vector<int> ending = EndingSignals();
+  absl::Status prepared = Prepare(ending);
+  if (prepared.ok()) prepared = CheckPort(options);
+  if (!prepared.ok()) return NotStarted(prepared, options.port);
+  Vigil vigil(ending);
+  etcd::Client client(place.members);
+  MonotonicTime answer_by = Clock::Real().Now() + kFirstAnswer;
+  for (;; answer_by = MonotonicTime::InfiniteFuture()) {
+    auto started = etcd::Candidate::Start(&client, {.place = place,
+                                                    .lease = lease,
+                                                    .name = NameOf(options),
+                                                    .answer_by = answer_by,
+                                                    .on_change = [&] { vigil.Tell(); }});
+    if (!started.ok()) return NotStarted(started.status(), options.port);
+    std::unique_ptr<etcd::Candidate> candidate = *std::move(started);
+    etcd::Candidate::State state;
+    int signal = vigil.Keep([&] {
+      state = candidate->state();
+      return state.tenure != nullptr || !state.status.ok();
+    });
+    if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
+    if (!state.status.ok()) return NoEtcd(state.status, place);
+    auto memory = etcd::EtcdJournal::Open(&client, place, state.lease, state.tenure);
+    if (absl::IsUnavailable(memory.status())) {
+      spdlog::warn("the journal was not read in time: {}", std::string(memory.status().message()));
+      continue;
+    }
+    if (!memory.ok()) return NotStarted(memory.status(), options.port);
+    spdlog::info("this daemon leads, in term {}; the journal at {} knows {} job{}",
+                 state.tenure->term(), place.url(), memory->jobs.size(),
+                 memory->jobs.size() == 1 ? "" : "s");
+    auto server = Server::Start(options, *std::move(memory));
+    if (!server.ok()) return NotStarted(server.status(), options.port);
+    SayServing(options, **server);
+    signal = vigil.Keep([&] {
+      state = candidate->state();
+      return !state.status.ok();
+    });
+    const auto stop = [&] {
+      server->reset();
+      candidate.reset();
+    };
+    if (signal != 0) return EndBy(signal, stop);
+    spdlog::warn("this daemon leads no more: {}. It stands by",
+                 std::string(state.status.message()));
+    stop();
   }
-  spdlog::info("stopping: {}", SignalName(signal));
-  const int exit_code = ExitCodeForSignal(signal);
-  const ExitDeadline deadline(kStopPatience, exit_code, "the rendezvous did not stop in time");
-  server->reset();
-  return exit_code;
 }
 
 }  // namespace convene::rendezvous

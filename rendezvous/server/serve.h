@@ -2,6 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rendezvous/etcd/place.h"
 #include "rendezvous/server/server.h"
 
 namespace convene::rendezvous {
@@ -11,5 +13,12 @@ namespace convene::rendezvous {
 // limits leave no room for descriptors or threads. Call it from the main thread before others are
 // started: the signals are blocked in all later threads.
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options);
+
+// The same for one of several daemons that share the journal at `place`: it stands by, without its
+// port, until no other daemon leads; serves while it leads; then stands by again. Further errors:
+// Unavailable when no member of etcd answers within 10 s of the start; FailedPrecondition when a
+// program there is no etcd that we can use, or when the journal makes no sense.
+absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
+                                absl::Duration lease);
 
 }  // namespace convene::rendezvous

@@ -15,7 +15,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/attend/attend_stream.h"
 #include "rendezvous/attend/daemon.h"
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/tls_pump.h"
 #include "rendezvous/logs/log_hub.h"
@@ -122,7 +122,7 @@ class RendezvousService final : public ServiceBase {
 };
 
 absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
-  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, Journal::Open({.directory = directory}));
+  CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, FileJournal::Open({.directory = directory}));
   if (memory.cut_bytes > 0) {
     spdlog::warn(
         "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
@@ -379,11 +379,16 @@ class PortServer final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options) {
-  SetUpGrpc();
   std::optional<Journal::Opened> memory;
   if (!options.state_dir.empty()) {
     CONVENE_ASSIGN_OR_RETURN(memory, OpenMemory(options.state_dir));
   }
+  return Start(options, std::move(memory));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
+                                                      std::optional<Journal::Opened> memory) {
+  SetUpGrpc();
   auto server = std::make_unique<PortServer>(options, std::move(memory));
   CONVENE_RETURN_IF_ERROR(server->Begin(options));
   return std::unique_ptr<Server>(std::move(server));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rendezvous/journal/journal.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/store/store_server.h"
@@ -45,11 +46,14 @@ class Server {
     // or a password, and TCPStore only from addresses of members. Else anybody may join.
     Credentials credentials;
   };
-  // Journal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
+  // FileJournal::Open's errors when there is a state_dir, TlsPump::Start's with credentials.
   // AlreadyExists when the port is taken (never shared: SO_REUSEPORT is off), InvalidArgument for
   // an address that is not this machine's, ResourceExhausted without threads or descriptors;
   // Unavailable when the port was bound after `handed_over.good_until`.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options);
+  // Goes on with `memory`, whatever `options.state_dir` says.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
+                                                       std::optional<Journal::Opened> memory);
   virtual ~Server() = default;
 
   virtual int port() const = 0;

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "rendezvous/attend/daemon.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/logs/log_hub.h"
 #include "rendezvous/quorum/agent_id.h"
 #include "rendezvous/quorum/messages.h"
@@ -107,7 +108,7 @@ class AgentSink final : public StreamSink {
 class Crowd {
  public:
   Crowd() {
-    auto memory = Journal::Open({directory_.path()});
+    auto memory = FileJournal::Open({directory_.path()});
     REQUIRE(memory.ok());
     daemon_ = std::make_unique<Daemon>(&Clock::Real(), /*quiet=*/true, *std::move(memory));
     REQUIRE(daemon_->Start().ok());

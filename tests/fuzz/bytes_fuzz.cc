@@ -37,7 +37,7 @@
 #include "launcher/rendezvous_conf.h"
 #include "proto/journal.pb.h"
 #include "rendezvous/attend/job_table.h"
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/journal/record_wire.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/server/front.h"
@@ -166,14 +166,14 @@ class Table {
     const rendezvous::RecordChanges changes = table_.TakeChanges(now_);
     for (const std::string& id : changes.forgotten) written_.erase(id);
     for (const rendezvous::JobRecord& record : changes.jobs) {
-      written_[record.founder.job_id] = rendezvous::ToWire(record);
+      written_[record.founder.job_id] = rendezvous::ToWire(record, absl::UnixEpoch());
     }
     CONVENE_CHECK(!rendezvous::StatusJson(*table_.Views(now_, "")).empty());
     table_ = JobTable();
     table_.StartRecording();
     table_.set_survives_restart(true);
     for (const auto& [id, wire] : written_) {
-      const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire);
+      const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire, absl::UnixEpoch());
       CONVENE_CHECK(record.ok());
       table_.Restore(now_, *record);
     }
@@ -205,7 +205,7 @@ class Table {
 void ReadJournal(Script script) {
   const std::string folder = TestFolder();
   std::ofstream(folder + "/journal", std::ios::binary | std::ios::trunc) << script.Rest();
-  const auto opened = rendezvous::Journal::Open({folder});
+  const auto opened = rendezvous::FileJournal::Open({folder});
   if (!opened.ok()) return;
   Table table(opened->jobs);
   table.Wait(absl::Seconds(10));
@@ -217,7 +217,7 @@ void ReadRecord(Script script) {
   rendezvous::v1::JobRecord wire;
   const absl::string_view bytes = script.Rest();
   if (!wire.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-  const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire);
+  const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire, absl::UnixEpoch());
   if (!record.ok()) return;
   Table table({*record});
   table.Wait(absl::Seconds(10));

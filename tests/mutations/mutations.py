@@ -18,6 +18,7 @@ import checkpoints  # noqa: E402
 import cluster  # noqa: E402
 import daemon  # noqa: E402
 import data  # noqa: E402
+import etcd  # noqa: E402
 import generation  # noqa: E402
 import hand_over  # noqa: E402
 import kernels  # noqa: E402
@@ -34,7 +35,7 @@ import warm  # noqa: E402
 import web  # noqa: E402
 
 LISTS: Dict[str, List[planting.Mutation]] = {
-    'daemon': (daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS +
+    'daemon': (daemon.MUTATIONS + hand_over.MUTATIONS + web.MUTATIONS + cluster.MUTATIONS + warm.MUTATIONS + lock.MUTATIONS + etcd.MUTATIONS +
                checkpoints.MUTATIONS + standbys.MUTATIONS),
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,

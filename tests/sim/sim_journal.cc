@@ -40,7 +40,7 @@ absl::Time WallTimeOf(const Simulation& simulation) {
 std::vector<rendezvous::JobRecord> SimJournal::Open() {
   g_wall_time = WallTimeOf(simulation_);
   absl::StatusOr<rendezvous::Journal::Opened> opened =
-      rendezvous::Journal::Open({directory_.path(), kRewriteBytes, &SimWallNow});
+      rendezvous::FileJournal::Open({directory_.path(), kRewriteBytes, &SimWallNow});
   Expect(opened.ok(), absl::StrCat("what a crash left is refused: ", opened.status().ToString()));
   journal_ = std::move(opened->journal);
   is_current_ = true;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 #include "rendezvous/quorum/job_record.h"
 #include "tests/sim/simulation.h"
 #include "tools/base/testing/temp_dir.h"

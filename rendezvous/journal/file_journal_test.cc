@@ -1,4 +1,4 @@
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -97,7 +97,7 @@ RecordChanges Change(const JobRecord& record) { return RecordChanges{{record}, {
 
 struct Fixture {
   Journal::Opened Open(int64_t rewrite_bytes = 1 << 20) {
-    auto opened = Journal::Open({directory.path(), rewrite_bytes});
+    auto opened = FileJournal::Open({directory.path(), rewrite_bytes});
     REQUIRE_OK(opened);
     return *std::move(opened);
   }
@@ -109,7 +109,7 @@ struct Fixture {
   void Replace(const std::string& content) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
   }
-  absl::Status Refusal() { return Journal::Open({directory.path()}).status(); }
+  absl::Status Refusal() { return FileJournal::Open({directory.path()}).status(); }
 
   testing::TempDir directory;
   const std::string path = directory.File("journal");
@@ -122,7 +122,8 @@ TEST_CASE_METHOD(Fixture, "every field of a record comes back") {
   REQUIRE(again.jobs.size() == 1);
   CHECK(again.cut_bytes == 0);
   // Records that are equal on the wire are equal: all fields but one are packed by their own name.
-  CHECK(ToWire(again.jobs[0]).DebugString() == ToWire(record).DebugString());
+  CHECK(ToWire(again.jobs[0], absl::UnixEpoch()).DebugString() ==
+        ToWire(record, absl::UnixEpoch()).DebugString());
   const JobRecord& there = again.jobs[0];
   CHECK(there.phase == Phase::kStopping);
   CHECK(there.cause == Cause::kFailure);
@@ -135,14 +136,14 @@ TEST_CASE_METHOD(Fixture, "every field of a record comes back") {
 absl::Time test_wall_time;
 
 TEST_CASE_METHOD(Fixture, "a record is as old as the wall clock says, and never younger than new") {
-  Journal::Options options{directory.path()};
+  FileJournal::Options options{directory.path()};
   options.wall_now = [] { return test_wall_time; };
   test_wall_time = absl::FromUnixSeconds(1'800'000'000);
-  REQUIRE_OK(Journal::Open(options)->journal->Append(Change(RunningJob("job", 9))));
+  REQUIRE_OK(FileJournal::Open(options)->journal->Append(Change(RunningJob("job", 9))));
   test_wall_time += absl::Hours(70);
-  CHECK(Journal::Open(options)->jobs.at(0).age == absl::Hours(70));
+  CHECK(FileJournal::Open(options)->jobs.at(0).age == absl::Hours(70));
   test_wall_time -= absl::Hours(100);
-  CHECK(Journal::Open(options)->jobs.at(0).age == absl::ZeroDuration());
+  CHECK(FileJournal::Open(options)->jobs.at(0).age == absl::ZeroDuration());
 }
 
 TEST_CASE_METHOD(Fixture, "the last record of a job counts, and a forgotten job is gone") {
@@ -226,7 +227,8 @@ TEST_CASE_METHOD(Fixture, "a file of format 1 is read") {
   expected.assignment.role_world_size = expected.assignment.world_size;
   expected.budget = {.failure_count = 1};
   expected.conduct = {};
-  CHECK(ToWire(opened.jobs[0]).DebugString() == ToWire(expected).DebugString());
+  CHECK(ToWire(opened.jobs[0], absl::UnixEpoch()).DebugString() ==
+        ToWire(expected, absl::UnixEpoch()).DebugString());
 }
 
 TEST_CASE_METHOD(Fixture, "a record that no daemon can have written is refused by name") {
@@ -317,14 +319,14 @@ TEST_CASE_METHOD(Fixture, "what is no file is refused, and not waited for") {
   const std::string path = absl::StrCat(state, "/", name);
   SECTION("a FIFO") { REQUIRE(mkfifo(path.c_str(), 0600) == 0); }
   SECTION("a directory") { REQUIRE_OK(MakeDirectories(path)); }
-  const absl::Status status = Journal::Open({state}).status();
+  const absl::Status status = FileJournal::Open({state}).status();
   CHECK(absl::IsFailedPrecondition(status));
   CHECK_THAT(std::string(status.message()), Catch::Contains("is no regular file"));
 }
 
 TEST_CASE_METHOD(Fixture, "a directory that cannot be made is the person's to mend") {
   REQUIRE_OK(WriteFileAtomic(directory.File("file"), "x"));
-  CHECK_FALSE(Journal::Open({directory.File("file") + "/state"}).ok());
+  CHECK_FALSE(FileJournal::Open({directory.File("file") + "/state"}).ok());
 }
 
 }  // namespace

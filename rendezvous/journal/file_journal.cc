@@ -1,4 +1,4 @@
-#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/file_journal.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -85,7 +85,7 @@ absl::Status CheckIsFile(const std::string& path) {
 
 }  // namespace
 
-absl::Status Journal::Lock() {
+absl::Status FileJournal::Lock() {
   const std::string path = options_.directory + "/lock";
   CONVENE_RETURN_IF_ERROR(CheckIsFile(path));
   CONVENE_ASSIGN_OR_RETURN(lock_, OpenPrivately(path, O_RDWR | O_CREAT));
@@ -101,27 +101,23 @@ absl::Status Journal::Lock() {
   return WriteAll(lock_.get(), absl::StrCat(getpid(), "\n"), path);
 }
 
-absl::StatusOr<Journal::Opened> Journal::Open(const Options& options) {
+absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
   CONVENE_RETURN_IF_ERROR(MakeDirectories(options.directory));
   Opened opened;
-  opened.journal.reset(new Journal(options));
-  Journal& journal = *opened.journal;
+  auto* const file_journal = new FileJournal(options);
+  opened.journal.reset(file_journal);
+  FileJournal& journal = *file_journal;
   CONVENE_RETURN_IF_ERROR(journal.Lock());
   CONVENE_RETURN_IF_ERROR(RemoveTree(journal.path() + ".new"));
   CONVENE_ASSIGN_OR_RETURN(opened.cut_bytes, journal.Load());
   for (const auto& [id, wire] : journal.jobs_) {
-    CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire));
-    if (wire.taken_at_unix_ms() > 0) {
-      // A wall clock that was set back must not make a failure younger.
-      record.age = std::max(options.wall_now() - absl::FromUnixMillis(wire.taken_at_unix_ms()),
-                            absl::ZeroDuration());
-    }
+    CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire, options.wall_now()));
     opened.jobs.push_back(std::move(record));
   }
   return opened;
 }
 
-absl::StatusOr<int64_t> Journal::Load() {
+absl::StatusOr<int64_t> FileJournal::Load() {
   CONVENE_RETURN_IF_ERROR(CheckIsFile(path()));
   absl::StatusOr<std::string> content = ReadFile(path());
   if (absl::IsNotFound(content.status())) {
@@ -164,7 +160,7 @@ absl::StatusOr<int64_t> Journal::Load() {
   return cut_bytes;
 }
 
-void Journal::Apply(v1::JournalEntry entry) {
+void FileJournal::Apply(v1::JournalEntry entry) {
   for (v1::JobRecord& job : *entry.mutable_jobs()) {
     v1::JobRecord& kept = jobs_[job.founder().job_id()];
     live_bytes_ -= kept.ByteSizeLong();
@@ -177,12 +173,10 @@ void Journal::Apply(v1::JournalEntry entry) {
   }
 }
 
-absl::Status Journal::Append(const RecordChanges& changes) {
+absl::Status FileJournal::Append(const RecordChanges& changes) {
   v1::JournalEntry entry;
   for (const JobRecord& job : changes.jobs) {
-    v1::JobRecord* wire = entry.add_jobs();
-    *wire = ToWire(job);
-    wire->set_taken_at_unix_ms(absl::ToUnixMillis(options_.wall_now()));
+    *entry.add_jobs() = ToWire(job, options_.wall_now());
   }
   for (const std::string& id : changes.forgotten) entry.add_forgotten(id);
   const bool fits = entry.ByteSizeLong() <= kMostEntryBytes;
@@ -203,13 +197,13 @@ absl::Status Journal::Append(const RecordChanges& changes) {
   return status;
 }
 
-void Journal::Empty() {
+void FileJournal::Empty() {
   const auto header = static_cast<int64_t>(FileHeader().size());
   if (ftruncate(file_.get(), header) != 0 || fdatasync(file_.get()) != 0) return;
   size_bytes_ = header;
 }
 
-absl::Status Journal::Rewrite() {
+absl::Status FileJournal::Rewrite() {
   const std::string fresh_path = path() + ".new";
   CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenPrivately(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
   CONVENE_RETURN_IF_ERROR(WriteAll(fresh.get(), FileHeader(), fresh_path));

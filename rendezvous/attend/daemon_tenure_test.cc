@@ -1,0 +1,137 @@
+// The daemon whose memory others share: it fails closed.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rendezvous/attend/daemon.h"
+#include "rendezvous/attend/testing/inbox.h"
+#include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/tenure.h"
+#include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
+#include "tools/base/testing/manual_clock.h"
+#include "tools/base/testing/poll.h"
+
+namespace convene::rendezvous {
+namespace {
+
+// A store that others can make refuse.
+struct Store {
+  std::atomic<bool> refuses = false;
+  std::atomic<int> tries = 0;
+};
+
+class FakeJournal final : public Journal {
+ public:
+  explicit FakeJournal(Store* store) : store_(store) {}
+  absl::Status Append(const RecordChanges&) override {
+    ++store_->tries;
+    is_current_ = !store_->refuses;
+    return is_current_ ? absl::OkStatus() : absl::UnavailableError("no quorum");
+  }
+  bool is_current() const override { return is_current_; }
+  const std::string& directory() const override { return nowhere_; }
+
+ private:
+  Store* const store_;
+  const std::string nowhere_;
+  bool is_current_ = true;
+};
+
+Hello HelloOf(int agent, const std::string& job) {
+  Hello hello;
+  hello.job_id = job;
+  hello.host = "node" + std::to_string(agent);
+  hello.nodes_min = hello.nodes_max = 1;
+  hello.max_restarts = 3;
+  hello.lease = absl::Seconds(60);
+  return hello;
+}
+
+struct Fixture {
+  explicit Fixture(Clock* clock)
+      : tenure(std::make_shared<Tenure>(9, clock->Now() + absl::Seconds(60))) {
+    Journal::Opened memory;
+    memory.journal = std::make_unique<FakeJournal>(&store);
+    memory.tenure = tenure;
+    daemon = std::make_unique<Daemon>(clock, /*quiet=*/true, std::move(memory));
+    REQUIRE(daemon->Start().ok());
+    a = daemon->Open(inbox.SinkOf(0));
+    daemon->Join(a, Incarnation(1), HelloOf(0, "job"));
+  }
+  ~Fixture() { Stop(); }
+  void Stop() {
+    if (!std::exchange(is_stopped, true)) daemon->Shutdown();
+  }
+
+  Store store;
+  std::shared_ptr<Tenure> tenure;
+  Inbox inbox;
+  std::unique_ptr<Daemon> daemon;
+  MemberId a;
+  bool is_stopped = false;
+};
+
+TEST_CASE("a Welcome tells the term") {
+  Fixture the(&Clock::Real());
+  const Welcome welcome = the.inbox.Expect<Welcome>(0);
+  CHECK(welcome.term == 9);
+  CHECK(welcome.survives_restart);
+}
+
+TEST_CASE("a decision that cannot be stored is held until it is") {
+  Fixture the(&Clock::Real());
+  the.inbox.Expect<Welcome>(0);
+  the.store.refuses = true;
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= 3; }, absl::Seconds(20)));
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  the.inbox.Expect<Heard>(0);  // decides nothing
+  CHECK(the.inbox.empty());
+  the.store.refuses = false;
+  the.inbox.Expect<Assignment>(0);
+}
+
+TEST_CASE("a daemon that is stopped holds back what was not stored") {
+  Fixture the(&Clock::Real());
+  the.inbox.Expect<Welcome>(0);
+  the.store.refuses = true;
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= 1; }, absl::Seconds(20)));
+  the.Stop();
+  CHECK(std::holds_alternative<absl::Status>(the.inbox.Take()->item));
+  CHECK(the.inbox.empty());
+}
+
+TEST_CASE("nothing leaves once the tenure may be over, and what came too late brings none back") {
+  ManualClock clock;
+  Fixture the(&clock);
+  the.inbox.Expect<Welcome>(0);
+  clock.Advance(absl::Seconds(59));
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  the.inbox.Expect<Heard>(0);
+  clock.Advance(absl::Seconds(1));
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  CHECK(the.inbox.empty());
+  CHECK_FALSE(the.tenure->Extend(clock.Now(), clock.Now() + absl::Seconds(60)));
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= 1; }, absl::Seconds(20)));
+  CHECK(the.inbox.empty());
+}
+
+TEST_CASE("a tenure that is extended in time goes on, and is never made shorter") {
+  const MonotonicTime zero = MonotonicTime::FromEpoch(absl::ZeroDuration());
+  Tenure tenure(1, zero + absl::Seconds(5));
+  CHECK(tenure.Extend(zero + absl::Seconds(4), zero + absl::Seconds(9)));
+  CHECK(tenure.Extend(zero + absl::Seconds(4), zero + absl::Seconds(6)));
+  CHECK(tenure.Covers(zero + absl::Seconds(8)));
+  tenure.End();
+  CHECK_FALSE(tenure.Covers(zero + absl::Seconds(8)));
+  CHECK_FALSE(tenure.Extend(zero + absl::Seconds(8), zero + absl::Seconds(20)));
+}
+
+}  // namespace
+}  // namespace convene::rendezvous

@@ -1,0 +1,174 @@
+#include "rendezvous/etcd/client.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "grpcpp/grpcpp.h"
+#include "rendezvous/etcd/etcd.grpc.pb.h"
+#include "rendezvous/net/grpc_setup.h"
+#include "rendezvous/wire/grpc_status.h"
+
+namespace convene::rendezvous::etcd {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(1);             // with one member
+constexpr absl::Duration kBetweenRounds = absl::Milliseconds(50);  // when no member answered
+constexpr int kFirstReconnectMs = 100;
+constexpr int kLongestReconnectMs = 500;
+
+// Of errors that say nothing about the request: another member, or the same one later, may answer.
+bool IsPassing(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnknown:  // "context deadline exceeded": without a leader
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kInternal:    // a program that is no etcd
+    case absl::StatusCode::kOutOfRange:  // a revision that this member has not seen yet
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status WithAdvice(const absl::Status& status) {
+  if (absl::IsUnimplemented(status)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the program there does not speak version 3 of etcd's API (", status.message(),
+                     "): start an etcd of version 3.4 or later, or correct the address"));
+  }
+  if (absl::IsResourceExhausted(status)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("etcd takes no more: ", status.message(),
+                     ". Where its space is full: etcdctl compact REVISION, etcdctl defrag, etcdctl "
+                     "alarm disarm; "
+                     "and start it with --auto-compaction-retention"));
+  }
+  return status;
+}
+
+}  // namespace
+
+struct Client::Member {
+  explicit Member(const std::string& its_address) : address(its_address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(INT_MAX);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
+    // Another client of the same address, the next candidate, gets a connection of its own.
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    auto channel =
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    kv = etcdserverpb::KV::NewStub(channel);
+    lease = etcdserverpb::Lease::NewStub(channel);
+  }
+
+  const std::string address;
+  std::unique_ptr<etcdserverpb::KV::Stub> kv;
+  std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+};
+
+Client::Client(const std::vector<std::string>& members) {
+  SetUpGrpc();
+  for (const std::string& address : members) {
+    members_.push_back(std::make_unique<Member>(address));
+  }
+}
+
+Client::~Client() = default;
+
+template <typename Ask>
+absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
+  std::vector<std::string> reasons(members_.size(), "was not asked in time");
+  for (size_t tries = 1;; ++tries) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) break;
+    const size_t index = current_ % members_.size();
+    Member& member = *members_[index];
+    grpc::ClientContext context;
+    const int64_t patience_ms =
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(left, kPatience)));
+    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                      gpr_time_from_millis(patience_ms, GPR_TIMESPAN)));
+    const absl::Status status = FromGrpc(ask(member, &context));
+    if (!IsPassing(status.code())) return WithAdvice(status);
+    reasons[index] =
+        absl::IsDeadlineExceeded(status) ? "does not answer" : std::string(status.message());
+    // Another thread may have gone on meanwhile.
+    size_t expected = index;
+    current_.compare_exchange_strong(expected, (index + 1) % members_.size());
+    if (tries % members_.size() == 0) Clock::Real().SleepFor(std::min(left, kBetweenRounds));
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    reasons[i] = absl::StrCat(members_[i]->address, ": ", reasons[i]);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no member of etcd answers (", absl::StrJoin(reasons, "; "), ")"));
+}
+
+absl::StatusOr<etcdserverpb::TxnResponse> Client::Txn(const etcdserverpb::TxnRequest& request,
+                                                      MonotonicTime deadline) {
+  etcdserverpb::TxnResponse response;
+  const absl::Status status = GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
+    return member.kv->Txn(context, request, &response);
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::RangeResponse> Client::Range(const etcdserverpb::RangeRequest& request,
+                                                          MonotonicTime deadline) {
+  etcdserverpb::RangeResponse response;
+  const absl::Status status = GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
+    return member.kv->Range(context, request, &response);
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseGrantResponse> Client::Grant(int64_t ttl_seconds,
+                                                               MonotonicTime deadline) {
+  etcdserverpb::LeaseGrantRequest request;
+  request.set_ttl(ttl_seconds);
+  etcdserverpb::LeaseGrantResponse response;
+  const absl::Status status = GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
+    return member.lease->LeaseGrant(context, request, &response);
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> Client::KeepAlive(int64_t lease,
+                                                                       MonotonicTime deadline) {
+  etcdserverpb::LeaseKeepAliveRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseKeepAliveResponse response;
+  // One request and one answer a stream: a stream that lasts would have to be watched for silence.
+  const absl::Status status = GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
+    const auto stream = member.lease->LeaseKeepAlive(context);
+    const bool is_answered = stream->Write(request) && stream->Read(&response);
+    if (is_answered) context->TryCancel();
+    const grpc::Status ended = stream->Finish();
+    if (is_answered) return grpc::Status::OK;
+    return ended.ok() ? grpc::Status(grpc::UNAVAILABLE, "the stream ended without an answer")
+                      : ended;
+  });
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::Status Client::Revoke(int64_t lease, MonotonicTime deadline) {
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseRevokeResponse response;
+  return GoRound(deadline, [&](Member& member, grpc::ClientContext* context) {
+    return member.lease->LeaseRevoke(context, request, &response);
+  });
+}
+
+}  // namespace convene::rendezvous::etcd

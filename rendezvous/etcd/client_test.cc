@@ -1,0 +1,115 @@
+#include "rendezvous/etcd/client.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "rendezvous/etcd/etcd.grpc.pb.h"
+#include "rendezvous/net/listen.h"
+#include "tools/base/testing/status_testing.h"
+
+namespace convene::rendezvous::etcd {
+namespace {
+
+// A member of etcd that answers as it is told to.
+class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
+ public:
+  explicit FakeMember(grpc::Status status) : status_(std::move(status)) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
+    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+    address = absl::StrCat("127.0.0.1:", port);
+  }
+  ~FakeMember() override { server_->Shutdown(); }
+
+  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest*,
+                   etcdserverpb::TxnResponse* response) override {
+    ++asked;
+    response->set_succeeded(true);
+    return status_;
+  }
+
+  grpc::Status LeaseKeepAlive(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
+                               etcdserverpb::LeaseKeepAliveRequest>* stream) override {
+    etcdserverpb::LeaseKeepAliveRequest request;
+    etcdserverpb::LeaseKeepAliveResponse response;
+    response.set_ttl(8);
+    if (status_.ok() && stream->Read(&request) && request.id() != 0) {
+      if (request.id() == 7) response.set_ttl(0);
+      stream->Write(response);
+    }
+    return status_;
+  }
+
+  std::atomic<int> asked = 0;
+  std::string address;
+
+ private:
+  const grpc::Status status_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+MonotonicTime In(double seconds) { return Clock::Real().Now() + absl::Seconds(seconds); }
+
+grpc::Status Error(grpc::StatusCode code, const std::string& text = "why") { return {code, text}; }
+
+TEST_CASE("a call goes on to the next member, and stays with the one that answers") {
+  FakeMember lost(Error(grpc::UNAVAILABLE));
+  FakeMember leaderless(Error(grpc::UNKNOWN, "context deadline exceeded"));
+  // Its connections are the kernel's.
+  const auto stopped = ListenOn("127.0.0.1", 0);
+  REQUIRE_OK(stopped);
+  FakeMember good(grpc::Status::OK);
+  Client client({lost.address, "127.0.0.1:1", leaderless.address,
+                 absl::StrCat("127.0.0.1:", stopped->port), good.address});
+  REQUIRE_OK(client.Txn({}, In(20)));
+  REQUIRE_OK(client.Txn({}, In(20)));
+  CHECK(lost.asked == 1);
+  CHECK(leaderless.asked == 1);
+  CHECK(good.asked == 2);
+}
+
+TEST_CASE("without an answer each member is named with its reason") {
+  FakeMember lost(Error(grpc::UNAVAILABLE, "no leader"));
+  Client client({lost.address, "127.0.0.1:1"});
+  const auto answer = client.Txn({}, In(0.3));
+  CHECK_STATUS(answer, absl::StatusCode::kUnavailable, lost.address + ": no leader; 127.0.0.1:1: ");
+  CHECK(lost.asked > 1);
+  CHECK_STATUS(client.Txn({}, In(0)), absl::StatusCode::kUnavailable, "was not asked in time");
+}
+
+TEST_CASE("an answer that is an error is not asked for again") {
+  const auto [code, expected, text] =
+      GENERATE(table<grpc::StatusCode, absl::StatusCode, std::string>(
+          {{grpc::UNIMPLEMENTED, absl::StatusCode::kFailedPrecondition, "does not speak version 3"},
+           {grpc::RESOURCE_EXHAUSTED, absl::StatusCode::kResourceExhausted, "etcdctl alarm disarm"},
+           {grpc::PERMISSION_DENIED, absl::StatusCode::kPermissionDenied, "why"},
+           {grpc::NOT_FOUND, absl::StatusCode::kNotFound, "why"}}));
+  FakeMember wrong(Error(code));
+  FakeMember good(grpc::Status::OK);
+  Client client({wrong.address, good.address});
+  CHECK_STATUS(client.Txn({}, In(20)), expected, text);
+  CHECK(wrong.asked + good.asked == 1);
+}
+
+TEST_CASE("a lease is alive, gone, or not known to be either") {
+  FakeMember good(grpc::Status::OK);
+  Client client({good.address});
+  CHECK(client.KeepAlive(1, In(20))->ttl() == 8);
+  CHECK(client.KeepAlive(7, In(20))->ttl() == 0);
+  // The stream ends without an answer: that is no "gone".
+  CHECK_STATUS(client.KeepAlive(0, In(0.2)), absl::StatusCode::kUnavailable, "without an answer");
+}
+
+}  // namespace
+}  // namespace convene::rendezvous::etcd

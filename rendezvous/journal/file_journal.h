@@ -1,0 +1,77 @@
+// The journal in a file, for a daemon that is the only one.
+//
+// Under the state directory:
+//   lock          held by the one daemon that may use the directory; names its process
+//   journal       "convene-journal 1\n", then frames; each is on the disk before the next is begun
+//   journal.new   a rewritten journal that is not yet in its place; removed when found
+//
+//   frame = length of the entry (4 bytes, little endian)
+//         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
+//         | entry (a JournalEntry of proto/journal.proto)
+//
+// After a crash at most the last frame is not whole, because each frame is synced before the next
+// is begun. This last frame is cut off: no agent has acted on it. A broken frame before a whole one
+// was whole once: the file is damaged, and is refused.
+//
+// When the disk takes no more (full, broken), Append fails: the journal keeps its content in
+// memory, and each later Append first tries to write all of it anew. The file on the disk is old
+// from then on. A daemon must not believe it (it would give an agent its old place, in an epoch
+// that is over), so the file is emptied, which a full disk allows. A disk may refuse even that;
+// then the file stays, and an agent that knows a higher epoch is not resumed (quorum/job.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/journal.pb.h"
+#include "rendezvous/journal/journal.h"
+#include "tools/base/clock.h"
+#include "tools/base/unique_fd.h"
+
+namespace convene::rendezvous {
+
+class FileJournal final : public Journal {
+ public:
+  struct Options {
+    std::string directory;  // created when it is not there
+    // The file is written anew when it is longer than this and than 4 times its content.
+    int64_t rewrite_bytes = int64_t{8} << 20;
+    absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
+  };
+  // FailedPrecondition when another daemon uses the directory (the text names its process), or a
+  // newer one has written it; DataLoss when the file is damaged (the text names the offset); else
+  // the system's error. Each text says what to do.
+  static absl::StatusOr<Opened> Open(const Options& options);
+
+  // OK: the changes are on the disk. Otherwise the system's error; the journal's state is as
+  // described above.
+  absl::Status Append(const RecordChanges& changes) override;
+
+  const std::string& directory() const override { return options_.directory; }
+  bool is_current() const override { return is_current_; }
+
+ private:
+  explicit FileJournal(const Options& options) : options_(options) {}
+
+  std::string path() const { return options_.directory + "/journal"; }
+  absl::Status Lock();
+  absl::StatusOr<int64_t> Load();
+  void Apply(v1::JournalEntry entry);
+  absl::Status Rewrite();
+  void Empty();
+
+  const Options options_;
+  UniqueFd lock_;
+  UniqueFd file_;           // at its end
+  int64_t size_bytes_ = 0;  // of the file
+  bool is_current_ = true;
+  std::map<std::string, v1::JobRecord> jobs_;  // what the file has to hold
+  size_t live_bytes_ = 0;                      // of all of them, encoded
+};
+
+}  // namespace convene::rendezvous

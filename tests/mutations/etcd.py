@@ -1,0 +1,27 @@
+"""Bugs planted in the daemons that share a journal in etcd."""
+
+from planting import Mutation
+
+LEDGER = 'rendezvous/etcd/ledger.cc'
+LEDGED = '//rendezvous/etcd:ledger_test'
+CANDIDATE = 'rendezvous/etcd/candidate.cc'
+RUN = '//rendezvous/etcd:candidate_test'
+SILENT = '//rendezvous/attend:daemon_tenure_test'
+
+MUTATIONS = [
+    Mutation('a daemon whose lease is over writes on', LEDGER, '  leads->set_create_revision(term_);\n',
+             '  step.request.mutable_compare()->RemoveLast();\n', LEDGED),
+    Mutation('a late copy of a transaction is applied', LEDGER, '  follows->set_value(CountText(lease_, count_));\n',
+             '  step.request.mutable_compare()->RemoveLast();\n', LEDGED),
+    Mutation('a transaction whose answer was lost counts as another program\'s', LEDGER,
+             'counter.kvs(0).value() != CountText(lease_, count_ + 1)', 'counter.kvs(0).value() != CountText(lease_, count_)', LEDGED),
+    Mutation('a tenure ends with the lease, and no margin earlier', 'rendezvous/etcd/leadership.cc', ' - ttl / kMarginsPerTtl', '',
+             '//rendezvous/etcd:leadership_test'),
+    Mutation('a renewal by a leader of etcd that is cut off counts', CANDIDATE,
+             'proof.header().raft_term() != kept.header().raft_term()', 'proof.header().raft_term() == 0', RUN),
+    Mutation('a leader that ends in order keeps its lease', CANDIDATE, 'leadership_.lease() == 0) return;', 'leadership_.lease() != 0) return;', RUN),
+    Mutation('a daemon speaks after its tenure', 'rendezvous/attend/daemon.cc', 'tenure_ != nullptr && !tenure_->Covers(clock_->Now())', 'false',
+             SILENT),
+    Mutation('a decision that is not stored leaves', 'rendezvous/attend/daemon_record.cc', 'if (fails_closed && !journal_->is_current()) {',
+             'if (fails_closed && false) {', SILENT),
+]
