@@ -394,9 +394,10 @@ class WarmTest(ConveneTestCase):
         self.assert_starts_cold(self.train(), f'{record} is another user')
 
     def held(self):
-        """A second run, whose parent of spares stands in its imports; the parent's pid."""
+        """A second run, which is linked and waits for its spares, whose parent stands in its imports; the parent's pid."""
         self.write('hold', '')
-        job = self.train(imports='import slow')
+        job = self.train(imports='import slow', CONVENE_LOG_LEVEL='debug')
+        self.said(job, 'fresh store')  # After this the node would be ready.
         return job, wait_until(lambda: self.parent(job), 30, 'the parent of spares')
 
     def parent(self, job):

@@ -19,7 +19,7 @@ SETUP = 'worker_runtime/trainer/setup.cc'
 MUTATIONS = [
     Mutation('a spare runs with a script that has changed', PYTHON, 'if stamp(path) != known:', 'if False:', SEEN),
     Mutation('no start waits for its spares', START, 'warm_pool_ != nullptr && warm_pool_->HoldsStart()', 'false', SEEN),
-    Mutation('a start waits for ever', PLAN_HEADER, 'return now < start_by_ && ready', 'return start_by_ != MonotonicTime() && ready', PLANNED),
+    Mutation('a start waits for ever', PLAN_HEADER, 'return now < start_by_ && ready', 'return now < start_by_ + absl::Hours(9) && ready', PLANNED),
     Mutation('a start waits for spares that cannot come', PLAN_HEADER, 'phase_ != Phase::kUnknown && phase_ != Phase::kOff;', 'true;', PLANNED),
     Mutation('a start that waits cannot be stopped', 'agent/core/machine_stop.cc', 'if (!s_.has_workers) return LeaveAndFinish();\n  BeginStop(',
              'if (s_.is_checking_health) return;\n  if (!s_.has_workers) return LeaveAndFinish();\n  BeginStop(', SEEN),
