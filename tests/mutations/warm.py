@@ -26,7 +26,7 @@ MUTATIONS = [
     Mutation('a record of other variables is used', POOL, 'if (!changed.empty()) {', 'if (false) {', SEEN),
     Mutation('what imports set counts as a change', PYTHON, 'self.base = own_environment()', 'self.base = dict(os.environ)', SEEN),
     Mutation('a torn record is used', RECORD, 'if (parts[0].substr(kVersion.size()) != HashOf(body)) {', 'if (HashOf(body).empty()) {', PLANNED),
-    Mutation('a record that others may write is used', RECORD, '(S_IWGRP | S_IWOTH)) == 0', '(S_IWGRP | S_IWOTH)) >= 0', PLANNED),
+    Mutation('a record that others may write is used', RECORD, '& (S_IWGRP | S_IWOTH)) == 0', '& S_ISUID) == 0', PLANNED),
     Mutation('records are kept without a bound', RECORD, 'i < files.size(); ++i) unlink', 'i < files.size() && false; ++i) unlink', PLANNED),
     Mutation('a record has secrets', RECORD,
              'marks[name] = HashOf(entry.substr(equals + 1));', 'marks[name] = std::string(entry.substr(equals + 1));', PLANNED),
