@@ -16,7 +16,6 @@
 #include "absl/strings/str_split.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
-#include "worker_runtime/contract/names.h"
 
 namespace convene::agent {
 namespace {
@@ -27,28 +26,13 @@ constexpr absl::string_view kVersion = "convene-warm 1 ";
 // Per run, allocation or login: no choice of imports depends on them.
 constexpr std::array<absl::string_view, 6> kOfRuns = {"CONVENE_", "TORCHELASTIC_", "SLURM",
                                                       "OMPI_",    "PMI",           "SSH_"};
-constexpr std::array<absl::string_view, 19> kOfSessions = {"PWD",
-                                                           "OLDPWD",
-                                                           "SHLVL",
-                                                           "_",
-                                                           "TERM",
-                                                           "COLUMNS",
-                                                           "LINES",
-                                                           "HOSTNAME",
-                                                           "DISPLAY",
-                                                           "WINDOWID",
-                                                           "TMUX",
-                                                           "TMUX_PANE",
-                                                           "TMPDIR",
-                                                           "INVOCATION_ID",
-                                                           "JOURNAL_STREAM",
-                                                           "DBUS_SESSION_BUS_ADDRESS",
-                                                           "XDG_RUNTIME_DIR",
-                                                           "XDG_SESSION_ID",
-                                                           contract::kLocalWorldSize};
+constexpr absl::string_view kOfSessions =
+    " PWD OLDPWD SHLVL _ TERM COLUMNS LINES HOSTNAME DISPLAY WINDOWID TMUX TMUX_PANE TMPDIR "
+    "INVOCATION_ID JOURNAL_STREAM DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR XDG_SESSION_ID "
+    "LOCAL_WORLD_SIZE ";
 
 bool MayChooseImports(absl::string_view name) {
-  return std::find(kOfSessions.begin(), kOfSessions.end(), name) == kOfSessions.end() &&
+  return !absl::StrContains(kOfSessions, absl::StrCat(" ", name, " ")) &&
          std::none_of(kOfRuns.begin(), kOfRuns.end(),
                       [&](absl::string_view prefix) { return absl::StartsWith(name, prefix); });
 }

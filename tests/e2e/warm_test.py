@@ -101,6 +101,13 @@ def parent_and_age(pid):
     return int(fields[1]), int(fields[19])
 
 
+def session_of(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
 class WarmTest(ConveneTestCase):
 
     def setUp(self):
@@ -161,8 +168,11 @@ class WarmTest(ConveneTestCase):
 
     def wait_for_spares(self, job, count=WORKERS):
         self.said(job, 'spares that are ready to become workers: 2')
-        # A spare that is ready leads a session.
-        wait_until(lambda: [os.getsid(pid) == pid for pid in self.spares(job)[1]] == [True] * count, 30, lambda: f'{count} spares in\n{self.output(job)}')
+        wait_until(lambda: len(self.ready_spares(job)) == count, 30, lambda: f'{count} spares in\n{self.output(job)}')
+
+    def ready_spares(self, job):
+        """A spare that is ready leads a session."""
+        return {pid for pid in self.spares(job)[1] if session_of(pid) == pid}
 
     def kill_worker(self, epoch, rank=1):
         os.kill(self.starts()[epoch, rank], signal.SIGKILL)
@@ -221,7 +231,7 @@ class WarmTest(ConveneTestCase):
         killed = self.spares(job)[1]
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: len(set(self.spares(job)[1]) - set(killed)) == WORKERS, 30, 'other spares')
+        wait_until(lambda: len(self.ready_spares(job) - set(killed)) == WORKERS, 30, 'other spares')
         self.kill_worker(1)
         self.said(job, '2 of 2 workers start from spares')
         self.facts(2)
@@ -394,9 +404,10 @@ class WarmTest(ConveneTestCase):
         self.assert_starts_cold(self.train(), f'{record} is another user')
 
     def held(self):
-        """A second run, whose parent of spares stands in its imports; the parent's pid."""
+        """A second run, which is linked and waits for its spares, whose parent stands in its imports; the parent's pid."""
         self.write('hold', '')
-        job = self.train(imports='import slow')
+        job = self.train(imports='import slow', CONVENE_LOG_LEVEL='debug')
+        self.said(job, 'fresh store')  # After this the node would be ready.
         return job, wait_until(lambda: self.parent(job), 30, 'the parent of spares')
 
     def parent(self, job):
