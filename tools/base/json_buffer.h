@@ -1,4 +1,4 @@
-// What RapidJSON's writers write to.
+// The buffer that RapidJSON's writers write to.
 #pragma once
 
 #include <rapidjson/stringbuffer.h>
