@@ -182,7 +182,7 @@ class CheckpointTokenizerTest(ConveneTestCase):
         shutil.move(self.path("base"), self.path("moved"))
         said = self.generate("lora", code=64)
         self.assertIn("holds adapters of the weights", said)
-        self.assertIn("say with --base where they are", said)
+        self.assertIn("say where they are with --base", said)
         base = ["--base", self.path("moved")]
         self.assertEqual(self.generate("lora", *base), expected)
         self.convene("checkpoint", "export", self.path("lora"), "--output", self.path("whole"), *base)
