@@ -68,11 +68,11 @@ def run_program(command: List[str]) -> None:
         raise Failure('that command failed; its words are above')
 
 
-def ask(paths: Dict[str, str], model: str, tokenizer: str, functions: Dict[str, str], name: str) -> int:
+def ask(paths: Dict[str, str], model: str, functions: Dict[str, str], name: str) -> int:
     """Asks the model all of ASKED and prints some. Returns how many of its answers are the manual's."""
     prompts = write_lines('questions.jsonl', [{'messages': [question(each)]} for each in ASKED])
     output = f'{RUN}/{name}'
-    run_program([paths['convene'], 'generate', '--model', model, '--tokenizer', tokenizer, '--chat', '--prompts', prompts, '--max-new-tokens', '40',
+    run_program([paths['convene'], 'generate', '--model', model, '--chat', '--prompts', prompts, '--max-new-tokens', '40',
                  '--temperature', '0', '--output', output])
     with open(os.path.join(ROOT, output), encoding='utf-8') as file:
         texts = [json.loads(line)['text'].strip() for line in file]
@@ -83,7 +83,7 @@ def ask(paths: Dict[str, str], model: str, tokenizer: str, functions: Dict[str, 
 
 def train_command(paths: Dict[str, str], model: str, data: str, steps: int) -> List[str]:
     return [paths['convene'], 'run', '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', paths['convene-train'],
-            '--init-from', model, '--data', data, '--chat-template', model, '--validation-fraction', '0', '--lora-rank', '32',
+            '--init-from', model, '--data', data, '--chat-template', 'auto', '--validation-fraction', '0', '--lora-rank', '32',
             '--sequence-length', '256', '--micro-batch-size', '1', '--global-batch-size', '2', '--steps', str(steps), '--learning-rate', '2e-3',
             '--log-every', '10', '--checkpoint-dir', quickstart.CHECKPOINTS, '--checkpoint-every', '10', '--metrics-file', quickstart.METRICS]
 
@@ -99,16 +99,16 @@ def demonstrate(arguments: argparse.Namespace) -> None:
     model = fetch_model()
     data = write_lines('pairs.jsonl', [{'messages': [question(each), {'role': 'assistant', 'content': answer(each, functions)}]} for each in functions])
     say(f'Asking it {len(ASKED)} questions')
-    before = ask(paths, model, model, functions, 'before.jsonl')
+    before = ask(paths, model, functions, 'before.jsonl')
     say(f'Teaching it the {len(functions)} answers of Perl\'s manual, on {WORKERS} processes')
     quickstart.train(train_command(paths, model, data, arguments.steps), arguments.steps, rank=1)
     say('Asking it again')
-    after = ask(paths, quickstart.CHECKPOINTS, model, functions, 'after.jsonl')
+    after = ask(paths, quickstart.CHECKPOINTS, functions, 'after.jsonl')
     if after < LEAST_RIGHT or before > MOST_RIGHT_BEFORE:
         raise Failure(f'of {len(ASKED)} answers {before} were the manual\'s before the tuning and {after} after it; at least {LEAST_RIGHT} were '
                       f'expected: see {RUN}/before.jsonl and after.jsonl')
     say(f'Learned: {after} of {len(ASKED)} answers are the manual\'s, word for word; before there were {before}')
-    run_program([paths['convene'], 'checkpoint', 'export', quickstart.CHECKPOINTS, '--format', 'hf', '--output', f'{RUN}/tuned', '--tokenizer', model])
+    run_program([paths['convene'], 'checkpoint', 'export', quickstart.CHECKPOINTS, '--format', 'hf', '--output', f'{RUN}/tuned'])
     say(f'{RUN}/tuned is the tuned model as a Hugging Face folder, for example for AutoModelForCausalLM.from_pretrained')
 
 

@@ -1,6 +1,5 @@
 #include "rendezvous/web/page_json.h"
 
-#include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tools/base/json_buffer.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -69,8 +69,8 @@ class Json {
   std::string Text() const { return {buffer_.GetString(), buffer_.GetSize()}; }
 
  private:
-  rapidjson::StringBuffer buffer_;
-  rapidjson::Writer<rapidjson::StringBuffer> writer_{buffer_};
+  JsonBuffer buffer_;
+  rapidjson::Writer<JsonBuffer> writer_{buffer_};
 };
 
 // By protobuf's rules a number that is not told is 0.

@@ -157,7 +157,8 @@ class CheckpointTokenizerTest(ConveneTestCase):
         expected = losses("named", self.path("model"), self.path("model"))
         self.assertEqual(losses("auto", "auto", self.path("model")), expected)
         self.assertEqual(losses("file", "auto", self.path("model/words.tiktoken")), expected)
-        self.convene("data", "prepare", "--chat-template", "auto", "--tokenizer", self.path("model"), "--output", self.path("chat.bin"), self.path("chat.jsonl"))
+        self.convene("data", "prepare", "--chat-template", "auto", "--tokenizer", self.path("model"), "--output", self.path("chat.bin"),
+                     self.path("chat.jsonl"))
         # A template from elsewhere comes with the checkpoint, and counts there.
         self.put("other.jinja", TEMPLATE.replace("[", "<<<"))
         losses("other", self.path("other.jinja"), self.path("model"))
@@ -169,8 +170,8 @@ class CheckpointTokenizerTest(ConveneTestCase):
         self.train("--data", self.path("chat.jsonl"), "--steps", 1, "--chat-template", "auto", "--init-from", self.path("other"),
                    "--checkpoint-dir", self.path("tuned"), shape=["--micro-batch-size", 1])
         self.assertEqual([name for name in os.listdir(self.path("tuned/step_00000001")) if name.startswith("tokenizer.")], [folder])
-        for command in (["--data", self.path("chat.jsonl"), "--steps", 1, "--chat-template", "auto"],):
-            self.assertIn("chat_template auto is the template of the tokenizer, and byte has none", self.train(*command, code=64))
+        said = self.train("--data", self.path("chat.jsonl"), "--steps", 1, "--chat-template", "auto", code=64)
+        self.assertIn("chat_template auto is the template of the tokenizer, and byte has none", said)
 
     def test_adapters_are_used_where_their_base_is_now(self):
         self.train_by_model()
@@ -181,7 +182,7 @@ class CheckpointTokenizerTest(ConveneTestCase):
         shutil.move(self.path("base"), self.path("moved"))
         said = self.generate("lora", code=64)
         self.assertIn("holds adapters of the weights", said)
-        self.assertIn("say with --base where they are", said)
+        self.assertIn("say where they are with --base", said)
         base = ["--base", self.path("moved")]
         self.assertEqual(self.generate("lora", *base), expected)
         self.convene("checkpoint", "export", self.path("lora"), "--output", self.path("whole"), *base)

@@ -30,6 +30,8 @@ MUTATIONS = [
     Mutation('experts that were restored are not what the passes read', f'{RUNTIME}/shard/rank_stores.cc',
              'for (ShardedOptimizer* const optimizer : all_) CONVENE_RETURN_IF_ERROR(optimizer->FinishRead());',
              'CONVENE_RETURN_IF_ERROR(all_.front()->FinishRead());', BITS, 'experts'),
+    Mutation('control characters of an answer stand in JSON as they are', 'tools/base/json_buffer.h',
+             'struct JsonBuffer : rapidjson::StringBuffer {};', 'using JsonBuffer = rapidjson::StringBuffer;', '//tools/base:json_buffer_test'),
     Mutation('a checkpoint has no experts', f'{RUNTIME}/shard/rank_stores.cc',
              'return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesToWrite(); });',
              'return all_.front()->PiecesToWrite();', BITS, 'experts'),

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The cached virtual environment with PyTorch that tests and benchmarks use: ~/.cache/convene/venv.
 
-usage: tools/torch_environment [--quiet | --transformers]
+usage: tools/torch_environment [--quiet | --transformers | --libraries]
 Makes it when it is not there (about 1 GB from PyPI, once; needs python3-venv) and prints how to use it. Exit status: 0 PyTorch can be
 imported; 69 it cannot be had here, the last line says why. With --transformers Hugging Face's transformers, PEFT and PyTorch Lightning come
-into it as well.
+into it as well; with --libraries other programs' clients, such as OpenAI's (openai).
 
 PyPI's wheel is the CUDA build. It imports on a machine without a GPU once the loader finds CUDA's libraries: LD_LIBRARY_PATH names
 the folders of NVIDIA's wheels, then /usr/local/cuda/lib64. With the toolkit installed there, its own 2.5 GB of nvidia-* wheels are left out,
@@ -32,6 +32,7 @@ EXTRA_WHEELS = ['nvidia-nccl-cu13', 'nvidia-cusparselt-cu13', 'nvidia-cufile', '
 TRANSFORMERS = 'transformers==5.23.0'
 # Without what they need: that comes with PyTorch and transformers.
 ADDITIONS = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2', 'pytorch-lightning==2.6.6', 'lightning-utilities==0.15.3', 'torchmetrics==1.9.0']
+LIBRARIES = ['openai==3.57.0']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -104,9 +105,16 @@ def install_transformers() -> str:
     return done.stdout.strip()
 
 
+def install_libraries() -> None:
+    """Clients of other programs. After install_torch. Raises NoTorch."""
+    with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run('pip install', [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15', *LIBRARIES])
+
+
 def main() -> int:
     arguments = sys.argv[1:]
-    if arguments not in ([], ['--quiet'], ['--transformers']):
+    if arguments not in ([], ['--quiet'], ['--transformers'], ['--libraries']):
         print(__doc__.strip())
         return 0 if arguments in (['--help'], ['-h']) else 64
     try:
@@ -121,6 +129,13 @@ def main() -> int:
         except NoTorch as error:
             print(f'torch_environment: {error}')
             return 69
+    if arguments == ['--libraries']:
+        try:
+            install_libraries()
+        except NoTorch as error:
+            print(f'torch_environment: {error}')
+            return 69
+        print(', '.join(LIBRARIES))
     if not arguments:
         print(f'    export LD_LIBRARY_PATH={torch_environment()["LD_LIBRARY_PATH"]}\n'
               f'    {PYTHON} -c "import torch"')

@@ -1,21 +1,38 @@
 #include "worker_runtime/checkpoint/kept_files.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <cerrno>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 
 namespace convene::worker {
 namespace {
 
+// Compares piece by piece: a vocabulary has tens of megabytes, and each checkpoint asks.
 bool Holds(const std::string& path, const NamedFile& file) {
   if (!IsFile(path)) return false;
-  const absl::StatusOr<std::string> content = ReadFile(path);
-  return content.ok() && *content == file.content;
+  const absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY);
+  if (!fd.ok()) return false;
+  absl::string_view rest = file.content;
+  std::vector<char> buffer(1 << 18);
+  for (;;) {
+    const ssize_t n = read(fd->get(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    if (n == 0) return rest.empty();
+    const absl::string_view piece(buffer.data(), n);
+    if (!absl::ConsumePrefix(&rest, piece)) return false;
+  }
 }
 
 // The folder `name` of another step, the newest; "": no step has it.

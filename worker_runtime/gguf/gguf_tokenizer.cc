@@ -1,6 +1,5 @@
 #include "worker_runtime/gguf/gguf_tokenizer.h"
 
-#include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/store/mapped_file.h"
@@ -19,7 +19,7 @@
 namespace convene::worker {
 namespace {
 
-using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
+using JsonWriter = rapidjson::Writer<JsonBuffer>;
 
 // How a vocabulary's texts are cut into words.
 struct WordCut {
@@ -126,7 +126,7 @@ absl::StatusOr<std::string> VocabularyText(const GgufFile& file, const WordCut& 
                                                    " tokens, and the types of ", types->size(),
                                                    " in tokenizer.ggml.token_type"));
   }
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   Write(json, "version", absl::string_view("1.0"));
@@ -164,7 +164,7 @@ absl::StatusOr<std::string> ConfigText(const GgufFile& file) {
                                       {"tokenizer.ggml.unknown_token_id", "unk_token"},
                                       {"tokenizer.ggml.padding_token_id", "pad_token"}};
   CONVENE_ASSIGN_OR_RETURN(const auto* const tokens, file.Texts("tokenizer.ggml.tokens"));
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   for (const auto& [key, name] : kTokens) {

@@ -1,6 +1,5 @@
 #include "worker_runtime/inference/openai_wire.h"
 
-#include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/tokenizer/unicode.h"
@@ -16,7 +16,7 @@
 namespace convene::worker {
 namespace {
 
-using JsonWriter = rapidjson::Writer<rapidjson::StringBuffer>;
+using JsonWriter = rapidjson::Writer<JsonBuffer>;
 
 constexpr int kMostPrompts = 256;
 constexpr int kMostChoices = 64;
@@ -307,7 +307,7 @@ void WriteUsage(JsonWriter& json, const Usage& usage) {
   json.EndObject();
 }
 
-std::string Event(const rapidjson::StringBuffer& buffer) {
+std::string Event(const JsonBuffer& buffer) {
   return absl::StrCat("data: ", absl::string_view(buffer.GetString(), buffer.GetSize()), "\n\n");
 }
 
@@ -357,7 +357,7 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body,
 
 std::string CompletionJson(const AnswerHead& head, const std::vector<Choice>& choices,
                            const Usage& usage) {
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   WriteHead(json, head, /*is_chunk=*/false);
@@ -373,7 +373,7 @@ std::string CompletionJson(const AnswerHead& head, const std::vector<Choice>& ch
 }
 
 std::string ChunkEvent(const AnswerHead& head, int index, const Choice& part, bool is_first) {
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   WriteHead(json, head, /*is_chunk=*/true);
@@ -386,7 +386,7 @@ std::string ChunkEvent(const AnswerHead& head, int index, const Choice& part, bo
 }
 
 std::string UsageEvent(const AnswerHead& head, const Usage& usage) {
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   WriteHead(json, head, /*is_chunk=*/true);
@@ -415,7 +415,7 @@ int HttpStatusOf(const absl::Status& error) {
 }
 
 std::string ErrorJson(const absl::Status& error) {
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   json.Key("error");
@@ -433,7 +433,7 @@ std::string ErrorJson(const absl::Status& error) {
 }
 
 std::string ModelsJson(const std::string& model, int64_t created) {
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   JsonWriter json(buffer);
   json.StartObject();
   Write(json, "object", absl::string_view("list"));

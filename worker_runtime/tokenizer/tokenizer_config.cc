@@ -1,6 +1,5 @@
 #include "worker_runtime/tokenizer/tokenizer_config.h"
 
-#include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>
 
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/files.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -29,8 +29,8 @@ absl::StatusOr<std::string> ReadIfThere(const std::string& path) {
 }
 
 std::string Quoted(absl::string_view text) {
-  rapidjson::StringBuffer buffer;
-  rapidjson::Writer<rapidjson::StringBuffer> writer(buffer);
+  JsonBuffer buffer;
+  rapidjson::Writer<JsonBuffer> writer(buffer);
   writer.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
   return buffer.GetString();
 }

@@ -1,4 +1,4 @@
-// What the checkpoints of a run remember of the tokenizer that made the run's ids.
+// The tokenizer that made a run's ids, as the checkpoints of the run remember it.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,7 @@ struct TensorDifference {
 // The tensors that differ, the largest difference first.
 absl::StatusOr<std::vector<TensorDifference>> CompareWeights(const Weights& a, const Weights& b);
 
-// The mean of each element, summed in fp64. REQUIRES: not empty.
+// The mean of each element, summed in fp64, with the tokenizer of the first. REQUIRES: not empty.
 absl::StatusOr<Weights> AverageWeights(std::vector<Weights> all);
 
 }  // namespace convene::worker

@@ -1,7 +1,6 @@
 #include "worker_runtime/weights/hf_config.h"
 
 #include <rapidjson/prettywriter.h>
-#include <rapidjson/stringbuffer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
@@ -412,7 +412,7 @@ absl::StatusOr<ModelConfig> Reader::Read(const Family& family) {
   return config_;
 }
 
-using Writer = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
+using Writer = rapidjson::PrettyWriter<JsonBuffer>;
 
 void WriteField(const Field& field, Writer& writer) {
   writer.Key(field.key);
@@ -522,7 +522,7 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   if (experts.count == 0) experts.first_dense_layers = copy.layers;
   int plain = copy.head_size - copy.rotary_size;
   int shared = experts.ffn_size > 0 ? experts.shared_ffn_size / experts.ffn_size : 0;
-  rapidjson::StringBuffer buffer;
+  JsonBuffer buffer;
   Writer writer(buffer);
   writer.StartObject();
   writer.Key("architectures");

@@ -1,13 +1,13 @@
 #include "worker_runtime/weights/peft_config.h"
 
 #include <rapidjson/prettywriter.h>
-#include <rapidjson/stringbuffer.h>
 
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 
@@ -89,8 +89,8 @@ absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text) {
 
 std::string WritePeftConfig(const PeftConfig& config, const std::vector<std::string>& targets,
                             bool turned_matrices) {
-  rapidjson::StringBuffer buffer;
-  rapidjson::PrettyWriter<rapidjson::StringBuffer> writer(buffer);
+  JsonBuffer buffer;
+  rapidjson::PrettyWriter<JsonBuffer> writer(buffer);
   writer.SetIndent(' ', 2);
   const auto string = [&](const char* key, const std::string& value) {
     writer.Key(key);

@@ -1,6 +1,5 @@
 #include "worker_runtime/weights/safetensors.h"
 
-#include <rapidjson/stringbuffer.h>
 #include <rapidjson/writer.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 
@@ -138,8 +138,8 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensorsHeader(absl::string_view
 std::string MakeSafeTensorsHeader(absl::string_view type, std::vector<SafeTensor>* tensors) {
   const int64_t element_bytes = BytesOf(type);
   CONVENE_CHECK(element_bytes > 0);
-  rapidjson::StringBuffer buffer;
-  rapidjson::Writer<rapidjson::StringBuffer> writer(buffer);
+  JsonBuffer buffer;
+  rapidjson::Writer<JsonBuffer> writer(buffer);
   const auto text = [&](absl::string_view key) {
     writer.String(key.data(), static_cast<rapidjson::SizeType>(key.size()));
   };

@@ -219,9 +219,11 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   // Each group is written as a rank's part.
   const auto groups = GroupsOf(ModelTensors(weights.config), kShardElements);
   CheckpointInfo info = weights.source->info();
-  info.tokenizer.path = weights.tokenizer;
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files,
-                           TokenizerFiles(weights.tokenizer));
+  // Weights go without a vocabulary that we cannot read (of a GGUF file).
+  absl::StatusOr<std::vector<NamedFile>> files = TokenizerFiles(weights.tokenizer);
+  if (files.ok()) info.tokenizer.path = weights.tokenizer;
+  if (absl::IsUnimplemented(files.status())) files.emplace();
+  CONVENE_RETURN_IF_ERROR(files.status());
   info.layout = "imported";
   info.world_size = static_cast<int>(groups.size());
   absl::Status status;
@@ -236,7 +238,7 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
     }
     if (status.ok()) status = WriteShard(output, info.step, rank, pieces);
   }
-  if (status.ok()) status = PublishCheckpoint(output, info, tokenizer_files);
+  if (status.ok()) status = PublishCheckpoint(output, info, *files);
   if (!status.ok()) DiscardUnpublished(output, info.step).IgnoreError();
   return status;
 }

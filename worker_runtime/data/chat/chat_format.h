@@ -44,9 +44,9 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
 // Unimplemented, ResourceExhausted: the template's. All with the path.
 absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path);
 
-// What --chat-template says, as LoadChatFormat takes it: of auto the path of the template that
-// belongs to `tokenizer` (as LoadTokenizer takes it): its folder, or a GGUF file; all else as it
-// is. InvalidArgument: auto, and byte, which has none.
+// The value of --chat-template, as LoadChatFormat takes it: for auto the path of the template that
+// belongs to `tokenizer` (as LoadTokenizer takes it), a folder or a GGUF file; all else as it is.
+// InvalidArgument: auto, and byte, which has none.
 absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::string& tokenizer);
 
 }  // namespace convene::worker

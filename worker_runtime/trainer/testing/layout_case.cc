@@ -29,7 +29,7 @@ constexpr int kOwnSchedule = 6;
 constexpr Recompute kRecomputes[] = {Recompute::kNone,    Recompute::kSelective,
                                      Recompute::kFull,    {.norms = true},
                                      {.attention = true}, {.swiglu = true, .mlp = true}};
-const UpdateRule* const kOptimizers[] = {&AdamWRule(), &MuonRule()};
+const UpdateRule* const kOptimizers[] = {&AdamWRule(), &MuonRule(), &SgdRule()};
 // Off, on, and where it is possible.
 constexpr std::optional<bool> kSequenceParallel[] = {false, true, std::nullopt};
 // For how many tasks a layout looks before another layout is drawn.
@@ -194,7 +194,7 @@ std::vector<LayoutAxis> TaskAxes() {
       {"chosen", &C::chosen, Kind::kTask, {1, 2, 3}},
       {"expert_ffn", &C::expert_ffn, Kind::kTask, {4, 6, 8, 12}},
       {"router_losses", &C::router_losses, Kind::kTask, {0, 1}},
-      {"optimizer", &C::optimizer, Kind::kTask, {0, 0, 1}, {"adamw", "muon"}},
+      {"optimizer", &C::optimizer, Kind::kTask, {0, 0, 1, 2}, {"adamw", "muon", "sgd"}},
       {"decay", &C::decay, Kind::kTask, {0, 1, 2}, {"matrices", "no_tables", "vectors"}},
       {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
       {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
@@ -344,8 +344,9 @@ TrainOptions OptionsOf(const LayoutCase& c) {
           .overlap_communication = c.overlap == 1,
           .precision = DType::kFloat32,
           .recompute = RecomputeOf(c),
-          // Small steps from tame weights: hot ones turn the last bits of a sum into digits.
-          .learning_rate = 0.001,
+          // Small steps from tame weights: hot ones turn the last bits of a sum into digits. SGD's
+          // are as small as the gradients are.
+          .learning_rate = kOptimizers[c.optimizer] == &SgdRule() ? 0.05 : 0.001,
           .optimizer = kOptimizers[c.optimizer],
           .weight_decay = 0.1,
           .decay_embeddings = c.decay != 1,
