@@ -18,7 +18,8 @@ RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<v
     : loop_(loop),
       options_(std::move(options)),
       on_news_(std::move(on_news)),
-      locked_("", options_.credentials) {
+      locked_("", options_.credentials),
+      turns_(options_.places.size()) {
   CONVENE_CHECK(posted_.Attach(loop_, [this] { OnPosted(); }).ok());
 }
 
@@ -134,7 +135,7 @@ void RendezvousLink::Handle(Item item) {
   if (News* news = std::get_if<News>(&item)) return on_news_(std::move(*news));
   Opened& opened = std::get<Opened>(item);
   if (!opened.stream.ok()) {
-    if (!AgentStream::RefusedAt(opened.stream.status()).has_value()) ++turn_;
+    if (!AgentStream::RefusedAt(opened.stream.status()).has_value()) ++turns_[place_];
     return on_news_(opened.stream.status());
   }
   stream_ = *std::move(opened.stream);

@@ -100,7 +100,7 @@ class RendezvousLink {
   // address by which the node reaches itself.
   rendezvous::Endpoint At(const HostPort& place, bool is_own) const {
     return locked_.At(FormatHostPort(place.host, place.port), is_own ? "" : place.host,
-                      {.is_once = options_.places.size() > 1, .turn = turn_});
+                      {.is_once = options_.places.size() > 1, .turn = turns_[place_]});
   }
   HostPort Dialled() const {
     return server_ == nullptr ? options_.places[place_] : OwnPlace(*server_);
@@ -125,8 +125,8 @@ class RendezvousLink {
 
   std::unique_ptr<rendezvous::Server> server_;
   std::unique_ptr<rendezvous::AgentStream> stream_;
-  size_t place_ = 0;  // of the latest Open
-  int turn_ = 0;      // Dialling::turn
+  size_t place_ = 0;        // of the latest Open
+  std::vector<int> turns_;  // Dialling::turn, of each place
   Thread dialer_;
   int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
   bool is_opened_ = false;  // the stream of this generation is in our hands

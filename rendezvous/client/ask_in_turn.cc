@@ -20,16 +20,16 @@ constexpr absl::Duration kLongestShare = absl::Seconds(2);
 absl::Status AskInTurn(
     const Endpoint& endpoint, absl::Duration timeout,
     const std::function<absl::Status(const Endpoint& each, absl::Duration share)>& ask) {
-  const std::vector<Endpoint> endpoints = endpoint.Each();
-  if (endpoints.size() == 1) return ask(endpoint, timeout);
+  const size_t count = endpoint.Each(0).size();
+  if (count == 1) return ask(endpoint, timeout);
   const MonotonicTime deadline = Clock::Real().Now() + timeout;
   const absl::Duration share =
-      std::clamp(timeout / static_cast<int64_t>(endpoints.size()), kShortestShare, kLongestShare);
+      std::clamp(timeout / static_cast<int64_t>(count), kShortestShare, kLongestShare);
   Backoff backoff(absl::Milliseconds(50), absl::Seconds(1));
-  for (;;) {
+  for (int round = 0;; ++round) {
     std::vector<std::string> addresses;
     std::vector<std::string> reasons;
-    for (const Endpoint& each : endpoints) {
+    for (const Endpoint& each : endpoint.Each(round)) {
       const absl::Status asked = ask(each, share);
       if (!absl::IsUnavailable(asked)) return asked;
       addresses.push_back(each.address());

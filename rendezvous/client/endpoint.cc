@@ -6,12 +6,12 @@
 
 namespace convene::rendezvous {
 
-std::vector<Endpoint> Endpoint::Each() const {
+std::vector<Endpoint> Endpoint::Each(int turn) const {
   const std::vector<std::string> addresses = absl::StrSplit(address_, ',');
   if (addresses.size() == 1) return {*this};
   std::vector<Endpoint> each;
   for (const std::string& address : addresses) {
-    each.push_back(At(address, server_name_, {.is_once = true}));
+    each.push_back(At(address, server_name_, {.is_once = true, .turn = turn}));
   }
   return each;
 }

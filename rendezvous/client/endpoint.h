@@ -53,8 +53,8 @@ class Endpoint {
     other.dialling_ = dialling;
     return other;
   }
-  // Each of several addresses, which is dialled once at a time; itself, if it has one.
-  std::vector<Endpoint> Each() const;
+  // Each of several addresses, which is dialled once in that turn; itself, if it has one.
+  std::vector<Endpoint> Each(int turn) const;
 
   // Carries TLS. TlsPump::Start's errors. REQUIRES: is_locked().
   absl::StatusOr<TlsPump*> Pump() const;

@@ -4,11 +4,15 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until
 
 _WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; echo "rank $RANK works"; until [ -e "$DONE" ]; do sleep 0.05; done'
+
+# Becomes a program that sees another /etc/hosts.
+_WITH_HOSTS = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
 
 
 class StandbysTest(ConveneTestCase):
@@ -18,9 +22,9 @@ class StandbysTest(ConveneTestCase):
         wait_until(lambda: re.search(r"serving.*127\.0\.0\.1:\d+", self.output(daemon)), 20, "the daemon")
         return daemon
 
-    def run_node(self, endpoint, *words, rank=0, worker=_WORKER):
+    def run_node(self, endpoint, *words, rank=0, worker=_WORKER, prefix=()):
         return self.start(CONVENE, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--node-rank", rank, *words, "--no-python", "sh", "-c",
-                          worker, STARTS=self.path("starts"), DONE=self.path("done"))
+                          worker, prefix=prefix, STARTS=self.path("starts"), DONE=self.path("done"))
 
     def starts(self):
         if not os.path.exists(self.path("starts")):
@@ -63,6 +67,23 @@ class StandbysTest(ConveneTestCase):
             text = self.finish(self.run_node(endpoint, worker="true"), 30)
             self.assertIn("a node that reaches another endpoint begins a run of its own", text)
             self.assertIn("succeeded", self.query("status", endpoint))
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(20)
+        self.assert_nothing_left()
+
+    def test_each_address_of_a_name_is_tried(self):
+        hosts = self.path("hosts")
+        with open(hosts, "w", encoding="ascii") as names:
+            names.write("127.0.0.1 twice\n127.0.0.2 twice\n")
+        if subprocess.run([*_WITH_HOSTS, hosts, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("this machine gives us no mount namespace")
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            daemon = self.start(CONVENED, "--host", "127.0.0.2", "--port", port)
+            wait_until(lambda: "serving the rendezvous" in self.output(daemon), 20, "the daemon")
+            for number, endpoint in enumerate((f"twice:{port}", f"twice:{port},127.0.0.1:{free_port()}")):
+                node = self.run_node(endpoint, "--rdzv-id", f"run{number}", "--rdzv-conf", "is_host=0", worker="true", prefix=[*_WITH_HOSTS, hosts])
+                self.finish(node, 30)
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(20)
         self.assert_nothing_left()

@@ -13,6 +13,6 @@ MUTATIONS = [
     Mutation('each try is at the same endpoint', LINK, '  s_.at = (s_.at + 1) % count;\n', '', DECIDED),
     Mutation('refused by the endpoints that it knows, a node keeps its workers', LINK, '.has_value() && !HasStandbys();', '.has_value();', DECIDED),
     Mutation('the first endpoint is dialled for each of them', 'agent/rendezvous_link.cc', '  place_ = place;\n', '  (void)place;\n', SEEN),
-    Mutation('of several endpoints one is asked', 'rendezvous/client/ask_in_turn.cc', 'if (endpoints.size() == 1) return ask(endpoint, timeout);',
-             'if (!endpoints.empty()) return ask(endpoints.front(), timeout);', '//rendezvous/client:client_test'),
+    Mutation('of several endpoints one is asked', 'rendezvous/client/ask_in_turn.cc', 'if (count == 1) return ask(endpoint, timeout);',
+             'if (count > 0) return ask(endpoint.Each(0).front(), timeout);', '//rendezvous/client:client_test'),
 ]

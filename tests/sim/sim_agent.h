@@ -55,7 +55,7 @@ class SimAgent {
   void Resume();
   void Cut();  // from the network
   void Heal();
-  // What a cut held goes on, where the cut is over.
+  // The words that a cut held go on, where the cut is over.
   void GoOn();
   void LoseConnection(bool is_half_open);
   void FailWorker(const agent::ExitStatus& status);

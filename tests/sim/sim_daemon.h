@@ -23,8 +23,8 @@ namespace convene::sim {
 
 class SimDaemon;
 
-// What the daemons of a world share: the memory of decisions, and, where they are several, the
-// lease of the one that leads. It stands for etcd, which is always there.
+// The things that the daemons of a world share: the memory of decisions, and, where they are
+// several, the lease of the one that leads. It stands for etcd, which is always there.
 struct SimMemory {
   std::unique_ptr<SimJournal> journal;  // may be null where there is one daemon
   int64_t last_stream = 0;
@@ -64,8 +64,8 @@ struct Stream {
 //
 // One of several daemons begins as a standby, which refuses connections. It leads when the lease of
 // the leader before is over. The leader says and decides nothing once its tenure is over, which it
-// knows by its own clock and which ends before the lease does; then it is a standby again. One that
-// is paused meanwhile finds that out when it wakes up.
+// knows by its own clock and which ends before the lease does; then it is a standby again. A
+// leader that is paused meanwhile finds that out when it wakes up.
 class SimDaemon {
  public:
   // `memory` outlives it. Without a journal it forgets everything when it is killed.
@@ -126,7 +126,7 @@ class SimDaemon {
   void Forget(const std::shared_ptr<Stream>& stream);
   void Settle(rendezvous::Outbox outbox);
   void Leave(const rendezvous::Outbox::Item& item);
-  // What one of several daemons does all the time: renews its lease, or tries to lead.
+  // The work of one of several daemons all the time: it renews its lease, or tries to lead.
   void Campaign();
   void Lead();
   // The daemon is over, its process may live on. `ends_streams`: the agents hear of it.

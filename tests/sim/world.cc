@@ -212,7 +212,8 @@ void World::SuspendRun() {
       agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)]->run();
   SimDaemon& daemon = leader();
   const rendezvous::Job* const job = daemon.table().Find(run);
-  if (job == nullptr || !daemon.leads()) return;
+  // A leader that is cut off or paused may lose its place while the run sleeps.
+  if (job == nullptr || !daemon.leads() || (daemon.has_standbys() && !daemon.is_well())) return;
   // An agent that is paused already would go on at a time of its own.
   const auto is_paused = [&](const std::unique_ptr<SimAgent>& agent) {
     return agent->run() == run && agent->is_paused();
