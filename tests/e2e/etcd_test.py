@@ -5,7 +5,7 @@ import json
 import os
 import re
 import signal
-import subprocess
+import socket
 import sys
 import time
 import unittest
@@ -239,6 +239,11 @@ class EtcdTest(ConveneTestCase):
         lonely = self.start(CONVENED, "--port", 0, "--journal", f"etcd://127.0.0.1:{free_port()}", log="lonely.log")
         both = self.start(CONVENED, "--journal", "etcd://a", "--state-dir", self.path("state"), log="both.log")
         wrong = self.start(CONVENED, "--journal", "http://a", log="wrong.log")
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = self.start(CONVENED, "--host", "127.0.0.1", "--port", other.getsockname()[1], "--journal", "etcd://127.0.0.1:1",
+                               log="taken.log")
+            self.assertEqual(taken.wait(20), 64, "a daemon that could not serve in its turn ends at once")
+        self.assertIn("cannot listen on", self.output(taken))
         self.assertEqual(both.wait(20), 64)
         self.assertIn("exclude each other", self.output(both))
         self.assertEqual(wrong.wait(20), 64)
