@@ -173,7 +173,8 @@ class Table {
     table_.StartRecording();
     table_.set_survives_restart(true);
     for (const auto& [id, wire] : written_) {
-      const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire, absl::UnixEpoch());
+      const absl::StatusOr<rendezvous::JobRecord> record =
+          rendezvous::FromWire(wire, absl::UnixEpoch());
       CONVENE_CHECK(record.ok());
       table_.Restore(now_, *record);
     }
@@ -217,7 +218,8 @@ void ReadRecord(Script script) {
   rendezvous::v1::JobRecord wire;
   const absl::string_view bytes = script.Rest();
   if (!wire.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
-  const absl::StatusOr<rendezvous::JobRecord> record = rendezvous::FromWire(wire, absl::UnixEpoch());
+  const absl::StatusOr<rendezvous::JobRecord> record =
+      rendezvous::FromWire(wire, absl::UnixEpoch());
   if (!record.ok()) return;
   Table table({*record});
   table.Wait(absl::Seconds(10));
