@@ -43,7 +43,7 @@ std::pair<UniqueFd, UniqueFd> Sockets() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// What lies ready at `fd`.
+// The bytes that lie ready at `fd`.
 std::string Take(int fd, size_t most = 1 << 16) {
   std::string bytes(most, '\0');
   const ssize_t count = recv(fd, bytes.data(), bytes.size(), 0);
@@ -119,7 +119,7 @@ void MeetStranger(Script script) {
   CONVENE_CHECK(!end.pipe().is_open());  // a handshake takes more than a script can know
 }
 
-// What the middle does to the piece in its hands.
+// The middle's deed with the piece in its hands.
 enum class Deed { kCarry, kChange, kDrop, kTwice, kForge, kCarryBytewise, kCount };
 
 // Moves what `from` has sent to `to`. Returns whether it was carried as it was.
@@ -167,12 +167,12 @@ void MeetMiddle(Script script) {
   if (is_honest) CONVENE_CHECK(server.heard() == client.said() && client.heard() == server.said());
 }
 
+void Meet(Script script) { script.Byte() % 2 == 0 ? MeetMiddle(script) : MeetStranger(script); }
+
 }  // namespace
 }  // namespace convene::rendezvous
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace convene::rendezvous;  // NOLINT
-  Script script(data, size);
-  script.Byte() % 2 == 0 ? MeetMiddle(script) : MeetStranger(script);
+  convene::rendezvous::Meet(convene::rendezvous::Script(data, size));
   return 0;
 }
