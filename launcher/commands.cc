@@ -29,7 +29,7 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
                                                .store_bytes_max = flags.store_bytes_max,
                                                .credentials = flags.credentials};
   if (!flags.journal.has_value()) return rendezvous::ServeUntilSignal(options);
-  return rendezvous::ServeInTurn(options, *flags.journal, flags.leader_lease);
+  return rendezvous::ServeInTurn(options, *flags.journal, flags.etcd_tls, flags.leader_lease);
 }
 
 Command RunRow(bool as_torchrun) {

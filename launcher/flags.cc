@@ -54,7 +54,28 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
       "with --journal: how long the daemons wait for a leader that says nothing. It has to be "
       "longer than etcd takes to find a leader of its own, 1 to 2 s (default 4)",
       {.value = "SECONDS"});
+  reader->Option("etcd-ca", &flags->etcd_tls.ca,
+                 "with --journal: the connections to etcd are TLS, and its members have a "
+                 "certificate of these CAs, in PEM, with the name or address in --journal",
+                 {.value = "FILE"});
+  reader->Option("etcd-cert", &flags->etcd_tls.cert,
+                 "... this daemon's certificate, where etcd wants one (--client-cert-auth)",
+                 {.value = "FILE"});
+  reader->Option("etcd-key", &flags->etcd_tls.key,
+                 "... the private key of --etcd-cert, in a file that its owner alone may read. The "
+                 "three files are read whenever the daemon begins to stand by",
+                 {.value = "FILE"});
   reader->Check([flags]() -> absl::Status {
+    const rendezvous::etcd::TlsFiles& tls = flags->etcd_tls;
+    if (tls.cert.empty() != tls.key.empty()) {
+      return absl::InvalidArgumentError("--etcd-cert and --etcd-key go together: give both");
+    }
+    if (!tls.cert.empty() && tls.ca.empty()) {
+      return absl::InvalidArgumentError("--etcd-cert wants --etcd-ca: the CAs of etcd's members");
+    }
+    if (!tls.ca.empty() && !flags->journal.has_value()) {
+      return absl::InvalidArgumentError("--etcd-ca is of no use without --journal");
+    }
     if (!flags->journal.has_value() || flags->state_dir.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "--journal and --state-dir exclude each other: the jobs are kept in one place");

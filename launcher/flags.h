@@ -73,6 +73,7 @@ struct ServeFlags {
   int port = kDefaultRendezvousPort;    // 0: any free one, said in the log
   std::string state_dir;  // "": the jobs are forgotten when it ends, without a journal
   std::optional<rendezvous::etcd::Place> journal;
+  rendezvous::etcd::TlsFiles etcd_tls;
   absl::Duration leader_lease = absl::Seconds(4);  // whole seconds; with a journal
   size_t store_bytes_max = 0;                      // 0: StoreServer's default
 };

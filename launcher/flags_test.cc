@@ -262,6 +262,15 @@ TEST_CASE("serve takes a journal in etcd in place of a directory") {
   CHECK(serve.journal->url() == "etcd://a:2379,b:1/team");
   CHECK(serve.leader_lease == absl::Seconds(10));
   CHECK(Good<ServeFlags>({"--journal", "etcd://a"}).leader_lease == absl::Seconds(4));
+  const auto locked = Good<ServeFlags>(
+      {"--journal", "etcd://a", "--etcd-ca", "/ca", "--etcd-cert", "/cert", "--etcd-key", "/key"});
+  CHECK(locked.etcd_tls.ca == "/ca");
+  CHECK(locked.etcd_tls.cert == "/cert");
+  CHECK(locked.etcd_tls.key == "/key");
+  Bad<ServeFlags>({"--journal", "etcd://a", "--etcd-ca", "/c", "--etcd-key", "/k"}, "give both");
+  Bad<ServeFlags>({"--journal", "etcd://a", "--etcd-cert", "/c", "--etcd-key", "/k"},
+                  "wants --etcd-ca");
+  Bad<ServeFlags>({"--etcd-ca", "/c"}, "without --journal");
   Bad<ServeFlags>({"--journal", "a"}, "it does not begin with etcd://");
   Bad<ServeFlags>({"--journal", "etcd://a", "--state-dir", "/s"}, "exclude each other");
   for (const char* wrong : {"1", "61", "2.5", "soon"}) {

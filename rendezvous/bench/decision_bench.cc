@@ -95,16 +95,16 @@ absl::Status Run(const std::string& where, int decisions) {
     return Measure(std::move(memory), where, decisions);
   }
   CONVENE_ASSIGN_OR_RETURN(const etcd::Place place, etcd::ParsePlace(where));
-  etcd::Client client(place.members);
+  CONVENE_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(place.members, {}));
   Mutex mutex;
   CondVar changed;
   CONVENE_ASSIGN_OR_RETURN(
       const auto candidate,
-      etcd::Candidate::Start(&client, {.place = place,
-                                       .lease = absl::Seconds(4),
-                                       .name = "decision_bench",
-                                       .answer_by = Clock::Real().Now() + kPatience,
-                                       .on_change = [&] { changed.Signal(); }}));
+      etcd::Candidate::Start(client.get(), {.place = place,
+                                            .lease = absl::Seconds(4),
+                                            .name = "decision_bench",
+                                            .answer_by = Clock::Real().Now() + kPatience,
+                                            .on_change = [&] { changed.Signal(); }}));
   etcd::Candidate::State state;
   {
     MutexLock lock(&mutex);
@@ -114,7 +114,7 @@ absl::Status Run(const std::string& where, int decisions) {
   }
   CONVENE_RETURN_IF_ERROR(state.status);
   CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory,
-                           etcd::EtcdJournal::Open(&client, place, state.lease, state.tenure));
+                           etcd::EtcdJournal::Open(client.get(), place, state.lease, state.tenure));
   return Measure(std::move(memory), where, decisions);
 }
 

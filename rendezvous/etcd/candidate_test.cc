@@ -88,15 +88,18 @@ MonotonicTime In(double seconds) { return Clock::Real().Now() + absl::Seconds(se
 // A candidate whose lease has one second.
 class Runner {
  public:
-  explicit Runner(const Place& place, MonotonicTime answer_by = In(20)) : client_(place.members) {
-    auto started = Candidate::Start(&client_, {.place = place,
-                                               .lease = absl::Seconds(1),
-                                               .name = "runner",
-                                               .answer_by = answer_by,
-                                               .on_change = [this] {
-                                                 MutexLock lock(&mutex_);
-                                                 changed_.Signal();
-                                               }});
+  explicit Runner(const Place& place, MonotonicTime answer_by = In(20)) {
+    auto client = Client::Make(place.members, {});
+    REQUIRE_OK(client);
+    client_ = *std::move(client);
+    auto started = Candidate::Start(client_.get(), {.place = place,
+                                                    .lease = absl::Seconds(1),
+                                                    .name = "runner",
+                                                    .answer_by = answer_by,
+                                                    .on_change = [this] {
+                                                      MutexLock lock(&mutex_);
+                                                      changed_.Signal();
+                                                    }});
     REQUIRE_OK(started);
     candidate_ = *std::move(started);
   }
@@ -114,7 +117,7 @@ class Runner {
   }
 
  private:
-  Client client_;
+  std::unique_ptr<Client> client_;
   Mutex mutex_;
   CondVar changed_;
   std::unique_ptr<Candidate> candidate_;

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/etcd/etcd.grpc.pb.h"
+#include "rendezvous/lock/secret_file.h"
 #include "rendezvous/net/grpc_setup.h"
 #include "rendezvous/wire/grpc_status.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::rendezvous::etcd {
 namespace {
@@ -18,6 +22,7 @@ constexpr absl::Duration kPatience = absl::Seconds(1);             // with one m
 constexpr absl::Duration kBetweenRounds = absl::Milliseconds(50);  // when no member answered
 constexpr int kFirstReconnectMs = 100;
 constexpr int kLongestReconnectMs = 500;
+constexpr size_t kLargestKeyFile = 64 * 1024;
 
 // Of errors that say nothing about the request: another member, or the same one later, may answer.
 bool IsPassing(absl::StatusCode code) {
@@ -50,10 +55,24 @@ absl::Status WithAdvice(const absl::Status& status) {
   return status;
 }
 
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const TlsFiles& tls) {
+  if (tls.ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  CONVENE_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.ca));
+  if (!tls.cert.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadFile(tls.cert));
+    CONVENE_ASSIGN_OR_RETURN(options.pem_private_key,
+                             ReadSecretFile(tls.key, "the private key for etcd", kLargestKeyFile));
+  }
+  return grpc::SslCredentials(options);
+}
+
 }  // namespace
 
 struct Client::Member {
-  explicit Member(const std::string& its_address) : address(its_address) {
+  Member(const std::string& its_address,
+         const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : address(its_address) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(INT_MAX);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
@@ -62,8 +81,7 @@ struct Client::Member {
     // Another client of the same address, the next candidate, gets a connection of its own.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    auto channel =
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
     kv = etcdserverpb::KV::NewStub(channel);
     lease = etcdserverpb::Lease::NewStub(channel);
   }
@@ -73,12 +91,18 @@ struct Client::Member {
   std::unique_ptr<etcdserverpb::Lease::Stub> lease;
 };
 
-Client::Client(const std::vector<std::string>& members) {
+absl::StatusOr<std::unique_ptr<Client>> Client::Make(const std::vector<std::string>& members,
+                                                     const TlsFiles& tls) {
   SetUpGrpc();
+  CONVENE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(tls));
+  std::vector<std::unique_ptr<Member>> made;
   for (const std::string& address : members) {
-    members_.push_back(std::make_unique<Member>(address));
+    made.push_back(std::make_unique<Member>(address, credentials));
   }
+  return std::unique_ptr<Client>(new Client(std::move(made)));
 }
+
+Client::Client(std::vector<std::unique_ptr<Member>> members) : members_(std::move(members)) {}
 
 Client::~Client() = default;
 

@@ -24,7 +24,10 @@ namespace convene::rendezvous::etcd {
 // has no space left, with what to do; else etcd's own.
 class Client {
  public:
-  explicit Client(const std::vector<std::string>& members);
+  // Over TLS where `tls` names files, which are read now. Errors: the system's, and
+  // PermissionDenied where others may read the key; each names the file.
+  static absl::StatusOr<std::unique_ptr<Client>> Make(const std::vector<std::string>& members,
+                                                      const TlsFiles& tls);
   ~Client();
 
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request,
@@ -41,12 +44,13 @@ class Client {
 
  private:
   struct Member;
+  explicit Client(std::vector<std::unique_ptr<Member>> members);
 
   // `ask(member, context)` is one try; it returns gRPC's status.
   template <typename Ask>
   absl::Status GoRound(MonotonicTime deadline, const Ask& ask);
 
-  std::vector<std::unique_ptr<Member>> members_;
+  const std::vector<std::unique_ptr<Member>> members_;
   std::atomic<size_t> current_ = 0;  // the member that answered last
 };
 

@@ -1,5 +1,7 @@
 #include "rendezvous/etcd/client.h"
 
+#include <sys/stat.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -9,8 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/etcd/etcd.grpc.pb.h"
+#include "rendezvous/lock/credentials.h"
+#include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/listen.h"
+#include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
 
 namespace convene::rendezvous::etcd {
 namespace {
@@ -18,10 +24,13 @@ namespace {
 // A member of etcd that answers as it is told to.
 class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
  public:
-  explicit FakeMember(grpc::Status status) : status_(std::move(status)) {
+  explicit FakeMember(grpc::Status status,
+                      const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                          grpc::InsecureServerCredentials())
+      : status_(std::move(status)) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
     builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
     builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
     server_ = builder.BuildAndStart();
@@ -59,6 +68,13 @@ class FakeMember final : public etcdserverpb::KV::Service, public etcdserverpb::
   std::unique_ptr<grpc::Server> server_;
 };
 
+std::unique_ptr<Client> MakeClient(const std::vector<std::string>& members,
+                                   const TlsFiles& tls = {}) {
+  auto client = Client::Make(members, tls);
+  REQUIRE_OK(client);
+  return *std::move(client);
+}
+
 MonotonicTime In(double seconds) { return Clock::Real().Now() + absl::Seconds(seconds); }
 
 grpc::Status Error(grpc::StatusCode code, const std::string& text = "why") { return {code, text}; }
@@ -70,10 +86,10 @@ TEST_CASE("a call goes on to the next member, and stays with the one that answer
   const auto stopped = ListenOn("127.0.0.1", 0);
   REQUIRE_OK(stopped);
   FakeMember good(grpc::Status::OK);
-  Client client({lost.address, "127.0.0.1:1", leaderless.address,
-                 absl::StrCat("127.0.0.1:", stopped->port), good.address});
-  REQUIRE_OK(client.Txn({}, In(20)));
-  REQUIRE_OK(client.Txn({}, In(20)));
+  const auto client = MakeClient({lost.address, "127.0.0.1:1", leaderless.address,
+                                  absl::StrCat("127.0.0.1:", stopped->port), good.address});
+  REQUIRE_OK(client->Txn({}, In(20)));
+  REQUIRE_OK(client->Txn({}, In(20)));
   CHECK(lost.asked == 1);
   CHECK(leaderless.asked == 1);
   CHECK(good.asked == 2);
@@ -81,11 +97,11 @@ TEST_CASE("a call goes on to the next member, and stays with the one that answer
 
 TEST_CASE("without an answer each member is named with its reason") {
   FakeMember lost(Error(grpc::UNAVAILABLE, "no leader"));
-  Client client({lost.address, "127.0.0.1:1"});
-  const auto answer = client.Txn({}, In(0.3));
+  const auto client = MakeClient({lost.address, "127.0.0.1:1"});
+  const auto answer = client->Txn({}, In(0.3));
   CHECK_STATUS(answer, absl::StatusCode::kUnavailable, lost.address + ": no leader; 127.0.0.1:1: ");
   CHECK(lost.asked > 1);
-  CHECK_STATUS(client.Txn({}, In(0)), absl::StatusCode::kUnavailable, "was not asked in time");
+  CHECK_STATUS(client->Txn({}, In(0)), absl::StatusCode::kUnavailable, "was not asked in time");
 }
 
 TEST_CASE("an answer that is an error is not asked for again") {
@@ -97,18 +113,58 @@ TEST_CASE("an answer that is an error is not asked for again") {
            {grpc::NOT_FOUND, absl::StatusCode::kNotFound, "why"}}));
   FakeMember wrong(Error(code));
   FakeMember good(grpc::Status::OK);
-  Client client({wrong.address, good.address});
-  CHECK_STATUS(client.Txn({}, In(20)), expected, text);
+  const auto client = MakeClient({wrong.address, good.address});
+  CHECK_STATUS(client->Txn({}, In(20)), expected, text);
   CHECK(wrong.asked + good.asked == 1);
 }
 
 TEST_CASE("a lease is alive, gone, or not known to be either") {
   FakeMember good(grpc::Status::OK);
-  Client client({good.address});
-  CHECK(client.KeepAlive(1, In(20))->ttl() == 8);
-  CHECK(client.KeepAlive(7, In(20))->ttl() == 0);
+  const auto client = MakeClient({good.address});
+  CHECK(client->KeepAlive(1, In(20))->ttl() == 8);
+  CHECK(client->KeepAlive(7, In(20))->ttl() == 0);
   // The stream ends without an answer: that is no "gone".
-  CHECK_STATUS(client.KeepAlive(0, In(0.2)), absl::StatusCode::kUnavailable, "without an answer");
+  CHECK_STATUS(client->KeepAlive(0, In(0.2)), absl::StatusCode::kUnavailable, "without an answer");
+}
+
+// A member that takes clients with a certificate of its CA alone.
+std::shared_ptr<grpc::ServerCredentials> Locked(const Credentials& files) {
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = *ReadFile(files.tls_ca);
+  options.pem_key_cert_pairs = {{*ReadFile(files.tls_key), *ReadFile(files.tls_cert)}};
+  return grpc::SslServerCredentials(options);
+}
+
+TEST_CASE("over TLS both sides have a certificate of the CA, and the member the right name") {
+  const TestCa ca, other;
+  const testing::TempDir here, there, elsewhere;
+  const Credentials own = ca.Issue(here.path(), {.names = "DNS:daemon"});
+  FakeMember member(grpc::Status::OK, Locked(ca.Issue(there.path())));
+  const TlsFiles tls = {own.tls_ca, own.tls_cert, own.tls_key};
+  CHECK_OK(MakeClient({member.address}, tls)->Txn({}, In(20)));
+
+  const Credentials strange = other.Issue(elsewhere.path());
+  const TlsFiles another_ca = {strange.tls_ca, own.tls_cert, own.tls_key};
+  const TlsFiles another_key = {own.tls_ca, strange.tls_cert, strange.tls_key};
+  const TlsFiles no_key = {own.tls_ca, "", ""};
+  for (const TlsFiles& wrong : {another_ca, another_key, no_key, TlsFiles()}) {
+    CHECK_STATUS(MakeClient({member.address}, wrong)->Txn({}, In(1)),
+                 absl::StatusCode::kUnavailable, member.address);
+  }
+  FakeMember misnamed(grpc::Status::OK, Locked(ca.Issue(elsewhere.path(), {.names = "DNS:etcd2"})));
+  CHECK_STATUS(MakeClient({misnamed.address}, tls)->Txn({}, In(1)), absl::StatusCode::kUnavailable,
+               misnamed.address);
+}
+
+TEST_CASE("a file of TLS that is missing, or a key that others may read, is named") {
+  const testing::TempDir here;
+  const Credentials own = TestCa().Issue(here.path());
+  CHECK_STATUS(Client::Make({"a:1"}, {here.File("none"), "", ""}), absl::StatusCode::kNotFound,
+               here.File("none"));
+  REQUIRE(chmod(own.tls_key.c_str(), 0644) == 0);
+  CHECK_STATUS(Client::Make({"a:1"}, {own.tls_ca, own.tls_cert, own.tls_key}),
+               absl::StatusCode::kPermissionDenied, own.tls_key);
 }
 
 }  // namespace

@@ -28,6 +28,12 @@ struct Place {
   std::string url() const;
 };
 
+// Files in PEM for the connections to etcd. No CA: without TLS. A certificate and its key: where
+// etcd wants one (--client-cert-auth).
+struct TlsFiles {
+  std::string ca, cert, key;
+};
+
 // "etcd://host[:port],host[:port]...[/prefix]". InvalidArgument says what is wrong and gives the
 // right form.
 absl::StatusOr<Place> ParsePlace(absl::string_view url);

@@ -184,20 +184,21 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
 }
 
 absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
-                                absl::Duration lease) {
+                                const etcd::TlsFiles& tls, absl::Duration lease) {
   const std::vector<int> ending = EndingSignals();
   absl::Status prepared = Prepare(ending);
   if (prepared.ok()) prepared = CheckPort(options);
   if (!prepared.ok()) return NotStarted(prepared, options.port);
   Vigil vigil(ending);
-  etcd::Client client(place.members);
   MonotonicTime answer_by = Clock::Real().Now() + kFirstAnswer;
   for (;; answer_by = MonotonicTime::InfiniteFuture()) {
-    auto started = etcd::Candidate::Start(&client, {.place = place,
-                                                    .lease = lease,
-                                                    .name = NameOf(options),
-                                                    .answer_by = answer_by,
-                                                    .on_change = [&] { vigil.Tell(); }});
+    // A fresh one for each candidacy: files that were replaced are read.
+    CONVENE_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(place.members, tls));
+    auto started = etcd::Candidate::Start(client.get(), {.place = place,
+                                                         .lease = lease,
+                                                         .name = NameOf(options),
+                                                         .answer_by = answer_by,
+                                                         .on_change = [&] { vigil.Tell(); }});
     if (!started.ok()) return NotStarted(started.status(), options.port);
     std::unique_ptr<etcd::Candidate> candidate = *std::move(started);
     etcd::Candidate::State state;
@@ -207,7 +208,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
     });
     if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
     if (!state.status.ok()) return NoEtcd(state.status, place);
-    auto memory = etcd::EtcdJournal::Open(&client, place, state.lease, state.tenure);
+    auto memory = etcd::EtcdJournal::Open(client.get(), place, state.lease, state.tenure);
     if (absl::IsUnavailable(memory.status())) {
       spdlog::warn("the journal was not read in time: {}", std::string(memory.status().message()));
       continue;

@@ -15,10 +15,11 @@ namespace convene::rendezvous {
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options);
 
 // The same for one of several daemons that share the journal at `place`: it stands by, without its
-// port, until no other daemon leads; serves while it leads; then stands by again. Further errors:
+// port, until no other daemon leads; serves while it leads; then stands by again, and reads the
+// files of `tls` again. Further errors: etcd::Client's of these files;
 // Unavailable when no member of etcd answers within 10 s of the start; FailedPrecondition when a
 // program there is no etcd that we can use, or when the journal makes no sense.
 absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
-                                absl::Duration lease);
+                                const etcd::TlsFiles& tls, absl::Duration lease);
 
 }  // namespace convene::rendezvous

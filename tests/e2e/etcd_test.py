@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import unittest
 import urllib.request
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, free_port, wait_until
 
 ETCD = "/usr/bin/etcd"
 _WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; until [ -e "$DONE" ]; do sleep 0.05; done;'
@@ -233,6 +234,31 @@ class EtcdTest(ConveneTestCase):
         self.assertIn("the journal is written again", self.output(daemon))
         self.assertEqual(len(self.terms()), 1)
         self.end_all()
+
+    def test_an_etcd_that_wants_certificates(self):
+        subprocess.run([find_program("tools/certs"), self.path("ca"), "127.0.0.1"], check=True, capture_output=True, timeout=60)
+        subprocess.run([find_program("tools/certs"), self.path("other"), "127.0.0.1"], check=True, capture_output=True, timeout=60)
+        ca, cert, key = self.path("ca/ca.pem"), self.path("ca/127.0.0.1/cert.pem"), self.path("ca/127.0.0.1/key.pem")
+        port, peer = free_port(), free_port()
+        member = self.start(ETCD, "--data-dir", self.path("etcd"), "--listen-client-urls", f"https://127.0.0.1:{port}",
+                            "--advertise-client-urls", f"https://127.0.0.1:{port}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+                            "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}", "--initial-cluster",
+                            f"default=http://127.0.0.1:{peer}", "--client-cert-auth", "--trusted-ca-file", ca, "--cert-file", cert,
+                            "--key-file", key, "--logger", "zap", log="etcd.log")
+        daemon = [CONVENED, "--host", "127.0.0.1", "--port", 0, "--journal", f"etcd://127.0.0.1:{port}"]
+        good = self.start(*daemon, "--etcd-ca", ca, "--etcd-cert", cert, "--etcd-key", key, log="good.log")
+        wait_until(lambda: "serving the rendezvous" in self.output(good), 20, lambda: self.output(good) + self.output(member)[-500:])
+        strangers = [self.start(*daemon, *words, log=f"stranger{i}.log") for i, words in enumerate((
+            [], ["--etcd-ca", ca], ["--etcd-ca", self.path("other/ca.pem"), "--etcd-cert", cert, "--etcd-key", key]))]
+        missing = self.start(*daemon, "--etcd-ca", self.path("none.pem"), log="missing.log")
+        self.assertNotEqual(missing.wait(20), 0)
+        self.assertIn(self.path("none.pem"), self.output(missing))
+        for stranger in strangers:
+            self.assertEqual(stranger.wait(30), 69)
+            self.assertIn("no member of etcd answers", self.output(stranger))
+        for process in (good, member):
+            process.terminate()
+            process.wait(20)
 
     def test_no_etcd_and_no_place(self):
         began = time.monotonic()
