@@ -28,6 +28,7 @@ absl::StatusOr<int> ServeCommand(const ServeFlags& flags) {
                                                .state_dir = flags.state_dir,
                                                .store_bytes_max = flags.store_bytes_max,
                                                .credentials = flags.credentials};
+  if (flags.standby) return rendezvous::ServeByLock(options);
   if (!flags.journal.has_value()) return rendezvous::ServeUntilSignal(options);
   return rendezvous::ServeInTurn(options, *flags.journal, flags.etcd_tls, flags.leader_lease);
 }

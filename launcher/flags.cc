@@ -28,6 +28,10 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "directory of the journal, on a local disk: a daemon that ends, in whatever way, "
                  "and is started again with it goes on with its jobs, and no worker notices",
                  {.value = "DIR", .is_directory = true});
+  reader->Switch("standby", &flags->standby,
+                 "daemons on several machines take turns with --state-dir on a shared folder (NFS "
+                 "with locks): one serves, and the others wait for its lock. --journal promises "
+                 "more. Agents get all of them: --rdzv-endpoint a,b,c");
   reader->Custom(
       "journal",
       [flags](const std::string& url) -> absl::Status {
@@ -75,6 +79,10 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
     }
     if (!tls.ca.empty() && !flags->journal.has_value()) {
       return absl::InvalidArgumentError("--etcd-ca is of no use without --journal");
+    }
+    if (flags->standby && flags->state_dir.empty()) {
+      return absl::InvalidArgumentError(
+          "--standby wants --state-dir, a folder that all of them share");
     }
     if (!flags->journal.has_value() || flags->state_dir.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(

@@ -72,6 +72,7 @@ struct ServeFlags {
   rendezvous::Credentials credentials;  // empty: everybody may join
   int port = kDefaultRendezvousPort;    // 0: any free one, said in the log
   std::string state_dir;  // "": the jobs are forgotten when it ends, without a journal
+  bool standby = false;   // daemons take turns with state_dir
   std::optional<rendezvous::etcd::Place> journal;
   rendezvous::etcd::TlsFiles etcd_tls;
   absl::Duration leader_lease = absl::Seconds(4);  // whole seconds; with a journal

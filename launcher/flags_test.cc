@@ -273,6 +273,8 @@ TEST_CASE("serve takes a journal in etcd in place of a directory") {
   Bad<ServeFlags>({"--etcd-ca", "/c"}, "without --journal");
   Bad<ServeFlags>({"--journal", "a"}, "it does not begin with etcd://");
   Bad<ServeFlags>({"--journal", "etcd://a", "--state-dir", "/s"}, "exclude each other");
+  CHECK(Good<ServeFlags>({"--state-dir", "/s", "--standby"}).standby);
+  Bad<ServeFlags>({"--standby"}, "wants --state-dir");
   for (const char* wrong : {"1", "61", "2.5", "soon"}) {
     Bad<ServeFlags>({"--leader-lease", wrong}, "write whole seconds from 2 to 60");
   }

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "rendezvous/journal/frame.h"
 #include "rendezvous/journal/record_wire.h"
@@ -30,6 +33,13 @@ constexpr char kStartAnew[] =
     "; to begin without its memory (running jobs then restart once, at a checkpoint where they "
     "can) "
     "move the file away";
+
+constexpr char kTermFile[] = "/term";
+
+std::string OwnHost() {
+  char host[256] = "";
+  return gethostname(host, sizeof(host) - 1) == 0 ? host : "?";
+}
 
 std::string FileHeader() { return absl::StrCat(kMagic, kFormat, "\n"); }
 
@@ -92,13 +102,67 @@ absl::Status FileJournal::Lock() {
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("flock ", path));
     const absl::StatusOr<std::string> holder = ReadFile(path);
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::AlreadyExistsError(absl::StrCat(
         "the state directory ", options_.directory, " is in use by process ",
         holder.ok() ? std::string(absl::StripAsciiWhitespace(*holder)) : "unknown",
-        ": two daemons must not share one. Stop that one, or give this one another --state-dir"));
+        ": two daemons must not share one. Stop that one, give this one another --state-dir, or "
+        "let all of them take turns (--standby)"));
   }
   if (ftruncate(lock_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path));
-  return WriteAll(lock_.get(), absl::StrCat(getpid(), "\n"), path);
+  return WriteAll(lock_.get(), absl::StrCat(getpid(), " on ", OwnHost(), "\n"), path);
+}
+
+std::string FileJournal::path() const {
+  return absl::StrCat(options_.directory, "/journal", term_ > 0 ? absl::StrCat(".", term_) : "");
+}
+
+absl::StatusOr<int64_t> FileJournal::LastTerm() const {
+  const std::string path = options_.directory + kTermFile;
+  CONVENE_RETURN_IF_ERROR(CheckIsFile(path));
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (absl::IsNotFound(text.status())) return 0;
+  CONVENE_RETURN_IF_ERROR(text.status());
+  int64_t term = 0;
+  if (absl::SimpleAtoi(*text, &term) && term > 0) return term;
+  return absl::DataLossError(
+      absl::StrCat(path, " holds no number of a term; give another --state-dir", kStartAnew));
+}
+
+absl::StatusOr<std::string> FileJournal::ClaimTerm() {
+  CONVENE_ASSIGN_OR_RETURN(const int64_t last, LastTerm());
+  if (!options_.is_shared) {
+    if (last == 0) return path();
+    return absl::FailedPreconditionError(
+        absl::StrCat("daemons take turns with the state directory ", options_.directory,
+                     ": start this one with --standby too, or give another --state-dir"));
+  }
+  const std::string plain = path();
+  term_ = last + 1;
+  CONVENE_RETURN_IF_ERROR(
+      WriteFileAtomic(options_.directory + kTermFile, absl::StrCat(term_, "\n")));
+  // From here on no daemon before this one decides anything. The last term may have ended before
+  // its file was there.
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(options_.directory));
+  int64_t newest = 0;
+  for (const std::string& name : names) {
+    int64_t term = 0;
+    absl::string_view rest = name;
+    const bool is_journal =
+        absl::ConsumePrefix(&rest, "journal.") && absl::SimpleAtoi(rest, &term) && term < term_;
+    if (is_journal) newest = std::max(newest, term);
+  }
+  return newest > 0 ? absl::StrCat(plain, ".", newest) : plain;
+}
+
+// The file is opened, and not looked up: NFS answers a look-up out of its cache.
+absl::Status FileJournal::CheckTerm() {
+  if (tenure_ == nullptr) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(const int64_t last, LastTerm());
+  if (last == term_) return absl::OkStatus();
+  tenure_->End();
+  options_.on_lost();
+  return absl::AbortedError(absl::StrCat("another daemon has taken over the state directory ",
+                                         options_.directory, ", in term ", last));
 }
 
 absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
@@ -108,8 +172,15 @@ absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
   opened.journal.reset(file_journal);
   FileJournal& journal = *file_journal;
   CONVENE_RETURN_IF_ERROR(journal.Lock());
+  CONVENE_ASSIGN_OR_RETURN(const std::string from, journal.ClaimTerm());
   CONVENE_RETURN_IF_ERROR(RemoveTree(journal.path() + ".new"));
-  CONVENE_ASSIGN_OR_RETURN(opened.cut_bytes, journal.Load());
+  CONVENE_ASSIGN_OR_RETURN(opened.cut_bytes, journal.Load(from));
+  if (options.is_shared) {
+    opened.tenure = journal.tenure_ =
+        std::make_shared<Tenure>(journal.term_, MonotonicTime::InfiniteFuture());
+    CONVENE_RETURN_IF_ERROR(journal.Rewrite());
+    CONVENE_RETURN_IF_ERROR(RemoveTree(from));
+  }
   for (const auto& [id, wire] : journal.jobs_) {
     CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire, options.wall_now()));
     opened.jobs.push_back(std::move(record));
@@ -117,37 +188,38 @@ absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
   return opened;
 }
 
-absl::StatusOr<int64_t> FileJournal::Load() {
-  CONVENE_RETURN_IF_ERROR(CheckIsFile(path()));
-  absl::StatusOr<std::string> content = ReadFile(path());
+absl::StatusOr<int64_t> FileJournal::Load(const std::string& from) {
+  CONVENE_RETURN_IF_ERROR(CheckIsFile(from));
+  absl::StatusOr<std::string> content = ReadFile(from);
   if (absl::IsNotFound(content.status())) {
     CONVENE_RETURN_IF_ERROR(Rewrite());
     return 0;
   }
   CONVENE_RETURN_IF_ERROR(content.status());
-  CONVENE_ASSIGN_OR_RETURN(size_t offset, CheckFileHeader(*content, path()));
+  CONVENE_ASSIGN_OR_RETURN(size_t offset, CheckFileHeader(*content, from));
   while (offset < content->size()) {
     const absl::string_view rest = absl::string_view(*content).substr(offset);
     const std::optional<absl::string_view> entry = FirstEntry(rest);
     if (!entry.has_value()) {
       if (!HoldsWholeFrame(rest.substr(1))) break;
       return absl::DataLossError(absl::StrCat(
-          path(), " is damaged at byte ", offset, " of ", content->size(),
+          from, " is damaged at byte ", offset, " of ", content->size(),
           ": whole records follow a broken one, and no crash does that. Look at the disk and "
           "restore the file from a copy",
           kStartAnew));
     }
     v1::JournalEntry parsed;
     if (!parsed.ParseFromArray(entry->data(), static_cast<int>(entry->size()))) {
-      return absl::DataLossError(absl::StrCat(path(), " has a whole record at byte ", offset,
+      return absl::DataLossError(absl::StrCat(from, " has a whole record at byte ", offset,
                                               " that is no JournalEntry", kStartAnew));
     }
     Apply(std::move(parsed));
     offset += kFrameHeaderBytes + entry->size();
   }
+  const int64_t cut_bytes = static_cast<int64_t>(content->size() - offset);
+  if (options_.is_shared) return cut_bytes;  // The term's own file is written instead.
   size_bytes_ = static_cast<int64_t>(offset);
   CONVENE_ASSIGN_OR_RETURN(file_, OpenPrivately(path(), O_WRONLY));
-  const int64_t cut_bytes = static_cast<int64_t>(content->size()) - size_bytes_;
   if (cut_bytes > 0) {
     if (ftruncate(file_.get(), size_bytes_) != 0) {
       return ErrnoStatus(errno, absl::StrCat("truncate ", path()));
@@ -192,7 +264,9 @@ absl::Status FileJournal::Append(const RecordChanges& changes) {
     if (status.ok()) status = SyncData(file_.get(), path());
     if (status.ok()) size_bytes_ += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
   }
-  if (!status.ok() && is_current_) Empty();
+  // After the write: a daemon that claims its term later reads what was written.
+  if (status.ok()) status = CheckTerm();
+  if (!status.ok() && is_current_ && tenure_ == nullptr) Empty();
   is_current_ = status.ok();
   return status;
 }

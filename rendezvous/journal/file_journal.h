@@ -1,9 +1,15 @@
-// The journal in a file, for a daemon that is the only one.
+// The journal in a file, for a daemon that is the only one, or the one that has the lock.
 //
 // Under the state directory:
 //   lock          held by the one daemon that may use the directory; names its process
 //   journal       "convene-journal 1\n", then frames; each is on the disk before the next is begun
 //   journal.new   a rewritten journal that is not yet in its place; removed when found
+// Where daemons take turns (Options::is_shared), these in place of `journal`:
+//   term          the number of the daemon that had the lock last
+//   journal.TERM  the journal of that daemon. The next one claims a higher term before it reads
+//                 this file, and writes one of its own. A daemon whose lock was lost (an NFS server
+//                 gives it to another machine) finds the higher term after its next write: what it
+//                 decided then leaves for nobody, whether the next daemon has read it or not.
 //
 //   frame = length of the entry (4 bytes, little endian)
 //         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
@@ -22,7 +28,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,6 +38,7 @@
 #include "absl/time/time.h"
 #include "proto/journal.pb.h"
 #include "rendezvous/journal/journal.h"
+#include "rendezvous/journal/tenure.h"
 #include "tools/base/clock.h"
 #include "tools/base/unique_fd.h"
 
@@ -42,14 +51,19 @@ class FileJournal final : public Journal {
     // The file is written anew when it is longer than this and than 4 times its content.
     int64_t rewrite_bytes = int64_t{8} << 20;
     absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
+    // Other daemons take turns with this one: Opened has a tenure, which ends when a write finds
+    // that another daemon has taken over; then `on_lost` is called, on the thread that writes.
+    bool is_shared = false;
+    std::function<void()> on_lost = [] {};
   };
-  // FailedPrecondition when another daemon uses the directory (the text names its process), or a
-  // newer one has written it; DataLoss when the file is damaged (the text names the offset); else
+  // AlreadyExists when another daemon uses the directory (the text names its process);
+  // FailedPrecondition when a newer one has written it, or daemons that take turns have and this
+  // one does not; DataLoss when the file is damaged (the text names the offset); else
   // the system's error. Each text says what to do.
   static absl::StatusOr<Opened> Open(const Options& options);
 
-  // OK: the changes are on the disk. Otherwise the system's error; the journal's state is as
-  // described above.
+  // OK: the changes are on the disk. Aborted: another daemon has taken over. Otherwise the system's
+  // error; the journal's state is as described above.
   absl::Status Append(const RecordChanges& changes) override;
 
   const std::string& directory() const override { return options_.directory; }
@@ -58,14 +72,21 @@ class FileJournal final : public Journal {
  private:
   explicit FileJournal(const Options& options) : options_(options) {}
 
-  std::string path() const { return options_.directory + "/journal"; }
+  std::string path() const;
   absl::Status Lock();
-  absl::StatusOr<int64_t> Load();
+  // The term of the daemon that had the lock last; 0: no daemon takes turns here.
+  absl::StatusOr<int64_t> LastTerm() const;
+  // Makes this daemon the one that writes, and returns the file to begin with; "": there is none.
+  absl::StatusOr<std::string> ClaimTerm();
+  absl::Status CheckTerm();
+  absl::StatusOr<int64_t> Load(const std::string& from);
   void Apply(v1::JournalEntry entry);
   absl::Status Rewrite();
   void Empty();
 
   const Options options_;
+  int64_t term_ = 0;                // 0: not shared
+  std::shared_ptr<Tenure> tenure_;  // null: not shared
   UniqueFd lock_;
   UniqueFd file_;           // at its end
   int64_t size_bytes_ = 0;  // of the file

@@ -240,8 +240,90 @@ TEST_CASE_METHOD(Fixture, "a record that no daemon can have written is refused b
 
 TEST_CASE_METHOD(Fixture, "two daemons never share a directory") {
   const Journal::Opened opened = Open();
-  CHECK_STATUS(Refusal(), absl::StatusCode::kFailedPrecondition,
-               absl::StrCat("is in use by process ", getpid()));
+  CHECK_STATUS(Refusal(), absl::StatusCode::kAlreadyExists,
+               absl::StrCat("is in use by process ", getpid(), " on "));
+}
+
+// Daemons that take turns with one directory.
+struct Turns {
+  testing::TempDir directory;
+  int lost = 0;
+
+  absl::StatusOr<Journal::Opened> Try() {
+    return FileJournal::Open(
+        {.directory = directory.path(), .is_shared = true, .on_lost = [this] { ++lost; }});
+  }
+  Journal::Opened Open() {
+    auto opened = Try();
+    REQUIRE_OK(opened);
+    return *std::move(opened);
+  }
+  // An NFS server forgets a machine that it did not hear, and its lock: here the file goes.
+  void LoseLock() { REQUIRE_OK(RemoveTree(directory.File("lock"))); }
+};
+
+TEST_CASE("daemons take turns, each in a higher term, and one at a time") {
+  Turns turns;
+  {
+    const Journal::Opened first = turns.Open();
+    CHECK(first.tenure->term() == 1);
+    CHECK_STATUS(turns.Try(), absl::StatusCode::kAlreadyExists, "is in use by process");
+    REQUIRE_OK(first.journal->Append(Change(RunningJob("job", 9))));
+  }
+  const Journal::Opened second = turns.Open();
+  CHECK(second.tenure->term() == 2);
+  REQUIRE(second.jobs.size() == 1);
+  CHECK(second.jobs[0].epoch == Epoch(9));
+  CHECK_FALSE(IsFile(turns.directory.File("journal.1")));
+  CHECK(IsFile(turns.directory.File("journal.2")));
+  CHECK(turns.lost == 0);
+}
+
+TEST_CASE("a daemon that lost its lock decides nothing more, and harms no journal") {
+  Turns turns;
+  const Journal::Opened old = turns.Open();
+  REQUIRE_OK(old.journal->Append(Change(RunningJob("job", 3))));
+  turns.LoseLock();
+  const Journal::Opened next = turns.Open();
+  REQUIRE(next.jobs.size() == 1);
+  for (int time = 1; time <= 2; ++time) {  // the second time it writes its file anew
+    CHECK_STATUS(old.journal->Append(Change(RunningJob("job", 4))), absl::StatusCode::kAborted,
+                 "another daemon has taken over");
+    CHECK_FALSE(old.tenure->Covers(MonotonicTime()));
+    CHECK(turns.lost == time);
+  }
+  REQUIRE_OK(next.journal->Append(Change(RunningJob("job", 5))));
+  CHECK(next.tenure->Covers(MonotonicTime()));
+  turns.LoseLock();
+  const Journal::Opened last = turns.Open();
+  CHECK(last.tenure->term() == 3);
+  REQUIRE(last.jobs.size() == 1);
+  CHECK(last.jobs[0].epoch == Epoch(5));
+}
+
+TEST_CASE("a term that ended before its file was there is passed over") {
+  Turns turns;
+  REQUIRE_OK(turns.Open().journal->Append(Change(RunningJob("job", 3))));
+  REQUIRE_OK(WriteFileAtomic(turns.directory.File("term"), "7\n"));
+  REQUIRE_OK(WriteFileAtomic(turns.directory.File("journal.7.new"), "half"));
+  const Journal::Opened next = turns.Open();
+  CHECK(next.tenure->term() == 8);
+  CHECK(next.jobs.size() == 1);
+}
+
+TEST_CASE("a directory of one daemon can be shared later, and not the other way round") {
+  Turns turns;
+  {
+    auto alone = FileJournal::Open({.directory = turns.directory.path()});
+    REQUIRE_OK(alone);
+    CHECK(alone->tenure == nullptr);
+    REQUIRE_OK(alone->journal->Append(Change(RunningJob("job", 3))));
+  }
+  CHECK(turns.Open().jobs.size() == 1);
+  CHECK_STATUS(FileJournal::Open({.directory = turns.directory.path()}),
+               absl::StatusCode::kFailedPrecondition, "start this one with --standby too");
+  REQUIRE_OK(WriteFileAtomic(turns.directory.File("term"), "soon"));
+  CHECK_STATUS(turns.Try(), absl::StatusCode::kDataLoss, "holds no number of a term");
 }
 
 TEST_CASE_METHOD(Fixture, "the file is written anew when most of it is history") {

@@ -16,6 +16,8 @@
 #include "rendezvous/etcd/candidate.h"
 #include "rendezvous/etcd/client.h"
 #include "rendezvous/etcd/etcd_journal.h"
+#include "rendezvous/journal/file_journal.h"
+#include "rendezvous/journal/tenure.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/port_mark.h"
 #include "spdlog/spdlog.h"
@@ -44,6 +46,7 @@ constexpr int64_t kWantedFiles = 65536 + kLeastFiles;
 constexpr absl::Duration kStopPatience = absl::Seconds(15);
 // Of etcd, at the start.
 constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);  // at a lock
 
 absl::Status WithAdvice(const absl::Status& status, int port) {
   std::string advice;
@@ -99,9 +102,11 @@ class Vigil {
     CONVENE_CHECK(change_.Attach(loop_, [] {}).ok());
   }
 
-  // Returns the signal, or 0 when `is_changed` returns true, which is asked after each Tell.
-  int Keep(const std::function<bool()>& is_changed) {
-    while (signal_ == 0 && !is_changed()) loop_.RunOnce(MonotonicTime::InfiniteFuture());
+  // Returns the signal, or 0 at `until` or when `is_changed` returns true, which is asked after
+  // each Tell.
+  int Keep(const std::function<bool()>& is_changed,
+           MonotonicTime until = MonotonicTime::InfiniteFuture()) {
+    while (signal_ == 0 && !is_changed() && Clock::Real().Now() < until) loop_.RunOnce(until);
     return signal_;
   }
   // From any thread.
@@ -151,6 +156,11 @@ std::string NameOf(const Server::Options& options) {
   char host[256] = "";
   if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
   return absl::StrCat("the daemon on ", host, ", port ", options.port, ", process ", getpid());
+}
+
+// Up to the colon: without the advice for a daemon that must not wait.
+std::string FirstClause(const absl::Status& status) {
+  return std::string(status.message().substr(0, status.message().find(": ")));
 }
 
 // A daemon whose port is taken would be of no use when its turn comes.
@@ -232,6 +242,37 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
     spdlog::warn("this daemon leads no more: {}. It stands by",
                  std::string(state.status.message()));
     stop();
+  }
+}
+
+absl::StatusOr<int> ServeByLock(const Server::Options& options) {
+  const std::vector<int> ending = EndingSignals();
+  absl::Status prepared = Prepare(ending);
+  if (prepared.ok()) prepared = CheckPort(options);
+  if (!prepared.ok()) return NotStarted(prepared, options.port);
+  Vigil vigil(ending);
+  for (bool has_told = false;;) {
+    auto memory = FileJournal::Open(
+        {.directory = options.state_dir, .is_shared = true, .on_lost = [&] { vigil.Tell(); }});
+    if (absl::IsAlreadyExists(memory.status())) {
+      if (!has_told) spdlog::info("this daemon stands by: {}", FirstClause(memory.status()));
+      has_told = true;
+      const int signal = vigil.Keep([] { return false; }, Clock::Real().Now() + kBetweenLooks);
+      if (signal != 0) return EndBy(signal, [] {});
+      continue;
+    }
+    if (!memory.ok()) return NotStarted(memory.status(), options.port);
+    const std::shared_ptr<Tenure> tenure = memory->tenure;
+    spdlog::info("this daemon leads, in term {}; the journal in {} knows {} job{}", tenure->term(),
+                 options.state_dir, memory->jobs.size(), memory->jobs.size() == 1 ? "" : "s");
+    auto server = Server::Start(options, *std::move(memory));
+    if (!server.ok()) return NotStarted(server.status(), options.port);
+    SayServing(options, **server);
+    const int signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
+    if (signal != 0) return EndBy(signal, [&] { server->reset(); });
+    spdlog::warn("this daemon leads no more: another one has taken {} over", options.state_dir);
+    server->reset();
+    has_told = false;
   }
 }
 

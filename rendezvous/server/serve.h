@@ -22,4 +22,9 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options);
 absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
                                 const etcd::TlsFiles& tls, absl::Duration lease);
 
+// One of several daemons that take turns with options.state_dir, a folder that all of them reach:
+// it stands by, without its port, until it gets the folder's lock; serves until a write finds that
+// another daemon has taken over; then stands by again. Errors as ServeUntilSignal's.
+absl::StatusOr<int> ServeByLock(const Server::Options& options);
+
 }  // namespace convene::rendezvous

@@ -60,6 +60,37 @@ class StandbysTest(ConveneTestCase):
         daemon.wait(20)
         self.assert_nothing_left()
 
+    def test_daemons_wait_for_the_lock_of_a_shared_folder(self):
+        ports = [free_port(), free_port()]
+        memory = ["--state-dir", self.path("state"), "--standby"]
+        leads = self.serve(ports[0], *memory)
+        waits = self.start(CONVENED, "--host", "127.0.0.1", "--port", ports[1], *memory)
+        told = f"stands by: the state directory {self.path('state')} is in use by process {leads.pid} on"
+        wait_until(lambda: told in self.output(waits), 20, lambda: self.output(waits))
+        endpoint = ",".join(f"127.0.0.1:{port}" for port in ports)
+        nodes = [self.run_node(endpoint, "--nnodes", 2, rank=rank) for rank in (0, 1)]
+        wait_until(lambda: len(self.starts()) == 2, 30, "two workers")
+        before = self.starts()
+        leads.kill()
+        leads.wait()
+        wait_until(lambda: self.output(waits).count(" is back in epoch ") == 2, 20, lambda: self.output(waits))
+        self.assertIn("this daemon leads, in term 2", self.output(waits))
+
+        # As an NFS server that gives the lock of a machine that it does not hear to the next one.
+        os.remove(self.path("state/lock"))
+        third = self.start(CONVENED, "--host", "127.0.0.1", "--port", ports[0], *memory)
+        wait_until(lambda: "this daemon leads, in term 3" in self.output(third), 20, lambda: self.output(third))
+        with open(self.path("done"), "w", encoding="ascii"):
+            pass
+        wait_until(lambda: "this daemon leads no more" in self.output(waits), 20, lambda: self.output(waits))
+        for node in nodes:
+            self.finish(node, 60)
+        self.assertEqual(self.starts(), before)
+        for daemon in (waits, third):
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(20)
+        self.assert_nothing_left()
+
     def test_an_endpoint_that_takes_connections_and_says_nothing_is_passed_over(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:  # As a daemon that was stopped: the kernel takes the connections.
             endpoint = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{free_port()}"

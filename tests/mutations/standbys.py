@@ -6,6 +6,9 @@ LINK = 'agent/core/machine_link.cc'
 DECIDED = '//agent/core:machine_standbys_test'
 SEEN = '//tests/e2e:standbys_test'
 
+FILE_JOURNAL = 'rendezvous/journal/file_journal.cc'
+FILE_JOURNAL_TEST = '//rendezvous/journal:file_journal_test'
+
 MUTATIONS = [
     Mutation('a leader that says nothing is not left', LINK, 's_.silent_at = HasStandbys() &&', 's_.silent_at = false &&',
              f'{DECIDED} //tests/sim:rendezvous_sim_test'),
@@ -15,4 +18,11 @@ MUTATIONS = [
     Mutation('the first endpoint is dialled for each of them', 'agent/rendezvous_link.cc', '  place_ = place;\n', '  (void)place;\n', SEEN),
     Mutation('of several endpoints one is asked', 'rendezvous/client/ask_in_turn.cc', 'if (count == 1) return ask(endpoint, timeout);',
              'if (count > 0) return ask(endpoint.Each(0).front(), timeout);', '//rendezvous/client:client_test'),
+    Mutation('a daemon that lost its lock decides on', FILE_JOURNAL, 'if (last == term_) return absl::OkStatus();',
+             'if (last >= term_) return absl::OkStatus();', FILE_JOURNAL_TEST),
+    Mutation('two daemons of a shared folder have one term', FILE_JOURNAL, 'term_ = last + 1;', 'term_ = std::max<int64_t>(last, 1);', FILE_JOURNAL_TEST),
+    Mutation('a term that left no file loses the journal', FILE_JOURNAL, 'newest = std::max(newest, term)', 'newest = term_ - 1', FILE_JOURNAL_TEST),
+    Mutation('a daemon alone takes a folder of several', FILE_JOURNAL, 'if (last == 0) return path();', 'if (last >= 0) return path();', FILE_JOURNAL_TEST),
+    Mutation('the daemon waits and never takes the lock', 'rendezvous/server/serve.cc', 'absl::IsAlreadyExists(memory.status())', '!memory.ok() || has_told',
+             '//tests/e2e:standbys_test'),
 ]
