@@ -23,6 +23,4 @@ MUTATIONS = [
     Mutation('two daemons of a shared folder have one term', FILE_JOURNAL, 'term_ = last + 1;', 'term_ = std::max<int64_t>(last, 1);', FILE_JOURNAL_TEST),
     Mutation('a term that left no file loses the journal', FILE_JOURNAL, 'newest = std::max(newest, term)', 'newest = term_ - 1', FILE_JOURNAL_TEST),
     Mutation('a daemon alone takes a folder of several', FILE_JOURNAL, 'if (last == 0) return path();', 'if (last >= 0) return path();', FILE_JOURNAL_TEST),
-    Mutation('the daemon waits and never takes the lock', 'rendezvous/server/serve.cc', 'absl::IsAlreadyExists(memory.status())', '!memory.ok() || has_told',
-             '//tests/e2e:standbys_test'),
 ]

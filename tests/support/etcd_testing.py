@@ -1,0 +1,144 @@
+"""Several rendezvous daemons over one etcd, and agents whose workers must notice nothing."""
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+
+from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until, whole_lines
+
+ETCD = "/usr/bin/etcd"
+_WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; until [ -e "$DONE" ]; do sleep 0.05; done;'
+
+
+def note(text):
+    """A figure, for the person who reads the test's log."""
+    print(f"MEASURED {text}", file=sys.stderr)
+
+
+class EtcdTestCase(ConveneTestCase):
+
+    def setUp(self):
+        super().setUp()
+        if not os.path.exists(ETCD):
+            self.skipTest("there is no etcd: tools/install_packages check")
+        self.members = []
+        self.daemons = {}
+
+    # etcd
+
+    def start_etcd(self, members=3, *flags):
+        self.etcd_ports = [free_port() for _ in range(members)]
+        peers = [free_port() for _ in range(members)]
+        self.etcd_commands = []
+        for i in range(members):
+            self.etcd_commands.append([
+                ETCD, "--name", f"m{i}", "--data-dir", self.path(f"etcd{i}"),
+                "--listen-client-urls", f"http://127.0.0.1:{self.etcd_ports[i]}",
+                "--advertise-client-urls", f"http://127.0.0.1:{self.etcd_ports[i]}",
+                "--listen-peer-urls", f"http://127.0.0.1:{peers[i]}",
+                "--initial-advertise-peer-urls", f"http://127.0.0.1:{peers[i]}",
+                "--initial-cluster", ",".join(f"m{j}=http://127.0.0.1:{port}" for j, port in enumerate(peers)),
+                "--logger", "zap", *flags])
+        self.members = [self.start_member(i) for i in range(members)]
+        wait_until(self.etcd_leader, 30, "etcd's first leader")
+
+    def start_member(self, i):
+        return self.start(*self.etcd_commands[i], log=f"etcd{i}.log")
+
+    def ask_etcd(self, i, path, request, timeout_s=2):
+        """etcd's API as JSON over HTTP; None when this member does not answer."""
+        try:
+            with urllib.request.urlopen(urllib.request.Request(
+                    f"http://127.0.0.1:{self.etcd_ports[i]}/v3/{path}", json.dumps(request).encode()), timeout=timeout_s) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def etcd_leader(self):
+        """The number of the member that leads, plus 1; 0: none."""
+        for i, member in enumerate(self.members):
+            status = self.ask_etcd(i, "maintenance/status", {}) if member.poll() is None else None
+            if status and status.get("leader") and status["leader"] == status["header"]["member_id"]:
+                return i + 1
+        return 0
+
+    def journal(self, prefix="convene"):
+        return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.etcd_ports) + "/" + prefix
+
+    # Daemons
+
+    def start_daemons(self, count=3, lease_s=2):
+        self.ports = [free_port() for _ in range(count)]
+        for port in self.ports:
+            self.start_daemon(port, lease_s)
+        self.leader()
+
+    def start_daemon(self, port, lease_s=2):
+        self.daemons[port] = self.start(
+            CONVENED, "--host", "127.0.0.1", "--port", port, "--journal", self.journal(), "--leader-lease", lease_s,
+            log=f"daemon{port}.log")
+
+    def terms(self):
+        """Of each term that began: its number and its daemon's port."""
+        found = []
+        for port, daemon in self.daemons.items():
+            found += [(int(term), port) for term in re.findall(r"this daemon leads, in term (\d+)", self.output(daemon))]
+        return sorted(found)
+
+    def leader(self, after=0):
+        """The port of the daemon that leads in a term above `after`, and serves."""
+        def last():
+            terms = self.terms()
+            if not terms or terms[-1][0] <= after:
+                return None
+            output = self.output(self.daemons[terms[-1][1]])
+            return terms[-1] if output.rfind("serving the rendezvous") > output.rfind("this daemon leads") else None
+        term, port = wait_until(last, 30, lambda: f"a term after {after}: {self.terms()}")
+        self.term = term
+        return port
+
+    def next_leader(self, what, began):
+        port = self.leader(self.term)
+        note(f"{what}: the next daemon serves after {time.monotonic() - began:.2f} s")
+        daemon = self.daemons[port]
+        wait_until(lambda: self.output(daemon).count(" is back in epoch ") >= 2, 20,
+                   lambda: f"both nodes at the next daemon: {self.output(daemon)}")
+        note(f"{what}: both nodes are back after {time.monotonic() - began:.2f} s")
+        self.assert_no_worker_noticed()
+        return port
+
+    # Agents
+
+    def start_agents(self, *flags):
+        self.agents = [self.start(
+            CONVENE, "run", "--nnodes", 2, "--nproc-per-node", 2, "--rdzv-endpoint",
+            ",".join(f"127.0.0.1:{port}" for port in self.ports), "--rdzv-id", "job", "--node-rank", rank, *flags,
+            "--no-python", "sh", "-c", _WORKER, log=f"agent{rank}.log", STARTS=self.path("starts"),
+            DONE=self.path("done")) for rank in (0, 1)]
+        wait_until(lambda: len(self.worker_starts()) == 4, 30, lambda: f"four workers: {[self.output(a) for a in self.agents]}")
+        self.first_starts = self.worker_starts()
+
+    def worker_starts(self):
+        """[epoch, rank, pid] of each start of a worker."""
+        return [tuple(map(int, line.split())) for line in whole_lines(self.path("starts"))]
+
+    def assert_no_worker_noticed(self):
+        self.assertEqual(self.worker_starts(), self.first_starts)
+        for _, _, pid in self.first_starts:
+            os.kill(pid, 0)
+
+    def end_all(self):
+        with open(self.path("done"), "w", encoding="utf-8"):
+            pass
+        for agent in self.agents:
+            self.finish(agent, 60)
+        for process in [*self.daemons.values(), *self.members]:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in [*self.daemons.values(), *self.members]:
+            process.wait(20)
+        self.assert_nothing_left()
