@@ -15,15 +15,28 @@ constexpr int64_t kStoreMemoryMin = 1 << 20;
 constexpr int kShortestLeaderLease = 2;
 constexpr int kLongestLeaderLease = 60;
 
-}  // namespace
+// Whether the flags for the place of the jobs go together.
+absl::Status CheckMemoryFlags(const ServeFlags& flags) {
+  const rendezvous::etcd::TlsFiles& tls = flags.etcd_tls;
+  if (tls.cert.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError("--etcd-cert and --etcd-key go together: give both");
+  }
+  if (!tls.cert.empty() && tls.ca.empty()) {
+    return absl::InvalidArgumentError("--etcd-cert wants --etcd-ca: the CAs of etcd's members");
+  }
+  if (!tls.ca.empty() && !flags.journal.has_value()) {
+    return absl::InvalidArgumentError("--etcd-ca is of no use without --journal");
+  }
+  if (flags.standby && flags.state_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--standby wants --state-dir, a folder that all of them share");
+  }
+  if (!flags.journal.has_value() || flags.state_dir.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--journal and --state-dir exclude each other: the jobs are kept in one place");
+}
 
-void AddFlags(FlagReader* reader, ServeFlags* flags) {
-  reader->Option("host", &flags->host, "address to listen on (default 0.0.0.0: all of them)",
-                 {.value = "ADDRESS"});
-  reader->Option("port", &flags->port,
-                 absl::StrCat("TCP port, 0 for any free one, which the log tells (default ",
-                              kDefaultRendezvousPort, ")"),
-                 {.value = "PORT", .least = 0, .most = 65535});
+void AddMemoryFlags(FlagReader* reader, ServeFlags* flags) {
   reader->Option("state-dir", &flags->state_dir,
                  "directory of the journal, on a local disk: a daemon that ends, in whatever way, "
                  "and is started again with it goes on with its jobs, and no worker notices",
@@ -69,25 +82,19 @@ void AddFlags(FlagReader* reader, ServeFlags* flags) {
                  "... the private key of --etcd-cert, in a file that its owner alone may read. The "
                  "three files are read whenever the daemon begins to stand by",
                  {.value = "FILE"});
-  reader->Check([flags]() -> absl::Status {
-    const rendezvous::etcd::TlsFiles& tls = flags->etcd_tls;
-    if (tls.cert.empty() != tls.key.empty()) {
-      return absl::InvalidArgumentError("--etcd-cert and --etcd-key go together: give both");
-    }
-    if (!tls.cert.empty() && tls.ca.empty()) {
-      return absl::InvalidArgumentError("--etcd-cert wants --etcd-ca: the CAs of etcd's members");
-    }
-    if (!tls.ca.empty() && !flags->journal.has_value()) {
-      return absl::InvalidArgumentError("--etcd-ca is of no use without --journal");
-    }
-    if (flags->standby && flags->state_dir.empty()) {
-      return absl::InvalidArgumentError(
-          "--standby wants --state-dir, a folder that all of them share");
-    }
-    if (!flags->journal.has_value() || flags->state_dir.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "--journal and --state-dir exclude each other: the jobs are kept in one place");
-  });
+  reader->Check([flags] { return CheckMemoryFlags(*flags); });
+}
+
+}  // namespace
+
+void AddFlags(FlagReader* reader, ServeFlags* flags) {
+  reader->Option("host", &flags->host, "address to listen on (default 0.0.0.0: all of them)",
+                 {.value = "ADDRESS"});
+  reader->Option("port", &flags->port,
+                 absl::StrCat("TCP port, 0 for any free one, which the log tells (default ",
+                              kDefaultRendezvousPort, ")"),
+                 {.value = "PORT", .least = 0, .most = 65535});
+  AddMemoryFlags(reader, flags);
   AddStoreMemoryFlag(reader, &flags->store_bytes_max);
   AddCredentialFlags(reader, &flags->credentials);
 }
