@@ -184,7 +184,7 @@ absl::Status UsePreSharedKey(absl::string_view token, SSL_CTX* context) {
           1 &&
       SSL_CTX_set_ex_data(context, TokenSessionIndex(), session.get()) == 1;
   if (!is_made) return OpensslError("no key of the token for both sides");
-  session.release();  // the context has it
+  static_cast<void>(session.release());  // the context has it
   SSL_CTX_set_psk_use_session_callback(context, OfferTokenKey);
   SSL_CTX_set_psk_find_session_callback(context, FindTokenKey);
   return absl::OkStatus();
