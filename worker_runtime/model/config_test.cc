@@ -32,10 +32,12 @@ TEST_CASE("an unknown name is answered with the closest and the known ones") {
 }
 
 TEST_CASE(
-    "Llama 3.2, Gemma 3, DeepSeek and gpt-oss stretch rotary positions, the other shapes do not") {
+    "Llama 3.1 to 3.3, Gemma 3, DeepSeek and gpt-oss stretch rotary positions, the other shapes do "
+    "not") {
   for (const std::string& name : ModelNames()) {
     INFO(name);
     RopeScaling expected;
+    if (name.starts_with("llama-3.1-") || name == "llama-3.3-70b") expected.factor = 8;
     if (name == "llama-3.2-1b" || name == "llama-3.2-3b") expected.factor = 32;
     if (name == "gemma3-4b" || name == "gemma3-12b" || name == "gemma3-27b") {
       expected = {.factor = 8, .kind = RopeScalingKind::kLinear};
