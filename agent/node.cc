@@ -223,7 +223,9 @@ void Node::StepOnce() {
 
 void Node::OnNews(RendezvousLink::News&& news) {
   if (auto* event = std::get_if<rendezvous::DaemonEvent>(&news)) {
-    if (!std::exchange(told_losses_, {}).empty()) Log("the rendezvous answers again");
+    const auto* const welcome = std::get_if<rendezvous::Welcome>(&event->body);
+    const bool is_old = welcome != nullptr && welcome->term < state_.term;  // not taken
+    if (!is_old && !std::exchange(told_losses_, {}).empty()) Log("the rendezvous answers again");
     if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
       return log_publisher_->Publish(*wanted, link_->endpoint());
     }

@@ -27,6 +27,13 @@ absl::Status CheckMemoryFlags(const ServeFlags& flags) {
   if (!tls.ca.empty() && !flags.journal.has_value()) {
     return absl::InvalidArgumentError("--etcd-ca is of no use without --journal");
   }
+  if (flags.leader_lease != ServeFlags::kLeaderLease && !flags.journal.has_value()) {
+    return absl::InvalidArgumentError("--leader-lease is of no use without --journal");
+  }
+  if ((flags.journal.has_value() || flags.standby) && flags.port == 0) {
+    return absl::InvalidArgumentError(
+        "--port 0 is another port in each turn, which no agent finds: give a fixed one");
+  }
   if (flags.standby && flags.state_dir.empty()) {
     return absl::InvalidArgumentError(
         "--standby wants --state-dir, a folder that all of them share");

@@ -68,6 +68,7 @@ struct RunFlags {
 };
 
 struct ServeFlags {
+  static constexpr absl::Duration kLeaderLease = absl::Seconds(4);
   std::string host = "0.0.0.0";
   rendezvous::Credentials credentials;  // empty: everybody may join
   int port = kDefaultRendezvousPort;    // 0: any free one, said in the log
@@ -75,8 +76,8 @@ struct ServeFlags {
   bool standby = false;   // daemons take turns with state_dir
   std::optional<rendezvous::etcd::Place> journal;
   rendezvous::etcd::TlsFiles etcd_tls;
-  absl::Duration leader_lease = absl::Seconds(4);  // whole seconds; with a journal
-  size_t store_bytes_max = 0;                      // 0: StoreServer's default
+  absl::Duration leader_lease = kLeaderLease;  // whole seconds; with a journal
+  size_t store_bytes_max = 0;                  // 0: StoreServer's default
 };
 
 struct StatusFlags {

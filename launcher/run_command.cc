@@ -101,11 +101,12 @@ void EndAtSignalsAsPid1(const std::vector<int>& signals) {
 
 // This port belongs to a convened with a memory, which may be down at the moment.
 void LeaveToDaemon(int port, JobSpec* spec) {
-  const std::optional<std::string> state_dir = rendezvous::PortMark::Find(port);
-  if (!state_dir.has_value()) return;
+  const std::optional<std::string> memory = rendezvous::PortMark::Find(port);
+  if (!memory.has_value()) return;
+  const char* const flag = absl::StrContains(*memory, "://") ? "--journal " : "--state-dir ";
   spec->options.may_host = false;
   spec->reasons.push_back(
-      absl::StrCat("port ", port, " belongs to the convened with --state-dir ", *state_dir,
+      absl::StrCat("port ", port, " belongs to the convened with ", flag, *memory,
                    ": this node waits for it where it is down. If it is not to come back, remove ",
                    rendezvous::PortMark::PathOf(port), " or give --rdzv-conf is_host=1"));
 }

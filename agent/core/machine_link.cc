@@ -81,6 +81,11 @@ void Stepper::OnWelcome(Epoch daemon_epoch, const Welcome& welcome, MonotonicTim
           "endpoint begins a run of its own there. Give one endpoint, or start the daemons with "
           "`convene serve --journal`")});
     }
+  } else if (welcome.term > 0 && !std::exchange(s_.told_of_strangers, true)) {
+    actions_.push_back(Say{absl::StrCat(
+        "the daemon at ", s_.rules.endpoint,
+        " is one of several that take turns: name all of them in --rdzv-endpoint, or this node "
+        "does not find the next one")});
   }
   s_.holds_place = welcome.survives_restart;
   s_.handed_over.reset();
@@ -154,8 +159,9 @@ void Stepper::On(const StreamEnded& ended) {
   const bool is_prompt = s_.heard_at >= s_.woke_at;
   s_.only_refused = is_first ? is_prompt : s_.only_refused && ended.refused_at.has_value();
   // After a HandOver an agent without the state may be the next to host, between two tries. Of
-  // several daemons one may lead where this node did not ask.
-  const bool is_remembered = s_.holds_place && !s_.handed_over.has_value() && !HasStandbys();
+  // several daemons (a Welcome with a term is one's of several) another one may lead already.
+  const bool is_remembered =
+      s_.holds_place && !s_.handed_over.has_value() && !HasStandbys() && s_.term == 0;
   if (ended.refused_at.has_value() && s_.only_refused && is_remembered) {
     NoteHeardAt(*ended.refused_at);
   }

@@ -1,7 +1,9 @@
 // A node that knows several endpoints: daemons that take turns over one memory.
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "agent/core/machine.h"
 #include "agent/core/testing/machine_story.h"
 
@@ -142,6 +144,23 @@ TEST_CASE("refused everywhere, the fence stays: one may lead where this node doe
     node.now_ = node.now_ + absl::Seconds(1);
   }
   CHECK(node.state_.fence_at == fence_at);
+}
+
+TEST_CASE("of daemons with terms the fence stays for a node that knows one of them, too") {
+  for (const int64_t term : {0, 3}) {
+    Node node;
+    node.Feed(Begin{});
+    const std::string welcomed = node.WelcomeBack(0, false, term);
+    CHECK((term > 0) == absl::StrContains(welcomed, "name all of them in --rdzv-endpoint"));
+    node.Feed(StoreStarted{7000});
+    REQUIRE(node.Assign(1) == "start epoch=1");
+    node.LoseStream();
+    const MonotonicTime fence_at = node.state_.fence_at;
+    node.After(kNow);
+    node.now_ = node.now_ + absl::Seconds(1);
+    node.Feed(StreamEnded{absl::UnavailableError("refused"), node.now_});
+    CHECK((node.state_.fence_at == fence_at) == (term > 0));
+  }
 }
 
 TEST_CASE("daemons that share no memory are told of once") {

@@ -188,7 +188,8 @@ Daemon::Aftermath Daemon::Deliver(Outbox outbox) {
       held_[item.to].push_back(std::move(item));
     }
   }
-  aftermath.log = std::move(outbox.log);
+  // A daemon that woke up after its tenure decides for nobody.
+  if (tenure_ == nullptr || tenure_->Covers(clock_->Now())) aftermath.log = std::move(outbox.log);
   if (NextWakeUp() < sleeps_until_) woken_.Signal();
   if (table_.has_changes()) changed_.Signal();
   if (!log_watches_.empty()) EndWatches(&aftermath);

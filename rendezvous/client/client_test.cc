@@ -158,6 +158,15 @@ TEST_CASE("of several endpoints each is asked, and named with its reason when no
   CHECK(Clock::Real().Now() - begin < absl::Seconds(3));
 }
 
+TEST_CASE("of several endpoints one that is another program's ends no search") {
+  const WrongProgram program;
+  const Listener silent;
+  const std::string list = absl::StrCat(program.endpoint(), ",", silent.endpoint());
+  const absl::Status asked = FetchStatus(list, "", absl::Milliseconds(600)).status();
+  CHECK_STATUS(asked, absl::StatusCode::kUnavailable, "none of 2 endpoints answers");
+  CHECK_THAT(std::string(asked.message()), Catch::Contains("is no rendezvous daemon"));
+}
+
 TEST_CASE("an endpoint that is dialled once is left at its first refusal, for the next one") {
   std::string gone;
   {

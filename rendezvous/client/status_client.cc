@@ -39,11 +39,15 @@ class GrpcStatusClient final : public StatusClient {
         return asked;
       case absl::StatusCode::kDeadlineExceeded:
         return absl::UnavailableError(absl::StrCat(endpoint_.address(), " did not answer in time"));
-      default:
-        return absl::FailedPreconditionError(absl::StrCat(
+      default: {
+        const std::string text = absl::StrCat(
             "the program that answers at ", endpoint_.address(), " is no rendezvous daemon",
             endpoint_.is_locked() ? ": " : ", or wants --join-token-file or --tls-cert: ",
-            std::string(asked.message())));
+            std::string(asked.message()));
+        // Of several endpoints another one may be the daemon's.
+        return endpoint_.dialling().is_once ? absl::UnavailableError(text)
+                                            : absl::FailedPreconditionError(text);
+      }
     }
     std::vector<JobView> views;
     for (const pb::JobStatus& job : reply.jobs()) views.push_back(FromWire(job));

@@ -16,7 +16,10 @@ constexpr absl::Duration kRevokePatience = absl::Seconds(1);
 }  // namespace
 
 Candidate::Candidate(Client* client, Options options)
-    : client_(client), options_(std::move(options)), leadership_(Clock::Real().Now()) {}
+    : client_(client),
+      options_(std::move(options)),
+      leadership_(Clock::Real().Now()),
+      was_answered_(options_.answer_by == MonotonicTime::InfiniteFuture()) {}
 
 absl::StatusOr<std::unique_ptr<Candidate>> Candidate::Start(Client* client, Options options) {
   std::unique_ptr<Candidate> candidate(new Candidate(client, std::move(options)));

@@ -24,9 +24,9 @@ class Candidate {
  public:
   struct Options {
     Place place;
-    absl::Duration lease;             // whole seconds; etcd may give more
-    std::string name;                 // of this daemon, for people
-    MonotonicTime answer_by;          // until then etcd must have answered once
+    absl::Duration lease;     // whole seconds; etcd may give more
+    std::string name;         // of this daemon, for people
+    MonotonicTime answer_by;  // until then etcd must have answered once; or InfiniteFuture()
     std::function<void()> on_change;  // called without a lock, on the thread
   };
   // `client` outlives it. ResourceExhausted when the system has no thread left.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -39,11 +40,17 @@ bool IsPassing(absl::StatusCode code) {
   }
 }
 
-absl::Status WithAdvice(const absl::Status& status) {
+gpr_timespec DeadlineIn(absl::Duration wait) {
+  const int64_t wait_ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(wait));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+}
+
+absl::Status WithAdvice(const absl::Status& status, const std::string& member) {
   if (absl::IsUnimplemented(status)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the program there does not speak version 3 of etcd's API (", status.message(),
-                     "): start an etcd of version 3.4 or later, or correct the address"));
+        absl::StrCat("the program at ", member,
+                     " does not speak version 3 of etcd's API: start an "
+                     "etcd of version 3.4 or later, or correct the address"));
   }
   if (absl::IsResourceExhausted(status)) {
     return absl::ResourceExhaustedError(
@@ -81,12 +88,13 @@ struct Client::Member {
     // Another client of the same address, the next candidate, gets a connection of its own.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
+    channel = grpc::CreateCustomChannel(address, credentials, arguments);
     kv = etcdserverpb::KV::NewStub(channel);
     lease = etcdserverpb::Lease::NewStub(channel);
   }
 
   const std::string address;
+  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<etcdserverpb::KV::Stub> kv;
   std::unique_ptr<etcdserverpb::Lease::Stub> lease;
 };
@@ -109,24 +117,32 @@ Client::~Client() = default;
 template <typename Ask>
 absl::Status Client::GoRound(MonotonicTime deadline, const Ask& ask) {
   std::vector<std::string> reasons(members_.size(), "was not asked in time");
+  std::set<size_t> strangers;  // that are no etcd
   for (size_t tries = 1;; ++tries) {
     const absl::Duration left = deadline - Clock::Real().Now();
     if (left <= absl::ZeroDuration()) break;
     const size_t index = current_ % members_.size();
     Member& member = *members_[index];
     grpc::ClientContext context;
-    const int64_t patience_ms =
-        std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(left, kPatience)));
-    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                      gpr_time_from_millis(patience_ms, GPR_TIMESPAN)));
+    context.set_deadline(DeadlineIn(std::min(left, kPatience)));
     const absl::Status status = FromGrpc(ask(member, &context));
-    if (!IsPassing(status.code())) return WithAdvice(status);
-    reasons[index] =
-        absl::IsDeadlineExceeded(status) ? "does not answer" : std::string(status.message());
+    const bool is_stranger = absl::IsUnimplemented(status);
+    if (is_stranger) strangers.insert(index);
+    const bool may_go_on =
+        IsPassing(status.code()) || (is_stranger && strangers.size() < members_.size());
+    if (!may_go_on) return WithAdvice(status, member.address);
+    reasons[index] = absl::IsDeadlineExceeded(status) ? "does not answer"
+                     : is_stranger                    ? "does not speak version 3 of etcd's API"
+                                                      : std::string(status.message());
     // Another thread may have gone on meanwhile.
     size_t expected = index;
     current_.compare_exchange_strong(expected, (index + 1) % members_.size());
-    if (tries % members_.size() == 0) Clock::Real().SleepFor(std::min(left, kBetweenRounds));
+    // gRPC goes on with a connection only while a thread waits for it, and a call to a member that
+    // was refused before does not wait: without this no handshake of TLS would come to its end.
+    const absl::Duration pause = std::min(left, kBetweenRounds);
+    const bool is_connected =
+        member.channel->WaitForConnected(DeadlineIn(pause / static_cast<int64_t>(members_.size())));
+    if (is_connected && tries % members_.size() == 0) Clock::Real().SleepFor(pause);
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     reasons[i] = absl::StrCat(members_[i]->address, ": ", reasons[i]);

@@ -107,8 +107,7 @@ TEST_CASE("without an answer each member is named with its reason") {
 TEST_CASE("an answer that is an error is not asked for again") {
   const auto [code, expected, text] =
       GENERATE(table<grpc::StatusCode, absl::StatusCode, std::string>(
-          {{grpc::UNIMPLEMENTED, absl::StatusCode::kFailedPrecondition, "does not speak version 3"},
-           {grpc::RESOURCE_EXHAUSTED, absl::StatusCode::kResourceExhausted, "etcdctl alarm disarm"},
+          {{grpc::RESOURCE_EXHAUSTED, absl::StatusCode::kResourceExhausted, "etcdctl alarm disarm"},
            {grpc::PERMISSION_DENIED, absl::StatusCode::kPermissionDenied, "why"},
            {grpc::NOT_FOUND, absl::StatusCode::kNotFound, "why"}}));
   FakeMember wrong(Error(code));
@@ -116,6 +115,17 @@ TEST_CASE("an answer that is an error is not asked for again") {
   const auto client = MakeClient({wrong.address, good.address});
   CHECK_STATUS(client->Txn({}, In(20)), expected, text);
   CHECK(wrong.asked + good.asked == 1);
+}
+
+TEST_CASE("a program that is no etcd ends the search where each member is such a one") {
+  FakeMember wrong(Error(grpc::UNIMPLEMENTED, ""));
+  FakeMember good(grpc::Status::OK);
+  CHECK_OK(MakeClient({wrong.address, good.address})->Txn({}, In(20)));
+  CHECK_STATUS(MakeClient({wrong.address})->Txn({}, In(20)), absl::StatusCode::kFailedPrecondition,
+               absl::StrCat("the program at ", wrong.address, " does not speak version 3"));
+  FakeMember lost(Error(grpc::UNAVAILABLE, "no leader"));
+  CHECK_STATUS(MakeClient({wrong.address, lost.address})->Txn({}, In(0.5)),
+               absl::StatusCode::kUnavailable, "does not speak version 3 of etcd's API; ");
 }
 
 TEST_CASE("a lease is alive, gone, or not known to be either") {

@@ -67,6 +67,9 @@ absl::Status EtcdJournal::Append(const RecordChanges& changes) {
 absl::Status EtcdJournal::Settle() {
   const MonotonicTime deadline = std::min(Clock::Real().Now() + kPatience, tenure_->until());
   while (!ledger_.is_settled()) {
+    if (!tenure_->Covers(Clock::Real().Now())) {
+      return absl::AbortedError("this daemon's time to lead is over");
+    }
     CONVENE_ASSIGN_OR_RETURN(const auto response, client_->Txn(ledger_.Next(), deadline));
     const absl::Status answered = ledger_.Answered(response);
     if (!answered.ok()) {

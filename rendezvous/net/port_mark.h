@@ -16,11 +16,12 @@ class PortMark {
   // A folder in memory where there is one (/dev/shm), so that no note outlives the machine; else
   // /tmp.
   static std::string DefaultFolder();
-  // Replaces an earlier note of the port. Errors: the system's, when the note cannot be written.
+  // Replaces an earlier note of the port. `memory`: a state directory, or the URL of a journal.
+  // Errors: the system's, when the note cannot be written.
   static absl::StatusOr<std::unique_ptr<PortMark>> Leave(
-      int port, const std::string& state_dir, const std::string& folder = DefaultFolder());
-  // The state directory of the daemon that `port` belongs to; none when there is no note by this
-  // user, or the directory has no journal any more.
+      int port, const std::string& memory, const std::string& folder = DefaultFolder());
+  // The memory of the daemon that `port` belongs to; none when there is no note by this user, or
+  // the directory has no journal any more.
   static std::optional<std::string> Find(int port, const std::string& folder = DefaultFolder());
   // The note's path, for its removal by hand.
   static std::string PathOf(int port, const std::string& folder = DefaultFolder());

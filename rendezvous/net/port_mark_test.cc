@@ -28,6 +28,17 @@ TEST_CASE("a port belongs to a daemon with a journal until that one ends in orde
   CHECK_FALSE(PortMark::Find(29400, notes.path()).has_value());
 }
 
+TEST_CASE("a port belongs to a daemon that takes turns with others, too") {
+  const testing::TempDir notes;
+  const testing::TempDir state;
+  const auto shared = PortMark::Leave(1, state.path(), notes.path());
+  const auto in_etcd = PortMark::Leave(2, "etcd://a:2379,b:2379/convene", notes.path());
+  CHECK_FALSE(PortMark::Find(1, notes.path()).has_value());
+  REQUIRE_OK(WriteFileAtomic(state.File("term"), "1\n"));
+  CHECK(PortMark::Find(1, notes.path()) == state.path());
+  CHECK(PortMark::Find(2, notes.path()) == "etcd://a:2379,b:2379/convene");
+}
+
 TEST_CASE("a link in the place of the note is none") {
   const testing::TempDir notes;
   const testing::TempDir state;

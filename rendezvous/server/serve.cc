@@ -46,6 +46,8 @@ constexpr int64_t kWantedFiles = 65536 + kLeastFiles;
 constexpr absl::Duration kStopPatience = absl::Seconds(15);
 // Of etcd, at the start.
 constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
+// A daemon that takes turns, where another program has its port: so long it does not lead.
+constexpr absl::Duration kPortPause = absl::Seconds(5);
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);  // at a lock
 
 absl::Status WithAdvice(const absl::Status& status, int port) {
@@ -158,6 +160,27 @@ std::string NameOf(const Server::Options& options) {
   return absl::StrCat("the daemon on ", host, ", port ", options.port, ", process ", getpid());
 }
 
+// So that no agent on this machine serves at the port while this daemon does not.
+std::unique_ptr<PortMark> LeaveMark(int port, const std::string& memory) {
+  if (memory.empty() || port == 0) return nullptr;
+  auto left = PortMark::Leave(port, memory);
+  if (left.ok()) return *std::move(left);
+  spdlog::warn(
+      "{}: while this daemon does not serve, an agent on this machine may serve in its place",
+      std::string(left.status().message()));
+  return nullptr;
+}
+
+// Whether a daemon that takes turns waits, in place of ending, for the program that has its port.
+// `signal`: what came meanwhile.
+bool WaitsForPort(const absl::Status& status, Vigil* vigil, int* signal) {
+  if (!absl::IsAlreadyExists(status)) return false;
+  spdlog::warn("{}: this daemon lets another one lead, and stands by again in {}",
+               std::string(status.message()), absl::FormatDuration(kPortPause));
+  *signal = vigil->Keep([] { return false; }, Clock::Real().Now() + kPortPause);
+  return true;
+}
+
 // Up to the colon: without the advice for a daemon that must not wait.
 std::string FirstClause(const absl::Status& status) {
   return std::string(status.message().substr(0, status.message().find(": ")));
@@ -177,17 +200,7 @@ absl::StatusOr<int> ServeUntilSignal(const Server::Options& options) {
   Vigil vigil(ending);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return NotStarted(server.status(), options.port);
-  std::unique_ptr<PortMark> mark;
-  if (!options.state_dir.empty()) {
-    auto left = PortMark::Leave((*server)->port(), options.state_dir);
-    if (left.ok()) {
-      mark = *std::move(left);
-    } else {
-      spdlog::warn(
-          "{}: should this daemon be killed, an agent on this machine may serve in its place",
-          std::string(left.status().message()));
-    }
-  }
+  const std::unique_ptr<PortMark> mark = LeaveMark((*server)->port(), options.state_dir);
   SayServing(options, **server);
   const int signal = vigil.Keep([] { return false; });
   return EndBy(signal, [&] { server->reset(); });
@@ -200,6 +213,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
   if (prepared.ok()) prepared = CheckPort(options);
   if (!prepared.ok()) return NotStarted(prepared, options.port);
   Vigil vigil(ending);
+  const std::unique_ptr<PortMark> mark = LeaveMark(options.port, place.url());
   MonotonicTime answer_by = Clock::Real().Now() + kFirstAnswer;
   for (;; answer_by = MonotonicTime::InfiniteFuture()) {
     // A fresh one for each candidacy: files that were replaced are read.
@@ -228,7 +242,14 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
                  state.tenure->term(), place.url(), memory->jobs.size(),
                  memory->jobs.size() == 1 ? "" : "s");
     auto server = Server::Start(options, *std::move(memory));
-    if (!server.ok()) return NotStarted(server.status(), options.port);
+    if (!server.ok()) {
+      candidate.reset();
+      if (!WaitsForPort(server.status(), &vigil, &signal)) {
+        return NotStarted(server.status(), options.port);
+      }
+      if (signal != 0) return EndBy(signal, [] {});
+      continue;
+    }
     SayServing(options, **server);
     signal = vigil.Keep([&] {
       state = candidate->state();
@@ -251,6 +272,7 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
   if (prepared.ok()) prepared = CheckPort(options);
   if (!prepared.ok()) return NotStarted(prepared, options.port);
   Vigil vigil(ending);
+  const std::unique_ptr<PortMark> mark = LeaveMark(options.port, options.state_dir);
   for (bool has_told = false;;) {
     auto memory = FileJournal::Open(
         {.directory = options.state_dir, .is_shared = true, .on_lost = [&] { vigil.Tell(); }});
@@ -266,9 +288,16 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     spdlog::info("this daemon leads, in term {}; the journal in {} knows {} job{}", tenure->term(),
                  options.state_dir, memory->jobs.size(), memory->jobs.size() == 1 ? "" : "s");
     auto server = Server::Start(options, *std::move(memory));
-    if (!server.ok()) return NotStarted(server.status(), options.port);
+    int signal = 0;
+    if (!server.ok()) {
+      if (!WaitsForPort(server.status(), &vigil, &signal)) {
+        return NotStarted(server.status(), options.port);
+      }
+      if (signal != 0) return EndBy(signal, [] {});
+      continue;
+    }
     SayServing(options, **server);
-    const int signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
+    signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
     if (signal != 0) return EndBy(signal, [&] { server->reset(); });
     spdlog::warn("this daemon leads no more: another one has taken {} over", options.state_dir);
     server->reset();

@@ -106,17 +106,19 @@ class EtcdTest(EtcdTestCase):
         subprocess.run([find_program("tools/certs"), self.path("other"), "127.0.0.1"], check=True, capture_output=True, timeout=60)
         ca, cert, key = self.path("ca/ca.pem"), self.path("ca/127.0.0.1/cert.pem"), self.path("ca/127.0.0.1/key.pem")
         port, peer = free_port(), free_port()
+        daemon = [CONVENED, "--host", "127.0.0.1", "--journal", f"etcd://127.0.0.1:{port}"]
+        good = self.start(*daemon, "--port", free_port(), "--etcd-ca", ca, "--etcd-cert", cert, "--etcd-key", key, log="good.log")
+        # The daemon waits for an etcd that is started after it.
+        wait_until(lambda: "cannot look which one leads" in self.output(good), 20, lambda: self.output(good))
         member = self.start(ETCD, "--data-dir", self.path("etcd"), "--listen-client-urls", f"https://127.0.0.1:{port}",
                             "--advertise-client-urls", f"https://127.0.0.1:{port}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
                             "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}", "--initial-cluster",
                             f"default=http://127.0.0.1:{peer}", "--client-cert-auth", "--trusted-ca-file", ca, "--cert-file", cert,
                             "--key-file", key, "--logger", "zap", log="etcd.log")
-        daemon = [CONVENED, "--host", "127.0.0.1", "--port", 0, "--journal", f"etcd://127.0.0.1:{port}"]
-        good = self.start(*daemon, "--etcd-ca", ca, "--etcd-cert", cert, "--etcd-key", key, log="good.log")
         wait_until(lambda: "serving the rendezvous" in self.output(good), 20, lambda: self.output(good) + self.output(member)[-500:])
-        strangers = [self.start(*daemon, *words, log=f"stranger{i}.log") for i, words in enumerate((
+        strangers = [self.start(*daemon, "--port", free_port(), *words, log=f"stranger{i}.log") for i, words in enumerate((
             [], ["--etcd-ca", ca], ["--etcd-ca", self.path("other/ca.pem"), "--etcd-cert", cert, "--etcd-key", key]))]
-        missing = self.start(*daemon, "--etcd-ca", self.path("none.pem"), log="missing.log")
+        missing = self.start(*daemon, "--port", free_port(), "--etcd-ca", self.path("none.pem"), log="missing.log")
         self.assertNotEqual(missing.wait(20), 0)
         self.assertIn(self.path("none.pem"), self.output(missing))
         for stranger in strangers:
@@ -128,9 +130,12 @@ class EtcdTest(EtcdTestCase):
 
     def test_no_etcd_and_no_place(self):
         began = time.monotonic()
-        lonely = self.start(CONVENED, "--port", 0, "--journal", f"etcd://127.0.0.1:{free_port()}", log="lonely.log")
+        lonely = self.start(CONVENED, "--port", free_port(), "--journal", f"etcd://127.0.0.1:{free_port()}", log="lonely.log")
         both = self.start(CONVENED, "--journal", "etcd://a", "--state-dir", self.path("state"), log="both.log")
         wrong = self.start(CONVENED, "--journal", "http://a", log="wrong.log")
+        wandering = self.start(CONVENED, "--port", 0, "--journal", "etcd://a", log="wandering.log")
+        self.assertEqual(wandering.wait(20), 64)
+        self.assertIn("give a fixed one", self.output(wandering))
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = self.start(CONVENED, "--host", "127.0.0.1", "--port", other.getsockname()[1], "--journal", "etcd://127.0.0.1:1",
                                log="taken.log")

@@ -67,6 +67,9 @@ class StandbysTest(ConveneTestCase):
         waits = self.start(CONVENED, "--host", "127.0.0.1", "--port", ports[1], *memory)
         told = f"stands by: the state directory {self.path('state')} is in use by process {leads.pid} on"
         wait_until(lambda: told in self.output(waits), 20, lambda: self.output(waits))
+        # A job that knows the port of a daemon that waits does not take this port.
+        early = self.run_node(f"127.0.0.1:{ports[1]}", "--rdzv-id", "early", worker="true")
+        wait_until(lambda: "belongs to the convened with --state-dir" in self.output(early), 20, lambda: self.output(early))
         endpoint = ",".join(f"127.0.0.1:{port}" for port in ports)
         nodes = [self.run_node(endpoint, "--nnodes", 2, rank=rank) for rank in (0, 1)]
         wait_until(lambda: len(self.starts()) == 2, 30, "two workers")
@@ -75,6 +78,7 @@ class StandbysTest(ConveneTestCase):
         leads.wait()
         wait_until(lambda: self.output(waits).count(" is back in epoch ") == 2, 20, lambda: self.output(waits))
         self.assertIn("this daemon leads, in term 2", self.output(waits))
+        self.assertNotIn("hosting the rendezvous", self.finish(early, 30))
 
         # As an NFS server that gives the lock of a machine that it does not hear to the next one.
         os.remove(self.path("state/lock"))
