@@ -106,7 +106,7 @@ absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
   }
   if (bad == 0) return 0;
   return absl::DataLossError(absl::StrCat(bad, " of ", flags.checkpoints.size(),
-                                          " checkpoints cannot be used, as said above"));
+                                          " checkpoints are not whole, as said above"));
 }
 
 // The token at which other programs end what a model writes.
@@ -120,7 +120,10 @@ std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
 absl::Status ExportFolder(const Weights& weights, worker::DType type, const ExportFlags& flags) {
   worker::HfExport wanted = {.output = flags.output, .type = type};
   wanted.extras.positions = flags.positions;
-  const std::string folder = flags.tokenizer.empty() ? weights.tokenizer : flags.tokenizer;
+  std::string folder = flags.tokenizer;
+  if (folder.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(folder, weights.tokenizer);
+  }
   if (!folder.empty()) {
     const auto tokenizer = worker::LoadTokenizer(folder);
     if (!tokenizer.ok()) return Annotate(tokenizer.status(), "--tokenizer");
@@ -188,7 +191,12 @@ absl::StatusOr<int> AverageCommand(const AverageFlags& flags) {
     CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenWeights(path));
     all.push_back(std::move(weights));
   }
-  CONVENE_ASSIGN_OR_RETURN(const Weights average, worker::AverageWeights(std::move(all)));
+  CONVENE_ASSIGN_OR_RETURN(Weights average, worker::AverageWeights(std::move(all)));
+  if (!average.tokenizer.ok()) {
+    std::fprintf(stderr, "convene: the average has no tokenizer: %s\n",
+                 std::string(average.tokenizer.status().message()).c_str());
+    average.tokenizer = std::string();
+  }
   CONVENE_RETURN_IF_ERROR(worker::ImportCheckpoint(average, flags.output));
   Print(absl::StrCat(flags.output, ": ", average.source->name(), "\n"));
   return 0;

@@ -38,7 +38,7 @@ class CheckpointCommandTest(ConveneTestCase):
         self.damage(self.steps[1])
         said = self.checkpoint("verify", *self.steps, code=1)
         self.assertEqual(said.count(": whole\n"), 2)
-        self.assertIn("1 of 3 checkpoints cannot be used, as said above", said)
+        self.assertIn("1 of 3 checkpoints are not whole, as said above", said)
 
     def damage(self, checkpoint):
         name = max((os.path.join(checkpoint, name) for name in os.listdir(checkpoint)), key=os.path.getsize)

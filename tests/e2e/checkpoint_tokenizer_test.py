@@ -105,9 +105,31 @@ class CheckpointTokenizerTest(ConveneTestCase):
         for arguments in (["checkpoint", "verify", self.path("alone")],
                           ["generate", "--model", self.path("alone"), "--device", "cpu", "--prompt", "a"]):
             self.assertIn(path + " has another checksum", self.convene(*arguments, code=1))
-        shutil.rmtree(os.path.join(self.path("alone"), folder))
+        os.remove(path)
+        kept = os.path.join(self.path("alone"), folder)
+        self.assertIn(f"{path} is missing: restore the file, or remove the folder {kept} and give --tokenizer", self.generate("alone", code=1))
+        self.weights_stay_in_use()
+        shutil.rmtree(kept)
+        said = self.convene("checkpoint", "verify", self.path("alone"), code=1)
+        self.assertIn("the weights are whole, and the tokenizer is not: " + kept, said)
+        self.assertIn("1 of 1 checkpoints are not whole", said)
         self.assertIn("alone has no tokenizer", self.generate("alone", code=64))
         self.assertTrue(self.generate("alone", "--tokenizer", "byte"))
+
+    def weights_stay_in_use(self):
+        """One file of the tokenizer's folder is gone: only a command that needs the tokenizer looks there."""
+        alone, again = self.path("alone"), self.path("again")
+        self.assertIn(" parameters\n", self.convene("checkpoint", "show", alone))
+        self.assertRegex(self.convene("checkpoint", "diff", alone, again), r"^0 of \d+ tensors differ")
+        self.assertIn("the average has no tokenizer: ", self.convene("checkpoint", "average", alone, again, "--output", self.path("average")))
+        self.assertIn("average has no tokenizer", self.generate("average", code=64))
+        self.convene("checkpoint", "export", alone, "--output", self.path("file"), "--format", "safetensors")
+        begin = ["--data", self.path("text.txt"), "--steps", 1, "--init-from", alone]
+        for need in (lambda *tokenizer, code=0: self.convene("checkpoint", "export", alone, "--output", self.path("bytes"), *tokenizer, code=code),
+                     lambda *tokenizer, code=0: self.generate("alone", *tokenizer, code=code),
+                     lambda *tokenizer, code=0: self.train(*begin, *tokenizer, code=code, shape=["--micro-batch-size", 1])):
+            self.assertIn("words.tiktoken is missing: restore the file", need(code=1))
+            need("--tokenizer", self.path("out"))
 
     def test_bytes_are_remembered_and_unknown_tokens_are_not(self):
         self.train("--data", self.path("text.txt"), "--steps", 2, "--checkpoint-dir", self.path("run"))
@@ -191,6 +213,15 @@ class CheckpointTokenizerTest(ConveneTestCase):
         self.assertEqual(self.generate("peft"), expected)  # names the base where it is now
         self.assertTrue(FILES < set(os.listdir(self.path("peft"))))
         self.assertIn("leave --base out", self.generate("run", *base, code=64))
+        # A base's tokenizer is none for adapters whose own is damaged.
+        step = self.path("lora/step_00000002")
+        folder, = [name for name in os.listdir(step) if name.startswith("tokenizer.")]
+        os.remove(os.path.join(step, folder, "words.tiktoken"))
+        self.assertIn("words.tiktoken is missing: restore the file", self.generate("lora", *base, code=1))
+        self.assertEqual(self.generate("lora", *base, "--tokenizer", self.path("moved")), expected)
+        peft = ["checkpoint", "export", self.path("lora"), "--output", self.path("peft2"), "--format", "peft", *base]
+        self.assertIn("words.tiktoken is missing: restore the file", self.convene(*peft, code=1))
+        self.convene(*peft, "--tokenizer", self.path("moved"))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ absl::Status CheckpointReader::Verify() const {
   for (size_t i = 0; i < manifest_->pieces.size(); ++i) {
     CONVENE_RETURN_IF_ERROR(chunks.Load(static_cast<int>(i)).status());
   }
-  return CheckKeptFiles(path_, manifest_->tokenizer_files);
+  return Annotate(CheckKeptFiles(path_, manifest_->tokenizer_files),
+                  "the weights are whole, and the tokenizer is not");
 }
 
 }  // namespace convene::worker

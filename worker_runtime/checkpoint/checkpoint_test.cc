@@ -305,7 +305,8 @@ TEST_CASE(
     CHECK_STATUS(status, absl::StatusCode::kDataLoss, path + " has another checksum");
   }
   REQUIRE_OK(RemoveTree(path));
-  CHECK_STATUS(reader->Verify(), absl::StatusCode::kDataLoss, path + " is missing");
+  CHECK_STATUS(reader->Verify(), absl::StatusCode::kDataLoss,
+               "the weights are whole, and the tokenizer is not: " + path + " is missing");
   // The weights are whole all the same.
   CHECK_OK(CheckHolds(*reader, 1, Cut(1, 1, 12)));
   REQUIRE_OK(RemoveTree(folder));

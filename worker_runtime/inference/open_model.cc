@@ -42,14 +42,17 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
   OpenedModel model;
   CONVENE_ASSIGN_OR_RETURN(model.ranks, Ranks::Join({.pp = flags.pp_size, .tp = flags.tp_size}));
   CONVENE_ASSIGN_OR_RETURN(model.weights, OpenWeights(flags.model, flags.base));
-  model.tokenizer_path = flags.tokenizer.empty() ? model.weights.tokenizer : flags.tokenizer;
+  model.tokenizer_path = flags.tokenizer;
+  if (flags.tokenizer.empty()) {
+    CONVENE_ASSIGN_OR_RETURN(model.tokenizer_path, model.weights.tokenizer);
+  }
   if (needs_tokenizer || !model.tokenizer_path.empty()) {
     CONVENE_ASSIGN_OR_RETURN(model.tokenizer,
                              OpenTokenizer(flags, model.tokenizer_path, model.weights));
   }
   // A checkpoint has the folder's word with its tokenizer.
   for (const std::string& folder :
-       {flags.model, flags.tokenizer.empty() ? model.weights.tokenizer : std::string()}) {
+       {flags.model, flags.tokenizer.empty() ? model.tokenizer_path : std::string()}) {
     if (!model.end_tokens.empty() || !IsDirectory(folder)) continue;
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(folder));
   }

@@ -24,8 +24,10 @@ absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
   const absl::StatusOr<Weights> weights = OpenWeights(said.init_from());
   if (!weights.ok()) return Annotate(weights.status(), "init_from");
   defaults->set_model(said.init_from());
-  if (!weights->tokenizer.empty()) defaults->set_tokenizer(weights->tokenizer);
-  return absl::OkStatus();
+  if (said.has_tokenizer()) return absl::OkStatus();
+  const absl::StatusOr<std::string>& tokenizer = weights->tokenizer;
+  if (tokenizer.ok() && !tokenizer->empty()) defaults->set_tokenizer(*tokenizer);
+  return Annotate(tokenizer.status(), "init_from");
 }
 
 absl::Status ApplyInitAdapter(TrainConfig* said, TrainConfig* defaults) {

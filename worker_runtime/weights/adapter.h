@@ -23,8 +23,8 @@ inline constexpr char kPeftPrefix[] = "base_model.model.";
 
 struct Adapter {
   AdapterConfig config;
-  std::string base;       // where the weights lie beside which it was trained; "": it does not say
-  std::string tokenizer;  // its own, as Weights::tokenizer
+  std::string base;  // where the weights lie beside which it was trained; "": it does not say
+  absl::StatusOr<std::string> tokenizer = std::string();  // its own, as Weights::tokenizer
   // Every A and B, under the names of model/adapter.h, with its shape.
   std::map<std::string, std::array<int64_t, 2>> tensors;
   std::unique_ptr<StateSource> source;

@@ -93,7 +93,7 @@ absl::StatusOr<Weights> AverageWeights(std::vector<Weights> all) {
     CONVENE_RETURN_IF_ERROR(CheckSameShape(all.front(), weights));
   }
   const ModelConfig config = all.front().config;
-  const std::string tokenizer = all.front().tokenizer;
+  const absl::StatusOr<std::string> tokenizer = all.front().tokenizer;
   return Weights{.config = config,
                  .source = std::make_unique<AveragedSource>(std::move(all)),
                  .tokenizer = tokenizer};

@@ -97,7 +97,7 @@ TEST_CASE("the shape comes from the file's facts and tensors") {
                                        .rope_theta = 500000,
                                        .norm_epsilon = 1e-5,
                                        .tied_embeddings = true});
-  CHECK(weights->tokenizer.empty());
+  CHECK(weights->tokenizer->empty());
 }
 
 TEST_CASE("a rank reads its rows, and rows of heads stand as halves") {

@@ -87,7 +87,7 @@ TEST_CASE("every family's folder is read, by every rank's slices") {
     const auto weights = OpenHfFolder(dir.path());
     REQUIRE_OK(weights.status());
     CHECK(weights->source->info().model == ShapeText(weights->config));
-    CHECK(weights->tokenizer.empty());
+    CHECK(weights->tokenizer->empty());
     const bool has_experts = config.experts.count > 0;
     for (const auto& [tp, ep] : {std::pair{1, 1}, {2, 1}, {4, has_experts ? 2 : 1}}) {
       CheckRead(*weights->source, config, tensors, tp, ep);
@@ -134,7 +134,7 @@ TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") 
   write_index(map);
   const auto weights = OpenHfFolder(dir.path());
   REQUIRE_OK(weights.status());
-  CHECK(weights->tokenizer == dir.path());
+  CHECK(*weights->tokenizer == dir.path());
   CheckRead(*weights->source, config, tensors, 2, 1);
 
   write_index(map + R"(, "x": "2.safetensors")");

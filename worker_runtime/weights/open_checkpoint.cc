@@ -53,15 +53,17 @@ absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   if (!valid.ok()) return Annotate(valid, reader.name());
   absl::StatusOr<std::string> tokenizer = reader.TokenizerFolder();
   if (!tokenizer.ok()) {
-    return Annotate(tokenizer.status(), absl::StrCat("the tokenizer in ", reader.name(),
-                                                     " (a checkpoint whose folder tokenizer.* is "
-                                                     "taken away has none, and its weights stay)"));
+    tokenizer = absl::Status(
+        tokenizer.status().code(),
+        absl::StrCat(tokenizer.status().message(), ": restore the file, or remove the folder ",
+                     reader.name(), "/", KeptDirectory(reader.tokenizer_files()),
+                     " and give --tokenizer"));
   }
   if (reader.info().tokenizer.path == "byte") tokenizer = "byte";
   const std::string base = reader.info().base;
   return OpenedCheckpoint{.config = *std::move(config),
                           .base = base,
-                          .tokenizer = *std::move(tokenizer),
+                          .tokenizer = std::move(tokenizer),
                           .source = std::make_unique<CheckpointWeights>(std::move(reader))};
 }
 

@@ -13,7 +13,8 @@ namespace convene::worker {
 struct OpenedCheckpoint {
   ModelConfig config;  // ValidateModel is OK for one rank; with adapters where these are all it has
   std::string base;    // of adapters: CheckpointInfo::base
-  std::string tokenizer;  // as Weights::tokenizer; its files are compared with their checksums
+  // As Weights::tokenizer; its files are compared with their checksums.
+  absl::StatusOr<std::string> tokenizer = std::string();
   // Its info is of step 0 and has the shape as `model`; the rest stays as it is by default.
   std::unique_ptr<StateSource> source;
 };

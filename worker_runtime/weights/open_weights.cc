@@ -36,9 +36,9 @@ absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter,
                      "; say where they are with --base (of convene generate and convene "
                      "checkpoint export), or put a link there"));
   }
-  const std::string tokenizer = adapter.tokenizer;
+  const absl::StatusOr<std::string> tokenizer = adapter.tokenizer;
   CONVENE_ASSIGN_OR_RETURN(Weights merged, MergeAdapter(*std::move(weights), std::move(adapter)));
-  if (!tokenizer.empty()) merged.tokenizer = tokenizer;
+  if (!tokenizer.ok() || !tokenizer->empty()) merged.tokenizer = tokenizer;
   return merged;
 }
 

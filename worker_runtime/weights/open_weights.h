@@ -16,8 +16,9 @@ struct Weights {
   // is of step 0 and has the shape as `model`; the rest stays as it is by default.
   std::unique_ptr<StateSource> source;
   // LoadTokenizer's path: the folder, where files of a tokenizer lie in it; of a checkpoint the
-  // folder of these within it, or byte; "": it has none.
-  std::string tokenizer;
+  // folder of these within it, or byte; "": it has none. DataLoss: a file of a checkpoint's folder
+  // is damaged or missing, which harms nobody that takes no tokenizer from here.
+  absl::StatusOr<std::string> tokenizer = std::string();
 };
 
 // `path`: a Hugging Face folder (hf_folder.h), a GGUF file (gguf_weights.h), a model of llm.c

@@ -22,14 +22,16 @@ TensorPiece Whole(const std::string& name, int64_t count) {
           .flat_count = count};
 }
 
-void WriteCheckpoint(const std::string& directory, int64_t step, const std::string& model) {
+void WriteCheckpoint(const std::string& directory, int64_t step, const std::string& model,
+                     const std::vector<NamedFile>& tokenizer = {}) {
   const std::vector<float> weight(8, static_cast<float>(step));
   const std::vector<float> moment(8, 5);
   REQUIRE_OK(WriteShard(
       directory, step, 0,
       {{Whole("model.norm.weight", 8), absl::MakeConstSpan(weight)},
        {Whole("optimizer.first_moment/model.norm.weight", 8), absl::MakeConstSpan(moment)}}));
-  REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .seed = 9, .model = model, .data = "x"}));
+  REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .seed = 9, .model = model, .data = "x"},
+                               tokenizer));
 }
 
 TEST_CASE("a job's newest checkpoint gives its weights, and its shape") {
@@ -42,11 +44,29 @@ TEST_CASE("a job's newest checkpoint gives its weights, and its shape") {
     REQUIRE_OK(weights.status());
     CHECK(ShapeText(weights->config) == ShapeText(config));
     CHECK(weights->source->info() == CheckpointInfo{.model = ShapeText(config)});
-    CHECK(weights->tokenizer.empty());
+    CHECK(weights->tokenizer->empty());
     std::vector<float> read(8);
     REQUIRE_OK(weights->source->Read({{Whole("model.norm.weight", 8), absl::MakeSpan(read)}}));
     CHECK(read == std::vector<float>(8, 3));
   }
+}
+
+TEST_CASE("a damaged file of the tokenizer leaves the weights in use, and says how to go on") {
+  const TempDir dir;
+  const std::string model = ShapeText(NamedModel("qwen3-moe-tiny").value());
+  const std::vector<NamedFile> files = {{"tokenizer.json", "{}"}};
+  WriteCheckpoint(dir.path(), 1, model, files);
+  const std::string folder =
+      absl::StrCat(dir.path(), "/step_00000001/", KeptDirectory(MarksOf(files)));
+  CHECK(*OpenWeights(dir.path())->tokenizer == folder);
+  REQUIRE_OK(RemoveTree(absl::StrCat(folder, "/tokenizer.json")));
+  const auto weights = OpenWeights(dir.path());
+  REQUIRE_OK(weights.status());
+  CHECK_STATUS(weights->tokenizer, absl::StatusCode::kDataLoss,
+               absl::StrCat(folder, "/tokenizer.json is missing: restore the file, or remove the ",
+                            "folder ", folder, " and give --tokenizer"));
+  REQUIRE_OK(RemoveTree(folder));
+  CHECK(OpenWeights(dir.path())->tokenizer->empty());
 }
 
 TEST_CASE("what has no weights is refused, and said") {

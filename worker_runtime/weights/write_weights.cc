@@ -220,8 +220,9 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   const auto groups = GroupsOf(ModelTensors(weights.config), kShardElements);
   CheckpointInfo info = weights.source->info();
   // Weights go without a vocabulary that we cannot read (of a GGUF file).
-  absl::StatusOr<std::vector<NamedFile>> files = TokenizerFiles(weights.tokenizer);
-  if (files.ok()) info.tokenizer.path = weights.tokenizer;
+  CONVENE_ASSIGN_OR_RETURN(const std::string tokenizer, weights.tokenizer);
+  absl::StatusOr<std::vector<NamedFile>> files = TokenizerFiles(tokenizer);
+  if (files.ok()) info.tokenizer.path = tokenizer;
   if (absl::IsUnimplemented(files.status())) files.emplace();
   CONVENE_RETURN_IF_ERROR(files.status());
   info.layout = "imported";
