@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "rendezvous/etcd/etcd.grpc.pb.h"
+#include "rendezvous/etcd/place.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/listen.h"
