@@ -153,8 +153,9 @@ WarmPool::~WarmPool() {
   KillSpares();
   for (const auto& spare : spares_) loop_.Forget(spare->socket.get());
   // Where the home folder hangs, the file and its thread are left to the end of the process.
-  if (record_file_ != nullptr && !record_file_->IsWritten(kWriteLimit))
+  if (record_file_ != nullptr && !record_file_->IsWritten(kWriteLimit)) {
     (void)record_file_.release();
+  }
   (void)RemoveTree(options_.directory);  // The next agent sweeps a rest.
 }
 
