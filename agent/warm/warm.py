@@ -37,6 +37,19 @@ def origin(module):
     return spec.origin if spec is not None and getattr(spec, 'has_location', False) else None
 
 
+MARKS = {None: None}  # value: its mark
+
+
+def mark(value):
+    """A hash (FNV-1a) of a variable's value: records lie on a disk, and values may be secrets."""
+    if value not in MARKS:
+        found = 0xcbf29ce484222325
+        for byte in os.fsencode(value):
+            found = (found ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+        MARKS[value] = found.to_bytes(8, 'big')  # marshal writes it as it is
+    return MARKS[value]
+
+
 def connect(path):
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     socket.connect(path)
@@ -49,7 +62,7 @@ class Recorder:
     def __init__(self, place):
         self.place = place
         self.environment = dict(os.environ._data)  # pylint: disable=protected-access
-        self.changes = []  # of the environment: {name: value or None}, in their order
+        self.changes = []  # of the environment: {name: mark}, in their order
         self.before = {}  # module, in the order of imports: how many changes came before it
         self.steps = 0
 
@@ -57,7 +70,7 @@ class Recorder:
         now = os.environ._data  # pylint: disable=protected-access
         if now != self.environment:
             names = [key for key in set(now) | set(self.environment) if now.get(key) != self.environment.get(key)]
-            self.changes.append({os.fsdecode(key): os.environ.get(os.fsdecode(key)) for key in names})
+            self.changes.append({os.fsdecode(key): mark(os.environ.get(os.fsdecode(key))) for key in names})
             self.environment = dict(now)
         self.before.setdefault(name, len(self.changes))
         return self.watched_spec(name, path, target) if name == RECORDED_AT else None
@@ -198,7 +211,7 @@ class Parent:
                     continue
                 for change in record['changes'][:changes]:
                     wanted.update(change)
-                own = sorted(key for key, value in wanted.items() if os.environ.get(key) != value)
+                own = sorted(key for key, value in wanted.items() if mark(os.environ.get(key)) != value)
                 if own:
                     return f'; the script sets {own[0]} before it imports {name}, so all from there on is left out'
                 if memory_kib() > MEMORY_KIB_MAX:
@@ -267,7 +280,7 @@ class Parent:
         self.check_files()
         for name in sorted(set(told) | set(self.base)):
             if name not in self.places and told.get(name) != self.base.get(name):
-                raise Cold(f'changed\nthe variable {name} has changed')
+                raise Cold(f'unlike\nthe variable {name} has changed')
         for name, value in {**{name: None for name in os.environ}, **told, **self.changed}.items():
             if value is None:
                 os.environ.pop(name, None)

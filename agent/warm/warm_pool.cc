@@ -37,6 +37,8 @@ constexpr size_t kLongestMessage = 4096;  // bytes
 constexpr size_t kMostGuests = 16;
 // Of a reason that a worker's Python tells.
 constexpr size_t kLongestReason = 500;
+// For the write of the record, at the agent's end.
+constexpr absl::Duration kWriteLimit = absl::Seconds(5);
 
 using Fds = std::vector<int>;
 
@@ -150,6 +152,10 @@ WarmPool::~WarmPool() {
   }
   KillSpares();
   for (const auto& spare : spares_) loop_.Forget(spare->socket.get());
+  // Where the home folder hangs, the file and its thread are left to the end of the process.
+  if (record_file_ != nullptr && !record_file_->IsWritten(kWriteLimit)) {
+    (void)record_file_.release();
+  }
   (void)RemoveTree(options_.directory);  // The next agent sweeps a rest.
 }
 
@@ -197,6 +203,7 @@ void WarmPool::CheckStart() {
   if (ready < options_.slots.size() && !plan_.wants_record() && !plan_.is_off()) {
     on_say_(absl::StrCat("the first start waits no longer for its spares: ", ready, " of ",
                          options_.slots.size(), " are ready; the other workers start cold"));
+    if (ready == 0) DropRecord();
   }
   options_.on_start();
 }
@@ -206,12 +213,26 @@ void WarmPool::BeginFromRecord(const SpawnRequest& example, const std::string& c
   SetExample(example);
   record_file_ = std::make_unique<WarmRecordFile>(cache, example.program, example.arguments,
                                                   CurrentDirectory());
+  if (const absl::Status usable = record_file_->MakeFolder(); !usable.ok()) {
+    record_file_.reset();
+    return on_say_(absl::StrCat(
+        "the first start of every run is cold: no record can be kept for later runs: ",
+        usable.message(), ". Mend that, or set XDG_CACHE_HOME to a folder that can be written"));
+  }
   absl::StatusOr<WarmRecord> record = record_file_->Load();
   if (absl::IsNotFound(record.status())) return;
   const absl::Status status = record.ok() ? TakeRecord(*record) : record.status();
   if (!status.ok()) {
     return on_say_(absl::StrCat("the workers start cold, until a start has been seen again: ",
                                 record_file_->path(), ": ", status.message()));
+  }
+  if (record->modules.empty()) {
+    const std::string path = record_file_->path();
+    record_file_.reset();
+    return on_say_(absl::StrCat(
+        "the first start is cold: in an earlier run the spares had other variables than their "
+        "workers, which a script in the place of Python causes; start Python itself, or remove ",
+        path, " to try again"));
   }
   for (const std::string& name : record->left_out) plan_.LeaveOut(name);
   plan_.Kept(Clock::Real().Now() + limit);
@@ -232,7 +253,7 @@ absl::Status WarmPool::TakeRecord(const WarmRecord& record) const {
 }
 
 void WarmPool::Keep() {
-  if (record_file_ == nullptr || plan_.is_off()) return;
+  if (record_file_ == nullptr || !keeps_ || plan_.is_off()) return;
   const absl::StatusOr<std::string> modules = ReadFile(absl::StrCat(options_.directory, "/record"));
   if (!modules.ok()) return;  // convene-train has none.
   record_file_->Keep({MarksOf(example_.environment, places_), plan_.left_out(), *modules});
@@ -240,7 +261,12 @@ void WarmPool::Keep() {
 
 void WarmPool::GiveUp(absl::string_view why) {
   on_say_(absl::StrCat("no more warm workers: ", why));
+  DropRecord();
+}
+
+void WarmPool::DropRecord() {
   if (record_file_ != nullptr) record_file_->Drop();
+  keeps_ = false;
 }
 
 void WarmPool::SetExample(const SpawnRequest& request) {
@@ -377,7 +403,14 @@ void WarmPool::OnSpareWord(Spare& spare) {
     }
     return CheckStart();
   }
-  if (words[0] == "changed" && words.size() == 2 && spare.is_used) return Changed(words[1]);
+  if (spare.is_used && words.size() == 2 && (words[0] == "changed" || words[0] == "unlike")) {
+    if (words[0] == "unlike" && starts_ == 1 && record_file_ != nullptr) {
+      // The variables are those of the record, so the start of every later run would wait in vain.
+      record_file_->Keep({MarksOf(example_.environment, places_), {}, ""});
+      keeps_ = false;
+    }
+    return Changed(words[1]);
+  }
   Died(spare);
   Think();
 }

@@ -87,6 +87,8 @@ class WarmPool {
   absl::Status TakeRecord(const WarmRecord& record) const;
   // There will be no more spares, and those of a later run would fare no better.
   void GiveUp(absl::string_view why);
+  // Later runs are not to wait for spares, whatever this one yet learns.
+  void DropRecord();
   // For later runs: what a worker has recorded, and what no parent can import.
   void Keep();
   absl::Status StartParent();
@@ -128,6 +130,7 @@ class WarmPool {
   bool has_told_ready_ = false;  // of all spares, since the last import
   bool holds_start_ = false;
   std::unique_ptr<WarmRecordFile> record_file_;  // where records are kept
+  bool keeps_ = true;                            // records of this run, in that file
   int used_ = 0;
 };
 

@@ -14,14 +14,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {
 namespace {
 
-// Its number changes with what warm.py writes, too.
-constexpr absl::string_view kVersion = "convene-warm 1 ";
+// Both numbers change with what warm.py writes, too.
+constexpr absl::string_view kVersion = "convene-warm 2 ";
+constexpr absl::string_view kSuffix = ".2.record";
 
 // Per run, allocation or login: no choice of imports depends on them.
 constexpr std::array<absl::string_view, 6> kOfRuns = {"CONVENE_", "TORCHELASTIC_", "SLURM",
@@ -121,16 +123,35 @@ WarmRecordFile::WarmRecordFile(const std::string& cache, const std::string& prog
                          HashOf(absl::StrCat(program, absl::string_view("\0", 1), directory,
                                              absl::string_view("\0", 1),
                                              absl::StrJoin(arguments, absl::string_view("\0", 1)))),
-                         ".record")) {}
+                         kSuffix)) {}
 
 WarmRecordFile::~WarmRecordFile() {
   if (writer_.joinable()) writer_.Join();
 }
 
+bool WarmRecordFile::IsWritten(absl::Duration limit) {
+  const MonotonicTime deadline = Clock::Real().Now() + limit;
+  MutexLock lock(&mutex_);
+  while (is_writing_) {
+    const absl::Duration left = deadline - Clock::Real().Now();
+    if (left <= absl::ZeroDuration()) break;
+    written_.WaitFor(&mutex_, left);
+  }
+  return !is_writing_;
+}
+
+absl::Status WarmRecordFile::MakeFolder() const {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(folder_)));
+  struct stat info;
+  if ((mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) ||
+      access(folder_.c_str(), W_OK | X_OK) != 0 || lstat(folder_.c_str(), &info) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("cannot write into the folder ", folder_));
+  }
+  return CheckOwner(folder_, info);
+}
+
 absl::StatusOr<WarmRecord> WarmRecordFile::Load() const {
   struct stat info;
-  if (lstat(folder_.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", folder_));
-  CONVENE_RETURN_IF_ERROR(CheckOwner(folder_, info));
   CONVENE_ASSIGN_OR_RETURN(const UniqueFd file,
                            OpenFile(path_, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   if (fstat(file.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path_));
@@ -173,7 +194,7 @@ void WarmRecordFile::WriteThem() {
     {
       MutexLock lock(&mutex_);
       is_writing_ = next_.has_value();
-      if (!is_writing_) return;
+      if (!is_writing_) return written_.SignalAll();
       text = *std::exchange(next_, std::nullopt);
     }
     if (text.empty()) {
@@ -185,18 +206,19 @@ void WarmRecordFile::WriteThem() {
 }
 
 absl::Status WarmRecordFile::Write(const std::string& text) const {
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(folder_)));
-  struct stat info;
-  if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, "mkdir");
-  if (lstat(folder_.c_str(), &info) != 0) return ErrnoStatus(errno, "stat");
-  CONVENE_RETURN_IF_ERROR(CheckOwner(folder_, info));
+  CONVENE_RETURN_IF_ERROR(MakeFolder());
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path_, text));
   if (chmod(path_.c_str(), 0600) != 0) return ErrnoStatus(errno, "chmod");
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder_));
+  struct stat info;
   std::vector<std::pair<int64_t, std::string>> files;
   for (const std::string& name : names) {
     std::string path = absl::StrCat(folder_, "/", name);
-    if (lstat(path.c_str(), &info) == 0) files.emplace_back(info.st_mtime, std::move(path));
+    if (absl::EndsWith(name, ".record") && !absl::EndsWith(name, kSuffix)) {
+      unlink(path.c_str());  // Version 1 has values of variables.
+    } else if (lstat(path.c_str(), &info) == 0) {
+      files.emplace_back(info.st_mtime, std::move(path));
+    }
   }
   std::sort(files.begin(), files.end());
   for (size_t i = kMostFiles; i < files.size(); ++i) unlink(files[i - kMostFiles].second.c_str());

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "tools/base/mutex.h"
 #include "tools/base/thread.h"
 
@@ -21,7 +22,8 @@ using VariableMarks = std::map<std::string, std::string>;
 struct WarmRecord {
   VariableMarks variables;
   std::set<std::string> left_out;  // modules that no parent can import
-  std::string modules;             // warm.py's own part
+  // warm.py's own part; "": a first start cannot use it, and no run is to try again.
+  std::string modules;
 };
 
 // ---- PURE ----
@@ -50,15 +52,20 @@ class WarmRecordFile {
   // `cache`: the folder of all of Convene's caches.
   WarmRecordFile(const std::string& cache, const std::string& program,
                  const std::vector<std::string>& arguments, const std::string& directory);
-  // Waits for the write that runs.
+  // Waits for the write that runs, however long it takes (IsWritten).
   ~WarmRecordFile();
   WarmRecordFile(const WarmRecordFile&) = delete;
   WarmRecordFile& operator=(const WarmRecordFile&) = delete;
 
   const std::string& path() const { return path_; }
 
-  // NotFound: there is none. PermissionDenied: folder or file is another user's, or others may
-  // write it. DataLoss: as DecodeWarmRecord. Other errors are the system's.
+  // Whether all is written, or becomes so within `limit`.
+  bool IsWritten(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before Load. PermissionDenied: the folder is another user's, or others may write it. Other
+  // errors are the system's.
+  absl::Status MakeFolder() const;
+  // NotFound: there is none. PermissionDenied: the file is another user's, or others may write it.
+  // DataLoss: as DecodeWarmRecord. Other errors are the system's.
   absl::StatusOr<WarmRecord> Load() const;
   // Writes `record` in a thread of its own, because the file system may hang; the newest one counts
   // where several wait. A record that cannot be written is none.
@@ -75,6 +82,7 @@ class WarmRecordFile {
   const std::string path_;
   Thread writer_;
   Mutex mutex_;
+  CondVar written_;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::string> next_ ABSL_GUARDED_BY(mutex_);
 };

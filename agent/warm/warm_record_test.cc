@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -109,10 +110,42 @@ TEST_CASE("a record that others may write is refused") {
   chmod(file->path().c_str(), 0644);
   CHECK(file->Load().ok());
   chmod((kept.cache() + "/warm").c_str(), 0777);
-  CHECK(absl::IsPermissionDenied(file->Load().status()));
+  CHECK(absl::IsPermissionDenied(file->MakeFolder()));
   CHECK(WriteFileAtomic(file->path(), "").ok());
   kept.Keep({});  // It writes into no such folder.
   CHECK(ReadFile(file->path())->empty());
+}
+
+TEST_CASE("a folder that cannot be made is told") {
+  const testing::TempDir folder;
+  CHECK(WriteFileAtomic(folder.path() + "/file", "").ok());
+  const WarmRecordFile file(folder.path() + "/file/convene", "/bin/python3", {}, "/work");
+  CHECK_THAT(std::string(file.MakeFolder().message()), Catch::Contains(folder.path() + "/file"));
+}
+
+TEST_CASE("files of an older version, which had values of variables, are removed") {
+  const Kept kept;
+  CHECK(kept.Of({})->MakeFolder().ok());
+  const std::string old = kept.cache() + "/warm/0123456789abcdef.record";
+  CHECK(WriteFileAtomic(old, "convene-warm 1 ").ok());
+  kept.Keep({"a.py"});
+  CHECK_FALSE(IsFile(old));
+  CHECK(kept.Of({"a.py"})->Load().ok());
+}
+
+TEST_CASE("a write that hangs is waited for with a limit") {
+  const Kept kept;
+  std::promise<void> goes_on;
+  const ScopedFileFault fault([hangs = goes_on.get_future().share()](FileOp op, const auto&) {
+    if (op == FileOp::kRename) hangs.wait();
+    return 0;
+  });
+  const auto file = kept.Of({});
+  CHECK(file->IsWritten(absl::ZeroDuration()));
+  file->Keep(OneRecord());
+  CHECK_FALSE(file->IsWritten(absl::Milliseconds(1)));
+  goes_on.set_value();
+  CHECK(file->IsWritten(absl::Minutes(1)));
 }
 
 TEST_CASE("a record that is no file, or too long, is refused") {

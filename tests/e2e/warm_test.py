@@ -130,8 +130,8 @@ class WarmTest(ConveneTestCase):
         self.write('script.py', SCRIPT.replace('IMPORTS', imports))
         command = command or (sys.executable, '-u', '-X', 'faulthandler', '-W', 'error', self.path('script.py'), 'one', '--two')
         return self.start(CONVENE, 'run', *rendezvous, '--nproc-per-node', WORKERS, '--max-restarts', 9, '--warm-workers', spares, '--no-python', *command,
-                          PYTHONPATH=self.path('packages'), XDG_RUNTIME_DIR=self.path('run'), XDG_CACHE_HOME=self.path('cache'), HOLD=self.path('hold'),
-                          PYTHONDONTWRITEBYTECODE='1', **environment)
+                          **{'PYTHONPATH': self.path('packages'), 'XDG_RUNTIME_DIR': self.path('run'), 'XDG_CACHE_HOME': self.path('cache'),
+                             'HOLD': self.path('hold'), 'PYTHONDONTWRITEBYTECODE': '1', **environment})
 
     def said(self, job, text, times=1):
         wait_until(lambda: self.output(job).count(text) >= times, 30, lambda: f'"{text}" in\n{self.output(job)}')
@@ -403,6 +403,59 @@ class WarmTest(ConveneTestCase):
         os.chmod(record, 0o666)
         self.assert_starts_cold(self.train(), f'{record} is another user')
 
+    def wrapped(self, line):
+        """A Python that is a script, as the shims of pyenv; it runs `line` first."""
+        self.write('python3', f'#!/bin/sh\n{line}\nexec {sys.executable} "$@"\n')
+        os.chmod(self.path('python3'), 0o755)
+        return self.path('python3'), '-u', self.path('script.py')
+
+    def test_later_runs_do_not_wait_for_spares_that_a_wrapper_of_python_spoils(self):
+        wrapper = self.wrapped('export PATH="/shim:$PATH"')
+        job = self.train(*wrapper)
+        self.facts(1)
+        self.said(job, 'spares that are ready to become workers: 2')
+        wait_until(lambda: glob.glob(self.path('cache/convene/warm/*.record')), 30, 'the record')
+        self.end(job)
+        self.clear()
+        job = self.train(*wrapper)
+        self.said(job, 'the variable PATH has changed')
+        self.facts(1)
+        self.end(job)
+        self.clear()
+        for _ in range(2):
+            job = self.train(*wrapper)
+            self.facts(1)
+            self.said(job, 'spares that are ready to become workers: 2')  # It has told what it imports, which is not kept.
+            text = self.end(job)
+            self.assertNotIn('the first start waits', text)
+            self.assertIn("the first start is cold: in an earlier run the spares had other variables", text)
+            self.clear()
+
+    def test_a_record_has_no_value_that_the_script_sets(self):
+        secret = 'sekret-value-123'
+        record, _ = self.run_before(imports=f'import plain\nos.environ["WANDB_API_KEY"] = "{secret}"\nimport settled')
+        with open(record, 'rb') as file:
+            self.assertNotIn(secret.encode(), file.read())
+        _, text = self.assert_starts_warm(self.train(imports=f'import plain\nos.environ["WANDB_API_KEY"] = "{secret}"\nimport settled'))
+        self.assertIn('the script sets WANDB_API_KEY before it imports settled', text)
+
+    def test_a_value_that_the_script_and_an_import_set_alike_is_no_setting_of_the_script(self):
+        imports = 'import torch\nos.environ["SET_BY_TORCH"] = "1"\nimport settled'
+        self.run_before(imports=imports)
+        self.assertNotIn('the script sets', self.assert_starts_warm(self.train(imports=imports))[1])
+
+    def test_a_folder_that_takes_no_record_is_told_once(self):
+        self.write('file', '')
+        for environment in ({'XDG_CACHE_HOME': self.path('file')}, {'XDG_CACHE_HOME': '', 'HOME': '/proc'}):
+            job = self.train(**environment)
+            self.facts(1)
+            self.wait_for_spares(job)
+            text = self.end(job)
+            self.assertEqual(text.count('the first start of every run is cold: '), 1, text)
+            self.assertIn('XDG_CACHE_HOME', text)
+            self.assertNotIn('until a start has been seen', text)
+            self.clear()
+
     def held(self):
         """A second run, which is linked and waits for its spares, whose parent stands in its imports; the parent's pid."""
         self.write('hold', '')
@@ -442,6 +495,7 @@ class WarmTest(ConveneTestCase):
         os.remove(self.path('hold'))
         self.facts(1)
         self.end(job)
+        self.assertEqual(glob.glob(self.path('cache/convene/warm/*.record')), [], 'later runs do not wait as well')
 
     def test_no_start_waits_for_a_parent_that_always_dies(self):
         for _ in range(2):
