@@ -185,7 +185,7 @@ class TorchrunTest(ConveneTestCase):
                          ["--help", "--endpoint", "--rdzv-id", "--rdzv_id", "--join-token-file", "--join_token_file", "--tls-cert", "--tls_cert",
                           "--tls-key", "--tls_key", "--tls-ca", "--tls_ca", "--watch", "--json",
                           "--help-exit-codes", "--help_exit_codes", "--version", "--print-completion", "--print_completion"])
-        self.assertEqual(self.complete(CONVENED, "--sta"), ["--state-dir", "--state_dir"])
+        self.assertEqual(self.complete(CONVENED, "--stat"), ["--state-dir", "--state_dir"])
         self.assertEqual(self.complete(CONVENED, "--state-dir", "/proc/self/tas"), ["/proc/self/task"])
 
 
