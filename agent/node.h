@@ -134,7 +134,8 @@ class Node {
   std::optional<Result> result_;
   MonotonicTime told_to_end_at_ = MonotonicTime::InfiniteFuture();  // when the first signal came
   bool has_told_of_background_ = false;
-  // Of the rendezvous, as told: each try fails in the same words. Empty: it answers.
+  // How the rendezvous was lost, and how the search for it went: each text is told once. Empty: the
+  // rendezvous answers.
   std::set<std::string> told_losses_;
 
   EventLoop loop_;

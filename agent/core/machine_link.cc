@@ -158,8 +158,8 @@ void Stepper::On(const StreamEnded& ended) {
   // A process that was paused since the daemon last heard it may see the break long after it.
   const bool is_prompt = s_.heard_at >= s_.woke_at;
   s_.only_refused = is_first ? is_prompt : s_.only_refused && ended.refused_at.has_value();
-  // After a HandOver an agent without the state may be the next to host, between two tries. Of
-  // several daemons (a Welcome with a term is one's of several) another one may lead already.
+  // After a HandOver an agent without the state may be the next to host, between two tries. Where
+  // several daemons take turns (then a Welcome has a term), another one may lead already.
   const bool is_remembered =
       s_.holds_place && !s_.handed_over.has_value() && !HasStandbys() && s_.term == 0;
   if (ended.refused_at.has_value() && s_.only_refused && is_remembered) {

@@ -20,7 +20,7 @@ Leadership::Next Leadership::NextDeed(MonotonicTime now) {
   if (is_over && term_ != 0) deed_ = Deed::kOver;
   if (is_over && term_ == 0) LookAgain(now);
   const MonotonicTime at = std::max(next_at_, now);
-  return {deed_, at, lease_ != 0 ? until_ : at + kPatience};
+  return {deed_, at, lease_ != 0 ? std::min(until_, at + kPatience) : at + kPatience};
 }
 
 void Leadership::LookAgain(MonotonicTime at) {

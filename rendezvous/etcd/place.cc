@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,11 @@ absl::StatusOr<Place> ParsePlace(absl::string_view url) {
   for (const absl::string_view text : absl::StrSplit(rest.substr(0, slash), ',')) {
     const absl::StatusOr<HostPort> member = ParseHostPort(text, kClientPort);
     if (!member.ok()) return Wrong(url, member.status().message());
-    place.members.push_back(FormatHostPort(member->host, member->port));
+    const std::string address = FormatHostPort(member->host, member->port);
+    if (absl::c_linear_search(place.members, address)) {
+      return Wrong(url, absl::StrCat("it names ", address, " twice"));
+    }
+    place.members.push_back(address);
   }
   if (place.members.size() > kMostMembers) {
     return Wrong(url, absl::StrCat("it names more than ", kMostMembers, " members of etcd"));

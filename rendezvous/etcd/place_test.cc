@@ -29,8 +29,10 @@ TEST_CASE("a place that is none is refused with the right form") {
   }
   CHECK_STATUS(ParsePlace("etcd://a/" + std::string(201, 'p')), absl::StatusCode::kInvalidArgument,
                "longer than 200 bytes");
+  CHECK_STATUS(ParsePlace("etcd://a,b,a:2379"), absl::StatusCode::kInvalidArgument,
+               "it names a:2379 twice");
   std::string many = "etcd://a";
-  for (int i = 0; i < 16; ++i) many += ",a";
+  for (int i = 0; i < 16; ++i) many += ",a" + std::to_string(i);
   CHECK_STATUS(ParsePlace(many), absl::StatusCode::kInvalidArgument, "more than 16 members");
 }
 

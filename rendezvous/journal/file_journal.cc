@@ -20,6 +20,7 @@
 #include "rendezvous/journal/frame.h"
 #include "rendezvous/journal/record_wire.h"
 #include "tools/base/files.h"
+#include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
@@ -35,11 +36,6 @@ constexpr char kStartAnew[] =
     "move the file away";
 
 constexpr char kTermFile[] = "/term";
-
-std::string OwnHost() {
-  char host[256] = "";
-  return gethostname(host, sizeof(host) - 1) == 0 ? host : "?";
-}
 
 std::string FileHeader() { return absl::StrCat(kMagic, kFormat, "\n"); }
 
@@ -109,7 +105,7 @@ absl::Status FileJournal::Lock() {
         "let all of them take turns (--standby)"));
   }
   if (ftruncate(lock_.get(), 0) != 0) return ErrnoStatus(errno, absl::StrCat("truncate ", path));
-  return WriteAll(lock_.get(), absl::StrCat(getpid(), " on ", OwnHost(), "\n"), path);
+  return WriteAll(lock_.get(), absl::StrCat(getpid(), " on ", HostName(), "\n"), path);
 }
 
 std::string FileJournal::path() const {
@@ -192,7 +188,7 @@ absl::StatusOr<int64_t> FileJournal::Load(const std::string& from) {
   CONVENE_RETURN_IF_ERROR(CheckIsFile(from));
   absl::StatusOr<std::string> content = ReadFile(from);
   if (absl::IsNotFound(content.status())) {
-    CONVENE_RETURN_IF_ERROR(Rewrite());
+    if (!options_.is_shared) CONVENE_RETURN_IF_ERROR(Rewrite());
     return 0;
   }
   CONVENE_RETURN_IF_ERROR(content.status());

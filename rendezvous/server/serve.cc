@@ -28,6 +28,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/exit_deadline.h"
 #include "tools/base/host_port.h"
+#include "tools/base/logging.h"
 #include "tools/base/resource_limits.h"
 #include "tools/base/signal_names.h"
 #include "tools/base/signals.h"
@@ -132,6 +133,14 @@ void SayServing(const Server::Options& options, const Server& server) {
   spdlog::info("serving the rendezvous on {}", FormatHostPort(options.host, server.port()));
 }
 
+// Before the daemon stands by again. A server that hangs on its way out would never let it lead:
+// then the process ends, and whoever started it starts it anew.
+void StopServing(const std::function<void()>& stop) {
+  const ExitDeadline deadline(kStopPatience, static_cast<int>(ExitCode::kUnavailable),
+                              "the rendezvous that leads no more did not stop in time");
+  stop();
+}
+
 // Ends the daemon within a bounded time by `stop`.
 int EndBy(int signal, const std::function<void()>& stop) {
   spdlog::info("stopping: {}", SignalName(signal));
@@ -155,9 +164,8 @@ absl::Status NoEtcd(const absl::Status& status, const etcd::Place& place) {
 
 // For people: which daemon leads.
 std::string NameOf(const Server::Options& options) {
-  char host[256] = "";
-  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
-  return absl::StrCat("the daemon on ", host, ", port ", options.port, ", process ", getpid());
+  return absl::StrCat("the daemon on ", HostName(), ", port ", options.port, ", process ",
+                      getpid());
 }
 
 // So that no agent on this machine serves at the port while this daemon does not.
@@ -262,7 +270,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
     if (signal != 0) return EndBy(signal, stop);
     spdlog::warn("this daemon leads no more: {}. It stands by",
                  std::string(state.status.message()));
-    stop();
+    StopServing(stop);
   }
 }
 
@@ -300,7 +308,7 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
     if (signal != 0) return EndBy(signal, [&] { server->reset(); });
     spdlog::warn("this daemon leads no more: another one has taken {} over", options.state_dir);
-    server->reset();
+    StopServing([&] { server->reset(); });
     has_told = false;
   }
 }

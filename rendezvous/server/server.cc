@@ -123,13 +123,6 @@ class RendezvousService final : public ServiceBase {
 
 absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   CONVENE_ASSIGN_OR_RETURN(Journal::Opened memory, FileJournal::Open({.directory = directory}));
-  if (memory.cut_bytes > 0) {
-    spdlog::warn(
-        "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
-        "they are "
-        "cut off, and no agent has acted on them",
-        memory.cut_bytes, directory);
-  }
   spdlog::info("the journal in {} knows {} job{}", directory, memory.jobs.size(),
                memory.jobs.size() == 1 ? "" : "s");
   return memory;
@@ -388,6 +381,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                                                       std::optional<Journal::Opened> memory) {
+  if (memory.has_value() && memory->cut_bytes > 0) {
+    spdlog::warn(
+        "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
+        "they are cut off, and no agent has acted on them",
+        memory->cut_bytes, memory->journal->directory());
+  }
   SetUpGrpc();
   auto server = std::make_unique<PortServer>(options, std::move(memory));
   CONVENE_RETURN_IF_ERROR(server->Begin(options));
