@@ -217,7 +217,7 @@ class TorchFrameworksTest(TorchTestCase):
         self.assertIn("the first start waits", said)
         self.assertIn("2 of 2 workers start from spares", said)
         self.assertNotIn("start cold", said)
-        self.assertEqual(self.result("warm"), whole)
+        self.assertEqual(self.result("warm"), whole, said)
 
     def test_a_script_with_the_trainer_of_transformers(self):
         self.check("transformers", TRAINER)
