@@ -17,6 +17,8 @@ constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int64_t kFewOpenFiles = 4096;
 constexpr int64_t kFewProcesses = 4096;
 constexpr int kEthernetMtu = 1500;
+// Of the machine's memory: a smaller reserve of huge pages is no finding.
+constexpr int64_t kLargeReserveShare = 20;
 
 using Findings = std::vector<Finding>;
 
@@ -75,6 +77,14 @@ void CheckMemory(const MachineFacts& facts, Findings* findings) {
     findings->push_back({Severity::kNote, "memory", "transparent huge pages are off",
                          "large buffers are then mapped in pages of 4 KiB, which is slower",
                          "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"});
+  }
+  if (facts.free_huge_bytes > facts.memory_bytes / kLargeReserveShare) {
+    findings->push_back(
+        {Severity::kNote, "memory",
+         absl::StrCat(HumanBytes(static_cast<double>(facts.free_huge_bytes)),
+                      " of the memory are reserved as huge pages, and no program holds them"),
+         "neither training nor the file cache can use memory that is reserved so",
+         "sysctl vm.nr_hugepages=0, unless a library here asks for them (EFA's libfabric does)"});
   }
 }
 

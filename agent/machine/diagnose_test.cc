@@ -29,6 +29,7 @@ MachineFacts GoodMachine() {
   facts.shared_memory = {
       .path = "/dev/shm", .total_bytes = 64 * kGibibyte, .free_bytes = 64 * kGibibyte};
   facts.huge_pages = "madvise";
+  facts.free_huge_bytes = 50;  // 5 % of the memory
   facts.clock_is_synchronised = true;
   facts.name_addresses = {"10.0.0.7"};
   facts.interfaces = {
@@ -151,6 +152,7 @@ TEST_CASE("memory, disks, limits, clock") {
   MachineFacts facts = GoodMachine();
   facts.available_bytes = 99;
   facts.huge_pages = "never";
+  facts.free_huge_bytes = 51;
   facts.limits.open_files = 1024;
   facts.limits.processes = 1000;
   facts.clock_is_synchronised = false;
@@ -158,7 +160,8 @@ TEST_CASE("memory, disks, limits, clock") {
   facts.folders = {{.path = "/full", .total_bytes = 9, .free_bytes = 1},
                    {.path = "/none", .error = "/none: No such file or directory"},
                    {.path = ".", .error = "./x: Read-only file system"}};
-  CheckBad(facts, {"warning memory", "note memory: transparent", "warning disk: /full",
+  CheckBad(facts, {"warning memory", "note memory: transparent",
+                   "note memory: 51 B of the memory are reserved", "warning disk: /full",
                    "error disk: /none: No such", "note disk: ./x",
                    "warning shared memory: /dev/shm has 64.0 MiB", "warning limits: ulimit -n",
                    "warning limits: ulimit -u", "note clock"});

@@ -35,13 +35,13 @@ int64_t SoftLimit(int resource) {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// "MemAvailable:   123 kB"
+// "MemAvailable:   123 kB", in bytes; "HugePages_Free:  12", a count.
 int64_t MemoryField(const std::string& meminfo, absl::string_view field) {
   for (const absl::string_view line : absl::StrSplit(meminfo, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    int64_t kibibytes = 0;
-    if (words.size() >= 2 && words[0] == field && absl::SimpleAtoi(words[1], &kibibytes)) {
-      return kibibytes * 1024;
+    int64_t number = 0;
+    if (words.size() >= 2 && words[0] == field && absl::SimpleAtoi(words[1], &number)) {
+      return words.size() == 2 ? number : number * 1024;
     }
   }
   return 0;
@@ -141,6 +141,8 @@ MachineFacts ReadFacts(const FactsOptions& options) {
   for (const std::string& path : options.folders) facts.folders.push_back(TryFolder(path));
   facts.shared_memory = TryFolder("/dev/shm");
   facts.huge_pages = HugePages(Content(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
+  facts.free_huge_bytes =
+      MemoryField(meminfo, "HugePages_Free:") * MemoryField(meminfo, "Hugepagesize:");
   timex clock = {};
   if (const int state = adjtimex(&clock); state >= 0) {
     facts.clock_is_synchronised = state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0;

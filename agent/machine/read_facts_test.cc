@@ -164,5 +164,15 @@ TEST_CASE("this machine's own facts") {
   CHECK(facts.environment.at("NCCL_DEBUG") == "INFO");
 }
 
+TEST_CASE("huge pages that no program holds, in bytes") {
+  FakeRoot machine;
+  machine.Write("/proc/meminfo",
+                "MemTotal: 4096 kB\nMemAvailable: 2048 kB\nHugePages_Total:  9\n"
+                "HugePages_Free:    7\nHugepagesize:    2048 kB\n");
+  const MachineFacts facts = ReadFacts({.root = machine.root()});
+  CHECK(facts.memory_bytes == 4096 << 10);
+  CHECK(facts.free_huge_bytes == int64_t{7} * (2048 << 10));
+}
+
 }  // namespace
 }  // namespace convene::agent

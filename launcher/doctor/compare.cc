@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tools/base/text.h"
+#include "worker_runtime/bench/report.h"
 
 namespace convene::launcher {
 namespace {
@@ -123,10 +124,101 @@ void CompareTraits(const std::vector<pb::NodeReport>& reports, std::vector<Findi
                                     "limits and variables")});
 }
 
-// Nodes that others do not reach, or whose names others do not know.
+bool IsLoopback(const std::string& address) {
+  return absl::StartsWith(address, "127.") || address == "::1";
+}
+
+// "node7" of "node7.example.org".
+std::string FirstLabel(const std::string& name) { return name.substr(0, name.find('.')); }
+
+// Nodes by what is wrong with their names, each with the nodes that see it.
+struct NameFaults {
+  std::map<int, std::vector<int>> unnamed, misled, exchanged, nameless;
+  std::map<int, std::string> elsewhere;    // where a name leads
+  std::map<int, std::string> others_name;  // that an address has
+};
+
+// Names both ways: a node's name should lead to it, and its address should have no other node's
+// name.
+NameFaults FindNameFaults(const std::vector<pb::NodeReport>& reports,
+                          const std::vector<pb::NodeProbes>& probes) {
+  NameFaults faults;
+  std::map<std::string, int> node_of_name;
+  for (size_t node = 0; node < reports.size(); ++node) {
+    node_of_name.emplace(FirstLabel(reports[node].host()), static_cast<int>(node));
+  }
+  for (size_t from = 0; from < probes.size(); ++from) {
+    for (const pb::PeerProbe& peer : probes[from].peers()) {
+      const pb::NodeReport& target = reports[peer.node()];
+      const auto note = [&](std::map<int, std::vector<int>>& nodes) {
+        nodes[peer.node()].push_back(static_cast<int>(from));
+      };
+      if (!peer.name_error().empty()) note(faults.unnamed);
+      if (IsLoopback(target.address())) continue;  // One machine is several nodes.
+      const auto& own = target.addresses();
+      const auto& named = peer.named_addresses();
+      const auto is_own = [&](const std::string& address) {
+        return !IsLoopback(address) && std::find(own.begin(), own.end(), address) != own.end();
+      };
+      const bool tells_addresses = !own.empty();  // An older build does not.
+      if (tells_addresses && !named.empty() && std::none_of(named.begin(), named.end(), is_own)) {
+        note(faults.misled);
+        faults.elsewhere.emplace(peer.node(), named[0]);
+      }
+      const auto other = node_of_name.find(FirstLabel(peer.address_name()));
+      const bool is_others = other != node_of_name.end() && other->second != peer.node() &&
+                             FirstLabel(target.host()) != other->first;
+      if (is_others) {
+        note(faults.exchanged);
+        faults.others_name.emplace(peer.node(), peer.address_name());
+      }
+      if (peer.address_name().empty() && peer.connect_error().empty()) note(faults.nameless);
+    }
+  }
+  return faults;
+}
+
+void CheckNames(const std::vector<pb::NodeReport>& reports,
+                const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
+  const NameFaults faults = FindNameFaults(reports, probes);
+  const auto add = [&](Severity severity, const std::string& what, const char* why,
+                       const char* advice) {
+    findings->push_back({severity, "names", what, why, advice});
+  };
+  for (const auto& [node, from] : faults.unnamed) {
+    add(Severity::kNote,
+        absl::StrCat("the name ", reports[node].host(), " is unknown on ", HostsOf(reports, from)),
+        "programs that meet by host name (ssh, MPI, tcp://) do not find it",
+        "add it to DNS or to /etc/hosts");
+  }
+  for (const auto& [node, from] : faults.misled) {
+    add(Severity::kWarning,
+        absl::StrCat("the name ", reports[node].host(), " leads to ", faults.elsewhere.at(node),
+                     " on ", HostsOf(reports, from), ", which is no address of that node"),
+        "programs that meet by host name (ssh, MPI, tcp://) wait for another machine",
+        "mend its line in /etc/hosts there, or its record in DNS");
+  }
+  for (const auto& [node, from] : faults.exchanged) {
+    add(Severity::kWarning,
+        absl::StrCat("the address ", reports[node].address(), " of ", reports[node].host(),
+                     " has the name ", faults.others_name.at(node), " on ", HostsOf(reports, from)),
+        "logs, sshd and MPI take the one node for the other",
+        "mend the reverse record in DNS, or /etc/hosts there");
+  }
+  if (faults.nameless.empty()) return;
+  std::vector<int> nodes;
+  for (const auto& [node, from] : faults.nameless) nodes.push_back(node);
+  add(Severity::kNote,
+      absl::StrCat("the addresses of ", HostsOf(reports, nodes), " have no names on ",
+                   HostsOf(reports, faults.nameless.begin()->second)),
+      "sshd and MPI look the names of addresses up, and some wait seconds for an answer",
+      "add reverse records to DNS, or lines to /etc/hosts");
+}
+
+// Nodes that others do not reach.
 void CheckWays(const std::vector<pb::NodeReport>& reports,
                const std::vector<pb::NodeProbes>& probes, std::vector<Finding>* findings) {
-  std::map<int, std::vector<int>> unreached, unnamed;  // by the node that was looked for
+  std::map<int, std::vector<int>> unreached;  // by the node that was looked for
   std::map<int, std::string> reason;
   double slowest = 0;
   size_t ways = 0;
@@ -138,7 +230,6 @@ void CheckWays(const std::vector<pb::NodeReport>& reports,
         unreached[peer.node()].push_back(static_cast<int>(node));
         reason.emplace(peer.node(), peer.connect_error());
       }
-      if (!peer.name_error().empty()) unnamed[peer.node()].push_back(static_cast<int>(node));
     }
   }
   for (const auto& [node, from] : unreached) {
@@ -150,13 +241,6 @@ void CheckWays(const std::vector<pb::NodeReport>& reports,
          "ranks connect to each other at ports that the kernel chooses",
          "open all TCP ports between the nodes (firewall, security group, NetworkPolicy), or name "
          "the right address by --local-addr"});
-  }
-  for (const auto& [node, from] : unnamed) {
-    findings->push_back(
-        {Severity::kNote, "names",
-         absl::StrCat("the name ", reports[node].host(), " is unknown on ", HostsOf(reports, from)),
-         "programs that meet by host name (ssh, MPI, tcp://) do not find it",
-         "add it to DNS or to /etc/hosts"});
   }
   if (!unreached.empty()) return;
   findings->push_back({Severity::kGood, "ways",
@@ -280,9 +364,27 @@ std::vector<Finding> CompareNodes(const std::vector<pb::NodeReport>& reports,
   if (reports.size() < 2) return findings;
   CompareTraits(reports, &findings);
   CheckWays(reports, probes, &findings);
+  CheckNames(reports, probes, &findings);
   CheckClocks(reports, probes, &findings);
   CheckFolders(reports, probes, &findings);
   return findings;
+}
+
+Finding CollectiveFinding(const worker::BenchResult& result) {
+  std::vector<std::string> sizes;
+  int64_t wrong = 0;
+  for (const worker::BenchRow& row : result.rows) {
+    wrong += row.wrong.value_or(0);
+    sizes.push_back(absl::StrFormat("%s %.3g ms %.2f GB/s",
+                                    HumanBytes(static_cast<double>(row.bytes)), row.seconds * 1e3,
+                                    worker::BusBandwidth(row, result.ranks) / 1e9));
+  }
+  const std::string table = absl::StrCat(result.ranks, " ranks over ", result.transport,
+                                         ", time and busbw: ", absl::StrJoin(sizes, ", "));
+  if (wrong == 0) return {Severity::kGood, "all_reduce", table};
+  return {Severity::kError, "all_reduce", absl::StrCat(wrong, " elements are wrong; ", table),
+          "a training would learn from wrong gradients",
+          "find the node by `convene bench` on half of them; then its memory, GPUs and card"};
 }
 
 std::vector<Finding> MergeFindings(const std::vector<pb::NodeReport>& reports) {

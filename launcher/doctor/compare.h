@@ -9,6 +9,7 @@
 #include "agent/machine/diagnose.h"
 #include "agent/machine/facts.h"
 #include "proto/doctor.pb.h"
+#include "worker_runtime/bench/result.h"
 
 namespace convene::launcher {
 
@@ -28,6 +29,9 @@ std::map<std::string, std::string> TraitsOf(const agent::MachineFacts& facts,
 // where nothing is wrong.
 std::vector<agent::Finding> CompareNodes(const std::vector<pb::NodeReport>& reports,
                                          const std::vector<pb::NodeProbes>& probes);
+
+// The collective check: all_reduce by size. An error where a sum is wrong.
+agent::Finding CollectiveFinding(const worker::BenchResult& result);
 
 // The findings of all nodes by themselves but the good ones: equal ones once, with the hosts that
 // have them in front.

@@ -22,6 +22,9 @@ Nodes MakeNodes(int count) {
     report.set_host("n" + std::to_string(node));
     report.set_address("10.0.0." + std::to_string(node));
     report.set_port(4000);
+    report.add_addresses("127.0.0.1");
+    report.add_addresses("10.9.0." + std::to_string(node));
+    report.add_addresses(report.address());
     (*report.mutable_traits())["driver"] = "580.95";
     (*report.mutable_traits())["NCCL_DEBUG"] = "INFO";
     pb::Folder* const folder = report.add_folders();
@@ -34,6 +37,8 @@ Nodes MakeNodes(int count) {
       pb::PeerProbe* const peer = probes.add_peers();
       peer->set_node(other);
       peer->set_round_trip_seconds(1e-4);
+      peer->add_named_addresses("10.9.0." + std::to_string(other));
+      peer->set_address_name("n" + std::to_string(other) + ".example.org");
       peer->set_clock_ahead_seconds(0.002);
     }
     probes.add_files_seen(count);
@@ -97,6 +102,50 @@ TEST_CASE("a closed way is an error, an unknown name a note") {
   CHECK(findings[0].what == "n2 (10.0.0.2 port 4000) does not answer n0, n1: Connection timed out");
   CHECK(findings[1].severity == Severity::kNote);
   CHECK(findings[1].what == "the name n0 is unknown on n2");
+}
+
+TEST_CASE("names both ways: a name leads to its node, an address has no other node's name") {
+  Nodes nodes = MakeNodes(3);
+  nodes.probes[0].mutable_peers(0)->set_named_addresses(0, "127.0.1.1");  // a copied /etc/hosts
+  nodes.probes[2].mutable_peers(0)->set_address_name("n1");               // n0's
+  nodes.probes[1].mutable_peers(1)->clear_address_name();                 // n2's
+  std::vector<Finding> findings = Bad(nodes);
+  REQUIRE(findings.size() == 3);
+  CHECK(findings[0].severity == Severity::kWarning);
+  CHECK(findings[0].what ==
+        "the name n1 leads to 127.0.1.1 on n0, which is no address of that node");
+  CHECK(findings[1].severity == Severity::kWarning);
+  CHECK(findings[1].what == "the address 10.0.0.0 of n0 has the name n1 on n2");
+  CHECK(findings[2].severity == Severity::kNote);
+  CHECK(findings[2].what == "the addresses of n2 have no names on n1");
+
+  // The loopback's own address is no way to another machine.
+  nodes = MakeNodes(2);
+  nodes.probes[0].mutable_peers(0)->set_named_addresses(0, "127.0.0.1");
+  CHECK(Bad(nodes).size() == 1);
+  // On one machine it is the way to all nodes, and any name will do.
+  for (pb::NodeReport& report : nodes.reports) report.set_address("127.0.0.1");
+  nodes.probes[1].mutable_peers(0)->set_address_name("localhost");
+  CHECK(Bad(nodes).empty());
+}
+
+TEST_CASE("the collective check: a row of figures, and an error for a wrong sum") {
+  worker::BenchResult result;
+  result.ranks = 4;
+  result.transport = "NCCL";
+  result.rows = {
+      {.operation = "all_reduce", .bytes = 1 << 10, .count = 256, .seconds = 1e-5, .wrong = 0},
+      {.operation = "all_reduce",
+       .bytes = 16 << 20,
+       .count = 4 << 20,
+       .seconds = 0.01,
+       .wrong = 0}};
+  CHECK(CollectiveFinding(result).severity == Severity::kGood);
+  CHECK(CollectiveFinding(result).what ==
+        "4 ranks over NCCL, time and busbw: 1.0 KiB 0.01 ms 0.15 GB/s, 16.0 MiB 10 ms 2.52 GB/s");
+  result.rows[0].wrong = 3;
+  CHECK(CollectiveFinding(result).severity == Severity::kError);
+  CHECK(CollectiveFinding(result).what.find("3 elements are wrong; 4 ranks") == 0);
 }
 
 TEST_CASE("the clock that is off is named, whoever looks") {

@@ -21,6 +21,7 @@
 #include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
+#include "tools/base/random.h"
 #include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
@@ -53,16 +54,26 @@ int NodesOf(const std::map<std::string, std::string>& environment,
   return std::max(contract.world_size / std::max(contract.local_world_size, 1), 1);
 }
 
-// Bytes a second of a file of 32 MiB with its fsync; 0 where it cannot be written.
-double WriteSpeed(const std::string& path) {
+// Bytes a second of a file of 32 MiB, which begins with `mark`, with its fsync; 0 where it cannot
+// be written.
+double WriteSpeed(const std::string& path, const std::string& mark) {
   const MonotonicTime begin = Clock::Real().Now();
   // Its name can be guessed: never through a link of somebody else's.
   unlink(path.c_str());
   const auto fd = OpenFile(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC);
   if (!fd.ok()) return 0;
-  const std::string content(kTrialBytes, 'c');
+  std::string content = mark;
+  content.resize(kTrialBytes, 'c');
   const bool written = WriteAll(fd->get(), content, path).ok() && SyncFile(fd->get(), path).ok();
   return written ? kTrialBytes / absl::ToDoubleSeconds(Clock::Real().Now() - begin) : 0;
+}
+
+bool BeginsWith(const std::string& path, const std::string& mark) {
+  const auto fd = OpenFile(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  std::string begin(mark.size(), '\0');
+  return fd.ok() &&
+         read(fd->get(), begin.data(), begin.size()) == static_cast<ssize_t>(begin.size()) &&
+         begin == mark;
 }
 
 // "build 3f2a...": a digest of the program's file, which two builds of one version do not share; ""
@@ -168,6 +179,11 @@ class NodeDoctor {
     report.set_host(facts.host);
     report.set_address(address);
     report.set_port(port);
+    for (const agent::Interface& interface : facts.interfaces) {
+      for (const std::string& each : interface.addresses) report.add_addresses(each);
+    }
+    report.set_mark(
+        absl::StrCat(absl::Hex(RandomU64(), absl::kZeroPad16), " of node ", node_, "\n"));
     std::vector<Finding> findings = agent::Diagnose(facts);
     if (!options_.service.empty()) {
       findings.push_back(AskHealthService(options_.service));
@@ -187,7 +203,7 @@ class NodeDoctor {
     for (const std::string& path : options_.folders) {
       pb::Folder* const folder = report.add_folders();
       folder->set_path(path);
-      folder->set_write_bytes_per_second(WriteSpeed(FileOf(path, node_)));
+      folder->set_write_bytes_per_second(WriteSpeed(FileOf(path, node_), report.mark()));
     }
     return Tell("report/", report);
   }
@@ -216,7 +232,10 @@ class NodeDoctor {
   int SeeFiles(const std::string& folder, MonotonicTime deadline) {
     for (;;) {
       int seen = 0;
-      for (int node = 0; node < nodes_; ++node) seen += IsFile(FileOf(folder, node)) ? 1 : 0;
+      // A client of a network file system may see a name before what is in the file.
+      for (int node = 0; node < nodes_; ++node) {
+        seen += BeginsWith(FileOf(folder, node), reports_[node].mark()) ? 1 : 0;
+      }
       // Of a folder of its own a node sees its own file; that needs no patience.
       if (seen == nodes_ || seen <= 1 || Clock::Real().Now() > deadline) return seen;
       Clock::Real().SleepFor(kLook);
@@ -231,7 +250,8 @@ class NodeDoctor {
     for (const std::string& path : options_.folders) RemoveTree(FileOf(path, node_)).IgnoreError();
   }
 
-  // By `convene bench --pairs` between the nodes' first ranks; rank 0's tells the table.
+  // By `convene bench --pairs all_reduce` between the nodes' first ranks; rank 0's tells the
+  // tables.
   void MeasureLinks(std::vector<Finding>* findings) {
     const auto result = RunBench();
     if (contract_.rank != 0) return;
@@ -243,6 +263,7 @@ class NodeDoctor {
            "try `convene bench --pairs` in place of the program"});
       return;
     }
+    findings->push_back(CollectiveFinding(*result));
     worker::PairTable table = result->pairs.value_or(worker::PairTable());
     // The bench names hosts; two nodes may have one name.
     const worker::SlowSpots spots = worker::FindSlowSpots(table);
@@ -282,7 +303,8 @@ class NodeDoctor {
         "env -u ", ::convene::contract::kSession, " -u ", contract::kProgress, " ", contract::kRank,
         "=", node_, " ", contract::kWorldSize, "=", nodes_, " ", contract::kLocalRank, "=0 ",
         contract::kLocalWorldSize,
-        "=1 {} bench --pairs --json --maxbytes=16M --iters=5 --warmup-iters=2 --timeout=30");
+        "=1 {} bench --pairs --json --maxbytes=16M --stepfactor=128 --iters=5 --warmup-iters=2 "
+        "--timeout=30 all_reduce || [ $? = 1 ]");  // 1: measured, and a sum is wrong
     CONVENE_ASSIGN_OR_RETURN(
         const auto stream,
         worker::OpenCommand({.path = "", .command = worker::CommandFor(command, program)},

@@ -8,13 +8,18 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "rendezvous/net/connect.h"
 #include "rendezvous/net/resolve.h"
 #include "tools/base/clock.h"
+#include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/prepare/command_stream.h"
 
 namespace convene::launcher {
 namespace {
@@ -23,6 +28,7 @@ namespace pb = ::convene::doctor::v1;
 
 constexpr int kQuestions = 8;
 constexpr absl::Duration kSilenceMax = absl::Seconds(2);
+constexpr size_t kNameBytesMax = 4096;
 
 // A message either way: a time in nanoseconds since 1970, little-endian.
 using Message = int64_t;
@@ -44,6 +50,20 @@ absl::Status WriteMessage(int fd, Message message) {
   const ssize_t count = send(fd, &message, sizeof(message), MSG_NOSIGNAL);
   if (count == static_cast<ssize_t>(sizeof(message))) return absl::OkStatus();
   return absl::ErrnoToStatus(count < 0 ? errno : EAGAIN, "send");
+}
+
+// The first name of an address by this machine's name services; "" where they have none, or do not
+// answer. getent asks them, since the C library's own look-up knows no deadline.
+std::string NameOf(const std::string& address, absl::Duration timeout) {
+  const auto stream = worker::OpenCommand(
+      {.path = "", .command = worker::CommandFor("getent hosts {}", address)}, timeout);
+  std::string line(kNameBytesMax, '\0');
+  const auto size = stream.ok() ? (*stream)->Read(line.data(), line.size()) : stream.status();
+  if (!size.ok()) return "";
+  line.resize(*size);
+  const std::vector<std::string> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  return words.size() < 2 ? "" : words[1];
 }
 
 Message WallNanoseconds() { return absl::ToUnixNanos(WallNow()); }
@@ -122,6 +142,11 @@ pb::PeerProbe ProbePeer(int node, const pb::NodeReport& peer, absl::Duration tim
   probe.set_node(node);
   const auto named = rendezvous::ResolveHost(peer.host(), timeout);
   if (!named.ok()) probe.set_name_error(std::string(named.status().message()));
+  for (const rendezvous::ResolvedAddress& each :
+       named.value_or(std::vector<rendezvous::ResolvedAddress>())) {
+    probe.add_named_addresses(AddressText(each.get()));
+  }
+  probe.set_address_name(NameOf(peer.address(), timeout));
   const absl::Status status = Probe(peer, timeout, &probe);
   if (!status.ok()) {
     probe.set_connect_error(std::string(status.message()));

@@ -35,9 +35,9 @@ class ProbeServer {
   Thread thread_;
 };
 
-// Looks the host's name up, connects to its address, and asks its clock eight times: the quickest
-// answer counts. At most `timeout` for each of look-up, connection and answers. Never fails: errors
-// are words of the probe.
+// Looks the host's name and its address up, connects to the address, and asks its clock eight
+// times: the quickest answer counts. At most `timeout` for each of the look-ups, connection and
+// answers. Never fails: errors are words of the probe.
 convene::doctor::v1::PeerProbe ProbePeer(int node, const convene::doctor::v1::NodeReport& peer,
                                          absl::Duration timeout);
 

@@ -27,6 +27,8 @@ TEST_CASE("a node answers with its clock, one prober after another") {
     CHECK(probe.name_error().empty());
     CHECK(probe.connect_error().empty());
     CHECK(probe.round_trip_seconds() > 0);
+    CHECK(probe.named_addresses_size() > 0);
+    CHECK(probe.address_name().find("localhost") != std::string::npos);
     // The same clock.
     CHECK(std::abs(probe.clock_ahead_seconds()) <= probe.round_trip_seconds());
   }
@@ -41,10 +43,13 @@ TEST_CASE("a port that nobody serves, and a name that nobody knows, are words") 
   }
   NodeReport report = Here(port);
   report.set_host("no-such-host.invalid");
+  report.set_address("127.45.67.89");  // of the loopback, without a name
   const PeerProbe probe = ProbePeer(1, report, absl::Seconds(5));
   CHECK(probe.connect_error().find("onnection refused") != std::string::npos);
   CHECK(probe.name_error().find("no-such-host.invalid") != std::string::npos);
   CHECK(probe.round_trip_seconds() == 0);
+  CHECK(probe.named_addresses_size() == 0);
+  CHECK(probe.address_name().empty());
 }
 
 }  // namespace

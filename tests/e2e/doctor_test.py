@@ -60,6 +60,7 @@ class DoctorTest(ConveneTestCase):
         self.assertRegex(said, r"good +clocks +at most 0\.\d+ s apart")
         self.assertIn("is one folder on all nodes", said)
         self.assertRegex(said, r"good +links +usual speed [0-9.]+ GB/s over Gloo|slow (node|link): ")
+        self.assertRegex(said, r"good +all_reduce +3 ranks over Gloo, time and busbw: 12 B .* ms .* GB/s, .*, 16.0 MiB [0-9.]+ ms [0-9.]+ GB/s\n")
         self.assertRegex(said, r"warning +nodes differ +NCCL_DEBUG: none on \w+, \w+, INFO on")
         self.assertEqual([name for name in os.listdir(self.path("")) if name.startswith(".convene-doctor")], [])
 

@@ -1,4 +1,7 @@
-"""A rank or a disk that is slow is found and named while the job runs, a quiet job raises no alarm, and a spare replaces a slow node."""
+"""A rank or a disk that is slow is found and named while the job runs, a quiet job raises no alarm, and a spare replaces a slow node.
+
+CONVENE_QUIET_STEPS=1000 (`tools/nightly stragglers`) also runs jobs of so many quiet steps, with what the watch costs them, and a busy neighbour.
+"""
 
 import json
 import os
@@ -9,15 +12,19 @@ import threading
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase, find_program, wait_until
 
 RANKS = 8
-# A step is many short sleeps, so that a busy machine makes no rank slower than another, and a stop of the process does.
+QUIET_STEPS = int(os.environ.get("CONVENE_QUIET_STEPS", "0"))
+# A step is many short sleeps, so that a busy machine makes no rank slower than another, and a stop of the process does. A neighbour on the
+# same core slows the part that computes.
 WORKER = """
 import mmap, os, struct, sys, time
 from progress import Progress
 
 rank, ranks, steps = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[1])
+parts, computes = int(os.environ.get("PARTS", 40)), float(os.environ.get("COMPUTES", 0))
+told = 0
 board = mmap.mmap(os.open(sys.argv[2] + os.environ["CONVENE_EPOCH"], os.O_RDWR | os.O_CREAT), 8 * ranks)
 progress = Progress(tells_every_phase=True)
 for step in range(1, steps + 1):
@@ -25,15 +32,33 @@ for step in range(1, steps + 1):
     if os.path.exists(sys.argv[3] + str(rank)):  # this rank's disk is slow
         time.sleep(0.12)
     read = time.monotonic()
-    for _ in range(40):
-        time.sleep(0.01)
+    for _ in range(parts):
+        end = time.thread_time() + computes
+        while time.thread_time() < end:
+            pass
+        time.sleep(0.01 - computes)
     arrived = time.monotonic()
     board[8 * rank:8 * rank + 8] = struct.pack("<q", step)
     while min(struct.unpack(f"<{ranks}q", board[:])) < step:  # all ranks wait for the slowest
         time.sleep(0.002)
+    before = time.thread_time()
     progress.tell(step, wait_s=time.monotonic() - arrived, data_s=read - begin, loss=1 / step, tokens=100)
+    told += time.thread_time() - before
     if rank == 0:
         print(f"finished step {step}", flush=True)
+print(f"telling took {told}", flush=True)
+"""
+# Takes 0.6 of one core, before all others there.
+NEIGHBOUR = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+print("here", flush=True)
+while True:
+    end = time.monotonic() + 0.012
+    while time.monotonic() < end:
+        pass
+    time.sleep(0.008)
 """
 STOPPED_S, PERIOD_S = 0.06, 0.26  # a process that is stopped for 23 % of the time works 30 % longer
 
@@ -53,10 +78,10 @@ class StragglersTest(ConveneTestCase):
             with open(self.path(f"board{epoch}"), "wb") as file:
                 file.write(bytes(8 * RANKS))
 
-    def job(self, steps):
+    def job(self, steps, **environment):
         return self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0",
                           "--nproc-per-node", RANKS, "--no-python", "/usr/bin/python3", self.path("worker.py"), steps, self.path("board"),
-                          self.path("slow_disk"), log="job.log")
+                          self.path("slow_disk"), log="job.log", **environment)
 
     def status(self):
         return json.loads(self.finish(self.start(CONVENE, "status", "run", "--endpoint", self.endpoint, "--json"), 20))["jobs"][0]
@@ -139,6 +164,61 @@ class StragglersTest(ConveneTestCase):
             node.terminate()
         for node in nodes:
             node.wait(30)
+
+    @unittest.skipUnless(QUIET_STEPS, "for tools/nightly")
+    def test_quiet_steps_raise_no_alarm_and_cost_nothing(self):
+        begin = time.monotonic()
+        job = self.job(QUIET_STEPS, PARTS="20")
+        wait_until(lambda: self.step(job) >= QUIET_STEPS - 1, QUIET_STEPS, "the last steps")
+        seconds = time.monotonic() - begin
+        # The agent's and the daemon's whole work: heartbeats, logs and all.
+        watch = sum(self.cpu_seconds(pid) for pid in (job.pid, self.daemon.pid))
+        self.finish(job, 30)
+        self.assertEqual([event for event in self.events().splitlines() if "straggler" in event], [])
+        told = [float(each) for each in re.findall(r"telling took ([0-9.e-]+)", self.output(job))]
+        self.assertEqual(len(told), RANKS)
+        of_steps = (watch + sum(told)) / (RANKS * seconds)
+        print(f"{QUIET_STEPS} steps of {RANKS} ranks in {seconds:.0f} s, no alarm: a tell took {sum(told) / RANKS / QUIET_STEPS * 1e6:.0f} us, agent "
+              f"and daemon {watch:.2f} s of CPU: {of_steps:.3%} of the ranks' time")
+        self.assertLess(of_steps, 0.002)
+
+    @unittest.skipUnless(QUIET_STEPS, "for tools/nightly")
+    def test_a_quiet_trainer_raises_no_alarm(self):
+        job = self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0", "--nproc-per-node", 8,
+                         find_program(CONVENE_TRAIN), *self.train_arguments(steps=QUIET_STEPS, checkpoint_every=QUIET_STEPS, global_batch_size=32, sequence_length=128),
+                         log="job.log")
+        self.finish(job, 600)
+        events = self.events()
+        self.assertIn("job over", events)
+        self.assertEqual([event for event in events.splitlines() if "straggler" in event], [])
+
+    @unittest.skipUnless(QUIET_STEPS, "for tools/nightly")
+    def test_a_rank_with_a_busy_neighbour_is_named(self):
+        *others, core = sorted(os.sched_getaffinity(0))
+        if not others or os.geteuid() != 0:
+            self.skipTest("it needs two cores, and root for a neighbour who goes first")
+        job = self.job(steps=400, COMPUTES="0.0005")
+        wait_until(lambda: self.step(job) >= 40, 120, "step 40")
+        self.assertEqual(self.stragglers(), [])
+        for pid in self.workers_of(job):
+            os.sched_setaffinity(pid, {core} if self.rank_of(pid) == 3 else others)
+        begin = self.step(job)
+        neighbour = self.start("/usr/bin/python3", "-c", NEIGHBOUR, core)
+        wait_until(lambda: self.output(neighbour), 20, "the neighbour")
+        text = wait_until(self.stragglers, 90, "a straggler")
+        took = self.step(job) - begin
+        print(f"the busy neighbour's rank was found after {took} steps: {text[0]}")
+        self.assertEqual(len(text), 1, text)
+        self.assertRegex(text[0], r"^rank 3 on .*: slow rank, by \d+ %: it works")
+        self.assertLessEqual(took, 36)
+        job.terminate()
+        job.wait(30)
+
+    @staticmethod
+    def cpu_seconds(pid):
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stragglers(self):
         """The texts of all that were found so far."""

@@ -73,7 +73,8 @@ class Bench {
 
   absl::Status Run(const std::vector<int>& members) {
     CONVENE_RETURN_IF_ERROR(Show(BenchHead(result_, flags_)));
-    CONVENE_RETURN_IF_ERROR(flags_.pairs ? RunPairs(members) : RunRows());
+    if (TimesOperations(flags_)) CONVENE_RETURN_IF_ERROR(RunRows());
+    if (flags_.pairs) CONVENE_RETURN_IF_ERROR(RunPairs(members));
     if (!tells_) return absl::OkStatus();
     if (flags_.json) CONVENE_RETURN_IF_ERROR(Print(BenchJson(result_)));
     if (!flags_.save.empty()) {

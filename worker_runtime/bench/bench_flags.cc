@@ -62,10 +62,6 @@ absl::Status Check(const BenchFlags& flags) {
   if (flags.pairs && static_cast<double>(MostBytes(flags)) > kPairBytesMost) {
     return absl::InvalidArgumentError("--maxbytes is at most 4G with --pairs");
   }
-  if (flags.pairs && !flags.operations.empty()) {
-    return absl::InvalidArgumentError(
-        "--pairs has an exchange of its own: leave the operation out, or --pairs");
-  }
   return absl::OkStatus();
 }
 
@@ -101,8 +97,10 @@ void AddFlags(FlagReader* reader, BenchFlags* flags) {
   reader->Words("OPERATION ...", &flags->operations);
   AddSweepFlags(reader, flags);
   reader->Group("Beyond nccl-tests");
-  reader->Switch("pairs", &flags->pairs,
-                 "measure each pair of nodes, or of ranks on one node, and name the slow link");
+  reader->Switch(
+      "pairs", &flags->pairs,
+      "measure each pair of nodes, or of ranks on one node, and name the slow link; operations "
+      "that are named are timed before");
   reader->Option("device", &flags->device, "auto takes a GPU where there is one (auto)",
                  {.choices = {"auto", "cpu", "cuda"}});
   reader->Switch("json", &flags->json, "print JSON, for programs");
@@ -119,6 +117,8 @@ int64_t MostBytes(const BenchFlags& flags) {
   const int64_t usual = flags.pairs ? 64 << 20 : 128 << 20;
   return flags.most_bytes.value_or(std::max(usual, flags.least_bytes));
 }
+
+bool TimesOperations(const BenchFlags& flags) { return !flags.pairs || !flags.operations.empty(); }
 
 std::vector<int64_t> BenchSizes(const BenchFlags& flags) {
   const int64_t most = MostBytes(flags);

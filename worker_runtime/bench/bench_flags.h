@@ -53,6 +53,9 @@ void AddFlags(FlagReader* reader, BenchFlags* flags);
 // The largest size: as given, else 128 MiB, and 64 MiB with --pairs.
 int64_t MostBytes(const BenchFlags& flags);
 
+// Whether operations are timed: --pairs alone times none.
+bool TimesOperations(const BenchFlags& flags);
+
 // From least_bytes to MostBytes, both included where the steps meet it. Never empty, at most 4096
 // (AddFlags' check).
 std::vector<int64_t> BenchSizes(const BenchFlags& flags);

@@ -19,12 +19,6 @@ constexpr int kTableMembersMax = 16;
 constexpr size_t kNamedMax = 8;
 constexpr double kGiga = 1e9;
 
-double BusBandwidth(const BenchRow& row, int ranks) {
-  const auto kind = OperationNamed(row.operation);
-  const double factor = kind.has_value() ? BusFactor(CollectiveName(*kind), ranks) : 1;
-  return row.algorithm_bandwidth() * factor;
-}
-
 // The value below which this share of them lies; of an even number's middle the upper.
 double Quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -94,11 +88,17 @@ std::string Change(double before, double now) {
 
 }  // namespace
 
+double BusBandwidth(const BenchRow& row, int ranks) {
+  const auto kind = OperationNamed(row.operation);
+  const double factor = kind.has_value() ? BusFactor(CollectiveName(*kind), ranks) : 1;
+  return row.algorithm_bandwidth() * factor;
+}
+
 std::string BenchHead(const BenchResult& result, const BenchFlags& flags) {
   std::string text = absl::StrCat(
       "# convene bench: ", result.ranks, result.ranks == 1 ? " rank" : " ranks", " over ",
       result.transport, ": ", Places(result.hosts), "\n# rank 0: ", Printable(result.device), "\n");
-  if (flags.pairs) return text;
+  if (!TimesOperations(flags)) return text;
   absl::StrAppend(&text, "# ", flags.warmup_iterations, " warmup iters, ", flags.iterations,
                   " iters, the slowest rank's mean; results are ",
                   flags.check ? "checked" : "not checked", "\n");

@@ -10,6 +10,9 @@
 
 namespace convene::worker {
 
+// nccl-tests' busbw, in bytes a second.
+double BusBandwidth(const BenchRow& row, int ranks);
+
 // Comment lines, each with its newline: where the ranks are, and the columns.
 std::string BenchHead(const BenchResult& result, const BenchFlags& flags);
 // One line, with its newline.
