@@ -20,7 +20,7 @@ from tests.support import torch_environment  # noqa: E402  (recovery_bench found
 
 WORKERS = recovery.RECOVERY_WORKERS
 SCRIPT = os.path.join(recovery.ROOT, 'tests/bench/torch_recovery_worker.py')
-FT_LAUNCHER = os.path.join(torch_environment.VENV, 'bin/ft_launcher')
+FT_LAUNCHER = os.path.join(torch_environment.NVRX, 'bin/ft_launcher')
 IMPORTED = 'the parent of warm workers has imported'
 READY = 'spares that are ready to become workers'
 RECORDS = 2  # of the script: at init_process_group, and after the second step
@@ -57,12 +57,12 @@ def processor_seconds(launcher):
     return seconds
 
 
-def kill_to_step(command, ready=lambda job: True):
+def kill_to_step(command, ready=lambda job: True, **variables):
     """From the kill until the first step of the next epoch: (seconds, processor seconds)."""
     job = recovery.Job()
     try:
         metrics = os.path.join(job.directory, 'metrics.jsonl')
-        launcher = job.start(command + [SCRIPT, os.path.join(job.directory, 'checkpoint.pt'), metrics], torch_environment.torch_environment())
+        launcher = job.start(command + [SCRIPT, os.path.join(job.directory, 'checkpoint.pt'), metrics], {**torch_environment.torch_environment(), **variables})
         recovery.wait_for(lambda: (recovery.last_line(metrics) or {'step': 0})['step'] >= 12, 180, 'step 12')
         recovery.wait_for(lambda: ready(job), 180, 'the spares')
         epoch = recovery.last_line(metrics)['epoch']
@@ -109,18 +109,18 @@ def main():
                     torch_environment.PYTHON, '-u']
     warm_command = cold_command[:-3] + ['--warm-workers', 'auto'] + cold_command[-3:]
     torchrun_command = [torch_environment.TORCHRUN, '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3']
-    peers = {} if arguments.without_torchrun else {'torchrun': torchrun_command}
+    peers = {} if arguments.without_torchrun else {'torchrun': (torchrun_command, {})}
     if os.path.exists(FT_LAUNCHER):
-        peers['NVRx'] = [FT_LAUNCHER, '--nnodes', '1', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', '--rdzv-backend', 'c10d', '--rdzv-endpoint',
-                         'localhost:0']
+        peers['NVRx'] = ([torch_environment.PYTHON, FT_LAUNCHER, '--nnodes', '1', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', '--rdzv-backend',
+                          'c10d', '--rdzv-endpoint', 'localhost:0'], {'PYTHONPATH': torch_environment.NVRX})
     warm_ready = Warm()
     samples = {'cold': [], 'warm': [], **{name: [] for name in peers}}
     for _ in range(arguments.runs):
         samples['cold'].append(kill_to_step(cold_command))
         samples['warm'].append(kill_to_step(warm_command, warm_ready))
-        for name, command in peers.items():
+        for name, (command, variables) in peers.items():
             try:
-                samples[name].append(kill_to_step(command))
+                samples[name].append(kill_to_step(command, **variables))
             except recovery.TooSlow as slow:
                 print(f'{name} did not recover: {slow}', flush=True)
     for name, values in samples.items():
