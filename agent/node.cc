@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -21,6 +23,7 @@
 #include "tools/base/logging.h"
 #include "tools/base/random.h"
 #include "tools/base/signals.h"
+#include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/stop_request.h"
 #include "tools/base/text.h"
@@ -71,6 +74,14 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
   HangLimits limits = options.hang_limits;
   limits.automatic = limits.automatic && !has_terminal;
   return limits;
+}
+
+// For Ready; none when they are not known, or too many.
+std::vector<std::string> AddressesToTell() {
+  const auto addresses = OwnAddresses(/*with_link_local=*/true);
+  // The daemon adds the address that it sees.
+  if (!addresses.ok() || addresses->size() >= rendezvous::kMostAddresses) return {};
+  return *addresses;
 }
 
 }  // namespace
@@ -329,6 +340,9 @@ void Node::Do(Send& action) {
     heartbeat->progress = hang_watch_.Progress();
     heartbeat->ranks = hang_watch_.TakeRanks();
   }
+  if (auto* ready = std::get_if<rendezvous::Ready>(&action.event)) {
+    if (!options_.open_store) ready->addresses = AddressesToTell();
+  }
   link_->Send(action.epoch, std::move(action.event));
   if (!news.empty()) Log(news);
 }
@@ -412,6 +426,7 @@ void Node::Do(RestartStore& action) {
     options.port = options_.store_port;
     options.listen = !at_rendezvous;
     options.bytes_max = options_.store_bytes_max;
+    options.is_shut = true;  // until an assignment says from where the workers may come
     auto store = rendezvous::StoreServer::Start(options);
     if (!store.ok()) return Take(StoreFailed{store.status()});
     store_ = *std::move(store);

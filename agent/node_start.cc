@@ -141,6 +141,7 @@ void Node::Do(StartWorkers& action) {
                    assignment.group_world_size, ", ranks ", assignment.first_global_rank, " to ",
                    assignment.first_global_rank + count - 1, " of ", assignment.world_size,
                    " start here (", action.why, ")"));
+  if (store_ != nullptr && assignment.group_rank == 0) store_->Admit(assignment.store_clients);
   if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerExited exited) {

@@ -100,6 +100,9 @@ struct AgentOptions {
   // so that scripts which name the port find the store there, as under torchrun.
   bool store_at_rendezvous = false;
   size_t store_bytes_max = 0;  // rendezvous::StoreServer::Options::bytes_max
+  // Of each epoch that this node is in: its store takes clients from every address, and not only
+  // from those of its nodes.
+  bool open_store = false;
   StopGraces stop_graces;
   LeftoverOptions leftovers;
   // The local rank of the worker that gets this command's terminal; none: a single worker gets it.

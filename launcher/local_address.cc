@@ -1,12 +1,6 @@
 #include "launcher/local_address.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,27 +23,6 @@ constexpr absl::Duration kTellInterval = absl::Seconds(30);
 
 // On the default route, unless a test network has it; nothing is sent there.
 constexpr char kFarAddress[] = "203.0.113.1";
-
-// The numeric addresses of this machine's interfaces that are up, IPv4 first, without link-local
-// ones.
-absl::StatusOr<std::vector<std::string>> OwnAddresses() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "getifaddrs");
-  std::vector<std::string> addresses;
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* item = list; item != nullptr; item = item->ifa_next) {
-      if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family) continue;
-      if ((item->ifa_flags & IFF_UP) == 0) continue;
-      if (family == AF_INET6 &&
-          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(item->ifa_addr)->sin6_addr)) {
-        continue;
-      }
-      addresses.push_back(AddressText(item->ifa_addr));
-    }
-  }
-  freeifaddrs(list);
-  return addresses;
-}
 
 // By which other machines reach this one, as far as its interfaces tell; a loopback address where
 // it has no other.
@@ -131,7 +104,8 @@ absl::StatusOr<Location> LocateRendezvous(const std::vector<std::string>& hosts,
   const std::string first_text = AddressText(first.get());
   const bool is_loopback = IsThisMachineEverywhere(first_text);
   if (is_loopback && first_text == host) return Location{host, true, host, host};
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> own, OwnAddresses());
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> own,
+                           OwnAddresses(/*with_link_local=*/false));
   Location location = {.host = host};
   for (const ResolvedAddress& address : addresses) {
     const std::string text = AddressText(address.get());

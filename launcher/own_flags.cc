@@ -84,6 +84,9 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "this file as JSON, for the program that called this one",
                  {.value = "FILE"});
   AddStoreMemoryFlag(reader, &flags->options.store_bytes_max);
+  reader->Switch("open-store", &flags->options.open_store,
+                 "the workers' key-value store takes connections from every address, and not only "
+                 "from those of the run's nodes (give it to all nodes)");
   AddCredentialFlags(reader, &flags->options.credentials);
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});

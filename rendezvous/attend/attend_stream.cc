@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "rendezvous/net/peer_address.h"
 #include "rendezvous/wire/grpc_status.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/mutex.h"
@@ -17,6 +18,14 @@ namespace {
 // The daemon sends a handful of messages in an epoch: an agent that leaves more than this unread
 // does not read at all.
 constexpr size_t kMostUnread = 256;
+
+// A node behind a translation of addresses does not know the one by which others see it.
+void AddSeen(const grpc::CallbackServerContext& context, AgentEvent* event) {
+  auto* const ready = std::get_if<Ready>(event);
+  if (ready == nullptr || ready->addresses.empty()) return;
+  std::string address = HostOfPeer(context.peer());
+  if (!address.empty()) ready->addresses.push_back(std::move(address));
+}
 
 // Lives until gRPC is done with the call and no thread flushes it. At most one write is under way;
 // the end of the stream is the last thing sent. Thread-safe.
@@ -84,8 +93,9 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
     } else if (const auto* hello = std::get_if<Hello>(&envelope->body)) {
       daemon_->Join(id_, envelope->incarnation, *hello);
     } else {
-      daemon_->Receive(id_, envelope->incarnation, envelope->epoch,
-                       std::get<AgentEvent>(envelope->body));
+      auto& event = std::get<AgentEvent>(envelope->body);
+      AddSeen(*context_, &event);
+      daemon_->Receive(id_, envelope->incarnation, envelope->epoch, event);
     }
     incoming_.Clear();
     StartRead(&incoming_);

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/certificates.h"
 #include "rendezvous/lock/token.h"
+#include "rendezvous/net/connect.h"
+#include "rendezvous/net/peer_address.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
 
@@ -147,6 +149,7 @@ absl::Status TlsPipe::OpenPlain() {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     return ErrnoStatus(errno, "no socket pair");
   }
+  if (side_ == TlsContext::Side::kServer) NamePlainEnd(ends[0], OtherHost(socket_.get()));
   plain_.Reset(ends[0]);
   other_plain_.Reset(ends[1]);
   has_moved_ = true;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/quorum/describe.h"
@@ -39,6 +42,20 @@ const char* EventKind(Decision::Kind kind) {
                                     "admitted", "dismissed",    "job over"};
   static_assert(std::size(kKinds) == static_cast<size_t>(Decision::Kind::kClose) + 1);
   return kKinds[static_cast<size_t>(kind)];
+}
+
+// From where the epoch's workers may come to its store; none: from anywhere, because a node does
+// not know its addresses, or a daemon before this one has heard them.
+std::vector<std::string> StoreClients(const JobState& state) {
+  std::set<std::string> addresses;
+  for (const auto& [id, node] : state.nodes()) {
+    if (!node.is_member()) continue;
+    if (node.store.addresses.empty()) return {};
+    addresses.insert(node.store.addresses.begin(), node.store.addresses.end());
+    addresses.insert(node.store.store_host);
+    if (addresses.size() > kMostStoreClients) return {};
+  }
+  return {addresses.begin(), addresses.end()};
 }
 
 }  // namespace
@@ -308,6 +325,7 @@ Assignment Job::AssignmentOf(const Node& node) const {
   assignment.first_global_rank = node.first_global_rank;
   assignment.first_role_rank = node.first_role_rank;
   assignment.role_world_size = node.role_world_size;
+  if (node.group_rank == 0) assignment.store_clients = StoreClients(state_);
   return assignment;
 }
 

@@ -1,7 +1,12 @@
 // A job's members, as stories (story.h tells how to read them): rounds, arrivals, losses,
 // identities.
 #include <catch2/catch.hpp>
+#include <string>
+#include <variant>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "rendezvous/quorum/testing/story.h"
 
 namespace convene::rendezvous {
@@ -24,6 +29,43 @@ TEST_CASE("a round forms at once when every expected node is ready") {
     a: close succeeded: the workers of every node succeeded
     a: end OK
   )");
+}
+
+// Two nodes of `job` say Ready; what the assignment of the node with rank `of` says of clients.
+std::string ClientsToldTo(int of, const Ready& first, const Ready& second) {
+  Hello hello = Nodes(2, 2);
+  hello.lease = absl::Seconds(5);
+  const MonotonicTime now;
+  Job job(now, hello, Epoch());
+  Outbox outbox;
+  for (const int rank : {0, 1}) {
+    hello.host = absl::StrCat("host", rank);
+    hello.node_rank = rank;
+    REQUIRE(job.Join(now, MemberId(rank + 1), Incarnation(rank + 1), hello, &outbox).ok());
+  }
+  job.Receive(now, MemberId(1), Epoch(), first, &outbox);
+  job.Receive(now, MemberId(2), Epoch(), second, &outbox);
+  for (const Outbox::Item& item : outbox.items) {
+    const auto* event = std::get_if<DaemonEvent>(&item.what);
+    const auto* told = event == nullptr ? nullptr : std::get_if<Assignment>(&event->body);
+    if (told != nullptr && told->group_rank == of) return absl::StrJoin(told->store_clients, " ");
+  }
+  return "no assignment";
+}
+
+TEST_CASE("the node that serves the store is told the addresses of all nodes of the epoch") {
+  const Ready first = {"a", 1000, {"10.0.0.1", "fd00::1"}};
+  const Ready second = {"192.0.2.7", 1000, {"10.0.0.2", "10.0.0.1"}};
+  CHECK(ClientsToldTo(0, first, second) == "10.0.0.1 10.0.0.2 192.0.2.7 a fd00::1");
+  CHECK(ClientsToldTo(1, first, second).empty());
+}
+
+TEST_CASE("where one node does not tell its addresses every address may come to the store") {
+  const Ready first = {"a", 1000, {"10.0.0.1"}};
+  CHECK(ClientsToldTo(0, first, {"b", 1000, {}}).empty());
+  std::vector<std::string> many;
+  for (int i = 0; i < kMostStoreClients; ++i) many.push_back(absl::StrCat("192.0.2.", i));
+  CHECK(ClientsToldTo(0, first, {"b", 1000, many}).empty());
 }
 
 // As torchrun's _assign_worker_ranks.

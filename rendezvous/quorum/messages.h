@@ -21,6 +21,10 @@ inline constexpr int kMostWorkersPerNode = 4096;
 // The workers of a node whose progress a heartbeat tells: the first ones, so that a message stays
 // below gRPC's limit.
 inline constexpr int kMostRanksTold = 256;
+// A node with more of them tells none.
+inline constexpr int kMostAddresses = 64;
+// In an Assignment; where the nodes have more of them, it names none.
+inline constexpr int kMostStoreClients = 32768;
 
 struct Hello {
   std::string job_id;
@@ -55,6 +59,8 @@ struct Hello {
 struct Ready {
   std::string store_host;
   int store_port = 0;
+  // From which this node's workers may come to the store, at most kMostAddresses; none: from any.
+  std::vector<std::string> addresses;
 };
 
 // The progress of the node's slowest worker.
@@ -132,6 +138,8 @@ struct Assignment {
   int max_restarts = 0;
   std::string why;
   int attempt = 0;
+  // To group rank 0 alone: the addresses from which its store takes clients; none: from any.
+  std::vector<std::string> store_clients;
 };
 
 enum class StopKind {

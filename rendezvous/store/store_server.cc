@@ -29,7 +29,7 @@ size_t BytesMaxFor(const StoreServer::Options& options) {
 class StoreServerImpl : public StoreServer {
  public:
   explicit StoreServerImpl(const Options& options)
-      : shared_(BytesMaxFor(options), options.forget_after) {}
+      : shared_(BytesMaxFor(options), options.forget_after, options.is_shut) {}
 
   ~StoreServerImpl() override {
     {
@@ -72,6 +72,13 @@ class StoreServerImpl : public StoreServer {
     next_host_ = (next_host_ + 1) % shared_.mail.size();
     mail.fresh.push_back(std::move(socket));
     mail.doorbell->Ring();
+  }
+
+  void Admit(const std::vector<std::string>& addresses) override {
+    MutexLock lock(&shared_.mutex);
+    shared_.is_shut = false;
+    shared_.clients = {addresses.begin(), addresses.end()};
+    for (ThreadMail& mail : shared_.mail) mail.doorbell->Ring();
   }
 
   Counts counts() const override {

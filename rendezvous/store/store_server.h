@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -22,6 +23,8 @@ class StoreServer {
     int port = 0;                  // 0 = any free one
     // False: the server has no port of its own; all its connections come by Adopt().
     bool listen = true;
+    // Connections wait for Admit().
+    bool is_shut = false;
     int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
     // The most bytes of all that clients make the server hold (budget.h says how much of them one
     // run may hold): a request beyond them ends its connection, and the log says so. 0: a quarter
@@ -43,6 +46,11 @@ class StoreServer {
   // socket over and makes it non-blocking. Never blocks for long; works from the moment Start
   // returned.
   virtual void Adopt(UniqueFd socket) = 0;
+
+  // From now on it serves connections from these numeric addresses, from loopback, and from the
+  // address at which they reach it; it closes others, with a line in the log. None: it serves
+  // everybody. Connections that were accepted before stay. REQUIRES: Options::is_shut.
+  virtual void Admit(const std::vector<std::string>& addresses) = 0;
 
   struct Counts {
     size_t connections = 0;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/connect.h"
 #include "spdlog/spdlog.h"
@@ -28,6 +29,11 @@ constexpr int kRequestsPerTurn = 64;
 // sleeper's wake-up, often the longest part of a round trip, out of a client's series of requests
 // (tests/bench/store_bench.py). One series costs at most one such time in vain.
 constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
+
+// Whether the client at `from` came over loopback, or to the address that it came from.
+bool IsOfThisMachine(int fd, const std::string& from) {
+  return absl::StartsWith(from, "127.") || from == "::1" || from == OwnHost(fd);
+}
 
 }  // namespace
 
@@ -95,16 +101,33 @@ void StoreThread::AnswerDoorbell() {
     ReadMail();
     fresh.swap(shared_->mail[index_].fresh);
   }
-  for (UniqueFd& fd : fresh) Welcome(std::move(fd));
+  for (UniqueFd& fd : std::exchange(at_the_door_, {})) Receive(std::move(fd));
+  for (UniqueFd& fd : fresh) Receive(std::move(fd));
 }
 
 // Gives an accepted connection to the thread whose turn it is.
 void StoreThread::PassOn(UniqueFd fd) {
   const size_t host = std::exchange(next_host_, (next_host_ + 1) % doorbells_.size());
-  if (host == index_) return Welcome(std::move(fd));
+  if (host == index_) return Receive(std::move(fd));
   MutexLock lock(&shared_->mutex);
   shared_->mail[host].fresh.push_back(std::move(fd));
   has_new_mail_[host] = true;
+}
+
+void StoreThread::Receive(UniqueFd fd) {
+  const std::string from = OtherHost(fd.get());
+  bool is_admitted = IsOfThisMachine(fd.get(), from);
+  {
+    MutexLock lock(&shared_->mutex);
+    if (shared_->is_shut) return at_the_door_.push_back(std::move(fd));
+    is_admitted |= shared_->clients.empty() || shared_->clients.contains(from);
+  }
+  if (is_admitted) return Welcome(std::move(fd));
+  complaints_.Warn(
+      Clock::Real().Now(),
+      absl::StrCat("the store closes the connection of ", PeerName(fd.get()),
+                   ": no node of this epoch has this address. If it belongs to the run, start the "
+                   "commands of all its nodes with --open-store"));
 }
 
 // The first event also tells of bytes that came earlier.

@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -48,14 +49,17 @@ struct ThreadMail {
 // table: so no answer (the one to CANCEL_WAIT above all) can overtake a wake-up that was due
 // before.
 struct SharedTable {
-  SharedTable(size_t bytes_max, absl::Duration forget_after)
-      : table(bytes_max), spaces(forget_after) {}
+  SharedTable(size_t bytes_max, absl::Duration forget_after, bool shut)
+      : table(bytes_max), spaces(forget_after), is_shut(shut) {}
 
   Mutex mutex;
   Table table ABSL_GUARDED_BY(mutex);
   Spaces spaces ABSL_GUARDED_BY(mutex);
   std::vector<ThreadMail> mail ABSL_GUARDED_BY(mutex);  // one for each thread; its size is constant
   size_t connections ABSL_GUARDED_BY(mutex) = 0;
+  bool is_shut ABSL_GUARDED_BY(mutex);  // Admit() was not called yet
+  // StoreServer::Admit's addresses.
+  absl::flat_hash_set<std::string> clients ABSL_GUARDED_BY(mutex);
 };
 
 class StoreThread {
@@ -87,6 +91,8 @@ class StoreThread {
   void AwaitEvents();
   void AnswerDoorbell();
   void PassOn(UniqueFd fd);
+  // Serves it, or closes it as a stranger's, or lets it wait until that is known.
+  void Receive(UniqueFd fd);
   void Welcome(UniqueFd fd);
   Connection* Find(ConnectionId id);
 
@@ -113,6 +119,8 @@ class StoreThread {
   std::unique_ptr<Acceptor> acceptor_;  // null without a listener
   bool stops_ = false;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
+  std::vector<UniqueFd>
+      at_the_door_;       // until Admit(); descriptors bound it, as they bound the above
   ConnectionId next_id_;  // its remainder by the number of threads is always index_
   std::string scratch_;
   Table::Woken woken_;                // by the call at hand

@@ -24,6 +24,9 @@ inline constexpr pb::Close::Outcome kOutcomes[] = {
 // A path is bytes, not text.
 inline std::string CutPath(const std::string& path) { return path.substr(0, 4096); }
 
+// The longest numeric address has 45 characters.
+inline std::string CutAddress(absl::string_view address) { return Utf8(address, 45); }
+
 void CopyFields(Is<Hello> auto& value, auto& wire) {
   CONVENE_FIELD(job_id);
   CONVENE_FIELD(host);
@@ -86,6 +89,7 @@ void CopyFields(Is<Assignment> auto& value, auto& wire) {
   CONVENE_FIELD(max_restarts);
   CONVENE_FIELD(why);
   CONVENE_FIELD(attempt);
+  CONVENE_FIELD_EACH(CutAddress, store_clients, kMostStoreClients);
   if constexpr (!kIsWritten<decltype(value)>) {
     if (value.role_world_size != 0) return;
     // To a daemon that knows no roles all workers have the same.

@@ -39,6 +39,11 @@ absl::Status CheckLength(int length, const char* what) {
 void CopyFields(Is<Ready> auto& value, auto& wire) {
   CONVENE_FIELD_CLEAN(Cut, store_host);
   CONVENE_FIELD(store_port);
+  CONVENE_FIELD_EACH(CutAddress, addresses, kMostAddresses + 1);
+  if constexpr (!kIsWritten<decltype(value)>) {
+    // The first ones alone would shut the others out.
+    if (value.addresses.size() > kMostAddresses) value.addresses.clear();
+  }
 }
 
 void CopyFields(Is<WorkerProgress> auto& value, auto& wire) {

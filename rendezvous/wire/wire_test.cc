@@ -355,6 +355,25 @@ TEST_CASE("an assignment tells the ranks in a role; to a daemon without roles th
   CHECK(cross(message).role_world_size == 8);
 }
 
+TEST_CASE("a node's addresses and a store's clients cross the wire; too many addresses are none") {
+  Ready ready = {"a", 1000, {"10.0.0.1", std::string(100, 'f')}};
+  const auto read = [&ready] {
+    const auto envelope = FromWire(ToWire({Incarnation(1), Epoch(), AgentEvent(ready)}));
+    REQUIRE_OK(envelope);
+    return std::get<Ready>(std::get<AgentEvent>(envelope->body)).addresses;
+  };
+  CHECK(read() == std::vector<std::string>{"10.0.0.1", std::string(45, 'f')});
+  ready.addresses.assign(kMostAddresses, "10.0.0.1");
+  CHECK(read().size() == kMostAddresses);
+  ready.addresses.push_back("10.0.0.2");
+  CHECK(read().empty());
+  Assignment assignment;
+  assignment.store_clients = {"10.0.0.1", "fd00::1"};
+  const auto event = FromWire(ToWire(Incarnation(1), {Epoch(1), assignment}));
+  REQUIRE_OK(event);
+  CHECK(std::get<Assignment>(event->body).store_clients == assignment.store_clients);
+}
+
 TEST_CASE("messages without a body and senseless ports are refused") {
   CHECK_STATUS(FromWire(pb::AgentMessage()), absl::StatusCode::kInvalidArgument, "without a body");
   CHECK_STATUS(FromWire(pb::DaemonMessage()), absl::StatusCode::kInvalidArgument, "without a body");

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures what warm workers save: from `kill -9` of a worker of a DDP script (4 workers, gloo) until its next step, cold, warm and under torchrun.
+"""Measures what warm workers save: from `kill -9` of a worker of a DDP script (4 workers, gloo) until its next step, cold, warm, under torchrun, and
+under NVRx's ft_launcher where that is installed.
 
 usage: tests/bench/warm_bench.py [--runs N] [--without-torchrun]
-The three run in turns. Medians of the time are printed, and of the processor time that the launcher's children take in it, which other load on the
-machine changes less; and the memory of a spare. It needs the environment that tools/torch_environment makes.
+All run in turns. Medians of the time are printed, and of the processor time that the launcher's children take in it, which other load on the
+machine changes less; and the memory of a spare. It needs the environment that tools/torch_environment makes; with --libraries it brings NVRx.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from tests.support import torch_environment  # noqa: E402  (recovery_bench found
 
 WORKERS = recovery.RECOVERY_WORKERS
 SCRIPT = os.path.join(recovery.ROOT, 'tests/bench/torch_recovery_worker.py')
+FT_LAUNCHER = os.path.join(torch_environment.VENV, 'bin/ft_launcher')
 IMPORTED = 'the parent of warm workers has imported'
 READY = 'spares that are ready to become workers'
 RECORDS = 2  # of the script: at init_process_group, and after the second step
@@ -107,16 +109,20 @@ def main():
                     torch_environment.PYTHON, '-u']
     warm_command = cold_command[:-3] + ['--warm-workers', 'auto'] + cold_command[-3:]
     torchrun_command = [torch_environment.TORCHRUN, '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3']
+    peers = {} if arguments.without_torchrun else {'torchrun': torchrun_command}
+    if os.path.exists(FT_LAUNCHER):
+        peers['NVRx'] = [FT_LAUNCHER, '--nnodes', '1', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', '--rdzv-backend', 'c10d', '--rdzv-endpoint',
+                         'localhost:0']
     warm_ready = Warm()
-    samples = {'cold': [], 'warm': [], 'torchrun': []}
+    samples = {'cold': [], 'warm': [], **{name: [] for name in peers}}
     for _ in range(arguments.runs):
         samples['cold'].append(kill_to_step(cold_command))
         samples['warm'].append(kill_to_step(warm_command, warm_ready))
-        try:
-            if not arguments.without_torchrun:
-                samples['torchrun'].append(kill_to_step(torchrun_command))
-        except recovery.TooSlow as slow:
-            print(f'torchrun did not recover: {slow}', flush=True)
+        for name, command in peers.items():
+            try:
+                samples[name].append(kill_to_step(command))
+            except recovery.TooSlow as slow:
+                print(f'{name} did not recover: {slow}', flush=True)
     for name, values in samples.items():
         if values:
             for what, column in zip(('time', 'processor time'), zip(*values)):

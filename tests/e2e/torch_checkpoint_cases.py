@@ -15,6 +15,7 @@ import torch.distributed as dist
 from convene import checkpoint_copies
 from convene.checkpoint import Checkpoint
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 FOLDER = sys.argv[1]
@@ -79,6 +80,10 @@ def kinds_of_values():
 
 def steps_and_threads():
     checkpoint, _ = begun(None)
+    assert '0 to 4 are possible' in words(lambda: Checkpoint(replicas=5), ValueError) and 'whole state already' in words(
+        lambda: Checkpoint(replicated=True, replicas=1), ValueError)
+    Checkpoint(replicas=2)
+    assert dist.get_rank() != 0 or '0 replicas instead of 2: other nodes: 0' in said[-1]
     assert 'load() comes before' in words(lambda: Checkpoint().save({}, 1), RuntimeError)
     assert checkpoint.save(state_of(5), 5) and checkpoint.save(state_of(5), 5)
     assert 'all save the same step' in words(lambda: checkpoint.save(state_of(6), 6 + dist.get_rank()), ValueError)
@@ -200,6 +205,37 @@ def shards():
     assert 'load(like=state)' in words(checkpoint.load, ValueError)
 
 
+def a_sharded_model():
+    """FSDP2 with its optimizer: a new process loads the shards, and trains on as this one does."""
+    forget_memory()
+    mesh = init_device_mesh('cpu', (2,))
+
+    def begin():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            model(torch.full((4, 6), 0.1 * step + dist.get_rank())).square().sum().backward()
+            optimizer.step()
+        return [p.full_tensor().detach() for p in model.parameters()]
+
+    checkpoint, _ = begun(None)
+    model, optimizer = begin()
+    train(model, optimizer, (1, 2))
+    assert checkpoint.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict()}, 2)
+    want = train(model, optimizer, (3, 4))
+    model, optimizer = begin()
+    step, got = Checkpoint().load(like=model.state_dict())
+    model.load_state_dict(got['model'])
+    optimizer.load_state_dict(got['optimizer'])
+    assert step == 2 and all(map(torch.equal, want, train(model, optimizer, (3, 4))))
+
+
 def one_copy_for_all_ranks():
     forget_memory()
     checkpoint, _ = begun('same', replicated=True)
@@ -225,8 +261,8 @@ def without_an_agent():
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, one_copy_for_all_ranks,
-                 without_an_agent):
+    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, a_sharded_model,
+                 one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()

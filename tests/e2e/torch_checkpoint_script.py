@@ -1,6 +1,7 @@
 """Data-parallel training that keeps its state by convene.checkpoint after each step.
 
 With --dies rank 1 is killed twice: in the first attempt within the save of step 6, in the second behind the save of step 8.
+With --replicas 1 nothing is written to disk; in the first life rank 1 rests behind the save of step 6, until its node is killed.
 """
 
 import argparse
@@ -43,6 +44,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--folder', required=True)
     parser.add_argument('--dies', action='store_true')
+    parser.add_argument('--replicas', type=int, default=0)
     arguments = parser.parse_args()
     dist.init_process_group('gloo')
     rank = dist.get_rank()
@@ -52,7 +54,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     torch.manual_seed(rank)
 
-    checkpoint = Checkpoint(os.path.join(arguments.folder, 'states'))
+    checkpoint = Checkpoint(None if arguments.replicas else os.path.join(arguments.folder, 'states'), replicas=arguments.replicas)
     first, losses, starts = 0, {}, []
     found = checkpoint.load()
     if found is not None:
@@ -74,6 +76,10 @@ def main():
                                 'starts': starts, 'random': torch.get_rng_state()}, step)
         if (attempt, step) == (0, 6):
             open(os.path.join(arguments.folder, 'stands'), 'w', encoding='ascii').close()
+        if arguments.replicas and not starts and (step, rank) == (6, 1):
+            checkpoint.wait()
+            open(os.path.join(arguments.folder, 'rests'), 'w', encoding='ascii').close()
+            time.sleep(600)
         if (attempt, step) == (1, 8):
             checkpoint.wait()
             dist.barrier()

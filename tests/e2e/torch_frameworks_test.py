@@ -34,6 +34,13 @@ def tell(model, losses):
             json.dump([losses[-2:], sum(p.detach().double().abs().sum().item() for p in model.parameters()), os.environ['TORCHELASTIC_RESTART_COUNT']], out)
 
 
+def leave():
+    """Now and then a Python that ends while threads of PyTorch still run is aborted (pytorch/pytorch#190489): this one ends at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
         return 32
@@ -76,6 +83,7 @@ def main():
 
 if __name__ == '__main__':
     main()
+    leave()
 '''
 
 ACCELERATE = COMMON + '''
@@ -114,6 +122,7 @@ def main():
 
 if __name__ == '__main__':
     main()
+    leave()
 '''
 
 LIGHTNING = COMMON + '''
@@ -155,6 +164,7 @@ def main():
 
 if __name__ == '__main__':
     main()
+    leave()
 '''
 
 

@@ -328,6 +328,27 @@ VOCABULARY = [(b'tokenizer.ggml.model', 8, text(b'gpt2')), (b'tokenizer.ggml.pre
               (b'tokenizer.ggml.token_type', 9, struct.pack('<IQ4i', 5, 4, 3, 1, 1, 1)),
               (b'tokenizer.ggml.merges', 9, struct.pack('<I', 8) + texts(b'a b')), (b'tokenizer.ggml.eos_token_id', 4, struct.pack('<I', 0)),
               (b'tokenizer.ggml.add_bos_token', 7, b'\1'), (b'general.alignment', 4, struct.pack('<I', 32)), (b'real', 6, struct.pack('<f', 1e-5))]
+SMALL = {**SHAPE, 'vocab_size': 4, 'hidden_size': 2, 'intermediate_size': 2, 'num_hidden_layers': 1, 'num_attention_heads': 1, 'num_key_value_heads': 1,
+         'head_dim': 2, 'tie_word_embeddings': True, 'model_type': 'llama'}
+SMALL_TENSORS = {'model.embed_tokens.weight': ('F32', 4, [4, 2]), 'model.norm.weight': ('F16', 2, [2]),
+                 **{f'model.layers.0.{name}_layernorm.weight': ('F32', 4, [2]) for name in ('input', 'post_attention')},
+                 **{f'model.layers.0.self_attn.{name}_proj.weight': ('BF16', 2, [2, 2]) for name in 'qkvo'},
+                 **{f'model.layers.0.mlp.{name}_proj.weight': ('BF16', 2, [2, 2]) for name in ('gate', 'up', 'down')}}
+INDEX = json.dumps({'metadata': {'total_size': 1}, 'weight_map': {name: 'model.safetensors' for name in SMALL_TENSORS}}).encode()
+ADAPTER = {f'base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight': ('F32', 4, shape) for half, shape in (('A', [1, 2]), ('B', [2, 1]))}
+
+
+def folder(*parts: bytes) -> bytes:
+    return b'\xff'.join(parts)
+
+
+def question(number: int, right: int, context, endings) -> bytes:
+    numbers = [65535, 0, number, right, len(endings), len(context), *context]
+    for ending in endings:
+        numbers += [len(ending), *ending]
+    return struct.pack(f'<{len(numbers)}H', *numbers)
+
+
 # By the number of the reader in weights_fuzz.cc.
 WEIGHTS = {
     'safetensors': (0, safetensors(a=('F32', 4, [2, 3]), b=('BF16', 2, [4]), c=('I64', 8, []), d=('F16', 2, [0, 5]))),
@@ -345,6 +366,10 @@ WEIGHTS = {
                                  rope_parameters={'rope_type': 'yarn', 'factor': 4.0, 'truncate': False})),
     'peft': (6, json.dumps({'peft_type': 'LORA', 'r': 8, 'lora_alpha': 16, 'lora_dropout': 0.05, 'use_rslora': True, 'bias': 'none',
                             'base_model_name_or_path': 'base', 'target_modules': ['q_proj'], 'rank_pattern': {}}).encode()),
+    'folder': (8, folder(json.dumps(SMALL).encode(), b'', safetensors(**SMALL_TENSORS))),
+    'folder_index': (8, folder(json.dumps(SMALL).encode(), INDEX, safetensors(**SMALL_TENSORS))),
+    'adapter': (9, folder(json.dumps({'peft_type': 'LORA', 'r': 1, 'target_modules': ['q_proj']}).encode(), safetensors(**ADAPTER))),
+    'choices': (7, struct.pack('<256i', 20240522, 1, 2, 40, *[0] * 252) + question(0, 1, [5, 6], [[1], [2, 3]]) + question(1, 0, [7], [[1], [2], [3]])),
     'llmc': (5, struct.pack('<8i', 20240326, 3, 16, 70, 2, 2, 8, 128)),
     'shape': (2, b'layers 16 hidden 2048 ffn 8192 heads 32/8x64 vocabulary 128256 theta 500000 scaled 32 (1 to 4 of 8192) epsilon 1e-05 tied'),
     'gguf': (3, gguf(VOCABULARY, [(b'f32', [3, 2], 0, bytes(24)), (b'q8', [32], 8, bytes(34)), (b'q4', [64, 1], 3, bytes(40)), (b'half', [1], 1, bytes(2))])),

@@ -3,20 +3,29 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/check.h"
 #include "worker_runtime/gguf/gguf_file.h"
 #include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/inference/openai_wire.h"
+#include "worker_runtime/inference/questions.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/shape_text.h"
+#include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/hf_config.h"
+#include "worker_runtime/weights/hf_folder.h"
 #include "worker_runtime/weights/llmc_model.h"
+#include "worker_runtime/weights/model_tensors.h"
 #include "worker_runtime/weights/peft_config.h"
 #include "worker_runtime/weights/safetensors.h"
 
@@ -111,9 +120,73 @@ void UsePeft(absl::string_view text) {
   CONVENE_CHECK(again.ok() && again->adapter == adapter && again->base == config->base);
 }
 
+void UseChoices(absl::string_view bytes) {
+  const auto questions = ParseChoices(bytes);
+  if (!questions.ok()) return;
+  CONVENE_CHECK(!questions->empty());
+  for (const Question& question : *questions) {
+    CONVENE_CHECK(question.right >= 0 && !question.context.empty());
+    CONVENE_CHECK(static_cast<size_t>(question.right) < question.endings.size());
+  }
+}
+
+// The part before the first byte 0xFF, which no JSON has; `input` is left with the rest.
+absl::string_view TakePart(absl::string_view* input) {
+  const absl::string_view part = input->substr(0, input->find('\xFF'));
+  input->remove_prefix(std::min(input->size(), part.size() + 1));
+  return part;
+}
+
+// A folder with these files, which goes with the object. A file without content is left out.
+class Folder {
+ public:
+  explicit Folder(const std::vector<std::pair<std::string, absl::string_view>>& files) {
+    CONVENE_CHECK(mkdtemp(path_.data()) != nullptr);
+    for (const auto& [name, content] : files) {
+      if (!content.empty()) std::ofstream(absl::StrCat(path_, "/", name)) << content;
+    }
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = std::filesystem::temp_directory_path() / "weights_fuzz.XXXXXX";
+};
+
+// Every element that is promised can be read.
+void ReadAll(const StateSource& source, const std::vector<ModelTensor>& tensors) {
+  for (const ModelTensor& tensor : tensors) {
+    std::vector<float> values(tensor.shape[0] * tensor.shape[1]);
+    const TensorPiece piece = RowsOf(tensor, 0, tensor.file_rows());
+    CONVENE_CHECK(source.Read({{piece, absl::MakeSpan(values)}}).ok());
+  }
+}
+
+// config.json, an index or nothing, and a file of tensors, which an index may name too.
+void UseFolder(absl::string_view input) {
+  const absl::string_view config = TakePart(&input);
+  const absl::string_view index = TakePart(&input);
+  const Folder folder({{kHfConfigName, config}, {kHfIndexName, index}, {kHfWeightsName, input}});
+  const auto weights = OpenHfFolder(folder.path());
+  if (weights.ok()) ReadAll(*weights->source, ModelTensors(weights->config));
+}
+
+// adapter_config.json, and a file of tensors.
+void UseAdapter(absl::string_view input) {
+  const absl::string_view config = TakePart(&input);
+  const Folder folder({{kPeftConfigName, config}, {kPeftWeightsName, input}});
+  const auto adapter = OpenAdapter(folder.path());
+  if (!adapter.ok()) return;
+  std::vector<ModelTensor> tensors;
+  for (const auto& [name, shape] : adapter->tensors)
+    tensors.push_back({name, shape, {"", {}, 0, 1}});
+  ReadAll(*adapter->source, tensors);
+}
+
 using Reader = void (*)(absl::string_view);
-constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape, UseGguf,
-                               UseRequest,     UseLlmc,   UsePeft};
+constexpr Reader kReaders[] = {UseSafetensors, UseConfig, UseShape,   UseGguf,   UseRequest,
+                               UseLlmc,        UsePeft,   UseChoices, UseFolder, UseAdapter};
 
 }  // namespace
 }  // namespace convene::worker

@@ -134,6 +134,20 @@ class CheckpointCopiesTest(unittest.TestCase):
         write('cgroup/a/memory.current', '90000')
         self.assertEqual(free(), 0)
 
+    def test_guests_have_windows_of_their_own(self):
+        fd = os.memfd_create('memory')
+        path = f'/proc/{os.getpid()}/fd/{fd}'
+        places = list(itertools.product((0, 1), range(copies.MOST_GUESTS + 1), copies.HALVES))  # local rank, guest, half
+        for number, (rank, guest, half) in enumerate(places):
+            window = copies.Memory(path, rank, 2).reserve(half, 2 * copies.PAGE, guest)
+            copies.seal_copy(window, copies.Header(1, number, rank, 2, 1, 2 * copies.PAGE, 0), b'i')
+        memory = copies.Memory(path, 1, 2)
+        for guest in range(copies.MOST_GUESTS + 1):
+            self.assertEqual(memory.held(guest), [(1, places.index((1, guest, half))) for half in copies.HALVES])
+        self.assertEqual(sorted(place.header.step for place in memory.copies()), list(range(len(places))))
+        self.assertEqual({place.is_file for place in memory.copies()}, {False})
+        os.close(fd)
+
     def test_too_little_memory_leaves_the_copy(self):
         fd = os.memfd_create('memory')
         memory = copies.Memory(f'/proc/{os.getpid()}/fd/{fd}', 0, 2)

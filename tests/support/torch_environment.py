@@ -33,6 +33,8 @@ TRANSFORMERS = 'transformers==5.23.0'
 # Without what they need: that comes with PyTorch and transformers.
 ADDITIONS = ['peft==0.21.2', 'accelerate==1.15.0', 'psutil==7.2.2', 'pytorch-lightning==2.6.6', 'lightning-utilities==0.15.3', 'torchmetrics==1.9.0']
 LIBRARIES = ['openai==3.57.0']
+# NVRx, a peer of benchmarks: its ft_launcher, without what PyTorch and transformers brought.
+PEERS = ['nvidia-resiliency-ext==0.4.1', 'defusedxml==0.7.1', 'nvidia-ml-py==13.615.71', 'pynvml==13.0.1', 'psutil==7.2.2']
 INSTALL_LIMIT_S = 15 * 60
 IMPORT_LIMIT_S = 120
 
@@ -106,10 +108,12 @@ def install_transformers() -> str:
 
 
 def install_libraries() -> None:
-    """Clients of other programs. After install_torch. Raises NoTorch."""
+    """Clients of other programs, and peers of benchmarks. After install_torch. Raises NoTorch."""
     with open(os.path.join(CACHE, 'venv.lock'), 'w', encoding='ascii') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _run('pip install', [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15', *LIBRARIES])
+        pip = [f'{VENV}/bin/pip', 'install', '--quiet', '--disable-pip-version-check', '--retries=1', '--timeout=15']
+        _run('pip install', [*pip, *LIBRARIES])
+        _run('pip install', [*pip, '--no-deps', *PEERS])
 
 
 def main() -> int:

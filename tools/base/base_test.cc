@@ -78,6 +78,7 @@ TEST_CASE("exit codes follow the table") {
   CHECK(ExitCodeForStatus(absl::InvalidArgumentError("")) == ExitCode::kUsage);
   CHECK(ExitCodeForStatus(absl::UnavailableError("")) == ExitCode::kUnavailable);
   CHECK(ExitCodeForStatus(absl::AbortedError("")) == ExitCode::kMembershipChanged);
+  CHECK(ExitCodeForStatus(absl::UnimplementedError("")) == ExitCode::kUsage);
   CHECK(ExitCodeForSignal(SIGTERM) == 143);
   CHECK_THAT(ExitCodeTable(), Catch::Contains("75") && Catch::Contains("128+n"));
 }

@@ -47,6 +47,7 @@ ExitCode ExitCodeForStatus(const absl::Status& status) {
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
       return ExitCode::kUsage;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

@@ -1,6 +1,8 @@
 #include "tools/base/source_address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 
 #include <cerrno>
@@ -23,6 +25,25 @@ std::string AddressText(const sockaddr* address) {
     inet_ntop(is_mapped ? AF_INET : AF_INET6, &ip6.s6_addr[is_mapped ? 12 : 0], text, sizeof(text));
   }
   return text;
+}
+
+absl::StatusOr<std::vector<std::string>> OwnAddresses(bool with_link_local) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return ErrnoStatus(errno, "getifaddrs");
+  std::vector<std::string> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* item = list; item != nullptr; item = item->ifa_next) {
+      if (item->ifa_addr == nullptr || item->ifa_addr->sa_family != family) continue;
+      if ((item->ifa_flags & IFF_UP) == 0) continue;
+      if (!with_link_local && family == AF_INET6 &&
+          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(item->ifa_addr)->sin6_addr)) {
+        continue;
+      }
+      addresses.push_back(AddressText(item->ifa_addr));
+    }
+  }
+  freeifaddrs(list);
+  return addresses;
 }
 
 int PortOf(const sockaddr* address) {

@@ -44,6 +44,12 @@ absl::StatusOr<HeldTensors> HoldTensors(const TensorPlaces& places) {
   for (const auto& [name, place] : places) {
     const absl::string_view ours = absl::StripPrefix(name, kPeftPrefix);
     const std::vector<int64_t>& shape = place.tensor.shape;
+    if (absl::StrContains(ours, ".experts.")) {
+      return absl::UnimplementedError(absl::StrCat(
+          place.file->path(), ": tensor \"", name,
+          "\" is an adapter of a layer's experts, and experts have no adapters here. Merge it with "
+          "PEFT (merge_and_unload), and give the folder that this makes"));
+    }
     if (MatrixOf(ours).empty() || shape.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(place.file->path(), ": tensor \"", name,
                                                      "\" is no lora_A or lora_B of a matrix"));
@@ -60,16 +66,18 @@ absl::Status CheckHalves(const Adapter& adapter) {
     const absl::string_view matrix = MatrixOf(name);
     const bool is_a = name == AdapterA(matrix);
     if (shape[is_a ? 0 : 1] != rank) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" is ", ShapeWords(shape),
-                                                     ", which is not of rank ", rank,
-                                                     ", as the configuration says"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor \"", name, "\" is ", ShapeWords(shape), ", which is not of rank ", rank,
+          ", as adapter_config.json says: the two were not saved "
+          "together; save the adapter again"));
     }
     const std::string other = is_a ? AdapterB(matrix) : AdapterA(matrix);
     if (adapter.tensors.contains(other)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("has \"", name, "\", and no \"", other, "\""));
+    return absl::InvalidArgumentError(absl::StrCat("it has \"", name, "\", and no \"", other,
+                                                   "\": it was not saved whole; save it again"));
   }
   if (!adapter.tensors.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("has no adapter at all");
+  return absl::InvalidArgumentError("it has no adapter at all; save it again");
 }
 
 absl::StatusOr<Adapter> OpenPeftFolder(const std::string& path) {

@@ -37,8 +37,8 @@ bool IsPeftFolder(const std::string& path);
 // weights.
 //
 // NotFound: nothing of these. InvalidArgument: a damaged file; a tensor that is no A or B, or
-// has no other half; a checkpoint without adapters. Unimplemented: ReadPeftConfig's, and an element
-// type that we lack. All with the path.
+// has no other half; a checkpoint without adapters. Unimplemented: ReadPeftConfig's, an adapter of
+// a layer's experts, and an element type that we lack. All with the path.
 absl::StatusOr<Adapter> OpenAdapter(const std::string& path);
 
 // Whether the adapter's tensors are those of model.adapter, as they are and no others.

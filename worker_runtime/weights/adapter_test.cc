@@ -223,6 +223,14 @@ TEST_CASE("a folder of adapters that cannot be used says why") {
                  f.tensors()["lm_head.weight"] = {{1, 1}, {1}};
                }),
                kInvalid, "\"lm_head.weight\" is no lora_A or lora_B of a matrix");
+  // As PEFT names adapters of modules, and of fused parameters (target_parameters).
+  for (const char* const module : {"experts.0.gate_proj", "experts.base_layer"}) {
+    CHECK_STATUS(opened([&](Folder& f) {
+                   f.tensors()[absl::StrCat("base_model.model.model.layers.0.mlp.", module,
+                                            ".lora_A.weight")] = {{1, 1}, {1}};
+                 }),
+                 kLacks, "is an adapter of a layer's experts");
+  }
   CHECK_STATUS(opened([&](Folder& f) {
                  f.tensors()[first] = {{2, 3}, std::vector<float>(6)};
                }),

@@ -164,7 +164,7 @@ const Value* MemberOf(const Value& object, absl::string_view key) {
 }
 
 absl::Status Lacks(absl::string_view key, absl::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("config.json: \"", key, "\" ", what));
+  return absl::UnimplementedError(absl::StrCat("\"", key, "\" ", what));
 }
 
 absl::Status ReadField(const Value& value, absl::string_view key, const Field& field) {
@@ -181,8 +181,7 @@ absl::Status ReadField(const Value& value, absl::string_view key, const Field& f
     if (fits) *std::get<bool*>(field.value) = value.GetBool();
   }
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("config.json: \"", key, "\" has a value that cannot be used"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" has a value that cannot be used"));
 }
 
 // One config.json, with the defaults behind it.
@@ -268,7 +267,7 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("config.json: rotary positions of type ", name, " have no factor of 1 or more"));
+      absl::StrCat("rotary positions of type ", name, " have no factor of 1 or more"));
 }
 
 absl::Status Reader::ReadRope() {
@@ -310,7 +309,7 @@ absl::Status Reader::ReadLatents() {
   int shared = 0;
   CONVENE_RETURN_IF_ERROR(ReadFields({{"n_shared_experts", &shared}}));
   if (shared < 0 || shared > std::numeric_limits<int>::max() / std::max(experts.ffn_size, 1)) {
-    return absl::InvalidArgumentError("config.json: \"n_shared_experts\" is too large");
+    return absl::InvalidArgumentError("\"n_shared_experts\" is too large");
   }
   experts.shared_ffn_size = shared * experts.ffn_size;
   const Value* method = Find("topk_method");
@@ -493,12 +492,15 @@ absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text) {
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument file, JsonDocument::Parse(text));
   const JsonNode root = file.root();
   if (!root.value().IsObject()) {
-    return absl::InvalidArgumentError("config.json holds no JSON object");
+    return absl::InvalidArgumentError("it holds no JSON object");
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string name, root.GetString("model_type"));
   const Family* const family = FamilyNamed(name);
   if (family == nullptr || family->keys.architecture == nullptr) {
-    return Lacks("model_type", absl::StrCat("is ", name, ", an architecture that we lack"));
+    return Lacks("model_type",
+                 absl::StrCat("is ", name,
+                              ", and no family of models here has this name; the "
+                              "named models of convene-train --help show the families"));
   }
   if (const std::optional<JsonNode> list = root.Find("architectures"); list.has_value()) {
     const Value& names = list->value();

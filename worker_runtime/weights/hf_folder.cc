@@ -42,10 +42,12 @@ absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
   std::set<std::string> names;
   if (!map->value().IsObject()) return annotate(map->Error("should be an object"));
   for (const auto& member : map->value().GetObject()) {
-    const absl::StatusOr<std::string> name = JsonNode(&member.value, "weight_map").String();
+    const absl::StatusOr<std::string> name =
+        JsonNode(&member.value, "a value of weight_map").String();
     if (!name.ok()) return annotate(name.status());
     if (name->empty() || absl::StrContains(*name, "/")) {
-      return annotate(map->Error(absl::StrCat("names the file \"", *name, "\"")));
+      return annotate(map->Error(absl::StrCat(
+          "names the file \"", *name, "\", and an index names files of its own folder alone")));
     }
     names.insert(*name);
   }
@@ -125,8 +127,10 @@ absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& c
     const bool is_packed = place == places.end() && file.shape.size() == 3 &&
                            blocks != places.end() && scales != places.end();
     if (place == places.end() && !is_packed) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " has no tensor \"", file.name,
-                                                     "\", which config.json makes a part of it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has no tensor \"", file.name,
+                       "\", which config.json makes a part of it: the "
+                       "two are not of one model; fetch it again"));
     }
     CONVENE_ASSIGN_OR_RETURN(
         const StoredMatrix matrix,
@@ -148,7 +152,8 @@ absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& c
     }
     return absl::InvalidArgumentError(absl::StrCat(place.file->path(), ": tensor \"", name,
                                                    "\" belongs to no model of family ", family.name,
-                                                   " with this config.json"));
+                                                   " with this config.json: the two are not of one "
+                                                   "model; fetch the folder again"));
   }
   return held;
 }

@@ -74,7 +74,8 @@ absl::StatusOr<SafeTensor> ReadTensor(absl::string_view name, const JsonNode& no
   }
   if (bytes == tensor.end - tensor.begin) return tensor;
   return node.Error(absl::StrCat("has a shape of ", bytes, " bytes in ", tensor.type, ", but ",
-                                 tensor.end - tensor.begin, " bytes of data"));
+                                 tensor.end - tensor.begin,
+                                 " bytes of data: the file is damaged; fetch it again"));
 }
 
 absl::Status CheckTiles(const std::vector<SafeTensor>& tensors, int64_t data_bytes) {
@@ -84,14 +85,16 @@ absl::Status CheckTiles(const std::vector<SafeTensor>& tensors, int64_t data_byt
       return absl::InvalidArgumentError(
           absl::StrCat("tensor \"", tensor.name, "\" begins at byte ", tensor.begin,
                        " of the data, and the one before it ends at byte ", end,
-                       tensor.begin < end ? ": they overlap" : ": no tensor has those between"));
+                       tensor.begin < end ? ": they overlap" : ": no tensor has those between",
+                       "; the file is damaged: fetch it again"));
     }
     end = tensor.end;
   }
   if (end == data_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "its tensors have ", end, " bytes, and the file has ", data_bytes, " behind the header",
-      end > data_bytes ? ": it was cut off; fetch it again" : ""));
+      end > data_bytes ? ": it was cut off; fetch it again"
+                       : ": no tensor has the rest; the file is damaged: fetch it again"));
 }
 
 }  // namespace
@@ -99,14 +102,16 @@ absl::Status CheckTiles(const std::vector<SafeTensor>& tensors, int64_t data_byt
 absl::StatusOr<int64_t> SafeTensorsHeaderLength(absl::string_view bytes, int64_t file_bytes) {
   uint64_t length = 0;
   if (bytes.size() < kSafeTensorsLengthBytes) {
-    return absl::InvalidArgumentError("it is no safetensors file: shorter than 8 bytes");
+    return absl::InvalidArgumentError(
+        "it is no safetensors file, or it was cut off: it has fewer than 8 bytes; fetch it again");
   }
   std::memcpy(&length, bytes.data(), sizeof(length));
   if (length > kSafeTensorsHeaderMax ||
       static_cast<int64_t>(length) > file_bytes - kSafeTensorsLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is no safetensors file, or it was cut off: it says that its header has ", length,
-        " bytes, and the file has ", file_bytes, "; the most is ", kSafeTensorsHeaderMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is no safetensors file, or it was cut off: it says that its header has ",
+                     length, " bytes, and the file has ", file_bytes, "; the most is ",
+                     kSafeTensorsHeaderMax, "; fetch it again"));
   }
   return static_cast<int64_t>(length);
 }

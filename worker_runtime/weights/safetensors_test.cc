@@ -34,7 +34,7 @@ TEST_CASE("a header comes back as it was made") {
 }
 
 TEST_CASE("a header's length that cannot be") {
-  CHECK_STATUS(SafeTensorsHeaderLength("1234567", 7), kInvalid, "shorter than 8 bytes");
+  CHECK_STATUS(SafeTensorsHeaderLength("1234567", 7), kInvalid, "fewer than 8 bytes");
   CHECK_STATUS(SafeTensorsHeaderLength(Length(93), 100), kInvalid, "was cut off");
   CHECK_STATUS(SafeTensorsHeaderLength(Length(uint64_t{1} << 63), 100), kInvalid, "was cut off");
   CHECK_STATUS(SafeTensorsHeaderLength(Length(100'000'001), int64_t{1} << 40), kInvalid,

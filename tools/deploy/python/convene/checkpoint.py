@@ -5,21 +5,25 @@
     found = checkpoint.load()                   # (step, state), or None: the newest state that every rank has whole
     checkpoint.save(state, step)                # all ranks, with the same step
 
-This file needs PyTorch and checkpoint_copies beside it.
+This file needs PyTorch, and the other files of its name beside it.
 """
 
+import datetime
 import io
 import logging
+import mmap
 import os
 import pickle
 import sys
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
+from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
+from . import checkpoint_peers as peers
 from .checkpoint_copies import Name
 
 _log = logging.getLogger('convene.checkpoint')
@@ -27,6 +31,7 @@ _ALIGNMENT = 64
 _FILES = 3  # a rank keeps so many newest files, the newest state that all ranks have on disk, and the loaded one
 _TOLD = _FILES + 4  # and with two writers that wait for the disk, two that are not removed yet
 _DISK_LIMIT_S = 600
+_PEER_LIMIT_S = 120
 _NONE = (0, 0)  # as a name that is told: generations begin at 1
 _REFUSED = -(1 << 62)  # as a step that is told: this rank cannot save its state
 _SAFE = {('collections', 'OrderedDict'), ('collections', 'defaultdict'), ('collections', 'Counter'), ('torch', 'Size'), ('torch', 'device'),
@@ -134,12 +139,16 @@ class _Reader(pickle.Unpickler):
 class Checkpoint:
     """All ranks make it, load and save together. Threads: one at a time; another save meanwhile is refused."""
 
-    def __init__(self, folder: Optional[str] = None, replicated: bool = False) -> None:
+    def __init__(self, folder: Optional[str] = None, replicated: bool = False, replicas: int = 0) -> None:
         """folder: where states are written to; none: they stand in memory only. replicated: all ranks have the same state (DDP), so that one copy a node
-        and one file do for any number of ranks; else each rank has a copy of its own, and only as many ranks can load it.
+        and one file do for any number of ranks; else each rank has a copy of its own, and only as many ranks can load it. replicas: so many other nodes
+        keep each rank's copy, too, at most 4; a job with fewer other nodes has as many copies as those, with a word in the log.
 
-        Raises OSError where the folder cannot be made.
+        Raises OSError where the folder cannot be made; ValueError for replicas that cannot be.
         """
+        if not 0 <= replicas <= (0 if replicated else copies.MOST_GUESTS):
+            raise ValueError(f'convene.checkpoint: replicas={replicas}: 0 to {copies.MOST_GUESTS} are possible, and none with replicated=True, where each node '
+                             'has the whole state already')
         is_alone = not (dist.is_available() and dist.is_initialized())
         self._rank, self._world = (0, 1) if is_alone else (dist.get_rank(), dist.get_world_size())
         # Messages of its own, on the host: they wait for no GPU, and mix with none of the script's.
@@ -148,6 +157,7 @@ class Checkpoint:
         self._owned = (0, 1) if replicated else (self._rank, self._world)
         self._copies_here = not replicated or local_rank == 0
         self._memory = self._open_memory(local_rank, 1 if replicated else int(os.environ.get('LOCAL_WORLD_SIZE', '1')))
+        self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
@@ -167,6 +177,22 @@ class Checkpoint:
         except OSError as error:
             _log.warning('no memory that outlives this worker: %s: %s; only the disk does', path, error)
             return copies.Memory('', local_rank, local_workers)
+
+    def _find_peers(self, replicas: int) -> Optional[peers.Peers]:
+        if replicas == 0 or self._group is None:
+            return None
+        told = self._tell_any((int(os.environ.get('GROUP_RANK', '0')), self._memory.outlives_workers, replicas))
+        nodes, can_keep, wanted = zip(*told)
+        if len(set(wanted)) > 1:
+            raise ValueError(f'convene.checkpoint: the ranks want {list(wanted)} replicas: all want as many')
+        if not all(can_keep):
+            _log.warning('no replicas: rank %d has no memory of an agent', can_keep.index(False))
+            return None
+        kept = choice.keepers(nodes, replicas)
+        if len(kept) < replicas and self._rank == 0:
+            _log.warning('%d replicas instead of %d: other nodes: %d', len(kept), replicas, len(set(nodes)) - 1)
+        limit = datetime.timedelta(seconds=_PEER_LIMIT_S)
+        return peers.Peers(dist.new_group(backend='gloo', timeout=limit), self._memory, kept) if kept else None
 
     def _tell(self, names: List[Name], step: int) -> Tuple[List[List[Name]], List[int]]:
         """All ranks tell their lists of names, and a step. One message of numbers: it holds the script at each save."""
@@ -192,20 +218,21 @@ class Checkpoint:
         cannot look into the folder.
         """
         known, unread = self._look()
-        own: Dict[Name, copies.Place] = {}
-        for place in known:  # memory goes first
-            if (place.header.owner, place.header.world_size) == self._owned:
-                own.setdefault(place.header.name, place)
-        told = self._tell_any((set(own), {(place.header.generation, place.header.world_size) for place in known}, unread))
-        for rank, (_, _, why) in enumerate(told):
+        in_memory = {(place.header.name, place.header.owner): place for place in known if not place.is_file and place.header.world_size == self._owned[1]}
+        on_disk = {place.header.name: place for place in known if place.is_file and (place.header.owner, place.header.world_size) == self._owned}
+        told = self._tell_any((choice.Held(set(in_memory), set(on_disk)), self._owned[0],
+                               {(place.header.generation, place.header.world_size) for place in known}, unread))
+        held, owners, seen, problems = zip(*told)
+        for rank, why in enumerate(problems):
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
-        of_any = [found for _, found_there, _ in told for found in found_there]
+        of_any = [found for found_there in seen for found in found_there]
         self._generation = 1 + max((generation for generation, _ in of_any), default=0)
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
         refused = set()
-        while (name := copies.newest_common(names - refused for names, _, _ in told)) is not None:
-            state, problem = self._read(own[name], like)
+        while (chosen := choice.choose_state(held, owners, refused)) is not None:
+            name, sources = chosen
+            state, problem = self._read(*self._fetch(name, sources, owners, in_memory, on_disk), like)
             problems = [problem for problem in self._tell_any(problem) if problem]
             if not problems:
                 self._loaded = name
@@ -240,16 +267,41 @@ class Checkpoint:
         except OSError as error:
             return [], str(error)
 
+    def _fetch(self, name: Name, sources: Sequence[Optional[int]], owners: Sequence[int], in_memory: Dict[Tuple[Name, int], copies.Place],
+               on_disk: Dict[Name, copies.Place]) -> Tuple[Optional[mmap.mmap], str]:
+        """(this rank's copy, ''), or (None, why there is none). All ranks hand over to each other what they have."""
+        own, why = None, ''
+        for rank, source in enumerate(sources):
+            giver = rank if source is None else source
+            if self._rank == giver:
+                window, problem = self._open(on_disk[name] if source is None else in_memory[name, owners[rank]])
+                if rank == giver:
+                    own, why = window, problem
+                else:
+                    peers.exchange(self._group, window, copies.size_of(window) if window else 0, rank, None, lambda _: None)
+            elif self._rank == rank:
+                _, own = peers.exchange(self._group, None, 0, None, giver, lambda size: mmap.mmap(-1, size))
+                if own is None or copies.find_in(own) is None:
+                    own, why = None, f'rank {giver}, whose node had it, cannot read it'
+        return own, why
+
     @staticmethod
-    def _read(place: copies.Place, like: Any) -> Tuple[Any, Optional[Tuple[bool, str]]]:
-        """(the state, None), or (None, (whether the copy is damaged, why it cannot be read))."""
+    def _open(place: copies.Place) -> Tuple[Optional[mmap.mmap], str]:
         try:
-            window = copies.read(place)
-            index = window[copies.PAGE:copies.PAGE + place.header.index_bytes]
-            data = torch.frombuffer(window, dtype=torch.uint8)[place.header.data_offset:]
-            return _Reader(index, data, _Plan(like).shards).load(), None
+            return copies.read(place), ''
         except OSError as error:
-            return None, (True, str(error))
+            return None, str(error)
+
+    @staticmethod
+    def _read(window: Optional[mmap.mmap], why: str, like: Any) -> Tuple[Any, Optional[Tuple[bool, str]]]:
+        """(the state, None), or (None, (whether the copy is damaged, why it cannot be read))."""
+        if window is None:
+            return None, (True, why)
+        try:
+            header = copies.find_in(window)
+            index = window[copies.PAGE:copies.PAGE + header.index_bytes]
+            data = torch.frombuffer(window, dtype=torch.uint8)[header.data_offset:]
+            return _Reader(index, data, _Plan(like).shards).load(), None
         except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
             return None, (False, str(error) or type(error).__name__)
 
@@ -271,6 +323,8 @@ class Checkpoint:
     def _save(self, state: Any, step: int, to_disk: bool) -> bool:
         if self._generation == 0:
             raise RuntimeError('convene.checkpoint: load() comes before the first save: the ranks agree there on what they hold')
+        if self._peers is not None:
+            self._peers.wait()  # So the older state, of which a half is written over now, is on no node the newest one.
         plan, problem, written = None, None, []
         try:
             plan = _Plan(state) if self._copies_here else None
@@ -292,7 +346,10 @@ class Checkpoint:
         on_disk = copies.newest_common([names[3:] for names in told if names[0][1]] or [[]])
         _, stands, goes_to_disk = self._saved
         if step != self._saved[0]:
-            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), [in_memory, self._loaded]), False
+            keep = [in_memory, self._loaded]
+            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), keep), False
+            if self._peers is not None:
+                self._peers.begin((self._generation, step), self._windows[self._held.index((self._generation, step))] if stands else None, keep)
         if stands and to_disk and not goes_to_disk and self._writes_here:
             self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES))
         self._saved = (step, stands, goes_to_disk or to_disk)
@@ -344,6 +401,8 @@ class Checkpoint:
                 raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s')
 
     def wait(self) -> None:
-        """Until the disk has all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""
+        """Until the disk, and the other nodes, have all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""
+        if self._peers is not None:
+            self._peers.wait()
         for half in copies.HALVES:
             self._wait_for(half)

@@ -15,7 +15,7 @@ import os
 import re
 import struct
 import zlib
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 # (generation, step). A generation begins where the ranks load a state: copies of two generations are never parts of one state. Newer ones are greater.
 Name = Tuple[int, int]
@@ -25,10 +25,12 @@ MOST_INDEX_BYTES = 1 << 30
 _MAGIC = 0x3168637274636e63  # "cnctrch1": convene-train takes no such copy for one of its own
 _FIELDS = struct.Struct('<Q7q')  # the fields of Header, behind the magic number
 _SEAL = struct.Struct('<Q')
-# worker_runtime/replicas/node_memory.h. convene-train takes the first windows of a rank, a script the last two.
+# worker_runtime/replicas/node_memory.h. convene-train takes the first windows of a rank. A script takes the last two, and two before them for each rank
+# of another node whose state it keeps: a guest.
 _WINDOW_BYTES = 1 << 40
 _WINDOWS_OF_RANK = 64
 _FIRST_WINDOW = 62
+MOST_GUESTS = 4
 HALVES = (0, 1)
 _PIECE = 16 << 20
 _FILE = re.compile(r'step-(\d+)\.generation-(\d+)\.rank-(\d+)-of-(\d+)\.state')
@@ -54,6 +56,10 @@ class Place(NamedTuple):
     offset: int
     header: Header
 
+    @property
+    def is_file(self) -> bool:
+        return _FILE.search(self.path) is not None
+
 
 def newest_common(held: Iterable[Iterable[Name]]) -> Optional[Name]:
     """PURE. The newest name that is in all of the lists: a state that every rank has whole."""
@@ -74,6 +80,12 @@ def data_offset(index_bytes: int) -> int:
     return PAGE + -(-index_bytes // PAGE) * PAGE
 
 
+def size_of(window: mmap.mmap) -> int:
+    """Of the copy that stands in it."""
+    header = Header(*_FIELDS.unpack_from(window)[1:])
+    return header.data_offset + header.data_bytes
+
+
 def _seal(fields: bytes, index: Any) -> int:
     return 1 + zlib.crc32(index, zlib.crc32(fields))  # never 0
 
@@ -91,14 +103,23 @@ def seal_copy(window: mmap.mmap, header: Header, index: bytes) -> None:
 
 def find(fd: int, offset: int) -> Optional[Header]:
     """The whole copy that begins at this offset, if there is one. Reads no data."""
-    head = os.pread(fd, _FIELDS.size + _SEAL.size, offset)
+    return _find(lambda size, at: os.pread(fd, size, offset + at))
+
+
+def find_in(window: mmap.mmap) -> Optional[Header]:
+    """The same of a copy that came from another node."""
+    return _find(lambda size, at: window[at:at + size])
+
+
+def _find(read_at: Callable[[int, int], bytes]) -> Optional[Header]:
+    head = read_at(_FIELDS.size + _SEAL.size, 0)
     if len(head) < _FIELDS.size + _SEAL.size:
         return None
     magic, *rest = _FIELDS.unpack_from(head)
     header = Header(*rest)
     if magic != _MAGIC or not 0 <= header.index_bytes <= min(header.data_offset - PAGE, MOST_INDEX_BYTES) or header.data_bytes < 0:
         return None
-    index = os.pread(fd, header.index_bytes, offset + PAGE)
+    index = read_at(header.index_bytes, PAGE)
     is_whole = _seal(head[:_FIELDS.size], index) == _SEAL.unpack_from(head, _FIELDS.size)[0]
     return header if is_whole and len(index) == header.index_bytes else None
 
@@ -111,7 +132,7 @@ def read(place: Place) -> mmap.mmap:
             raise OSError(f'{place.path}: there is another copy now, or none')
         size = place.header.data_offset + place.header.data_bytes
         window = mmap.mmap(fd, size, mmap.MAP_PRIVATE, offset=place.offset)
-        if _FILE.search(place.path) and os.pread(fd, 8, size) != _SEAL.pack(zlib.crc32(window)):
+        if place.is_file and os.pread(fd, 8, size) != _SEAL.pack(zlib.crc32(window)):
             raise OSError(f'{place.path}: its bytes are not those that were written')
         return window
     finally:
@@ -148,44 +169,50 @@ class Memory:
         self._fd = os.open(path, os.O_RDWR) if path else -1
         self._first = local_rank * _WINDOWS_OF_RANK + _FIRST_WINDOW
         self._local_workers = local_workers
-        self._mapped: Dict[int, mmap.mmap] = {}
+        self._mapped: Dict[Tuple[int, int], mmap.mmap] = {}
 
-    def _offset(self, half: int) -> int:
-        return (self._first + half) * _WINDOW_BYTES
+    @property
+    def outlives_workers(self) -> bool:
+        return bool(self._path)
 
-    def held(self) -> List[Optional[Name]]:
-        """For each half, the name of the whole copy in it."""
-        found = [find(self._fd, self._offset(half)) if self._path else None for half in HALVES]
+    def _offset(self, half: int, guest: int) -> int:
+        return (self._first - 2 * guest + half) * _WINDOW_BYTES
+
+    def held(self, guest: int = 0) -> List[Optional[Name]]:
+        """For each half, the name of the whole copy in it. guest: 0 is this worker itself."""
+        found = [find(self._fd, self._offset(half, guest)) if self._path else None for half in HALVES]
         return [header and header.name for header in found]
 
     def copies(self) -> List[Place]:
-        """Of all ranks of this node, those of earlier epochs too."""
+        """Of all ranks of this node and of its guests, those of earlier epochs too."""
         windows = range(os.fstat(self._fd).st_size // _WINDOW_BYTES + 1) if self._path else ()
-        found = [(window, find(self._fd, window * _WINDOW_BYTES)) for window in windows if window % _WINDOWS_OF_RANK >= _FIRST_WINDOW]
+        scripts = [window for window in windows if window % _WINDOWS_OF_RANK >= _FIRST_WINDOW - 2 * MOST_GUESTS]
+        found = [(window, find(self._fd, window * _WINDOW_BYTES)) for window in scripts]
         return [Place(self._path, window * _WINDOW_BYTES, header) for window, header in found if header]
 
-    def _taken(self, half: int) -> int:
-        """Bytes of the half that have memory already."""
+    def _taken(self, offset: int) -> int:
+        """Bytes of the half at this offset that have memory already."""
         try:
-            return os.lseek(self._fd, self._offset(half), os.SEEK_HOLE) - self._offset(half) if self._path else 0
+            return os.lseek(self._fd, offset, os.SEEK_HOLE) - offset if self._path else 0
         except OSError:  # behind the end
             return 0
 
-    def reserve(self, half: int, size: int) -> mmap.mmap:
+    def reserve(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
-        mapped = self._mapped.get(half)
+        mapped = self._mapped.get((guest, half))
         if mapped is None or len(mapped) < size:
             if size > _WINDOW_BYTES:
                 raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
-            wanted, free = (size - self._taken(half)) * self._local_workers, available_bytes()
+            offset = self._offset(half, guest)
+            wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
             if wanted > free:
                 raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
             if self._path:
-                os.posix_fallocate(self._fd, self._offset(half), size)
-                kind, offset = mmap.MAP_SHARED, self._offset(half)
+                os.posix_fallocate(self._fd, offset, size)
+                kind = mmap.MAP_SHARED
             else:
                 kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
-            self._mapped[half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
+            self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
         break_copy(mapped)
         return mapped
 
@@ -246,8 +273,7 @@ class Folder:
     def write(self, name: Name, window: mmap.mmap) -> None:
         """The copy in the window, which nobody changes meanwhile. Raises OSError: then the file is not there."""
         path = self._file(name)
-        header = Header(*_FIELDS.unpack_from(window)[1:])
-        size = header.data_offset + header.data_bytes
+        size = size_of(window)
         checksum = 0
         os.makedirs(self._path, exist_ok=True)
         try:
