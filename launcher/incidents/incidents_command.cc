@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "launcher/flags.h"
 #include "launcher/incidents/report.h"
+#include "launcher/incidents/torch_dumps.h"
 #include "launcher/print.h"
 #include "rendezvous/client/status_client.h"
 #include "rendezvous/quorum/job_view.h"
@@ -38,6 +39,10 @@ absl::Status Finish(IncidentsFlags* flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("an incident's number is 1 or more, not \"", words[1], "\""));
   }
+  if (!flags->torch_dumps.empty() && (flags->number == 0 || flags->is_json)) {
+    return absl::InvalidArgumentError(
+        "--torch-dumps is told in the text of one incident: give its NUMBER, and no --json");
+  }
   return absl::OkStatus();
 }
 
@@ -47,6 +52,10 @@ void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
   reader->Words("RUN [NUMBER]", &flags->words);
   AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("json", &flags->is_json, "each report as a JSON object, on one line");
+  reader->Option("torch-dumps", &flags->torch_dumps,
+                 "also what torchfrtrace says of PyTorch's dumps PREFIX<rank>: which rank a "
+                 "collective waits for",
+                 {.value = "PREFIX"});
   reader->Check([flags] { return Finish(flags); });
 }
 
@@ -70,7 +79,11 @@ absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags) {
       absl::StrAppend(&text, rendezvous::IncidentJson(incident), "\n");
     }
   } else if (flags.number != 0) {
-    text = IncidentReport(incidents.front(), absl::LocalTimeZone());
+    std::vector<std::string> torch_lines;
+    if (!flags.torch_dumps.empty()) {
+      CONVENE_ASSIGN_OR_RETURN(torch_lines, ReadTorchDumps(flags.torch_dumps));
+    }
+    text = IncidentReport(incidents.front(), absl::LocalTimeZone(), torch_lines);
   } else {
     text = IncidentList(jobs.front(), absl::LocalTimeZone());
   }

@@ -18,11 +18,12 @@ struct IncidentsFlags {
   std::string job_id;
   int number = 0;  // 0: the list
   bool is_json = false;
+  std::string torch_dumps;  // ReadTorchDumps' prefix; "": none
 };
 
 void AddFlags(FlagReader* reader, IncidentsFlags* flags);
 
-// Errors: FetchStatus's; NotFound for a number that there is not.
+// Errors: FetchStatus's; NotFound for a number that there is not; ReadTorchDumps'.
 absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags);
 
 Command IncidentsRow();

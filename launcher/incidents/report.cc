@@ -58,7 +58,8 @@ std::string IncidentList(const rendezvous::JobView& job, absl::TimeZone zone) {
   return PrintableLines(text);
 }
 
-std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone) {
+std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone,
+                           const std::vector<std::string>& torch_lines) {
   std::string text = absl::StrCat(Head(incident, zone), "\n  first cause: ", incident.cause, "\n");
   if (const std::string times = Times(incident); !times.empty()) {
     absl::StrAppend(&text, "  ", times, "\n");
@@ -72,6 +73,7 @@ std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone) {
     AddLines("the kernel:", failure.kernel_lines, &text);
   }
   AddLines("where ranks stood:", incident.places, &text);
+  AddLines("PyTorch's flight recorder, by torchfrtrace:", torch_lines, &text);
   absl::StrAppend(&text, "  then: ",
                   incident.outcome.empty() ? "nothing was decided yet" : incident.outcome, "\n");
   return PrintableLines(text);

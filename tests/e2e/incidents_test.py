@@ -85,8 +85,8 @@ class IncidentsTest(ConveneTestCase):
         with open(self.path("worker.py"), "w", encoding="utf-8") as file:
             file.write(WORKER)
 
-    def ask(self, command, *words, code=0):
-        return self.finish(self.start(CONVENE, command, *words, "--endpoint", self.endpoint), 30, code)
+    def ask(self, command, *words, code=0, **environment):
+        return self.finish(self.start(CONVENE, command, *words, "--endpoint", self.endpoint, **environment), 30, code)
 
     def run_job(self, *ways):
         """A job of one node whose rank 1 fails in these ways, one after the other; "kill" and "terminate" are done here."""
@@ -138,6 +138,26 @@ class IncidentsTest(ConveneTestCase):
         self.assertEqual(kinds[-1], "job over")
         self.assertEqual([int(event["number"]) for event in events], list(range(1, len(events) + 1)))
         self.assertIn("failure: rank 1 on ", self.ask("events", "run", "--text"))
+
+    def test_torchs_own_reader_of_its_dumps_is_asked(self):
+        job = self.run_job("raise")
+        self.finish(job, 60)
+        prefix = self.path("dumps/trace_")
+        asked = ["run", 1, "--torch-dumps", prefix]
+        self.assertIn("--torch-dumps: list", self.ask("incidents", *asked, code=64))
+        os.mkdir(self.path("dumps"))
+        self.assertRegex(self.ask("incidents", *asked, code=64), r'no file in .*/dumps begins with "trace_": give what TORCH_FR_DUMP_TEMP_FILE is')
+        with open(prefix + "0", "wb"):
+            pass
+        self.assertIn("NUMBER", self.ask("incidents", "run", "--torch-dumps", prefix, code=64))
+        os.mkdir(self.path("bin"))
+        with open(self.path("bin/torchfrtrace"), "w", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
+            file.write('#!/bin/sh\necho "$@"\necho "tabulate is not installed. Proceeding without it." >&2\necho "missing ranks: {1}" >&2\nexit 3\n')
+        self.assertIn("torchfrtrace is not in PATH", self.ask("incidents", *asked, code=64, PATH="/usr/bin:/bin"))
+        said = self.ask("incidents", *asked, PATH=self.path("bin") + ":/usr/bin:/bin")
+        self.assertIn("ValueError: the shapes do not match", said)
+        self.assertIn("  PyTorch's flight recorder, by torchfrtrace:\n    --allow-incomplete-ranks --prefix=trace_ " + self.path("dumps") +
+                      "\n    missing ranks: {1}\n    torchfrtrace ended with exit code 3\n", said)
 
     def test_what_a_signal_a_disk_or_a_peer_did_is_told_apart_and_what_comes_again_is_counted(self):
         expected = {"terminate": "kill", "abort": "code", "full disk": "data", "cut file": "data", "cut data": "data",
