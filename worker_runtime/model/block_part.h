@@ -65,6 +65,9 @@ struct BlockShape {
   int last_width() const {
     return family->latent_attention ? heads * value_size : attention_width();
   }
+  bool has_shared_gate() const {
+    return experts.is_on() && ffn > 0 && family->names.shared_router != nullptr;
+  }
   int gate_up_width() const { return ActivationInputs(family->activation) * ffn; }
   AttentionShape attention() const {
     AttentionShape shape = {batch,     sequence_length, heads, kv_heads,

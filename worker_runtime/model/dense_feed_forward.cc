@@ -6,7 +6,9 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/activation.h"
 #include "worker_runtime/ops/bias.h"
+#include "worker_runtime/ops/expert_rows.h"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/matmul.h"
 
 namespace convene::worker {
 
@@ -16,6 +18,9 @@ void DeclareDense(const BlockShape& s, const Recompute& recompute, const SetDecl
   const int64_t rows = s.rows();
   declare(memory.gate_up, recompute.mlp, false, "gate-up", rows * s.gate_up_width());
   declare(memory.product, recompute.swiglu, true, "product", rows * s.ffn);
+  if (!s.has_shared_gate()) return;
+  declare(memory.gate_logits, false, false, "shared gate logits", rows);
+  declare(memory.gate_gradient, true, false, "shared gate gradient", rows);
 }
 
 template <typename T>
@@ -32,7 +37,7 @@ DenseFeedForward<T>::DenseFeedForward(const BlockShape& shape, const Recompute& 
 
 template <typename T>
 ScratchSizes DenseFeedForward<T>::scratch(DeviceKind device, int64_t /*spare*/) const {
-  const bool wants_place = pipes_gradient_ || !deferred_.empty();
+  const bool wants_place = pipes_gradient_ || !deferred_.empty() || s_.has_shared_gate();
   const int widest = s_.family->other_biases ? std::max(s_.gate_up_width(), s_.hidden) : 0;
   return {.narrow = wants_place ? int64_t{s_.rows()} * s_.ffn : 0,
           .workspace_bytes = BiasWorkspaceBytes(s_.rows(), widest, device)};
@@ -52,11 +57,21 @@ absl::Status DenseFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
 }
 
 template <typename T>
+void DenseFeedForward<T>::Activate(const DenseMemory<T>& a, Stream& stream) const {
+  ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product), stream);
+  if (!s_.has_shared_gate()) return;
+  GateRows(s_.rows(), s_.ffn, At(a.gate_logits), At(a.product), stream);
+}
+
+template <typename T>
 absl::Status DenseFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y) {
   const DenseMemory<T> a = MemoryOf(pass);
   CONVENE_RETURN_IF_ERROR(Again(pass, x));
-  ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
-                    pass.stream);
+  if (s_.has_shared_gate()) {
+    MatMul(Transpose::kNo, Transpose::kYes, s_.rows(), 1, s_.hidden, x, pass.Weight(kSharedGate), 0,
+           At(a.gate_logits), pass.stream);
+  }
+  Activate(a, pass.stream);
   return RowParallelForward(linears_.Of(s_, pass, kDown, kDownBias), At(a.product), y,
                             *pass.around.rows, pass.stream);
 }
@@ -66,13 +81,12 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
                                            absl::Span<T> /*spare*/) {
   const DenseMemory<T> a = MemoryOf(pass);
   ChunkedRows& rows = *pass.around.rows;
-  if (recompute_.swiglu) {
-    ActivationForward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), At(a.product),
-                      pass.stream);
-  }
-  // Gradients take the places of what they are the gradients of, unless a weight half or a weight
-  // product behind them wants both.
-  T* const product = pass.deferred >= 0 || pipes_gradient_ ? pass.around.narrow : At(a.product);
+  if (recompute_.swiglu) Activate(a, pass.stream);
+  // Gradients take the places of what they are the gradients of, unless a weight half, a gate or a
+  // weight product behind them wants both.
+  T* const product = pass.deferred >= 0 || pipes_gradient_ || s_.has_shared_gate()
+                         ? pass.around.narrow
+                         : At(a.product);
   T* gate_up = At(a.gate_up);
   CONVENE_RETURN_IF_ERROR(RowParallelBackward(linears_.Backward(s_, pass, kDown), At(a.product), dy,
                                               product, ProductGradient(pass, kDown), rows,
@@ -85,12 +99,29 @@ absl::Status DenseFeedForward<T>::Backward(const Pass<T>& pass, const T* x, cons
     KeepGradient(pass, dy, later.down);
     gate_up = At(later.gate_up);
   }
+  if (s_.has_shared_gate()) {
+    GateRowsBackward(s_.rows(), s_.ffn, At(a.gate_logits), At(a.product), product,
+                     At(a.gate_gradient), pass.stream);
+  }
   ActivationBackward(s_.family->activation, s_.rows(), s_.ffn, At(a.gate_up), product, gate_up,
                      pass.stream);
   ColumnBiasBackward(LinearShapeOf(s_, kGateUp), gate_up, ProductGradient(pass, kGateUpBias),
                      workspace, pass.stream);
-  return ColumnParallelBackward(linears_.Backward(s_, pass, kGateUp), x, gate_up, dx,
-                                ProductGradient(pass, kGateUp), rows, pass.stream);
+  CONVENE_RETURN_IF_ERROR(ColumnParallelBackward(linears_.Backward(s_, pass, kGateUp), x, gate_up,
+                                                 dx, ProductGradient(pass, kGateUp), rows,
+                                                 pass.stream));
+  if (s_.has_shared_gate()) GateBackward(pass, a, x, dx);
+  return absl::OkStatus();
+}
+
+template <typename T>
+void DenseFeedForward<T>::GateBackward(const Pass<T>& pass, const DenseMemory<T>& a, const T* x,
+                                       T* dx) const {
+  const T* const dlogits = At(a.gate_gradient);
+  LinearWeightGradient({s_.rows(), 1, s_.hidden}, x, dlogits, pass.Gradient(kSharedGate),
+                       pass.stream);
+  MatMul(Transpose::kNo, Transpose::kNo, s_.rows(), s_.hidden, 1, dlogits, pass.Weight(kSharedGate),
+         1, dx, pass.stream);
 }
 
 template <typename T>

@@ -1,6 +1,9 @@
 // The feed-forward network of a dense block, this rank's slice of its inner width.
 //
 //   x ─ gate_up ─ activation ─ down ─ y
+//
+// Shared experts may have a gate: what a token gets of them, by a logit of its own. It stands
+// before the product with `down` as well as behind it, and there its gradient needs no output.
 #pragma once
 
 #include <vector>
@@ -18,6 +21,9 @@ template <typename T>
 struct DenseMemory {
   ArenaBlock<T> gate_up;  // gate_up_width
   ArenaBlock<T> product;  // ffn
+  // With a gate, of each row: its logit, and that one's gradient, for a moment.
+  ArenaBlock<float> gate_logits;
+  ArenaBlock<T> gate_gradient;
 };
 template <typename T>
 void DeclareDense(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
@@ -53,6 +59,10 @@ class DenseFeedForward final : public BlockPart<T> {
 
  private:
   DenseMemory<T> MemoryOf(const Pass<T>& pass) const;
+  // From gate_up to what `down` takes.
+  void Activate(const DenseMemory<T>& a, Stream& stream) const;
+  // From the gradient of the logits to that of the gate's weight, and to its summand of dx.
+  void GateBackward(const Pass<T>& pass, const DenseMemory<T>& a, const T* x, T* dx) const;
 
   const BlockShape s_;
   const Recompute recompute_;

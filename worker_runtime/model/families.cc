@@ -164,6 +164,43 @@ const NamedShape kMixtrals[] = {
      WithExperts({8, 64, 192, 16, 8, 4, 256, 1e6, 1e-5, false}, {8, 2, 96, 0, 0, 1, 1, 1, 0.01})},
 };
 
+// Qwen 1.5's and 2's models with experts (Qwen team 2024): biases of query, key and value; each
+// token says how much it gets of the shared ones.
+constexpr TensorNames kQwen2MoeNames = [] {
+  TensorNames names = kLlamaNames;
+  names.router = "mlp.gate";
+  names.experts = "mlp.experts";
+  names.expert_gate = "gate_proj";
+  names.expert_up = "up_proj";
+  names.expert_down = "down_proj";
+  names.shared_gate = "mlp.shared_expert.gate_proj";
+  names.shared_up = "mlp.shared_expert.up_proj";
+  names.shared_down = "mlp.shared_expert.down_proj";
+  names.shared_router = "mlp.shared_expert_gate";
+  return names;
+}();
+constexpr Family kQwen2Moe = {
+    .name = "qwen2_moe",
+    .names = kQwen2MoeNames,
+    .keys = {.architecture = "Qwen2MoeForCausalLM",
+             .defaults = R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632,
+                             "num_hidden_layers": 24, "num_attention_heads": 16,
+                             "num_key_value_heads": 16, "max_position_embeddings": 32768,
+                             "num_experts": 60, "num_experts_per_tok": 4,
+                             "moe_intermediate_size": 1408,
+                             "shared_expert_intermediate_size": 5632})",
+             .experts = "num_experts",
+             .expert_ffn_size = "moe_intermediate_size",
+             .shared_ffn_size = "shared_expert_intermediate_size",
+             .fixed = R"({"norm_topk_prob": false, "qkv_bias": true})"},
+    .qkv_biases = true};
+const NamedShape kQwen2Moes[] = {
+    {"qwen1.5-moe-a2.7b", WithExperts({24, 2048, 5632, 16, 16, 128, 151936, 1e6, 1e-6, false},
+                                      {60, 4, 1408, 5632, 0, 1, 1, 1, kBalance})},
+    {"qwen2-moe-tiny",
+     WithExperts({8, 64, 192, 16, 8, 4, 256, 1e6, 1e-6, false}, {8, 2, 48, 96, 0, 1, 1, 1, 0.01})},
+};
+
 // Qwen 3's models with experts (Yang et al. 2025).
 constexpr TensorNames kQwen3MoeNames = [] {
   TensorNames names = kQwen3Names;
@@ -353,6 +390,48 @@ const NamedShape kDeepSeek2s[] = {
                  {8, 2, 48, 96, 1, 4, 2, 2.5, 0.003})},
 };
 
+// GLM 4.5 Air (Zeng et al. 2025): grouped-query attention with biases, of whose heads half turns,
+// and DeepSeek-V3's experts. The larger GLM 4.5 norms its heads (use_qk_norm), which is refused.
+constexpr TensorNames kGlm4MoeNames = [] {
+  TensorNames names = kDeepSeekNames;
+  names.query = kLlamaNames.query;
+  names.key = kLlamaNames.key;
+  names.value = kLlamaNames.value;
+  names.query_norm = names.key_norm = nullptr;
+  names.query_down = names.query_up = names.key_value_up = nullptr;
+  return names;
+}();
+constexpr Family kGlm4Moe = {
+    .name = "glm4_moe",
+    .names = kGlm4MoeNames,
+    .keys = {.architecture = "Glm4MoeForCausalLM",
+             .defaults = R"({"vocab_size": 151552, "intermediate_size": 10944,
+                             "num_hidden_layers": 46, "num_attention_heads": 96,
+                             "num_key_value_heads": 8, "max_position_embeddings": 131072,
+                             "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5,
+                             "attention_bias": false, "n_routed_experts": 128,
+                             "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1,
+                             "topk_group": 1, "routed_scaling_factor": 1,
+                             "first_k_dense_replace": 1, "moe_intermediate_size": 1408})",
+             .experts = "n_routed_experts",
+             .expert_ffn_size = "moe_intermediate_size",
+             .fixed = R"({"attention_bias": true, "use_qk_norm": false})"},
+    .has_partial_rotary = true,
+    .qkv_biases = true,
+    .router_score = RouterScore::kSigmoid,
+    .normalizes_router = true,
+    .router_bias = true,
+    .router_groups = true};
+const NamedShape kGlm4Moes[] = {
+    {"glm-4.5-air",
+     WithExperts(
+         {46, 4096, 10944, 96, 8, 128, 151552, 1e6, 1e-5, false, 0.02, {}, 0, 0, 0, 0, 0, 0, 64},
+         {128, 8, 1408, 1408, 1, 1, 1, 1, 0.0001, 0, 0.001})},
+    {"glm4-moe-tiny",
+     WithExperts({8, 64, 192, 16, 8, 4, 256, 1e6, 1e-5, false, 0.02, {}, 0, 0, 0, 0, 0, 0, 2},
+                 {8, 2, 48, 48, 1, 1, 1, 1, 0.001, 0, 0.001})},
+};
+
 // gpt-oss (OpenAI 2025): a sink for each head, every second layer without a window, biases of all
 // products, clamped gates. Hugging Face keeps the experts of a layer in one tensor, turned round,
 // gate and up rows in turn; here each has its own, as the others' experts have.
@@ -495,9 +574,10 @@ struct FamilyShapes {
 };
 const FamilyShapes kFamilies[] = {
     {&kDeepSeek, kDeepSeeks}, {&kDeepSeek2, kDeepSeek2s}, {&kGemma2, kGemma2s},
-    {&kGemma3, kGemma3s},     {&kGpt2, kGpt2s},           {&kGptOss, kGptOsses},
-    {&kLlama, kLlamas},       {&kMistral, kMistrals},     {&kMixtral, kMixtrals},
-    {&kQwen2, kQwen2s},       {&kQwen3, kQwen3s},         {&kQwen3Moe, kQwen3Moes}};
+    {&kGemma3, kGemma3s},     {&kGlm4Moe, kGlm4Moes},     {&kGpt2, kGpt2s},
+    {&kGptOss, kGptOsses},    {&kLlama, kLlamas},         {&kMistral, kMistrals},
+    {&kMixtral, kMixtrals},   {&kQwen2, kQwen2s},         {&kQwen2Moe, kQwen2Moes},
+    {&kQwen3, kQwen3s},       {&kQwen3Moe, kQwen3Moes}};
 
 }  // namespace
 

@@ -53,6 +53,7 @@ TEST_CASE("parameter counts are the published ones") {
                                                        {"mixtral-8x22b", 140'630'071'296},
                                                        {"gpt-oss-120b", 116'829'156'672},
                                                        {"gpt-oss-20b", 20'914'757'184},
+                                                       {"qwen1.5-moe-a2.7b", 14'315'784'192},
                                                        {"mixtral-8x7b", 46'702'792'704},
                                                        {"deepseek-v3", 671'026'419'200},
                                                        {"deepseek-v2", 235'741'434'880},
@@ -69,6 +70,11 @@ TEST_CASE("parameter counts are the published ones") {
     INFO(name);
     CHECK(ParameterCount(Shape(name)) == count);
   }
+}
+
+// GLM 4.5 Air is published as 106 billion, without the layer that guesses a token further on.
+TEST_CASE("GLM 4.5 Air has its number of parameters") {
+  CHECK(ParameterCount(Shape("glm-4.5-air")) == 106'852'251'264);
 }
 
 // The published counts have what sees pictures in them: SigLIP-So400m for 896 x 896, and the norm

@@ -39,6 +39,7 @@ struct TensorNames {
   const char* shared_gate;
   const char* shared_up;
   const char* shared_down;
+  const char* shared_router;  // one row: how much of the shared experts' output a token gets
   const char* final_norm;
   const char* head;
 };
@@ -60,7 +61,8 @@ struct ConfigKeys {
   const char* activation = "hidden_act";
   const char* experts = nullptr;
   const char* expert_ffn_size = nullptr;
-  bool turned_matrices = false;  // the files keep the matrices of layers as [in, out]
+  const char* shared_ffn_size = nullptr;  // null: DeepSeek's n_shared_experts says it
+  bool turned_matrices = false;           // the files keep the matrices of layers as [in, out]
   // The files keep a layer's experts in one tensor [expert, in, out], gate and up in turn under
   // this name, their biases with "_bias" behind it.
   const char* gate_up = nullptr;
@@ -74,11 +76,12 @@ struct Family {
   ConfigKeys keys = {};
   NormKind norm = NormKind::kRms;
   Activation activation = Activation::kSwiglu;
-  bool learned_positions = false;  // a table's; else rotary
-  bool query_key_norms = false;    // of each head, before rotary positions (ops/head_norm.h)
-  bool latent_attention = false;   // keys and values from low-rank latents (latent_mixer.h)
-  bool post_norms = false;         // behind each part, before it is added to the residual stream
-  bool scales_embedding = false;   // by sqrt(hidden_size), rounded to the activations' type
+  bool learned_positions = false;   // a table's; else rotary
+  bool has_partial_rotary = false;  // ModelConfig::rotary_size, where attention has no latents
+  bool query_key_norms = false;     // of each head, before rotary positions (ops/head_norm.h)
+  bool latent_attention = false;    // keys and values from low-rank latents (latent_mixer.h)
+  bool post_norms = false;          // behind each part, before it is added to the residual stream
+  bool scales_embedding = false;    // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;
   bool other_biases = false;  // of attention's output, and of the feed-forward network, routers too
   bool fused_qkv = false;     // query, key and value rows are one tensor, in this order

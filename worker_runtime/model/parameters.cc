@@ -270,8 +270,8 @@ void Cutter::AddFeedForward(const std::string& layer, UnitSpec& unit) const {
   }
 }
 
-// All ranks of tp have the whole router, and each makes the part of its gradient that comes through
-// its slice of the experts.
+// All ranks of tp have the whole router and the gate of the shared experts, and each makes the part
+// of their gradients that comes through its slice of the experts.
 void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
   const ExpertConfig& experts = config_.experts;
   const int64_t hidden = config_.hidden_size;
@@ -298,6 +298,15 @@ void Cutter::AddExperts(const std::string& layer, UnitSpec& unit) const {
          .role = kGateUp});
     unit.tensors.push_back(
         RowParallel(kDown, layer + names_.shared_down, hidden, experts.shared_ffn_size));
+    if (names_.shared_router != nullptr) {
+      ParameterSlice gate =
+          Whole(layer + names_.shared_router + ".weight", hidden, Initializer::kNormal);
+      gate.decayed = true;
+      gate.tp_copies = tp_size_;
+      gate.standard_deviation = config_.initializer_range;
+      unit.tensors.push_back(
+          {.slices = {std::move(gate)}, .role = kSharedGate, .in_first_bucket = true});
+    }
   }
   UnitTensor gate_up = {.role = kExpertGateUp, .of_experts = true};
   UnitTensor down = {.role = kExpertDown, .of_experts = true};

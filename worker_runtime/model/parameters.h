@@ -108,6 +108,7 @@ enum BlockTensor {
   kRouterLogitBias,   // (experts): learned from the loss, which kRouterBias is not
   kExpertGateUpBias,  // (experts / ep, 2 ffn / tp)
   kExpertDownBias,    // (experts / ep, hidden)
+  kSharedGate,        // (1, hidden): a logit for each row of what shared experts make
   // The adapters of some of these tensors (kAdapted): all A of a tensor, (ranks, inputs), and all
   // B, (outputs, rank), in the order of the tensor's slices.
   kQkvA,

@@ -1,5 +1,5 @@
-// Rows on their way to experts and back. T: float or BFloat16; arithmetic in float. No overlap
-// between x and y.
+// Rows on their way to experts and back, and the gate of shared experts. T: float or BFloat16;
+// arithmetic in float. No overlap between x and y.
 #pragma once
 
 #include <cstdint>
@@ -26,5 +26,15 @@ void CombineRows(int64_t rows, int columns, int terms, const int32_t* places, co
 template <typename T>
 void WeighRows(int64_t rows, int columns, const float* weights, T* y, T* dy, float* dweights,
                Stream& stream);
+
+// A gate of each row, sigmoid(logits[i]): y[i] *= gate[i]. y: (rows, columns); logits: (rows).
+template <typename T>
+void GateRows(int64_t rows, int columns, const float* logits, T* y, Stream& stream);
+
+// dlogits[i] = (1 - gate[i]) <y[i], dy[i]>, where y is what GateRows made and dy its gradient; then
+// dy[i] *= gate[i]. dlogits: (rows).
+template <typename T>
+void GateRowsBackward(int64_t rows, int columns, const float* logits, const T* y, T* dy, T* dlogits,
+                      Stream& stream);
 
 }  // namespace convene::worker

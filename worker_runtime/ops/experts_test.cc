@@ -354,6 +354,37 @@ TEMPLATE_TEST_CASE("rows are weighed in place, and weights get their gradient", 
   }
 }
 
+TEMPLATE_TEST_CASE("rows have a gate, and its logits their gradient", "", float, BFloat16) {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  for (const RowShape& s : kRowShapes) {
+    CAPTURE(s.rows, s.columns, s.offset);
+    const auto y = NumbersOf<TestType>(s.size(), 1);
+    const auto dy = NumbersOf<TestType>(s.size(), 2);
+    const std::vector<float> logits = Numbers(s.rows, 3);
+    Compare<TestType>(
+        kForward,
+        [&] {
+          const Array<TestType> forward(y, s.offset);
+          const Array<TestType> y_there(y, s.offset);
+          const Array<TestType> dy_there(dy, s.offset);
+          const Array<float> logits_there(logits);
+          const Array<TestType> dlogits(Poison(s.rows));
+          GateRows<TestType>(s.rows, s.columns, logits_there.data(), forward.data(), TheStream());
+          GateRowsBackward<TestType>(s.rows, s.columns, logits_there.data(), y_there.data(),
+                                     dy_there.data(), dlogits.data(), TheStream());
+          return Outputs<float>{forward.Fetch(), dy_there.Fetch(), dlogits.Fetch()};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> out = {As<Real>(y), As<Real>(dy), std::vector<Real>(s.rows)};
+          reference::GateRows<Real>(s.rows, s.columns, logits.data(), out[0].data());
+          reference::GateRowsBackward<Real>(s.rows, s.columns, logits.data(), As<Real>(y).data(),
+                                            out[1].data(), out[2].data());
+          return out;
+        });
+  }
+}
+
 // Groups without rows at the beginning, the end and between; with one row; with more than a tile.
 struct Groups {
   std::vector<int32_t> begin;

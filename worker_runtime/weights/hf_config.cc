@@ -38,7 +38,7 @@ constexpr char kFixed[] =
     R"({"attention_bias": false, "mlp_bias": false, "use_sliding_window": false,
   "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_layer_freq": 1,
   "scoring_func": "sigmoid", "rope_interleave": true,
-  "rope_interleaved": false, "partial_rotary_factor": 1, "scale_attn_weights": true,
+  "rope_interleaved": false, "scale_attn_weights": true,
   "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "is_decoder": false,
   "is_encoder_decoder": false, "use_bidirectional_attention": false, "quantization_config": null,
   "pruned_heads": {}})";
@@ -57,6 +57,9 @@ constexpr char kHarmless[] =
 
 // transformers 5 takes no other number than a whole one.
 constexpr char kQueryScalar[] = "query_pre_attn_scalar";
+
+// The share of a head that turns.
+constexpr char kPartialRotary[] = "partial_rotary_factor";
 
 // A key, and the number of a ModelConfig that it says.
 struct Field {
@@ -104,6 +107,7 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   add({{keys.experts, &experts.count},
        {"num_experts_per_tok", &experts.chosen},
        {keys.expert_ffn_size, &experts.ffn_size}});
+  if (keys.shared_ffn_size != nullptr) add({{keys.shared_ffn_size, &experts.shared_ffn_size}});
   if (!family.router_groups) {
     add({{"router_aux_loss_coef", &experts.balance_loss, false}});
     return fields;
@@ -213,13 +217,17 @@ class Reader {
   absl::Status ReadFields(const std::vector<Field>& fields);
   absl::Status ReadRope();
   absl::Status ReadScaling(const Value& rope);
+  // Once head_size is known.
+  absl::Status CheckPartialRotary();
   absl::Status ReadLatents();
+  absl::Status ReadGroups();
   absl::Status CheckFixed();
   absl::Status CheckLayers();
   absl::Status CheckUnknown() const;
 
   const Value* const levels_[3];
   std::set<std::string> seen_;
+  double partial_rotary_ = 1;
   ModelConfig config_;
 };
 
@@ -251,9 +259,8 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     fields = FieldsOf(&scaling);
     fields.push_back({"factor", &scaling.factor});
   }
-  double partial = 1;
   fields.push_back({"rope_theta", &config_.rope_theta});
-  fields.push_back({"partial_rotary_factor", &partial});
+  fields.push_back({kPartialRotary, &partial_rotary_});
   for (const auto& member : rope.GetObject()) {
     const absl::string_view key = TextOf(member.name);
     if (&member.value == type || key == "type") continue;
@@ -262,7 +269,6 @@ absl::Status Reader::ReadScaling(const Value& rope) {
     if (field == fields.end()) return Lacks(key, "of the rotary positions is not known");
     CONVENE_RETURN_IF_ERROR(ReadField(member.value, key, *field));
   }
-  if (partial != 1) return Lacks("partial_rotary_factor", "is not 1");
   if (name == "default" || (scaling.factor >= 1 && MemberOf(rope, "factor") != nullptr)) {
     return absl::OkStatus();
   }
@@ -271,7 +277,8 @@ absl::Status Reader::ReadScaling(const Value& rope) {
 }
 
 absl::Status Reader::ReadRope() {
-  CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_theta", &config_.rope_theta}}));
+  CONVENE_RETURN_IF_ERROR(
+      ReadFields({{"rope_theta", &config_.rope_theta}, {kPartialRotary, &partial_rotary_}}));
   const bool has_two = config_.family->has_window_theta;
   if (has_two) {
     CONVENE_RETURN_IF_ERROR(ReadFields({{"rope_local_base_freq", &config_.window_rope_theta}}));
@@ -297,7 +304,19 @@ absl::Status Reader::ReadRope() {
   }
   // transformers 5 takes rope_scaling where both stand there.
   const Value* rope = scaling != nullptr ? scaling : parameters;
-  return rope == nullptr ? absl::OkStatus() : ReadScaling(*rope);
+  if (rope != nullptr) CONVENE_RETURN_IF_ERROR(ReadScaling(*rope));
+  return CheckPartialRotary();
+}
+
+absl::Status Reader::CheckPartialRotary() {
+  if (partial_rotary_ == 1) return absl::OkStatus();
+  if (!config_.family->has_partial_rotary) return Lacks(kPartialRotary, "is not 1");
+  if (!(partial_rotary_ > 0 && partial_rotary_ < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: \"", kPartialRotary, "\" is not between 0 and 1"));
+  }
+  config_.rotary_size = static_cast<int>(config_.head_size * partial_rotary_);
+  return absl::OkStatus();
 }
 
 absl::Status Reader::ReadLatents() {
@@ -305,6 +324,11 @@ absl::Status Reader::ReadLatents() {
   CONVENE_RETURN_IF_ERROR(ReadFields({{"qk_nope_head_dim", &plain}}));
   config_.head_size = plain + config_.rotary_size;
   config_.kv_heads = config_.heads;
+  return absl::OkStatus();
+}
+
+// Of a router with groups, and of the shared experts beside it.
+absl::Status Reader::ReadGroups() {
   ExpertConfig& experts = config_.experts;
   int shared = 0;
   CONVENE_RETURN_IF_ERROR(ReadFields({{"n_shared_experts", &shared}}));
@@ -404,6 +428,7 @@ absl::StatusOr<ModelConfig> Reader::Read(const Family& family) {
   }
   if (!family.learned_positions) CONVENE_RETURN_IF_ERROR(ReadRope());
   if (family.latent_attention) CONVENE_RETURN_IF_ERROR(ReadLatents());
+  if (family.router_groups) CONVENE_RETURN_IF_ERROR(ReadGroups());
   if (config_.query_scalar == config_.head_size) config_.query_scalar = 0;
   CONVENE_RETURN_IF_ERROR(CheckFixed());
   CONVENE_RETURN_IF_ERROR(CheckLayers());
@@ -432,6 +457,12 @@ void WriteField(const Field& field, Writer& writer) {
       field.value);
 }
 
+void WritePartialRotary(const ModelConfig& config, Writer& writer) {
+  if (!config.family->has_partial_rotary) return;
+  double partial = config.rotary_size == 0 ? 1.0 : 1.0 * config.rotary_size / config.head_size;
+  WriteField({kPartialRotary, &partial}, writer);
+}
+
 void WriteRope(ModelConfig config, absl::string_view key, bool is_scaled, double theta,
                Writer& writer) {
   writer.Key(key.data());
@@ -445,7 +476,10 @@ void WriteRope(ModelConfig config, absl::string_view key, bool is_scaled, double
   writer.String(type);
   // transformers 4 warns of it in rope_scaling.
   if (key == "rope_scaling") theta = 0;
-  if (theta > 0) WriteField({"rope_theta", &theta}, writer);
+  if (theta > 0) {
+    WriteField({"rope_theta", &theta}, writer);
+    WritePartialRotary(config, writer);
+  }
   if (is_scaled) {
     WriteField({"factor", &scaling.factor}, writer);
     for (const Field& field : FieldsOf(&scaling)) {
@@ -463,6 +497,7 @@ void WriteRopes(const ModelConfig& config, Writer& writer) {
   const bool is_scaled = config.rope_scaling.factor != 1;
   ModelConfig copy = config;
   WriteField({"rope_theta", &copy.rope_theta}, writer);
+  WritePartialRotary(config, writer);
   if (config.window_rope_theta > 0) {
     WriteField({"rope_local_base_freq", &copy.window_rope_theta}, writer);
     if (is_scaled) WriteRope(config, "rope_scaling", true, config.rope_theta, writer);
@@ -475,6 +510,19 @@ void WriteRopes(const ModelConfig& config, Writer& writer) {
   }
   if (is_scaled) WriteRope(config, "rope_scaling", true, config.rope_theta, writer);
   WriteRope(config, "rope_parameters", is_scaled, config.rope_theta, writer);
+}
+
+// What ReadHfConfig demands of a family, and transformers does not take where it is absent.
+absl::Status WriteFixed(const ConfigKeys& keys, Writer& writer) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument fixed, JsonDocument::Parse(keys.fixed));
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument defaults, JsonDocument::Parse(keys.defaults));
+  for (const auto& member : fixed.root().value().GetObject()) {
+    const Value* absent = MemberOf(defaults.root().value(), TextOf(member.name));
+    if (absent == nullptr || *absent == member.value) continue;
+    writer.Key(member.name.GetString());
+    member.value.Accept(writer);
+  }
+  return absl::OkStatus();
 }
 
 void WriteTokens(const HfConfigExtras& extras, Writer& writer) {
@@ -542,11 +590,11 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   if (family.latent_attention) {
     WriteField({"qk_nope_head_dim", &plain}, writer);
     WriteField({"num_key_value_heads", &copy.heads}, writer);
-    if (has_experts) {
-      WriteField({"n_shared_experts", &shared}, writer);
-      writer.Key("topk_method");
-      writer.String(RouterMethod(config));
-    }
+  }
+  if (family.router_groups && has_experts) {
+    WriteField({"n_shared_experts", &shared}, writer);
+    writer.Key("topk_method");
+    writer.String(RouterMethod(config));
   }
   if (family.keys.experts != nullptr && family.normalizes_router &&
       absl::StrContains(family.keys.defaults, "norm_topk_prob")) {
@@ -566,6 +614,7 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     WriteField({family.keys.positions, &positions}, writer);
     WriteRopes(config, writer);
   }
+  CONVENE_RETURN_IF_ERROR(WriteFixed(family.keys, writer));
   WriteTokens(extras, writer);
   writer.EndObject();
   const absl::StatusOr<ModelConfig> read = ReadHfConfig(buffer.GetString());

@@ -116,6 +116,37 @@ TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
   }
 }
 
+TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a head turns") {
+  const std::string text = R"({
+    "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "eos_token_id": [151329, 151336, 151338], "first_k_dense_replace": 1, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 10944, "max_position_embeddings": 131072, "model_type": "glm4_moe",
+    "moe_intermediate_size": 1408, "n_group": 1, "n_routed_experts": 128, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 96, "num_experts_per_tok": 8,
+    "num_hidden_layers": 46, "num_key_value_heads": 8, "num_nextn_predict_layers": 1,
+    "pad_token_id": 151329, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05,
+    "rope_scaling": null, "rope_theta": 1000000, "routed_scaling_factor": 1.0,
+    "tie_word_embeddings": false, "topk_group": 1, "torch_dtype": "bfloat16",
+    "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": false,
+    "vocab_size": 151552})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("glm-4.5-air"));
+  const auto with = [&](const char* from, const char* to) {
+    return ReadHfConfig(absl::StrReplaceAll(text, {{from, to}}));
+  };
+  CHECK(with("factor\": 0.5", "factor\": 1")->rotary_size == 0);
+  CHECK(with("factor\": 0.5", "factor\": 0.25")->rotary_size == 32);
+  CHECK_STATUS(with("factor\": 0.5", "factor\": 1.5"), kInvalid, "is not between 0 and 1");
+  CHECK_STATUS(with("use_qk_norm\": false", "use_qk_norm\": true"), kUnimplemented,
+               "\"use_qk_norm\" has a value that changes the arithmetic");
+  // In transformers 5 it stands with the other numbers of rotary positions.
+  CHECK(with("\"rope_scaling\": null", R"("rope_parameters": {"rope_type": "default",
+             "rope_theta": 1000000, "partial_rotary_factor": 0.25})")
+            ->rotary_size == 32);
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

@@ -69,7 +69,8 @@ FilePlace PlaceOf(const ModelConfig& config, const ParameterSlice& slice) {
     return {slice.name, {columns, rows}, 0, 1, rows};
   }
   FilePlace place = {slice.name, {rows, columns}, 0, columns, 1};
-  if (rows == 1) place.shape.erase(place.shape.begin());
+  // A matrix of one row is one.
+  if (rows == 1 && !slice.decayed) place.shape.erase(place.shape.begin());
   return place;
 }
 
@@ -84,7 +85,6 @@ std::vector<ModelTensor> TensorsOf(const ModelConfig& config, bool of_adapters) 
       for (const ParameterSlice& slice : tensor.slices) {
         if (!names.insert(slice.name).second) continue;
         tensors.push_back({slice.name, slice.global_shape, PlaceOf(config, slice)});
-        // A matrix of one row is one.
         const auto [rows, columns] = slice.global_shape;
         if (of_adapters) tensors.back().file.shape = {rows, columns};
       }

@@ -1,6 +1,7 @@
 #include "worker_runtime/ops/expert_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "worker_runtime/ops/cpu/cpu_ops.h"
@@ -38,6 +39,25 @@ CONVENE_CPU_CLONES float WeighRow(int columns, float weight, T* y, T* dy) {
   }
   return dot;
 }
+
+template <typename T>
+CONVENE_CPU_CLONES float GateRowBackward(int columns, float gate, const T* y, T* dy) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int i = 0; i < columns; ++i) {
+    dot += Widen(y[i]) * Widen(dy[i]);
+    Narrow(gate * Widen(dy[i]), &dy[i]);
+  }
+  return dot;
+}
+
+template <typename T>
+CONVENE_CPU_CLONES void GateRow(int columns, float gate, T* y) {
+#pragma omp simd
+  for (int i = 0; i < columns; ++i) Narrow(gate * Widen(y[i]), &y[i]);
+}
+
+float GateOf(float logit) { return 1 / (1 + std::exp(-logit)); }
 
 }  // namespace
 
@@ -81,8 +101,26 @@ void WeighRows(int64_t rows, int columns, const float* weights, T* y, T* dy, flo
   });
 }
 
+template <typename T>
+void GateRows(int64_t rows, int columns, const float* logits, T* y, Stream& /*stream*/) {
+  ForPieces(kCombineNanoseconds * static_cast<double>(rows) * columns, rows,
+            [=](int64_t row) { GateRow(columns, GateOf(logits[row]), y + row * columns); });
+}
+
+template <typename T>
+void GateRowsBackward(int64_t rows, int columns, const float* logits, const T* y, T* dy, T* dlogits,
+                      Stream& /*stream*/) {
+  ForPieces(kWeighNanoseconds * static_cast<double>(rows) * columns, rows, [=](int64_t row) {
+    const float gate = GateOf(logits[row]);
+    const float dot = GateRowBackward(columns, gate, y + row * columns, dy + row * columns);
+    Narrow((1 - gate) * dot, &dlogits[row]);
+  });
+}
+
 CONVENE_INSTANTIATE(GatherRows);
 CONVENE_INSTANTIATE(CombineRows);
 CONVENE_INSTANTIATE(WeighRows);
+CONVENE_INSTANTIATE(GateRows);
+CONVENE_INSTANTIATE(GateRowsBackward);
 
 }  // namespace convene::worker::cpu

@@ -76,6 +76,48 @@ __global__ void __launch_bounds__(kWarp* kWeighedRows)
   if (threadIdx.x == 0) dweights[row] = dot;
 }
 
+__device__ __forceinline__ float GateOf(float logit) { return 1.0f / (1.0f + expf(-logit)); }
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kWarp* kWeighedRows)
+    Gate(int64_t rows, int columns, const float* logits, T* y) {
+  const int64_t row = int64_t{blockIdx.x} * kWeighedRows + threadIdx.y;
+  if (row >= rows) return;
+  const float gate = GateOf(logits[row]);
+  y += row * columns;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) * kWidth; i < columns; i += kWarp * kWidth) {
+    Floats<kWidth> value = Unpack(Load<kWidth>(y + i));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) value[j] *= gate;
+    Store(Pack<T>(value), y + i);
+  }
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kWarp* kWeighedRows)
+    GateBackward(int64_t rows, int columns, const float* logits, const T* y, T* dy, T* dlogits) {
+  const int64_t row = int64_t{blockIdx.x} * kWeighedRows + threadIdx.y;
+  if (row >= rows) return;
+  const float gate = GateOf(logits[row]);
+  y += row * columns;
+  dy += row * columns;
+  float dot = 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) * kWidth; i < columns; i += kWarp * kWidth) {
+    const Floats<kWidth> value = Unpack(LoadConstant<kWidth>(y + i));
+    Floats<kWidth> gradient = Unpack(Load<kWidth>(dy + i));
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      dot += value[j] * gradient[j];
+      gradient[j] *= gate;
+    }
+    Store(Pack<T>(gradient), dy + i);
+  }
+  dot = WarpSum(dot);
+  if (threadIdx.x == 0) Narrow((1 - gate) * dot, dlogits + row);
+}
+
 }  // namespace
 
 // An embedding whose table is x.
@@ -104,8 +146,24 @@ void WeighRows(int64_t rows, int columns, const float* weights, T* y, T* dy, flo
          dy, dweights);
 }
 
+template <typename T>
+void GateRows(int64_t rows, int columns, const float* logits, T* y, Stream& stream) {
+  Launch(stream, "gate_rows", CeilDivide(rows, kWeighedRows), dim3(kWarp, kWeighedRows),
+         IsWide<T>(columns, {y}) ? Gate<T, kWide<T>> : Gate<T, 1>, rows, columns, logits, y);
+}
+
+template <typename T>
+void GateRowsBackward(int64_t rows, int columns, const float* logits, const T* y, T* dy, T* dlogits,
+                      Stream& stream) {
+  Launch(stream, "gate_rows_backward", CeilDivide(rows, kWeighedRows), dim3(kWarp, kWeighedRows),
+         IsWide<T>(columns, {y, dy}) ? GateBackward<T, kWide<T>> : GateBackward<T, 1>, rows,
+         columns, logits, y, dy, dlogits);
+}
+
 CONVENE_INSTANTIATE(GatherRows);
 CONVENE_INSTANTIATE(CombineRows);
 CONVENE_INSTANTIATE(WeighRows);
+CONVENE_INSTANTIATE(GateRows);
+CONVENE_INSTANTIATE(GateRowsBackward);
 
 }  // namespace convene::worker::cuda

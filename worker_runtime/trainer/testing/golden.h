@@ -64,6 +64,8 @@ class Golden {
     if (family == "deepseek_v2") return "deepseek-v2-tiny";
     if (family == "deepseek_v3") return "mla-tiny";
     if (family == "deepseek_moe") return "deepseek-tiny";
+    if (family == "qwen2_moe") return "qwen2-moe-tiny";
+    if (family == "glm4_moe") return "glm4-moe-tiny";
     if (family == "mixtral") return "moe-tiny";
     if (family == "qwen3_moe") return "qwen3-moe-tiny";
     if (family == "gpt_oss") return "gpt-oss-tiny";
@@ -99,14 +101,16 @@ class Golden {
     // From here on as make_family_golden.py says.
     if (const ModelConfig tiny = *NamedModel(TinyOfFamily()); tiny.experts.count > 0) {
       const bool has_shared = tiny.experts.shared_ffn_size > 0;
+      const bool has_groups = model.family->router_groups;
       model.experts = {.count = 4,
                        .chosen = 2,
                        .ffn_size = 12,
                        .shared_ffn_size = has_shared ? 12 : 0,
-                       .first_dense_layers = has_shared ? 1 : 0,
-                       .groups = has_shared ? 2 : 1,
-                       .weight_scale = has_shared ? 2.5 : 1.0};
+                       .first_dense_layers = has_groups ? 1 : 0,
+                       .groups = has_groups ? 2 : 1,
+                       .weight_scale = has_groups ? 2.5 : 1.0};
     }
+    if (model.family->has_partial_rotary) model.rotary_size = 4;
     if (model.family->latent_attention) {
       model.rotary_size = 4;
       model.query_rank = model.family->groups_by_best ? 0 : 24;
@@ -159,9 +163,9 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",  "tied",      "packed",       "qwen2",       "qwen3",
-    "gpt2",    "mistral",   "gemma3_text",  "deepseek_v3", "gemma2",
-    "mixtral", "qwen3_moe", "deepseek_moe", "deepseek_v2", "gpt_oss"};
+    "untied",       "tied",        "packed",      "qwen2",    "qwen3",    "gpt2",
+    "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",  "qwen3_moe",
+    "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {

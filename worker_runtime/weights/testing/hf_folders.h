@@ -35,7 +35,8 @@ inline FolderTensors TensorsOf(const ModelConfig& config) {
         auto& made = tensors[slice.name];
         if (!made.values.empty()) continue;
         const auto [rows, columns] = slice.global_shape;
-        made.shape = rows == 1 ? std::vector{columns} : std::vector{rows, columns};
+        const bool is_vector = rows == 1 && !slice.decayed;
+        made.shape = is_vector ? std::vector{columns} : std::vector{rows, columns};
         made.is_matrix = slice.is_matrix();
         for (int64_t i = 0; i < rows * columns; ++i) made.values.push_back(next += 0.25f);
       }

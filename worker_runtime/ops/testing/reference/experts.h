@@ -2,6 +2,7 @@
 // ops/grouped_matmul.h.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -32,6 +33,28 @@ void WeighRows(int64_t rows, int columns, const float* weights, Real* y, Real* d
       dweights[row] += y[i] * dy[i];
       y[i] *= weights[row];
       dy[i] *= weights[row];
+    }
+  }
+}
+
+template <typename Real>
+Real GateOf(float logit) {
+  return 1 / (1 + std::exp(-static_cast<Real>(logit)));
+}
+
+template <typename Real>
+void GateRows(int64_t rows, int columns, const float* logits, Real* y) {
+  for (int64_t i = 0; i < rows * columns; ++i) y[i] *= GateOf<Real>(logits[i / columns]);
+}
+
+template <typename Real>
+void GateRowsBackward(int64_t rows, int columns, const float* logits, const Real* y, Real* dy,
+                      Real* dlogits) {
+  for (int64_t row = 0; row < rows; ++row) {
+    dlogits[row] = 0;
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) {
+      dlogits[row] += (1 - GateOf<Real>(logits[row])) * y[i] * dy[i];
+      dy[i] *= GateOf<Real>(logits[row]);
     }
   }
 }

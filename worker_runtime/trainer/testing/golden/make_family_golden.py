@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """The golden files of the families beside Llama: the same numbers as make_golden.py, from the models of Hugging Face's transformers.
 
-usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, gpt2,
-gpt_oss, mistral, mixtral, qwen2, qwen3 and qwen3_moe.safetensors beside this file; with names of these as arguments, these alone
+usage: PYTHON_WITH_TORCH_AND_TRANSFORMERS make_family_golden.py    writes deepseek_moe, deepseek_v2, deepseek_v3, gemma2, gemma3_text, glm4_moe, gpt2,
+gpt_oss, mistral, mixtral, qwen2, qwen2_moe, qwen3 and qwen3_moe.safetensors beside this file, and family_optimizers.safetensors; with names of these as
+arguments, these alone
 (transformers 5.23.0 beside the PyTorch that make_golden.py names.) The format is make_golden.py's; matrices are [out, in] here, as
 everywhere in Convene, also those that GPT-2 keeps turned round.
+
+family_optimizers.safetensors: loss/FAMILY/NAME and grad_norm/FAMILY/NAME, (STEPS), of the start and the batches of FAMILY.safetensors, with the
+optimizers of make_golden.py's OPTIMIZERS; loss_spread/ and grad_norm_spread/: how far the same in double is from it, as a part of it.
 """
 
 import os
@@ -28,11 +32,14 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 
 GPT_OSS_YARN = {'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 16, 'beta_fast': 4, 'beta_slow': 1, 'truncate': False}
 # Of models with experts, beside a Shape.
 EXPERTS, CHOSEN, EXPERT_FFN = 4, 2, 12
+DEEPSEEK_EXPERTS = {'n_routed_experts': EXPERTS, 'moe_intermediate_size': EXPERT_FFN, 'n_group': 2, 'topk_group': 1, 'first_k_dense_replace': 1}
 # DeepSeek-V3's bias of a router, which no gradient changes: so large that it changes choices.
 ROUTER_BIAS = torch.tensor([0.1, -0.1, 0.05, 0.0])
 # By seed 7 AdamW meets gradients that are rounding alone: PyTorch in float is then 1.6e-5 from PyTorch in double, by seed 8 2.9e-6.
 # By seed 7 gpt-oss's gradient of a bias of 12 numbers is in PyTorch's bf16 nearer to the truth, by chance, than a quarter of what it is for others.
-SEEDS = {'gemma3_text': 8, 'gpt_oss': 11}
+# By seed 7 two groups of GLM's experts are so near to each other that bf16 chooses the other one.
+SEEDS = {'gemma3_text': 8, 'glm4_moe': 16, 'gpt_oss': 11}
+WITH_ROUTER_BIAS = ('deepseek_moe', 'glm4_moe')
 WINDOWED = ('mistral', 'gemma2', 'gemma3_text', 'gpt_oss')
 # GPT-2's modules with weights [in, out].
 TURNED = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')
@@ -48,7 +55,7 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
     sizes = {'num_hidden_layers': shape.layers, 'hidden_size': shape.hidden_size, 'intermediate_size': shape.ffn_size,
              'num_attention_heads': shape.heads, 'num_key_value_heads': shape.kv_heads, 'head_dim': shape.head_size,
              'rms_norm_eps': shape.norm_epsilon, 'rope_theta': shape.rope_theta}
-    if family in ('mixtral', 'qwen3_moe', 'deepseek_moe', 'deepseek_v2', 'gpt_oss'):
+    if family in ('mixtral', 'qwen2_moe', 'qwen3_moe', 'deepseek_moe', 'deepseek_v2', 'glm4_moe', 'gpt_oss'):
         common |= {'num_experts_per_tok': CHOSEN, 'experts_implementation': 'eager'}
     if family == 'mixtral':
         sizes['intermediate_size'] = EXPERT_FFN
@@ -58,13 +65,20 @@ def model_of(family: str, shape: Shape) -> torch.nn.Module:
         ropes = GPT_OSS_YARN | {'rope_theta': sizes.pop('rope_theta')}
         return transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes, **common, num_local_experts=EXPERTS, rope_parameters=ropes,
                                                                         sliding_window=shape.sliding_window, max_position_embeddings=64, pad_token_id=None))
+    if family == 'glm4_moe':
+        ropes = {'rope_type': 'default', 'rope_theta': sizes.pop('rope_theta'), 'partial_rotary_factor': 0.5}
+        return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**sizes, **common, **DEEPSEEK_EXPERTS, attention_bias=True, rope_parameters=ropes,
+                                                                          routed_scaling_factor=2.5, pad_token_id=None))
+    if family == 'qwen2_moe':
+        return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes, **common, num_experts=EXPERTS, moe_intermediate_size=EXPERT_FFN,
+                                                                            shared_expert_intermediate_size=EXPERT_FFN))
     if family == 'qwen3_moe':
         return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**sizes, **common, num_experts=EXPERTS, norm_topk_prob=True,
                                                                             moe_intermediate_size=EXPERT_FFN))
     if family.startswith('deepseek'):
         del sizes['head_dim'], sizes['rope_theta']
         if family != 'deepseek_v3':
-            common |= {'n_routed_experts': EXPERTS, 'moe_intermediate_size': EXPERT_FFN, 'n_group': 2, 'topk_group': 1}
+            common |= DEEPSEEK_EXPERTS
         common |= {'first_k_dense_replace': shape.layers if family == 'deepseek_v3' else 1, 'max_position_embeddings': 64, 'pad_token_id': None}
         ropes = YARN | {'rope_theta': shape.rope_theta}
         if family == 'deepseek_v2':
@@ -158,7 +172,7 @@ def turned(name: str, weight: torch.Tensor) -> torch.Tensor:
 def use_double(model: torch.nn.Module) -> None:
     """Gemma's, DeepSeek's and gpt-oss's norms compute in float whatever they are given: many of them are further from the truth than the test allows."""
     for module in model.modules():
-        if type(module).__name__ in ('DeepseekV2RMSNorm', 'DeepseekV3RMSNorm', 'GptOssRMSNorm'):
+        if type(module).__name__ in ('DeepseekV2RMSNorm', 'DeepseekV3RMSNorm', 'Glm4MoeRMSNorm', 'GptOssRMSNorm'):
             module.forward = lambda x, norm=module: make_golden.rms_norm(x, norm.weight, norm.variance_epsilon)
         if type(module).__name__ in ('Gemma2RMSNorm', 'Gemma3RMSNorm'):
             module.forward = lambda x, norm=module: norm._norm(x) * (1 + norm.weight)  # pylint: disable=protected-access
@@ -191,7 +205,7 @@ def use(family: str) -> None:
             if dtype == torch.float64:
                 use_double(models[dtype])
         named = {name: turned(name, weight) for name, weight in fused(family, weights).items()}
-        if family == 'deepseek_moe':
+        if family in WITH_ROUTER_BIAS:
             named |= {name: ROUTER_BIAS.to(dtype) for name in router_biases(shape)}
         if shape.tied_embeddings:
             named['lm_head.weight'] = next(w for name, w in weights.items() if name.endswith(('embed_tokens.weight', 'wte.weight')))
@@ -200,22 +214,73 @@ def use(family: str) -> None:
     make_golden.initial_weights, make_golden.logits_of = initial_weights, logits_of
 
 
+def split(weights: Weights) -> Weights:
+    """GPT-2's query, key and value rows, which are one tensor of its files, as three matrices: so Muon takes them."""
+    apart: Weights = {}
+    for name, weight in weights.items():
+        thirds = weight.chunk(3) if name.endswith('c_attn.weight') else [weight]
+        apart |= {name + (f'.{i}' if len(thirds) > 1 else ''): third.clone() for i, third in enumerate(thirds)}
+    return apart
+
+
+def joined(weights: Weights) -> Weights:
+    """The inverse of split."""
+    together = {name: weight for name, weight in weights.items() if not name.endswith(('.0', '.1', '.2'))}
+    for name in [name[:-2] for name in weights if name.endswith('.0')]:
+        together[name] = torch.cat([weights[f'{name}.{i}'] for i in range(3)])
+    return together
+
+
+def optimizers_of_family(shape: Shape) -> Weights:
+    """Of the family that use() named."""
+    whole_start, whole_logits = make_golden.initial_weights, make_golden.logits_of
+    make_golden.initial_weights = lambda shape: split(whole_start(shape))
+    make_golden.logits_of = lambda shape, weights, tokens: whole_logits(shape, joined(weights), tokens)
+    tokens, targets = make_golden.tokens_and_targets(shape)
+    rounding, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, torch.Tensor.clone
+    result = {}
+    for name, optimizers_of in make_golden.OPTIMIZERS.items():
+        runs = [make_golden.losses_and_norms(shape, optimizers_of, tokens, targets, dtype) for dtype in (torch.float32, torch.float64)]
+        for what, single, double in zip(('loss', 'grad_norm'), *runs):
+            result |= {f'{what}/{name}': single, f'{what}_spread/{name}': ((single - double) / double).abs().cummax(0).values}
+    torch.Tensor.bfloat16 = rounding
+    return result
+
+
+def write_optimizers(folder: str, shapes: Dict[str, FamilyShape]) -> None:
+    tensors = {}
+    for family, shape in shapes.items():
+        prepare(family)
+        for name, values in optimizers_of_family(shape).items():
+            what, _, optimizer = name.partition('/')
+            tensors[f'{what}/{family}/{optimizer}'] = values
+            print(family, name, f'{values[0]:.3g} to {values[-1]:.3g}', flush=True)
+    make_golden.write(os.path.join(folder, 'family_optimizers.safetensors'), tensors, {'torch': torch.__version__, 'transformers': transformers.__version__})
+
+
+def prepare(family: str) -> None:
+    FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family in WINDOWED else 0
+    use(family)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     folder = os.path.dirname(os.path.abspath(__file__))
     gemma = FamilyShape(layers=6, tied_embeddings=1)
     shapes = {'deepseek_moe': FamilyShape(kv_heads=4), 'deepseek_v2': FamilyShape(kv_heads=4), 'deepseek_v3': FamilyShape(kv_heads=4), 'mixtral': FamilyShape(),
-              'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
+              'qwen2_moe': FamilyShape(), 'qwen3_moe': FamilyShape(), 'gemma2': FamilyShape(layers=3, tied_embeddings=1),
               'gemma3_text': gemma, 'mistral': FamilyShape(), 'qwen2': FamilyShape(),
-              'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
-    for family in sys.argv[1:] or shapes:
+              'glm4_moe': FamilyShape(), 'gpt_oss': FamilyShape(), 'qwen3': FamilyShape(tied_embeddings=1), 'gpt2': FamilyShape(kv_heads=4, tied_embeddings=1)}
+    for family in sys.argv[1:] or [*shapes, 'family_optimizers']:
+        if family == 'family_optimizers':
+            write_optimizers(folder, shapes)
+            continue
         shape = shapes[family]
-        FamilyShape.positions, FamilyShape.sliding_window = 32 if family == 'gpt2' else 0, 7 if family in WINDOWED else 0
-        use(family)
+        prepare(family)
         path = os.path.join(folder, f'{family}.safetensors')
         tensors = make_golden.golden(shape)
-        if family == 'deepseek_moe':
+        if family in WITH_ROUTER_BIAS:
             tensors |= {'weight/' + name: ROUTER_BIAS for name in router_biases(shape)}
         metadata = {key: str(value) for key, value in shape._asdict().items() if value is not None}
         metadata |= {'family': family, 'positions': str(shape.positions), 'sliding_window': str(shape.sliding_window),

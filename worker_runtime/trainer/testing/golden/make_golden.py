@@ -35,6 +35,8 @@ from torch.nn import functional
 STEPS, BATCH, SEQUENCE = 50, 4, 24
 ADAM = {'lr': 2e-3, 'betas': (0.9, 0.95), 'eps': 1e-8}
 WEIGHT_DECAY, CLIP = 0.1, 1.0
+# Muon leaves routers to AdamW: their rows are experts.
+NO_MATRICES = ('.gate.weight', '.router.weight', '.shared_expert_gate.weight')
 
 
 class Shape(NamedTuple):
@@ -168,7 +170,7 @@ def sgd_of(weights: Weights, **settings: object) -> List[torch.optim.Optimizer]:
 
 
 def muon_of(weights: Weights) -> List[torch.optim.Optimizer]:
-    matrices = {name: w for name, w in weights.items() if w.dim() == 2 and '.layers.' in name}
+    matrices = {name: w for name, w in weights.items() if w.dim() == 2 and ('.layers.' in name or '.h.' in name) and not name.endswith(NO_MATRICES)}
     rest = {name: w for name, w in weights.items() if name not in matrices}
     return [torch.optim.Muon(matrices.values(), lr=ADAM['lr'], weight_decay=WEIGHT_DECAY, momentum=0.95, nesterov=True,
                              adjust_lr_fn='match_rms_adamw'), adam_of(rest)]
@@ -179,8 +181,8 @@ OPTIMIZERS = {'sgd': lambda weights: sgd_of(weights, momentum=0.9), 'nesterov': 
 
 
 def losses_and_norms(shape: Shape, optimizers_of: Callable[[Weights], List[torch.optim.Optimizer]], tokens: torch.Tensor,
-                     targets: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-    weights = parameters_of(initial_weights(shape), torch.float32)
+                     targets: torch.Tensor, dtype: torch.dtype = torch.float32) -> Tuple[torch.Tensor, torch.Tensor]:
+    weights = parameters_of(initial_weights(shape), dtype)
     optimizers = optimizers_of(weights)
     losses, norms = [], []
     for step in range(STEPS):
