@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
@@ -36,8 +35,10 @@
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/op_reports.h"
+#include "worker_runtime/trainer/references.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
+#include "worker_runtime/trainer/same_data.h"
 #include "worker_runtime/trainer/samples.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/step_facts.h"
@@ -83,9 +84,10 @@ class Training {
   absl::Status Prepare(bool goes_back);
   absl::Status Resume(const CheckpointInfo& info);
   absl::Status GoBack();
+  absl::Status MakeWeights(bool resumed);
+  absl::Status FindAllReferences();
   absl::Status CreateReplicas();
   absl::Status Replicate();
-  absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
   std::string SamplesText() const;
   absl::Status CreateReporter();
@@ -124,6 +126,7 @@ class Training {
   BatchLoader loader_;
   Validation validation_;
   const Samples samples_;
+  std::vector<double> references_;           // of pairs of answers, by their rows' numbers
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
@@ -137,31 +140,6 @@ class Training {
   std::optional<TokenBatch> ready_;         // of the step after the one that was queued last
   MonotonicTime last_time_;                 // when the last step ended, or the one under way began
 };
-
-// Without this check nodes with different texts would train, tensor-parallel ranks even on
-// different tokens, and nobody would notice.
-absl::Status Training::CheckSameData() {
-  int64_t tokens = data_.training.token_count();
-  uint64_t hash = data_.training.content_hash();
-  for (const ValidationSet& set : data_.validation_sets) {
-    tokens += set.dataset.token_count();
-    hash = hash * 0x9e3779b97f4a7c15 + set.dataset.content_hash();
-  }
-  // The hash goes in halves, because a double holds 53 bits.
-  const double mine[] = {static_cast<double>(tokens), static_cast<double>(hash >> 32),
-                         static_cast<double>(hash & 0xffffffff)};
-  double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
-  CONVENE_RETURN_IF_ERROR(
-      communicators_.host->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, host_stream_));
-  bool same = true;
-  for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
-  if (same) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "data here is %s%s; over all ranks it has %.0f to %.0f tokens and is not everywhere the "
-      "same: --data and --validation-data must name the same texts on every node",
-      data_.training.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
-      -most_and_least[3], most_and_least[0]));
-}
 
 // A run that goes on with other sums or micro batches would leave the curve.
 std::string Training::SamplesText() const {
@@ -226,7 +204,9 @@ absl::Status Training::GoBack() {
 }
 
 absl::Status Training::Prepare(bool goes_back) {
-  if (!goes_back) CONVENE_RETURN_IF_ERROR(CheckSameData());
+  if (!goes_back) {
+    CONVENE_RETURN_IF_ERROR(CheckSameData(data_, *communicators_.host, host_stream_));
+  }
   EngineOptions engine_options =
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
   CONVENE_ASSIGN_OR_RETURN(const int64_t memory_bytes, LeastMemory());
@@ -249,6 +229,7 @@ absl::Status Training::Prepare(bool goes_back) {
         ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
     CONVENE_RETURN_IF_ERROR(CreateReplicas());
   }
+  if (options_.preference_beta > 0 && !goes_back) CONVENE_RETURN_IF_ERROR(FindAllReferences());
   // The copies in memory hold what led to the spike.
   CONVENE_ASSIGN_OR_RETURN(
       const std::optional<Restored> resumed,
@@ -258,12 +239,7 @@ absl::Status Training::Prepare(bool goes_back) {
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
   }
-  // Tenths alone: the agent learns the limits of 16 phases at most.
-  const auto tell = [this](double done) {
-    progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
-  };
-  CONVENE_RETURN_IF_ERROR(MakeFirstWeights(options_, resumed.has_value(), *engine_, tell,
-                                           *communicators_.checkpoint, host_stream_));
+  CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
@@ -289,6 +265,29 @@ absl::Status Training::Prepare(bool goes_back) {
                                 resumed->info.layout));
     if (!is_from_memory) reporter_->Checkpoint(step_, resumed->path);
   }
+  return absl::OkStatus();
+}
+
+// Tenths alone: the agent learns the limits of 16 phases at most.
+absl::Status Training::MakeWeights(bool resumed) {
+  const auto tell = [this](double done) {
+    progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
+  };
+  return MakeFirstWeights(options_, resumed, *engine_, tell, *communicators_.checkpoint,
+                          host_stream_);
+}
+
+// Of pairs of answers.
+absl::Status Training::FindAllReferences() {
+  const auto tell = [this](double done) {
+    progress_.Tell(0, absl::StrCat("references ", 10 * static_cast<int>(10 * done), " %"));
+  };
+  const auto make_weights = [this] { return MakeWeights(/*resumed=*/false); };
+  CONVENE_ASSIGN_OR_RETURN(
+      references_, FindReferences(KeptReferencesOf(options_, data_.training), loader_, *engine_,
+                                  make_weights, tell, *communicators_.host, host_stream_));
+  loader_.SetReferences(references_);
+  validation_.SetReferences(references_);
   return absl::OkStatus();
 }
 
