@@ -116,7 +116,6 @@ void StoreThread::PassOn(UniqueFd fd) {
 
 void StoreThread::Receive(UniqueFd fd) {
   const std::string from = OtherHost(fd.get());
-  if (from.empty()) return;  // It is gone already.
   bool is_admitted = IsOfThisMachine(fd.get(), from);
   {
     MutexLock lock(&shared_->mutex);

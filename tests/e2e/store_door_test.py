@@ -66,11 +66,13 @@ class StoreDoorTest(ConveneTestCase):
             self.skipTest(f"no network namespaces: {reason}")
         self.second = self.network.add_address(self.hosts[1])
 
-    def start_run(self, endpoint, *flags, **environment):
-        sources = [f"{self.hosts[0].address} 127.0.0.1", f"{self.hosts[1].address} {self.second}"]
+    def start_run(self, endpoint, *flags, first_sources=None, **environment):
+        # 127.0.0.1 as a source of a way to another address of the same machine: the kernel sends it over loopback.
+        self.sources = [first_sources or [self.hosts[0].address, "127.0.0.1"], [self.hosts[1].address, self.second]]
         self.nodes = [self.start(
-            CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", endpoint, "--node-rank", rank, *flags, "--no-python", "sh", "-c", _WORKER,
-            prefix=self.hosts[rank].prefix, log=f"node{rank}.log", ASK=_ASK, PYTHON=sys.executable, SOURCES=sources[rank],
+            CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", endpoint, "--node-rank", rank,
+            "--rdzv-conf", f"is_host={int(rank == 0)}", *flags, "--no-python", "sh", "-c", _WORKER,
+            prefix=self.hosts[rank].prefix, log=f"node{rank}.log", ASK=_ASK, PYTHON=sys.executable, SOURCES=" ".join(self.sources[rank]),
             ANSWERS=self.path("answers"), STORES=self.path("stores"), DONE=self.path("done"), **environment) for rank in (0, 1)]
         wait_until(lambda: len(whole_lines(self.path("stores"))) == 2, 30,
                    lambda: f"two workers: {[self.output(node) for node in self.nodes]}")
@@ -86,9 +88,8 @@ class StoreDoorTest(ConveneTestCase):
             pass
         for node in self.nodes:
             self.finish(node, 20)
-        # 127.0.0.1 as a source of a way to another address of the same machine: the kernel sends it over loopback.
-        self.assertEqual(sorted(whole_lines(self.path("answers"))), sorted(
-            f"{address} served" for address in [self.hosts[0].address, "127.0.0.1", self.hosts[1].address, self.second]))
+        self.assertEqual(sorted(whole_lines(self.path("answers"))),
+                         sorted(f"{address} served" for address in self.sources[0] + self.sources[1]))
 
     def check_closed(self):
         self.assertNotIn("served", self.ask_as_stranger())
@@ -120,7 +121,7 @@ class StoreDoorTest(ConveneTestCase):
         translator = self.network.host("t")
         self.start(sys.executable, "-c", _TRANSLATE, self.hosts[0].address, 29400, prefix=translator.prefix, log="translator.log")
         wait_until(lambda: whole_lines(self.path("translator.log")), 10, "the translation")
-        self.start_run(f"{translator.address}:29400", "--rdzv-backend", "static")
+        self.start_run(f"{translator.address}:29400", "--rdzv-backend", "static", first_sources=[self.hosts[0].address])
         self.assertEqual(self.host, translator.address)
         self.end_run()
         self.assertIn(f"every address: this node does not have the address of {translator.address}", self.output(self.nodes[0]))
