@@ -25,10 +25,10 @@ _WORKER = """
 echo "$MASTER_ADDR $MASTER_PORT" >> "$STORES"
 until [ -e "$DONE" ]; do sleep 0.05; done
 """
-# Carries connections to HOST PORT, as a translation of addresses does: HOST sees this machine alone.
+# Carries connections to HOST PORT, as a translation of addresses does: HOST sees SOURCE alone.
 _TRANSLATE = """
 import asyncio, sys
-host, port = sys.argv[1:]
+host, port, source = sys.argv[1:]
 async def carry(reader, writer):
     try:
         while data := await reader.read(65536):
@@ -40,7 +40,7 @@ async def carry(reader, writer):
         writer.close()
 async def connected(reader, writer):
     try:
-        there = await asyncio.open_connection(host, port)
+        there = await asyncio.open_connection(host, port, local_addr=(source, 0))
     except OSError:
         return writer.close()
     await asyncio.gather(carry(reader, there[1]), carry(there[0], writer))
@@ -119,7 +119,8 @@ class StoreDoorTest(ConveneTestCase):
 
     def test_nodes_behind_a_translation_of_addresses_open_it(self):
         translator = self.network.host("t")
-        self.start(sys.executable, "-c", _TRANSLATE, self.hosts[0].address, 29400, prefix=translator.prefix, log="translator.log")
+        inner = self.network.add_address(translator)
+        self.start(sys.executable, "-c", _TRANSLATE, self.hosts[0].address, 29400, inner, prefix=translator.prefix, log="translator.log")
         wait_until(lambda: whole_lines(self.path("translator.log")), 10, "the translation")
         self.start_run(f"{translator.address}:29400", "--rdzv-backend", "static", first_sources=[self.hosts[0].address])
         self.assertEqual(self.host, translator.address)
