@@ -79,8 +79,7 @@ HangLimits HangLimitsOf(const AgentOptions& options, bool has_terminal) {
 // For Ready; none when they are not known, or too many.
 std::vector<std::string> AddressesToTell() {
   const auto addresses = OwnAddresses(/*with_link_local=*/true);
-  // The daemon adds the address that it sees.
-  if (!addresses.ok() || addresses->size() >= rendezvous::kMostAddresses) return {};
+  if (!addresses.ok() || addresses->size() > rendezvous::kMostAddresses) return {};
   return *addresses;
 }
 

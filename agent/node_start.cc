@@ -141,7 +141,13 @@ void Node::Do(StartWorkers& action) {
                    assignment.group_world_size, ", ranks ", assignment.first_global_rank, " to ",
                    assignment.first_global_rank + count - 1, " of ", assignment.world_size,
                    " start here (", action.why, ")"));
-  if (store_ != nullptr && assignment.group_rank == 0) store_->Admit(assignment.store_clients);
+  if (store_ != nullptr && assignment.group_rank == 0) {
+    if (assignment.store_clients.empty() && !options_.open_store) {
+      Log("the store takes clients from every address: a node of this epoch has --open-store, or "
+          "does not know by which address others see it");
+    }
+    store_->Admit(assignment.store_clients);
+  }
   if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerExited exited) {

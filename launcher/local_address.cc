@@ -36,6 +36,10 @@ std::string AddressForOthers(const std::vector<std::string>& own) {
   return other == own.end() ? "127.0.0.1" : *other;
 }
 
+bool IsOwn(const std::string& address, const std::vector<std::string>& own) {
+  return IsThisMachineEverywhere(address) || std::count(own.begin(), own.end(), address) > 0;
+}
+
 absl::Status NoSuchPod(const absl::Status& last, absl::Duration waited) {
   return absl::UnavailableError(absl::StrCat(
       std::string(last.message()), ", for ", absl::FormatDuration(waited),
@@ -83,6 +87,13 @@ absl::StatusOr<Resolved> ResolvePatiently(const std::vector<std::string>& hosts,
 
 }  // namespace
 
+bool HasOneOf(const std::vector<ResolvedAddress>& addresses) {
+  const auto own = OwnAddresses(/*with_link_local=*/true);
+  return own.ok() && std::any_of(addresses.begin(), addresses.end(), [&own](const auto& address) {
+           return IsOwn(AddressText(address.get()), *own);
+         });
+}
+
 absl::Status CheckLoopback() {
   CONVENE_ASSIGN_OR_RETURN(const auto loopback,
                            rendezvous::ResolveHost("127.0.0.1", absl::ZeroDuration()));
@@ -108,9 +119,7 @@ absl::StatusOr<Location> LocateRendezvous(const std::vector<std::string>& hosts,
                            OwnAddresses(/*with_link_local=*/false));
   Location location = {.host = host};
   for (const ResolvedAddress& address : addresses) {
-    const std::string text = AddressText(address.get());
-    location.is_here |=
-        IsThisMachineEverywhere(text) || std::count(own.begin(), own.end(), text) > 0;
+    location.is_here |= IsOwn(AddressText(address.get()), own);
   }
   if (is_loopback) {
     location.own_address = AddressForOthers(own);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rendezvous/net/resolve.h"
 
 namespace convene::launcher {
 
@@ -30,6 +31,10 @@ struct Location {
 // latest; Unavailable when there is no route.
 absl::StatusOr<Location> LocateRendezvous(const std::vector<std::string>& hosts,
                                           absl::Duration timeout, bool is_pod = false);
+
+// Whether this machine has one of `addresses`, as far as it knows: behind a translation of
+// addresses it does not.
+bool HasOneOf(const std::vector<rendezvous::ResolvedAddress>& addresses);
 
 // Unavailable when this machine cannot reach itself at 127.0.0.1, with what to do: a network
 // namespace begins with its loopback interface down. No packet is sent.

@@ -128,9 +128,20 @@ absl::Status ResolveSlurmHost(JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// Where others reach this node by an address that it does not have, something between them
+// translates: so it does not know either from which address its own workers come to the store.
+void OpenStore(const std::string& address, JobSpec* spec) {
+  spec->options.open_store = true;
+  spec->reasons.push_back(absl::StrCat(
+      "the store takes clients from every address: this node does not have the address of ",
+      address));
+}
+
 // Not an error: another node's name service may know it.
-void CheckLocalAddr(const std::string& address) {
+void CheckLocalAddr(const std::string& address, JobSpec* spec) {
   const auto resolved = rendezvous::ResolveHost(address, kLocalAddrPatience);
+  if (resolved.ok() && HasOneOf(*resolved)) return;
+  OpenStore(address, spec);
   if (resolved.ok()) return;
   spdlog::warn(
       "--local-addr {}: {}. Workers here and on the other nodes look for the job's store under "
@@ -149,7 +160,7 @@ absl::Status CheckMeetingPlace(JobSpec* spec) {
 }
 
 absl::Status Locate(absl::Duration patience, JobSpec* spec) {
-  if (spec->local_addr.has_value()) CheckLocalAddr(*spec->local_addr);
+  if (spec->local_addr.has_value()) CheckLocalAddr(*spec->local_addr, spec);
   if (!spec->slurm_host.empty()) CONVENE_RETURN_IF_ERROR(ResolveSlurmHost(spec));
   CONVENE_ASSIGN_OR_RETURN(const auto places,
                            rendezvous::ParsePlaces(spec->options.endpoint, std::nullopt));
@@ -169,6 +180,7 @@ absl::Status Locate(absl::Duration patience, JobSpec* spec) {
   const int rank = spec->options.hello.node_rank;
   if (spec->is_static && (rank == 0 || (rank < 0 && location->is_here))) {
     spec->options.store_host = host;
+    if (!location->is_here) OpenStore(host, spec);
     spec->reasons.push_back(absl::StrCat("workers are told MASTER_ADDR=", host));
     return absl::OkStatus();
   }

@@ -1,8 +1,10 @@
 #include "rendezvous/attend/attend_stream.h"
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -19,12 +21,14 @@ namespace {
 // does not read at all.
 constexpr size_t kMostUnread = 256;
 
-// A node behind a translation of addresses does not know the one by which others see it.
-void AddSeen(const grpc::CallbackServerContext& context, AgentEvent* event) {
+// A node behind a translation of addresses does not know the one by which others see it, and the
+// store may see another one than the daemon does: a wrong refusal would break the run.
+void ForgetTranslated(const grpc::CallbackServerContext& context, AgentEvent* event) {
   auto* const ready = std::get_if<Ready>(event);
-  if (ready == nullptr || ready->addresses.empty()) return;
-  std::string address = HostOfPeer(context.peer());
-  if (!address.empty()) ready->addresses.push_back(std::move(address));
+  if (ready == nullptr) return;
+  const std::string seen = HostOfPeer(context.peer());
+  const bool is_known = std::count(ready->addresses.begin(), ready->addresses.end(), seen) > 0;
+  if (!is_known && !IsLoopback(seen)) ready->addresses.clear();
 }
 
 // Lives until gRPC is done with the call and no thread flushes it. At most one write is under way;
@@ -94,7 +98,7 @@ class AttendStream final : public grpc::ServerBidiReactor<pb::AgentMessage, pb::
       daemon_->Join(id_, envelope->incarnation, *hello);
     } else {
       auto& event = std::get<AgentEvent>(envelope->body);
-      AddSeen(*context_, &event);
+      ForgetTranslated(*context_, &event);
       daemon_->Receive(id_, envelope->incarnation, envelope->epoch, event);
     }
     incoming_.Clear();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -43,6 +44,10 @@ std::string HostOfPeer(absl::string_view peer) {
   if (!absl::ConsumePrefix(&rest, "ipv4:") && !absl::ConsumePrefix(&rest, "ipv6:")) return "";
   const auto place = ParseHostPort(rest, std::nullopt, 0);
   return place.ok() ? place->host.substr(0, place->host.find('%')) : "";
+}
+
+bool IsLoopback(absl::string_view address) {
+  return absl::StartsWith(address, "127.") || address == "::1";
 }
 
 }  // namespace convene::rendezvous

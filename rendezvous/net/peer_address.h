@@ -15,4 +15,7 @@ void NamePlainEnd(int fd, const std::string& host);
 // other end has a name as above; "": there is none.
 std::string HostOfPeer(absl::string_view peer);
 
+// PURE. Whether a numeric address is reached on its own machine alone.
+bool IsLoopback(absl::string_view address);
+
 }  // namespace convene::rendezvous

@@ -22,5 +22,12 @@ TEST_CASE("where a peer has no address, or makes one up, none is found") {
   }
 }
 
+TEST_CASE("loopback is 127.0.0.0/8 and ::1") {
+  for (const char* address : {"127.0.0.1", "127.0.1.1", "::1"}) CHECK(IsLoopback(address));
+  for (const char* address : {"", "10.0.0.7", "12.7.0.1", "::", "fd00::1"}) {
+    CHECK_FALSE(IsLoopback(address));
+  }
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <deque>
@@ -25,6 +26,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/host_port.h"
 #include "tools/base/mutex.h"
+#include "tools/base/source_address.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
@@ -35,9 +37,10 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-std::unique_ptr<Server> StartServer(const std::string& join_token = "") {
+std::unique_ptr<Server> StartServer(const std::string& join_token = "",
+                                    const std::string& host = "127.0.0.1") {
   Server::Options options;
-  options.host = "127.0.0.1";
+  options.host = host;
   options.credentials.join_token = join_token;
   auto server = Server::Start(options);
   REQUIRE_OK(server);
@@ -117,15 +120,33 @@ class TestAgent {
   std::unique_ptr<AgentStream> stream_;  // first to go: its handlers use what stands above
 };
 
-TEST_CASE("the daemon adds the address that it sees to those that a node tells") {
+TEST_CASE("the store's clients are the nodes' addresses, also where the daemon sees loopback") {
   const std::string token = GENERATE(std::string(), std::string("Xz3Vq0k7sT1mN8bYw5Jr2aPh"));
   INFO("token: " << token);
   const auto server = StartServer(token);
   TestAgent a({EndpointOf(*server), {.join_token = token}}, 1, HelloFrom("a", 1, 1));
   a.Take<Welcome>();
   a.Say(Ready{"a", 1000, {"192.0.2.1"}});
-  CHECK(a.Take<Assignment>().store_clients ==
-        std::vector<std::string>{"127.0.0.1", "192.0.2.1", "a"});
+  CHECK(a.Take<Assignment>().store_clients == std::vector<std::string>{"192.0.2.1", "a"});
+}
+
+TEST_CASE("a node at an address that it does not know lets every address come to the store") {
+  const auto own = OwnAddresses(/*with_link_local=*/false);
+  REQUIRE_OK(own);
+  const auto other = std::find_if(own->begin(), own->end(), [](const std::string& address) {
+    return address.find(':') == std::string::npos && address.substr(0, 4) != "127.";
+  });
+  if (other == own->end()) return;  // a network namespace with loopback alone
+  const bool is_translated = GENERATE(false, true);
+  const std::string told = is_translated ? "192.0.2.250" : *other;
+  const std::string token = GENERATE(std::string(), std::string("Xz3Vq0k7sT1mN8bYw5Jr2aPh"));
+  INFO(told << ", token: " << token);
+  const auto server = StartServer(token, *other);
+  const std::string endpoint = absl::StrCat(*other, ":", server->port());
+  TestAgent a({endpoint, {.join_token = token}}, 1, HelloFrom("a", 1, 1));
+  a.Take<Welcome>();
+  a.Say(Ready{*other, 1000, {told}});
+  CHECK(a.Take<Assignment>().store_clients.size() == (is_translated ? 0 : 1));
 }
 
 TEST_CASE("two agents meet, work and are told that the job succeeded") {

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/net/connect.h"
+#include "rendezvous/net/peer_address.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
@@ -32,7 +32,7 @@ constexpr absl::Duration kLookBeforeSleep = absl::Microseconds(50);
 
 // Whether the client at `from` came over loopback, or to the address that it came from.
 bool IsOfThisMachine(int fd, const std::string& from) {
-  return absl::StartsWith(from, "127.") || from == "::1" || from == OwnHost(fd);
+  return IsLoopback(from) || from == OwnHost(fd);
 }
 
 }  // namespace

@@ -142,6 +142,14 @@ class Network:
             self._owners[socket.inet_aton(host.address)] = host.name
             self._owners[socket.inet_pton(socket.AF_INET6, host.address6)] = host.name
 
+    def add_address(self, host):
+        """One more address of the host's; returns it."""
+        address = f"10.77.0.{next(self._addresses)}"
+        host.ip("addr", "add", address + "/24", "dev", host.device)
+        with self._lock:
+            self._owners = {**self._owners, socket.inet_aton(address): host.name}
+        return address
+
     def close(self):
         self._ending = True
         os.write(self._woken, b"x")
