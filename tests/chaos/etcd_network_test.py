@@ -88,12 +88,14 @@ class EtcdNetworkTest(EtcdTestCase):
     # Deeds
 
     def next_leads(self, what, began):
-        """Waits for the term after `self.term`. The daemon before gave up first."""
+        """Waits for the next term. The daemon before gave up first."""
         old, term = self.daemons[self.terms()[-1][1]], self.terms()[-1][0]
         new = self.daemons[self.leader(term)]
         took = time.monotonic() - began
         note(f"{what}: the next daemon serves after {took:.2f} s")
-        self.assertLess(took, 2 * LEASE_S)
+        # Two leases at most as long as etcd's leader stays. A new one counts a whole lease again, and so does etcd where it hears renewals
+        # up to the end of the tenure and its answers are lost.
+        self.assertLess(took, 3 * LEASE_S)
         gave_up = times_of("this daemon leads no more", self.output(old))
         self.assertTrue(gave_up, self.output(old))
         apart_s = (times_of("this daemon leads, in term", self.output(new))[-1] - gave_up[-1]) % 86400
