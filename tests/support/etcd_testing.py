@@ -11,7 +11,7 @@ import urllib.request
 from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until, whole_lines
 
 ETCD = "/usr/bin/etcd"
-_WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; until [ -e "$DONE" ]; do sleep 0.05; done;'
+WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; until [ -e "$DONE" ]; do sleep 0.05; done;'
 
 
 def note(text):
@@ -117,7 +117,7 @@ class EtcdTestCase(ConveneTestCase):
         self.agents = [self.start(
             CONVENE, "run", "--nnodes", 2, "--nproc-per-node", 2, "--rdzv-endpoint",
             ",".join(f"127.0.0.1:{port}" for port in self.ports), "--rdzv-id", "job", "--node-rank", rank, *flags,
-            "--no-python", "sh", "-c", _WORKER, log=f"agent{rank}.log", STARTS=self.path("starts"),
+            "--no-python", "sh", "-c", WORKER, log=f"agent{rank}.log", STARTS=self.path("starts"),
             DONE=self.path("done")) for rank in (0, 1)]
         wait_until(lambda: len(self.worker_starts()) == 4, 30, lambda: f"four workers: {[self.output(a) for a in self.agents]}")
         self.first_starts = self.worker_starts()
