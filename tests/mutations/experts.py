@@ -1,4 +1,4 @@
-"""Bugs planted in the ops of experts: routers, gates, grouped products, rows on their way. Those of the layers are in trainer.py."""
+"""Bugs planted in the ops of experts (routers, gates, grouped products, rows on their way). Bugs of their layers are in trainer.py."""
 
 from planting import Mutation
 
