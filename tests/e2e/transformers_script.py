@@ -31,7 +31,8 @@ LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rop
            'n_routed_experts': 4, 'num_experts_per_tok': 2, 'moe_intermediate_size': 12, 'n_group': 2, 'topk_group': 1,
            'first_k_dense_replace': 1, 'max_position_embeddings': 64}
 EXPERTS = {'num_experts_per_tok': 2, 'moe_intermediate_size': 12}
-PARTIAL = {'partial_rotary_factor': 0.5} if V4 else {}
+PARTIAL = {'rope_theta': 1e6, 'partial_rotary_factor': 0.5} if V4 else {
+    'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e6, 'partial_rotary_factor': 0.5}}
 
 
 def ropes(theta, scaling):
@@ -48,8 +49,7 @@ def configs():
         'deepseek_v3': t.DeepseekV3Config(**latents, **ropes(1e4, YARN)),
         'gemma2': t.Gemma2Config(**SIZES, sliding_window=7, query_pre_attn_scalar=20),
         'gemma3_text': t.Gemma3TextConfig(**{**SIZES, 'num_hidden_layers': 6}, sliding_window=7, query_pre_attn_scalar=20),
-        'glm4_moe': t.Glm4MoeConfig(**SIZES, **EXPERTS, attention_bias=True, n_group=2, topk_group=1, first_k_dense_replace=1, n_routed_experts=4,
-                                    **ropes(1e6, {'rope_type': 'default', 'partial_rotary_factor': 0.5}), **PARTIAL),
+        'glm4_moe': t.Glm4MoeConfig(**SIZES, **EXPERTS, attention_bias=True, n_group=2, topk_group=1, first_k_dense_replace=1, n_routed_experts=4, **PARTIAL),
         'gpt_oss': t.GptOssConfig(**SIZES, sliding_window=7, max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, **ropes(1.5e5, UNROUNDED)),
         'gpt2': t.GPT2Config(vocab_size=256, n_layer=3, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),

@@ -19,6 +19,7 @@ import cluster  # noqa: E402
 import daemon  # noqa: E402
 import data  # noqa: E402
 import etcd  # noqa: E402
+import experts  # noqa: E402
 import generation  # noqa: E402
 import hand_over  # noqa: E402
 import kernels  # noqa: E402
@@ -40,7 +41,7 @@ LISTS: Dict[str, List[planting.Mutation]] = {
     'data': data.MUTATIONS,
     'kernels': kernels.MUTATIONS,
     'trainer': (trainer.MUTATIONS + generation.MUTATIONS + reports.MUTATIONS + plans.MUTATIONS + tuning.MUTATIONS + reproducible.MUTATIONS +
-                replicas.MUTATIONS + carried.MUTATIONS),
+                replicas.MUTATIONS + carried.MUTATIONS + experts.MUTATIONS),
 }
 
 

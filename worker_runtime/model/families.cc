@@ -1,18 +1,8 @@
 // The families, and the named shapes of each. A family of known parts is one more table here.
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "tools/base/text.h"
-#include "worker_runtime/model/config.h"
+#include "worker_runtime/model/families.h"
 
 namespace convene::worker {
 namespace {
-
-struct NamedShape {
-  const char* name;
-  ModelConfig config;
-};
 
 constexpr TensorNames kLlamaNames = {.embedding = "model.embed_tokens",
                                      .layers = "model.layers",
@@ -568,10 +558,6 @@ const NamedShape kGpt2s[] = {
     {"gpt2-tiny", {8, 64, 256, 16, 16, 4, 256, 1e4, 1e-5, true, 0.02, {}, 1024}},
 };
 
-struct FamilyShapes {
-  const Family* family;
-  absl::Span<const NamedShape> shapes;
-};
 const FamilyShapes kFamilies[] = {
     {&kDeepSeek, kDeepSeeks}, {&kDeepSeek2, kDeepSeek2s}, {&kGemma2, kGemma2s},
     {&kGemma3, kGemma3s},     {&kGlm4Moe, kGlm4Moes},     {&kGpt2, kGpt2s},
@@ -583,37 +569,6 @@ const FamilyShapes kFamilies[] = {
 
 const Family& LlamaFamily() { return kLlama; }
 
-const Family* FamilyNamed(absl::string_view name) {
-  for (const FamilyShapes& family : kFamilies) {
-    if (name == family.family->name) return family.family;
-  }
-  return nullptr;
-}
-
-std::vector<std::string> ModelNames() {
-  std::vector<std::string> names;
-  for (const FamilyShapes& family : kFamilies) {
-    for (const NamedShape& shape : family.shapes) names.emplace_back(shape.name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-absl::StatusOr<ModelConfig> NamedModel(absl::string_view name) {
-  for (const FamilyShapes& family : kFamilies) {
-    for (const NamedShape& shape : family.shapes) {
-      if (name != shape.name) continue;
-      ModelConfig config = shape.config;
-      config.family = family.family;
-      return config;
-    }
-  }
-  const std::vector<std::string> names = ModelNames();
-  const std::string closest = ClosestMatch(name, names);
-  return absl::NotFoundError(
-      absl::StrCat("unknown model \"", name, "\"",
-                   closest.empty() ? "" : absl::StrCat("; did you mean \"", closest, "\"?"),
-                   closest.empty() ? "; known: " : " Known: ", absl::StrJoin(names, ", ")));
-}
+absl::Span<const FamilyShapes> Families() { return kFamilies; }
 
 }  // namespace convene::worker

@@ -20,6 +20,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
+#include "worker_runtime/weights/hf_config_keys.h"
 
 namespace convene::worker {
 namespace {
@@ -54,110 +55,6 @@ constexpr char kHarmless[] =
     sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
     summary_use_proj task_specific_params tokenizer_class torch_dtype transformers_version
     unsloth_version use_cache)";
-
-// transformers 5 takes no other number than a whole one.
-constexpr char kQueryScalar[] = "query_pre_attn_scalar";
-
-// The share of a head that turns.
-constexpr char kPartialRotary[] = "partial_rotary_factor";
-
-// A key, and the number of a ModelConfig that it says.
-struct Field {
-  const char* key;
-  std::variant<int*, double*, bool*> value;
-  bool zero_is_null = true;  // and null is zero
-};
-
-// `has_experts`: with those of the experts, where the family can have these.
-std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
-  const Family& family = *config->family;
-  const ConfigKeys& keys = family.keys;
-  ModelConfig& c = *config;
-  std::vector<Field> fields = {
-      {"vocab_size", &c.vocabulary_size},         {keys.layers, &c.layers},
-      {keys.hidden_size, &c.hidden_size},         {keys.heads, &c.heads},
-      {keys.norm_epsilon, &c.norm_epsilon},       {"initializer_range", &c.initializer_range},
-      {"tie_word_embeddings", &c.tied_embeddings}};
-  const auto add = [&](std::initializer_list<Field> more) {
-    fields.insert(fields.end(), more.begin(), more.end());
-  };
-  // Mixtral's key is that of its experts.
-  const bool is_of_experts =
-      keys.expert_ffn_size != nullptr && absl::string_view(keys.ffn_size) == keys.expert_ffn_size;
-  if (!has_experts || !is_of_experts) add({{keys.ffn_size, &c.ffn_size}});
-  if (keys.kv_heads != nullptr) add({{keys.kv_heads, &c.kv_heads}});
-  if (keys.head_size != nullptr) add({{keys.head_size, &c.head_size}});
-  if (family.learned_positions) add({{keys.positions, &c.positions}});
-  if (family.has_window) add({{"sliding_window", &c.sliding_window}});
-  if (family.has_caps) {
-    add({{kQueryScalar, &c.query_scalar},
-         {"attn_logit_softcapping", &c.score_cap},
-         {"final_logit_softcapping", &c.logit_cap}});
-  }
-  if (family.latent_attention) {
-    add({{"q_lora_rank", &c.query_rank},
-         {"kv_lora_rank", &c.key_rank},
-         {"v_head_dim", &c.value_size},
-         {"qk_rope_head_dim", &c.rotary_size}});
-  }
-  if (keys.experts == nullptr) return fields;
-  ExpertConfig& experts = c.experts;
-  if (family.router_groups) add({{"first_k_dense_replace", &experts.first_dense_layers, false}});
-  if (!has_experts) return fields;
-  add({{keys.experts, &experts.count},
-       {"num_experts_per_tok", &experts.chosen},
-       {keys.expert_ffn_size, &experts.ffn_size}});
-  if (keys.shared_ffn_size != nullptr) add({{keys.shared_ffn_size, &experts.shared_ffn_size}});
-  if (!family.router_groups) {
-    add({{"router_aux_loss_coef", &experts.balance_loss, false}});
-    return fields;
-  }
-  add({{"n_group", &experts.groups},
-       {"topk_group", &experts.chosen_groups},
-       {"routed_scaling_factor", &experts.weight_scale}});
-  return fields;
-}
-
-// A rope_scaling's or rope_parameters' numbers beside its type and factor.
-std::vector<Field> FieldsOf(RopeScaling* scaling) {
-  switch (scaling->kind) {
-    case RopeScalingKind::kLinear:
-      return {};
-    case RopeScalingKind::kLlama3:
-      return {{"low_freq_factor", &scaling->low_frequency_factor},
-              {"high_freq_factor", &scaling->high_frequency_factor},
-              {"original_max_position_embeddings", &scaling->original_positions}};
-    case RopeScalingKind::kYarn:
-      return {{"beta_slow", &scaling->low_frequency_factor},
-              {"beta_fast", &scaling->high_frequency_factor},
-              {"original_max_position_embeddings", &scaling->original_positions},
-              {"attention_factor", &scaling->amplitude},
-              {"mscale", &scaling->mscale},
-              {"mscale_all_dim", &scaling->mscale_all_dim},
-              {"truncate", &scaling->truncates}};
-  }
-  return {};
-}
-
-constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
-    {"llama3", RopeScalingKind::kLlama3},
-    {"linear", RopeScalingKind::kLinear},
-    {"yarn", RopeScalingKind::kYarn}};
-
-const char* ActivationName(const Family& family) {
-  if (family.learned_positions) return "gelu_new";
-  return family.activation == Activation::kGeglu ? "gelu_pytorch_tanh" : "silu";
-}
-
-// DeepSeek's word for how a router chooses.
-const char* RouterMethod(const ModelConfig& config) {
-  if (!config.family->groups_by_best) return "noaux_tc";
-  return config.experts.groups > 1 ? "group_limited_greedy" : "greedy";
-}
-
-const char* LayerType(const ModelConfig& config, int layer) {
-  return WindowOf(config, layer) > 0 ? "sliding_attention" : "full_attention";
-}
 
 // The member; null where there is none.
 const Value* MemberOf(const Value& object, absl::string_view key) {
@@ -512,7 +409,8 @@ void WriteRopes(const ModelConfig& config, Writer& writer) {
   WriteRope(config, "rope_parameters", is_scaled, config.rope_theta, writer);
 }
 
-// What ReadHfConfig demands of a family, and transformers does not take where it is absent.
+// The keys of which ReadHfConfig demands other values than transformers takes where they are
+// absent.
 absl::Status WriteFixed(const ConfigKeys& keys, Writer& writer) {
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument fixed, JsonDocument::Parse(keys.fixed));
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument defaults, JsonDocument::Parse(keys.defaults));

@@ -1,0 +1,44 @@
+// The keys of a config.json and the numbers of a ModelConfig that they say, for its reader and its
+// writer.
+#pragma once
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "worker_runtime/model/config.h"
+
+namespace convene::worker {
+
+// transformers 5 takes no other number than a whole one.
+inline constexpr char kQueryScalar[] = "query_pre_attn_scalar";
+
+// The share of a head that turns.
+inline constexpr char kPartialRotary[] = "partial_rotary_factor";
+
+// A key, and the number of a ModelConfig that it says.
+struct Field {
+  const char* key;
+  std::variant<int*, double*, bool*> value;
+  bool zero_is_null = true;  // and null is zero
+};
+
+inline constexpr std::pair<const char*, RopeScalingKind> kScalings[] = {
+    {"llama3", RopeScalingKind::kLlama3},
+    {"linear", RopeScalingKind::kLinear},
+    {"yarn", RopeScalingKind::kYarn}};
+
+// `has_experts`: with those of the experts, where the family can have these.
+std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config);
+
+// A rope_scaling's or rope_parameters' numbers beside its type and factor.
+std::vector<Field> FieldsOf(RopeScaling* scaling);
+
+const char* ActivationName(const Family& family);
+
+// DeepSeek's word for how a router chooses.
+const char* RouterMethod(const ModelConfig& config);
+
+const char* LayerType(const ModelConfig& config, int layer);
+
+}  // namespace convene::worker
