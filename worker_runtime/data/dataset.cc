@@ -125,7 +125,10 @@ absl::StatusOr<std::unique_ptr<Rows>> Cut(const TokenSource& source,
   const RowsOptions cut = {
       .sequence_length = options.sequence_length,
       .validation_fraction = HoldsAllOut(options) ? 0.0 : options.validation_fraction};
-  if (options.packing.has_value()) return PackDocuments(source, cut, *options.packing);
+  if (options.packing.has_value()) {
+    return options.pairs ? CutPairs(source, cut, *options.packing)
+                         : PackDocuments(source, cut, *options.packing);
+  }
   if (options.order == SampleOrder::kMegatron) {
     return CutAsMegatron(source, cut, options.seed, options.run_samples);
   }
@@ -274,6 +277,36 @@ std::vector<Dataset::Place> Dataset::ValidationPlaces(absl::Span<const int64_t> 
   return places;
 }
 
+int64_t Dataset::row_count() const {
+  const int last = static_cast<int>(parts_->rows.size()) - 1;
+  const Rows& rows = *parts_->rows[last];
+  return RowNumber({last, rows.training_rows() + rows.validation_rows()});
+}
+
+std::vector<Dataset::Place> Dataset::RowPlaces(absl::Span<const int64_t> numbers) const {
+  std::vector<Place> places;
+  for (const int64_t number : numbers) {
+    Place& place = places.emplace_back();
+    if (number == kNoSample) continue;
+    place.row = number;
+    for (const auto& rows : parts_->rows) {
+      const int64_t count = rows->training_rows() + rows->validation_rows();
+      if (place.row < count) break;
+      place.row -= count;
+      ++place.source;
+    }
+  }
+  return places;
+}
+
+int64_t Dataset::RowNumber(const Place& place) const {
+  int64_t number = place.row;
+  for (int source = 0; source < place.source; ++source) {
+    number += parts_->rows[source]->training_rows() + parts_->rows[source]->validation_rows();
+  }
+  return number;
+}
+
 absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targets) const {
   const TokenSource& source = parts_->SourceOf(place);
   const Rows& rows = parts_->RowsOf(place);
@@ -285,6 +318,7 @@ absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targ
   std::vector<uint8_t> counted(length + 1, 0);
   int64_t filled = 0;
   for (const TokenRange& range : ranges) {
+    if (rows.are_pairs() && filled > 0) filled = length / 2;
     source.Read(range.first, range.count, tokens.data() + filled);
     source.ReadCounted(range.first, range.count, counted.data() + filled);
     // A document's first token is no target: none of the document is before it.
@@ -328,9 +362,16 @@ void Dataset::FillDocuments(absl::Span<const Place> places, int32_t* begin) cons
     ranges.clear();
     if (place.row != kNoSample) parts_->RowsOf(place).RangesOf(place.row, &ranges);
     int64_t filled = 0;
+    const auto add = [&](int64_t count) {
+      std::fill_n(begin + filled, count, static_cast<int32_t>(filled));
+      filled += count;
+    };
     for (const TokenRange& range : ranges) {
-      std::fill_n(begin + filled, range.count, static_cast<int32_t>(filled));
-      filled += range.count;
+      // Between two answers there is padding, which is a document too.
+      if (filled > 0 && parts_->RowsOf(place).are_pairs()) {
+        add(parts_->sequence_length / 2 - filled);
+      }
+      add(range.count);
     }
     std::fill_n(begin + filled, parts_->sequence_length - filled, static_cast<int32_t>(filled));
     begin += parts_->sequence_length;
@@ -350,6 +391,10 @@ int64_t Dataset::CountedTargets(absl::Span<const Place> places) const {
   int64_t counted = 0;
   for (const Place& place : places) {
     if (place.row == kNoSample) continue;
+    if (parts_->RowsOf(place).are_pairs()) {
+      ++counted;
+      continue;
+    }
     if (all_count) {
       counted += sequence_length();
       continue;

@@ -45,6 +45,9 @@ struct DatasetOptions {
   // With `packing` a row is whole documents, padded at the end. Without, a row begins and ends
   // anywhere.
   std::optional<PackingOptions> packing;
+  // With `packing`: the sources are JoinPairs' (pair_source.h), and a row is a pair of answers,
+  // each padded to half the row.
+  bool pairs = false;
   // The model's; a row with an id outside it is refused. 0: every id that a file may have is taken.
   int vocabulary_size = 0;
   // For SampleOrder::kMegatron alone, which builds its order when the data is opened: the seed that
@@ -106,6 +109,10 @@ class Dataset {
   std::vector<Place> TrainingPlaces(int64_t seed, absl::Span<const int64_t> positions) const;
   // REQUIRES: each index is kNoSample or in [0, validation_samples()).
   std::vector<Place> ValidationPlaces(absl::Span<const int64_t> indices) const;
+  // Rows have numbers from 0 to row_count(), those of all sources one behind the other.
+  int64_t row_count() const;
+  std::vector<Place> RowPlaces(absl::Span<const int64_t> numbers) const;
+  int64_t RowNumber(const Place& place) const;
 
   // `inputs` and `targets` are (places.size(), T). InvalidArgument: a row has an id outside the
   // vocabulary; the text names file, token and id.
@@ -117,7 +124,7 @@ class Dataset {
   void FillDocuments(absl::Span<const Place> places, int32_t* begin) const;
 
   // How many targets of these rows are not -1: what the loss of a global batch is divided by. Reads
-  // no tokens, and nothing at all where all count.
+  // no tokens, and nothing at all where all count. Of pairs the pairs that are there.
   int64_t CountedTargets(absl::Span<const Place> places) const;
 
   // Bytes of text that the targets which count stand for: what a loss in bits per byte is divided

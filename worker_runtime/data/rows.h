@@ -36,6 +36,8 @@ class Rows {
   // with the next as target, and the last without one; T tokens at most, the rest is padding.
   virtual void RangesOf(int64_t row, std::vector<TokenRange>* ranges) const = 0;
   virtual bool are_documents() const { return false; }
+  // Documents of which a row has two: the second one begins in the middle of the row, at T / 2.
+  virtual bool are_pairs() const { return false; }
 
   // "training samples of 128 tokens", without their number: what a checkpoint must find again to
   // go on in the same order.
@@ -60,6 +62,13 @@ absl::StatusOr<std::unique_ptr<Rows>> CutContiguously(const TokenSource& source,
 absl::StatusOr<std::unique_ptr<Rows>> PackDocuments(const TokenSource& source,
                                                     const RowsOptions& options,
                                                     const PackingOptions& packing);
+
+// Rows of a pair of answers each (pair_source.h gives the source). With `packing` an answer longer
+// than half a row is cut, or its pair left out; the last pairs are held out. InvalidArgument: too
+// few pairs fit.
+absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
+                                               const RowsOptions& options,
+                                               const PackingOptions& packing);
 
 // Megatron's samples for a run of `run_samples` (megatron_order.h). Held out are the last sequences
 // (round half to even, as its --split does), in the file's order. InvalidArgument as

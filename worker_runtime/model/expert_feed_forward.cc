@@ -323,6 +323,8 @@ Pass<T> ExpertFeedForward<T>::SharedPass(const Pass<T>& pass, UnitSurroundings<T
           pass.token_numbers,
           pass.gradient_scale,
           pass.loss_sum,
+          pass.references,
+          pass.answer_losses,
           pass.documents,
           pass.stream,
           pass.places,

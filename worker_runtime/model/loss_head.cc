@@ -8,6 +8,7 @@
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/ops/cross_entropy.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/preference_loss.h"
 #include "worker_runtime/parallel/linear.h"
 
 namespace convene::worker {
@@ -31,7 +32,9 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
     : shape_(shape),
       chunk_rows_(shape.cached_logits > 0
                       ? shape.cached_logits
-                      : LossChunkRows(shape.rows, shape.vocabulary.size(), sizeof(T),
+                      : LossChunkRows(shape.preference_beta > 0 ? shape.rows / (2 * shape.samples)
+                                                                : shape.rows,
+                                      shape.vocabulary.size(), sizeof(T),
                                       shape.logits_bytes / (shape.logit_cap > 0 ? 2 : 1))),
       workspace_bytes_(
           std::max(CrossEntropyWorkspaceBytes(chunk_rows_, device),
@@ -51,7 +54,11 @@ LossHead<T>::LossHead(const LossHeadShape& shape, int slots, DeviceKind device, 
                                           ArenaPart::kCollective)),
       sums_memory_(arena.Declare<float>("scratch/loss sums", 2 * int64_t{chunk_rows_},
                                         ArenaPart::kCollective)),
-      workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)) {
+      workspace_memory_(arena.Declare<char>("scratch/loss workspace", workspace_bytes_)),
+      pair_weights_(arena.Declare<float>("scratch/pair weights",
+                                         shape.preference_beta > 0 ? 2 * shape.samples : 0)),
+      unwanted_loss_(
+          arena.Declare<double>("scratch/unwanted loss", shape.preference_beta > 0 ? 1 : 0)) {
   const int64_t hidden_count = int64_t{shape.rows} * shape.hidden;
   for (int slot = 0; slot < slots; ++slot) {
     slots_.push_back({.norm_statistics = arena.Declare<float>(
@@ -96,13 +103,53 @@ absl::Status LossHead<T>::Forward(const Pass<T>& pass, T* /*target*/, Flow<T>& f
   WeightGradient head_gradient;
   const bool differentiates = pass.gradient_scale != nullptr;
   if (differentiates) head_gradient = pass.Gradient(kHead);
-  for (int first = 0; first < shape_.rows; first += chunk_rows_) {
-    CONVENE_RETURN_IF_ERROR(ForwardChunk(pass, first, std::min(chunk_rows_, shape_.rows - first),
-                                         differentiates ? &head_gradient : nullptr));
-    head_gradient.adds = true;
-  }
+  WeightGradient* const wanted_gradient = differentiates ? &head_gradient : nullptr;
+  CONVENE_RETURN_IF_ERROR(has_pairs()
+                              ? ForwardPairs(pass, wanted_gradient)
+                              : ForwardRows(pass, 0, shape_.rows,
+                                            {pass.gradient_scale, pass.loss_sum, wanted_gradient}));
   if (!differentiates) return absl::OkStatus();
   return rows.Sum(At(memory.gradient), pass.stream);
+}
+
+// Context-parallel ranks have a part of each answer: the first and the second half of their rows
+// are the halves of the sample, by the zig-zag cut (ContextPositions).
+template <typename T>
+absl::Status LossHead<T>::ForwardPairs(const Pass<T>& pass, WeightGradient* head_gradient) {
+  const int answers = 2 * shape_.samples;
+  const int rows = shape_.rows / answers;
+  for (int i = 0; i < answers; ++i) {
+    CONVENE_RETURN_IF_ERROR(
+        ForwardRows(pass, i * rows, rows, {.loss_sum = pass.answer_losses + i}));
+  }
+  Collective& cp = *pass.around.cp;
+  if (cp.size() > 1) {
+    CONVENE_RETURN_IF_ERROR(
+        cp.AllReduce(Elements(pass.answer_losses, static_cast<size_t>(answers), DType::kFloat64),
+                     ReduceOp::kSum, pass.stream));
+  }
+  if (pass.references == nullptr) return absl::OkStatus();
+  double* const unwanted = At(unwanted_loss_);
+  float* const weights = head_gradient != nullptr ? At(pair_weights_) : nullptr;
+  PreferenceLoss(shape_.samples, shape_.preference_beta, pass.answer_losses, pass.references,
+                 pass.gradient_scale, cp.rank() == 0 ? pass.loss_sum : unwanted, weights,
+                 pass.stream);
+  for (int i = 0; i < answers && head_gradient != nullptr; ++i) {
+    CONVENE_RETURN_IF_ERROR(
+        ForwardRows(pass, i * rows, rows, {weights + i, unwanted, head_gradient}));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status LossHead<T>::ForwardRows(const Pass<T>& pass, int first_row, int rows,
+                                      const Wanted& wanted) {
+  for (int first = 0; first < rows; first += chunk_rows_) {
+    CONVENE_RETURN_IF_ERROR(
+        ForwardChunk(pass, first_row + first, std::min(chunk_rows_, rows - first), wanted));
+    if (wanted.head_gradient != nullptr) wanted.head_gradient->adds = true;
+  }
+  return absl::OkStatus();
 }
 
 template <typename T>
@@ -125,7 +172,7 @@ void LossHead<T>::ForwardCached(const Pass<T>& pass) const {
 
 template <typename T>
 absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int rows,
-                                       const WeightGradient* head_gradient) {
+                                       const Wanted& wanted) {
   const LinearShape linear = {rows, shape_.vocabulary.size(), shape_.hidden};
   const int64_t offset = int64_t{first_row} * shape_.hidden;
   const T* const head = pass.Weight(kHead);
@@ -139,14 +186,14 @@ absl::Status LossHead<T>::ForwardChunk(const Pass<T>& pass, int first_row, int r
     pass.around.device->Copy(logits, At(capped_memory_), count * sizeof(T), pass.stream);
   }
   CONVENE_RETURN_IF_ERROR(VocabularyParallelCrossEntropy(
-      shape_.vocabulary, rows, pass.targets + first_row, pass.gradient_scale, Buffers(),
-      pass.loss_sum, logits, pass.around.rows->tp(), pass.stream));
-  if (head_gradient == nullptr) return absl::OkStatus();
+      shape_.vocabulary, rows, pass.targets + first_row, wanted.gradient_scale, Buffers(),
+      wanted.loss_sum, logits, pass.around.rows->tp(), pass.stream));
+  if (wanted.head_gradient == nullptr) return absl::OkStatus();
   if (caps) {
     SoftCapBackward(count, shape_.logit_cap, At(capped_memory_), logits, pass.stream);
   }
   LinearInputGradient(linear, head, logits, At(slots_[pass.head].gradient) + offset, pass.stream);
-  LinearWeightGradient(linear, normalized, logits, *head_gradient, pass.stream);
+  LinearWeightGradient(linear, normalized, logits, *wanted.head_gradient, pass.stream);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,9 @@
 // once, within the forward pass. The backward pass goes through the norm alone, whose gradients
 // come in the input half. In a pass over a cache of keys and values the head makes the logits
 // behind the last token of each row instead.
+//
+// Of pairs of answers the chunks come twice, where gradients are wanted: first for the sum of each
+// answer's cross-entropies, then, with these known, for the gradients.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +31,10 @@ struct LossHeadShape {
   float logit_cap = 0;      // ModelConfig's; with one a chunk has its logits twice
   size_t logits_bytes = 0;  // that one chunk may take
   int cached_logits = 0;    // tokens of a pass over a cache that want logits, at most; 0: no cache
+  // Above 0: each sample of a microbatch is a pair of answers, the chosen one in the first half of
+  // its rows and the rejected one in the second, and the loss is PreferenceLoss of these.
+  double preference_beta = 0;
+  int samples = 0;  // of a microbatch
 };
 
 // The least of LossHeadShape::logits_bytes that serves the device: on the CPU part of a shared
@@ -62,9 +69,18 @@ class LossHead final : public Unit<T> {
     ArenaBlock<T> gradient;             // (rows, hidden): of the norm's output
   };
 
+  // What is wanted of rows: the sum of their losses, and gradients where there is a scale.
+  struct Wanted {
+    const float* gradient_scale = nullptr;
+    double* loss_sum = nullptr;
+    WeightGradient* head_gradient = nullptr;  // adds from the second chunk on
+  };
+
   void ForwardCached(const Pass<T>& pass) const;
-  absl::Status ForwardChunk(const Pass<T>& pass, int first_row, int rows,
-                            const WeightGradient* head_gradient);
+  absl::Status ForwardPairs(const Pass<T>& pass, WeightGradient* head_gradient);
+  absl::Status ForwardRows(const Pass<T>& pass, int first_row, int rows, const Wanted& wanted);
+  absl::Status ForwardChunk(const Pass<T>& pass, int first_row, int rows, const Wanted& wanted);
+  bool has_pairs() const { return shape_.preference_beta > 0; }
   CrossEntropyBuffers Buffers() const;
   Workspace workspace() const { return {At(workspace_memory_), workspace_bytes_}; }
 
@@ -78,6 +94,8 @@ class LossHead final : public Unit<T> {
   const ArenaBlock<T> capped_memory_;  // the logits behind the cap, when they become their gradient
   const ArenaBlock<float> maxima_memory_, sums_memory_;
   const ArenaBlock<char> workspace_memory_;
+  const ArenaBlock<float> pair_weights_;    // (samples, 2): PreferenceLoss's
+  const ArenaBlock<double> unwanted_loss_;  // what nobody asks for
   std::vector<Memory> slots_;
 };
 

@@ -331,7 +331,9 @@ std::unique_ptr<Unit<T>> StageOf<T>::MakeUnit(const UnitSpec& unit, size_t place
                         .logit_cap = static_cast<float>(options_.config.logit_cap),
                         .logits_bytes = options_.logits_bytes > 0 ? options_.logits_bytes
                                                                   : LossLogitsBytes(device_.kind()),
-                        .cached_logits = options_.cache == nullptr ? 0 : options_.cached_logits},
+                        .cached_logits = options_.cache == nullptr ? 0 : options_.cached_logits,
+                        .preference_beta = options_.preference_beta,
+                        .samples = shape_.batch},
           options_.head_slots, device_.kind(), arena_);
       head_ = head.get();
       return head;
@@ -419,6 +421,7 @@ template <typename T>
 absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, Stream& stream) {
   const Chunk& chunk = chunks_.at(pass.compute.chunk);
   const int64_t row = int64_t{pass.compute.microbatch} * shape_.rows();
+  const int64_t sample = int64_t{pass.compute.microbatch} * shape_.batch;
   const bool is_embedding = unit == 0 && chunk.has_embedding;
   absl::Span<const void* const> weights;
   if (pass.compute.kind != ComputeKind::kBackwardWeight) {
@@ -439,6 +442,9 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .token_numbers = batch_.token_numbers != nullptr ? batch_.token_numbers + row : nullptr,
       .gradient_scale = batch_.gradient_scale,
       .loss_sum = losses_,
+      .references = batch_.references != nullptr ? batch_.references + sample : nullptr,
+      .answer_losses =
+          batch_.answer_losses != nullptr ? batch_.answer_losses + 2 * sample : nullptr,
       .documents =
           batch_.documents != nullptr ? batch_.documents[pass.compute.microbatch] : Documents{},
       .stream = stream,

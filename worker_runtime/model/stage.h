@@ -37,6 +37,12 @@ struct StageBatch {
   // One for each microbatch where Options::packed_documents, else null. The list itself lies in
   // host memory; its pointers are into the device's.
   const Documents* documents = nullptr;
+  // Of pairs of answers (Options::preference_beta), else null. references: (microbatches,
+  // micro_batch_size), PreferenceLoss's; null: the answers' losses alone are wanted, and no
+  // gradients. answer_losses: (microbatches, micro_batch_size, 2), zeros: the last chunk fills them
+  // in, the same on all tp and cp ranks.
+  const double* references = nullptr;
+  double* answer_losses = nullptr;
 };
 
 // [chunk]: the units of a chunk of the model.
@@ -63,7 +69,9 @@ class Stage : public PipelineStage {
     int row_chunks = 1;              // ChunkedRows
     uint64_t seed = 0;               // of the adapters' dropout
     size_t logits_bytes = 0;         // LossHeadShape; 0: LossLogitsBytes
-    bool overlaps = true;            // collectives inside a block run beside its arithmetic
+    // LossHeadShape's. REQUIRES, above 0: even rows; with cp ranks the zig-zag cut.
+    double preference_beta = 0;
+    bool overlaps = true;  // collectives inside a block run beside its arithmetic
     int micro_batch_size = 1;
     int sequence_length = 1;  // of a whole row
     ContextMethod context_method = ContextMethod::kRing;

@@ -95,7 +95,9 @@ struct Pass {
   const int64_t* token_numbers;  // (rows): StageBatch's; null: nothing is dropped
   // One float: 1 / counted tokens of the whole global batch. Null: only the loss is wanted.
   const float* gradient_scale;
-  double* loss_sum;  // the head adds the summed loss, in nats, of the counted tokens
+  double* loss_sum;          // the head adds the summed loss, in nats, of the counted tokens
+  const double* references;  // (samples): of pairs of answers PreferenceLoss's; null: not known yet
+  double* answer_losses;     // (samples, 2), zeros: the head fills in those of pairs of answers
   Documents documents;
   Stream& stream;
   absl::Span<const int> places;           // of the unit's tensors by role (PlacesOf)

@@ -19,6 +19,7 @@
 #include "worker_runtime/ops/layer_norm.h"
 #include "worker_runtime/ops/matmul.h"
 #include "worker_runtime/ops/muon.h"
+#include "worker_runtime/ops/preference_loss.h"
 #include "worker_runtime/ops/rms_norm.h"
 #include "worker_runtime/ops/rope.h"
 #include "worker_runtime/ops/router.h"

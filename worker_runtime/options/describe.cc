@@ -128,6 +128,11 @@ std::string DescribeRate(const TrainOptions& options) {
 
 std::string DescribeDocuments(const TrainOptions& options) {
   if (!options.chat_template.empty()) {
+    if (options.preference_beta > 0) {
+      return absl::StrCat("\npairs        answers by ", options.chat_template, ", of which ",
+                          "the chosen is to be likelier; beta ", options.preference_beta,
+                          " against ", options.init_from);
+    }
     return absl::StrCat("\ndocuments    messages by ", options.chat_template, ", ",
                         CountedText(options.train_on), " in the loss",
                         options.packed_documents ? "; packed, each apart" : "");

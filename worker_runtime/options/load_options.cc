@@ -278,6 +278,7 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   CONVENE_RETURN_IF_ERROR(
       ToWord("data_order", config.data_order(), &options->data_order,
              {{"convene", DataOrder::kConvene}, {"megatron", DataOrder::kMegatron}}));
+  options->preference_beta = config.preference_beta();
   options->sequence_length = config.sequence_length();
   options->packed_documents =
       config.has_packed_documents() ? config.packed_documents() : !config.chat_template().empty();

@@ -163,6 +163,43 @@ absl::Status ValidateDocuments(const TrainOptions& options) {
                                                  options.model.vocabulary_size - 1));
 }
 
+// Pairs of answers (DPO).
+absl::Status ValidatePreferences(const TrainOptions& options, const Layout& layout) {
+  CONVENE_RETURN_IF_ERROR(Demand(options.preference_beta >= 0 && options.preference_beta < 1e6,
+                                 "preference_beta", options.preference_beta,
+                                 "at least 0 and less than 1e6"));
+  if (options.preference_beta == 0) return absl::OkStatus();
+  const struct {
+    bool is_wrong;
+    const char* why;
+  } rules[] = {
+      {options.chat_template.empty() || !options.packed_documents,
+       "reads messages as whole documents: give --chat-template (auto: the tokenizer's), and leave "
+       "packed_documents out"},
+      {options.init_from.empty(),
+       "compares with the model that the training begins with: name that one (--init-from)"},
+      {options.sequence_length % 2 != 0, "needs an even sequence_length, half for each answer"},
+      {options.max_bad_lines > 0,
+       "needs both answers of each line, so no line can be left out: leave max_bad_lines out"},
+      {!options.validation_data.empty(),
+       "knows no further validation sets: leave validation_data out (validation_fraction holds "
+       "pairs out)"},
+      {options.data_order != DataOrder::kConvene, "needs data_order convene"},
+      {options.model.adapter.dropout > 0,
+       "compares two passes of the model, which dropout would change: leave lora_dropout out"},
+      {options.model.experts.count > 0,
+       "is not for models with experts, whose balance it has no measure for"},
+      {layout.cp > 1 && ContextMethodOf(options, layout) == ContextMethod::kUlysses,
+       "needs halves of a sample on each cp rank: choose cp_method ring or allgather"},
+  };
+  for (const auto& rule : rules) {
+    if (!rule.is_wrong) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("preference_beta ", options.preference_beta, " ", rule.why));
+  }
+  return absl::OkStatus();
+}
+
 // Sizes of arrays are int.
 constexpr double kLargestProduct = 1 << 30;
 
@@ -394,6 +431,7 @@ absl::Status ValidateOptions(const TrainOptions& options, const Layout& layout) 
   CONVENE_RETURN_IF_ERROR(ValidateRamp(options));
   CONVENE_RETURN_IF_ERROR(ValidateTrainedModel(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateDocuments(options));
+  CONVENE_RETURN_IF_ERROR(ValidatePreferences(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateStepTokens(options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateHeads(ContextMethodOf(options, layout), options, layout));
   CONVENE_RETURN_IF_ERROR(ValidateSequence(options, layout));

@@ -70,6 +70,7 @@ struct TrainOptions {
   std::string chat_template;  // of messages; "": the data are plain texts
   TrainOn train_on = TrainOn::kAnswers;
   TooLong too_long = TooLong::kCut;
+  double preference_beta = 0;  // above 0: the data are pairs of answers (ops/preference_loss.h)
   DataOrder data_order = DataOrder::kConvene;
   int64_t steps = 0;  // optimizer steps in all
   int64_t seed = 0;

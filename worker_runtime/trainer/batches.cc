@@ -1,6 +1,7 @@
 #include "worker_runtime/trainer/batches.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "tools/base/status_macros.h"
@@ -38,6 +39,12 @@ void BatchLoader::CutPositions(const BatchCut& cut, int64_t first, int64_t end) 
 absl::Status BatchLoader::Fill(absl::Span<const Dataset::Place> places) {
   CONVENE_RETURN_IF_ERROR(dataset_.Fill(places, inputs_.data(), targets_.data()));
   if (options_.packed_documents) FillDocuments(places);
+  references_.clear();
+  for (const Dataset::Place& place : places) {
+    if (all_references_.empty()) break;
+    references_.push_back(place.row == kNoSample ? std::numeric_limits<double>::quiet_NaN()
+                                                 : all_references_[dataset_.RowNumber(place)]);
+  }
   return absl::OkStatus();
 }
 
@@ -62,7 +69,8 @@ TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
           .targets = targets_.data(),
           .counted_targets = counted_targets,
           .document_begin = options_.packed_documents ? document_begin_.data() : nullptr,
-          .samples = positions_.data()};
+          .samples = positions_.data(),
+          .references = references_.empty() ? nullptr : references_.data()};
 }
 
 absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
@@ -84,6 +92,15 @@ absl::StatusOr<TokenBatch> BatchLoader::Validation(int64_t first, int64_t end) {
   CutPositions(options_.cut, first, end);
   CONVENE_RETURN_IF_ERROR(Fill(dataset_.ValidationPlaces(positions_)));
   return Batch(dataset_.CountedTargets(dataset_.ValidationPlaces(Range(first, end))));
+}
+
+absl::StatusOr<TokenBatch> BatchLoader::Rows(int64_t first) {
+  const int64_t end = std::min(dataset_.row_count(), first + options_.cut.global_batch_size);
+  CutPositions(options_.cut, first, end);
+  CONVENE_RETURN_IF_ERROR(Fill(dataset_.RowPlaces(positions_)));
+  TokenBatch batch = Batch(end - first);
+  batch.references = nullptr;
+  return batch;
 }
 
 std::optional<int64_t> BatchLoader::ValidationTargetBytes(int64_t samples) const {

@@ -43,6 +43,17 @@ class BatchLoader {
   // do not count.
   absl::StatusOr<TokenBatch> Validation(int64_t first, int64_t end);
 
+  // The rows with the numbers [first, first + the global batch size) (Dataset::RowPlaces), those at
+  // and after the last as rows that do not count; without references.
+  absl::StatusOr<TokenBatch> Rows(int64_t first);
+
+  // TokenBatch::references of each row, by its number (Dataset::RowNumber). Borrowed.
+  void SetReferences(absl::Span<const double> references) { all_references_ = references; }
+  const Dataset& dataset() const { return dataset_; }
+  int64_t global_batch_size() const { return options_.cut.global_batch_size; }
+  // This rank's rows of the batch that was made last: their positions, indices or numbers.
+  absl::Span<const int64_t> positions() const { return positions_; }
+
   // Dataset::ValidationTargetBytes of the first `samples` held-out samples.
   std::optional<int64_t> ValidationTargetBytes(int64_t samples) const;
 
@@ -60,6 +71,8 @@ class BatchLoader {
   std::vector<int32_t> inputs_;     // (microbatches, rows, sequence_length)
   std::vector<int32_t> targets_;
   std::vector<int32_t> document_begin_;  // the same shape, or empty
+  absl::Span<const double> all_references_;
+  std::vector<double> references_;  // (microbatches, rows), or empty
 };
 
 }  // namespace convene::worker

@@ -148,7 +148,20 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
                           .targets = At(parts_.on_device.targets),
                           .token_numbers = is_training ? FeedTokenNumbers(batch, rows) : nullptr,
                           .gradient_scale = is_training ? gradient_scale : nullptr,
-                          .documents = parts_.documents.Feed(batch.document_begin, microbatches)});
+                          .documents = parts_.documents.Feed(batch.document_begin, microbatches),
+                          .references = FeedReferences(batch, rows),
+                          .answer_losses = At(parts_.on_device.answer_losses)});
+}
+
+const double* Engine::FeedReferences(const TokenBatch& batch, int64_t rows) {
+  const ArenaBlock<double>& losses = parts_.on_device.answer_losses;
+  if (losses.size() == 0) return nullptr;
+  device_.Zero(At(losses), losses.size() * sizeof(double), device_.compute());
+  if (batch.references == nullptr) return nullptr;
+  std::copy_n(batch.references, rows, At(parts_.on_host.references));
+  double* const references = At(parts_.on_device.references);
+  device_.Copy(At(parts_.on_host.references), references, rows * sizeof(double), device_.compute());
+  return references;
 }
 
 const int64_t* Engine::FeedTokenNumbers(const TokenBatch& batch, int64_t rows) {
@@ -300,6 +313,21 @@ absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int m
   CONVENE_RETURN_IF_ERROR(Await());
   const StepTotals& totals = *At(parts_.on_host.totals);
   return ForwardResult{.loss = totals.loss, .stop_requested = totals.stop > 0};
+}
+
+absl::StatusOr<std::vector<double>> Engine::References(const TokenBatch& batch, int microbatches) {
+  CONVENE_RETURN_IF_ERROR(ForwardLoss(batch, microbatches).status());
+  const ArenaBlock<double>& losses = parts_.on_host.answer_losses;
+  device_.Copy(At(parts_.on_device.answer_losses), At(losses), losses.size() * sizeof(double),
+               device_.compute());
+  CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
+  std::vector<double> references(int64_t{options_.micro_batch_size} * microbatches, 0.0);
+  // The ranks of these groups have the same; without the head a rank has zeros.
+  if (parts_.coordinate.tp != 0 || parts_.coordinate.cp != 0) return references;
+  for (size_t i = 0; i < references.size(); ++i) {
+    references[i] = At(losses)[2 * i + 1] - At(losses)[2 * i];
+  }
+  return references;
 }
 
 }  // namespace convene::worker

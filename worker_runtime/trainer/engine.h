@@ -99,6 +99,11 @@ class Engine {
   // microbatches <= options.microbatches.
   absl::StatusOr<ForwardResult> ForwardLoss(const TokenBatch& batch, int microbatches);
 
+  // For each row of the batch, which is a pair of answers: what PreferenceLoss calls its reference,
+  // under the weights as they stand. Of all ranks with the same rows one has them, and the others
+  // have zeros. Errors and requirements as ForwardLoss.
+  absl::StatusOr<std::vector<double>> References(const TokenBatch& batch, int microbatches);
+
   // Goes on with texts by the weights as they stand, on all ranks alike. Null without
   // options.samples. All ranks make the same calls. REQUIRES: no step is in flight.
   LanguageModel* generation() {
@@ -130,6 +135,8 @@ class Engine {
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);
+  // Of pairs of answers, on the device; null where they are not known, or there are no pairs.
+  const double* FeedReferences(const TokenBatch& batch, int64_t rows);
   // Numbers the tokens of the batch on the device; null where nothing is dropped.
   const int64_t* FeedTokenNumbers(const TokenBatch& batch, int64_t rows);
   absl::Status QueueEmptyStep();

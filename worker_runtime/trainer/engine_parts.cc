@@ -177,10 +177,15 @@ StepMemory DeclareStep(const EngineOptions& options, const ContextCut& cut, Aren
                        const char* prefix, ArenaPart totals_part) {
   const int64_t tokens = StepTokens(options, cut);
   const int64_t numbered = options.model.adapter.dropout > 0 ? tokens : 0;
+  const int64_t samples = int64_t{options.micro_batch_size} * options.microbatches;
+  const int64_t pairs = options.preference_beta > 0 ? samples : 0;
   return {.inputs = arena.Declare<int32_t>(absl::StrCat(prefix, "tokens"), tokens),
           .targets = arena.Declare<int32_t>(absl::StrCat(prefix, "targets"), tokens),
           .token_numbers = arena.Declare<int64_t>(absl::StrCat(prefix, "token numbers"), numbered),
           .scalars = arena.Declare<StepInputs>(absl::StrCat(prefix, "scalars"), 1),
+          .references = arena.Declare<double>(absl::StrCat(prefix, "references"), pairs),
+          .answer_losses =
+              arena.Declare<double>(absl::StrCat(prefix, "answer losses"), 2 * pairs, totals_part),
           .totals = arena.Declare<StepTotals>(absl::StrCat(prefix, "totals"), 1, totals_part)};
 }
 
@@ -220,6 +225,7 @@ Stage::Options StageOptionsOf(const EngineOptions& options, DeviceKind device,
           .row_chunks = RowChunksOf(options, device).chunks,
           .seed = options.seed,
           .logits_bytes = options.logits_bytes,
+          .preference_beta = options.preference_beta,
           .overlaps = options.overlap_communication,
           .micro_batch_size = options.micro_batch_size,
           .sequence_length = options.sequence_length,

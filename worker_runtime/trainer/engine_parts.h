@@ -60,6 +60,7 @@ struct EngineOptions {
   // Collectives run beside the arithmetic where they can; the results are the same bits.
   bool overlap_communication = true;
   bool packed_documents = false;  // each TokenBatch says where documents begin
+  double preference_beta = 0;     // Stage::Options'
   int micro_batch_size = 1;
   int sequence_length = 1;  // of a whole row
   ContextMethod context_method = ContextMethod::kRing;
@@ -148,7 +149,8 @@ struct StepMemory {
   ArenaBlock<int32_t> inputs, targets;
   ArenaBlock<int64_t> token_numbers;  // StageBatch's; empty where nothing is dropped
   ArenaBlock<StepInputs> scalars;
-  ArenaBlock<StepTotals> totals;  // on the host: what all ranks added up
+  ArenaBlock<double> references, answer_losses;  // StageBatch's; empty without pairs of answers
+  ArenaBlock<StepTotals> totals;                 // on the host: what all ranks added up
 };
 
 // One rank's parameters, optimizer, stage and inputs, over two arenas that are declared and not yet

@@ -10,6 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/data/blend.h"
+#include "worker_runtime/data/pair_source.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
 #include "worker_runtime/data/prepare/open_data.h"
 #include "worker_runtime/data/prepare/options.h"
@@ -148,7 +149,7 @@ absl::Status CheckDocumentsEnd(const TrainOptions& options, const Dataset& datas
 }
 
 absl::StatusOr<PrepareOptions> PrepareOptionsOf(const TrainOptions& options,
-                                                const Tokenizer& tokenizer) {
+                                                const Tokenizer& tokenizer, Side side) {
   PrepareOptions prepare = {.tokenizer = &tokenizer, .tokenizer_path = options.tokenizer_path};
   // Where documents must be told apart, ApplyTokenIds has refused a tokenizer without such a token.
   prepare.append_end_of_document = tokenizer.end_of_document().has_value();
@@ -157,7 +158,7 @@ absl::StatusOr<PrepareOptions> PrepareOptionsOf(const TrainOptions& options,
   if (!options.chat_template.empty()) {
     CONVENE_ASSIGN_OR_RETURN(prepare.format,
                              ChatDocuments(options.chat_template, options.train_on,
-                                           prepare.append_end_of_document, &tokenizer));
+                                           prepare.append_end_of_document, &tokenizer, side));
   }
   return prepare;
 }
@@ -187,6 +188,7 @@ DatasetOptions DatasetOptionsOf(const TrainOptions& options, const std::vector<O
   }
   if (!options.chat_template.empty() && options.packed_documents) {
     dataset_options.packing = PackingOptions{.drop_too_long = options.too_long == TooLong::kDrop};
+    dataset_options.pairs = options.preference_beta > 0;
   }
   return dataset_options;
 }
@@ -229,7 +231,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer& tokenizer,
                                     const Contract& contract,
                                     const std::function<void(const std::string& done)>& tell) {
-  CONVENE_ASSIGN_OR_RETURN(const PrepareOptions prepare, PrepareOptionsOf(options, tokenizer));
+  const bool has_pairs = options.preference_beta > 0;
+  CONVENE_ASSIGN_OR_RETURN(
+      const PrepareOptions prepare,
+      PrepareOptionsOf(options, tokenizer, has_pairs ? Side::kChosen : Side::kOnly));
   std::vector<const TokenSource*> sources;
   const auto open = [&](const std::vector<std::string>& data,
                         double held_out) -> absl::StatusOr<Dataset> {
@@ -240,9 +245,18 @@ absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer
                        " has a share, but of held-out data each sample counts once: "
                        "leave the shares out"));
     }
-    CONVENE_ASSIGN_OR_RETURN(
-        const std::vector<OpenedData> opened,
-        OpenData(paths, prepare, CacheOf(options), ProgressOf(contract, tell)));
+    const auto read = [&](const PrepareOptions& how) {
+      return OpenData(paths, how, CacheOf(options), ProgressOf(contract, tell));
+    };
+    CONVENE_ASSIGN_OR_RETURN(std::vector<OpenedData> opened, read(prepare));
+    if (has_pairs) {
+      CONVENE_ASSIGN_OR_RETURN(const PrepareOptions rejected,
+                               PrepareOptionsOf(options, tokenizer, Side::kRejected));
+      CONVENE_ASSIGN_OR_RETURN(const std::vector<OpenedData> others, read(rejected));
+      for (size_t i = 0; i < opened.size(); ++i) {
+        CONVENE_ASSIGN_OR_RETURN(opened[i].tokens, JoinPairs(opened[i].tokens, others[i].tokens));
+      }
+    }
     for (const OpenedData& source : opened) {
       CONVENE_RETURN_IF_ERROR(CheckTokenizer(options, tokenizer, *source.tokens));
       sources.push_back(source.tokens.get());
@@ -285,6 +299,7 @@ std::string DataIdentity(const TrainOptions& options, const Dataset& training) {
   }
   if (options.data_order == DataOrder::kMegatron) absl::StrAppend(&identity, ", Megatron's order");
   if (!options.packed_documents) return identity;
+  if (options.preference_beta > 0) return absl::StrCat(identity, ", pairs of answers");
   if (training.has_documents()) return absl::StrCat(identity, ", packed whole documents");
   return absl::StrCat(identity, ", packed documents that end with token ",
                       options.eod_token.value_or(0));

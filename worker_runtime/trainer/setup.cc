@@ -104,6 +104,7 @@ EngineOptions MakeEngineOptions(const TrainOptions& options, const Layout& layou
           .sequence_parallel = SplitsRows(options, layout),
           .overlap_communication = options.overlap_communication,
           .packed_documents = options.packed_documents,
+          .preference_beta = options.preference_beta,
           .micro_batch_size = cut.micro_batch_size,
           .sequence_length = static_cast<int>(options.sequence_length),
           .context_method = ContextMethodOf(options, layout),

@@ -36,6 +36,7 @@
 #include "worker_runtime/trainer/engine.h"
 #include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/op_reports.h"
+#include "worker_runtime/trainer/references.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
 #include "worker_runtime/trainer/samples.h"
@@ -83,6 +84,8 @@ class Training {
   absl::Status Prepare(bool goes_back);
   absl::Status Resume(const CheckpointInfo& info);
   absl::Status GoBack();
+  absl::Status MakeWeights(bool resumed);
+  absl::Status FindAllReferences();
   absl::Status CreateReplicas();
   absl::Status Replicate();
   absl::Status CheckSameData();
@@ -124,6 +127,7 @@ class Training {
   BatchLoader loader_;
   Validation validation_;
   const Samples samples_;
+  std::vector<double> references_;           // of pairs of answers, by their rows' numbers
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
@@ -249,6 +253,7 @@ absl::Status Training::Prepare(bool goes_back) {
         ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
     CONVENE_RETURN_IF_ERROR(CreateReplicas());
   }
+  if (options_.preference_beta > 0 && !goes_back) CONVENE_RETURN_IF_ERROR(FindAllReferences());
   // The copies in memory hold what led to the spike.
   CONVENE_ASSIGN_OR_RETURN(
       const std::optional<Restored> resumed,
@@ -258,12 +263,7 @@ absl::Status Training::Prepare(bool goes_back) {
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
   }
-  // Tenths alone: the agent learns the limits of 16 phases at most.
-  const auto tell = [this](double done) {
-    progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
-  };
-  CONVENE_RETURN_IF_ERROR(MakeFirstWeights(options_, resumed.has_value(), *engine_, tell,
-                                           *communicators_.checkpoint, host_stream_));
+  CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
@@ -289,6 +289,35 @@ absl::Status Training::Prepare(bool goes_back) {
                                 resumed->info.layout));
     if (!is_from_memory) reporter_->Checkpoint(step_, resumed->path);
   }
+  return absl::OkStatus();
+}
+
+// Tenths alone: the agent learns the limits of 16 phases at most.
+absl::Status Training::MakeWeights(bool resumed) {
+  const auto tell = [this](double done) {
+    progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
+  };
+  return MakeFirstWeights(options_, resumed, *engine_, tell, *communicators_.checkpoint,
+                          host_stream_);
+}
+
+// Of pairs of answers.
+absl::Status Training::FindAllReferences() {
+  const std::string& directory = options_.checkpoint_dir;
+  const auto tell = [this](double done) {
+    progress_.Tell(0, absl::StrCat("references ", 10 * static_cast<int>(10 * done), " %"));
+  };
+  CONVENE_ASSIGN_OR_RETURN(
+      references_,
+      FindReferences(
+          {.path = directory.empty() ? "" : absl::StrCat(directory, "/", kReferencesName),
+           .key = absl::StrCat(DataIdentity(options_, data_.training), ", ",
+                               data_.training.SamplesText(), ", of ", options_.init_from, " ",
+                               options_.init_adapter)},
+          loader_, *engine_, [this] { return MakeWeights(/*resumed=*/false); }, tell,
+          *communicators_.host, host_stream_));
+  loader_.SetReferences(references_);
+  validation_.SetReferences(references_);
   return absl::OkStatus();
 }
 

@@ -34,6 +34,10 @@ Validation::Validation(const TrainOptions& options, const Layout& layout, int ra
   for (const auto& [name, dataset] : data.validation_sets) add(name, dataset);
 }
 
+void Validation::SetReferences(absl::Span<const double> references) {
+  for (Set& set : sets_) set.loader.SetReferences(references);
+}
+
 absl::StatusOr<bool> Validation::Run(int64_t step, Engine& engine, Reporter* reporter) {
   for (Set& set : sets_) {
     CONVENE_ASSIGN_OR_RETURN(const bool stops, RunOn(set, step, engine, reporter));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/trainer/batches.h"
@@ -28,6 +29,9 @@ class Validation {
 
   // Whether no sample is held out: then there is nothing to run.
   bool is_empty() const { return sets_.empty(); }
+
+  // BatchLoader's, of the held-out part of the training data.
+  void SetReferences(absl::Span<const double> references);
 
   // All ranks call it. Tells `reporter`, which rank 0 alone has (else null), the loss of each set
   // after `step` steps. Returns whether a rank wants to stop; then sets may be left out. Errors:

@@ -56,7 +56,7 @@ class ChatEncoder : public DocumentEncoder {
 
   absl::Status Encode(absl::string_view record, EncodedDocument* document) override {
     document->Clear();
-    CONVENE_ASSIGN_OR_RETURN(const ChatRecord read, ReadChatRecord(record));
+    CONVENE_ASSIGN_OR_RETURN(const ChatRecord read, ReadChatRecord(record, shared_.options.side));
     if (const auto* const pair = std::get_if<PromptAndCompletion>(&read)) {
       EncodePair(*pair, document);
     } else {

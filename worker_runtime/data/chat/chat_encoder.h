@@ -17,6 +17,7 @@ namespace convene::worker {
 
 struct ChatOptions {
   TrainOn train_on = TrainOn::kAnswers;
+  Side side = Side::kOnly;
   // The answer to a template that asks for today's date.
   std::optional<absl::CivilSecond> date;
   // Whether the tokenizer's end of a document goes behind a conversation that does not end with it

@@ -111,16 +111,37 @@ absl::Status AddVariables(const Dict& record, Conversation* conversation) {
   return absl::OkStatus();
 }
 
+const char* KeyOf(Side side) {
+  if (side == Side::kOnly) return "completion";
+  return side == Side::kChosen ? "chosen" : "rejected";
+}
+
 }  // namespace
 
-absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record) {
+absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side) {
   CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(record));
   if (!value.is_dict()) return absl::InvalidArgumentError("the record is no JSON object");
   const Dict& dict = value.as_dict();
   const Value* const prompt = Given(dict, "prompt");
-  const Value* const completion = Given(dict, "completion");
+  const char* const key = KeyOf(side);
+  const Value* const completion = Given(dict, key);
   Conversation conversation;
-  if (const Value* const messages = Given(dict, "messages")) {
+  if (side != Side::kOnly) {
+    if (completion == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the record has no '", key,
+                       "': of a pair of answers it has 'chosen' and "
+                       "'rejected', and before them a 'prompt' or not"));
+    }
+    if (completion->is_string() && (prompt == nullptr || prompt->is_string())) {
+      return PromptAndCompletion{prompt == nullptr ? "" : prompt->as_string(),
+                                 completion->as_string()};
+    }
+    if (prompt != nullptr) {
+      CONVENE_RETURN_IF_ERROR(AddMessages(*prompt, "prompt", false, &conversation));
+    }
+    CONVENE_RETURN_IF_ERROR(AddMessages(*completion, key, true, &conversation));
+  } else if (const Value* const messages = Given(dict, "messages")) {
     CONVENE_RETURN_IF_ERROR(AddMessages(*messages, "messages", true, &conversation));
   } else if (const Value* const turns = Given(dict, "conversations")) {
     CONVENE_RETURN_IF_ERROR(AddMessages(*turns, "conversations", true, &conversation));

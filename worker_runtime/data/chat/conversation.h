@@ -32,6 +32,13 @@ struct PromptAndCompletion {
   std::string completion;
 };
 
+// The answer that is read of a record.
+enum class Side {
+  kOnly,     // that of plain instruction data
+  kChosen,   // of a pair of answers the better one
+  kRejected  // the other one
+};
+
 using ChatRecord = std::variant<Conversation, PromptAndCompletion>;
 
 // `record`: a JSON object with
@@ -40,9 +47,11 @@ using ChatRecord = std::variant<Conversation, PromptAndCompletion>;
 //   and
 //     function_response are known; either list may have the other's spelling
 //   prompt and completion: two strings, or two lists of messages
+//   of a pair's side, in the completion's place: chosen or rejected; without a prompt a whole
+//     conversation, or a text
 //   tools: a list, or a string that holds it as JSON; documents; chat_template_kwargs: a dict
 // InvalidArgument: anything else, or an empty conversation; says what and which message.
-absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record);
+absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side = Side::kOnly);
 
 // The answers to learn: conversation.is_answer, or the last of them alone.
 std::vector<bool> AnswersToLearn(const Conversation& conversation, TrainOn train_on);

@@ -30,12 +30,14 @@ std::string TextsOf(const std::string& name_or_path) {
 
 absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, TrainOn train_on,
                                              bool append_end_of_document,
-                                             const Tokenizer* tokenizer) {
+                                             const Tokenizer* tokenizer, Side side) {
   CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(name_or_path));
+  constexpr const char* kSides[] = {"", "chosen ", "rejected "};
   // A named format has no file.
   const bool is_named = std::holds_alternative<NamedTemplate>(format);
-  std::string key = absl::StrCat("chat ", static_cast<int>(train_on), " ",
-                                 is_named ? name_or_path : TextsOf(name_or_path));
+  std::string key =
+      absl::StrCat("chat ", static_cast<int>(train_on), " ", kSides[static_cast<int>(side)],
+                   is_named ? name_or_path : TextsOf(name_or_path));
   for (const NamedToken& token : tokenizer->named_tokens()) {
     if (!is_named) absl::StrAppend(&key, token.name, " ", token.text.size(), " ", token.text, "\n");
   }
@@ -43,7 +45,7 @@ absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, Tr
       std::unique_ptr<ChatEncoderFactory> made,
       ChatEncoderFactory::Make(
           std::move(format), tokenizer,
-          {.train_on = train_on, .append_end_of_document = append_end_of_document}));
+          {.train_on = train_on, .side = side, .append_end_of_document = append_end_of_document}));
   const std::shared_ptr<const ChatEncoderFactory> factory = std::move(made);
   return DocumentFormat{.key = std::move(key), .new_encoder = [factory] { return factory->New(); }};
 }

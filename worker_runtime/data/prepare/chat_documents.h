@@ -16,6 +16,6 @@ namespace convene::worker {
 // Errors: LoadChatFormat's and ChatEncoderFactory::Make's.
 absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, TrainOn train_on,
                                              bool append_end_of_document,
-                                             const Tokenizer* tokenizer);
+                                             const Tokenizer* tokenizer, Side side = Side::kOnly);
 
 }  // namespace convene::worker

@@ -1,0 +1,109 @@
+#include "worker_runtime/trainer/references.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+#include "worker_runtime/checkpointing/agree.h"
+#include "worker_runtime/data/sample_order.h"
+
+namespace convene::worker {
+namespace {
+
+constexpr char kTitle[] = "references of pairs, 1\n";
+
+// Of the file, on all ranks; empty where it is none of this key, and of so many rows.
+absl::StatusOr<std::vector<double>> ReadReferences(const KeptReferences& kept, size_t count,
+                                                   Collective& world, Stream& stream) {
+  // The last number says whether there are any.
+  std::vector<double> all(count + 1, 0.0);
+  if (world.rank() == 0 && IsFile(kept.path)) {
+    absl::StatusOr<std::vector<double>> read = absl::NotFoundError("it cannot be read");
+    const absl::StatusOr<std::string> bytes = ReadFile(kept.path);
+    if (bytes.ok()) read = ParseReferences(*bytes, kept.key);
+    if (read.ok() && read->size() == count) {
+      std::copy(read->begin(), read->end(), all.begin());
+      all.back() = 1;
+    } else {
+      spdlog::info("the references of the pairs are made again: {}: {}", kept.path,
+                   read.ok() ? "they are of other data" : std::string(read.status().message()));
+    }
+  }
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(all), ReduceOp::kSum, stream));
+  if (all.back() == 0) return std::vector<double>();
+  all.pop_back();
+  return all;
+}
+
+absl::StatusOr<std::vector<double>> MakeReferences(BatchLoader& loader, Engine& engine,
+                                                   absl::FunctionRef<void(double done)> tell,
+                                                   Collective& world, Stream& stream) {
+  const int64_t rows = loader.dataset().row_count();
+  std::vector<double> all(rows, 0.0);
+  for (int64_t first = 0; first < rows; first += loader.global_batch_size()) {
+    tell(static_cast<double>(first) / static_cast<double>(rows));
+    CONVENE_ASSIGN_OR_RETURN(const TokenBatch batch, loader.Rows(first));
+    CONVENE_ASSIGN_OR_RETURN(const std::vector<double> references,
+                             engine.References(batch, static_cast<int>(loader.microbatches())));
+    for (size_t i = 0; i < references.size(); ++i) {
+      const int64_t number = loader.positions()[i];
+      if (number != kNoSample) all[number] = references[i];
+    }
+  }
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(all), ReduceOp::kSum, stream));
+  return all;
+}
+
+}  // namespace
+
+std::string ReferencesText(absl::string_view key, absl::Span<const double> references) {
+  const size_t size = references.size() * sizeof(double);
+  const uint64_t hash = XXH3_64bits(references.data(), size);
+  return absl::StrCat(kTitle, key, "\n",
+                      absl::string_view(reinterpret_cast<const char*>(&hash), sizeof(hash)),
+                      absl::string_view(reinterpret_cast<const char*>(references.data()), size));
+}
+
+absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes,
+                                                    absl::string_view key) {
+  if (!absl::ConsumePrefix(&bytes, kTitle) || !absl::ConsumePrefix(&bytes, key) ||
+      !absl::ConsumePrefix(&bytes, "\n")) {
+    return absl::NotFoundError("these are no references, or those of other data or first weights");
+  }
+  uint64_t hash = 0;
+  if (bytes.size() < sizeof(hash)) return absl::NotFoundError("they are cut short");
+  std::memcpy(&hash, bytes.data(), sizeof(hash));
+  bytes.remove_prefix(sizeof(hash));
+  if (bytes.size() % sizeof(double) != 0 || XXH3_64bits(bytes.data(), bytes.size()) != hash) {
+    return absl::NotFoundError("they are damaged");
+  }
+  std::vector<double> references(bytes.size() / sizeof(double));
+  std::memcpy(references.data(), bytes.data(), bytes.size());
+  return references;
+}
+
+absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, BatchLoader& loader,
+                                                   Engine& engine,
+                                                   absl::FunctionRef<absl::Status()> make_weights,
+                                                   absl::FunctionRef<void(double done)> tell,
+                                                   Collective& world, Stream& stream) {
+  const auto count = static_cast<size_t>(loader.dataset().row_count());
+  CONVENE_ASSIGN_OR_RETURN(std::vector<double> references,
+                           ReadReferences(kept, count, world, stream));
+  if (!references.empty()) return references;
+  CONVENE_RETURN_IF_ERROR(make_weights());
+  CONVENE_ASSIGN_OR_RETURN(references, MakeReferences(loader, engine, tell, world, stream));
+  const bool writes = world.rank() == 0 && !kept.path.empty();
+  CONVENE_RETURN_IF_ERROR(Agree(
+      writes ? WriteFileAtomic(kept.path, ReferencesText(kept.key, references)) : absl::OkStatus(),
+      "keep the references of the pairs", world, stream));
+  return references;
+}
+
+}  // namespace convene::worker

@@ -1,0 +1,44 @@
+// What the model that a training of pairs of answers began with makes of each pair
+// (PreferenceLoss's references): computed once, and kept beside the checkpoints, because a training
+// that goes on has other weights.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/trainer/batches.h"
+#include "worker_runtime/trainer/engine.h"
+
+namespace convene::worker {
+
+inline constexpr char kReferencesName[] = "references";  // in the checkpoints' directory
+
+// PURE. `key`: whose references these are; without a line's end.
+std::string ReferencesText(absl::string_view key, absl::Span<const double> references);
+// PURE. NotFound: of another key, or damaged; says which.
+absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes, absl::string_view key);
+
+struct KeptReferences {
+  std::string path;  // of the file, which rank 0 alone reads and writes; "": nothing is kept
+  std::string key;
+};
+
+// Of each row of the loader's data, by its number (Dataset::RowNumber); on all ranks the same. From
+// the file, or where that is none with this key, by the weights that `make_weights` fills in; then
+// they are kept. All ranks call it. `tell` hears how far it is: of 1. Errors: those of
+// `make_weights`, of the data, the engine and the collective; the file system's, where they cannot
+// be kept.
+absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, BatchLoader& loader,
+                                                   Engine& engine,
+                                                   absl::FunctionRef<absl::Status()> make_weights,
+                                                   absl::FunctionRef<void(double done)> tell,
+                                                   Collective& world, Stream& stream);
+
+}  // namespace convene::worker
