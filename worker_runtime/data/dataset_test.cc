@@ -11,6 +11,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/pair_source.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/data/testing/token_files.h"
 
@@ -403,6 +404,68 @@ TEST_CASE("rows of padding are one document") {
   CHECK(data->CountedTargets(data->TrainingPlaces(1, positions)) == 3);
   CHECK_THAT(data->SamplesText(),
              Catch::StartsWith("1 training rows of 8 tokens, packed with 2 documents with hash "));
+}
+
+TEST_CASE("a pair of answers fills a row, half of it each, and counts once") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 100;
+  info.has_counted = true;
+  WriteTokenFile(dir.File("chosen"), info,
+                 {{{1, 2, 3}, {0, 1, 1}}, {{1, 2, 3, 4, 5}, {0, 0, 1, 1, 1}}, {{6, 7}, {0, 1}}});
+  WriteTokenFile(dir.File("rejected"), info,
+                 {{{1, 9}, {0, 1}}, {{1, 2, 8}, {0, 0, 1}}, {{6, 9}, {0, 1}}});
+  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
+  REQUIRE_OK(joined);
+  DatasetOptions options = {.sources = {{*joined, std::nullopt}}, .sequence_length = 8};
+  options.packing.emplace();
+  options.pairs = true;
+  const auto data = Dataset::Open(options);
+  REQUIRE_OK(data);
+  REQUIRE(data->row_count() == 3);
+  const auto places = data->RowPlaces({0, 1, kNoSample});
+  Tokens inputs(24, 99), targets(24, 99), begin(24, 99);
+  REQUIRE_OK(data->Fill(places, inputs.data(), targets.data()));
+  data->FillDocuments(places, begin.data());
+  CHECK(inputs == Tokens{1, 2, 3, 0, 1, 9, 0, 0, 1, 2, 3, 4, 1, 2, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(targets == Tokens{2,  3, -1, -1, 9,  -1, -1, -1, -1, 3,  4,  -1,
+                          -1, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
+  CHECK(begin == Tokens{0, 0, 0, 3, 4, 4, 6, 6, 0, 0, 0, 0, 4, 4, 4, 7, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(data->CountedTargets(places) == 2);
+  CHECK(data->RowNumber(places[1]) == 1);
+  CHECK(data->packing_counts()->cut == 1);
+  CHECK_THAT(data->SamplesText(), Catch::StartsWith("3 training pairs in rows of 8 tokens"));
+  // Left out where they are too long, and held out from the end.
+  options.packing->drop_too_long = true;
+  options.validation_fraction = 0.5;
+  const auto fewer = Dataset::Open(options);
+  REQUIRE_OK(fewer);
+  CHECK(fewer->training_samples() == 1);
+  CHECK(fewer->RowNumber(fewer->ValidationPlaces({0})[0]) == 1);
+  CHECK(Validation(*fewer, {0}).inputs == Tokens{6, 7, 0, 0, 6, 9, 0, 0});
+  options.sequence_length = 2;
+  CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument,
+               "of 3 pairs 3 have an answer that is longer than half of sequence_length 2");
+}
+
+TEST_CASE("sources that make no pairs are refused") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 100;
+  WriteTokenFile(dir.File("one"), info, {{{1, 2}, {}}});
+  WriteTokenFile(dir.File("two"), info, {{{1, 2}, {}}, {{3, 4}, {}}});
+  const auto one = OpenTokens(dir.File("one"));
+  const auto two = OpenTokens(dir.File("two"));
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(JoinPairs(one, two), kInvalid, "has 1 chosen answers, and 2 rejected ones");
+  CHECK_STATUS(JoinPairs(two, two), kInvalid, "a file of tokens has no pairs");
+  // A reader may take tokens on both sides of the border.
+  WriteTokenFile(dir.File("other"), info, {{{5, 6}, {}}});
+  const auto joined = JoinPairs(one, OpenTokens(dir.File("other")));
+  REQUIRE_OK(joined);
+  Tokens tokens(2);
+  (*joined)->Read(1, 2, tokens.data());
+  CHECK(tokens == Tokens{2, 5});
 }
 
 TEST_CASE("data that cannot be packed says why") {

@@ -367,6 +367,37 @@ TEST_CASE("the description says how messages become documents") {
              Catch::Contains("\ndocuments    messages by llama3, all of them count in the loss\n"));
 }
 
+TEST_CASE("pairs of answers say what they need") {
+  const auto with = [](const auto& change, const Layout& layout = Layout()) {
+    return With(
+        [&](TrainOptions& o) {
+          o.preference_beta = 0.1;
+          o.chat_template = "llama3";
+          o.packed_documents = true;
+          o.init_from = "base";
+          change(o);
+        },
+        layout);
+  };
+  CHECK_OK(with([](TrainOptions&) {}));
+  CHECK_STATUS(with([](TrainOptions& o) { o.preference_beta = -1; }), kInvalid, "at least 0");
+  CHECK_STATUS(with([](TrainOptions& o) { o.chat_template = ""; }), kInvalid, "--chat-template");
+  CHECK_STATUS(with([](TrainOptions& o) { o.packed_documents = false; }), kInvalid,
+               "leave packed_documents out");
+  CHECK_STATUS(with([](TrainOptions& o) { o.init_from = ""; }), kInvalid, "--init-from");
+  CHECK_STATUS(with([](TrainOptions& o) { o.max_bad_lines = 1; }), kInvalid, "max_bad_lines out");
+  CHECK_STATUS(with([](TrainOptions& o) {
+                 o.validation_data = {{"a", {"b"}}};
+               }),
+               kInvalid, "leave validation_data out");
+  CHECK_STATUS(with([](TrainOptions& o) { o.data_order = DataOrder::kMegatron; }), kInvalid,
+               "needs data_order convene");
+  const Layout cp = {.cp = 2};
+  CHECK_STATUS(with([](TrainOptions& o) { o.cp_method = ContextMethod::kUlysses; }, cp), kInvalid,
+               "choose cp_method ring or allgather");
+  CHECK_OK(with([](TrainOptions& o) { o.cp_method = ContextMethod::kRing; }, cp));
+}
+
 TEST_CASE("the description says where documents are packed") {
   TrainOptions options = Defaults();
   options.packed_documents = true;

@@ -109,5 +109,25 @@ TEST_CASE("content is a text, parts of text, or nothing") {
   CHECK_STATUS(ContentOf(read.messages[4]), absl::StatusCode::kInvalidArgument, "no string");
 }
 
+TEST_CASE("a side of a pair of answers stands in the completion's place") {
+  const auto read = [](const char* record, Side side) { return ReadChatRecord(record, side); };
+  const char* const texts = R"({"prompt": "a", "chosen": "b", "rejected": "c"})";
+  CHECK(std::get<PromptAndCompletion>(*read(texts, Side::kChosen)).completion == "b");
+  CHECK(std::get<PromptAndCompletion>(*read(texts, Side::kRejected)).completion == "c");
+  CHECK(std::get<PromptAndCompletion>(*read(R"({"chosen": "b"})", Side::kChosen)).prompt.empty());
+  const auto messages = read(R"({"prompt": [{"role": "user", "content": "a"}],
+                                 "rejected": [{"role": "assistant", "content": "c"}]})",
+                             Side::kRejected);
+  REQUIRE_OK(messages);
+  const auto& conversation = std::get<Conversation>(*messages);
+  CHECK(conversation.is_answer == std::vector<bool>{false, true});
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(read(R"({"prompt": "a", "chosen": "b"})", Side::kRejected), kInvalid,
+               "the record has no 'rejected'");
+  CHECK_STATUS(read(R"({"prompt": "a", "chosen": [{"role": "assistant"}]})", Side::kChosen),
+               kInvalid, "'prompt' is no list");
+  CHECK_STATUS(ReadChatRecord(texts), kInvalid, "neither 'messages'");
+}
+
 }  // namespace
 }  // namespace convene::worker
