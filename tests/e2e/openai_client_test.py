@@ -48,9 +48,11 @@ class OpenAiClientTest(ConveneTestCase):
         server.send_signal(signal.SIGTERM)
         self.finish(server, 30)
         self.assertEqual(said["model"], "run")
-        self.assertEqual((said["text"], said["text_stream"], said["end"], said["text_tokens"], said["text_scores"]), (text, text, "length", 9, 9))
+        self.assertEqual((said["text"], said["text_stream"], said["end"], said["text_tokens"], len(said["text_scores"])), (text, text, "length", 9, 9))
         self.assertEqual((said["chat"], said["chat_stream"], said["role"], said["chat_stream_tokens"]), (chat, chat, "assistant", 9))
-        self.assertEqual(said["chat_scores"], [2] * 9)
+        self.assertEqual([count for _, count in said["chat_scores"]], [2] * 9)
+        for kind in ("text", "chat"):
+            self.assertEqual(said[f"{kind}_stream_scores"], said[f"{kind}_scores"])
         self.assertEqual(len(said["sampled"]), 2)
         self.assertEqual(said["stopped"], text[:text.index(text[3])])
         self.assertIn("the id 100000, and the model has", said["refusal"])

@@ -1,4 +1,4 @@
-"""Bugs planted in inference and in the formats that weights come in: a text that is wrong, and nobody notices."""
+"""Bugs planted in inference, in the formats that weights come in and in pairs of answers: a text that is wrong, and nobody notices."""
 
 from planting import Mutation
 
@@ -70,4 +70,15 @@ MUTATIONS = [
     Mutation('few rows are not added to what is there', FEW_ROWS, 'beta == 0 ? sum : sum + Widen(*target)', 'beta == 0 ? sum : sum', MATMUL, 'generation'),
     Mutation('pieces of columns begin at the first weights', FEW_ROWS, 'b + static_cast<ptrdiff_t>(column) * shape.ldb, beta', 'b, beta', MATMUL,
              'generation'),
+    Mutation('the rejected answer learns as the chosen one', f'{RUNTIME}/ops/cpu/preference_loss.cc',
+             'weights[2 * i + 1] = static_cast<float>(-weight);', 'weights[2 * i + 1] = static_cast<float>(weight);',
+             '//worker_runtime/ops:preference_loss_test', 'preferences'),
+    Mutation("context-parallel ranks know their own part of an answer's loss", f'{RUNTIME}/model/loss_head.cc',
+             '  if (cp.size() > 1) {\n    CONVENE_RETURN_IF_ERROR(\n        cp.AllReduce(Elements(pass.answer_losses',
+             '  if (cp.size() > 9) {\n    CONVENE_RETURN_IF_ERROR(\n        cp.AllReduce(Elements(pass.answer_losses',
+             '//tests/e2e:preference_test', 'preferences'),
+    Mutation('references are made by the weights that a checkpoint gave', f'{RUNTIME}/trainer/references.cc',
+             '  CONVENE_RETURN_IF_ERROR(make_weights());\n', '', '//tests/e2e:preference_test', 'preferences'),
+    Mutation('the rejected answer begins behind the chosen one', f'{RUNTIME}/data/dataset.cc',
+             'if (rows.are_pairs() && filled > 0) filled = length / 2;', '', '//worker_runtime/data:dataset_test', 'preferences'),
 ]

@@ -69,7 +69,7 @@ class LossHead final : public Unit<T> {
     ArenaBlock<T> gradient;             // (rows, hidden): of the norm's output
   };
 
-  // What is wanted of rows: the sum of their losses, and gradients where there is a scale.
+  // The sum of rows' losses, and gradients where there is a scale.
   struct Wanted {
     const float* gradient_scale = nullptr;
     double* loss_sum = nullptr;

@@ -12,6 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpointing/agree.h"
 #include "worker_runtime/data/sample_order.h"
+#include "worker_runtime/trainer/run_data.h"
 
 namespace convene::worker {
 namespace {
@@ -86,6 +87,13 @@ absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes,
   std::vector<double> references(bytes.size() / sizeof(double));
   std::memcpy(references.data(), bytes.data(), bytes.size());
   return references;
+}
+
+KeptReferences KeptReferencesOf(const TrainOptions& options, const Dataset& training) {
+  const std::string& directory = options.checkpoint_dir;
+  return {.path = directory.empty() ? "" : absl::StrCat(directory, "/references"),
+          .key = absl::StrCat(DataIdentity(options, training), ", ", training.SamplesText(),
+                              ", of ", options.init_from, " ", options.init_adapter)};
 }
 
 absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, BatchLoader& loader,

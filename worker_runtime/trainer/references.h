@@ -1,6 +1,6 @@
-// What the model that a training of pairs of answers began with makes of each pair
-// (PreferenceLoss's references): computed once, and kept beside the checkpoints, because a training
-// that goes on has other weights.
+// PreferenceLoss's references: the first weights of a training of pairs of answers give each pair a
+// number, which is computed once and kept beside the checkpoints, because a training that goes on
+// has other weights.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "worker_runtime/comm/collective.h"
+#include "worker_runtime/data/dataset.h"
 #include "worker_runtime/device/stream.h"
+#include "worker_runtime/options/options.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/engine.h"
 
 namespace convene::worker {
-
-inline constexpr char kReferencesName[] = "references";  // in the checkpoints' directory
 
 // PURE. `key`: whose references these are; without a line's end.
 std::string ReferencesText(absl::string_view key, absl::Span<const double> references);
@@ -29,6 +29,8 @@ struct KeptReferences {
   std::string path;  // of the file, which rank 0 alone reads and writes; "": nothing is kept
   std::string key;
 };
+// PURE. Beside the checkpoints, by the data and the first weights.
+KeptReferences KeptReferencesOf(const TrainOptions& options, const Dataset& training);
 
 // Of each row of the loader's data, by its number (Dataset::RowNumber); on all ranks the same. From
 // the file, or where that is none with this key, by the weights that `make_weights` fills in; then

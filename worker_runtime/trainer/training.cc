@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/clock.h"
@@ -39,6 +38,7 @@
 #include "worker_runtime/trainer/references.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
+#include "worker_runtime/trainer/same_data.h"
 #include "worker_runtime/trainer/samples.h"
 #include "worker_runtime/trainer/setup.h"
 #include "worker_runtime/trainer/step_facts.h"
@@ -88,7 +88,6 @@ class Training {
   absl::Status FindAllReferences();
   absl::Status CreateReplicas();
   absl::Status Replicate();
-  absl::Status CheckSameData();
   absl::StatusOr<int64_t> LeastMemory();
   std::string SamplesText() const;
   absl::Status CreateReporter();
@@ -141,31 +140,6 @@ class Training {
   std::optional<TokenBatch> ready_;         // of the step after the one that was queued last
   MonotonicTime last_time_;                 // when the last step ended, or the one under way began
 };
-
-// Without this check nodes with different texts would train, tensor-parallel ranks even on
-// different tokens, and nobody would notice.
-absl::Status Training::CheckSameData() {
-  int64_t tokens = data_.training.token_count();
-  uint64_t hash = data_.training.content_hash();
-  for (const ValidationSet& set : data_.validation_sets) {
-    tokens += set.dataset.token_count();
-    hash = hash * 0x9e3779b97f4a7c15 + set.dataset.content_hash();
-  }
-  // The hash goes in halves, because a double holds 53 bits.
-  const double mine[] = {static_cast<double>(tokens), static_cast<double>(hash >> 32),
-                         static_cast<double>(hash & 0xffffffff)};
-  double most_and_least[] = {mine[0], mine[1], mine[2], -mine[0], -mine[1], -mine[2]};
-  CONVENE_RETURN_IF_ERROR(
-      communicators_.host->AllReduce(absl::MakeSpan(most_and_least), ReduceOp::kMax, host_stream_));
-  bool same = true;
-  for (int i = 0; i < 3; ++i) same &= most_and_least[i] == -most_and_least[i + 3];
-  if (same) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "data here is %s%s; over all ranks it has %.0f to %.0f tokens and is not everywhere the "
-      "same: --data and --validation-data must name the same texts on every node",
-      data_.training.Identity(), data_.validation_sets.empty() ? "" : ", and the validation sets",
-      -most_and_least[3], most_and_least[0]));
-}
 
 // A run that goes on with other sums or micro batches would leave the curve.
 std::string Training::SamplesText() const {
@@ -230,7 +204,9 @@ absl::Status Training::GoBack() {
 }
 
 absl::Status Training::Prepare(bool goes_back) {
-  if (!goes_back) CONVENE_RETURN_IF_ERROR(CheckSameData());
+  if (!goes_back) {
+    CONVENE_RETURN_IF_ERROR(CheckSameData(data_, *communicators_.host, host_stream_));
+  }
   EngineOptions engine_options =
       MakeEngineOptions(options_, layout_, contract_.rank, device_.kind());
   CONVENE_ASSIGN_OR_RETURN(const int64_t memory_bytes, LeastMemory());
@@ -303,19 +279,13 @@ absl::Status Training::MakeWeights(bool resumed) {
 
 // Of pairs of answers.
 absl::Status Training::FindAllReferences() {
-  const std::string& directory = options_.checkpoint_dir;
   const auto tell = [this](double done) {
     progress_.Tell(0, absl::StrCat("references ", 10 * static_cast<int>(10 * done), " %"));
   };
+  const auto make_weights = [this] { return MakeWeights(/*resumed=*/false); };
   CONVENE_ASSIGN_OR_RETURN(
-      references_,
-      FindReferences(
-          {.path = directory.empty() ? "" : absl::StrCat(directory, "/", kReferencesName),
-           .key = absl::StrCat(DataIdentity(options_, data_.training), ", ",
-                               data_.training.SamplesText(), ", of ", options_.init_from, " ",
-                               options_.init_adapter)},
-          loader_, *engine_, [this] { return MakeWeights(/*resumed=*/false); }, tell,
-          *communicators_.host, host_stream_));
+      references_, FindReferences(KeptReferencesOf(options_, data_.training), loader_, *engine_,
+                                  make_weights, tell, *communicators_.host, host_stream_));
   loader_.SetReferences(references_);
   validation_.SetReferences(references_);
   return absl::OkStatus();
