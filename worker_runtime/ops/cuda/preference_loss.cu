@@ -9,7 +9,7 @@ __global__ void __launch_bounds__(1)
     Preference(int pairs, double beta, const double* answer_losses, const double* references,
                const float* gradient_scale, double* loss_sum, float* weights) {
   for (int i = 0; i < pairs; ++i) {
-    const bool counts = !isnan(references[i]);
+    const bool counts = references[i] == references[i];  // no NaN
     const double margin =
         counts ? beta * (answer_losses[2 * i + 1] - answer_losses[2 * i] - references[i]) : 0.0;
     // Of a large margin exp is 0, of one far below 0 the first term is all: nothing overflows.
