@@ -68,9 +68,10 @@ void ReadTemplate(absl::string_view input) {
 }
 
 // A record is refused, or gives tokens of which some count.
-void Encode(ChatFormat format, absl::string_view record, TrainOn train_on) {
+void Encode(ChatFormat format, absl::string_view record, TrainOn train_on, Side side) {
   ChatOptions options;
   options.train_on = train_on;
+  options.side = side;
   const auto factory = ChatEncoderFactory::Make(std::move(format), &Tokens(), options);
   CONVENE_CHECK(factory.ok());
   EncodedDocument document;
@@ -88,7 +89,8 @@ void ReadNamed(absl::string_view input) {
   const std::vector<std::string> names = NamedTemplateNames();
   const auto choice = static_cast<uint8_t>(input[0]);
   Encode(*FindNamedTemplate(names[choice % names.size()]), input.substr(1),
-         static_cast<TrainOn>(choice / names.size() % 3));
+         static_cast<TrainOn>(choice / names.size() % 3),
+         static_cast<Side>(choice / names.size() / 3 % 3));
 }
 
 void ReadFolder(absl::string_view input) {
@@ -97,7 +99,8 @@ void ReadFolder(absl::string_view input) {
   const auto [source, record] = Parts(input.substr(1));
   auto folder = MakeFolderTemplate(std::string(source), "");
   if (!folder.ok()) return;
-  Encode(*std::move(folder), record, static_cast<TrainOn>(choice % 3));
+  Encode(*std::move(folder), record, static_cast<TrainOn>(choice % 3),
+         static_cast<Side>(choice / 3 % 3));
 }
 
 using Reader = void (*)(absl::string_view);

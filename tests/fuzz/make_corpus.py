@@ -282,6 +282,8 @@ CHATS = {
     'named_last': (1, bytes([7]) + CHAT),
     'share_gpt': (1, b'\x01' + SHARE_GPT),
     'completion': (1, b'\x00{"prompt": "P ", "completion": "C"}'),
+    'chosen': (1, b'\x15{"prompt": "P ", "chosen": "C", "rejected": "D"}'),
+    'rejected': (1, b'\x2a{"chosen": [], "rejected": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'),
     'folder_growing': (2, b'\x00' + GROWING + b'\xff' + CHAT),
     'folder_generation': (2, b'\x01' + GENERATION + b'\xff' + CHAT),
     'folder_all': (2, b'\x02' + GENERATION + b'\xff' + SHARE_GPT),

@@ -78,7 +78,7 @@ MUTATIONS = [
              '  if (cp.size() > 9) {\n    CONVENE_RETURN_IF_ERROR(\n        cp.AllReduce(Elements(pass.answer_losses',
              '//tests/e2e:preference_test', 'preferences'),
     Mutation('references are made by the weights that a checkpoint gave', f'{RUNTIME}/trainer/references.cc',
-             '  CONVENE_RETURN_IF_ERROR(make_weights());\n', '', '//tests/e2e:preference_test', 'preferences'),
+             '  CONVENE_RETURN_IF_ERROR(make_weights());\n', '  (void)make_weights;\n', '//tests/e2e:preference_test', 'preferences'),
     Mutation('the rejected answer begins behind the chosen one', f'{RUNTIME}/data/dataset.cc',
              'if (rows.are_pairs() && filled > 0) filled = length / 2;', '', '//worker_runtime/data:dataset_test', 'preferences'),
 ]

@@ -1,4 +1,6 @@
 // The loss of pairs of answers. One thread: a few numbers, summed in their order.
+#include <cmath>
+
 #include "worker_runtime/ops/cuda/cuda_ops.h"
 #include "worker_runtime/ops/cuda/launch.cuh"
 
