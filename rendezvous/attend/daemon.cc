@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   absl::StatusOr<std::vector<JobView>> views;
   {
     MutexLock lock(&mutex_);
-    // What it knows may be old.
+    // After its tenure a daemon may know old facts.
     if (!MaySpeak()) {
       return absl::UnavailableError(
           "this daemon leads no more: another one knows how the runs are. Name all daemons: "

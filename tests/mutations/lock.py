@@ -9,7 +9,7 @@ PUMP_TEST = f'//{LOCK}:tls_pump_test'
 CERTIFICATES_TEST = f'//{LOCK}:certificates_test'
 FRONT = 'rendezvous/server/front.cc'
 FRONT_TEST = '//rendezvous/server:front_test'
-STORE_TEST = '//rendezvous/store:store_test'
+STORE_TEST = '//rendezvous/store:store_door_test'
 PASSWORD_TEST = '//rendezvous/web:password_test'
 
 MUTATIONS = [
