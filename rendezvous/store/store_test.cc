@@ -1,4 +1,5 @@
 // The server and the client over loopback, and the server against raw bytes.
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
