@@ -21,6 +21,13 @@ void AddStragglerFlag(FlagReader* reader, RunFlags* flags) {
       {.value = "warn|exclude"});
 }
 
+void AddStoreFlags(FlagReader* reader, RunFlags* flags) {
+  AddStoreMemoryFlag(reader, &flags->options.store_bytes_max);
+  reader->Switch("open-store", &flags->options.open_store,
+                 "the workers' key-value store takes connections from every address, and not only "
+                 "from those of the run's nodes (give it to all nodes)");
+}
+
 void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
   reader->Group("Beyond torchrun", true);
   reader->Option("spares", &flags->options.hello.spares,
@@ -83,10 +90,7 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
                  "at the end, how this node's part ended and the job's first failed worker go to "
                  "this file as JSON, for the program that called this one",
                  {.value = "FILE"});
-  AddStoreMemoryFlag(reader, &flags->options.store_bytes_max);
-  reader->Switch("open-store", &flags->options.open_store,
-                 "the workers' key-value store takes connections from every address, and not only "
-                 "from those of the run's nodes (give it to all nodes)");
+  AddStoreFlags(reader, flags);
   AddCredentialFlags(reader, &flags->options.credentials);
   reader->Option("log-max-bytes", &flags->log_max_bytes,
                  "rotate a log file at this size, such as 100M (default never)", {.value = "SIZE"});

@@ -148,11 +148,19 @@ void Daemon::Disconnect(MemberId id) {
   Finish(aftermath);
 }
 
+bool Daemon::MaySpeak() const { return tenure_ == nullptr || tenure_->Covers(clock_->Now()); }
+
 absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   const MonotonicTime now = clock_->Now();
   absl::StatusOr<std::vector<JobView>> views;
   {
     MutexLock lock(&mutex_);
+    // After its tenure a daemon may know old facts.
+    if (!MaySpeak()) {
+      return absl::UnavailableError(
+          "this daemon leads no more: another one knows how the runs are. Name all daemons: "
+          "--endpoint A,B,C");
+    }
     views = table_.Views(now, job_id);
   }
   if (!views.ok()) return views;
@@ -189,7 +197,7 @@ Daemon::Aftermath Daemon::Deliver(Outbox outbox) {
     }
   }
   // A daemon that woke up after its tenure decides for nobody.
-  if (tenure_ == nullptr || tenure_->Covers(clock_->Now())) aftermath.log = std::move(outbox.log);
+  if (MaySpeak()) aftermath.log = std::move(outbox.log);
   if (NextWakeUp() < sleeps_until_) woken_.Signal();
   if (table_.has_changes()) changed_.Signal();
   if (!log_watches_.empty()) EndWatches(&aftermath);
@@ -199,7 +207,7 @@ Daemon::Aftermath Daemon::Deliver(Outbox outbox) {
 void Daemon::Queue(Outbox::Item item, Aftermath* aftermath) {
   const auto found = sinks_.find(item.to.value());
   if (found == sinks_.end()) return;
-  if (tenure_ != nullptr && !tenure_->Covers(clock_->Now())) return;
+  if (!MaySpeak()) return;
   const bool is_end = std::holds_alternative<absl::Status>(item.what);
   counters_.epochs += BeginsEpoch(item) ? 1 : 0;
   found->second->Queue(std::move(item.what));

@@ -87,6 +87,7 @@ class Daemon final : public LogAgents {
   // Ends a stream whose agent is gone or broke the protocol. The sink is not called again.
   void Disconnect(MemberId id);
 
+  // Unavailable once the tenure may be over.
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
   // See JobTable.
@@ -130,6 +131,8 @@ class Daemon final : public LogAgents {
   MonotonicTime NextWakeUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues the items, or holds them.
   Aftermath Deliver(Outbox outbox) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether no other daemon can lead yet.
+  bool MaySpeak() const;
   // Drops the item when the tenure may be over.
   void Queue(Outbox::Item item, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues items that waited for changes that are written now.

@@ -13,6 +13,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/testing/manual_clock.h"
 #include "tools/base/testing/poll.h"
+#include "tools/base/testing/status_testing.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -110,12 +111,14 @@ TEST_CASE("nothing leaves once the tenure may be over, and what came too late br
   Fixture the(&clock);
   the.inbox.Expect<Welcome>(0);
   clock.Advance(absl::Seconds(59));
+  CHECK_OK(the.daemon->Views("job"));
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
   the.inbox.Expect<Heard>(0);
   clock.Advance(absl::Seconds(1));
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
   CHECK(the.inbox.empty());
   CHECK_FALSE(the.tenure->Extend(clock.Now(), clock.Now() + absl::Seconds(60)));
+  CHECK_STATUS(the.daemon->Views("job"), absl::StatusCode::kUnavailable, "leads no more");
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
   REQUIRE(testing::PollUntil([&] { return the.store.tries >= 1; }, absl::Seconds(20)));

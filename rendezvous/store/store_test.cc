@@ -1,7 +1,6 @@
 // The server and the client over loopback, and the server against raw bytes.
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -14,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_server.h"
+#include "rendezvous/store/testing/raw_client.h"
 #include "rendezvous/store/wire.h"
 #include "tools/base/clock.h"
-#include "tools/base/source_address.h"
 #include "tools/base/testing/poll.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
@@ -26,22 +25,6 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(20);
-
-// A socket whose reads give up after 20 s.
-UniqueFd RawSocket() {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval limit = {20, 0};
-  setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  return fd;
-}
-
-void ConnectTo(int port, const UniqueFd& fd) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-}
 
 class StoreFixture {
  public:
@@ -68,30 +51,6 @@ class StoreFixture {
 
   std::unique_ptr<StoreServer> server_;
 };
-
-void SendBytes(int fd, const std::string& bytes) {
-  REQUIRE(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-}
-
-// Up to `size` bytes; fewer when the server closed.
-std::string ReadBytes(int fd, size_t size) {
-  std::string bytes(size, '\0');
-  const ssize_t count = recv(fd, bytes.data(), size, MSG_WAITALL);
-  bytes.resize(count > 0 ? static_cast<size_t>(count) : 0);
-  return bytes;
-}
-
-std::string Handshake() {
-  std::string wire;
-  EncodeRequest({Opcode::kValidate, {}, {}, 0, kValidateMagic}, &wire);
-  return wire;
-}
-
-std::string Encoded(const Request& request) {
-  std::string wire;
-  EncodeRequest(request, &wire);
-  return wire;
-}
 
 TEST_CASE_METHOD(StoreFixture, "what one client sets another gets") {
   REQUIRE_OK(Client()->Set("key", "value"));
@@ -334,77 +293,6 @@ TEST_CASE("a store that does not listen lives by what it adopts, and closes that
   server->reset();
   CHECK(ReadBytes(served.client.get(), 1).empty());
   CHECK(ReadBytes(late.client.get(), 1).empty());
-}
-
-// An address of this machine beside loopback; "": it has none.
-std::string OtherOwnAddress() {
-  const auto own = OwnAddresses(/*with_link_local=*/false);
-  REQUIRE_OK(own);
-  for (const std::string& address : *own) {
-    if (address.find(':') == std::string::npos && address.substr(0, 4) != "127.") return address;
-  }
-  return "";
-}
-
-// A client at `source` that reaches the store over 127.0.0.1, as no client of this machine does.
-UniqueFd ClientFrom(const std::string& source, int port) {
-  UniqueFd fd = RawSocket();
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  REQUIRE(inet_pton(AF_INET, source.c_str(), &address.sin_addr) == 1);
-  REQUIRE(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  ConnectTo(port, fd);
-  SendBytes(fd.get(), Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234}));
-  return fd;
-}
-
-const std::string kPong("\x34\x12\0\0", 4);
-
-std::unique_ptr<StoreServer> ShutStore() {
-  StoreServer::Options options;
-  options.is_shut = true;
-  options.threads = 3;
-  auto server = StoreServer::Start(options);
-  REQUIRE_OK(server);
-  return *std::move(server);
-}
-
-TEST_CASE("who comes before the clients are known waits, and is served or turned away then") {
-  const std::string own = OtherOwnAddress();
-  if (own.empty()) return;  // a network namespace with loopback alone
-  const auto server = ShutStore();
-  std::vector<UniqueFd> early;
-  for (int i = 0; i < 6; ++i) early.push_back(ClientFrom(own, server->port()));
-  char byte = 0;
-  for (const UniqueFd& fd : early) {
-    pollfd answer = {fd.get(), POLLIN, 0};
-    CHECK(poll(&answer, 1, 20) == 0);
-  }
-  SECTION("an address of the run") {
-    server->Admit({"192.0.2.1", own});
-    for (const UniqueFd& fd : early) CHECK(ReadBytes(fd.get(), 4) == kPong);
-    CHECK(ReadBytes(ClientFrom(own, server->port()).get(), 4) == kPong);
-  }
-  SECTION("a stranger's address") {
-    server->Admit({"192.0.2.1"});
-    for (const UniqueFd& fd : early) CHECK(recv(fd.get(), &byte, 1, 0) <= 0);
-    CHECK(recv(ClientFrom(own, server->port()).get(), &byte, 1, 0) <= 0);
-  }
-  SECTION("every address") {
-    server->Admit({});
-    for (const UniqueFd& fd : early) CHECK(ReadBytes(fd.get(), 4) == kPong);
-  }
-}
-
-TEST_CASE("clients of the store's own machine are served whatever the addresses of the run are") {
-  const auto server = ShutStore();
-  server->Admit({"192.0.2.1"});
-  for (const std::string& host : {std::string("127.0.0.1"), OtherOwnAddress()}) {
-    if (host.empty()) continue;
-    const auto client = StoreClient::Connect(host, server->port(), kLong);
-    REQUIRE_OK(client);
-    CHECK_OK((*client)->Set("k", "v"));
-  }
 }
 
 // A store of 32 MiB, of which large values may take 24: half of them one run's.

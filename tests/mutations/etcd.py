@@ -20,8 +20,8 @@ MUTATIONS = [
     Mutation('a renewal by a leader of etcd that is cut off counts', CANDIDATE,
              'proof.header().raft_term() != kept.header().raft_term()', 'proof.header().raft_term() == 0', RUN),
     Mutation('a leader that ends in order keeps its lease', CANDIDATE, 'leadership_.lease() == 0) return;', 'leadership_.lease() != 0) return;', RUN),
-    Mutation('a daemon speaks after its tenure', 'rendezvous/attend/daemon.cc', 'tenure_ != nullptr && !tenure_->Covers(clock_->Now())', 'false',
-             SILENT),
+    Mutation('a daemon speaks after its tenure', 'rendezvous/attend/daemon.cc', '  if (!MaySpeak()) return;', '', SILENT),
+    Mutation('a daemon tells old facts after its tenure', 'rendezvous/attend/daemon.cc', 'if (!MaySpeak()) {', 'if (false) {', SILENT),
     Mutation('a decision that is not stored leaves', 'rendezvous/attend/daemon_record.cc', 'if (fails_closed && !journal_->is_current()) {',
              'if (fails_closed && false) {', SILENT),
 ]

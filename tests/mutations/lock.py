@@ -9,7 +9,7 @@ PUMP_TEST = f'//{LOCK}:tls_pump_test'
 CERTIFICATES_TEST = f'//{LOCK}:certificates_test'
 FRONT = 'rendezvous/server/front.cc'
 FRONT_TEST = '//rendezvous/server:front_test'
-STORE_TEST = '//rendezvous/store:store_test'
+STORE_TEST = '//rendezvous/store:store_door_test'
 PASSWORD_TEST = '//rendezvous/web:password_test'
 
 MUTATIONS = [
@@ -76,13 +76,14 @@ MUTATIONS = [
              PASSWORD_TEST),
     Mutation('any page is as open as /healthz', 'rendezvous/web/password.cc', 'request.path == "/healthz"', 'request.path[0] == \'/\'', PASSWORD_TEST),
     Mutation("an agent's store serves strangers", 'rendezvous/store/store_thread.cc', 'bool is_admitted = IsOfThisMachine(fd.get(), from);',
-             'bool is_admitted = true;', STORE_TEST),
+             'bool is_admitted = IsOfThisMachine(fd.get(), from) || true;', STORE_TEST),
     Mutation('the store serves before it knows whom', 'rendezvous/store/store_thread.cc', 'if (shared_->is_shut) return', 'if (false) return',
              STORE_TEST),
     Mutation('a node without addresses is shut out of the store', 'rendezvous/quorum/job.cc', 'if (node.store.addresses.empty()) return {};',
              'if (node.store.addresses.empty()) continue;', '//rendezvous/quorum:job_test'),
     Mutation("the first of many addresses are a node's", 'rendezvous/wire/wire.cc',
              'if (value.addresses.size() > kMostAddresses) value.addresses.clear();', '', '//rendezvous/wire:wire_test'),
-    Mutation('a translated address is not seen', 'rendezvous/attend/attend_stream.cc', 'if (!is_known && !IsLoopback(seen))', 'if (false)',
+    Mutation('a translated address is not seen', 'rendezvous/attend/attend_stream.cc', 'if (!is_known && !IsLoopback(seen))',
+             'if (!is_known && IsLoopback(seen))',
              '//rendezvous/server:server_test'),
 ]
