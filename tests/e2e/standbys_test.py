@@ -32,16 +32,13 @@ class NameServer:
         self._thread.start()
 
     def close(self):
-        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.sendto(b"", self._socket.getsockname())
         self._thread.join()
         self._socket.close()
 
     def _run(self):
         while True:
-            try:
-                query, client = self._socket.recvfrom(512)
-            except OSError:
-                return
+            query, client = self._socket.recvfrom(512)
             if not query:
                 return
             end = query.index(b"\0", 12)
