@@ -164,7 +164,9 @@ class EtcdNetworkTest(EtcdTestCase):
             return False
         job = json.loads(status)["jobs"][0]
         starts = [start for start in self.worker_starts() if start[0] == self.epochs]
-        return int(job["epoch"]) == self.epochs and [node["state"] for node in job["nodes"]] == ["running"] * 2 and len(starts) == 4
+        is_heard = all(float(node["heard_seconds_ago"]) < 3 for node in job["nodes"])  # each tells its state every 2.5 s
+        return (int(job["epoch"]) == self.epochs and [node["state"] for node in job["nodes"]] == ["running"] * 2 and len(starts) == 4
+                and is_heard)
 
     def check(self):
         starts = self.worker_starts()
