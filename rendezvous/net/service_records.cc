@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <type_traits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -94,7 +95,7 @@ absl::StatusOr<std::string> ResolveService(const std::string& endpoint) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", endpoint, "\" names no service: write srv:_convene._tcp.DOMAIN"));
   }
-  struct __res_state state = {};
+  std::remove_pointer_t<res_state> state = {};
   if (res_ninit(&state) != 0) {
     return absl::UnavailableError("the resolver of the C library does not start");
   }

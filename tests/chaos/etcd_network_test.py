@@ -67,7 +67,7 @@ class EtcdNetworkTest(EtcdTestCase):
         wait_until(self.is_calm, 30, self.all_logs)
 
     def run_at(self, host, *command):
-        """What the command prints there; None when it fails."""
+        """The command's output there; None when the command fails."""
         done = subprocess.run([*host.prefix, *command], capture_output=True, text=True, check=False, timeout=30)
         return done.stdout if done.returncode == 0 else None
 
@@ -121,7 +121,7 @@ class EtcdNetworkTest(EtcdTestCase):
         self.part_leader_from_etcd("there", "back")
 
     def lose_etcds_answers(self):
-        """What the leader asks for happens, and it is not told."""
+        """Etcd does as the leader asks, and the leader does not learn it."""
         self.part_leader_from_etcd("back")
 
     def lose_answers_about_a_death(self):
