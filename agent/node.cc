@@ -325,7 +325,7 @@ void Node::Do(OpenStream& action) {
 
 void Node::Do(CloseStream& action) {
   spdlog::debug("closing the stream: {}", action.why);
-  link_->Close();
+  link_->Leave();
 }
 
 void Node::Do(Send& action) {

@@ -26,6 +26,7 @@ RendezvousLink::RendezvousLink(EventLoop& loop, Options options, std::function<v
 RendezvousLink::~RendezvousLink() {
   dialer_.Join();
   stream_.reset();
+  left_.reset();
   // A stream that was opened but never handed over still calls its handlers, so it is destroyed
   // before the objects that they use.
   TakePosted().clear();
@@ -34,7 +35,8 @@ RendezvousLink::~RendezvousLink() {
 
 void RendezvousLink::Open(const rendezvous::Hello& hello, size_t place, absl::Duration timeout,
                           bool may_host, const rendezvous::Server::HandedOver& handed_over) {
-  Close();
+  stream_.reset();
+  Forget();
   dialer_.Join();
   place_ = place;
   const int64_t generation = generation_;
@@ -88,9 +90,19 @@ HostPort RendezvousLink::OwnPlace(const Server& server) const {
   return {bound == rendezvous::kAllAddresses ? "127.0.0.1" : bound, server.port()};
 }
 
+void RendezvousLink::Leave() {
+  if (stream_ != nullptr) left_ = std::move(stream_);
+  Forget();
+}
+
 void RendezvousLink::Close() {
-  ++generation_;
   stream_.reset();
+  left_.reset();
+  Forget();
+}
+
+void RendezvousLink::Forget() {
+  ++generation_;
   is_opened_ = false;
   early_.clear();
 }
@@ -132,7 +144,10 @@ void RendezvousLink::OnPosted() {
 }
 
 void RendezvousLink::Handle(Item item) {
-  if (News* news = std::get_if<News>(&item)) return on_news_(std::move(*news));
+  if (News* news = std::get_if<News>(&item)) {
+    if (std::holds_alternative<rendezvous::DaemonEvent>(*news)) left_.reset();
+    return on_news_(std::move(*news));
+  }
   Opened& opened = std::get<Opened>(item);
   if (!opened.stream.ok()) {
     if (!AgentStream::RefusedAt(opened.stream.status()).has_value()) ++turns_[place_];
@@ -141,7 +156,7 @@ void RendezvousLink::Handle(Item item) {
   stream_ = *std::move(opened.stream);
   options_.on_connection(stream_->TakeConnection());
   is_opened_ = true;
-  for (Item& earlier : std::exchange(early_, {})) on_news_(std::get<News>(std::move(earlier)));
+  for (Item& earlier : std::exchange(early_, {})) Handle(std::move(earlier));
 }
 
 }  // namespace convene::agent

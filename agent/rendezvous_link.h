@@ -62,6 +62,10 @@ class RendezvousLink {
             const rendezvous::Server::HandedOver& handed_over);
   // Ends the stream without news.
   void Close();
+  // There is no more news of the stream, which a silent daemon has. It ends when the next stream
+  // has its first news: the daemon may be there again then, and would take an end before the next
+  // Hello for this node's end.
+  void Leave();
   // The endpoint of the open stream, or of the last one.
   rendezvous::Endpoint endpoint() const { return At(Dialled(), server_ != nullptr); }
   // The time when the open stream's Hello was sent. REQUIRES: a stream is open.
@@ -116,6 +120,8 @@ class RendezvousLink {
   std::deque<std::pair<int64_t, Item>> TakePosted() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnPosted() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Item item);
+  // Drops what the stream posts.
+  void Forget();
 
   EventLoop& loop_;
   const Options options_;
@@ -125,8 +131,9 @@ class RendezvousLink {
 
   std::unique_ptr<rendezvous::Server> server_;
   std::unique_ptr<rendezvous::AgentStream> stream_;
-  size_t place_ = 0;        // of the latest Open
-  std::vector<int> turns_;  // Dialling::turn, of each place
+  std::unique_ptr<rendezvous::AgentStream> left_;  // by Leave(), until the next one has news
+  size_t place_ = 0;                               // of the latest Open
+  std::vector<int> turns_;                         // Dialling::turn, of each place
   Thread dialer_;
   int64_t generation_ = 0;  // of the latest Open or Close; what earlier ones post is dropped
   bool is_opened_ = false;  // the stream of this generation is in our hands

@@ -5,6 +5,7 @@
 #include "rendezvous/client/places.h"
 #include "rendezvous/lock/tls_context.h"
 #include "rendezvous/lock/token.h"
+#include "rendezvous/net/service_records.h"
 #include "tools/base/host_port.h"
 #include "tools/base/status_macros.h"
 
@@ -178,12 +179,15 @@ void AddPlaceFlags(FlagReader* reader, std::string* endpoint, rendezvous::Creden
                    std::string* job_id) {
   reader->Option(
       "endpoint", endpoint,
-      absl::StrCat("place of the rendezvous, or several of which one answers (default "
-                   "$CONVENE_ENDPOINT, $PET_RDZV_ENDPOINT, localhost:",
-                   kDefaultRendezvousPort, ")"),
+      absl::StrCat(
+          "place of the rendezvous, or several of which one answers, or srv:_SERVICE._tcp.DOMAIN "
+          "for those that DNS names (default "
+          "$CONVENE_ENDPOINT, $PET_RDZV_ENDPOINT, localhost:",
+          kDefaultRendezvousPort, ")"),
       {.value = "HOST[:PORT],...", .variables = {"CONVENE_ENDPOINT", "PET_RDZV_ENDPOINT"}});
   reader->Check([endpoint]() -> absl::Status {
     if (endpoint->empty()) *endpoint = "localhost";
+    if (rendezvous::IsService(*endpoint)) return absl::OkStatus();
     const auto places = rendezvous::ParsePlaces(*endpoint, kDefaultRendezvousPort);
     CONVENE_RETURN_IF_ERROR(Annotate(places.status(), "--endpoint"));
     *endpoint = rendezvous::FormatPlaces(*places);

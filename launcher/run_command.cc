@@ -29,6 +29,7 @@
 #include "rendezvous/client/places.h"
 #include "rendezvous/net/port_mark.h"
 #include "rendezvous/net/resolve.h"
+#include "rendezvous/net/service_records.h"
 #include "rendezvous/quorum/messages.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
@@ -309,10 +310,13 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
   return exit_code;
 }
 
-absl::StatusOr<int> RunJob(const RunFlags& flags) {
+absl::StatusOr<int> RunJob(RunFlags flags) {
   const EnvironmentLookup environment = MeantEnvironment(ProcessEnvironment());
   const Machine machine = InspectMachine(environment);
   EndWithMpirun(machine.parent);
+  if (flags.rdzv_endpoint.has_value()) {
+    CONVENE_ASSIGN_OR_RETURN(flags.rdzv_endpoint, rendezvous::ResolveService(*flags.rdzv_endpoint));
+  }
   CONVENE_ASSIGN_OR_RETURN(JobSpec spec, MakeJobSpec(flags, environment, machine,
                                                      absl::StrFormat("%016x", RandomU64())));
   // `scancel --signal=USR1` reaches the program that runs the workers first, and is not meant to

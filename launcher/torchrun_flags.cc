@@ -13,12 +13,14 @@ void AddNodeFlags(FlagReader* reader, RunFlags* flags) {
                  {.value = "N|MIN:MAX"});
   reader->Switch("standalone", &flags->standalone,
                  "the job is this node alone, without a rendezvous and an address");
-  reader->Option("rdzv-endpoint", &flags->rdzv_endpoint,
-                 absl::StrCat("where the nodes meet; the node that owns HOST serves it when no "
-                              "other process does. Several: daemons (`convene serve --journal`) "
-                              "that take turns, and no node serves (default port ",
-                              kDefaultRendezvousPort, ")"),
-                 {.value = "HOST[:PORT],..."});
+  reader->Option(
+      "rdzv-endpoint", &flags->rdzv_endpoint,
+      absl::StrCat("where the nodes meet; the node that owns HOST serves it when no "
+                   "other process does. Several: daemons (`convene serve --journal`) "
+                   "that take turns, and no node serves. srv:_SERVICE._tcp.DOMAIN: those that "
+                   "DNS names (default port ",
+                   kDefaultRendezvousPort, ")"),
+      {.value = "HOST[:PORT],..."});
   reader->Option("rdzv-id", &flags->rdzv_id, "the job's name, the same on every node",
                  {.value = "ID"});
   reader->Option("rdzv-backend", &flags->rdzv_backend,

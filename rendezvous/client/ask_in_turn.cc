@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/client/places.h"
+#include "rendezvous/net/service_records.h"
 #include "tools/base/backoff.h"
 #include "tools/base/clock.h"
 #include "tools/base/random.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::rendezvous {
 namespace {
@@ -20,6 +23,10 @@ constexpr absl::Duration kLongestShare = absl::Seconds(2);
 absl::Status AskInTurn(
     const Endpoint& endpoint, absl::Duration timeout,
     const std::function<absl::Status(const Endpoint& each, absl::Duration share)>& ask) {
+  if (IsService(endpoint.address())) {
+    CONVENE_ASSIGN_OR_RETURN(std::string places, ResolveService(endpoint.address()));
+    return AskInTurn(endpoint.At(std::move(places), endpoint.server_name()), timeout, ask);
+  }
   const size_t count = endpoint.Each(0).size();
   if (count == 1) return ask(endpoint, timeout);
   const MonotonicTime deadline = Clock::Real().Now() + timeout;

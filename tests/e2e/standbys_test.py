@@ -4,7 +4,10 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
+import threading
+import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, free_port, wait_until
@@ -13,6 +16,42 @@ _WORKER = 'echo "$CONVENE_EPOCH $RANK $$" >> "$STARTS"; echo "rank $RANK works";
 
 # Becomes a program that sees another /etc/hosts.
 _WITH_HOSTS = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
+
+
+_NAME_SERVER = "127.0.0.77"
+
+
+class NameServer:
+    """A DNS server of SRV records: {name: [(priority, weight, port, host)]}; no other name exists."""
+
+    def __init__(self, records):
+        self._records = records
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((_NAME_SERVER, 53))
+        self._thread = threading.Thread(target=self._run, name="dns", daemon=True)
+        self._thread.start()
+
+    def close(self):
+        self._socket.sendto(b"", self._socket.getsockname())
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self):
+        while True:
+            query, client = self._socket.recvfrom(512)
+            if not query:
+                return
+            end = query.index(b"\0", 12)
+            labels, at = [], 12
+            while at < end:
+                labels.append(query[at + 1:at + 1 + query[at]].decode())
+                at += 1 + query[at]
+            found = self._records.get(".".join(labels), [])
+            answer = query[:2] + struct.pack(">HHHHH", 0x8180 if found else 0x8183, 1, len(found), 0, 0) + query[12:end + 5]
+            for priority, weight, port, host in found:
+                data = struct.pack(">HHHB", priority, weight, port, len(host)) + host.encode() + b"\0"
+                answer += struct.pack(">HHHIH", 0xC00C, 33, 1, 60, len(data)) + data
+            self._socket.sendto(answer, client)
 
 
 class StandbysTest(ConveneTestCase):
@@ -121,6 +160,34 @@ class StandbysTest(ConveneTestCase):
                 self.finish(node, 30)
             daemon.send_signal(signal.SIGTERM)
             daemon.wait(20)
+        self.assert_nothing_left()
+
+    def test_a_name_of_dns_stands_for_the_list(self):
+        with open(self.path("resolv.conf"), "w", encoding="ascii") as conf:
+            conf.write(f"nameserver {_NAME_SERVER}\n")
+        sees_dns = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"',
+                    self.path("resolv.conf")]
+        if subprocess.run([*sees_dns, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("this machine gives us no mount namespace")
+        dead, port = free_port(), free_port()
+        try:
+            server = NameServer({"_convene._tcp.x": [(9, 0, port, "localhost"), (1, 0, dead, "localhost")]})
+        except OSError as error:
+            self.skipTest(f"no name server at {_NAME_SERVER}:53: {error}")
+        self.addCleanup(server.close)
+        daemon = self.serve(port)
+        name = "srv:_convene._tcp.x"
+        text = self.finish(self.run_node(name, worker="true", prefix=sees_dns), 30)
+        self.assertIn("succeeded", text)
+        status = self.start(CONVENE, "status", "job", "--endpoint", name, prefix=sees_dns)
+        self.assertIn("succeeded", self.finish(status, 20))
+        for unknown in ("srv:_other._tcp.x", "srv:_convene._tcp.x y"):
+            began = time.monotonic()
+            text = self.finish(self.run_node(unknown, worker="true", prefix=sees_dns), 30, 64)
+            self.assertIn(unknown, text)
+            self.assertLess(time.monotonic() - began, 5)
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(20)
         self.assert_nothing_left()
 
     def test_where_none_answers_each_endpoint_is_named_and_no_node_serves(self):
