@@ -85,8 +85,8 @@ struct MachineFacts {
   int64_t available_bytes = 0;
   Limits limits;
   std::vector<Folder> folders;
-  Folder shared_memory;    // /dev/shm
-  std::string huge_pages;  // transparent ones: "always", "madvise", "never", "" unknown
+  Folder shared_memory;         // /dev/shm
+  std::string huge_pages;       // transparent ones: "always", "madvise", "never", "" unknown
   int64_t free_huge_bytes = 0;  // reserved as huge pages (hugetlbfs), and held by no program
   std::optional<bool> clock_is_synchronised;
   std::vector<std::string> name_addresses;  // of the host's own name

@@ -1,4 +1,5 @@
-// What PyTorch's flight recorder says about a failure: its dumps, read by torch's own torchfrtrace.
+// The words of PyTorch's flight recorder about a failure: dumps that torch's own torchfrtrace
+// reads.
 #pragma once
 
 #include <string>

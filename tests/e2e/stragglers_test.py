@@ -185,8 +185,8 @@ class StragglersTest(ConveneTestCase):
     @unittest.skipUnless(QUIET_STEPS, "for tools/nightly")
     def test_a_quiet_trainer_raises_no_alarm(self):
         job = self.start(CONVENE, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", "run", "--rdzv-conf", "is_host=0", "--nproc-per-node", 8,
-                         find_program(CONVENE_TRAIN), *self.train_arguments(steps=QUIET_STEPS, checkpoint_every=QUIET_STEPS, global_batch_size=32, sequence_length=128),
-                         log="job.log")
+                         find_program(CONVENE_TRAIN), *self.train_arguments(steps=QUIET_STEPS, checkpoint_every=QUIET_STEPS, global_batch_size=32,
+                                                                               sequence_length=128), log="job.log")
         self.finish(job, 600)
         events = self.events()
         self.assertIn("job over", events)

@@ -448,6 +448,30 @@ TEST_CASE("a pair of answers fills a row, half of it each, and counts once") {
                "of 3 pairs 3 have an answer that is longer than half of sequence_length 2");
 }
 
+TEST_CASE("a pair that teaches nothing is left out") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 100;
+  info.has_counted = true;
+  // The prompt of the second pair fills the half of a row; the answers of the third are the same.
+  WriteTokenFile(dir.File("chosen"), info,
+                 {{{1, 2, 3}, {0, 1, 1}}, {{1, 2, 3, 4, 5}, {0, 0, 0, 0, 1}}, {{6, 7}, {0, 1}}});
+  WriteTokenFile(dir.File("rejected"), info,
+                 {{{1, 9}, {0, 1}}, {{1, 2, 3, 4, 8}, {0, 0, 0, 0, 1}}, {{6, 7}, {0, 1}}});
+  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
+  REQUIRE_OK(joined);
+  DatasetOptions options = {.sources = {{*joined, std::nullopt}}, .sequence_length = 8};
+  options.packing.emplace();
+  options.pairs = true;
+  const auto data = Dataset::Open(options);
+  REQUIRE_OK(data);
+  CHECK(data->row_count() == 1);
+  CHECK(data->packing_counts()->idle == 4);
+  options.validation_fraction = 0.5;
+  CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument,
+               "and 2 have the same answers twice, or an answer of which nothing counts");
+}
+
 TEST_CASE("sources that make no pairs are refused") {
   const TempDir dir;
   TokenFileInfo info;

@@ -109,6 +109,7 @@ PackingCounts& PackingCounts::operator+=(const PackingCounts& other) {
   cut += other.cut;
   dropped += other.dropped;
   too_short += other.too_short;
+  idle += other.idle;
   lost_tokens += other.lost_tokens;
   return *this;
 }

@@ -19,10 +19,13 @@ struct PackingOptions {
 struct PackingCounts {
   int64_t documents = 0;  // all that were looked at
   int64_t rows = 0;
-  int64_t tokens = 0;       // in the rows
-  int64_t cut = 0;          // documents that lost their end
-  int64_t dropped = 0;      // too long, left out
-  int64_t too_short = 0;    // fewer than two tokens: nothing to predict; left out
+  int64_t tokens = 0;     // in the rows
+  int64_t cut = 0;        // documents that lost their end
+  int64_t dropped = 0;    // too long, left out
+  int64_t too_short = 0;  // fewer than two tokens: nothing to predict; left out
+  // Of pairs of answers: both have the same tokens, or one has no target that counts within its
+  // half of a row; left out.
+  int64_t idle = 0;
   int64_t lost_tokens = 0;  // of these three
 
   PackingCounts& operator+=(const PackingCounts& other);

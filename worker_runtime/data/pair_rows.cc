@@ -18,7 +18,8 @@ class PairRows final : public Rows {
   PairRows(const TokenSource& source, int sequence_length)
       : source_(source), half_(sequence_length / 2), pairs_(source.document_count() / 2) {}
 
-  // Pairs that are too long are cut, or left out with `drops`; the last ones are held out.
+  // Pairs that are too long are cut, or left out with `drops`, and so are those that teach nothing;
+  // the last ones are held out.
   void Take(bool drops, double validation_fraction) {
     for (int64_t pair = 0; pair < pairs_; ++pair) {
       const int64_t chosen = LengthOf(pair);
@@ -29,6 +30,8 @@ class PairRows final : public Rows {
         counts_.too_short += 2;
       } else if (is_long && drops) {
         counts_.dropped += 2;
+      } else if (!Teaches(pair)) {
+        counts_.idle += 2;
       } else {
         counts_.cut += (chosen > half_ ? 1 : 0) + (rejected > half_ ? 1 : 0);
         counts_.tokens += std::min<int64_t>(chosen, half_) + std::min<int64_t>(rejected, half_);
@@ -69,6 +72,25 @@ class PairRows final : public Rows {
     return source_.document_end(document) - source_.document_begin(document);
   }
 
+  // Whether the answers differ, and each has a target that counts within its half.
+  bool Teaches(int64_t pair) const {
+    const int64_t length = LengthOf(pair);
+    if (length == LengthOf(pairs_ + pair)) {
+      std::vector<int32_t> chosen(length), rejected(length);
+      source_.Read(source_.document_begin(pair), length, chosen.data());
+      source_.Read(source_.document_begin(pairs_ + pair), length, rejected.data());
+      if (chosen == rejected) return false;
+    }
+    return HasTarget(pair) && HasTarget(pairs_ + pair);
+  }
+  bool HasTarget(int64_t document) const {
+    if (!source_.has_counted()) return true;
+    std::vector<uint8_t> counted(std::min<int64_t>(LengthOf(document), half_));
+    source_.ReadCounted(source_.document_begin(document), static_cast<int64_t>(counted.size()),
+                        counted.data());
+    return std::any_of(counted.begin() + 1, counted.end(), [](uint8_t one) { return one != 0; });
+  }
+
   const TokenSource& source_;
   const int half_;
   const int64_t pairs_;
@@ -88,14 +110,14 @@ absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
   const bool holds_out = options.validation_fraction > 0;
   if (rows->training_rows() >= 1 && (!holds_out || rows->validation_rows() >= 1)) return rows;
   const PackingCounts counts = *rows->packing_counts();
-  return absl::InvalidArgumentError(
-      absl::StrCat("of ", counts.documents / 2, " pairs ", counts.dropped / 2,
-                   " have an answer that is longer than half of sequence_length ",
-                   options.sequence_length, " and ", counts.too_short / 2,
-                   " one of fewer than two tokens: too few are left for one "
-                   "training row",
-                   holds_out ? " and one validation row" : "",
-                   "; give more data or a longer sequence_length, or cut long answers"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "of ", counts.documents / 2, " pairs ", counts.dropped / 2,
+      " have an answer that is longer than half of sequence_length ", options.sequence_length, ", ",
+      counts.too_short / 2, " one of fewer than two tokens, and ", counts.idle / 2,
+      " have the same answers twice, or an answer of which nothing counts within its "
+      "half: too few are left for one training row",
+      holds_out ? " and one validation row" : "",
+      "; give more data or a longer sequence_length, or cut long answers"));
 }
 
 }  // namespace convene::worker

@@ -205,6 +205,7 @@ std::string PackingText(const PackingCounts& counts) {
   add(counts.cut, "cut to a sample's length");
   add(counts.dropped, "too long and left out");
   add(counts.too_short, "too short and left out");
+  add(counts.idle, "of pairs that teach nothing, and left out");
   return text;
 }
 

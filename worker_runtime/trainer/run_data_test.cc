@@ -294,10 +294,15 @@ TEST_CASE("messages are packed whole, and their answers count") {
 TEST_CASE("the fate of packed documents is said, as far as there is something to say") {
   CHECK(PackingText({.documents = 1200, .rows = 310, .tokens = 39000}) ==
         "1,200 documents in 310 samples, 39,000 tokens");
-  CHECK(PackingText(
-            {.documents = 9, .rows = 2, .tokens = 50, .cut = 3, .dropped = 1, .too_short = 2}) ==
+  CHECK(PackingText({.documents = 9,
+                     .rows = 2,
+                     .tokens = 50,
+                     .cut = 3,
+                     .dropped = 1,
+                     .too_short = 2,
+                     .idle = 4}) ==
         "9 documents in 2 samples, 50 tokens, 3 cut to a sample's length, 1 too long and left out, "
-        "2 too short and left out");
+        "2 too short and left out, 4 of pairs that teach nothing, and left out");
 }
 
 TEST_CASE("data that are not there are named") {

@@ -118,8 +118,10 @@ absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRe
         record.is_array
             ? ". Each line must be an object (`jq -c '.[]'` makes such lines of an array)"
             : "";
-    return absl::InvalidArgumentError(
-        absl::StrCat(text, "; mend the line, or leave out such lines by --max-bad-lines N", hint));
+    return absl::InvalidArgumentError(absl::StrCat(
+        text,
+        "; mend the line, or (not of pairs of answers) leave out such lines by --max-bad-lines N",
+        hint));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       text, "; this is broken line ", summary.bad_lines, ", and --max-bad-lines allows ",
