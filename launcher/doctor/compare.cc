@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "rendezvous/net/peer_address.h"
 #include "tools/base/text.h"
 #include "worker_runtime/bench/report.h"
 
@@ -124,9 +125,7 @@ void CompareTraits(const std::vector<pb::NodeReport>& reports, std::vector<Findi
                                     "limits and variables")});
 }
 
-bool IsLoopback(const std::string& address) {
-  return absl::StartsWith(address, "127.") || address == "::1";
-}
+using rendezvous::IsLoopback;
 
 // "node7" of "node7.example.org".
 std::string FirstLabel(const std::string& name) { return name.substr(0, name.find('.')); }

@@ -60,15 +60,14 @@ class Peers:
         self._group = group
         self._memory = memory
         rank = dist.get_rank()
-        self._routes = [(of_copy[rank], of_copy.index(rank)) for of_copy in kept]  # (who keeps mine, whose I keep)
+        self._routes = [(of_copy[rank], of_copy.index(rank)) for of_copy in kept]  # (the keeper of this rank's copy, the owner of the guest's)
         self._guests = [memory.held(guest) for guest in range(1, len(kept) + 1)]
         self._thread: Optional[threading.Thread] = None
 
     def begin(self, name: Name, window: Optional[mmap.mmap], keep: List[Optional[Name]]) -> None:
         """All ranks, behind each save; beside the training. window: of this rank's copy, None where it could not be made. keep: states that stay."""
-        if self._routes:
-            self._thread = threading.Thread(target=self._run, args=(name, window, keep), name='convene-peers')
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, args=(name, window, keep), name='convene-peers')
+        self._thread.start()
 
     def wait(self) -> None:
         """Until the copies of the last save stand on the other nodes, or their absence has been told in the log."""
@@ -80,22 +79,25 @@ class Peers:
         size = copies.size_of(window) if window is not None else 0
         try:
             for guest, (keeper, owner) in enumerate(self._routes):
-                def reserve(bytes_there: int) -> Optional[mmap.mmap]:
-                    return self._reserve(guest, owner, name, bytes_there, keep)  # pylint: disable=cell-var-from-loop  (called within this turn)
+                held = self._guests[guest]
+                half = copies.half_to_write(held, keep)
 
-                is_kept, _ = exchange(self._group, window, size, keeper, owner, reserve)
+                def reserve(bytes_there: int) -> Optional[mmap.mmap]:
+                    return self._reserve(guest, half, owner, bytes_there)  # pylint: disable=cell-var-from-loop  (called within this turn)
+
+                is_kept, arrived = exchange(self._group, window, size, keeper, owner, reserve)
+                if arrived is not None:
+                    held[half] = name
                 if window is not None and not is_kept:
                     _log.warning('step %d is not on the node of rank %d, which has too little memory: an older state stands there', name[1], keeper)
         except (RuntimeError, ValueError) as error:
             _log.warning('step %d is not on other nodes: %s', name[1], error)
 
-    def _reserve(self, guest: int, owner: int, name: Name, size: int, keep: List[Optional[Name]]) -> Optional[mmap.mmap]:
-        held = self._guests[guest]
-        half = copies.half_to_write(held, keep)
+    def _reserve(self, guest: int, half: int, owner: int, size: int) -> Optional[mmap.mmap]:
         try:
             window = self._memory.reserve(half, size, guest + 1)
         except OSError as error:
             _log.warning('no copy of rank %d is kept here: %s', owner, error)
             return None
-        held[half] = name
+        self._guests[guest][half] = None  # A copy that is cut short is none: the next one comes here, and the older one stays.
         return window
