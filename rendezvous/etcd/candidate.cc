@@ -123,8 +123,16 @@ absl::Status Candidate::Look(MonotonicTime give_up) {
   etcdserverpb::RangeRequest request;
   request.set_key(options_.place.leader());
   CONVENE_ASSIGN_OR_RETURN(const auto found, client_->Range(request, give_up));
-  leadership_.Looked(Clock::Real().Now(), found.kvs_size() > 0);
-  if (found.kvs_size() > 0 &&
+  bool has_leader = found.kvs_size() > 0;
+  if (has_leader && found.kvs(0).lease() == options_.earlier_lease) {
+    // An etcd that had no quorum could not take it back, and its next leader gave it its full time
+    // once more.
+    const absl::Status revoked = client_->Revoke(options_.earlier_lease, give_up);
+    if (!revoked.ok() && !absl::IsNotFound(revoked)) return revoked;
+    has_leader = false;
+  }
+  leadership_.Looked(Clock::Real().Now(), has_leader);
+  if (has_leader &&
       std::exchange(other_term_, found.kvs(0).create_revision()) != other_term_) {
     spdlog::info("{} leads, in term {}: this daemon stands by", found.kvs(0).value(), other_term_);
   }

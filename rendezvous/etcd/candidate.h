@@ -27,6 +27,9 @@ class Candidate {
     absl::Duration lease;     // whole seconds; etcd may give more
     std::string name;         // of this daemon, for people
     MonotonicTime answer_by;  // until then etcd must have answered once; or InfiniteFuture()
+    // By which this process led before, and leads no more; 0: none. Where it still holds the
+    // leader's key, this candidate gives it back.
+    int64_t earlier_lease = 0;
     std::function<void()> on_change;  // called without a lock, on the thread
   };
   // `client` outlives it. ResourceExhausted when the system has no thread left.

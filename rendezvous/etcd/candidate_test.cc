@@ -66,6 +66,7 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   }
   grpc::Status LeaseRevoke(grpc::ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
                            etcdserverpb::LeaseRevokeResponse*) override {
+    if (refuses_revokes) return {grpc::StatusCode::UNAVAILABLE, "no leader"};
     MutexLock lock(&mutex_);
     etcd_.Expire(request->id());
     return grpc::Status::OK;
@@ -74,6 +75,7 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
   Place place;
   std::atomic<int64_t> last_lease = 0;
   std::atomic<bool> forgets_leases = false;
+  std::atomic<bool> refuses_revokes = false;
   std::atomic<uint64_t> renews_in_term = 5;
   std::atomic<int> renewals = 0;
 
@@ -88,7 +90,7 @@ MonotonicTime In(double seconds) { return Clock::Real().Now() + absl::Seconds(se
 // A candidate whose lease has one second.
 class Runner {
  public:
-  explicit Runner(const Place& place, MonotonicTime answer_by = In(20)) {
+  explicit Runner(const Place& place, MonotonicTime answer_by = In(20), int64_t earlier_lease = 0) {
     auto client = Client::Make(place.members, {});
     REQUIRE_OK(client);
     client_ = *std::move(client);
@@ -96,6 +98,7 @@ class Runner {
                                                     .lease = absl::Seconds(1),
                                                     .name = "runner",
                                                     .answer_by = answer_by,
+                                                    .earlier_lease = earlier_lease,
                                                     .on_change = [this] {
                                                       MutexLock lock(&mutex_);
                                                       changed_.Signal();
@@ -147,6 +150,21 @@ TEST_CASE("a lease that etcd does not know any more ends the tenure at once") {
   etcd.forgets_leases = true;
   CHECK_STATUS(runner.Await(true).status, absl::StatusCode::kAborted, "not renewed");
   CHECK_FALSE(tenure->Covers(Clock::Real().Now()));
+}
+
+TEST_CASE("a lease that could not be given back is given back by the same daemon's next candidacy") {
+  FakeEtcd etcd;
+  auto first = std::make_unique<Runner>(etcd.place);
+  const Candidate::State led = first->Await(false);
+  REQUIRE(led.tenure != nullptr);
+  etcd.forgets_leases = etcd.refuses_revokes = true;  // as an etcd without quorum
+  first.reset();
+  etcd.forgets_leases = etcd.refuses_revokes = false;
+  CHECK(Runner(etcd.place).Await(false, In(0.6)).tenure == nullptr);
+  Runner again(etcd.place, In(20), led.lease);
+  const auto next = again.Await(false).tenure;
+  REQUIRE(next != nullptr);
+  CHECK(next->term() > led.tenure->term());
 }
 
 TEST_CASE("a renewal by a leader of etcd that is cut off does not count") {

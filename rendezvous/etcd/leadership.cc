@@ -10,7 +10,7 @@ namespace convene::rendezvous::etcd {
 namespace {
 
 constexpr int kMarginsPerTtl = 8;
-constexpr int kRenewalsPerTtl = 4;
+constexpr int kRenewalsPerTtl = 8;
 constexpr absl::Duration kPatience = absl::Seconds(3);  // with one deed of a candidate
 
 }  // namespace

@@ -3,7 +3,7 @@
 //   look ──► the leader's key is there: look again in kBetweenLooks
 //    ▲  └──► it is gone: grant (a lease) ──► campaign (put the key, if there is none) ──► lead
 //    └──── lost, no lease, or the lease may be over ◄─────────────┘                         │
-//                                                   keep the lease alive, four times a TTL ◄┘
+//                                                   keep the lease alive, 8 times a TTL    ◄┘
 //
 // A lease is over by etcd's clock some TTL after etcd's last renewal. We count from a moment before
 // we sent the request for that renewal, by our own clock, and end a margin earlier: a word that is

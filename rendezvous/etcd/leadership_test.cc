@@ -45,7 +45,7 @@ TEST_CASE("a tenure counts from before the request that was answered, and ends a
   CHECK(leadership.NextDeed(At(10)).give_up == At(13));
   leadership.KeptAlive(At(12), absl::Seconds(8));
   CHECK(leadership.until() == At(19));
-  CHECK(leadership.NextDeed(At(13)).at == At(14));  // four times a TTL
+  CHECK(leadership.NextDeed(At(12.5)).at == At(13));  // eight times a TTL
   leadership.Failed(At(15));
   CHECK(leadership.NextDeed(At(15)).at == At(15.1));
   CHECK(leadership.NextDeed(At(18.9)).deed == Deed::kKeepAlive);

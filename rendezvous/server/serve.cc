@@ -223,6 +223,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
   Vigil vigil(ending);
   const std::unique_ptr<PortMark> mark = LeaveMark(options.port, place.url());
   MonotonicTime answer_by = Clock::Real().Now() + kFirstAnswer;
+  etcd::Candidate::State state;
   for (;; answer_by = MonotonicTime::InfiniteFuture()) {
     // A fresh one for each candidacy: files that were replaced are read.
     CONVENE_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(place.members, tls));
@@ -230,10 +231,10 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
                                                          .lease = lease,
                                                          .name = NameOf(options),
                                                          .answer_by = answer_by,
+                                                         .earlier_lease = state.lease,
                                                          .on_change = [&] { vigil.Tell(); }});
     if (!started.ok()) return NotStarted(started.status(), options.port);
     std::unique_ptr<etcd::Candidate> candidate = *std::move(started);
-    etcd::Candidate::State state;
     int signal = vigil.Keep([&] {
       state = candidate->state();
       return state.tenure != nullptr || !state.status.ok();

@@ -10,10 +10,11 @@ import signal
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, wait_until
+from tests.support.convene_testing import CONVENE, find_program, wait_until
 from tests.support.etcd_testing import EtcdTestCase
 
 DEEDS = int(os.environ.get("CHAOS_KILLS", "8"))
+MOVED_WALL_CLOCK = "tests/e2e/libmoved_wall_clock.so"
 LEASE_S = 4  # the default
 
 
@@ -61,6 +62,16 @@ class EtcdChaosTest(EtcdTestCase):
         time.sleep(self.random.uniform(0, 2))
         self.members[number] = self.start_member(number)
 
+    def set_clock(self):
+        """The wall clock of all daemons, of those that are started later too, by up to a day."""
+        link = self.path("clock.new")
+        os.symlink(str(self.random.randint(-86400, 86400)), link)
+        os.replace(link, self.clock_file)
+
+    def start_daemon(self, port, lease_s=LEASE_S):
+        self.clock_file = self.path("clock")
+        super().start_daemon(port, lease_s, LD_PRELOAD=find_program(MOVED_WALL_CLOCK), MOVED_WALL_CLOCK=self.clock_file)
+
     def kill_worker(self):
         os.kill(self.random.choice([pid for epoch, _, pid in self.worker_starts() if epoch == self.epochs]), signal.SIGKILL)
         self.epochs += 1
@@ -100,7 +111,7 @@ class EtcdChaosTest(EtcdTestCase):
         self.start_agents("--max-restarts", 100000)
         self.epochs = 1
         deeds = [self.kill_leader, self.end_leader, self.kill_any_daemon, self.pause_leader, self.pause_member, self.kill_member,
-                 self.kill_worker, self.kill_worker_and_leader]
+                 self.set_clock, self.kill_worker, self.kill_worker_and_leader]
         for number in range(DEEDS):
             wait_until(self.is_calm, 60, lambda: f"calm after deed {number}: {self.terms()} {self.worker_starts()[-8:]} "
                        + "".join(self.output(process)[-1500:] for process in [*self.daemons.values(), *self.agents]))

@@ -17,6 +17,7 @@ MUTATIONS = [
              'counter.kvs(0).value() != CountText(lease_, count_ + 1)', 'counter.kvs(0).value() != CountText(lease_, count_)', LEDGED),
     Mutation('a tenure ends with the lease, and no margin earlier', 'rendezvous/etcd/leadership.cc', ' - ttl / kMarginsPerTtl', '',
              '//rendezvous/etcd:leadership_test'),
+    Mutation('a lease that an etcd without quorum kept is not given back', CANDIDATE, 'kvs(0).lease() == options_.earlier_lease', 'kvs(0).lease() < 0', RUN),
     Mutation('a renewal by a leader of etcd that is cut off counts', CANDIDATE,
              'proof.header().raft_term() != kept.header().raft_term()', 'proof.header().raft_term() == 0', RUN),
     Mutation('a leader that ends in order keeps its lease', CANDIDATE, 'leadership_.lease() == 0) return;', 'leadership_.lease() != 0) return;', RUN),

@@ -77,10 +77,10 @@ class EtcdTestCase(ConveneTestCase):
             self.start_daemon(port, lease_s)
         self.leader()
 
-    def start_daemon(self, port, lease_s=2):
+    def start_daemon(self, port, lease_s=2, **environment):
         self.daemons[port] = self.start(
             CONVENED, "--host", "127.0.0.1", "--port", port, "--journal", self.journal(), "--leader-lease", lease_s,
-            log=f"daemon{port}.log")
+            log=f"daemon{port}.log", **environment)
 
     def terms(self):
         """Of each term that began: its number and its daemon's port."""
