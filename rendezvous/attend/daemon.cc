@@ -37,17 +37,14 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
       wall_offset_(WallNow() - absl::UnixEpoch() - clock->Now().since_epoch()),
       quiet_(quiet),
       journal_(memory.has_value() ? std::move(memory->journal) : nullptr),
-      tenure_(memory.has_value() ? std::move(memory->tenure) : nullptr),
-      incident_files_(journal_ == nullptr || journal_->directory().empty()
-                          ? ""
-                          : journal_->directory() + "/incidents") {
+      tenure_(memory.has_value() ? std::move(memory->tenure) : nullptr) {
   if (journal_ != nullptr) {
     MutexLock lock(&mutex_);
     table_.StartRecording();
     table_.set_survives_restart(true);
     if (tenure_ != nullptr) table_.set_term(tenure_->term());
     for (const JobRecord& job : memory->jobs) {
-      Restore(job, incident_files_.Read(job.founder.job_id));
+      Restore(job, journal_->incidents()->Read(job.founder.job_id));
     }
   }
 }

@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -32,7 +33,6 @@
 #include "absl/status/statusor.h"
 #include "rendezvous/attend/daemon_counters.h"
 #include "rendezvous/attend/heap_trim.h"
-#include "rendezvous/attend/incident_files.h"
 #include "rendezvous/attend/job_table.h"
 #include "rendezvous/journal/journal.h"
 #include "rendezvous/logs/log_agents.h"
@@ -155,8 +155,8 @@ class Daemon final : public LogAgents {
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Complain(const absl::Status& status) const;
   // The same for reports of incidents, which nothing waits for.
-  void WriteIncidents(const Incidents& incidents, const RecordChanges& changes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteReports() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetReports(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
@@ -164,7 +164,6 @@ class Daemon final : public LogAgents {
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
   const std::shared_ptr<Tenure> tenure_;    // may be null
-  IncidentFiles incident_files_;            // with a journal; used by its thread
   OnRunEnded on_run_ended_;                 // may be null
   std::string served_by_;
 
@@ -187,6 +186,9 @@ class Daemon final : public LogAgents {
   // Used by the journal's thread alone.
   MonotonicTime wrote_at_;
   MonotonicTime complained_at_;
+  // Reports by job and number, and jobs without any more, that wait for the decisions beside them.
+  std::map<std::string, std::map<int64_t, IncidentView>> reports_;
+  std::set<std::string> forgotten_;
 
   Thread ticker_;
   Thread recorder_;

@@ -83,12 +83,16 @@ void Daemon::RecordUntilShutdown() {
       MutexLock lock(&mutex_);
       if (!AwaitChanges()) return;
       changes = table_.TakeChanges(clock_->Now());
+      forgotten_.insert(changes.forgotten.begin(), changes.forgotten.end());
       incidents = table_.TakeIncidents();
       change = table_.last_change();
     }
     // Before the journal knows the new job: a daemon that is killed in between must not give it
     // another's reports.
-    for (const std::string& id : incidents.replaced) incident_files_.Forget(id);
+    for (const std::string& id : incidents.replaced) ForgetReports(id);
+    for (auto& [id, incident] : incidents.incidents) {
+      reports_[id].insert_or_assign(incident.number, std::move(incident));
+    }
     Write(changes);
     Aftermath aftermath;
     {
@@ -103,23 +107,29 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
-    WriteIncidents(incidents.incidents, changes);
+    for (const std::string& id : forgotten_) ForgetReports(id);
+    forgotten_.clear();
+    WriteReports();
   }
 }
 
-void Daemon::WriteIncidents(const Incidents& incidents, const RecordChanges& changes) {
-  for (const std::string& id : changes.forgotten) incident_files_.Forget(id);
+void Daemon::ForgetReports(const std::string& id) {
+  reports_.erase(id);
+  journal_->incidents()->Forget(id);
+}
+
+void Daemon::WriteReports() {
   bool has_complained = false;
-  for (const auto& [id, told] : incidents) {
-    IncidentView incident = told;
-    incident.time += wall_offset_;
-    const absl::Status written = incident_files_.Write(id, incident);
-    if (written.ok() || has_complained) continue;
-    has_complained = true;
-    spdlog::warn(
-        "rendezvous: the report of incident {} of run {} is kept in memory only, until this "
-        "daemon ends: {}",
-        incident.number, id, std::string(written.message()));
+  for (auto& [id, reports] : std::exchange(reports_, {})) {
+    for (auto& [number, incident] : reports) {
+      incident.time += wall_offset_;
+      const absl::Status written = journal_->incidents()->Write(id, incident);
+      if (written.ok() || std::exchange(has_complained, true)) continue;
+      spdlog::warn(
+          "rendezvous: the report of incident {} of run {} is kept in memory only, until this "
+          "daemon ends: {}",
+          number, id, std::string(written.message()));
+    }
   }
 }
 

@@ -22,22 +22,37 @@ namespace {
 struct Store {
   std::atomic<bool> refuses = false;
   std::atomic<int> tries = 0;
+  std::atomic<int> reports = 0;
+};
+
+class FakeShelf final : public IncidentShelf {
+ public:
+  explicit FakeShelf(Store* store) : store_(store) {}
+  absl::Status Write(const std::string&, const IncidentView&) override {
+    ++store_->reports;
+    return absl::OkStatus();
+  }
+  std::vector<IncidentView> Read(const std::string&) override { return {}; }
+  void Forget(const std::string&) override {}
+
+ private:
+  Store* const store_;
 };
 
 class FakeJournal final : public Journal {
  public:
-  explicit FakeJournal(Store* store) : store_(store) {}
+  explicit FakeJournal(Store* store) : store_(store), shelf_(store) {}
   absl::Status Append(const RecordChanges&) override {
     ++store_->tries;
     is_current_ = !store_->refuses;
     return is_current_ ? absl::OkStatus() : absl::UnavailableError("no quorum");
   }
   bool is_current() const override { return is_current_; }
-  const std::string& directory() const override { return nowhere_; }
+  IncidentShelf* incidents() override { return &shelf_; }
 
  private:
   Store* const store_;
-  const std::string nowhere_;
+  FakeShelf shelf_;
   bool is_current_ = true;
 };
 
@@ -93,6 +108,21 @@ TEST_CASE("a decision that cannot be stored is held until it is") {
   CHECK(the.inbox.empty());
   the.store.refuses = false;
   the.inbox.Expect<Assignment>(0);
+}
+
+TEST_CASE("the report of an incident waits for the decision beside it, and is not lost meanwhile") {
+  Fixture the(&Clock::Real());
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  the.inbox.Expect<Welcome>(0);
+  the.inbox.Expect<Assignment>(0);
+  the.store.refuses = true;
+  const int tries = the.store.tries;
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(1), WorkerFailure{.host = "node0", .signal = 9});
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= tries + 2; }, absl::Seconds(20)));
+  CHECK(the.store.reports == 0);
+  the.store.refuses = false;
+  the.inbox.Expect<Stop>(0);
+  CHECK(testing::PollUntil([&] { return the.store.reports == 1; }, absl::Seconds(20)));
 }
 
 TEST_CASE("a daemon that is stopped holds back what was not stored") {

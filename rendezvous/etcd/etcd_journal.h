@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "rendezvous/etcd/client.h"
+#include "rendezvous/etcd/etcd_incidents.h"
 #include "rendezvous/etcd/ledger.h"
 #include "rendezvous/etcd/place.h"
 #include "rendezvous/journal/journal.h"
@@ -24,17 +25,20 @@ class EtcdJournal final : public Journal {
   // leads no more ends the tenure.
   absl::Status Append(const RecordChanges& changes) override;
   bool is_current() const override { return is_current_; }
-  const std::string& directory() const override { return nowhere_; }
+  IncidentShelf* incidents() override { return &incidents_; }
 
  private:
   EtcdJournal(Client* client, const Place& place, int64_t lease, std::shared_ptr<Tenure> tenure)
-      : client_(client), ledger_(place, lease, tenure->term()), tenure_(std::move(tenure)) {}
+      : client_(client),
+        ledger_(place, lease, tenure->term()),
+        incidents_(client, &ledger_, place, tenure),
+        tenure_(std::move(tenure)) {}
   absl::Status Settle();
 
   Client* const client_;
   Ledger ledger_;
+  EtcdIncidents incidents_;
   const std::shared_ptr<Tenure> tenure_;
-  const std::string nowhere_;
   bool is_current_ = true;
 };
 

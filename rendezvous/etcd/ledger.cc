@@ -72,16 +72,22 @@ absl::StatusOr<std::vector<v1::JobRecord>> Ledger::Load(
   return records;
 }
 
-Ledger::Step Ledger::Begin() const {
-  Step step;
-  etcdserverpb::Compare* leads = step.request.add_compare();
+etcdserverpb::TxnRequest Ledger::Fenced() const {
+  etcdserverpb::TxnRequest request;
+  etcdserverpb::Compare* leads = request.add_compare();
   leads->set_target(etcdserverpb::Compare::CREATE);
   leads->set_key(place_.leader());
   leads->set_create_revision(term_);
-  etcdserverpb::Compare* follows = step.request.add_compare();
+  etcdserverpb::Compare* follows = request.add_compare();
   follows->set_target(etcdserverpb::Compare::VALUE);
   follows->set_key(place_.counter());
   follows->set_value(CountText(lease_, count_));
+  return request;
+}
+
+Ledger::Step Ledger::Begin() const {
+  Step step;
+  step.request = Fenced();
   etcdserverpb::PutRequest* counter = step.request.add_success()->mutable_request_put();
   counter->set_key(place_.counter());
   counter->set_value(CountText(lease_, count_ + 1));

@@ -56,6 +56,11 @@ class Ledger {
   // will be applied any more. Internal: a program that is no daemon has written to our keys.
   absl::Status Answered(const etcdserverpb::TxnResponse& response);
 
+  // The beginning of a transaction beside the ledger's own: it changes something only while the
+  // daemon leads and the counter stands where the ledger left it. So a late copy of it is applied
+  // before the next decision, or never.
+  etcdserverpb::TxnRequest Fenced() const;
+
   // A candidate that campaigns with `lease` writes this into the counter.
   static std::string FirstCount(int64_t lease) { return CountText(lease, 0); }
 

@@ -68,6 +68,28 @@ int KeysBelow(const MemoryEtcd& etcd, const std::string& prefix) {
   return count;
 }
 
+TEST_CASE(
+    "a write beside the ledger counts before the next decision, and never in another's term") {
+  MemoryEtcd etcd;
+  Leader leader(&etcd, 7);
+  const auto report = [&] {
+    etcdserverpb::TxnRequest request = leader.ledger.Fenced();
+    request.add_success()->mutable_request_put()->set_key(kPlace.incidents() + "1");
+    return request;
+  };
+  const etcdserverpb::TxnRequest early = report();
+  CHECK(etcd.Txn(early).succeeded());
+  leader.Want("a", "1");
+  CHECK(leader.Settle() == 1);  // the write before did not move the counter
+  CHECK_FALSE(etcd.Txn(early).succeeded());
+  const etcdserverpb::TxnRequest late = report();
+  etcd.Expire(7);
+  CHECK_FALSE(etcd.Txn(late).succeeded());
+  Leader next(&etcd, 8);
+  CHECK_FALSE(etcd.Txn(late).succeeded());
+  CHECK(next.ledger.is_settled());  // the report is nothing of the ledger's
+}
+
 TEST_CASE("the next leader reads what the last one wrote") {
   MemoryEtcd etcd;
   Leader first(&etcd, 7);

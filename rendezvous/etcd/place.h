@@ -6,6 +6,7 @@
 //   PREFIX/counter         "LEASE/N": the last transaction of the leader's journal
 //   PREFIX/jobs/ID         a job (StoredJob in proto/journal.proto)
 //   PREFIX/parts/LEASE/N   a part of a record that is too large for one request
+//   PREFIX/incidents/NAME  the report of an incident (journal/incident_shelf.h), as JSON
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct Place {
   std::string counter() const { return prefix + "/counter"; }
   std::string jobs() const { return prefix + "/jobs/"; }
   std::string parts() const { return prefix + "/parts/"; }
+  std::string incidents() const { return prefix + "/incidents/"; }
   std::string url() const;
 };
 

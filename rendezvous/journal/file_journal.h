@@ -37,6 +37,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/journal.pb.h"
+#include "rendezvous/journal/incident_files.h"
 #include "rendezvous/journal/journal.h"
 #include "rendezvous/journal/tenure.h"
 #include "tools/base/clock.h"
@@ -66,11 +67,12 @@ class FileJournal final : public Journal {
   // error; the journal's state is as described above.
   absl::Status Append(const RecordChanges& changes) override;
 
-  const std::string& directory() const override { return options_.directory; }
   bool is_current() const override { return is_current_; }
+  IncidentShelf* incidents() override { return &incidents_; }
 
  private:
-  explicit FileJournal(const Options& options) : options_(options) {}
+  explicit FileJournal(const Options& options)
+      : options_(options), incidents_(options.directory + "/incidents") {}
 
   std::string path() const;
   absl::Status Lock();
@@ -85,6 +87,7 @@ class FileJournal final : public Journal {
   void Empty();
 
   const Options options_;
+  IncidentFiles incidents_;
   int64_t term_ = 0;                // 0: not shared
   std::shared_ptr<Tenure> tenure_;  // null: not shared
   UniqueFd lock_;

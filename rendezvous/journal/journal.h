@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "rendezvous/journal/incident_shelf.h"
 #include "rendezvous/journal/tenure.h"
 #include "rendezvous/quorum/job_record.h"
 
@@ -32,8 +33,8 @@ class Journal {
   // the next Append that succeeds.
   virtual bool is_current() const = 0;
 
-  // Where reports of incidents go; "": nowhere.
-  virtual const std::string& directory() const = 0;
+  // The reports of the jobs' incidents, for the same thread.
+  virtual IncidentShelf* incidents() = 0;
 };
 
 }  // namespace convene::rendezvous

@@ -385,7 +385,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     spdlog::warn(
         "the last {} bytes of the journal in {} are an incomplete record, which a crash leaves: "
         "they are cut off, and no agent has acted on them",
-        memory->cut_bytes, memory->journal->directory());
+        memory->cut_bytes, options.state_dir);
   }
   SetUpGrpc();
   auto server = std::make_unique<PortServer>(options, std::move(memory));

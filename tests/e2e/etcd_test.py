@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENED, find_program, free_port, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, find_program, free_port, wait_until
 from tests.support.etcd_testing import ETCD, EtcdTestCase, note
 
 
@@ -104,6 +104,14 @@ class EtcdTest(EtcdTestCase):
         wait_until(lambda: len(self.worker_starts()) == 8, 30, lambda: f"the restart that was decided: {self.output(daemon)}")
         self.assertIn("the journal is written again", self.output(daemon))
         self.assertEqual(len(self.terms()), 1)
+        # The report of the incident outlives its daemon's term.
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(20)
+        self.start_daemon(self.ports[0], lease_s=4)
+        port = self.leader(self.term)
+        reports = subprocess.run([find_program(CONVENE), "incidents", "job", "--json", "--endpoint", f"127.0.0.1:{port}"],
+                                 check=True, capture_output=True, text=True, timeout=60).stdout
+        self.assertRegex(reports, "killed by SIGKILL")
         self.end_all()
 
     def test_an_etcd_that_wants_certificates(self):

@@ -10,9 +10,9 @@ SILENT = '//rendezvous/attend:daemon_tenure_test'
 
 MUTATIONS = [
     Mutation('a daemon whose lease is over writes on', LEDGER, '  leads->set_create_revision(term_);\n',
-             '  step.request.mutable_compare()->RemoveLast();\n', LEDGED),
+             '  request.mutable_compare()->RemoveLast();\n', LEDGED),
     Mutation('a late copy of a transaction is applied', LEDGER, '  follows->set_value(CountText(lease_, count_));\n',
-             '  step.request.mutable_compare()->RemoveLast();\n', LEDGED),
+             '  request.mutable_compare()->RemoveLast();\n', LEDGED),
     Mutation('a transaction whose answer was lost counts as another program\'s', LEDGER,
              'counter.kvs(0).value() != CountText(lease_, count_ + 1)', 'counter.kvs(0).value() != CountText(lease_, count_)', LEDGED),
     Mutation('a tenure ends with the lease, and no margin earlier', 'rendezvous/etcd/leadership.cc', ' - ttl / kMarginsPerTtl', '',
@@ -25,4 +25,8 @@ MUTATIONS = [
     Mutation('a daemon tells old facts after its tenure', 'rendezvous/attend/daemon.cc', 'if (!MaySpeak()) {', 'if (false) {', SILENT),
     Mutation('a decision that is not stored leaves', 'rendezvous/attend/daemon_record.cc', 'if (fails_closed && !journal_->is_current()) {',
              'if (fails_closed && false) {', SILENT),
+    Mutation('a report that waited for a decision is lost', 'rendezvous/attend/daemon_record.cc', '        if (shutdown_) return;\n        continue;',
+             '        if (shutdown_) return;\n        reports_.clear();\n        continue;', SILENT),
+    Mutation('a report is written by a daemon that leads no more', LEDGER, '  leads->set_create_revision(term_);\n',
+             '  leads->set_create_revision(term_);\n  if (cut_.has_value() || !step_.has_value()) request.mutable_compare()->DeleteSubrange(0, 1);\n', LEDGED),
 ]

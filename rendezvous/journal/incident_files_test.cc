@@ -1,4 +1,4 @@
-#include "rendezvous/attend/incident_files.h"
+#include "rendezvous/journal/incident_files.h"
 
 #include <string>
 

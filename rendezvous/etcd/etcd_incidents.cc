@@ -1,0 +1,76 @@
+#include "rendezvous/etcd/etcd_incidents.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "rendezvous/wire/status_json.h"
+#include "spdlog/spdlog.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous::etcd {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(1);
+
+}  // namespace
+
+MonotonicTime EtcdIncidents::Deadline() const {
+  return std::min(Clock::Real().Now() + kPatience, tenure_->until());
+}
+
+absl::Status EtcdIncidents::Change(const etcdserverpb::TxnRequest& request) {
+  CONVENE_ASSIGN_OR_RETURN(const auto response, client_->Txn(request, Deadline()));
+  // Also after a decision whose answer was lost: the fence looks for the decision before it.
+  if (!response.succeeded()) return absl::AbortedError("the journal in etcd is not as it was left");
+  return absl::OkStatus();
+}
+
+absl::Status EtcdIncidents::Write(const std::string& job_id, const IncidentView& incident) {
+  const std::string report = IncidentJson(incident);
+  if (report.size() > Ledger::kRequestBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a report of ", report.size(), " bytes is too large for one request to etcd"));
+  }
+  etcdserverpb::TxnRequest request = ledger_->Fenced();
+  etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
+  put->set_key(place_.incidents() + IncidentName(job_id, incident.number));
+  put->set_value(report);
+  if (const int64_t oldest = NumberThatGoes(incident.number); oldest > 0) {
+    request.add_success()->mutable_request_delete_range()->set_key(place_.incidents() +
+                                                                   IncidentName(job_id, oldest));
+  }
+  return Change(request);
+}
+
+std::vector<IncidentView> EtcdIncidents::Read(const std::string& job_id) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(place_.incidents() + IncidentPrefix(job_id));
+  request.set_range_end(EndOfPrefix(request.key()));
+  request.set_revision(tenure_->term());  // as EtcdJournal reads
+  const auto found = client_->Range(request, read_by_);
+  if (!found.ok()) {
+    if (!std::exchange(has_complained_, true)) {
+      spdlog::warn("the reports of earlier incidents are not all read from etcd: {}",
+                   std::string(found.status().message()));
+    }
+    return {};
+  }
+  std::vector<std::string> reports;
+  for (const etcdserverpb::KeyValue& kv : found->kvs()) reports.push_back(kv.value());
+  return ReadReports(reports);
+}
+
+void EtcdIncidents::Forget(const std::string& job_id) {
+  etcdserverpb::TxnRequest request = ledger_->Fenced();
+  auto* const range = request.add_success()->mutable_request_delete_range();
+  range->set_key(place_.incidents() + IncidentPrefix(job_id));
+  range->set_range_end(EndOfPrefix(range->key()));
+  const absl::Status forgotten = Change(request);
+  if (!forgotten.ok()) {
+    spdlog::warn("the reports of run {} stay in etcd: {}", job_id,
+                 std::string(forgotten.message()));
+  }
+}
+
+}  // namespace convene::rendezvous::etcd

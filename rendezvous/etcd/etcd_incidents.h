@@ -1,0 +1,48 @@
+// The incidents of the runs of daemons that share an etcd: the reports outlive a leader's term.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rendezvous/etcd/client.h"
+#include "rendezvous/etcd/ledger.h"
+#include "rendezvous/etcd/place.h"
+#include "rendezvous/journal/incident_shelf.h"
+#include "rendezvous/journal/tenure.h"
+#include "tools/base/clock.h"
+
+namespace convene::rendezvous::etcd {
+
+// Each call blocks for a second at most, and not beyond the tenure; all calls of Read together too:
+// reports that were not read by then are left out, with a line in the log.
+class EtcdIncidents final : public IncidentShelf {
+ public:
+  // `client` and `ledger`, whose fence the writes have, outlive it.
+  EtcdIncidents(Client* client, const Ledger* ledger, Place place, std::shared_ptr<Tenure> tenure)
+      : client_(client),
+        ledger_(ledger),
+        place_(std::move(place)),
+        tenure_(std::move(tenure)),
+        read_by_(Deadline()) {}
+
+  absl::Status Write(const std::string& job_id, const IncidentView& incident) override;
+  std::vector<IncidentView> Read(const std::string& job_id) override;
+  void Forget(const std::string& job_id) override;
+
+ private:
+  MonotonicTime Deadline() const;
+  // Sends `request`, which has the ledger's fence.
+  absl::Status Change(const etcdserverpb::TxnRequest& request);
+
+  Client* const client_;
+  const Ledger* const ledger_;
+  const Place place_;
+  const std::shared_ptr<Tenure> tenure_;
+  const MonotonicTime read_by_;
+  bool has_complained_ = false;
+};
+
+}  // namespace convene::rendezvous::etcd

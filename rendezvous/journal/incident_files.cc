@@ -1,0 +1,48 @@
+#include "rendezvous/journal/incident_files.h"
+
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/wire/status_json.h"
+#include "tools/base/files.h"
+#include "tools/base/status_macros.h"
+
+namespace convene::rendezvous {
+
+std::string IncidentFiles::PathOf(const std::string& name) const {
+  return absl::StrCat(folder_, "/", name);
+}
+
+absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView& incident) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder_));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(PathOf(IncidentName(job_id, incident.number)),
+                                          absl::StrCat(IncidentJson(incident), "\n")));
+  const int64_t oldest = NumberThatGoes(incident.number);
+  if (oldest > 0) unlink(PathOf(IncidentName(job_id, oldest)).c_str());
+  return absl::OkStatus();
+}
+
+std::vector<IncidentView> IncidentFiles::Read(const std::string& job_id) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
+  if (!names.ok()) return {};
+  std::vector<std::string> reports;
+  for (const std::string& name : *names) {
+    const bool is_report =
+        absl::StartsWith(name, IncidentPrefix(job_id)) && absl::EndsWith(name, ".json");
+    if (!is_report) continue;
+    absl::StatusOr<std::string> json = ReadFile(PathOf(name));
+    if (json.ok()) reports.push_back(*std::move(json));
+  }
+  return ReadReports(reports);
+}
+
+void IncidentFiles::Forget(const std::string& job_id) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (absl::StartsWith(name, IncidentPrefix(job_id))) unlink(PathOf(name).c_str());
+  }
+}
+
+}  // namespace convene::rendezvous
