@@ -39,6 +39,7 @@
 #include "rendezvous/attend/job_table.h"
 #include "rendezvous/journal/file_journal.h"
 #include "rendezvous/journal/record_wire.h"
+#include "rendezvous/net/service_records.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/server/front.h"
 #include "rendezvous/web/http_request.h"
@@ -47,6 +48,7 @@
 #include "tests/sim/counters.h"
 #include "tools/base/check.h"
 #include "tools/base/clock.h"
+#include "tools/base/host_port.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/data/blend.h"
@@ -491,10 +493,21 @@ void ReadBlend(Script script) {
   }
 }
 
+// An agent can dial every place of the list that DNS gave.
+void ReadServices(Script script) {
+  const auto places = rendezvous::ParseServiceAnswer(script.Rest());
+  if (!places.ok()) return;
+  CONVENE_CHECK(!places->empty() && places->size() <= rendezvous::kMostServiceRecords);
+  for (const HostPort& place : *places) {
+    const auto read = ParseHostPort(FormatHostPort(place.host, place.port), std::nullopt);
+    CONVENE_CHECK(read.ok() && read->host == place.host && read->port == place.port);
+  }
+}
+
 using Reader = void (*)(Script);
 constexpr Reader kReaders[] = {ReadPort,      ReadJournal,     ReadRecord, ReadMessages, ReadPages,
                                ReadErrorFile, ReadCommandLine, ReadConf,   ReadStatus,   ReadTimers,
-                               ReadSchedule,  ReadTokenFiles,  ReadBlend};
+                               ReadSchedule,  ReadTokenFiles,  ReadBlend,  ReadServices};
 
 }  // namespace
 }  // namespace convene

@@ -131,6 +131,19 @@ def token_file(counted: bool) -> bytes:
     return header + body + (b'\5' if counted else b'')
 
 
+def service_answer() -> bytes:
+    """Two SRV records of DNS under one name."""
+    def name(host: str) -> bytes:
+        return b''.join(bytes([len(label)]) + label.encode() for label in host.split('.')) + b'\0'
+
+    def record(priority: int, port: int, host: str) -> bytes:
+        body = struct.pack('>HHH', priority, 5, port) + name(host)
+        return b'\xc0\x0c' + struct.pack('>HHIH', 33, 1, 60, len(body)) + body
+
+    return (struct.pack('>6H', 1, 0x8180, 1, 2, 0, 0) + name('_convene._tcp.x') + struct.pack('>HH', 33, 1) +
+            record(1, 29400, 'a.x') + record(0, 29401, 'b.x'))
+
+
 def sized(data: bytes) -> bytes:
     return bytes([len(data)]) + data
 
@@ -162,6 +175,7 @@ READ = {
     'tokens_nanotron_empty': (11, b'\3\2\0'),
     'tokens_state': (11, b'\4' + sized(bytes(128) + bytes(24)) + sized(b'') + sized(b'')
                      + b'token-file-state-3 0 0 0 0 3244421341483603138 1 256 1 42 24 8376124999220038186'),
+    'services': (13, service_answer()),
     'blend': (12, b'a.bin:0.7,{b,c}-*.jsonl:3e-1,x:y:2'),
     'schedule_1f1b': (10, b'0F0,0F1,,0B0,0F2,0B1,,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n'),
     'schedule_v': (10, b'0F0,3F0,3I0,3W0,0I0,0W0\r\n1F0,2F0,2I0,1I0,2W0,1W0\r\n'),
