@@ -29,7 +29,7 @@ Hello BenchHello(size_t i, size_t agents) {
 Heartbeat BenchHeartbeat() { return {WorkerProgress{123456, 3.5, "step"}}; }
 
 BenchAgents::BenchAgents(Endpoint endpoint, int count)
-    : endpoint_(std::move(endpoint)), agents_(count) {}
+    : endpoint_(std::move(endpoint)), sent_at_(count), agents_(count) {}
 
 bool BenchAgents::Join() {
   std::vector<Thread> dialers;
@@ -51,9 +51,13 @@ bool BenchAgents::WaitForAll(const size_t* count, const char* what) {
   return false;
 }
 
-void BenchAgents::OnEvent(const DaemonEvent& event) {
-  if (!std::holds_alternative<Assignment>(event.body)) return;
+void BenchAgents::OnEvent(size_t agent, const DaemonEvent& event) {
   MutexLock lock(&mutex_);
+  if (std::holds_alternative<Heard>(event.body) && !sent_at_[agent].empty()) {
+    answer_times_.push_back(Clock::Real().Now() - sent_at_[agent].front());
+    sent_at_[agent].pop_front();
+  }
+  if (!std::holds_alternative<Assignment>(event.body)) return;
   epoch_ = event.epoch;
   if (++assigned_ == agents_.size()) changed_.Signal();
 }
@@ -70,6 +74,11 @@ int BenchAgents::lost() const {
   return lost_;
 }
 
+std::vector<absl::Duration> BenchAgents::TakeAnswerTimes() {
+  MutexLock lock(&mutex_);
+  return std::exchange(answer_times_, {});
+}
+
 bool BenchAgents::Finish() {
   Epoch epoch;
   {
@@ -84,7 +93,7 @@ bool BenchAgents::Finish() {
 void BenchAgents::DialEvery(int first) {
   for (size_t i = first; i < agents_.size(); i += kDialers) {
     AgentStream::Handlers handlers;
-    handlers.on_event = [this](const DaemonEvent& event) { OnEvent(event); };
+    handlers.on_event = [this, i](const DaemonEvent& event) { OnEvent(i, event); };
     handlers.on_end = [this](const absl::Status& status) { OnEnd(status); };
     const Hello hello = BenchHello(i, agents_.size());
     auto stream = AgentStream::Open(endpoint_, Incarnation(i + 1), hello, handlers, kPatience);
@@ -110,7 +119,12 @@ int BenchAgents::SendHeartbeats(int a_second, absl::Duration duration) {
   int sent = 0;
   for (int slice = 1; slice * kSlice <= duration; ++slice) {
     for (int i = 0; i < per_slice; ++i, ++sent) {
-      agents_[sent % agents_.size()]->Send(epoch, BenchHeartbeat());
+      const size_t agent = sent % agents_.size();
+      {
+        MutexLock lock(&mutex_);
+        sent_at_[agent].push_back(Clock::Real().Now());
+      }
+      agents_[agent]->Send(epoch, BenchHeartbeat());
     }
     const absl::Duration left = begin + slice * kSlice - Clock::Real().Now();
     if (left > absl::ZeroDuration()) Clock::Real().SleepFor(left);

@@ -1,6 +1,7 @@
 // Agents of a benchmark: as many gRPC streams to one daemon, each with a connection of its own.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/endpoint.h"
 #include "rendezvous/quorum/messages.h"
+#include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "tools/base/strong_int.h"
 
@@ -32,6 +34,8 @@ class BenchAgents {
   // Sends `a_second` heartbeats in all for `duration`, evenly, from one agent after the other.
   // Returns the number sent.
   int SendHeartbeats(int a_second, absl::Duration duration);
+  // From each heartbeat to its answer, of the answers since the last call.
+  std::vector<absl::Duration> TakeAnswerTimes();
   // Lets the job succeed, so that the daemon ends all streams. False when it did not within 2 min.
   bool Finish();
   // The number of streams that the daemon, or the connection, ended before Finish.
@@ -39,7 +43,7 @@ class BenchAgents {
 
  private:
   void DialEvery(int first);
-  void OnEvent(const DaemonEvent& event);
+  void OnEvent(size_t agent, const DaemonEvent& event);
   void OnEnd(const absl::Status& status);
   // Waits until *count is the number of agents.
   bool WaitForAll(const size_t* count, const char* what);
@@ -52,6 +56,9 @@ class BenchAgents {
   bool is_finishing_ ABSL_GUARDED_BY(mutex_) = false;
   int lost_ ABSL_GUARDED_BY(mutex_) = 0;
   Epoch epoch_ ABSL_GUARDED_BY(mutex_);
+  // Of each agent's heartbeats without an answer, oldest first.
+  std::vector<std::deque<MonotonicTime>> sent_at_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> answer_times_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<AgentStream>> agents_;  // each written by one dialer
 };
 
