@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -76,9 +77,12 @@ class TlsPumpImpl final : public TlsPump {
     OnOpened on_opened;
   };
   struct Connection {
-    std::unique_ptr<TlsPipe> pipe;
-    OnOpened on_opened;     // until it is open
-    std::string member_at;  // the address, where it counts as a member's
+    UniqueFd socket;  // with the name: until the handshake begins
+    std::string server_name;
+    std::unique_ptr<TlsPipe> pipe;  // from then on
+    bool is_due = false;            // its handshake can go on
+    OnOpened on_opened;             // until it is open
+    std::string member_at;          // the address, where it counts as a member's
     MonotonicTime deadline = MonotonicTime::InfiniteFuture();
     uint32_t watched_socket = 0;  // events
     uint32_t watched_plain = 0;
@@ -87,8 +91,10 @@ class TlsPumpImpl final : public TlsPump {
 
   void Loop() {
     while (!Ends()) {
-      loop_.RunOnce(deadlines_.empty() ? MonotonicTime::InfiniteFuture()
-                                       : deadlines_.begin()->first);
+      loop_.RunOnce(!due_.empty()        ? MonotonicTime()
+                    : deadlines_.empty() ? MonotonicTime::InfiniteFuture()
+                                         : deadlines_.begin()->first);
+      ShakeSome();
       EndLate();
     }
     TakeNew();  // their callers wait
@@ -101,8 +107,13 @@ class TlsPumpImpl final : public TlsPump {
   // The last words of connections whose plain side is closed already.
   void SayFarewell() {
     const MonotonicTime deadline = Clock::Real().Now() + kLastWords;
-    for (auto at = connections_.begin(); at != connections_.end();) Move(at++);
-    const auto has_words = [](const auto& each) { return each.second.pipe->has_last_words(); };
+    for (auto at = connections_.begin(); at != connections_.end();) {
+      const auto each = at++;
+      if (each->second.pipe != nullptr) Move(each);
+    }
+    const auto has_words = [](const auto& each) {
+      return each.second.pipe != nullptr && each.second.pipe->has_last_words();
+    };
     while (std::any_of(connections_.begin(), connections_.end(), has_words) &&
            Clock::Real().Now() < deadline) {
       loop_.RunOnce(deadline);
@@ -126,7 +137,7 @@ class TlsPumpImpl final : public TlsPump {
       if (ends) {
         one.on_opened(absl::UnavailableError("this process stops"));
       } else {
-        Begin(std::move(one));
+        Add(std::move(one));
       }
     }
   }
@@ -153,8 +164,7 @@ class TlsPumpImpl final : public TlsPump {
     spdlog::info("the certificate in {} was read again", credentials_.tls_cert);
   }
 
-  void Begin(New one) {
-    ReadChanged();
+  void Add(New one) {
     while (handshakes_.size() >= options_.most_handshakes) {
       End(connections_.find(*handshakes_.begin()),
           absl::ResourceExhaustedError(absl::StrCat("more than ", options_.most_handshakes,
@@ -162,13 +172,34 @@ class TlsPumpImpl final : public TlsPump {
     }
     const uint64_t id = next_id_++;
     Connection connection;
-    connection.pipe =
-        std::make_unique<TlsPipe>(context_, side_, std::move(one.socket), one.server_name);
+    connection.socket = std::move(one.socket);
+    connection.server_name = std::move(one.server_name);
     connection.on_opened = std::move(one.on_opened);
     handshakes_.insert(id);
     const auto added = connections_.emplace(id, std::move(connection)).first;
     SetDeadline(added, Clock::Real().Now() + options_.handshake_limit);
-    Move(added);
+    MakeDue(added);
+  }
+
+  void MakeDue(Connections::iterator at) {
+    if (!std::exchange(at->second.is_due, true)) due_.push_back(at->first);
+  }
+
+  void ShakeSome() {
+    const MonotonicTime until = Clock::Real().Now() + options_.handshake_slice;
+    while (!due_.empty()) {
+      const auto at = connections_.find(due_.front());
+      due_.pop_front();
+      if (at == connections_.end()) continue;  // ended meanwhile
+      at->second.is_due = false;
+      if (at->second.pipe == nullptr) {
+        ReadChanged();
+        at->second.pipe = std::make_unique<TlsPipe>(context_, side_, std::move(at->second.socket),
+                                                    at->second.server_name);
+      }
+      Move(at);
+      if (Clock::Real().Now() >= until) return;
+    }
   }
 
   // Events of either descriptor.
@@ -218,6 +249,7 @@ class TlsPumpImpl final : public TlsPump {
 
   void OnEvents(uint64_t id, int fd, uint32_t events) {
     const auto at = connections_.find(id);
+    if (at->second.on_opened != nullptr) return MakeDue(at);
     // The reader has closed its end, and does not only say no more.
     const bool is_farewell = fd == at->second.pipe->plain() && (events & EPOLLHUP) != 0;
     if (is_farewell && at->second.deadline == MonotonicTime::InfiniteFuture()) {
@@ -242,8 +274,10 @@ class TlsPumpImpl final : public TlsPump {
 
   void End(Connections::iterator at, const absl::Status& why) {
     Connection& connection = at->second;
-    loop_.Forget(connection.pipe->socket());
-    if (connection.pipe->is_open()) loop_.Forget(connection.pipe->plain());
+    if (connection.pipe != nullptr) {
+      loop_.Forget(connection.pipe->socket());
+      if (connection.pipe->is_open()) loop_.Forget(connection.pipe->plain());
+    }
     SetDeadline(at, MonotonicTime::InfiniteFuture());
     handshakes_.erase(at->first);
     if (!connection.member_at.empty()) {
@@ -267,6 +301,7 @@ class TlsPumpImpl final : public TlsPump {
   TlsContext context_;
   Connections connections_;
   std::set<uint64_t> handshakes_;  // in the order of age
+  std::deque<uint64_t> due_;       // of those, and of some that have ended
   std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
   uint64_t next_id_ = 0;
 

@@ -21,6 +21,9 @@ class TlsPump {
     absl::Duration handshake_limit = absl::Seconds(10);
     // With more of them under way than this the oldest one is ended.
     size_t most_handshakes = 1024;
+    // Handshakes cost a stranger little and the thread much: after so long with them the bytes of
+    // open connections have their turn. One handshake goes on in each turn.
+    absl::Duration handshake_slice = absl::Milliseconds(2);
     // Changed files that are not right are read again, though unchanged, after this time: a clock
     // or a disk may have been at fault.
     absl::Duration retry_after = absl::Seconds(10);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -82,11 +83,12 @@ Ends SocketPair() {
 
 // Both sides of a connection between members, open.
 struct Members {
-  std::unique_ptr<TlsPump> server = Pump(Token(kToken), TlsContext::Side::kServer);
+  std::unique_ptr<TlsPump> server;
   std::unique_ptr<TlsPump> client = Pump(Token(kToken), TlsContext::Side::kClient);
   UniqueFd at_server, at_client;
 
-  Members() {
+  explicit Members(const TlsPump::Options& options = {})
+      : server(Pump(Token(kToken), TlsContext::Side::kServer, options)) {
     Ends ends = SocketPair();
     Waiter of_server, of_client;
     server->Open(std::move(ends.server), "", of_server.Callback());
@@ -163,6 +165,57 @@ TEST_CASE("many bytes arrive whole, both ways at once, and a slow reader holds u
   CHECK(has_answered);
   CHECK(heard_back == back);
   CHECK(heard_there == there);
+}
+
+TEST_CASE("the bytes of an open connection do not wait for the handshakes of strangers") {
+  TlsPump::Options options;
+  options.handshake_slice = absl::ZeroDuration();
+  Members members(options);
+  Mutex mutex;
+  CondVar changed;
+  bool is_opened = false;
+  bool is_held = false;
+  bool is_said = false;
+  bool is_heard = false;
+  const auto wait_for = [&](const bool& what) {
+    MutexLock lock(&mutex);
+    for (const MonotonicTime deadline = Soon(); !what && Clock::Real().Now() < deadline;) {
+      changed.WaitFor(&mutex, absl::Seconds(1));
+    }
+    return what;
+  };
+  const auto tell = [&](bool* what) {
+    MutexLock lock(&mutex);
+    *what = true;
+    changed.SignalAll();
+  };
+  std::vector<UniqueFd> strangers;
+  const auto open = [&](TlsPump::OnOpened on_opened) {
+    Ends ends = SocketPair();
+    Say(ends.client.get(), "this is no TLS at all");
+    members.server->Open(std::move(ends.server), "", std::move(on_opened));
+    strangers.push_back(std::move(ends.client));
+  };
+  // The first stranger holds the thread up until all stand behind it, the second one until a member
+  // speaks, and a later one until the member is heard.
+  open([&](const auto&) { wait_for(is_opened); });
+  open([&](const auto&) {
+    tell(&is_held);
+    wait_for(is_said);
+  });
+  for (int i = 0; i < 10; ++i) open([](const auto&) {});
+  bool is_heard_before = false;
+  Waiter last;
+  open([&](const auto&) { is_heard_before = wait_for(is_heard); });
+  open(last.Callback());
+  tell(&is_opened);
+  REQUIRE(wait_for(is_held));
+  Say(members.at_server.get(), "a word");
+  tell(&is_said);
+  CHECK(Hear(members.at_client.get(), 6) == "a word");
+  tell(&is_heard);
+  CHECK_FALSE(last.Take().ok());
+  CHECK(is_heard_before);
 }
 
 TEST_CASE("another token opens nothing, and the client hears why") {
