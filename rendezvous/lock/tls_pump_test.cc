@@ -189,12 +189,9 @@ TEST_CASE("the bytes of an open connection do not wait for the handshakes of str
     *what = true;
     changed.SignalAll();
   };
-  std::vector<UniqueFd> strangers;
+  // A stranger that has gone already: its handshake ends with its first step.
   const auto open = [&](TlsPump::OnOpened on_opened) {
-    Ends ends = SocketPair();
-    Say(ends.client.get(), "this is no TLS at all");
-    members.server->Open(std::move(ends.server), "", std::move(on_opened));
-    strangers.push_back(std::move(ends.client));
+    members.server->Open(SocketPair().server, "", std::move(on_opened));
   };
   // The first stranger holds the thread up until all stand behind it, the second one until a member
   // speaks, and a later one until the member is heard.
