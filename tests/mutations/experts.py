@@ -42,6 +42,8 @@ MUTATIONS = [
              '//worker_runtime/model:gradient_test', 'experts'),
     Mutation("the gate of shared experts keeps each tp rank's own part of its gradient", PARAMETERS,
              'gate.tp_copies = tp_size_;', 'gate.tp_copies = 1;', LAYOUTS, 'experts'),
+    Mutation("a window ends with a context-parallel rank's part", f'{RUNTIME}/parallel/context_attention.h',
+             'op.window = layer.window;', 'op.window = layer.window < local_.sequence_length ? layer.window : local_.sequence_length;', LAYOUTS, 'windows'),
     Mutation('a config.json turns whole heads', f'{RUNTIME}/weights/hf_config.cc',
              'static_cast<int>(config_.head_size * partial_rotary_);', '0;', f'//{RUNTIME}/weights:hf_config_test', 'families'),
 ]
