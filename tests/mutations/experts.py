@@ -18,7 +18,7 @@ MUTATIONS = [
              '    for (int i = 0; bias != nullptr && i < shape.experts; ++i) scores[i] += bias[i];\n    const float factor = shape.scale * Normalizer',
              EXPERTS, 'experts'),
     Mutation('of equal experts one is chosen by the sign of zero', f'{RUNTIME}/ops/choice_key.h', 'score + 0.0f;', 'score;', EXPERTS, 'experts'),
-    Mutation('a group ranks by its largest score alone', ROUTER, 'adds ? first + second : first', 'first', EXPERTS, 'experts'),
+    Mutation('a group ranks by its largest score alone', ROUTER, 'adds ? first + second : first', 'adds ? first + 0 * second : first', EXPERTS, 'experts'),
     Mutation('the gradient of weights forgets that they sum to one', ROUTER, 'factor * (dweights[j] - mean);', 'factor * dweights[j];', EXPERTS, 'experts'),
     Mutation("DeepSeek-V2's groups are judged by two experts, as V3's are", ROUTER,
              'size > 1 && !shape.judges_by_best', 'size > 1', EXPERTS, 'experts'),
@@ -42,6 +42,8 @@ MUTATIONS = [
              '//worker_runtime/model:gradient_test', 'experts'),
     Mutation("the gate of shared experts keeps each tp rank's own part of its gradient", PARAMETERS,
              'gate.tp_copies = tp_size_;', 'gate.tp_copies = 1;', LAYOUTS, 'experts'),
+    Mutation("a window ends with a context-parallel rank's part", f'{RUNTIME}/parallel/context_attention.h',
+             'op.window = layer.window;', 'op.window = layer.window < local_.sequence_length ? layer.window : local_.sequence_length;', LAYOUTS, 'windows'),
     Mutation('a config.json turns whole heads', f'{RUNTIME}/weights/hf_config.cc',
              'static_cast<int>(config_.head_size * partial_rotary_);', '0;', f'//{RUNTIME}/weights:hf_config_test', 'families'),
 ]

@@ -17,8 +17,7 @@ constexpr int kStepsThread = 1;
 // The events of one process.
 class Events {
  public:
-  Events(int rank, absl::Duration offset, MonotonicTime origin)
-      : rank_(rank), offset_(offset), origin_(origin) {}
+  Events(int rank, absl::Duration offset) : rank_(rank), offset_(offset) {}
 
   // Names the process, or (`thread` >= 0) a thread, and says where it stands among its like.
   void Name(int thread, absl::string_view name) {
@@ -33,17 +32,19 @@ class Events {
   void Slice(int thread, absl::string_view name, absl::string_view arguments, MonotonicTime begin,
              MonotonicTime end) {
     Begin();
+    // Both ends are rounded, never the length: Perfetto drops a slice that ends behind its parent.
+    const int64_t from = Nanoseconds(begin);
     absl::StrAppendFormat(&text_,
                           "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"ts\":%.3f,"
                           "\"dur\":%.3f,\"args\":{%s}}",
-                          rank_, thread, name, Microseconds(begin - origin_ + offset_),
-                          Microseconds(end - begin), arguments);
+                          rank_, thread, name, static_cast<double>(from) / 1e3,
+                          static_cast<double>(Nanoseconds(end) - from) / 1e3, arguments);
   }
   std::string Take() { return std::move(text_); }
 
  private:
-  static double Microseconds(absl::Duration duration) {
-    return static_cast<double>(absl::ToInt64Nanoseconds(duration)) / 1e3;
+  int64_t Nanoseconds(MonotonicTime time) const {
+    return absl::ToInt64Nanoseconds(time.since_epoch() + offset_);
   }
   void Begin() {
     if (!text_.empty()) absl::StrAppend(&text_, kTraceBetween);
@@ -57,7 +58,6 @@ class Events {
 
   const int rank_;
   const absl::Duration offset_;
-  const MonotonicTime origin_;
   std::string text_;
 };
 
@@ -96,8 +96,8 @@ void AddCalls(int thread, std::vector<OpSpan> calls, Events& events) {
 
 }  // namespace
 
-std::string TraceEvents(const RankTrace& trace, const ClockOffset& clock, MonotonicTime origin) {
-  Events events(trace.rank, clock.offset, origin);
+std::string TraceEvents(const RankTrace& trace, const ClockOffset& clock) {
+  Events events(trace.rank, clock.offset);
   const absl::string_view separator = trace.place.empty() ? "" : ": ";
   events.Name(-1, absl::StrCat("rank ", trace.rank, separator, trace.place));
   int64_t left_out = 0;

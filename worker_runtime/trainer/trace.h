@@ -47,10 +47,11 @@ inline constexpr absl::string_view kTraceHead = "{\"displayTimeUnit\":\"ms\",\"t
 inline constexpr absl::string_view kTraceBetween = ",\n";
 inline constexpr absl::string_view kTraceEnd = "\n]}\n";
 
-// PURE. Times of the events count from `origin` of rank 0's clock, in microseconds. A pass of the
-// pipeline is a slice that holds the slices of its ops. Calls of groups of one rank are left out:
-// they move nothing. The process's label says the clock's error, and how many calls were left out.
-std::string TraceEvents(const RankTrace& trace, const ClockOffset& clock, MonotonicTime origin);
+// PURE. Times of the events are rank 0's clock's, in microseconds: counted from a step of rank 0,
+// another rank's might be below 0, and these Perfetto leaves out. A pass of the pipeline is a slice
+// that holds the slices of its ops. Calls of groups of one rank are left out: they move nothing.
+// The process's label says the clock's error, and how many calls were left out.
+std::string TraceEvents(const RankTrace& trace, const ClockOffset& clock);
 
 // PURE. The offset by the round trip that was the shortest, as NTP takes it: the other clock was
 // read in the middle of it, but for an error of half the trip. REQUIRES: there is one.

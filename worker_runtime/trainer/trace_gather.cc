@@ -18,12 +18,6 @@ namespace {
 constexpr int kRoundTrips = 16;
 constexpr size_t kPieceBytes = 1 << 20;
 
-// A rank's question: the time by rank 0's clock, and where the file's time begins there.
-struct Answer {
-  int64_t now_ns = 0;
-  int64_t origin_ns = 0;
-};
-
 // Bytes on their way: a message's type says its size alone.
 Elements Bytes(void* data, size_t size) { return {data, size, DType::kE4M3}; }
 
@@ -41,19 +35,14 @@ absl::Status Receive(Collective& host, int peer, void* data, size_t size) {
   return host.Wait(message, stream);
 }
 
-MonotonicTime FromNanoseconds(int64_t nanoseconds) {
-  return MonotonicTime::FromEpoch(absl::Nanoseconds(nanoseconds));
-}
-int64_t Nanoseconds(MonotonicTime time) { return absl::ToInt64Nanoseconds(time.since_epoch()); }
-
-// The part of rank 0: the answers to `peer`, and its events.
-absl::Status Serve(Clock& clock, Collective& host, int peer, MonotonicTime origin,
+// The part of rank 0: `peer` asks for the time by rank 0's clock; then come its events.
+absl::Status Serve(Clock& clock, Collective& host, int peer,
                    absl::FunctionRef<void(absl::string_view)> write) {
   char question = 0;
   for (int i = 0; i < kRoundTrips; ++i) {
     CONVENE_RETURN_IF_ERROR(Receive(host, peer, &question, sizeof(question)));
-    const Answer answer{.now_ns = Nanoseconds(clock.Now()), .origin_ns = Nanoseconds(origin)};
-    CONVENE_RETURN_IF_ERROR(Send(host, peer, &answer, sizeof(answer)));
+    const int64_t now_ns = absl::ToInt64Nanoseconds(clock.Now().since_epoch());
+    CONVENE_RETURN_IF_ERROR(Send(host, peer, &now_ns, sizeof(now_ns)));
   }
   uint64_t size = 0;
   CONVENE_RETURN_IF_ERROR(Receive(host, peer, &size, sizeof(size)));
@@ -68,17 +57,17 @@ absl::Status Serve(Clock& clock, Collective& host, int peer, MonotonicTime origi
 
 absl::Status Deliver(const RankTrace& trace, Clock& clock, Collective& host) {
   std::vector<RoundTrip> trips;
-  Answer answer;
   for (int i = 0; i < kRoundTrips; ++i) {
     const char question = 0;
     RoundTrip trip{.sent = clock.Now()};
     CONVENE_RETURN_IF_ERROR(Send(host, 0, &question, sizeof(question)));
-    CONVENE_RETURN_IF_ERROR(Receive(host, 0, &answer, sizeof(answer)));
+    int64_t other_ns = 0;
+    CONVENE_RETURN_IF_ERROR(Receive(host, 0, &other_ns, sizeof(other_ns)));
     trip.received = clock.Now();
-    trip.other = FromNanoseconds(answer.now_ns);
+    trip.other = MonotonicTime::FromEpoch(absl::Nanoseconds(other_ns));
     trips.push_back(trip);
   }
-  const std::string events = TraceEvents(trace, OffsetBy(trips), FromNanoseconds(answer.origin_ns));
+  const std::string events = TraceEvents(trace, OffsetBy(trips));
   const uint64_t size = events.size();
   CONVENE_RETURN_IF_ERROR(Send(host, 0, &size, sizeof(size)));
   for (size_t done = 0; done < events.size(); done += kPieceBytes) {
@@ -93,15 +82,14 @@ absl::Status Deliver(const RankTrace& trace, Clock& clock, Collective& host) {
 absl::Status GatherTrace(const RankTrace& trace, Clock& clock, Collective& host,
                          absl::FunctionRef<void(absl::string_view)> write) {
   if (host.rank() != 0) return Deliver(trace, clock, host);
-  const MonotonicTime origin = trace.steps.front().begin;
   write(kTraceHead);
-  const std::string own = TraceEvents(trace, {}, origin);
+  const std::string own = TraceEvents(trace, {});
   for (size_t done = 0; done < own.size(); done += kPieceBytes) {
     write(absl::string_view(own).substr(done, kPieceBytes));
   }
   for (int peer = 1; peer < host.size(); ++peer) {
     write(kTraceBetween);
-    CONVENE_RETURN_IF_ERROR(Serve(clock, host, peer, origin, write));
+    CONVENE_RETURN_IF_ERROR(Serve(clock, host, peer, write));
   }
   write(kTraceEnd);
   return absl::OkStatus();

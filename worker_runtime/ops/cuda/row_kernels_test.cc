@@ -13,6 +13,7 @@
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/activation.h"
 #include "worker_runtime/ops/testing/reference/embedding.h"
+#include "worker_runtime/ops/testing/reference/experts.h"
 #include "worker_runtime/ops/testing/reference/rms_norm.h"
 #include "worker_runtime/ops/testing/reference/rope.h"
 
@@ -325,6 +326,41 @@ TEST_CASE("SwiGLU on the GPU is zero, not NaN, where the sigmoid vanishes") {
   CHECK(std::abs(result[1]) < 1e-30f);
   CHECK(result[2] == 200);
   CHECK(std::isnan(result[3]));
+}
+
+TEMPLATE_TEST_CASE("rows' gates on the GPU agree with the reference, and their logits' gradient",
+                   "", float, BFloat16) {
+  if (!HasGpuOrSkips()) return;
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.rows, shape.columns, shape.offset);
+    const auto y = NumbersOf<TestType>(shape.size(), 1);
+    const auto dy = NumbersOf<TestType>(shape.size(), 2);
+    const auto logits = Numbers(shape.rows, 3);
+    Compare<TestType>(
+        kBackward,  // dlogits of few rows: the plain sums are nearly exact by chance
+        [&] {
+          OnGpu<TestType> gated = Put<TestType>(y, shape.offset);
+          OnGpu<TestType> y_there = Put<TestType>(y, shape.offset);
+          OnGpu<TestType> dy_there = Put<TestType>(dy, shape.offset);
+          OnGpu<float> logits_there(logits);
+          OnGpu<TestType> dlogits(shape.rows);
+          cuda::GateRows<TestType>(shape.rows, shape.columns, logits_there.data(), gated.data(),
+                                   Gpu().compute());
+          cuda::GateRowsBackward<TestType>(shape.rows, shape.columns, logits_there.data(),
+                                           y_there.data(), dy_there.data(), dlogits.data(),
+                                           Gpu().compute());
+          CHECK(Load(y_there.Read()) == y);
+          return Outputs<float>{Load(gated.Read()), Load(dy_there.Read()), Load(dlogits.Read())};
+        },
+        [&](auto zero) {
+          using Real = decltype(zero);
+          Outputs<Real> out = {As<Real>(y), As<Real>(dy), std::vector<Real>(shape.rows)};
+          reference::GateRows<Real>(shape.rows, shape.columns, logits.data(), out[0].data());
+          reference::GateRowsBackward<Real>(shape.rows, shape.columns, logits.data(),
+                                            As<Real>(y).data(), out[1].data(), out[2].data());
+          return out;
+        });
+  }
 }
 
 // EmbeddingBackward's additions in its order, so with its bits: a token's rows in theirs, cut where

@@ -136,7 +136,7 @@ ModelConfig ModelOf(const LayoutCase& c) {
           .tied_embeddings = c.tied != 0,
           .initializer_range = 0.5 / std::sqrt(c.hidden),
           .positions = family->learned_positions ? 24 : 0,
-          .sliding_window = family->has_window ? 5 : 0,
+          .sliding_window = family->has_window ? c.window : 0,
           .window_rope_theta = family->query_key_norms && family->post_norms ? 100.0 : 0,
           .score_cap = is_capped ? 0.5 : 0,
           .logit_cap = is_capped ? 1.5 : 0,
@@ -152,7 +152,8 @@ ModelConfig ModelOf(const LayoutCase& c) {
 // Muon makes whole steps of a gradient that is zero but for rounding, as that of keys is where
 // queries see one token.
 bool SeesOneToken(const LayoutCase& c) {
-  return c.sequence_length < 4 || c.masked == kAllButOneTokenMasked;
+  return c.sequence_length < 4 || c.masked == kAllButOneTokenMasked ||
+         (FamilyOf(c)->has_window && c.window == 1);
 }
 
 int ChunksOf(const LayoutCase& c) {
@@ -199,6 +200,8 @@ std::vector<LayoutAxis> TaskAxes() {
       {"spikes", &C::spikes, Kind::kTask, {0, 0, 0, 1}},
       {"ramp", &C::ramp, Kind::kTask, {0, 0, 1, 2}},
       {"lora", &C::lora, Kind::kTask, {0, 0, 0, 1, 2}, {"none", "all", "some"}},
+      // One token, fewer and more than a context-parallel rank's part of a row, more than a row.
+      {"window", &C::window, Kind::kTask, {5, 1, 2, 3, 7, 30}},
   };
 }
 

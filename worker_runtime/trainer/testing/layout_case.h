@@ -32,6 +32,7 @@ struct LayoutCase {
   int sequence_length, global_batch, packed, masked, clip;
   int experts, chosen, expert_ffn, router_losses, expert_memory;
   int optimizer, decay, spikes, ramp, lora;
+  int window;  // in tokens, where the family has windows
 
   friend bool operator==(const LayoutCase&, const LayoutCase&) = default;
 };
@@ -72,8 +73,8 @@ int RanksOf(const LayoutCase& the_case);
 // The settings with which a user would ask for it.
 TrainOptions OptionsOf(const LayoutCase& the_case);
 // InvalidArgument for more than eight ranks, and what LayoutOf and ValidateOptions refuse. So it is
-// for sequences of one token, whose queries and keys have gradients that are rounding alone, where
-// these would be told apart: Muon makes whole steps of them, and biases begin at 0.
+// for sequences and windows of one token, whose queries and keys have gradients that are rounding
+// alone, where these would be told apart: Muon makes whole steps of them, and biases begin at 0.
 absl::StatusOr<Layout> LegalLayout(const LayoutCase& the_case);
 
 // A family's legal cases, by their numbers. A case depends on the family's name and on the axes,

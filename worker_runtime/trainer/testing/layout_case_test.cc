@@ -78,6 +78,26 @@ TEST_CASE("every check trains every value of every axis, and every two axes of t
   }
 }
 
+// No cut of a context refuses a window.
+TEST_CASE("every check trains every window, and windows with every cut of a context") {
+  std::set<std::string> seen;
+  std::set<int> windows;
+  for (uint64_t seed = 1; seed <= testing::CheckedSeeds(); ++seed) {
+    const LayoutCase drawn = CaseOfSeed(seed);
+    if (drawn.cp == 1 || testing::OptionsOf(drawn).model.sliding_window == 0) continue;
+    windows.insert(drawn.window);
+    const int part = drawn.sequence_length / drawn.cp;
+    const char* const width = drawn.window <= part                   ? "in a part"
+                              : drawn.window < drawn.sequence_length ? "over parts"
+                                                                     : "over the row";
+    seen.insert(absl::StrCat(drawn.cp_method, " ", width));
+  }
+  const auto axis = absl::c_find_if(
+      LayoutAxes(), [](const LayoutAxis& a) { return a.field == &LayoutCase::window; });
+  CHECK(windows == std::set<int>(axis->values.begin(), axis->values.end()));
+  CHECK(seen.size() == 9);
+}
+
 TEST_CASE("a case's text says the case") {
   CHECK(TextOf(testing::SimplestCase()).empty());
   for (int seed = 1; seed <= 50; ++seed) {
