@@ -205,11 +205,20 @@ TEST_CASE("merging keeps -infinity where both parts saw nothing, and a NaN of ei
 
 // Generation: a cache with room for more keys than there are yet, of one key after the other.
 TEST_CASE("a new token against a cache of keys is the last row of the whole") {
-  const int capacity = 70;
-  const AttentionShape whole = {2, 49, 4, 2, 16};
+  // The second is longer than a step of the softmax, and its heads are no whole vectors.
+  const AttentionShape whole =
+      GENERATE(AttentionShape{2, 49, 4, 2, 16}, AttentionShape{.batch = 2,
+                                                               .sequence_length = 300,
+                                                               .heads = 4,
+                                                               .kv_heads = 2,
+                                                               .head_size = 20,
+                                                               .window = 270,
+                                                               .score_cap = 0.5f});
+  const int length = whole.sequence_length;
+  const int capacity = length + 21;
   const int kv_width = 2 * whole.kv_heads * whole.head_size;
   const int out_width = whole.heads * whole.head_size;
-  const auto qkv = testing::Numbers(size_t{2} * 49 * whole.qkv_width(), 1, 2);
+  const auto qkv = testing::Numbers(size_t{2} * length * whole.qkv_width(), 1, 2);
   Stream stream = Stream::Cpu();
   const auto attend = [&](const AttentionShape& shape, const AttentionPositions& positions,
                           const QueriesKeysValues<const float>& heads) {
@@ -223,27 +232,27 @@ TEST_CASE("a new token against a cache of keys is the last row of the whole") {
   const auto truth = attend(whole, {}, Fused(whole, qkv.data()));
   std::vector<float> cache(size_t{2} * capacity * kv_width, 7.0f);
   for (int row = 0; row < 2; ++row) {
-    for (int token = 0; token < 49; ++token) {
-      const auto from = qkv.begin() + (row * 49 + token) * whole.qkv_width() + out_width;
+    for (int token = 0; token < length; ++token) {
+      const auto from = qkv.begin() + (row * length + token) * whole.qkv_width() + out_width;
       std::copy_n(from, kv_width, cache.begin() + (row * capacity + token) * kv_width);
     }
   }
-  const int32_t last = 48;
+  const int32_t last = length - 1;
   const float* const query = qkv.data() + last * whole.qkv_width();
   const int64_t half = kv_width / 2;
   // All of the cache, whose later keys are hidden by their positions; or the keys that there are.
-  for (const int keys : {capacity, 49}) {
+  for (const int keys : {capacity, length}) {
     AttentionShape shape = whole;
     shape.sequence_length = 1;
     shape.keys = keys;
     const auto y = attend(shape, {&last, nullptr},
-                          {{query, int64_t{49} * whole.qkv_width(), 0},
+                          {{query, int64_t{length} * whole.qkv_width(), 0},
                            {cache.data(), int64_t{capacity} * kv_width, kv_width},
                            {cache.data() + half, int64_t{capacity} * kv_width, kv_width}});
     for (int row = 0; row < 2; ++row) {
       for (int i = 0; i < out_width; ++i) {
         CHECK(y[0][row * out_width + i] ==
-              Approx(truth[0][(row * 49 + last) * out_width + i]).margin(1e-6));
+              Approx(truth[0][(row * length + last) * out_width + i]).margin(1e-6));
       }
     }
   }

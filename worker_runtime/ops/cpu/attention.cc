@@ -14,6 +14,7 @@
 #include "tools/base/check.h"
 #include "worker_runtime/ops/cpu/block_product.h"
 #include "worker_runtime/ops/cpu/cpu_ops.h"
+#include "worker_runtime/ops/cpu/query_attention.h"
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/cpu/softmax.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
@@ -146,10 +147,13 @@ int ScratchCount(const AttentionShape& shape) {
 // Of a forward pass, if each query sees all keys before it.
 double Nanoseconds(const AttentionShape& shape) {
   constexpr double kScore = 2.5;
-  constexpr double kElement = 0.02;  // of a query times a key, and of a probability times a value
+  constexpr double kElement = 0.02;    // of a query times a key, and of a probability times a value
+  constexpr double kScoreInPlace = 6;  // of a query that is alone
   const double queries =
       static_cast<double>(TaskCount(shape)) * shape.heads / shape.kv_heads * shape.sequence_length;
-  return queries * shape.key_count() / 2 * (kScore + kElement * shape.head_size);
+  const double keys = shape.sequence_length == 1 ? shape.key_count() : shape.key_count() / 2.0;
+  const double of_score = shape.sequence_length == 1 ? kScoreInPlace : kScore;
+  return queries * keys * (of_score + kElement * shape.head_size);
 }
 
 // to: (rows, padded), from: rows of `width` elements, `stride` apart; times `factor`.
@@ -200,17 +204,6 @@ void PackTransposed(int rows, int width, int padded_rows, const T* from, ptrdiff
       for (int row = here; row < kTile; ++row) target[row] = 0;
     }
   }
-}
-
-CONVENE_CPU_CLONES void ScaleRow(int count, float factor, float* x) {
-#pragma omp simd
-  for (int i = 0; i < count; ++i) x[i] *= factor;
-}
-
-CONVENE_CPU_CLONES void CapRow(int count, float cap, float* scores) {
-  const float inverse = 1.0f / cap;
-#pragma omp simd
-  for (int i = 0; i < count; ++i) scores[i] = cap * Tanh(scores[i] * inverse);
 }
 
 // probabilities: scores in, capped where kCaps, e^(score - log_sum_exp) out. gradient: the
@@ -296,20 +289,6 @@ void MultiplyWithKeys(const Task& task, const Block& block, const Rows& rows, co
                product + rows.first * kKeyBlock + rows.begin, kKeyBlock);
 }
 
-// The online softmax over `padded` keys, of which one is visible: raises the row's maximum,
-// rescales what was summed under the old one.
-void SoftmaxRow(int padded, int head_size, float* scores, float* row_max, float* row_sum,
-                float* out) {
-  const float new_max = std::max(*row_max, Max(padded, scores));
-  if (new_max != *row_max) {
-    const float correction = Exp(*row_max - new_max);
-    *row_sum *= correction;
-    ScaleRow(head_size, correction, out);
-    *row_max = new_max;
-  }
-  *row_sum += ExpInPlace(padded, new_max, scores);
-}
-
 void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) {
   const int padded_head_size = task.padded_head_size;
   for (int first = 0; first < block.queries; first += kChunk) {
@@ -338,27 +317,58 @@ void ForwardBlock(const Task& task, const Block& block, const Scratch& scratch) 
   }
 }
 
+// The only query of a head.
+template <typename T>
+void ForwardQuery(const Task& task, int head, const QueriesKeysValues<const T>& qkv,
+                  const Scratch& scratch) {
+  Pack(1, task.head_size, task.padded_head_size, task.scale, task.Head(qkv.queries, head),
+       qkv.queries.token_stride, scratch.queries);
+  const ptrdiff_t first = task.first_keys[0];
+  QueryAttention<T>(
+      {.keys = task.end_keys[0] - task.first_keys[0], .head_size = task.head_size, .cap = task.cap},
+      scratch.queries,
+      {.keys = task.Head(qkv.keys, task.kv_head) + first * qkv.keys.token_stride,
+       .key_stride = qkv.keys.token_stride,
+       .values = task.Head(qkv.values, task.kv_head) + first * qkv.values.token_stride,
+       .value_stride = qkv.values.token_stride},
+      scratch.scores, scratch.row_max, scratch.row_sum, scratch.out);
+}
+
+// `queries` of a head from `first` on, by blocks of packed keys.
+template <typename T>
+void ForwardQueries(const Task& task, int head, int first, int queries,
+                    const QueriesKeysValues<const T>& qkv, const Scratch& scratch) {
+  Pack(queries, task.head_size, task.padded_head_size, task.scale,
+       task.Head(qkv.queries, head) + first * qkv.queries.token_stride, qkv.queries.token_stride,
+       scratch.queries);
+  std::fill_n(scratch.out, queries * task.padded_head_size, 0.0f);
+  std::fill_n(scratch.row_max, queries, kMinusInfinity);
+  std::fill_n(scratch.row_sum, queries, 0.0f);
+  const int end = task.end_keys[first + queries - 1];
+  for (int key = RoundDownToVector(task.first_keys[first]); key < end; key += kKeyBlock) {
+    ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, end - key)}, scratch);
+  }
+}
+
 template <typename T>
 void ForwardTask(const Task& task, const QueriesKeysValues<const T>& qkv, T* out,
                  float* log_sum_exp, const Scratch& scratch) {
-  PackTransposed(task.keys, task.head_size, task.padded_keys, task.Head(qkv.keys, task.kv_head),
-                 qkv.keys.token_stride, scratch.keys_transposed);
-  Pack(task.keys, task.head_size, task.padded_head_size, 1.0f, task.Head(qkv.values, task.kv_head),
-       qkv.values.token_stride, scratch.values);
+  const bool is_one = task.queries == 1;
+  if (!is_one) {
+    PackTransposed(task.keys, task.head_size, task.padded_keys, task.Head(qkv.keys, task.kv_head),
+                   qkv.keys.token_stride, scratch.keys_transposed);
+    Pack(task.keys, task.head_size, task.padded_head_size, 1.0f,
+         task.Head(qkv.values, task.kv_head), qkv.values.token_stride, scratch.values);
+  }
   for (int member = 0; member < task.group_size; ++member) {
     const int head = task.kv_head * task.group_size + member;
     float* const head_log_sum_exp = log_sum_exp + task.Statistics(head);
     for (int first = 0; first < task.queries; first += kQueryBlock) {
       const int queries = std::min(kQueryBlock, task.queries - first);
-      Pack(queries, task.head_size, task.padded_head_size, task.scale,
-           task.Head(qkv.queries, head) + first * qkv.queries.token_stride,
-           qkv.queries.token_stride, scratch.queries);
-      std::fill_n(scratch.out, queries * task.padded_head_size, 0.0f);
-      std::fill_n(scratch.row_max, queries, kMinusInfinity);
-      std::fill_n(scratch.row_sum, queries, 0.0f);
-      const int end = task.end_keys[first + queries - 1];
-      for (int key = RoundDownToVector(task.first_keys[first]); key < end; key += kKeyBlock) {
-        ForwardBlock(task, {first, queries, key, std::min(kKeyBlock, end - key)}, scratch);
+      if (is_one) {
+        ForwardQuery(task, head, qkv, scratch);
+      } else {
+        ForwardQueries(task, head, first, queries, qkv, scratch);
       }
       for (int row = 0; row < queries; ++row) {
         const float sum = scratch.row_sum[row];  // 0 when the query sees no key

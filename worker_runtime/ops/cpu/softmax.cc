@@ -1,5 +1,7 @@
 #include "worker_runtime/ops/cpu/softmax.h"
 
+#include <algorithm>
+
 #include "worker_runtime/ops/cpu/simd.h"
 #include "worker_runtime/ops/instantiate.h"
 
@@ -40,5 +42,28 @@ CONVENE_CPU_CLONES float ExpInPlace(int count, float shift, float* x) {
 CONVENE_INSTANTIATE(Max);
 CONVENE_INSTANTIATE(ExpSum);
 CONVENE_INSTANTIATE(ScaledExpInPlace);
+
+CONVENE_CPU_CLONES void CapRow(int count, float cap, float* scores) {
+  const float inverse = 1.0f / cap;
+#pragma omp simd
+  for (int i = 0; i < count; ++i) scores[i] = cap * Tanh(scores[i] * inverse);
+}
+
+CONVENE_CPU_CLONES void ScaleRow(int count, float factor, float* x) {
+#pragma omp simd
+  for (int i = 0; i < count; ++i) x[i] *= factor;
+}
+
+void SoftmaxRow(int padded, int head_size, float* scores, float* row_max, float* row_sum,
+                float* out) {
+  const float new_max = std::max(*row_max, Max(padded, scores));
+  if (new_max != *row_max) {
+    const float correction = Exp(*row_max - new_max);
+    *row_sum *= correction;
+    ScaleRow(head_size, correction, out);
+    *row_max = new_max;
+  }
+  *row_sum += ExpInPlace(padded, new_max, scores);
+}
 
 }  // namespace convene::worker::cpu

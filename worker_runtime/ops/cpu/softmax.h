@@ -19,4 +19,13 @@ float ExpInPlace(int count, float shift, float* x);
 template <typename T>
 void ScaledExpInPlace(int count, float shift, float factor, T* x);
 
+// scores become cap tanh(score / cap).
+void CapRow(int count, float cap, float* scores);
+
+// One step of the online softmax, over `padded` scores of which one is above -infinity: raises the
+// row's maximum, rescales what was summed under the old one, and leaves the scores' exponentials.
+// out: (head_size). Fastest when `padded` is a multiple of 16.
+void SoftmaxRow(int padded, int head_size, float* scores, float* row_max, float* row_sum,
+                float* out);
+
 }  // namespace convene::worker::cpu
