@@ -56,6 +56,7 @@ struct Wanted {
   std::vector<int> counts;
   bool join_only = false;
   int waves = 0;
+  int serve_seconds = 0;
   std::vector<std::string> under;
 };
 
@@ -171,6 +172,20 @@ bool BenchWaves(int count, const Wanted& wanted) {
   return true;
 }
 
+// A running job for somebody who looks at it: `count` nodes of 8 ranks, each of which tells its
+// times once a second. Prints where the daemon is.
+bool ServeJob(int count, const Wanted& wanted) {
+  constexpr int kRanks = 8;
+  const auto daemon = StartDaemon(wanted, {});
+  if (daemon == nullptr) return false;
+  BenchAgents agents(daemon->endpoint(), count, kRanks);
+  if (!agents.Join()) return false;
+  std::printf("daemon %d %s\n", daemon->pid(), daemon->endpoint().address().c_str());
+  std::fflush(stdout);
+  agents.SendHeartbeats(count, absl::Seconds(wanted.serve_seconds));
+  return agents.lost() == 0;
+}
+
 // Encodes its events, as a stream would.
 class EncodingSink final : public StreamSink {
  public:
@@ -257,6 +272,9 @@ int Main(int argc, char** argv) {
   reader.Switch("join-only", &wanted.join_only, "no heartbeats, nobody who watches, no core");
   reader.Option("waves", &wanted.waves,
                 "instead: as many jobs one after the other, and the daemon's memory");
+  reader.Option("serve-for", &wanted.serve_seconds,
+                "instead: for so many seconds, a job whose nodes have 8 ranks that tell their "
+                "times each second (pages_bench.py looks at it)");
   reader.Option("lock", &locks,
                 "how the door is locked: none, token, certificates, both; with several words, "
                 "separated by commas, each count is measured with one after the other");
@@ -286,6 +304,7 @@ int Main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
+  if (wanted.serve_seconds > 0) return ServeJob(wanted.counts.front(), wanted) ? 0 : 1;
   if (wanted.waves > 0) {
     for (const int count : wanted.counts) {
       if (!BenchWaves(count, wanted)) return 1;
