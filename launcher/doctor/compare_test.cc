@@ -120,6 +120,11 @@ TEST_CASE("names both ways: a name leads to its node, an address has no other no
   CHECK(findings[2].severity == Severity::kNote);
   CHECK(findings[2].what == "the addresses of n2 have no names on n1");
 
+  // A node of an older build tells no addresses: nothing is known against its name.
+  nodes = MakeNodes(2);
+  nodes.reports[1].clear_addresses();
+  CHECK(Bad(nodes).empty());
+
   // The loopback's own address is no way to another machine.
   nodes = MakeNodes(2);
   nodes.probes[0].mutable_peers(0)->set_named_addresses(0, "127.0.0.1");

@@ -273,11 +273,12 @@ TEST_CASE("ranks that tell no times are not judged, nor are the first steps") {
   // A report that is told again, as each heartbeat between two steps does, is one sample.
   SimulatedJob again(2, 2, 16);
   again.Steps(60);
-  for (int time = 0; time < 50; ++time) {
-    again.judge.Hear(0, 0,
-                     {.step = again.step, .compute_ms = 900, .wait_ms = 5, .place = 0, .steps = 1});
+  for (int time = 0; time < 40; ++time) {
+    again.Step();
+    for (int beat = 0; beat < 5; ++beat) {
+      again.judge.Hear(0, 0, {.step = again.step, .compute_ms = 900, .wait_ms = 5, .steps = 1});
+    }
   }
-  again.Steps(12);
   CHECK(again.changes.empty());
 
   SimulatedJob job(8, 4, 11);
