@@ -142,10 +142,8 @@ struct NameFaults {
 NameFaults FindNameFaults(const std::vector<pb::NodeReport>& reports,
                           const std::vector<pb::NodeProbes>& probes) {
   NameFaults faults;
-  std::map<std::string, int> node_of_name;
-  for (size_t node = 0; node < reports.size(); ++node) {
-    node_of_name.emplace(FirstLabel(reports[node].host()), static_cast<int>(node));
-  }
+  std::set<std::string> names;
+  for (const pb::NodeReport& report : reports) names.insert(FirstLabel(report.host()));
   for (size_t from = 0; from < probes.size(); ++from) {
     for (const pb::PeerProbe& peer : probes[from].peers()) {
       const pb::NodeReport& target = reports[peer.node()];
@@ -164,10 +162,8 @@ NameFaults FindNameFaults(const std::vector<pb::NodeReport>& reports,
         note(faults.misled);
         faults.elsewhere.emplace(peer.node(), named[0]);
       }
-      const auto other = node_of_name.find(FirstLabel(peer.address_name()));
-      const bool is_others = other != node_of_name.end() && other->second != peer.node() &&
-                             FirstLabel(target.host()) != other->first;
-      if (is_others) {
+      const std::string name = FirstLabel(peer.address_name());
+      if (names.contains(name) && name != FirstLabel(target.host())) {
         note(faults.exchanged);
         faults.others_name.emplace(peer.node(), peer.address_name());
       }

@@ -95,6 +95,7 @@ TEST_CASE("a closed way is an error, an unknown name a note") {
   Nodes nodes = MakeNodes(3);
   nodes.probes[0].mutable_peers(1)->set_connect_error("Connection timed out");
   nodes.probes[1].mutable_peers(1)->set_connect_error("Connection timed out");
+  nodes.probes[0].mutable_peers(1)->clear_address_name();  // one thing is enough to tell
   nodes.probes[2].mutable_peers(0)->set_name_error("no such host");
   const std::vector<Finding> findings = Bad(nodes);
   REQUIRE(findings.size() == 2);
@@ -118,6 +119,11 @@ TEST_CASE("names both ways: a name leads to its node, an address has no other no
   CHECK(findings[1].what == "the address 10.0.0.0 of n0 has the name n1 on n2");
   CHECK(findings[2].severity == Severity::kNote);
   CHECK(findings[2].what == "the addresses of n2 have no names on n1");
+
+  // A node of an older build tells no addresses: nothing is known against its name.
+  nodes = MakeNodes(2);
+  nodes.reports[1].clear_addresses();
+  CHECK(Bad(nodes).empty());
 
   // The loopback's own address is no way to another machine.
   nodes = MakeNodes(2);

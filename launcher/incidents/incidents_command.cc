@@ -52,10 +52,11 @@ void AddFlags(FlagReader* reader, IncidentsFlags* flags) {
   reader->Words("RUN [NUMBER]", &flags->words);
   AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
   reader->Switch("json", &flags->is_json, "each report as a JSON object, on one line");
-  reader->Option("torch-dumps", &flags->torch_dumps,
-                 "also what torchfrtrace says of PyTorch's dumps PREFIX<rank>: which rank a "
-                 "collective waits for",
-                 {.value = "PREFIX"});
+  reader->Option(
+      "torch-dumps", &flags->torch_dumps,
+      "also what PyTorch's dumps PREFIX<rank> tell, and torchfrtrace says of them: which rank "
+      "a collective waits for",
+      {.value = "PREFIX"});
   reader->Check([flags] { return Finish(flags); });
 }
 
@@ -74,21 +75,24 @@ absl::StatusOr<int> IncidentsCommand(const IncidentsFlags& flags) {
     }
   }
   std::string text;
+  ExitCode code = ExitCode::kOk;
   if (flags.is_json) {
     for (const IncidentView& incident : incidents) {
       absl::StrAppend(&text, rendezvous::IncidentJson(incident), "\n");
     }
   } else if (flags.number != 0) {
-    std::vector<std::string> torch_lines;
+    TorchReading reading = {.lines = {}, .is_read = true};
     if (!flags.torch_dumps.empty()) {
-      CONVENE_ASSIGN_OR_RETURN(torch_lines, ReadTorchDumps(flags.torch_dumps));
+      CONVENE_ASSIGN_OR_RETURN(reading, ReadTorchDumps(flags.torch_dumps));
     }
-    text = IncidentReport(incidents.front(), absl::LocalTimeZone(), torch_lines);
+    text = IncidentReport(incidents.front(), absl::LocalTimeZone(), reading.lines);
+    // The report stands without the dumps, and a script learns that they were not read.
+    if (!reading.is_read) code = ExitCode::kUsage;
   } else {
     text = IncidentList(jobs.front(), absl::LocalTimeZone());
   }
   CONVENE_RETURN_IF_ERROR(Print(text));
-  return static_cast<int>(ExitCode::kOk);
+  return static_cast<int>(code);
 }
 
 Command IncidentsRow() {

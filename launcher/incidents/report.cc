@@ -73,7 +73,7 @@ std::string IncidentReport(const IncidentView& incident, absl::TimeZone zone,
     AddLines("the kernel:", failure.kernel_lines, &text);
   }
   AddLines("where ranks stood:", incident.places, &text);
-  AddLines("PyTorch's flight recorder, by torchfrtrace:", torch_lines, &text);
+  AddLines("PyTorch's flight recorder:", torch_lines, &text);
   absl::StrAppend(&text, "  then: ",
                   incident.outcome.empty() ? "nothing was decided yet" : incident.outcome, "\n");
   return PrintableLines(text);

@@ -1,5 +1,4 @@
-// The words of PyTorch's flight recorder about a failure: dumps that torch's own torchfrtrace
-// reads.
+// What PyTorch's flight recorder tells about a failure, by the dumps that it left.
 #pragma once
 
 #include <string>
@@ -9,9 +8,16 @@
 
 namespace convene::launcher {
 
-// The lines that torchfrtrace prints about the dumps PREFIX<rank> of all ranks, `prefix` being what
-// TORCH_FR_DUMP_TEMP_FILE was; at most 200 lines. Waits at most a minute for its next word. Errors:
-// NotFound, no dump begins so, or torchfrtrace is not in PATH; OpenCommand's.
-absl::StatusOr<std::vector<std::string>> ReadTorchDumps(const std::string& prefix);
+struct TorchReading {
+  std::vector<std::string> lines;
+  bool is_read = false;  // by one of both readers at least
+};
+
+// Which collective which ranks did not start, by the dumps PREFIX<rank> of all ranks, `prefix`
+// being what TORCH_FR_DUMP_TEMP_FILE was: read here, with python3's own library, and by
+// torchfrtrace where it is installed. At most 200 lines of each, each line once; of a reader that
+// fails one line says why. Waits at most a minute for a reader's next word. NotFound: no dump
+// begins so.
+absl::StatusOr<TorchReading> ReadTorchDumps(const std::string& prefix);
 
 }  // namespace convene::launcher

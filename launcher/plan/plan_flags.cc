@@ -36,6 +36,8 @@ void AddWishes(FlagReader* reader, worker::Wishes* wishes) {
   reader->Option("pp-size", &wishes->pp, "pipeline stages", degree);
   reader->Option("cp-size", &wishes->cp, "context-parallel ranks", degree);
   reader->Option("ep-size", &wishes->ep, "expert-parallel ranks", degree);
+  reader->Option("dp-replicate-size", &wishes->dp_replicate, "copies among the data-parallel ranks",
+                 degree);
   reader->Option("zero-stage", &wishes->zero_stage, "0 = DDP, 1, 2, 3",
                  {.value = "N", .least = 0, .most = 3});
   reader->Option("micro-batch-size", &wishes->micro_batch_size, "samples a forward pass", degree);

@@ -17,19 +17,37 @@ constexpr int kDialers = 4;
 
 }  // namespace
 
-Hello BenchHello(size_t i, size_t agents) {
+Hello BenchHello(size_t i, size_t agents, int ranks) {
   Hello hello;
   hello.job_id = "bench";
   hello.host = absl::StrCat("node", i);
   hello.nodes_min = hello.nodes_max = static_cast<int>(agents);
   hello.lease = absl::Minutes(5);
+  hello.local_world_size = ranks;
   return hello;
 }
 
-Heartbeat BenchHeartbeat() { return {WorkerProgress{123456, 3.5, "step"}}; }
+Heartbeat BenchHeartbeat(int64_t step, int ranks) {
+  Heartbeat beat = {WorkerProgress{step, 3.5, "step"}, {}};
+  for (int rank = 0; ranks > 1 && rank < ranks; ++rank) {
+    beat.ranks.push_back({.local_rank = rank,
+                          .step = step,
+                          .steps_per_second = 3.5,
+                          .phase = "step",
+                          .compute_ms = 250,
+                          .wait_ms = 30,
+                          .data_ms = 2,
+                          .loss = 2.5,
+                          .tokens_per_second = 9000,
+                          .memory_bytes = 60 << 20,
+                          .memory_peak_bytes = 70 << 20,
+                          .steps = 3});
+  }
+  return beat;
+}
 
-BenchAgents::BenchAgents(Endpoint endpoint, int count)
-    : endpoint_(std::move(endpoint)), sent_at_(count), agents_(count) {}
+BenchAgents::BenchAgents(Endpoint endpoint, int count, int ranks)
+    : endpoint_(std::move(endpoint)), ranks_(ranks), sent_at_(count), agents_(count) {}
 
 bool BenchAgents::Join() {
   std::vector<Thread> dialers;
@@ -95,7 +113,7 @@ void BenchAgents::DialEvery(int first) {
     AgentStream::Handlers handlers;
     handlers.on_event = [this, i](const DaemonEvent& event) { OnEvent(i, event); };
     handlers.on_end = [this](const absl::Status& status) { OnEnd(status); };
-    const Hello hello = BenchHello(i, agents_.size());
+    const Hello hello = BenchHello(i, agents_.size(), ranks_);
     auto stream = AgentStream::Open(endpoint_, Incarnation(i + 1), hello, handlers, kPatience);
     if (!stream.ok()) {
       std::fprintf(stderr, "%s\n", stream.status().ToString().c_str());
@@ -124,7 +142,9 @@ int BenchAgents::SendHeartbeats(int a_second, absl::Duration duration) {
         MutexLock lock(&mutex_);
         sent_at_[agent].push_back(Clock::Real().Now());
       }
-      agents_[agent]->Send(epoch, BenchHeartbeat());
+      // Each round of all agents is a step further.
+      const auto step = static_cast<int64_t>(100 + sent / agents_.size());
+      agents_[agent]->Send(epoch, BenchHeartbeat(step, ranks_));
     }
     const absl::Duration left = begin + slice * kSlice - Clock::Real().Now();
     if (left > absl::ZeroDuration()) Clock::Real().SleepFor(left);

@@ -19,14 +19,15 @@
 namespace convene::rendezvous {
 
 // The Hello of agent `i` of `agents`, in the job "bench".
-Hello BenchHello(size_t i, size_t agents);
-Heartbeat BenchHeartbeat();
+Hello BenchHello(size_t i, size_t agents, int ranks = 1);
+// `ranks` above 1: each of them tells its times, at `step`.
+Heartbeat BenchHeartbeat(int64_t step = 123456, int ranks = 1);
 
 // Not thread-safe.
 class BenchAgents {
  public:
-  // Agents of the daemon there. Nothing happens until Join.
-  BenchAgents(Endpoint endpoint, int count);
+  // Agents of the daemon there, each with so many ranks. Nothing happens until Join.
+  BenchAgents(Endpoint endpoint, int count, int ranks = 1);
 
   // All agents join at once; returns when each has its rank. False when one of them could not join
   // in 2 min; stderr says why.
@@ -49,6 +50,7 @@ class BenchAgents {
   bool WaitForAll(const size_t* count, const char* what);
 
   const Endpoint endpoint_;
+  const int ranks_;
   mutable Mutex mutex_;
   CondVar changed_;
   size_t assigned_ ABSL_GUARDED_BY(mutex_) = 0;

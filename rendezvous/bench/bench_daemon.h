@@ -36,6 +36,7 @@ class BenchDaemon {
   // Where agents of the benchmark reach it.
   const Endpoint& endpoint() const { return endpoint_; }
   Usage usage() const;
+  pid_t pid() const { return pid_; }
 
   // Runs in the started program, with its words: serves until its starter is gone; returns the
   // program's exit code.

@@ -43,7 +43,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Minutes(2);
 // 10,000 agents at 5 s.
 constexpr int kHeartbeatsPerSecond = 2000;
-constexpr int kAnsweredPerSecond = 200;  // one a slice of SendHeartbeats
+constexpr int kLeastAnswered = 200;  // a second: one a slice of SendHeartbeats
 constexpr absl::Duration kHeartbeatPhase = absl::Seconds(10);
 // Longer than HeapTrim::kQuiet.
 constexpr absl::Duration kWavePause = absl::Seconds(6);
@@ -58,7 +58,7 @@ struct Wanted {
   std::vector<int> counts;
   bool join_only = false;
   int waves = 0;
-  int answers_s = 0;
+  int serve_seconds = 0;
   std::vector<std::string> under;
 };
 
@@ -152,34 +152,6 @@ bool BenchStreams(int count, const Wanted& wanted, const std::string& lock) {
   return agents.lost() == 0;
 }
 
-// For hostile_bench.py: the daemon's address, and then each second how long answers to heartbeats
-// took.
-bool BenchAnswers(int count, const Wanted& wanted) {
-  const testing::TempDir directory;
-  const auto daemon = StartDaemon(wanted, CredentialsOf(wanted.locks.front(), directory.path()));
-  if (daemon == nullptr) return false;
-  BenchAgents agents(daemon->endpoint(), count);
-  if (!agents.Join()) return false;
-  std::printf("at %s\n", daemon->endpoint().address().c_str());
-  std::fflush(stdout);
-  for (int second = 0; second < wanted.answers_s; ++second) {
-    const absl::Duration cpu = daemon->usage().cpu;
-    agents.SendHeartbeats(kAnsweredPerSecond, absl::Seconds(1));
-    std::vector<absl::Duration> times = agents.TakeAnswerTimes();
-    std::sort(times.begin(), times.end());
-    const auto quantile_ms = [&](double share) {
-      return times.empty() ? -1
-                           : absl::ToDoubleMilliseconds(
-                                 times[static_cast<size_t>(share * (times.size() - 1))]);
-    };
-    std::printf("answers %zu median_ms %.3f p99_ms %.3f most_ms %.3f daemon_cpu %.3f lost %d\n",
-                times.size(), quantile_ms(0.5), quantile_ms(0.99), quantile_ms(1),
-                absl::ToDoubleSeconds(daemon->usage().cpu - cpu), agents.lost());
-    std::fflush(stdout);
-  }
-  return agents.lost() == 0;
-}
-
 // Jobs of `count` agents one after the other, at one daemon.
 bool BenchWaves(int count, const Wanted& wanted) {
   const auto daemon = StartDaemon(wanted, {});
@@ -200,6 +172,35 @@ bool BenchWaves(int count, const Wanted& wanted) {
     std::fflush(stdout);
   }
   return true;
+}
+
+// A running job for somebody who looks at it, or disturbs it: `count` nodes of 8 ranks, each of
+// which tells its times once a second or more often. Prints where the daemon is, and then each
+// second how long answers to heartbeats took.
+bool ServeJob(int count, const Wanted& wanted) {
+  constexpr int kRanks = 8;
+  const testing::TempDir directory;
+  const auto daemon = StartDaemon(wanted, CredentialsOf(wanted.locks.front(), directory.path()));
+  if (daemon == nullptr) return false;
+  BenchAgents agents(daemon->endpoint(), count, kRanks);
+  if (!agents.Join()) return false;
+  std::printf("daemon %d %s\n", daemon->pid(), daemon->endpoint().address().c_str());
+  std::fflush(stdout);
+  for (int second = 0; second < wanted.serve_seconds; ++second) {
+    const absl::Duration cpu = daemon->usage().cpu;
+    agents.SendHeartbeats(std::max(count, kLeastAnswered), absl::Seconds(1));
+    std::vector<absl::Duration> times = agents.TakeAnswerTimes();
+    std::sort(times.begin(), times.end());
+    const auto quantile_ms = [&](double share) {
+      if (times.empty()) return -1.0;
+      return absl::ToDoubleMilliseconds(times[static_cast<size_t>(share * (times.size() - 1))]);
+    };
+    std::printf("answers %zu median_ms %.3f p99_ms %.3f most_ms %.3f daemon_cpu %.3f lost %d\n",
+                times.size(), quantile_ms(0.5), quantile_ms(0.99), quantile_ms(1),
+                absl::ToDoubleSeconds(daemon->usage().cpu - cpu), agents.lost());
+    std::fflush(stdout);
+  }
+  return agents.lost() == 0;
 }
 
 // Encodes its events, as a stream would.
@@ -288,11 +289,12 @@ int Main(int argc, char** argv) {
   reader.Switch("join-only", &wanted.join_only, "no heartbeats, nobody who watches, no core");
   reader.Option("waves", &wanted.waves,
                 "instead: as many jobs one after the other, and the daemon's memory");
+  reader.Option("serve-for", &wanted.serve_seconds,
+                "instead: for so many seconds, a job whose nodes have 8 ranks that tell their "
+                "times each second (pages_bench.py looks at it)");
   reader.Option("lock", &locks,
                 "how the door is locked: none, token, certificates, both; with several words, "
                 "separated by commas, each count is measured with one after the other");
-  reader.Option("answers", &wanted.answers_s,
-                "instead: for so many seconds, how long answers to heartbeats take");
   reader.Option("under", &under, "a tool to run the daemon under, such as valgrind; its words");
   reader.Check([&]() -> absl::Status {
     wanted.locks = absl::StrSplit(locks, ',');
@@ -319,7 +321,7 @@ int Main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
-  if (wanted.answers_s > 0) return BenchAnswers(wanted.counts.front(), wanted) ? 0 : 1;
+  if (wanted.serve_seconds > 0) return ServeJob(wanted.counts.front(), wanted) ? 0 : 1;
   if (wanted.waves > 0) {
     for (const int count : wanted.counts) {
       if (!BenchWaves(count, wanted)) return 1;

@@ -159,6 +159,13 @@ TEST_CASE("a node is named as a whole when all its ranks are slow") {
   CHECK_THAT(job.judge.stragglers()[0].why, Contains("all its 4 ranks are slow"));
 }
 
+TEST_CASE("a node of one rank is told as a rank") {
+  SimulatedJob job(4, 1, 13);
+  job.work_of = [](int rank) { return Work{.compute = rank == 2 ? 130.0 : 100.0}; };
+  CHECK(job.StepsToFind() <= 10 + 30);
+  CHECK(job.judge.stragglers().front().kind == StragglerKind::kRank);
+}
+
 TEST_CASE("a slow disk shows in the wait for samples, or in the saves") {
   SimulatedJob loads(8, 4, 5);
   loads.Steps(60);
@@ -200,6 +207,14 @@ TEST_CASE("a slow link shows in waits that nobody's work explains") {
   at_node.work_of = [](int rank) { return Work{.wait = rank / 4 == 1 ? 200.0 : 50.0}; };
   at_node.Steps(240);
   CHECK(at_node.changes.size() == 1);
+
+  // Waits that a slow rank may explain are no link's.
+  SimulatedJob at_rank(8, 4, 14);
+  at_rank.Steps(60);
+  at_rank.work_of = [](int rank) { return Work{.compute = rank == 5 ? 150.0 : 100.0, .wait = 60}; };
+  at_rank.Steps(100);
+  REQUIRE(at_rank.changes.size() == 1);
+  CHECK(at_rank.changes[0].straggler.kind == StragglerKind::kRank);
 }
 
 TEST_CASE("a stage of a pipeline that is alone in its place is compared with its past") {
@@ -213,6 +228,18 @@ TEST_CASE("a stage of a pipeline that is alone in its place is compared with its
   REQUIRE(job.judge.stragglers().size() == 1);
   CHECK(job.judge.stragglers()[0].rank == 3);
   CHECK_THAT(job.judge.stragglers()[0].why, Contains("the others wait for it"));
+
+  // It works longer, but waits longer, too: nobody waits for it.
+  SimulatedJob waits(4, 4, 15);
+  waits.place_of = job.place_of;
+  waits.Steps(60);
+  waits.work_of = [](int rank) {
+    return rank == 3 ? Work{.compute = 150, .wait = 200} : Work{.wait = 60};
+  };
+  waits.Steps(100);
+  for (const StragglerJudge::Change& change : waits.changes) {
+    CHECK(change.straggler.kind != StragglerKind::kRank);
+  }
 }
 
 TEST_CASE("work that grows for all ranks makes none slow") {
@@ -243,6 +270,17 @@ TEST_CASE("ranks that tell no times are not judged, nor are the first steps") {
     judge.Hear(1, 0, {.step = step, .data_ms = 1000, .steps = 1});
     CHECK(judge.Judge(now).empty());
   }
+  // A report that is told again, as each heartbeat between two steps does, is one sample.
+  SimulatedJob again(2, 2, 16);
+  again.Steps(60);
+  for (int time = 0; time < 40; ++time) {
+    again.Step();
+    for (int beat = 0; beat < 5; ++beat) {
+      again.judge.Hear(0, 0, {.step = again.step, .compute_ms = 900, .wait_ms = 5, .steps = 1});
+    }
+  }
+  CHECK(again.changes.empty());
+
   SimulatedJob job(8, 4, 11);
   job.work_of = [&job](int rank) {
     return Work{.compute = rank == 0 && job.step <= 24 ? 900.0 : 100.0};

@@ -177,9 +177,9 @@ def main():
           "|---|---|---|---|---|---|---|", flush=True)
     for lock in arguments.lock.split(","):
         for kind in kinds:
-            with subprocess.Popen([f"{bin_folder}/rendezvous/bench/join_bench", "--answers", str(3 * arguments.seconds + 3), "--lock", lock,
+            with subprocess.Popen([f"{bin_folder}/rendezvous/bench/join_bench", "--serve-for", str(3 * arguments.seconds + 3), "--lock", lock,
                                    str(arguments.agents)], stdout=subprocess.PIPE, text=True, bufsize=1) as bench:
-                address = re.match(r"at (.*):(\d+)$", bench.stdout.readline().strip())
+                address = re.match(r"daemon \d+ (.*):(\d+)$", bench.stdout.readline().strip())
                 row(f"nobody, {lock}", read_lines(bench, arguments.seconds))
                 client = multiprocessing.Process(target=attack, args=(kind, (address.group(1), int(address.group(2)))), daemon=True)
                 client.start()

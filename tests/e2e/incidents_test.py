@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import unittest
@@ -139,25 +140,59 @@ class IncidentsTest(ConveneTestCase):
         self.assertEqual([int(event["number"]) for event in events], list(range(1, len(events) + 1)))
         self.assertIn("failure: rank 1 on ", self.ask("events", "run", "--text"))
 
-    def test_torchs_own_reader_of_its_dumps_is_asked(self):
+    def dump(self, rank, collectives, ranks=2):
+        """As Gloo's recorder of PyTorch 2.15 leaves it: "" in pg_config is the group "0" of the entries."""
+        frames = [{"name": "all_reduce", "filename": "/x/torch/distributed/c.py", "line": 1}, {"name": "step", "filename": "/home/me/train.py", "line": 41}]
+        entries = [{"collective_seq_id": number, "is_p2p": False, "process_group": ("0", "default_pg"), "profiling_name": what, "input_sizes": [[4]],
+                    "frames": frames, "retired": number < len(collectives)} for number, what in enumerate(collectives, 1)]
+        config = {"": {"name": "", "desc": "", "ranks": str(list(range(ranks)))}}
+        with open(self.path(f"dumps/trace_{rank}"), "wb") as file:
+            pickle.dump({"version": "2.10", "pg_config": config, "entries": entries}, file, protocol=2)
+
+    def program(self, name, text):
+        os.makedirs(self.path("bin"), exist_ok=True)
+        with open(self.path("bin/" + name), "w", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
+            file.write("#!/bin/sh\n" + text)
+
+    def test_dumps_of_pytorchs_recorder_are_read_here_and_by_torchs_own_reader(self):
         job = self.run_job("raise")
         self.finish(job, 60)
         prefix = self.path("dumps/trace_")
         asked = ["run", 1, "--torch-dumps", prefix]
+        path = {"PATH": self.path("bin") + ":/usr/bin:/bin"}
         self.assertIn("--torch-dumps: list", self.ask("incidents", *asked, code=64))
         os.mkdir(self.path("dumps"))
         self.assertRegex(self.ask("incidents", *asked, code=64), r'no file in .*/dumps begins with "trace_": give what TORCH_FR_DUMP_TEMP_FILE is')
-        with open(prefix + "0", "wb"):
-            pass
+        self.dump(0, ["gloo:all_reduce"] * 4, 3)
+        self.dump(1, ["gloo:all_reduce"] * 3, 3)
         self.assertIn("NUMBER", self.ask("incidents", "run", "--torch-dumps", prefix, code=64))
-        os.mkdir(self.path("bin"))
-        with open(self.path("bin/torchfrtrace"), "w", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o755)) as file:
-            file.write('#!/bin/sh\necho "$@"\necho "tabulate is not installed. Proceeding without it." >&2\necho "missing ranks: {1}" >&2\nexit 3\n')
-        self.assertIn("torchfrtrace is not in PATH", self.ask("incidents", *asked, code=64, PATH="/usr/bin:/bin"))
-        said = self.ask("incidents", *asked, PATH=self.path("bin") + ":/usr/bin:/bin")
+        missed = ("  PyTorch's flight recorder:\n    group 0: rank 2 left no dump\n    group 0: collective 4, gloo:all_reduce of [[4]], /home/me/train.py:41, "
+                  "was started by rank 0, and not by rank 1\n    ")
+        self.assertIn(missed + "torchfrtrace was not asked: it is not in PATH", self.ask("incidents", *asked, PATH="/usr/bin:/bin"))
+        short = self.ask("incidents", *asked[:-1], self.path("dumps/tra"), code=64, PATH="/usr/bin:/bin")
+        self.assertIn("no file is named tra and a rank's number", short)
+        self.program("torchfrtrace", 'echo "$@"\necho "tabulate is not installed. Proceeding without it." >&2\necho "missing ranks: {1}" >&2\n' * 2)
+        said = self.ask("incidents", *asked, **path)
         self.assertIn("ValueError: the shapes do not match", said)
-        self.assertIn("  PyTorch's flight recorder, by torchfrtrace:\n    --allow-incomplete-ranks --prefix=trace_ " + self.path("dumps") +
-                      "\n    missing ranks: {1}\n    torchfrtrace ended with exit code 3\n", said)
+        self.assertIn(missed + "torchfrtrace:\n      --allow-incomplete-ranks --prefix=trace_ " + self.path("dumps") + "\n      missing ranks: {1}\n  then:",
+                      said)
+        # It ends with a traceback where the recorder is Gloo's: the reading here stands.
+        self.program("torchfrtrace", 'echo "Traceback:"; echo "  File builder.py"; echo "KeyError: (\'0\', 0)"; exit 1\n')
+        self.assertIn(missed + "torchfrtrace failed: KeyError: ('0', 0)\n  then:", self.ask("incidents", *asked, **path))
+        self.dump(1, ["gloo:all_reduce", "gloo:broadcast"], 2)
+        self.dump(0, ["gloo:all_reduce"] * 2, 2)
+        self.assertIn("group 0: collective 2 is not the same on all ranks: gloo:all_reduce of [[4]], /home/me/train.py:41 on rank 0; gloo:broadcast",
+                      self.ask("incidents", *asked, **path))
+        self.dump(1, ["gloo:all_reduce"] * 2, 2)
+        self.assertIn("all ranks with a dump started collective 2, gloo:all_reduce of [[4]], /home/me/train.py:41; it did not end on ranks 0, 1",
+                      self.ask("incidents", *asked, **path))
+        # Where both readers fail the report stands, and the exit code says so. A dump runs no code.
+        with open(prefix + "1", "wb") as file:
+            file.write(b"cos\nsystem\n(S'touch " + self.path("ran").encode() + b"'\ntR.")
+        said = self.ask("incidents", *asked, code=64, **path)
+        self.assertIn("trace_1 cannot be read: UnpicklingError: it names os.system, which no dump does", said)
+        self.assertIn("ValueError: the shapes do not match", said)
+        self.assertFalse(os.path.exists(self.path("ran")))
 
     def test_what_a_signal_a_disk_or_a_peer_did_is_told_apart_and_what_comes_again_is_counted(self):
         expected = {"terminate": "kill", "abort": "code", "full disk": "data", "cut file": "data", "cut data": "data",

@@ -6,6 +6,11 @@ BENCH = 'worker_runtime/bench'
 DOCTOR = 'launcher/doctor'
 BENCH_TEST = f'//{BENCH}:bench_test'
 NODES_TEST = f'//{DOCTOR}:nodes_test'
+COMPARE = f'{DOCTOR}/compare.cc'
+SEVERAL = '//tests/e2e:doctor_test'
+MACHINE = 'agent/machine'
+DUMPS = 'launcher/incidents/torch_dumps.cc'
+REPORTED = '//tests/e2e:incidents_test'
 
 MUTATIONS = [
     Mutation('the check of a bench takes shards in any order', f'{BENCH}/expected.cc', 'Given(static_cast<int>(index / shard), index);', 'Given(0, index);',
@@ -30,4 +35,27 @@ MUTATIONS = [
     Mutation('a fast clock is called slow', f'{DOCTOR}/compare.cc', 'median > 0 ? "fast" : "slow"', 'median < 0 ? "fast" : "slow"', NODES_TEST),
     Mutation('an unfit node may start again', 'agent/core/exit_classifier.cc', 'kUnfitNode) && in_session', 'kUnfitNode) && false',
              '//agent/core:exit_classifier_test'),
+    Mutation('a name that leads to another machine is good', COMPARE, 'std::none_of(named.begin(), named.end(), is_own)',
+             '!std::none_of(named.begin(), named.end(), is_own)', NODES_TEST),
+    Mutation("a name that leads to 127.0.1.1 is its node's", COMPARE, 'return !IsLoopback(address) && std::find', 'return std::find', NODES_TEST),
+    Mutation('an older build that tells no addresses is misled', COMPARE, 'if (tells_addresses && !named.empty()', 'if ((tells_addresses || true) && !named.empty()', NODES_TEST),
+    Mutation("an address with its own node's name has another's", COMPARE, 'names.contains(name) && name != FirstLabel(target.host())', 'names.contains(name)', NODES_TEST),
+    Mutation('a node that does not answer has no name, too', COMPARE, 'peer.address_name().empty() && peer.connect_error().empty()',
+             'peer.address_name().empty()', NODES_TEST),
+    Mutation('one machine that is several nodes has a name for each', COMPARE, 'if (IsLoopback(target.address())) continue;', '', NODES_TEST),
+    Mutation("the first name of an address is its number", f'{DOCTOR}/peer_probe.cc', 'words.size() < 2 ? "" : words[1]', 'words.size() < 2 ? "" : words[0]',
+             NODES_TEST),
+    Mutation('a wrong sum of the collective check is told as good', COMPARE, 'wrong += row.wrong.value_or(0);', 'wrong += 0;', NODES_TEST),
+    Mutation('the collective check tells the algorithm bandwidth', COMPARE, 'worker::BusBandwidth(row, result.ranks) / 1e9', 'row.algorithm_bandwidth() / 1e9',
+             NODES_TEST),
+    Mutation("a shared folder's file is any file", f'{DOCTOR}/nodes.cc', '         begin == mark;', '         begin != mark;', SEVERAL),
+    Mutation('huge pages are counted, not measured', f'{MACHINE}/read_facts.cc', 'MemoryField(meminfo, "HugePages_Free:") * MemoryField(meminfo, "Hugepagesize:");',
+             'MemoryField(meminfo, "HugePages_Free:");', f'//{MACHINE}:read_facts_test //{MACHINE}:diagnose_test'),
+    Mutation('a small reserve of huge pages is a finding', f'{MACHINE}/diagnose.cc', 'facts.free_huge_bytes > facts.memory_bytes / kLargeReserveShare',
+             'facts.free_huge_bytes >= facts.memory_bytes / kLargeReserveShare', f'//{MACHINE}:read_facts_test //{MACHINE}:diagnose_test'),
+    Mutation('dumps may run code', DUMPS, 'class Plain(pickle.Unpickler):', 'class Plain(pickle.Unpickler):\n    pass\nclass Unused(pickle.Unpickler):', REPORTED),
+    Mutation('a dump that cannot be read is no failure', DUMPS, 'sys.exit(is_broken or not dumps)', 'sys.exit(0)', REPORTED),
+    Mutation('ranks without a dump are not told', DUMPS, 'lost = members[name] - dumps', 'lost = set()', REPORTED),
+    Mutation("a failed torchfrtrace tells its whole traceback's first line", DUMPS, ': words->lines.back()));', ': words->lines.front()));', REPORTED),
+    Mutation('lines of torchfrtrace are told as often as it says them', DUMPS, '|| !seen.emplace(line).second) continue;', ') continue;', REPORTED),
 ]

@@ -1,6 +1,7 @@
 #include "worker_runtime/planner/collectives.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace convene::worker {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 constexpr double kDomainShare = 0.75;
 constexpr double kNetworkShare = 0.8;
 constexpr double kRanksOfHalfRate = 200;
+// A tree's inner ranks receive from two.
+constexpr double kTreeShare = 0.9;
 // An all-to-all has no ring whose hops wait for each other, but many small messages.
 constexpr double kAllToAllShare = 0.6;
 
@@ -32,6 +35,17 @@ double GatherSeconds(const Cluster& cluster, const RankGroup& group, double byte
   const Link& slowest = SlowestLink(cluster, group);
   return bytes * (group.ranks - 1) / group.ranks / BusBandwidth(cluster, group) +
          (group.ranks - 1) * slowest.latency;
+}
+
+double AllReduceSeconds(const Cluster& cluster, const RankGroup& group, double bytes) {
+  const double ring = 2 * GatherSeconds(cluster, group, bytes);
+  if (!group.crosses_domains() || cluster.gpu.is_cpu) return ring;
+  const double inside = kDomainShare * cluster.gpu.link.bandwidth;
+  const double cards = kNetworkShare * cluster.network.bandwidth * group.in_domain;
+  const double domains = static_cast<double>(group.ranks) / group.in_domain;
+  const double hops = std::ceil(std::log2(domains)) * cluster.network.latency +
+                      (group.in_domain - 1) * cluster.gpu.link.latency;
+  return std::min(ring, 2 * (bytes / (kTreeShare * std::min(inside, cards)) + hops));
 }
 
 double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double bytes,

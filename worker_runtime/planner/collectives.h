@@ -24,8 +24,12 @@ RankGroup GroupIn(int domain, int stride, int ranks);
 double BusBandwidth(const Cluster& cluster, const RankGroup& group);
 
 // Seconds of an all-gather or a reduce-scatter of `bytes` in all: (n - 1) / n of them pass each
-// rank, in n - 1 hops. An all-reduce is both.
+// rank, in n - 1 hops.
 double GatherSeconds(const Cluster& cluster, const RankGroup& group, double bytes);
+// Of an all-reduce: both of the above on a ring, or up and down a tree of the domains, whichever
+// NCCL finds faster. A tree has few hops, so its rate does not fall with the number of ranks. Gloo,
+// between ranks on CPUs, has no tree.
+double AllReduceSeconds(const Cluster& cluster, const RankGroup& group, double bytes);
 // Of an all-to-all in which each rank has `bytes` for all ranks together. Of what goes to other
 // domains the share `crossing` crosses the network.
 double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double bytes,

@@ -26,6 +26,16 @@ const std::map<std::string, std::string>& RowsBeyond() {
       {"bridge-moe 4",
        "2.7: each tp rank sends half of the tokens there, all of them here, and products run "
        "beside the messages there"},
+      {"nanotron 10",
+       "0.36: the layout is no cause: the table has this model at twice the MFU on twice the GPUs; "
+       "66 GB of 80 were taken, and the table does not say how tp's sums were sent"},
+      {"nanotron 14",
+       "0.80: the same, a little: with twice the stages, so with a larger bubble, the table has a "
+       "higher MFU"},
+      {"nanotron 24",
+       "1.26: 127 hops for each bucket are half of the step; the table does not say how many of a "
+       "bucket's tensors go at once"},
+      {"nanotron 26", "none: tp 16 spans two nodes; here tp stays in one domain"},
   };
   return *rows;
 }
@@ -64,7 +74,7 @@ TEST_CASE("the constants of a system are the mean of its odd rows") {
     sums[row.system].first += std::log(ratio);
     ++sums[row.system].second;
   }
-  CHECK(sums.size() == 7);
+  CHECK(sums.size() == 8);
   for (const auto& [system, sum] : sums) {
     INFO(system);
     CHECK(std::exp(sum.first / sum.second) == Approx(1).epsilon(0.02));

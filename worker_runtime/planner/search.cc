@@ -85,6 +85,7 @@ class Searcher {
       if (!Allows(wishes_.ep, ep)) continue;
       layout.ep = ep;
       for (const int copies : Divisors(layout.dp, layout.dp)) {
+        if (!Allows(wishes_.dp_replicate, copies)) continue;
         layout.dp_replicate = copies;
         if (!layout.has_legal_ep() || !IsUsefulCut(layout)) continue;
         ForStages(layout);

@@ -56,7 +56,7 @@ struct Plans {
 
 // Parts of a strategy that the search may not change; nullopt: anything.
 struct Wishes {
-  std::optional<int> tp, pp, cp, ep, zero_stage, micro_batch_size, virtual_stages;
+  std::optional<int> tp, pp, cp, ep, dp_replicate, zero_stage, micro_batch_size, virtual_stages;
   std::optional<bool> zero_bubble;
   std::optional<Recompute> recompute;
 };

@@ -7,6 +7,7 @@
 #include "catch2/catch.hpp"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/planner/collectives.h"
 #include "worker_runtime/planner/explain.h"
 #include "worker_runtime/schedule/generators.h"
 #include "worker_runtime/schedule/lower.h"
@@ -314,6 +315,25 @@ TEST_CASE("NCCL's buffers leave less room where experts exchange tokens with man
   };
   CHECK(usable(1) == Approx(0.9 * cluster.gpu.memory_bytes));
   CHECK(usable(8) < 0.85 * cluster.gpu.memory_bytes);
+}
+
+TEST_CASE(
+    "an all-reduce of many nodes goes by a tree, on a GPU, and copies that are asked for stay") {
+  Cluster cluster = ClusterOf("h100", 512);
+  const RankGroup far = GroupIn(cluster.gpu.domain, 8, 64);
+  // 64 rings of hops take four times as long as six levels of a tree, for a message this small.
+  CHECK(AllReduceSeconds(cluster, far, 1e6) < GatherSeconds(cluster, far, 1e6));
+  const RankGroup near = GroupIn(cluster.gpu.domain, 1, 8);
+  CHECK(AllReduceSeconds(cluster, near, 1e6) == 2 * GatherSeconds(cluster, near, 1e6));
+  cluster.gpu.is_cpu = true;
+  CHECK(AllReduceSeconds(cluster, far, 1e6) == 2 * GatherSeconds(cluster, far, 1e6));
+  for (const int copies : {1, 4}) {
+    const Plans plans = PlansOf(JobOf("llama-3-8b", 4096, 512), ClusterOf("h100", 128),
+                                {.tp = 8, .dp_replicate = copies, .zero_stage = 1});
+    for (const Estimate& plan : plans.ranked) {
+      CHECK(plan.strategy.layout.dp_replicate == copies);
+    }
+  }
 }
 
 }  // namespace

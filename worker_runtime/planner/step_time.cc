@@ -248,13 +248,16 @@ void StepTimer::AddStore(const Strategy& strategy, double parameters, double blo
   const double reduced = static_cast<double>(SizeOf(job_.reduce_dtype));
   const RankGroup of_shards = GroupIn(cluster_.gpu.domain, stride, shards);
   const RankGroup of_copies = GroupIn(cluster_.gpu.domain, stride * shards, copies);
-  const double bucket = std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
+  const double bucket = efficiency_.bucket_elements > 0
+                            ? efficiency_.bucket_elements
+                            : std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
   const double pieces =
       strategy.zero_stage >= 2 ? std::max(1.0, blocks) : std::ceil(parameters / bucket);
   const double own = parameters / shards;
   store.scatter += pieces * GatherSeconds(cluster_, of_shards, parameters * reduced / pieces);
-  store.scatter += 2 * pieces * GatherSeconds(cluster_, of_copies, own * reduced / pieces);
-  store.gather += pieces * GatherSeconds(cluster_, of_shards, parameters * element / pieces);
+  store.scatter += pieces * AllReduceSeconds(cluster_, of_copies, own * reduced / pieces);
+  const double calls = strategy.zero_stage < 3 && !efficiency_.hides_gathers ? 1 : pieces;
+  store.gather += calls * GatherSeconds(cluster_, of_shards, parameters * element / calls);
   const double passed = parameters * (shards - 1) / shards;
   store.bytes_gather += passed * element;
   store.bytes_scatter += (passed + 2 * own * (copies - 1) / copies) * reduced;
@@ -287,7 +290,8 @@ void StepTimer::AddDataParallel(const Strategy& strategy, double microbatches, c
   const double scatters = strategy.zero_stage >= 2 ? microbatches : 1;
   const double fetches = gathers_always ? microbatches : 1;
   const double cost = efficiency_.collective_cost;
-  const Hidden fetch = Hide(store.gather, stage.forward, cost);
+  const bool hides_fetch = gathers_always || efficiency_.hides_gathers;
+  const Hidden fetch = Hide(store.gather, hides_fetch ? stage.forward : 0, cost);
   const Hidden reduce =
       Hide(store.scatter + (gathers_always ? store.gather : 0), stage.backward, cost);
   const double gathers = gathers_always ? 2 * fetches : 1;

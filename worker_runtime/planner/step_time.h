@@ -26,6 +26,10 @@ struct Efficiency {
   bool overlaps_float8 = false;   // also of 8-bit ones
   // Tokens for several experts of one domain cross the network once, and are copied there (DeepEP).
   bool sends_tokens_once = false;
+  // ZeRO-1 and 2 gather a bucket after the other behind the next forward pass; else all weights at
+  // once after the update, beside nothing.
+  bool hides_gathers = true;
+  double bucket_elements = 0;    // of a data-parallel collective; 0: as the trainer cuts them
   double collective_cost = 0.3;  // of a hidden collective: the multiprocessors that it takes
   double pass_seconds = 25e-6;   // of each block and pass: launches that nothing hides
   double straggling = 0.006;     // of a step, for each doubling of the GPUs

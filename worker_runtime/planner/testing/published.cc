@@ -198,6 +198,62 @@ void AddOthers(std::vector<PublishedRow>& rows) {
   add_fms("a100", 128, 4550);
 }
 
+// nanotron: a million tokens a step. Its benchmark_summary.svg gives the layout, the micro batch
+// and the ZeRO stage of each cell; scripts/scaling_benchmarks.py gives the models: a table of
+// 131,072 tokens, keys for each head, tied below 4B. MFU counts all scores of 989 TFLOP/s. The
+// nodes are of a cloud whose network (EFA) has a longer hop, which is fitted on the odd rows.
+void AddNanotron(std::vector<PublishedRow>& rows) {
+  constexpr double kHopSeconds = 35e-6;
+  struct Model {
+    const char* size;
+    int layers, hidden, heads, ffn;
+  };
+  constexpr Model kModels[] = {{"1.34B", 16, 2048, 32, 8192},
+                               {"3.57B", 28, 3072, 32, 8192},
+                               {"8.86B", 32, 4096, 32, 14336},
+                               {"80B", 80, 8192, 64, 28672}};
+  struct Row {
+    int nodes, model, dp, tp, pp, micro, zero;
+    double mfu;
+  };
+  constexpr Row kRows[] = {
+      {1, 0, 4, 1, 2, 4, 1, 44.3},    {1, 1, 4, 1, 2, 2, 1, 46.7},   {1, 2, 2, 1, 4, 1, 1, 45.2},
+      {2, 0, 8, 1, 2, 1, 1, 41.6},    {2, 1, 8, 1, 2, 2, 1, 43.8},   {2, 2, 4, 4, 1, 4, 1, 43.9},
+      {4, 0, 16, 1, 2, 1, 1, 38.4},   {4, 1, 16, 1, 2, 2, 1, 40.4},  {4, 2, 16, 1, 2, 1, 1, 43.3},
+      {4, 3, 1, 8, 4, 1, 0, 14.8},    {8, 0, 32, 1, 2, 1, 1, 32.5},  {8, 1, 32, 1, 2, 1, 1, 35.5},
+      {8, 2, 32, 1, 2, 1, 1, 39.5},   {8, 3, 1, 4, 16, 1, 0, 30.7},  {16, 0, 64, 2, 1, 4, 0, 29.5},
+      {16, 1, 32, 4, 1, 8, 0, 34.6},  {16, 2, 16, 8, 1, 8, 0, 36.3}, {16, 3, 1, 4, 32, 1, 0, 34.3},
+      {32, 0, 64, 4, 1, 4, 0, 23.2},  {32, 1, 64, 4, 1, 4, 0, 26.8}, {32, 2, 32, 8, 1, 8, 0, 32.7},
+      {32, 3, 4, 4, 16, 1, 1, 30.8},  {64, 0, 128, 2, 2, 2, 1, 5.3}, {64, 1, 128, 4, 1, 2, 1, 10.5},
+      {64, 2, 128, 4, 1, 2, 0, 18.7}, {64, 3, 32, 16, 1, 2, 1, 17.8}};
+  for (const Row& row : kRows) {
+    const Model& size = kModels[row.model];
+    ModelConfig model = *NamedModel("llama-2-7b");
+    model.layers = size.layers;
+    model.hidden_size = size.hidden;
+    model.heads = model.kv_heads = size.heads;
+    model.head_size = size.hidden / size.heads;
+    model.ffn_size = size.ffn;
+    model.vocabulary_size = 131072;
+    model.tied_embeddings = row.model < 2;
+    ModelCounts counts(model);
+    const TokenFlops flops = FlopsOf(model, 4096, counts);
+    Cluster cluster = ClusterOf("h100", 8 * row.nodes);
+    cluster.network.latency = kHopSeconds;
+    Wishes wishes = {.tp = row.tp,
+                     .pp = row.pp,
+                     .cp = 1,
+                     .dp_replicate = row.zero == 0 ? row.dp : 1,
+                     .micro_batch_size = row.micro,
+                     .virtual_stages = 1,
+                     .recompute = Recompute::kNone};
+    if (row.dp > 1) wishes.zero_stage = row.zero;
+    rows.push_back({"nanotron", absl::StrCat(size.size, ", ", row.nodes, " nodes"),
+                    JobOf(model, 4096, 256), cluster, wishes,
+                    row.mfu / 100 * 989e12 / (flops.products + flops.full_attention)});
+  }
+}
+
 }  // namespace
 
 std::vector<PublishedRow> PublishedRows() {
@@ -207,6 +263,7 @@ std::vector<PublishedRow> PublishedRows() {
   AddBridge(rows);
   AddSc21(rows);
   AddOthers(rows);
+  AddNanotron(rows);
   return rows;
 }
 
@@ -238,7 +295,7 @@ double SpeedOf(const PublishedRow& row) {
   };
   constexpr System kSystems[] = {{"torchtitan", 1.091}, {"megatron", 0.993}, {"bridge", 0.861},
                                  {"bridge-moe", 1.083}, {"sc21", 1.026},     {"llm.c", 0.867},
-                                 {"fms-fsdp", 1.139}};
+                                 {"fms-fsdp", 1.139},   {"nanotron", 1.158}};
   for (const System& system : kSystems) {
     if (row.system == system.name) return system.speed;
   }
@@ -250,6 +307,10 @@ Efficiency EfficiencyOf(const PublishedRow& row) {
   efficiency.tp_overlap = row.tp_overlap;
   efficiency.overlaps_float8 = true;
   efficiency.sends_tokens_once = row.system == "bridge-moe";
+  if (row.system == "nanotron") {
+    efficiency.bucket_elements = 12.5e6;  // PyTorch's 25 MB, of bf16
+    efficiency.hides_gathers = false;     // src/nanotron/optim/zero.py
+  }
   efficiency.fused_attention = row.system != "sc21";
   return efficiency;
 }
