@@ -110,7 +110,10 @@ class Plan(pickle.Pickler):
             local = obj.to_local()
             if any(placement.is_partial() for placement in obj.placements):
                 raise TypeError(f'convene.checkpoint keeps no summands; the state has a DTensor with {obj.placements}: save its full_tensor()')
-            of_shard = (*_in_words(obj), tuple(obj.shape), tuple(_local_box(obj.shape, obj.device_mesh, obj.placements)[1]))
+            shape, begin = _local_box(obj.shape, obj.device_mesh, obj.placements)
+            if tuple(shape) != tuple(local.shape):
+                raise TypeError(f'convene.checkpoint: PyTorch says that the local shard of {obj.placements} has shape {tuple(shape)}; it has {tuple(local.shape)}')
+            of_shard = (*_in_words(obj), tuple(obj.shape), tuple(begin))
         if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided or local.is_quantized or local.is_meta:
             raise TypeError(f'convene.checkpoint keeps dense tensors, and DTensors of such; the state has a {type(local).__name__} with layout '
                             f'{local.layout} on {local.device}')
@@ -212,9 +215,9 @@ class _Layouts:
         if piece.ranks in meshes:
             return meshes[piece.ranks]
         if len(meshes) != 1:
+            known = [(placements, *ranks) for placements, ranks in self._with.items()]
             raise ValueError(f'{path} was saved as {piece.placements}, ranks {piece.ranks}; load(like=state) needs a state that has a tensor there, or one mesh '
-                             f'for such placements: it has {[(placements, *ranks) for placements, ranks in self._with.items()]}. '
-                             'torch.distributed.checkpoint.state_dict.get_state_dict makes one of a model and its optimizer')
+                             f'for such placements: it has {known}. torch.distributed.checkpoint.state_dict.get_state_dict makes one of a model and its optimizer')
         return next(iter(meshes.values()))
 
 
