@@ -97,9 +97,9 @@ def main():
         elif step < goal:
             step += 1
             training.step(step)
+            note('save', step=step, digest=training.digest(), weights=[p.full_tensor().double().sum().item() for p in training.model.parameters()])
             assert checkpoint.save(training.state(), step)
             checkpoint.wait()
-            note('save', step=step, digest=training.digest(), weights=[p.full_tensor().double().sum().item() for p in training.model.parameters()])
         else:
             if step != rested:
                 note('rest', step=step)
