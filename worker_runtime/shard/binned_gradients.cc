@@ -114,20 +114,23 @@ absl::Status BinnedGradients::Add(int bucket, bool is_first, const float* gradie
 }
 
 absl::Status BinnedGradients::Finish(int bucket, Stream& stream) {
-  if (KeepsPart(bucket)) return SumOver(dp_replicate_, bucket, stream);
   const ShardPart& part = shard_.parts[bucket];
-  const BinnedSums sums = kept_.From(part.bucket.begin);
-  if (keeps_floats_) {
-    CONVENE_RETURN_IF_ERROR(Swap(part, Plain(sums.high), Plain(sums.low), stream));
-    // The sums go where this rank's own floats are: these move to where another rank's were.
-    const int64_t own = part.flat_begin - part.bucket.begin;
-    const int64_t sent = own == 0 ? part.count : 0;
-    device_.Copy(sums.low + own, sums.high + sent, part.count * sizeof(float), stream);
-    AddParts(part, /*is_first=*/true, Plain(sums.high) + sent, Plain(sums.low), stream);
-  } else {
-    CONVENE_RETURN_IF_ERROR(SumDigits(dp_, part.bucket.count, sums, Result::kShard, stream));
-  }
+  if (!KeepsPart(bucket)) CONVENE_RETURN_IF_ERROR(SumOverShards(part, stream));
   return SumOver(dp_replicate_, bucket, stream);
+}
+
+absl::Status BinnedGradients::SumOverShards(const ShardPart& part, Stream& stream) {
+  const BinnedSums sums = kept_.From(part.bucket.begin);
+  if (!keeps_floats_) {
+    return SumDigits(dp_, part.bucket.count, sums, Result::kShard, stream);
+  }
+  CONVENE_RETURN_IF_ERROR(Swap(part, Plain(sums.high), Plain(sums.low), stream));
+  // The sums go where this rank's own floats are: these move to where another rank's were.
+  const int64_t own = part.flat_begin - part.bucket.begin;
+  const int64_t sent = own == 0 ? part.count : 0;
+  device_.Copy(sums.low + own, sums.high + sent, part.count * sizeof(float), stream);
+  AddParts(part, /*is_first=*/true, Plain(sums.high) + sent, Plain(sums.low), stream);
+  return absl::OkStatus();
 }
 
 absl::Status BinnedGradients::SumOver(Collective& group, int bucket, Stream& stream) {

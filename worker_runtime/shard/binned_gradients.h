@@ -68,6 +68,8 @@ class BinnedGradients {
   // `arrived` at this rank's place, which is not read.
   void AddParts(const ShardPart& part, bool is_first, const float* own, const float* arrived,
                 Stream& stream);
+  // Finish of dp, where all sums are kept.
+  absl::Status SumOverShards(const ShardPart& part, Stream& stream);
   enum class Result { kAll, kShard };
   absl::Status SumDigits(Collective& group, int64_t count, const BinnedSums& sums, Result result,
                          Stream& stream);
