@@ -12,11 +12,11 @@ import time
 import numpy
 import torch
 import torch.distributed as dist
-from convene import checkpoint_copies
+from convene import checkpoint_copies, checkpoint_peers
 from convene.checkpoint import Checkpoint
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 FOLDER = sys.argv[1]
 said = []
@@ -203,6 +203,19 @@ def shards():
     assert got['p'].placements == (Shard(0),) and torch.equal(got['p'].full_tensor(), whole) and torch.equal(got['q'].full_tensor(), whole[:3])
     assert 'torch.distributed.checkpoint' in words(lambda: checkpoint.load(like={'x': distribute_tensor(whole, mesh, [Replicate()])}), ValueError)
     assert 'load(like=state)' in words(checkpoint.load, ValueError)
+    # As it is laid out at the same place today, in pieces of both ranks; a plain tensor gets all of them.
+    other = init_device_mesh('cpu', (2, 1), mesh_dim_names=('copies', 'shards'))
+    today = {'p': distribute_tensor(torch.zeros(10, 3), mesh, [Shard(1)]), 'q': distribute_tensor(torch.zeros(3, 3), other, [Replicate(), Shard(0)])}
+    got = checkpoint.load(like=today)[1]
+    assert got['p'].placements == (Shard(1),) and torch.equal(got['p'].full_tensor(), whole)
+    assert got['q'].device_mesh == other and torch.equal(got['q'].to_local(), whole[:3])
+    assert checkpoint.save(got, 2)
+    got = checkpoint.load(like={**state, 'p': torch.zeros(10, 3)})[1]
+    assert torch.equal(got['p'], whole) and got['q'].placements == (Shard(0),) and torch.equal(got['q'].full_tensor(), whole[:3])
+    got = checkpoint.load(like={**state, 'p': distribute_tensor(torch.zeros(10, 3), DeviceMesh('cpu', [1, 0]), [Shard(0)])})[1]  # the ranks have changed places
+    assert torch.equal(got['p'].to_local(), whole[:5] if dist.get_rank() == 1 else whole[5:])
+    assert 'was saved with shape (10, 3)' in words(lambda: checkpoint.load(like={'p': torch.zeros(9, 3)}), ValueError)
+    assert 'full_tensor()' in words(lambda: checkpoint.save({'p': DTensor.from_local(whole, mesh, [Partial()])}, 3), TypeError)
 
 
 def a_sharded_model():
@@ -236,6 +249,28 @@ def a_sharded_model():
     assert step == 2 and all(map(torch.equal, want, train(model, optimizer, (3, 4))))
 
 
+def a_copy_for_another_node_is_cut_short():
+    """Twice: the whole one that stood there stays."""
+    forget_memory()
+    checkpoint, _ = begun(None)
+    checkpoint._peers = checkpoint_peers.Peers(dist.new_group(backend='gloo'), checkpoint._memory, [[1, 0]])
+
+    def kept(step):
+        assert checkpoint.save(state_of(step), step)
+        checkpoint.wait()
+        return sorted(step for _, step in filter(None, checkpoint._memory.held(1)))
+
+    def cut(_group, _window, size, _to, _source, reserve):
+        assert reserve(size) is not None
+        raise RuntimeError('the connection broke')
+
+    assert kept(1) == [1] and kept(2) == [1, 2]
+    real, checkpoint_peers.exchange = checkpoint_peers.exchange, cut
+    assert kept(3) == [2] and kept(4) == [2] and 'step 4 is not on other nodes: the connection broke' in said[-1]
+    checkpoint_peers.exchange = real
+    assert kept(5) == [2, 5]
+
+
 def one_copy_for_all_ranks():
     forget_memory()
     checkpoint, _ = begun('same', replicated=True)
@@ -262,7 +297,7 @@ def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
     for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, a_sharded_model,
-                 one_copy_for_all_ranks, without_an_agent):
+                 a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()

@@ -6,6 +6,7 @@ PACKAGE = 'tools/deploy/python/convene'
 COPIES = f'{PACKAGE}/checkpoint_copies.py'
 CHECKPOINT = f'{PACKAGE}/checkpoint.py'
 CHOICE = f'{PACKAGE}/checkpoint_choice.py'
+PIECES = f'{PACKAGE}/checkpoint_pieces.py'
 CHOSEN = '//tests/packages:checkpoint_copies_test'
 PLACED = '//tests/packages:checkpoint_choice_test'
 SEEN = '//tests/e2e:torch_checkpoint_test'
@@ -17,15 +18,26 @@ MUTATIONS = [
     Mutation('a changed file is read as a state', COPIES, 'if place.is_file and os.pread', 'if False and os.pread', CHOSEN),
     Mutation('the file that all ranks have is removed', COPIES, 'if name not in keep]', ']', CHOSEN),
     Mutation('the limit of a control group is not seen', COPIES, 'least = min(least, int(limit', 'least = max(least, int(limit', CHOSEN),
-    Mutation('any code of a checkpoint is run', CHECKPOINT, 'if is_dtype or (module_name', 'if True or (module_name', SEEN),
+    Mutation('any code of a checkpoint is run', PIECES, 'if is_dtype or (module_name', 'if True or (module_name', SEEN),
     Mutation('ranks save different steps', CHECKPOINT, 'if len(set(steps)) > 1 or step', 'if step', SEEN),
     Mutation('a state is lost where two writers remove one file', COPIES, 'contextlib.suppress(FileNotFoundError)', 'contextlib.suppress(KeyError)', CHOSEN),
     Mutation('a state that was kept in memory first is never written', CHECKPOINT, 'goes_to_disk or to_disk)', 'True)', SEEN),
     Mutation('one rank alone hears of a state that cannot be read', CHECKPOINT, 'step if problem is None else _REFUSED)', 'step)', SEEN),
     Mutation('a copy for another node stays on its own', CHOICE, '(number + (copy + 1) * apart)', '(number + copy * apart)', PLACED),
     Mutation('two copies of one state go to one node', CHOICE, 'apart = len(rows) // (count + 1)', 'apart = len(rows) // 2', PLACED),
-    Mutation('a state is loaded of which a part is lost', CHOICE, 'if all((name, owner) in places', 'if any((name, owner) in places', PLACED),
-    Mutation('an older state is loaded than there is', CHOICE, 'sorted(names, reverse=True)', 'sorted(names)', PLACED),
+    Mutation('a state is loaded of which a part is lost', CHOICE, 'if all(in_memory or on_disk', 'if any(in_memory or on_disk', PLACED),
+    Mutation('an older state is loaded than there is', CHOICE, 'difference(refused), reverse=True)', 'difference(refused))', PLACED),
     Mutation("guests write over each other's copies", COPIES, 'self._first - 2 * guest + half', 'self._first - guest + half', CHOSEN),
     Mutation('no copy goes to other nodes', f'{PACKAGE}/checkpoint_peers.py', 'in enumerate(self._routes):', 'in enumerate([]):', SEEN),
+    Mutation('a state of another number of ranks is taken unasked', CHOICE, 'if world_size in (None, state[2])', 'if True', PLACED),
+    Mutation('a file is read while memory has the copy', CHOICE, 'readers[0] or readers[1]', 'readers[1] or readers[0]', PLACED),
+    Mutation("a shard keeps another shard's values, of the same shape", PIECES, '(tuple(shape), tuple(begin)) == (piece.shape, piece.begin)',
+             'tuple(shape) == piece.shape', SEEN),
+    Mutation('empty shards of two tensors become one', PIECES, 'local.data_ptr() if local.numel() else id(obj)', 'local.data_ptr()', SEEN),
+    Mutation('a tensor is laid out by its placements alone', PIECES, 'found = self._at.get(path)', 'found = None', SEEN),
+    Mutation('replicas of a piece are read twice', PIECES,
+             'pieces.setdefault((found.begin, found.shape), (owner, found))', 'pieces[owner] = (owner, found)', SEEN),
+    Mutation('a damaged piece is left out in silence', f'{PACKAGE}/checkpoint_source.py', "if lost:", "if False:", SEEN),
+    Mutation("a copy for another node that was cut short counts", f'{PACKAGE}/checkpoint_peers.py', 'self._guests[guest][half] = None',
+             'self._guests[guest][half] = (1 << 40, 0)', SEEN),
 ]

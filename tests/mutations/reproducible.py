@@ -16,6 +16,8 @@ MUTATIONS = [
              '  CONVENE_RETURN_IF_ERROR(group.AllReduce(agreed, ReduceOp::kMax, stream));\n', '', REPRODUCIBLE),
     Mutation("copies of a shard keep sums of their own", f'{RUNTIME}/shard/binned_gradients.cc',
              'return SumOver(dp_replicate_, bucket, stream);', 'return SumOver(dp_, bucket, stream);', REPRODUCIBLE),
+    Mutation("another rank's floats count as this rank's own", f'{RUNTIME}/shard/binned_gradients.cc',
+             '  device_.Copy(sums.low + own, sums.high + sent, part.count * sizeof(float), stream);\n', '', REPRODUCIBLE),
     Mutation("a tied table's two gradients of a microbatch are rounded to one", f'{RUNTIME}/shard/gradient_shards.cc',
              'made_in_[tensor] != pass_', 'made_in_[tensor] < 0', REPRODUCIBLE),
     Mutation('the gradient norm is a plain sum of doubles', f'{RUNTIME}/ops/cpu/binned_sum.cc',

@@ -13,7 +13,7 @@ SPEC.loader.exec_module(choice)
 
 def lost(held, nodes, gone):
     """The copies that are left when nodes are lost and empty ones took their places."""
-    return [choice.Held(set(), set()) if node in gone else of_rank for node, of_rank in zip(nodes, held)]
+    return [choice.Held({}, {}) if node in gone else of_rank for node, of_rank in zip(nodes, held)]
 
 
 class CheckpointChoiceTest(unittest.TestCase):
@@ -33,29 +33,41 @@ class CheckpointChoiceTest(unittest.TestCase):
             choice.keepers([0, 0, 1], 1)
 
     def test_a_state_outlives_as_many_nodes_as_it_has_copies(self):
+        """And is loaded by as many ranks as there are: the ranks of the nodes that are left, or those of empty nodes, too."""
         for count, workers, replicas in itertools.product(range(2, 6), (1, 2), (1, 2)):
             nodes = [rank // workers for rank in range(count * workers)]
-            kept, owners = choice.keepers(nodes, replicas), range(len(nodes))
-            on_node = [{((1, 7), owner) for owner in owners if node in (nodes[owner], *(nodes[of_copy[owner]] for of_copy in kept))} for node in nodes]
-            held = [choice.Held(copies, set()) for copies in on_node]
+            kept, state = choice.keepers(nodes, replicas), (1, 7, len(nodes))
+            on_node = [{state: {owner for owner in range(len(nodes)) if node in (nodes[owner], *(nodes[of_copy[owner]] for of_copy in kept))}} for node in nodes]
+            held = [choice.Held(copies, {}) for copies in on_node]
             for gone in itertools.chain.from_iterable(itertools.combinations(range(count), many) for many in range(count + 1)):
-                left = lost(held, nodes, gone)
-                chosen = choice.choose_state(left, owners, ())
-                self.assertTrue(chosen is not None or len(gone) > len(kept))
-                for owner, source in enumerate(chosen[1] if chosen else ()):
-                    self.assertIn(((1, 7), owner), left[source].in_memory)
-                    self.assertTrue(source == owner or nodes[owner] in gone)
+                for left in (lost(held, nodes, gone), [of_rank for node, of_rank in zip(nodes, held) if node not in gone]):
+                    chosen = choice.choose_state(left, None, ())
+                    self.assertTrue(chosen is not None or len(gone) > len(kept))
+                    for owner, readers in enumerate(chosen[1] if chosen else ()):
+                        for rank, of_rank in enumerate(left):
+                            giver = choice.giver(readers, rank)
+                            self.assertIn(owner, left[giver].in_memory[state])
+                            self.assertTrue(giver == rank or owner not in of_rank.in_memory.get(state, ()))
 
     def test_the_newest_whole_state_is_chosen_from_all_places(self):
-        old, new = (1, 4), (2, 1)
-        memory = choice.Held({(old, 0), (new, 0)}, {old})
-        self.assertEqual(choice.choose_state([memory, choice.Held({(old, 1)}, {new})], (0, 1), ()), (new, [0, None]))
-        self.assertEqual(choice.choose_state([memory, choice.Held({(old, 1)}, {new})], (0, 1), {new}), (old, [0, 1]))
-        self.assertIsNone(choice.choose_state([memory, choice.Held({(old, 1)}, {new})], (0, 1), {new, old}))
-        self.assertIsNone(choice.choose_state([memory, choice.Held(set(), set())], (0, 1), ()))
-        # The ranks have changed nodes; a state that all ranks share has one owner.
-        self.assertEqual(choice.choose_state([choice.Held({(old, 1)}, set()), choice.Held({(old, 0)}, set())], (0, 1), ()), (old, [1, 0]))
-        self.assertEqual(choice.choose_state([choice.Held(set(), set()), memory], (0, 0), ()), (new, [1, 1]))
+        old, new = (1, 4, 2), (2, 1, 2)
+        first, second = choice.Held({old: {0}, new: {0}}, {old: {0}}), choice.Held({old: {1}}, {new: {1}})
+        self.assertEqual(choice.choose_state([first, second], 2, ()), (new, [([0], []), ([], [1])]))
+        self.assertEqual(choice.choose_state([first, second], 2, {new}), (old, [([0], [0]), ([1], [])]))
+        self.assertIsNone(choice.choose_state([first, second], 2, {new, old}))
+        self.assertIsNone(choice.choose_state([first, choice.Held({}, {})], 2, ()))
+        # The ranks have changed nodes.
+        self.assertEqual(choice.choose_state([choice.Held({old: {1}}, {}), choice.Held({old: {0}}, {})], 2, ()), (old, [([1], []), ([0], [])]))
+        # Of another number of ranks: only where it is wanted, and whole, and never together with copies of this number.
+        three = (3, 1, 3)
+        held = [choice.Held({three: {0, 1}, old: {0, 1}}, {}), choice.Held({}, {three: {2}})]
+        self.assertEqual(choice.choose_state(held, None, ()), (three, [([0], []), ([0], []), ([], [1])]))
+        self.assertEqual(choice.choose_state(held, 2, ())[0], old)
+        self.assertEqual(choice.choose_state([held[0], choice.Held({}, {(3, 2, 3): {2}})], None, ())[0], old)
+
+    def test_memory_is_read_before_the_disk_and_own_copies_before_others(self):
+        self.assertEqual([choice.giver(([1, 3], [0, 2]), rank) for rank in range(4)], [1, 1, 1, 3])
+        self.assertEqual([choice.giver(([], [0, 2]), rank) for rank in range(4)], [0, 2, 2, 2])
 
 
 if __name__ == '__main__':

@@ -17,6 +17,8 @@ int64_t LargestBucket(const Placement& placement, size_t from) {
   return largest;
 }
 
+float* Plain(int32_t* digits) { return reinterpret_cast<float*>(digits); }
+
 int64_t KeptCount(const Placement& placement, const FlatShard& shard, bool is_sharded) {
   if (!is_sharded) return placement.flat_count;
   return shard.parts.front().bucket.count + shard.count - shard.parts.front().count;
@@ -34,12 +36,15 @@ BinnedGradients::BinnedGradients(const Placement& placement, const FlatShard& sh
                                  Collective& dp_replicate, Device& device, Arena& arena)
     : shard_(shard),
       bits_(BinBits(summands)),
+      keeps_floats_(dp.size() > 1 && summands == int64_t{dp.size()} * dp_replicate.size()),
       is_sharded_(is_sharded),
       dp_(dp),
       dp_replicate_(dp_replicate),
       device_(device),
       kept_("gradients", KeptCount(placement, shard, is_sharded), arena),
-      wire_("gradients on the wire", is_sharded ? LargestBucket(placement, 1) : 0, arena),
+      wire_(arena.Declare<float>("gradients on the wire",
+                                 is_sharded ? LargestBucket(placement, 1) : 0,
+                                 ArenaPart::kCollective)),
       agreed_(arena.Declare<uint8_t>("gradients/highest bins", LargestBucket(placement, 0),
                                      ArenaPart::kCollective)) {}
 
@@ -50,8 +55,7 @@ int64_t BinnedGradients::PlaceOf(const ShardPart& part) const {
 }
 
 absl::Span<float> BinnedGradients::Of(const ShardPart& part) const {
-  return {reinterpret_cast<float*>(At(kept_.high)) + PlaceOf(part),
-          static_cast<size_t>(part.count)};
+  return {Plain(At(kept_.high)) + PlaceOf(part), static_cast<size_t>(part.count)};
 }
 
 // First all ranks take the highest bin of any of them, then digits are plain whole numbers.
@@ -71,34 +75,62 @@ absl::Status BinnedGradients::SumDigits(Collective& group, int64_t count, const 
   return absl::OkStatus();
 }
 
+absl::Status BinnedGradients::Swap(const ShardPart& part, const float* gradients, float* arrived,
+                                   Stream& stream) {
+  if (dp_.size() == 1) return absl::OkStatus();
+  const auto count = static_cast<size_t>(part.bucket.count);
+  return dp_.AllToAll(absl::MakeConstSpan(gradients, count), absl::MakeSpan(arrived, count),
+                      stream);
+}
+
+void BinnedGradients::AddParts(const ShardPart& part, bool is_first, const float* own,
+                               const float* arrived, Stream& stream) {
+  const BinnedSums sums = kept_.From(PlaceOf(part));
+  BinnedAdd(part.count, bits_, is_first, own, sums, stream);
+  for (int64_t begin = 0; begin < part.bucket.count; begin += part.count) {
+    if (begin == part.flat_begin - part.bucket.begin) continue;
+    BinnedAdd(part.count, bits_, /*is_first=*/false, arrived + begin, sums, stream);
+  }
+}
+
 absl::Status BinnedGradients::Add(int bucket, bool is_first, const float* gradients,
                                   Stream& stream) {
   const ShardPart& part = shard_.parts[bucket];
-  if (!KeepsPart(bucket)) {
-    BinnedAdd(part.bucket.count, bits_, is_first, gradients, kept_.From(part.bucket.begin), stream);
+  if (KeepsPart(bucket)) {
+    CONVENE_RETURN_IF_ERROR(Swap(part, gradients, At(wire_), stream));
+    const float* const own = gradients + (part.flat_begin - part.bucket.begin);
+    AddParts(part, is_first, own, At(wire_), stream);
     return absl::OkStatus();
   }
-  BinnedAdd(part.bucket.count, bits_, /*is_first=*/true, gradients, wire_.sums(), stream);
-  CONVENE_RETURN_IF_ERROR(SumDigits(dp_, part.bucket.count, wire_.sums(), Result::kShard, stream));
-  const BinnedSums summed = wire_.From(part.flat_begin - part.bucket.begin);
-  const BinnedSums kept = kept_.From(PlaceOf(part));
-  if (is_first) {
-    device_.Copy(summed.high, kept.high, part.count * sizeof(int32_t), stream);
-    device_.Copy(summed.low, kept.low, part.count * sizeof(int32_t), stream);
-    device_.Copy(summed.bins, kept.bins, part.count, stream);
-  } else {
-    BinnedMerge(part.count, summed, kept, stream);
+  const BinnedSums sums = kept_.From(part.bucket.begin);
+  if (!keeps_floats_) {
+    BinnedAdd(part.bucket.count, bits_, is_first, gradients, sums, stream);
+  } else if (is_first) {
+    device_.Copy(gradients, sums.high, part.bucket.count * sizeof(float), stream);
+  } else {  // Of an element that another call gave, this one has a zero.
+    AddInPlace(part.bucket.count, gradients, Plain(sums.high), stream);
   }
   return absl::OkStatus();
 }
 
 absl::Status BinnedGradients::Finish(int bucket, Stream& stream) {
-  const ParameterBucket& place = shard_.parts[bucket].bucket;
-  if (!KeepsPart(bucket)) {
-    CONVENE_RETURN_IF_ERROR(
-        SumDigits(dp_, place.count, kept_.From(place.begin), Result::kShard, stream));
-  }
+  const ShardPart& part = shard_.parts[bucket];
+  if (!KeepsPart(bucket)) CONVENE_RETURN_IF_ERROR(SumOverShards(part, stream));
   return SumOver(dp_replicate_, bucket, stream);
+}
+
+absl::Status BinnedGradients::SumOverShards(const ShardPart& part, Stream& stream) {
+  const BinnedSums sums = kept_.From(part.bucket.begin);
+  if (!keeps_floats_) {
+    return SumDigits(dp_, part.bucket.count, sums, Result::kShard, stream);
+  }
+  CONVENE_RETURN_IF_ERROR(Swap(part, Plain(sums.high), Plain(sums.low), stream));
+  // The sums go where this rank's own floats are: these move to where another rank's were.
+  const int64_t own = part.flat_begin - part.bucket.begin;
+  const int64_t sent = own == 0 ? part.count : 0;
+  device_.Copy(sums.low + own, sums.high + sent, part.count * sizeof(float), stream);
+  AddParts(part, /*is_first=*/true, Plain(sums.high) + sent, Plain(sums.low), stream);
+  return absl::OkStatus();
 }
 
 absl::Status BinnedGradients::SumOver(Collective& group, int bucket, Stream& stream) {

@@ -2,8 +2,10 @@
 // no layout changes their bits, as long as each summand, the gradient of one tensor in one pass of
 // one microbatch, is the same.
 //
-// An element takes 9 bytes: the digits and the bin of its sum. Between ranks travel a maximum of
-// bins, 1 byte an element both ways, and then the digits, 8 bytes where fp32 has 4.
+// An element takes 9 bytes: the digits and the bin of its sum. Where each rank has one summand,
+// between ranks travel the floats, to the rank that keeps the sum: 4 bytes an element, as many as
+// in a plain sum. Else a maximum of bins, 1 byte an element both ways, and then the digits, 8
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -59,18 +61,30 @@ class BinnedGradients {
   bool KeepsPart(int bucket) const { return is_sharded_ && bucket > 0; }
   // Where the sums of the part of the bucket begin.
   int64_t PlaceOf(const ShardPart& part) const;
+  // Each rank of dp sends the others their parts of the gradients of a bucket; theirs of its own
+  // part, one behind the other, come to `arrived`.
+  absl::Status Swap(const ShardPart& part, const float* gradients, float* arrived, Stream& stream);
+  // Adds a part's gradients, of this rank and those that arrived, to its sums. The sums may lie in
+  // `arrived` at this rank's place, which is not read.
+  void AddParts(const ShardPart& part, bool is_first, const float* own, const float* arrived,
+                Stream& stream);
+  // Finish of dp, where all sums are kept.
+  absl::Status SumOverShards(const ShardPart& part, Stream& stream);
   enum class Result { kAll, kShard };
   absl::Status SumDigits(Collective& group, int64_t count, const BinnedSums& sums, Result result,
                          Stream& stream);
 
   const FlatShard& shard_;
   const int bits_;
+  // Each rank has one summand of each element: until Finish they lie as floats in kept_.high.
+  const bool keeps_floats_;
   const bool is_sharded_;
   Collective& dp_;
   Collective& dp_replicate_;
   Device& device_;
   const Memory kept_;
-  const Memory wire_;  // of one bucket after the other, where the rank keeps its part alone
+  // What came, of one bucket after the other, where the rank keeps its part alone.
+  const ArenaBlock<float> wire_;
   const ArenaBlock<uint8_t> agreed_;  // the highest bins of all ranks, of one sum after the other
 };
 

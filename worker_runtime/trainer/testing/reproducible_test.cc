@@ -88,7 +88,8 @@ TEST_CASE("reproducible sums: every ZeRO stage and schedule, on ranks that do no
       const Curve one = CurveOf(RunOver({}, dtype, tied));
       for (const Layout& layout :
            {Layout{.dp = 2}, Layout{.dp = 3}, Layout{.dp = 7}, Layout{.pp = 2},
-            Layout{.pp = 2, .dp = 3}, Layout{.dp = 4, .dp_replicate = 2}}) {
+            Layout{.pp = 2, .dp = 3}, Layout{.dp = 4, .dp_replicate = 2},
+            Layout{.dp = 6, .dp_replicate = 2}}) {
         for (const int zero_stage : {0, 1, 2, 3}) {
           if (OnGpus() && zero_stage % 2 == 0) continue;
           if (zero_stage == 0 && layout.dp_replicate != layout.dp) continue;

@@ -9,14 +9,11 @@ This file needs PyTorch, and the other files of its name beside it.
 """
 
 import datetime
-import io
 import logging
 import mmap
 import os
-import pickle
-import sys
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -24,116 +21,17 @@ import torch.distributed as dist
 from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
 from . import checkpoint_peers as peers
+from . import checkpoint_pieces as pieces
 from .checkpoint_copies import Name
+from .checkpoint_source import Source
 
 _log = logging.getLogger('convene.checkpoint')
-_ALIGNMENT = 64
 _FILES = 3  # a rank keeps so many newest files, the newest state that all ranks have on disk, and the loaded one
 _TOLD = _FILES + 4  # and with two writers that wait for the disk, two that are not removed yet
 _DISK_LIMIT_S = 600
 _PEER_LIMIT_S = 120
 _NONE = (0, 0)  # as a name that is told: generations begin at 1
 _REFUSED = -(1 << 62)  # as a step that is told: this rank cannot save its state
-_SAFE = {('collections', 'OrderedDict'), ('collections', 'defaultdict'), ('collections', 'Counter'), ('torch', 'Size'), ('torch', 'device'),
-         ('builtins', 'set'), ('builtins', 'frozenset'), ('builtins', 'complex'), ('builtins', 'bytearray'), ('builtins', 'slice'),
-         ('numpy', 'dtype'), ('numpy', 'ndarray'), ('_codecs', 'encode')}
-_SAFE |= {(module, name) for module in ('numpy.core.multiarray', 'numpy._core.multiarray') for name in ('_reconstruct', 'scalar')}
-
-
-def _is_shard(tensor: torch.Tensor) -> bool:
-    """Whether it is a DTensor. A script that has some has imported the module."""
-    return isinstance(tensor, getattr(sys.modules.get('torch.distributed.tensor'), 'DTensor', ()))
-
-
-class _Piece(NamedTuple):
-    """A tensor's bytes in a copy. As a tuple it stands in the index in the tensor's place."""
-    offset: int
-    dtype: torch.dtype
-    shape: Tuple[int, ...]
-    # Of a DTensor, of which this is the local shard: the layout in words, the global shape and strides. Else None.
-    layout: Optional[str] = None
-    global_shape: Optional[Tuple[int, ...]] = None
-    global_stride: Optional[Tuple[int, ...]] = None
-
-    def of(self, data: torch.Tensor) -> torch.Tensor:
-        size = self.dtype.itemsize * torch.Size(self.shape).numel()
-        return data[self.offset:self.offset + size].view(self.dtype).view(self.shape) if size else torch.empty(self.shape, dtype=self.dtype)
-
-
-class _Plan(pickle.Pickler):
-    """The place of each tensor of a state in the data, and the rest of the state as a pickle."""
-
-    def __init__(self, state: Any) -> None:
-        """Raises TypeError where the state has something that load() would not read."""
-        self._out = io.BytesIO()
-        super().__init__(self._out, protocol=4)
-        self._known: Dict[Any, _Piece] = {}
-        self.tensors: List[Tuple[torch.Tensor, _Piece]] = []  # of this rank
-        self.shards: Dict[str, Any] = {}  # by layout: a DTensor that has it
-        self.data_bytes = 0
-        self.dump(state)
-        self.index = self._out.getvalue()
-        if len(self.index) > copies.MOST_INDEX_BYTES:
-            raise TypeError(f'the state has {len(self.index)} bytes beside its tensors, and {copies.MOST_INDEX_BYTES} are allowed: make tensors of them')
-        _Reader(self.index, None, {}).load()
-
-    def persistent_id(self, obj: Any) -> Optional[Tuple]:
-        if not isinstance(obj, torch.Tensor):
-            return None
-        of_shard = ()
-        local = obj
-        if _is_shard(obj):
-            local = obj.to_local()
-            layout = f'{obj.placements} on ranks {obj.device_mesh.mesh.tolist()}'
-            self.shards[layout] = obj
-            of_shard = (layout, tuple(obj.shape), obj.stride())
-        if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided or local.is_quantized or local.is_meta:
-            raise TypeError(f'convene.checkpoint keeps dense tensors, and DTensors of such; the state has a {type(local).__name__} with layout '
-                            f'{local.layout} on {local.device}')
-        key = (local.data_ptr(), local.dtype, local.shape, local.stride(), local.device, local.is_conj(), local.is_neg(), of_shard)
-        if key not in self._known:  # tied weights are written once
-            self._known[key] = piece = _Piece(self.data_bytes, local.dtype, tuple(local.shape), *of_shard)
-            self.tensors.append((local.detach(), piece))
-            self.data_bytes += -(-local.numel() * local.element_size() // _ALIGNMENT) * _ALIGNMENT
-        return tuple(self._known[key])
-
-
-class _Reader(pickle.Unpickler):
-    """Makes a state of its index and data. An index may name what torch.load(weights_only=True) takes, and numpy's arrays; no other code."""
-
-    def __init__(self, index: bytes, data: Optional[torch.Tensor], shards: Dict[str, Any]) -> None:
-        """data: none where only the index is tried. shards: for each layout, a DTensor that has it."""
-        super().__init__(io.BytesIO(index))
-        self._data = data
-        self._shards = shards
-        self._made: Dict[Tuple, torch.Tensor] = {}
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        added = {(getattr(known, '__module__', ''), getattr(known, '__qualname__', '')): known for known in torch.serialization.get_safe_globals()
-                 if not isinstance(known, tuple)}
-        if (module_name, global_name) in added:
-            return added[module_name, global_name]
-        is_dtype = module_name == 'torch' and isinstance(getattr(torch, global_name, None), torch.dtype)
-        if is_dtype or (module_name, global_name) in _SAFE:
-            return super().find_class(module_name, global_name)
-        raise TypeError(f'the state has a {module_name}.{global_name}, which is not read from a checkpoint unless torch.serialization.add_safe_globals '
-                        'allows it; save its state_dict, or numbers, strings, lists and dicts')
-
-    def persistent_load(self, pid: Tuple) -> Any:
-        if self._data is None:
-            return None
-        if pid not in self._made:
-            piece = _Piece(*pid)
-            tensor = piece.of(self._data).clone()
-            if piece.layout is not None:
-                if piece.layout not in self._shards:
-                    raise ValueError(f'shards were saved as {piece.layout}; load(like=state) needs a state with such, it has {list(self._shards)}. Shards are '
-                                     'loaded into the same layout only: for others use torch.distributed.checkpoint')
-                like = self._shards[piece.layout]
-                tensor = type(like).from_local(tensor.to(like.device), like.device_mesh, like.placements, shape=torch.Size(piece.global_shape),
-                                               stride=piece.global_stride)
-            self._made[pid] = tensor
-        return self._made[pid]
 
 
 class Checkpoint:
@@ -213,43 +111,48 @@ class Checkpoint:
     def load(self, like: Any = None) -> Optional[Tuple[int, Any]]:
         """(step, state) of the newest step that every rank has whole, in memory or on disk; None where there is none. Tensors are on the CPU.
 
-        like: a state of today, where the saved one has DTensors: it gives the meshes for them.
-        Raises, on all ranks: ValueError where there are only states of another number of ranks, or a layout that `like` has not; OSError where a rank
-        cannot look into the folder.
+        like: a state of today, where the saved one has DTensors: they are laid out as its tensor at the same place, else as one with the same placements.
+        Then a state of any number of ranks is taken, and what is no DTensor of it comes from the rank of the same number, modulo that of the saved ranks.
+        Raises, on all ranks: ValueError where there are only states of another number of ranks, or `like` does not say how to lay out a tensor; OSError
+        where a rank cannot look into the folder.
         """
         known, unread = self._look()
-        in_memory = {(place.header.name, place.header.owner): place for place in known if not place.is_file and place.header.world_size == self._owned[1]}
-        on_disk = {place.header.name: place for place in known if place.is_file and (place.header.owner, place.header.world_size) == self._owned}
-        told = self._tell_any((choice.Held(set(in_memory), set(on_disk)), self._owned[0],
-                               {(place.header.generation, place.header.world_size) for place in known}, unread))
-        held, owners, seen, problems = zip(*told)
+        readable: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
+        for place in known:
+            state = (*place.header.name, place.header.world_size)
+            readable[place.is_file].setdefault(state, {})[place.header.owner] = place
+        told = self._tell_any((choice.Held(*({state: set(owners) for state, owners in kind.items()} for kind in readable)), unread, like is not None))
+        held, problems, can_reshard = zip(*told)
         for rank, why in enumerate(problems):
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
-        of_any = [found for found_there in seen for found in found_there]
-        self._generation = 1 + max((generation for generation, _ in of_any), default=0)
+        of_any = {state for of_rank in held for kind in of_rank for state in kind}
+        self._generation = 1 + max((generation for generation, _, _ in of_any), default=0)
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
-        refused = set()
-        while (chosen := choice.choose_state(held, owners, refused)) is not None:
-            name, sources = chosen
-            state, problem = self._read(*self._fetch(name, sources, owners, in_memory, on_disk), like)
-            problems = [problem for problem in self._tell_any(problem) if problem]
-            if not problems:
-                self._loaded = name
-                newer = [world_size for generation, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
-                if newer:
-                    _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which only as many can load', name[1], self._owned[1],
-                                 newer[0])
-                return name[1], state
-            for is_damaged, text in problems:
-                if not is_damaged:
-                    raise ValueError(f'convene.checkpoint: step {name[1]}: {text}')
-            _log.warning('step %d is not loaded, an older one is: %s', name[1], problems[0][1])
-            refused.add(name)
-        others = sorted({world_size for _, world_size in of_any} - {self._owned[1]})
-        if others:
+        refused: Set[choice.State] = set()
+        while (chosen := choice.choose_state(held, None if all(can_reshard) else self._owned[1], refused)) is not None:
+            state, readers = chosen
+            name = state[:2]
+            source = Source(self._tell_any, self._group, self._rank, self._world, readers, {**readable[1].get(state, {}), **readable[0].get(state, {})})
+            try:
+                found = source.load(like)
+            except OSError as error:
+                _log.warning('step %d is not loaded, an older one is: %s', name[1], error)
+                refused.add(state)
+                continue
+            except ValueError as error:
+                raise ValueError(f'convene.checkpoint: step {name[1]}: {error}') from error
+            self._loaded = name
+            newer = [world_size for generation, _, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
+            if newer:
+                _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which are not whole, or need load(like=state)', name[1],
+                             state[2], newer[0])
+            return name[1], found
+        others = sorted({world_size for _, _, world_size in of_any} - {self._owned[1]})
+        if others and not all(can_reshard):
             raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. '
-                             'As many ranks can load it; with replicated=True (all ranks have the same state) any number can; else remove it to begin anew')
+                             'load(like=state) takes its DTensors (FSDP2) for any number of ranks; with replicated=True (all ranks have the same state) any '
+                             'number can load it; else as many ranks can, or remove it to begin anew')
         if of_any:
             _log.warning('no step is whole on all ranks: the job begins anew')
         return None
@@ -266,44 +169,6 @@ class Checkpoint:
             return self._memory.copies() + (self._folder.copies() if self._folder else []), ''
         except OSError as error:
             return [], str(error)
-
-    def _fetch(self, name: Name, sources: Sequence[Optional[int]], owners: Sequence[int], in_memory: Dict[Tuple[Name, int], copies.Place],
-               on_disk: Dict[Name, copies.Place]) -> Tuple[Optional[mmap.mmap], str]:
-        """(this rank's copy, ''), or (None, why there is none). All ranks hand over to each other what they have."""
-        own, why = None, ''
-        for rank, source in enumerate(sources):
-            giver = rank if source is None else source
-            if self._rank == giver:
-                window, problem = self._open(on_disk[name] if source is None else in_memory[name, owners[rank]])
-                if rank == giver:
-                    own, why = window, problem
-                else:
-                    peers.exchange(self._group, window, copies.size_of(window) if window else 0, rank, None, lambda _: None)
-            elif self._rank == rank:
-                _, own = peers.exchange(self._group, None, 0, None, giver, lambda size: mmap.mmap(-1, size))
-                if own is None or copies.find_in(own) is None:
-                    own, why = None, f'rank {giver}, whose node had it, cannot read it'
-        return own, why
-
-    @staticmethod
-    def _open(place: copies.Place) -> Tuple[Optional[mmap.mmap], str]:
-        try:
-            return copies.read(place), ''
-        except OSError as error:
-            return None, str(error)
-
-    @staticmethod
-    def _read(window: Optional[mmap.mmap], why: str, like: Any) -> Tuple[Any, Optional[Tuple[bool, str]]]:
-        """(the state, None), or (None, (whether the copy is damaged, why it cannot be read))."""
-        if window is None:
-            return None, (True, why)
-        try:
-            header = copies.find_in(window)
-            index = window[copies.PAGE:copies.PAGE + header.index_bytes]
-            data = torch.frombuffer(window, dtype=torch.uint8)[header.data_offset:]
-            return _Reader(index, data, _Plan(like).shards).load(), None
-        except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
-            return None, (False, str(error) or type(error).__name__)
 
     def save(self, state: Any, step: int, to_disk: bool = True) -> bool:
         """Returns when the copy stands in memory: True; to the disk it is written behind the training. The state may change from then on.
@@ -327,7 +192,7 @@ class Checkpoint:
             self._peers.wait()  # So the older state, of which a half is written over now, is on no node the newest one.
         plan, problem, written = None, None, []
         try:
-            plan = _Plan(state) if self._copies_here else None
+            plan = pieces.Plan(state) if self._copies_here else None
             written = self._folder.written() if self._writes_here else []
         except TypeError as error:  # the other ranks wait for a word of this one
             problem = error
@@ -355,7 +220,7 @@ class Checkpoint:
         self._saved = (step, stands, goes_to_disk or to_disk)
         return stands
 
-    def _copy(self, plan: _Plan, name: Name, keep: List[Optional[Name]]) -> bool:
+    def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]]) -> bool:
         half = copies.half_to_write(self._held, keep)
         begin = copies.data_offset(len(plan.index))
         try:

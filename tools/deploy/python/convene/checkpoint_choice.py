@@ -1,31 +1,39 @@
 """PURE. The nodes that keep copies of a rank's state for convene.checkpoint, and the places that a state is read from. Nothing here needs PyTorch."""
 
-from typing import Collection, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-Name = Tuple[int, int]  # of checkpoint_copies: generation and step
+State = Tuple[int, int, int]  # generation, step, and the number of ranks whose copies are the state
+Readers = Tuple[List[int], List[int]]  # of a copy: the ranks that can read it from memory, and from disk
 
 
 class Held(NamedTuple):
-    """The copies that one rank can read without another's help."""
-    in_memory: Set[Tuple[Name, int]]  # of its node: name and owner
-    on_disk: Set[Name]                # of its own state
+    """The copies that one rank can read without another's help: of each state, their owners."""
+    in_memory: Dict[State, Set[int]]
+    on_disk: Dict[State, Set[int]]
 
 
-def choose_state(held: Sequence[Held], owners: Sequence[int], refused: Collection[Name]) -> Optional[Tuple[Name, List[Optional[int]]]]:
-    """The newest state that is whole, and for each rank the rank in whose node's memory its copy stands (itself first); None there: on disk.
+def choose_state(held: Sequence[Held], world_size: Optional[int], refused: Collection[State]) -> Optional[Tuple[State, List[Readers]]]:
+    """The newest state that is whole, and by owner the ranks that can read its copies. None where no state is whole.
 
-    owners: of the copy that each rank needs. None where no state is whole.
+    world_size: the state is one of so many ranks; None: of any number.
     """
-    places = {}  # of a copy: the ranks of the nodes that have it
-    for rank, of_rank in enumerate(held):
-        for name, owner in of_rank.in_memory:
-            places.setdefault((name, owner), []).append(rank)
-    names = {name for name, _ in places}.union(*(of_rank.on_disk for of_rank in held)).difference(refused)
-    for name in sorted(names, reverse=True):
-        if all((name, owner) in places or name in of_rank.on_disk for owner, of_rank in zip(owners, held)):
-            found = [places.get((name, owner), []) for owner in owners]
-            return name, [rank if rank in of_copy else of_copy[rank % len(of_copy)] if of_copy else None for rank, of_copy in enumerate(found)]
+    states = {state for of_rank in held for kind in of_rank for state in kind}
+    for state in sorted(states.difference(refused), reverse=True):
+        if world_size in (None, state[2]):
+            readers: List[Readers] = [([], []) for _ in range(state[2])]
+            for rank, of_rank in enumerate(held):
+                for kind, of_kind in enumerate(of_rank):
+                    for owner in of_kind.get(state, ()):
+                        readers[owner][kind].append(rank)
+            if all(in_memory or on_disk for in_memory, on_disk in readers):
+                return state, readers
     return None
+
+
+def giver(readers: Readers, rank: int) -> int:
+    """The rank that reads a copy for this one: from memory before disk, itself before others."""
+    ranks = readers[0] or readers[1]
+    return rank if rank in ranks else ranks[rank % len(ranks)]
 
 
 def keepers(nodes: Sequence[int], replicas: int) -> List[List[int]]:
