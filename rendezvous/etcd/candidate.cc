@@ -132,8 +132,7 @@ absl::Status Candidate::Look(MonotonicTime give_up) {
     has_leader = false;
   }
   leadership_.Looked(Clock::Real().Now(), has_leader);
-  if (has_leader &&
-      std::exchange(other_term_, found.kvs(0).create_revision()) != other_term_) {
+  if (has_leader && std::exchange(other_term_, found.kvs(0).create_revision()) != other_term_) {
     spdlog::info("{} leads, in term {}: this daemon stands by", found.kvs(0).value(), other_term_);
   }
   return absl::OkStatus();

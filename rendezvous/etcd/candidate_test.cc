@@ -152,7 +152,8 @@ TEST_CASE("a lease that etcd does not know any more ends the tenure at once") {
   CHECK_FALSE(tenure->Covers(Clock::Real().Now()));
 }
 
-TEST_CASE("a lease that could not be given back is given back by the same daemon's next candidacy") {
+TEST_CASE(
+    "a lease that could not be given back is given back by the same daemon's next candidacy") {
   FakeEtcd etcd;
   auto first = std::make_unique<Runner>(etcd.place);
   const Candidate::State led = first->Await(false);
