@@ -72,6 +72,14 @@ class TorchCheckpointTest(TorchTestCase):
             self.assertEqual(got["starts"], [6])
             self.assertEqual((got["losses"], got["weights"]), (whole["losses"], whole["weights"]))
 
+    def assert_loads_are_saves(self, notes):
+        saved = {0: None}
+        for line in map(json.loads, whole_lines(notes)):
+            if line["what"] == "save":
+                saved[line["step"]] = line["digest"]
+            elif line["what"] == "load" and line["step"] > 0:
+                self.assertEqual(line["digest"], saved[line["step"]], line)
+
     def test_shards_for_another_number_of_ranks(self):
         """FSDP2 with AdamW: three nodes, two, three; from the memory of other nodes and from disk. Each load gives what was saved, bit by bit."""
         daemon, flags = self.start_daemon()
@@ -129,12 +137,7 @@ class TorchCheckpointTest(TorchTestCase):
             self.finish(node, 100)
         daemon.kill()
         daemon.wait()
-        saved = {0: None}
-        for line in map(json.loads, whole_lines(notes)):
-            if line["what"] == "save":
-                saved[line["step"]] = line["digest"]
-            elif line["what"] == "load" and line["step"] > 0:
-                self.assertEqual(line["digest"], saved[line["step"]], line)
+        self.assert_loads_are_saves(notes)
         last = noted("save", 3)[-1]["weights"]
         write("go", 8)
         shutil.rmtree(f"{folder}/states")

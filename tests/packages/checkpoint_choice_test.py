@@ -37,7 +37,8 @@ class CheckpointChoiceTest(unittest.TestCase):
         for count, workers, replicas in itertools.product(range(2, 6), (1, 2), (1, 2)):
             nodes = [rank // workers for rank in range(count * workers)]
             kept, state = choice.keepers(nodes, replicas), (1, 7, len(nodes))
-            on_node = [{state: {owner for owner in range(len(nodes)) if node in (nodes[owner], *(nodes[of_copy[owner]] for of_copy in kept))}} for node in nodes]
+            on_node = [{state: {owner for owner in range(len(nodes)) if node in (nodes[owner], *(nodes[of_copy[owner]] for of_copy in kept))}}
+                       for node in nodes]
             held = [choice.Held(copies, {}) for copies in on_node]
             for gone in itertools.chain.from_iterable(itertools.combinations(range(count), many) for many in range(count + 1)):
                 for left in (lost(held, nodes, gone), [of_rank for node, of_rank in zip(nodes, held) if node not in gone]):

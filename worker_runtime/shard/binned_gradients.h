@@ -83,7 +83,7 @@ class BinnedGradients {
   Collective& dp_replicate_;
   Device& device_;
   const Memory kept_;
-  // What came, of one bucket after the other, where the rank keeps its part alone.
+  // Other ranks' parts, of one bucket after the other, where the rank keeps its part alone.
   const ArenaBlock<float> wire_;
   const ArenaBlock<uint8_t> agreed_;  // the highest bins of all ranks, of one sum after the other
 };

@@ -112,7 +112,7 @@ class Plan(pickle.Pickler):
                 raise TypeError(f'convene.checkpoint keeps no summands; the state has a DTensor with {obj.placements}: save its full_tensor()')
             shape, begin = _local_box(obj.shape, obj.device_mesh, obj.placements)
             if tuple(shape) != tuple(local.shape):
-                raise TypeError(f'convene.checkpoint: PyTorch says that the local shard of {obj.placements} has shape {tuple(shape)}; it has {tuple(local.shape)}')
+                raise TypeError(f'convene.checkpoint: the local shard of {obj.placements} has shape {tuple(local.shape)}; PyTorch finds {tuple(shape)}')
             of_shard = (*_in_words(obj), tuple(obj.shape), tuple(begin))
         if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided or local.is_quantized or local.is_meta:
             raise TypeError(f'convene.checkpoint keeps dense tensors, and DTensors of such; the state has a {type(local).__name__} with layout '
@@ -216,8 +216,9 @@ class _Layouts:
             return meshes[piece.ranks]
         if len(meshes) != 1:
             known = [(placements, *ranks) for placements, ranks in self._with.items()]
-            raise ValueError(f'{path} was saved as {piece.placements}, ranks {piece.ranks}; load(like=state) needs a state that has a tensor there, or one mesh '
-                             f'for such placements: it has {known}. torch.distributed.checkpoint.state_dict.get_state_dict makes one of a model and its optimizer')
+            raise ValueError(f'{path} was saved as {piece.placements}, ranks {piece.ranks}; load(like=state) needs a state that has a tensor there, or one '
+                             f'mesh for such placements: it has {known}. torch.distributed.checkpoint.state_dict.get_state_dict makes one of a model and '
+                             'its optimizer')
         return next(iter(meshes.values()))
 
 
@@ -255,7 +256,7 @@ class Assembly:
         return not self._missing
 
     def needs(self, shards: Sequence[Dict[Path, Piece]], first: int, giver_of: Callable[[int], int]) -> Dict[int, List[Need]]:
-        """What is missing, by the rank that gives it. shards: by owner. first: the owner whose pieces are taken where several have the same.
+        """The missing parts, by the rank that gives them. shards: by owner. first: the owner whose pieces are taken where several have the same.
 
         Raises ValueError where no piece has a part of a shard.
         """
@@ -278,7 +279,7 @@ class Assembly:
         return needs
 
     def take(self, giver: int, needs: Sequence[Need], data: torch.Tensor) -> None:
-        """What came from the giver."""
+        """Fills in the parts that came from the giver."""
         for part, need in zip(self._parts[giver], needs):
             part.copy_(_first(data, part))
             data = data[need.bytes():]

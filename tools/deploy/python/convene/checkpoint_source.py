@@ -48,7 +48,7 @@ class Source:
         return made[0].state()
 
     def _agree(self, call: Callable[[], Any]) -> List[Any]:
-        """What the calls of all ranks return. Where one raises, all do."""
+        """The results of all ranks' calls. Where one raises, all do."""
         try:
             told = self._tell((None, call()))
         except OSError as error:
@@ -104,7 +104,7 @@ class Source:
         return packed
 
     def _hand_over(self, assembly: pieces.Assembly, wanted: Sequence[Dict[int, List[pieces.Need]]]) -> Callable[[], None]:
-        """wanted: of each rank, by giver. What is called then raises OSError where a part did not come."""
+        """wanted: of each rank, by giver. The function that this returns raises OSError where a part did not come."""
         lost = ''
         for turn in range(len(wanted)):
             to, source = (self._rank + turn) % len(wanted), (self._rank - turn) % len(wanted)
