@@ -64,7 +64,7 @@ class PreferenceTest(TorchTestCase):
             self.assertAlmostEqual(step["reward_margin"], wanted["margins"][i], delta=1e-4)
             if i > 0:  # before the first update all margins are 0, but for rounding
                 self.assertAlmostEqual(step["reward_accuracy"], wanted["right"][i], delta=1e-9)
-        self.finish(self.start_torch(CONVENE, "checkpoint", "export", self.path(f"{name}/step_{STEPS}"), "--format", "hf", "--output",
+        self.finish(self.start_torch(CONVENE, "checkpoint", "export", self.path(name), "--format", "hf", "--output",
                                      self.path(f"{name}_hf")), 60)
         ours, theirs = read_folder(self.path(f"{name}_hf")), read_folder(self.path("model/trained"))
         self.assertEqual(set(ours), set(theirs))
