@@ -43,7 +43,7 @@ enum class TrainingEnd {
   kStopped,   // somebody's stop token asked; everything up to here is saved
 };
 
-// One rank's. Not thread-safe. All that the constructor takes is borrowed until Run has returned.
+// One rank's. Not thread-safe. It borrows all arguments of the constructor until Run has returned.
 class Training {
  public:
   // `collective_memory`: CollectiveMemory's, or null. `choices`: StartChoices', or null.
