@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Direct preference optimization in PyTorch, on a tiny Llama of transformers; runs where both are.
 
-usage: preference_script.py FOLDER PAIRS STEPS    writes the model to FOLDER; a line of JSON: the loss of each step with all pairs of PAIRS
-                                                  (JSON lines: prompt, chosen, rejected; a token is a byte) by Adam, and its gradient's norm
+usage: preference_script.py FOLDER PAIRS STEPS    writes the model to FOLDER and, behind the steps, to FOLDER/trained; a line of JSON: of each step
+                                                  with all pairs of PAIRS (JSON lines: prompt, chosen, rejected; a token is a byte) by Adam the
+                                                  loss, the gradient's norm, and the rewards: the share of pairs that are right, and the mean margin
 """
 
 import copy
@@ -34,22 +35,26 @@ def main():
     with open(pairs, encoding='utf-8') as file:
         pairs = [json.loads(line) for line in file]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.95), eps=1e-3)
-    said = {'losses': [], 'norms': []}
+    said = {'losses': [], 'norms': [], 'right': [], 'margins': []}
     for _ in range(steps):
-        losses = []
+        losses, margins = [], []
         for pair in pairs:
             ratio = {}
             for side in ('chosen', 'rejected'):
                 with torch.no_grad():
                     before = log_probability(reference, pair['prompt'], pair[side])
                 ratio[side] = log_probability(model, pair['prompt'], pair[side]) - before
-            losses.append(-torch.nn.functional.logsigmoid(BETA * (ratio['chosen'] - ratio['rejected'])))
+            margins.append(BETA * (ratio['chosen'] - ratio['rejected']))
+            losses.append(-torch.nn.functional.logsigmoid(margins[-1]))
         loss = torch.stack(losses).mean()
         optimizer.zero_grad()
         loss.backward()
         said['losses'].append(loss.item())
+        said['right'].append(sum(margin.item() > 0 for margin in margins) / len(margins))
+        said['margins'].append(torch.stack(margins).mean().item())
         said['norms'].append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]).item())
         optimizer.step()
+    model.save_pretrained(folder + '/trained')
     print(json.dumps(said))
 
 

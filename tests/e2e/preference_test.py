@@ -3,6 +3,7 @@
 Needs transformers in the environment of tests: tools/torch_environment --transformers.
 """
 
+import array
 import glob
 import json
 import os
@@ -14,10 +15,21 @@ from tests.support.torch_testing import CONVENE, TorchTestCase, need_torch
 
 TRAIN = "worker_runtime/trainer/convene-train"
 SCRIPT = "tests/e2e/preference_script.py"
-STEPS = 5
+STEPS = 10
+WEIGHTS = 1e-5  # as far as a weight may be from PyTorch's behind the last step
 PAIRS = [{"prompt": f"{a} and {b}? ", "chosen": "yes, " + a, "rejected": "no" + " never" * (i % 3)}
          for i, (a, b) in enumerate([("cat", "dog"), ("sun", "sea"), ("red", "blue"), ("one", "two"), ("oak", "elm"), ("ice", "tea"), ("day", "night")])]
 LAYOUTS = (["--dp-size", 2], ["--tp-size", 2], ["--pp-size", 2, "--pp-schedule", "zb-h1"], ["--cp-size", 2, "--cp-method", "ring"], ["--zero-stage", 3])
+
+
+def read_folder(folder):
+    """The float tensors of its one file."""
+    with open(f"{folder}/model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    tensors = {name: array.array("f", data[slice(*entry["data_offsets"])]) for name, entry in header.items() if name != "__metadata__"}
+    assert all(entry["dtype"] == "F32" for name, entry in header.items() if name != "__metadata__"), header
+    return tensors
 
 
 def setUpModule():
@@ -43,11 +55,22 @@ class PreferenceTest(TorchTestCase):
         with open(self.path(f"{name}.jsonl"), encoding="utf-8") as f:
             return [line for line in map(json.loads, f) if "grad_norm" in line]
 
-    def check(self, steps, wanted):
-        self.assertEqual(len(steps), len(wanted["losses"]))
-        for step, loss, norm in zip(steps, wanted["losses"], wanted["norms"]):
-            self.assertAlmostEqual(step["loss"], loss, delta=2e-5)
-            self.assertAlmostEqual(step["grad_norm"], norm, delta=1e-4 * norm)
+    def check(self, name, wanted, steps):
+        """The steps of a run, and the weights behind the last one."""
+        self.assertEqual(len(steps), STEPS)
+        for i, step in enumerate(steps):
+            self.assertAlmostEqual(step["loss"], wanted["losses"][i], delta=2e-5)
+            self.assertAlmostEqual(step["grad_norm"], wanted["norms"][i], delta=1e-4 * wanted["norms"][i])
+            self.assertAlmostEqual(step["reward_margin"], wanted["margins"][i], delta=1e-4)
+            if i > 0:  # before the first update all margins are 0, but for rounding
+                self.assertAlmostEqual(step["reward_accuracy"], wanted["right"][i], delta=1e-9)
+        self.finish(self.start_torch(CONVENE, "checkpoint", "export", self.path(name), "--format", "hf", "--output",
+                                     self.path(f"{name}_hf")), 60)
+        ours, theirs = read_folder(self.path(f"{name}_hf")), read_folder(self.path("model/trained"))
+        self.assertEqual(set(ours), set(theirs))
+        for tensor, numbers in theirs.items():
+            apart = max(abs(a - b) for a, b in zip(ours[tensor], numbers, strict=True))
+            self.assertLess(apart, WEIGHTS, tensor)
 
     def test_pairs_teach_as_in_pytorch_on_every_layout_and_over_a_restart(self):
         with open(self.path("pairs.jsonl"), "w", encoding="utf-8") as f:
@@ -59,15 +82,15 @@ class PreferenceTest(TorchTestCase):
             f.write("{% for message in messages %}[{{ message.content }}]{% endfor %}")
         self.assertAlmostEqual(wanted["losses"][0], 0.693147, delta=1e-5)
         self.assertLess(wanted["losses"][-1], 0.6)
-        self.check(self.train("one"), wanted)
+        self.check("one", wanted, self.train("one"))
         for i, layout in enumerate(LAYOUTS):
             with self.subTest(layout=layout):
-                self.check(self.train(f"layout{i}", *layout, ranks=2), wanted)
+                self.check(f"layout{i}", wanted, self.train(f"layout{i}", *layout, ranks=2))
         # The references are those of the first weights: kept, or made once more.
         self.train("again", steps=2)
         self.assertEqual(len(self.train("again", steps=3)), 3)
         os.remove(self.path("again/references"))
-        self.check(self.train("again", "--tp-size", 2, ranks=2), wanted)
+        self.check("again", wanted, self.train("again", "--tp-size", 2, ranks=2))
         self.refuse()
 
     def refuse(self):
@@ -77,6 +100,11 @@ class PreferenceTest(TorchTestCase):
         with open(self.path("one.jsonl"), "w", encoding="ascii") as f:
             f.write('{"prompt": "a", "chosen": "b"}\n')
         self.assertIn("the record has no 'rejected'", self.train("no", code=64, data=self.path("one.jsonl")))
+        with open(self.path("empty.jsonl"), "w", encoding="ascii") as f:
+            f.write('{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "", "rejected": "c"}\n')
+        said = self.train("no", code=64, data=self.path("empty.jsonl"))
+        self.assertIn("'chosen' has no answer", said)
+        self.assertRegex(said, r"empty\.jsonl.*line 2|empty\.jsonl:2")
         with open(self.path("same.jsonl"), "w", encoding="ascii") as f:
             f.write('{"prompt": "a", "chosen": "b", "rejected": "b"}\n' * 9)
         self.assertIn("all chosen answers are the rejected ones", self.train("no", code=64, data=self.path("same.jsonl")))

@@ -29,7 +29,7 @@ MUTATIONS = [
              'cut.keeps_microbatches ? cut.micro_batch_size : 1', '1', '//worker_runtime/data:sample_order_test'),
     Mutation('the width of digits depends on the number of ranks', f'{RUNTIME}/trainer/setup.cc',
              'CeilDivide(cut.global_batch_size, cut.micro_batch_size)', 'MicrobatchCount(cut)', REPRODUCIBLE),
-    Mutation('a run goes on with other micro batches than its checkpoint', f'{RUNTIME}/trainer/training.cc',
+    Mutation('a run goes on with other micro batches than its checkpoint', f'{RUNTIME}/trainer/training_loop.cc',
              'if (!options_.reproducible) return data_.training.SamplesText();', 'if (contract_.rank >= 0) return dataset_.SamplesText();',
              '//tests/chaos:reproducible_test'),
 ]

@@ -33,5 +33,5 @@ MUTATIONS = [
              'choices->Find(product);', TIMED),
     Mutation('a choice that the library does not know is the first candidate', PLANS,
              'if (NameOf(candidates[i]) == *name) return i;', 'return i;', f'{TIMED} {TRAINED}'),
-    Mutation('the choices of a start are lost', 'worker_runtime/trainer/training.cc', 'if (choices_ != nullptr) choices_->Keep();', '', TRAINED),
+    Mutation('the choices of a start are lost', 'worker_runtime/trainer/training_loop.cc', 'if (choices_ != nullptr) choices_->Keep();', '', TRAINED),
 ]

@@ -325,6 +325,7 @@ Pass<T> ExpertFeedForward<T>::SharedPass(const Pass<T>& pass, UnitSurroundings<T
           pass.loss_sum,
           pass.references,
           pass.answer_losses,
+          pass.rewards,
           pass.documents,
           pass.stream,
           pass.places,

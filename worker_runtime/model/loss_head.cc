@@ -132,8 +132,8 @@ absl::Status LossHead<T>::ForwardPairs(const Pass<T>& pass, WeightGradient* head
   double* const unwanted = At(unwanted_loss_);
   float* const weights = head_gradient != nullptr ? At(pair_weights_) : nullptr;
   PreferenceLoss(shape_.samples, shape_.preference_beta, pass.answer_losses, pass.references,
-                 pass.gradient_scale, cp.rank() == 0 ? pass.loss_sum : unwanted, weights,
-                 pass.stream);
+                 pass.gradient_scale, cp.rank() == 0 ? pass.loss_sum : unwanted,
+                 cp.rank() == 0 ? pass.rewards : nullptr, weights, pass.stream);
   for (int i = 0; i < answers && head_gradient != nullptr; ++i) {
     CONVENE_RETURN_IF_ERROR(
         ForwardRows(pass, i * rows, rows, {weights + i, unwanted, head_gradient}));

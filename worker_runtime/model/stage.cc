@@ -445,6 +445,7 @@ absl::StatusOr<Pass<T>> StageOf<T>::MakePass(const StagePass& pass, int unit, St
       .references = batch_.references != nullptr ? batch_.references + sample : nullptr,
       .answer_losses =
           batch_.answer_losses != nullptr ? batch_.answer_losses + 2 * sample : nullptr,
+      .rewards = batch_.rewards,
       .documents =
           batch_.documents != nullptr ? batch_.documents[pass.compute.microbatch] : Documents{},
       .stream = stream,

@@ -40,9 +40,11 @@ struct StageBatch {
   // Of pairs of answers (Options::preference_beta), else null. references: (microbatches,
   // micro_batch_size), PreferenceLoss's; null: the answers' losses alone are wanted, and no
   // gradients. answer_losses: (microbatches, micro_batch_size, 2), zeros: the last chunk fills them
-  // in, the same on all tp and cp ranks.
+  // in, the same on all tp and cp ranks. rewards: PreferenceLoss adds to them, on the first cp
+  // rank.
   const double* references = nullptr;
   double* answer_losses = nullptr;
+  double* rewards = nullptr;
 };
 
 // [chunk]: the units of a chunk of the model.

@@ -98,6 +98,7 @@ struct Pass {
   double* loss_sum;          // the head adds the summed loss, in nats, of the counted tokens
   const double* references;  // (samples): of pairs of answers PreferenceLoss's; null: not known yet
   double* answer_losses;     // (samples, 2), zeros: the head fills in those of pairs of answers
+  double* rewards;           // PreferenceLoss adds to them
   Documents documents;
   Stream& stream;
   absl::Span<const int> places;           // of the unit's tensors by role (PlacesOf)

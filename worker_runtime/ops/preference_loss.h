@@ -12,10 +12,14 @@ namespace convene::worker {
 //
 // *loss_sum += the sum over the pairs that count, in their order and in double, of
 //   -log sigmoid(beta * (rejected - chosen - reference)).
+// rewards: to the first is added how many of these pairs have a margin above 0 (what the sigmoid is
+// taken of: the chosen answer's reward less the rejected one's), to the second the sum of the
+// margins. Null: they are not wanted.
 // weights: (pairs, 2): that loss's derivative by each of answer_losses, times *gradient_scale: what
 // CrossEntropyGradient takes for the rows of that answer; 0 where the pair does not count. Null:
 // only the loss is wanted. All in the device's memory.
 void PreferenceLoss(int pairs, double beta, const double* answer_losses, const double* references,
-                    const float* gradient_scale, double* loss_sum, float* weights, Stream& stream);
+                    const float* gradient_scale, double* loss_sum, double* rewards, float* weights,
+                    Stream& stream);
 
 }  // namespace convene::worker

@@ -31,9 +31,10 @@ TEST_CASE("a pair's loss falls with its margin, and its weights are the loss's d
   const DeviceArray<double> of_reference(references, TheDevice());
   const DeviceArray<float> scale({0.5f}, TheDevice());
   const DeviceArray<double> sum({100}, TheDevice());
+  const DeviceArray<double> rewards({10, 20}, TheDevice());
   const DeviceArray<float> weights(std::vector<float>(10, 9), TheDevice());
   PreferenceLoss(5, kBeta, answer_losses.data(), of_reference.data(), scale.data(), sum.data(),
-                 weights.data(), TheStream());
+                 rewards.data(), weights.data(), TheStream());
   double expected = 100;
   for (int i = 0; i < 5; ++i) {
     if (std::isnan(references[i])) {
@@ -50,6 +51,8 @@ TEST_CASE("a pair's loss falls with its margin, and its weights are the loss's d
     CHECK(weights.Fetch()[2 * i + 1] == -weights.Fetch()[2 * i]);
   }
   CHECK(sum.Fetch()[0] == Approx(expected).epsilon(1e-12));
+  // Margins: 1.5, -25, 0, none, -8, each by a quarter.
+  CHECK(rewards.Fetch() == std::vector<double>{11, 20 - 31.5 * kBeta});
 }
 
 TEST_CASE("margins of any size give numbers, and without weights there is the loss alone") {
@@ -60,10 +63,10 @@ TEST_CASE("margins of any size give numbers, and without weights there is the lo
   const DeviceArray<double> sum({0}, TheDevice());
   const DeviceArray<float> weights({9, 9, 9, 9}, TheDevice());
   PreferenceLoss(2, kBeta, answer_losses.data(), references.data(), nullptr, sum.data(), nullptr,
-                 TheStream());
+                 nullptr, TheStream());
   CHECK(sum.Fetch()[0] == Approx(kBeta * 1e6));
   PreferenceLoss(2, kBeta, answer_losses.data(), references.data(), scale.data(), sum.data(),
-                 weights.data(), TheStream());
+                 nullptr, weights.data(), TheStream());
   CHECK(weights.Fetch() == std::vector<float>{0.25f, -0.25f, 0, 0});
 }
 

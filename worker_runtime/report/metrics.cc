@@ -31,6 +31,8 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("validation_set", metrics.validation_set);
     visit("validation_loss", metrics.validation_loss);
     visit("bits_per_byte", metrics.bits_per_byte);
+    visit("reward_accuracy", metrics.reward_accuracy);
+    visit("reward_margin", metrics.reward_margin);
   } else if constexpr (std::is_same_v<std::remove_const_t<Metrics>, CheckpointMetrics>) {
     visit("checkpoint_held_seconds", metrics.checkpoint_held_seconds);
     visit("checkpoint_seconds", metrics.checkpoint_seconds);
@@ -48,6 +50,8 @@ void Visit(Metrics& metrics, Visitor& visit) {
     visit("expert_load", metrics.expert_load);
     visit("expert_entropy", metrics.expert_entropy);
     visit("experts_in_pieces", metrics.experts_in_pieces);
+    visit("reward_accuracy", metrics.reward_accuracy);
+    visit("reward_margin", metrics.reward_margin);
     visit("skipped", metrics.skipped);
     visit("rollbacks", metrics.rollbacks);
     visit("tokens", metrics.tokens);

@@ -39,6 +39,9 @@ struct StepMetrics {
   // mean over layers and microbatches; and the share of these whose tokens went to the experts in
   // pieces, for want of memory.
   std::optional<double> balance_loss, z_loss, expert_load, expert_entropy, experts_in_pieces;
+  // Of pairs of answers: the share of those that count whose chosen answer has the higher reward,
+  // and the mean by which it is higher (ops/preference_loss.h), before the update.
+  std::optional<double> reward_accuracy, reward_margin;
   // Why the step changed no weight: "no_number", "loss_spike" or "gradient_spike"; nullopt where it
   // did, or no target counts.
   std::optional<std::string> skipped;
@@ -67,6 +70,7 @@ struct ValidationMetrics {
   // The same in bits for each byte of text that the counted targets stand for; nullopt where the
   // data does not say how many bytes these are.
   std::optional<double> bits_per_byte;
+  std::optional<double> reward_accuracy, reward_margin;  // StepMetrics'
   friend bool operator==(const ValidationMetrics&, const ValidationMetrics&) = default;
 };
 

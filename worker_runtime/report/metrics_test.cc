@@ -107,6 +107,13 @@ TEST_CASE("a share of counted targets and bits a byte stand in a line only where
         "\"bits_per_byte\":3.5}\n");
   CHECK(read_back(named));
   CHECK(read_back(CheckpointMetrics{50, 0.25, 0.5}));
+  StepMetrics pairs = Step(3);
+  pairs.reward_accuracy = 0.75;
+  pairs.reward_margin = -0.5;
+  CHECK_THAT(MetricsLine(pairs),
+             Catch::Contains("\"reward_accuracy\":0.75,\"reward_margin\":-0.5,"));
+  CHECK(read_back(pairs));
+  CHECK(read_back(ValidationMetrics{.step = 50, .reward_accuracy = 1, .reward_margin = 2}));
 }
 
 TEST_CASE("what a step used stands in its line where it is known, and reads back") {

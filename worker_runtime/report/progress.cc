@@ -9,9 +9,15 @@
 namespace convene::worker {
 
 std::string ProgressLine(const ProgressState& state) {
-  return absl::StrFormat("step %d/%d  loss %.4f  grad %.2f  lr %.1e  %s tok/s  ETA %s", state.step,
-                         state.steps, state.loss, state.grad_norm, state.learning_rate,
-                         HumanCount(state.tokens_per_second), HumanDuration(state.remaining));
+  std::string rewards;
+  if (state.reward_accuracy.has_value()) {
+    rewards = absl::StrFormat("right %.0f %%  margin %.3f  ", 100 * *state.reward_accuracy,
+                              *state.reward_margin);
+  }
+  return absl::StrFormat("step %d/%d  loss %.4f  %sgrad %.2f  lr %.1e  %s tok/s  ETA %s",
+                         state.step, state.steps, state.loss, rewards, state.grad_norm,
+                         state.learning_rate, HumanCount(state.tokens_per_second),
+                         HumanDuration(state.remaining));
 }
 
 std::string ProgressBar(int64_t done_bytes, int64_t total_bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -15,13 +16,14 @@ struct ProgressState {
   int64_t steps = 0;  // in all
   double loss = 0;
   double grad_norm = 0;
+  std::optional<double> reward_accuracy, reward_margin;  // StepMetrics': both or none
   double learning_rate = 0;
   double tokens_per_second = 0;
   absl::Duration remaining = absl::InfiniteDuration();  // infinite = not known yet
 };
 
 // PURE. "step 120/500  loss 2.3412  grad 0.81  lr 9.8e-04  41.2k tok/s  ETA 0:42", without a
-// newline.
+// newline. Of pairs of answers, behind the loss: "right 71 %  margin 0.124".
 std::string ProgressLine(const ProgressState& state);
 
 // PURE. "[##########----------]  50%  4.6 MiB of 9.1 MiB".

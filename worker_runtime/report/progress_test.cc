@@ -51,6 +51,12 @@ TEST_CASE("a progress line is short and complete") {
   state.remaining = absl::InfiniteDuration();
   CHECK(ProgressLine(state) ==
         "step 1/500  loss nan  grad 0.81  lr 9.8e-04  41.2k tok/s  ETA -:--");
+  state = At(120);
+  state.reward_accuracy = 0.714;
+  state.reward_margin = 0.1236;
+  CHECK(ProgressLine(state) ==
+        "step 120/500  loss 2.3412  right 71 %  margin 0.124  grad 0.81  lr 9.8e-04  41.2k tok/s  "
+        "ETA 0:42");
 }
 
 TEST_CASE("the time left is unknown before a step, and forgets the slow first one") {

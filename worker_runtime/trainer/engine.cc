@@ -150,7 +150,8 @@ void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {
                           .gradient_scale = is_training ? gradient_scale : nullptr,
                           .documents = parts_.documents.Feed(batch.document_begin, microbatches),
                           .references = FeedReferences(batch, rows),
-                          .answer_losses = At(parts_.on_device.answer_losses)});
+                          .answer_losses = At(parts_.on_device.answer_losses),
+                          .rewards = At(parts_.on_device.totals)->rewards});
 }
 
 const double* Engine::FeedReferences(const TokenBatch& batch, int64_t rows) {
@@ -191,12 +192,13 @@ absl::Status Engine::AddUp() {
   StepTotals* const totals = At(parts_.on_device.totals);
   PassOnStop();
   device_.Copy(At(parts_.stop), &totals->stop, sizeof(double), stream);
-  // The loss is the same on all tensor-parallel ranks, so one of them adds it; each
-  // context-parallel rank has that of its own tokens.
+  // The loss and the rewards are the same on all tensor-parallel ranks, so one of them adds them;
+  // each context-parallel rank has the loss of its own tokens.
   // The experts' losses and loads likewise.
   const ExpertTotals experts = parts_.stage->TakeExpertTotals();
   if (parts_.coordinate.tp != 0) {
     device_.Zero(&totals->loss, sizeof(totals->loss) + sizeof(totals->router), stream);
+    device_.Zero(totals->rewards, sizeof(totals->rewards), stream);
     device_.Zero(totals->exact[1], sizeof(totals->exact) - sizeof(totals->exact[0]), stream);
   } else if (options_.model.experts.count > 0) {
     *At(parts_.experts) = experts;
@@ -300,7 +302,8 @@ absl::StatusOr<StepResult> Engine::AwaitStep() {
                     .why = is_empty ? SkipReason::kNone : control.skip,
                     .limits = limits_,
                     .router_losses = {totals.router[0], totals.router[1]},
-                    .experts = totals.experts};
+                    .experts = totals.experts,
+                    .rewards = {totals.rewards[0], totals.rewards[1]}};
 }
 
 absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int microbatches) {
@@ -312,7 +315,9 @@ absl::StatusOr<ForwardResult> Engine::ForwardLoss(const TokenBatch& batch, int m
   CONVENE_RETURN_IF_ERROR(AddUp());
   CONVENE_RETURN_IF_ERROR(Await());
   const StepTotals& totals = *At(parts_.on_host.totals);
-  return ForwardResult{.loss = totals.loss, .stop_requested = totals.stop > 0};
+  return ForwardResult{.loss = totals.loss,
+                       .stop_requested = totals.stop > 0,
+                       .rewards = {totals.rewards[0], totals.rewards[1]}};
 }
 
 absl::StatusOr<std::vector<double>> Engine::References(const TokenBatch& batch, int microbatches) {

@@ -25,6 +25,13 @@
 
 namespace convene::worker {
 
+// Of pairs of answers, over those of the global batch that count: how many have the chosen answer's
+// reward above the rejected one's, and the sum of the rewards' differences (PreferenceLoss).
+struct RewardSums {
+  double right = 0;
+  double margins = 0;
+};
+
 // The same on every rank.
 struct StepResult {
   // Nats a token, before the update: the mean over the targets of the global batch that count. 0
@@ -41,12 +48,14 @@ struct StepResult {
   // all layers together; and sums over all routings.
   double router_losses[2] = {};
   ExpertTotals experts = {};
+  RewardSums rewards;
 };
 
 // The same on every rank.
 struct ForwardResult {
   double loss = 0;              // nats, sum over the batch's targets that count
   bool stop_requested = false;  // by any rank
+  RewardSums rewards;
 };
 
 // Not thread-safe. Allocates in Create() alone; a step allocates nothing of its own.

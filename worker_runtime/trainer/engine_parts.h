@@ -137,6 +137,7 @@ struct StepTotals {
   double loss;       // nats
   double router[2];  // RouterPenalty's losses
   double stop;
+  double rewards[2];  // PreferenceLoss's
   ExpertTotals experts;
   // For EngineOptions::reproducible: the exact sums that become the first four numbers.
   double exact[4][kExactDigits];

@@ -115,14 +115,16 @@ int64_t Reporter::TokensAfter(int64_t step) const {
 
 int64_t Reporter::TokensOf(int64_t step) const { return TokensAfter(step) - TokensAfter(step - 1); }
 
-void Reporter::PrintProgress(int64_t step, const StepResult& result, double learning_rate) {
-  const int64_t tokens = TokensOf(step);
+void Reporter::PrintProgress(const StepMetrics& metrics) {
+  const int64_t step = metrics.step;
   printer_.Print({.step = step,
                   .steps = options_.steps,
-                  .loss = result.loss,
-                  .grad_norm = result.grad_norm,
-                  .learning_rate = learning_rate,
-                  .tokens_per_second = tokens / absl::ToDoubleSeconds(rate_.step_time()),
+                  .loss = metrics.loss,
+                  .grad_norm = metrics.grad_norm,
+                  .reward_accuracy = metrics.reward_accuracy,
+                  .reward_margin = metrics.reward_margin,
+                  .learning_rate = metrics.learning_rate,
+                  .tokens_per_second = TokensOf(step) / absl::ToDoubleSeconds(rate_.step_time()),
                   .remaining = rate_.Remaining(options_.steps - step)},
                  clock_.Now());
 }
@@ -141,7 +143,6 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
     skipped_ += result.skipped ? 1 : 0;
     spikes_ += result.skipped && result.why != SkipReason::kNoNumber ? 1 : 0;
     skipped_at_end_ = result.skipped ? skipped_at_end_ + 1 : 0;
-    PrintProgress(step, result, learning_rate);
   }
   std::optional<std::string> skipped;
   if (result.why != SkipReason::kNone) skipped = SkipWord(result.why);
@@ -163,6 +164,12 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
                          .world_size = contract_.world_size,
                          .layout = layout_.ToString()};
   AddExperts(result, metrics);
+  if (options_.preference_beta > 0 && !is_empty) {
+    const auto pairs = static_cast<double>(result.counted_targets);
+    metrics.reward_accuracy = result.rewards.right / pairs;
+    metrics.reward_margin = result.rewards.margins / pairs;
+  }
+  if (!is_empty) PrintProgress(metrics);
   AddUse(step_time, data_time, metrics);
   return WriteMetrics(metrics);
 }
@@ -223,6 +230,10 @@ absl::Status Reporter::Validation(const ValidationMetrics& validation) {
   absl::StrAppendFormat(&text, " %.4f after step %d", validation.validation_loss, validation.step);
   if (validation.bits_per_byte.has_value()) {
     absl::StrAppendFormat(&text, ", %.4f bits a byte", *validation.bits_per_byte);
+  }
+  if (validation.reward_accuracy.has_value()) {
+    absl::StrAppendFormat(&text, ", %.0f %% of the pairs right, margin %.3f",
+                          100 * *validation.reward_accuracy, *validation.reward_margin);
   }
   Say(text);
   return WriteMetrics(validation);

@@ -70,7 +70,7 @@ class Reporter final : public SaveListener {
   Reporter(const TrainOptions& options, const Contract& contract, const Layout& layout,
            int64_t first_step, Clock& clock);
 
-  void PrintProgress(int64_t step, const StepResult& result, double learning_rate);
+  void PrintProgress(const StepMetrics& metrics);
   void AddUse(absl::Duration step_time, absl::Duration data_time, StepMetrics& metrics);
   // REQUIRES: peak_.
   Utilization MfuOf(double tokens_per_second) const;

@@ -6,13 +6,9 @@
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/session/stop_token.h"
 #include "worker_runtime/trainer/setup.h"
+#include "worker_runtime/trainer/training_loop.h"
 
 namespace convene::worker {
-
-enum class TrainingEnd {
-  kFinished,  // all steps are done
-  kStopped,   // somebody's stop token asked; everything up to here is saved
-};
 
 // Every rank calls it with the same options, those of LoadOptions. `opened`: OpenGpuEarly's, or
 // none. A rank that the layout does not need is a spare: it waits without training and ends with

@@ -21,7 +21,7 @@ BatchLoader::Options LoaderOptionsOf(const TrainOptions& options, const Layout& 
 
 Validation::Validation(const TrainOptions& options, const Layout& layout, int rank,
                        const RunData& data)
-    : global_batch_size_(options.global_batch_size) {
+    : global_batch_size_(options.global_batch_size), has_pairs_(options.preference_beta > 0) {
   const auto add = [&](const std::optional<std::string>& name, const Dataset& dataset) {
     const int64_t samples = std::min(options.validation_samples, dataset.validation_samples());
     if (samples == 0) return;
@@ -47,7 +47,7 @@ absl::StatusOr<bool> Validation::Run(int64_t step, Engine& engine, Reporter* rep
 }
 
 absl::StatusOr<bool> Validation::RunOn(Set& set, int64_t step, Engine& engine, Reporter* reporter) {
-  double loss = 0;
+  ForwardResult sum;
   int64_t counted_targets = 0;
   for (int64_t first = 0; first < set.samples; first += global_batch_size_) {
     CONVENE_ASSIGN_OR_RETURN(const TokenBatch batch, set.loader.Validation(first, set.samples));
@@ -55,17 +55,19 @@ absl::StatusOr<bool> Validation::RunOn(Set& set, int64_t step, Engine& engine, R
         const ForwardResult result,
         engine.ForwardLoss(batch, static_cast<int>(set.loader.microbatches())));
     if (result.stop_requested) return true;
-    loss += result.loss;
+    sum.loss += result.loss;
+    sum.rewards.right += result.rewards.right;
+    sum.rewards.margins += result.rewards.margins;
     counted_targets += batch.counted_targets;
   }
   if (reporter == nullptr) return false;
-  CONVENE_RETURN_IF_ERROR(Report(set, step, loss, counted_targets, *reporter));
+  CONVENE_RETURN_IF_ERROR(Report(set, step, sum, counted_targets, *reporter));
   return false;
 }
 
-// `loss`: nats, the sum over `counted_targets`.
-absl::Status Validation::Report(Set& set, int64_t step, double loss, int64_t counted_targets,
-                                Reporter& reporter) {
+// `sum`: over `counted_targets`.
+absl::Status Validation::Report(Set& set, int64_t step, const ForwardResult& sum,
+                                int64_t counted_targets, Reporter& reporter) {
   if (counted_targets == 0) {
     reporter.Say(absl::StrCat(
         "no validation loss ", set.name.has_value() ? absl::StrCat("of ", *set.name, " ") : "",
@@ -74,12 +76,15 @@ absl::Status Validation::Report(Set& set, int64_t step, double loss, int64_t cou
   }
   // Counted once: it is the same text each time.
   if (!set.bytes.has_value()) set.bytes = set.loader.ValidationTargetBytes(set.samples).value_or(0);
-  ValidationMetrics metrics = {.step = step,
-                               .validation_set = set.name,
-                               .validation_loss = loss / static_cast<double>(counted_targets),
-                               .bits_per_byte = std::nullopt};
+  const auto count = static_cast<double>(counted_targets);
+  ValidationMetrics metrics = {
+      .step = step, .validation_set = set.name, .validation_loss = sum.loss / count};
   if (*set.bytes > 0) {
-    metrics.bits_per_byte = loss / std::numbers::ln2 / static_cast<double>(*set.bytes);
+    metrics.bits_per_byte = sum.loss / std::numbers::ln2 / static_cast<double>(*set.bytes);
+  }
+  if (has_pairs_) {
+    metrics.reward_accuracy = sum.rewards.right / count;
+    metrics.reward_margin = sum.rewards.margins / count;
   }
   return reporter.Validation(metrics);
 }

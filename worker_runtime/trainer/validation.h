@@ -47,10 +47,11 @@ class Validation {
   };
 
   absl::StatusOr<bool> RunOn(Set& set, int64_t step, Engine& engine, Reporter* reporter);
-  absl::Status Report(Set& set, int64_t step, double loss, int64_t counted_targets,
+  absl::Status Report(Set& set, int64_t step, const ForwardResult& sum, int64_t counted_targets,
                       Reporter& reporter);
 
   const int64_t global_batch_size_;
+  const bool has_pairs_;
   std::vector<Set> sets_;
 };
 

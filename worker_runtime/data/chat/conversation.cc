@@ -111,6 +111,21 @@ absl::Status AddVariables(const Dict& record, Conversation* conversation) {
   return absl::OkStatus();
 }
 
+// Of a pair of answers, of which none may be empty: a model would learn to say nothing, or that
+// saying nothing is worse than anything.
+absl::Status CheckAnswer(const Value& answer, const char* key) {
+  bool has_text = answer.is_string() && !answer.as_string().empty();
+  for (size_t i = 0; answer.is_list() && i < answer.as_list().items.size(); ++i) {
+    CONVENE_ASSIGN_OR_RETURN(const Value message, Normalised(answer.as_list().items[i]));
+    if (RoleOf(message) != "assistant") continue;
+    CONVENE_ASSIGN_OR_RETURN(const std::string content, ContentOf(message));
+    has_text = !content.empty() || Given(message.as_dict(), "tool_calls") != nullptr;  // the last's
+  }
+  if (has_text) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", key, "' has no answer: give it a text, or leave the pair out"));
+}
+
 const char* KeyOf(Side side) {
   if (side == Side::kOnly) return "completion";
   return side == Side::kChosen ? "chosen" : "rejected";
@@ -134,6 +149,7 @@ absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side) {
                        "'rejected', and before them a 'prompt' or not"));
     }
     if (completion->is_string() && (prompt == nullptr || prompt->is_string())) {
+      CONVENE_RETURN_IF_ERROR(CheckAnswer(*completion, key));
       return PromptAndCompletion{prompt == nullptr ? "" : prompt->as_string(),
                                  completion->as_string()};
     }
@@ -141,6 +157,7 @@ absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side) {
       CONVENE_RETURN_IF_ERROR(AddMessages(*prompt, "prompt", false, &conversation));
     }
     CONVENE_RETURN_IF_ERROR(AddMessages(*completion, key, true, &conversation));
+    CONVENE_RETURN_IF_ERROR(CheckAnswer(*completion, key));
   } else if (const Value* const messages = Given(dict, "messages")) {
     CONVENE_RETURN_IF_ERROR(AddMessages(*messages, "messages", true, &conversation));
   } else if (const Value* const turns = Given(dict, "conversations")) {

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/data/chat/jinja/print.h"
 
@@ -127,6 +129,25 @@ TEST_CASE("a side of a pair of answers stands in the completion's place") {
   CHECK_STATUS(read(R"({"prompt": "a", "chosen": [{"role": "assistant"}]})", Side::kChosen),
                kInvalid, "'prompt' is no list");
   CHECK_STATUS(ReadChatRecord(texts), kInvalid, "neither 'messages'");
+}
+
+TEST_CASE("an empty answer of a pair is refused") {
+  const auto read = [](absl::string_view rejected) {
+    return ReadChatRecord(absl::StrCat(R"({"chosen": "b", "rejected": )", rejected, "}"),
+                          Side::kRejected);
+  };
+  const char* const talk = R"({"role": "user", "content": "a"}, {"role": "assistant", "content": )";
+  for (const std::string& empty :
+       {std::string(R"("")"), std::string("[]"),
+        std::string(R"([{"role": "user", "content": "a"}])"),
+        absl::StrCat("[", talk, R"("b"}, )", talk, R"(""}])"), absl::StrCat("[", talk, "null}]"),
+        std::string(R"([{"from": "human", "value": "a"}, {"from": "gpt", "value": ""}])")}) {
+    INFO(empty);
+    CHECK_STATUS(read(empty), absl::StatusCode::kInvalidArgument, "'rejected' has no answer");
+  }
+  CHECK_OK(read(R"(" ")").status());
+  CHECK_OK(read(absl::StrCat("[", talk, R"("b"}])")).status());
+  CHECK_OK(read(absl::StrCat("[", talk, R"(null, "tool_calls": [{"name": "f"}]}])")).status());
 }
 
 }  // namespace

@@ -87,13 +87,17 @@ CONVENE_CPU_INLINE void Tile(const ProductShape& shape, const A* a, const In* b,
   constexpr int kTerms = std::is_same_v<A, BFloat16> ? 2 * kLanes : kLanes;
   constexpr int kStep = kSums * kTerms;
   constexpr int kLine = 64 / sizeof(In);
-  constexpr int kAhead = 2048 / sizeof(In);  // the processor's own prefetch ends at each page
+  // The processor's own prefetch ends at each page. Not as far as the first cache, where the rows
+  // of a are: 19 ms against 26 (fp32, 8 rows, a 125M Llama, two cores of an AMD EPYC).
+  constexpr int kAhead = 4096 / sizeof(In);
+  constexpr int kSecondCache = 2;
   const ptrdiff_t lda = shape.lda;
   Register<kLanes> sums[kRows][kSums] = {};
   int k = 0;
   for (; k + kStep <= shape.k; k += kStep) {
 #pragma GCC unroll 8
-    for (int line = 0; line < kStep; line += kLine) __builtin_prefetch(b + k + kAhead + line);
+    for (int line = 0; line < kStep; line += kLine)
+      __builtin_prefetch(b + k + kAhead + line, 0, kSecondCache);
 #pragma GCC unroll 8
     for (int part = 0; part < kSums; ++part) {
       Step<kLanes, kRows>(a + k + part * kTerms, lda, b + k + part * kTerms, sums, part);

@@ -9,7 +9,7 @@ namespace convene::worker::cpu {
 
 // One thread: a few numbers.
 void PreferenceLoss(int pairs, double beta, const double* answer_losses, const double* references,
-                    const float* gradient_scale, double* loss_sum, float* weights,
+                    const float* gradient_scale, double* loss_sum, double* rewards, float* weights,
                     Stream& /*stream*/) {
   for (int i = 0; i < pairs; ++i) {
     const bool counts = !std::isnan(references[i]);
@@ -18,6 +18,10 @@ void PreferenceLoss(int pairs, double beta, const double* answer_losses, const d
     // Of a large margin exp is 0, of one far below 0 the first term is all: nothing overflows.
     const double odds = std::exp(-std::abs(margin));
     if (counts) *loss_sum += std::max(-margin, 0.0) + std::log1p(odds);
+    if (counts && rewards != nullptr) {
+      rewards[0] += margin > 0 ? 1 : 0;
+      rewards[1] += margin;
+    }
     if (weights == nullptr) continue;
     const double wrong = margin < 0 ? 1 / (1 + odds) : odds / (1 + odds);
     const double weight = counts ? beta * wrong * double{*gradient_scale} : 0;
