@@ -1,6 +1,6 @@
 """All-reduces of float32 between processes of this machine, over Gloo: `convene bench` beside Gloo's own algorithms, and PyTorch's process group.
 
-    bazel build //worker_runtime/bench:gloo_peer; tests/bench/collective_bench.py --convene CONVENE --gloo-peer PATH [--ranks 2] [--rounds 9]
+    bazel build //worker_runtime/comm/testing:gloo_peer; tests/bench/collective_bench.py --convene CONVENE --gloo-peer PATH [--ranks 2] [--rounds 9]
     ~/.cache/convene/venv/bin/python tests/bench/collective_bench.py ... --peers torch          (after tools/torch_environment)
 
 Gloo's own benchmark times the same three functions of its library; Debian has the library, and gloo_peer calls them. Each round measures each size by all
@@ -71,7 +71,7 @@ def main():
     algorithms = ["new_ring", "ring_chunked", "halving_doubling"]
     parser = argparse.ArgumentParser()
     parser.add_argument("--convene", required=True)
-    parser.add_argument("--gloo-peer", help="the program //worker_runtime/bench:gloo_peer")
+    parser.add_argument("--gloo-peer", help="the program //worker_runtime/comm/testing:gloo_peer")
     parser.add_argument("--peers", nargs="+", default=algorithms, choices=[*algorithms, "torch"])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)

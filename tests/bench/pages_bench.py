@@ -1,9 +1,10 @@
-"""What open pages of one large job cost its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
+"""The cost of open pages of one large job for its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
 
     bazel build //rendezvous/bench:join_bench; python3 tests/bench/pages_bench.py --join-bench PATH [--nodes 1000] [--pages 50] [--seconds 15] [--rounds 5]
 
 The nodes are streams of rendezvous/bench/join_bench. A page is a thread with a connection of its own that asks as page/main.js does: the same path and
-headers, the tag of the last answer, the same pause by the answer's length. Browsers do no more. The daemon's time is the kernel's, of its process alone. In each round the pages are hidden for a while, then shown.
+headers, the tag of the last answer, the same pause by the answer's length. Browsers do no more. The daemon's time is the kernel's, of its process alone. In
+each round the pages are hidden for a while, then shown.
 """
 
 import argparse
