@@ -45,7 +45,7 @@ MUTATIONS = [
              'if (!group.crosses_domains() || cluster.gpu.is_cpu) return ring;', 'return ring;', CHOICE),
     Mutation("a planned all-reduce of Gloo's goes by a tree", COLLECTIVES, '|| cluster.gpu.is_cpu) return ring;', ') return ring;', CHOICE),
     Mutation('copies that are asked for are not kept', SEARCH, 'if (!Allows(wishes_.dp_replicate, copies)) continue;', '', CHOICE),
-    Mutation("gathers after the step are hidden", TIME, 'hides_fetch ? stage.forward : 0', 'hides_fetch ? stage.forward : stage.forward', PUBLISHED),
+    Mutation('gathers after the step are hidden', TIME, 'hides_fetch ? stage.forward : 0', 'hides_fetch ? stage.forward : stage.forward', CHOICE),
     Mutation('a plan may take all of the memory', SEARCH,
              'std::min(kUsableShare * has, kWithNccl * has - memory.nccl)', 'has - memory.nccl', CHOICE),
     Mutation("NCCL's buffers take no room", SEARCH, 'kWithNccl * has - memory.nccl', 'kWithNccl * has', CHOICE),
