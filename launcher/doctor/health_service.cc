@@ -58,8 +58,8 @@ Finding FindingOf(const std::string& socket, const absl::StatusOr<rendezvous::No
     return {Severity::kGood, kSubject, absl::StrCat(socket, " finds this node healthy")};
   }
   const std::string words = health->error.empty() ? health->output : health->error;
-  return Failed(absl::StrCat(fails, " failures, exit code ", health->exit_code, ": ",
-                             Utf8(words, kOutputMax)));
+  return Failed(absl::StrCat(fails, fails == 1 ? " failure" : " failures", ", exit code ",
+                             health->exit_code, ": ", Utf8(words, kOutputMax)));
 }
 
 }  // namespace convene::launcher

@@ -91,7 +91,7 @@ struct Words {
   int exit_code = 0;
 };
 
-// What a command says, on both outputs.
+// The words of a command, on both outputs.
 absl::StatusOr<Words> WordsOf(const std::string& command) {
   constexpr char kMark[] = "exit code ";
   CONVENE_ASSIGN_OR_RETURN(

@@ -1,10 +1,11 @@
-"""All-reduces of float32 between processes of this machine, over Gloo: `convene bench` beside PyTorch's own process group, in turns.
+"""All-reduces of float32 between processes of this machine, over Gloo: `convene bench` beside Gloo's own algorithms, and PyTorch's process group.
 
-    tools/torch_environment; ~/.cache/convene/venv/bin/python tests/bench/collective_bench.py [--ranks 2] [--rounds 9] --convene CONVENE
+    bazel build //worker_runtime/comm/testing:gloo_peer; tests/bench/collective_bench.py --convene CONVENE --gloo-peer PATH [--ranks 2] [--rounds 9]
+    ~/.cache/convene/venv/bin/python tests/bench/collective_bench.py ... --peers torch          (after tools/torch_environment)
 
-Each round measures every size by both, and who begins alternates from round to round. Both go over the loopback interface with one thread a rank, and
-each figure is the slowest rank's mean. The ratio is the median of the rounds' ratios, with their quartiles: two programs that are measured one behind the
-other meet the same noise. PyTorch's process group is Gloo's own ring, as Gloo's benchmark runs it.
+Gloo's own benchmark times the same three functions of its library; Debian has the library, and gloo_peer calls them. Each round measures each size by all
+programs, whose order is turned round from round to round. All go over the loopback interface with one thread a rank, and each figure is the slowest rank's
+mean. A ratio is the median of the rounds' ratios, with their quartiles: programs that are measured one behind the other meet the same noise.
 """
 
 import argparse
@@ -55,25 +56,40 @@ def torchs(options, size):
     return next(float(line.split()[-1]) for line in answer.decode().splitlines() if "figure" in line)
 
 
+def gloos(options, algorithm, size):
+    command = [options.gloo_peer, algorithm, str(options.ranks), str(options.iterations), str(size)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=120).stdout)
+
+
+def figure(options, program, size):
+    if program == "ours":
+        return ours(options, size)
+    return torchs(options, size) if program == "torch" else gloos(options, program, size)
+
+
 def main():
+    algorithms = ["new_ring", "ring_chunked", "halving_doubling"]
     parser = argparse.ArgumentParser()
     parser.add_argument("--convene", required=True)
+    parser.add_argument("--gloo-peer", help="the program //worker_runtime/comm/testing:gloo_peer")
+    parser.add_argument("--peers", nargs="+", default=algorithms, choices=[*algorithms, "torch"])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1 << 10, 64 << 10, 1 << 20, 16 << 20], help="bytes")
     options = parser.parse_args()
-    pairs = {size: [] for size in options.sizes}
+    programs = ["ours", *options.peers]
+    rounds = {size: [] for size in options.sizes}
     for number in range(options.rounds):
         for size in options.sizes:
-            first, second = (ours, torchs) if number % 2 == 0 else (torchs, ours)
-            figures = {first: first(options, size), second: second(options, size)}
-            pairs[size].append((figures[ours], figures[torchs]))
-    print(f"{options.ranks} ranks, {options.rounds} rounds: medians in microseconds of an all_reduce, ours, PyTorch's; theirs / ours, with quartiles")
-    for size, rounds in pairs.items():
-        own, peer = (statistics.median(column) for column in zip(*rounds))
-        low, ratio, high = statistics.quantiles([theirs / here for here, theirs in rounds], n=4)
-        print(f"{size:>10} {own * 1e6:>12.1f} {peer * 1e6:>12.1f} {ratio:>6.2f} ({low:.2f} to {high:.2f})", flush=True)
+            order = programs if number % 2 == 0 else programs[::-1]
+            rounds[size].append({program: figure(options, program, size) for program in order})
+    print(f"{options.ranks} ranks, {options.rounds} rounds: median microseconds of an all_reduce, and the peer's by ours with quartiles")
+    for size, figures in rounds.items():
+        for program in programs:
+            low, ratio, high = statistics.quantiles([each[program] / each["ours"] for each in figures], n=4)
+            median = statistics.median(each[program] for each in figures)
+            print(f"{size:>10} {program:>17} {median * 1e6:>12.1f}" + (f" {ratio:>6.2f} ({low:.2f} to {high:.2f})" if program != "ours" else ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""What open pages of one large job cost its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
+"""The cost of open pages of one large job for its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
 
-    bazel build //rendezvous/bench:join_bench; python3 tests/bench/pages_bench.py --join-bench PATH [--nodes 1000] [--pages 50] [--seconds 20]
+    bazel build //rendezvous/bench:join_bench; python3 tests/bench/pages_bench.py --join-bench PATH [--nodes 1000] [--pages 50] [--seconds 15] [--rounds 5]
 
 The nodes are streams of rendezvous/bench/join_bench. A page is a thread with a connection of its own that asks as page/main.js does: the same path and
-headers, the tag of the last answer, the same pause by the answer's length. Browsers do no more. The daemon's time is the kernel's, of its process alone.
+headers, the tag of the last answer, the same pause by the answer's length. Browsers do no more. The daemon's time is the kernel's, of its process alone. In
+each round the pages are hidden for a while, then shown.
 """
 
 import argparse
 import http.client
 import os
+import statistics
 import subprocess
 import threading
 import time
@@ -25,9 +27,9 @@ def processor_seconds(pid):
 
 class Page(threading.Thread):
 
-    def __init__(self, place, delay):
+    def __init__(self, place, delay, is_shown):
         super().__init__(daemon=True)
-        self.place, self.delay = place, delay
+        self.place, self.delay, self.is_shown = place, delay, is_shown
         self.answers = self.bytes = self.unchanged = 0
         self.slowest = 0.0
         self.error = None
@@ -43,6 +45,7 @@ class Page(threading.Thread):
         client = http.client.HTTPConnection(self.place, timeout=30)
         tag, pause = "", 1
         while True:
+            self.is_shown.wait()
             begin = time.monotonic()
             client.request("GET", "/api/job?run=bench", headers={"Accept-Encoding": "gzip, deflate", **({"If-None-Match": tag} if tag else {})})
             answer = client.getresponse()
@@ -65,32 +68,38 @@ def main():
     parser.add_argument("--join-bench", required=True)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pages", type=int, default=50)
-    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=15, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    limit = 3 * options.seconds + 30
+    limit = 2 * options.rounds * (options.seconds + 6) + 30
     job = subprocess.Popen([options.join_bench, "--serve-for", str(limit), str(options.nodes)], stdout=subprocess.PIPE, text=True)
     try:
         _, pid, place = job.stdout.readline().split()
-        time.sleep(5)
-
         def load():
+            time.sleep(6)  # the longest pause of a page
             begin, used = time.monotonic(), processor_seconds(pid)
             time.sleep(options.seconds)
             return 100 * (processor_seconds(pid) - used) / (time.monotonic() - begin)
 
-        alone = load()
-        pages = [Page(place, 5 * number / options.pages) for number in range(options.pages)]
+        is_shown = threading.Event()
+        pages = [Page(place, 5 * number / options.pages, is_shown) for number in range(options.pages)]
         for page in pages:
             page.start()
-        time.sleep(6)
-        with_pages = load()
+        hidden, shown = [], []
+        for _ in range(options.rounds):
+            is_shown.clear()
+            hidden.append(load())
+            is_shown.set()
+            shown.append(load())
     finally:
         job.kill()
     for page in pages:
         if page.error or not page.answers:
             raise SystemExit(f"a page saw nothing: {page.error}")
-    print(f"{options.nodes} nodes x 8 ranks, {options.pages} pages, {options.seconds} s each: the daemon takes {alone:.2f} % of a core without pages, "
-          f"{with_pages:.2f} % with them: {with_pages - alone:.2f} % for the pages")
+    cost = [with_pages - alone for alone, with_pages in zip(hidden, shown)]
+    print(f"{options.nodes} nodes x 8 ranks, {options.pages} pages, {options.rounds} rounds of {options.seconds} s: the daemon takes "
+          f"{statistics.median(hidden):.2f} % of a core without pages, {statistics.median(shown):.2f} % with them; the pages cost "
+          f"{statistics.median(cost):.2f} % ({min(cost):.2f} to {max(cost):.2f})")
     print(f"{sum(page.answers for page in pages)} answers of {pages[0].bytes} bytes, {sum(page.unchanged for page in pages)} unchanged, "
           f"the slowest took {max(page.slowest for page in pages):.2f} s")
 

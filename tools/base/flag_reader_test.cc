@@ -218,6 +218,11 @@ TEST_CASE("a number outside its limits is answered with them") {
     CHECK_STATUS(OneWord().Read({bad}), absl::StatusCode::kInvalidArgument,
                  "write a number from 1 to 9.5");
   }
+  int gpus = 0;
+  FlagReader large("large", "");
+  large.Option("gpus", &gpus, "", {.value = "N", .least = 1, .most = 1 << 20});
+  CHECK_STATUS(large.Read({"--gpus=0"}, [](const std::string&) { return std::nullopt; }),
+               absl::StatusCode::kInvalidArgument, "write a number from 1 to 1048576");
 }
 
 TEST_CASE("the first variable of a flag that is set gives its default") {

@@ -336,5 +336,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("weights that are gathered after the step hide nowhere") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 1024);
+  const Cluster cluster = ClusterOf("h100", 128);
+  ModelCounts counts(job.model);
+  const Strategy strategy = {.layout = {.dp = 128}, .zero_stage = 1};
+  const auto exposed = [&](bool hides) {
+    Efficiency efficiency;
+    efficiency.hides_gathers = hides;
+    return EstimateOf(job, cluster, strategy, counts, efficiency).time.axes.front().exposed;
+  };
+  // 16 GB of weights do not travel faster than NVLink.
+  CHECK(exposed(false) > exposed(true) + 16e9 / 450e9);
+}
+
 }  // namespace
 }  // namespace convene::worker
