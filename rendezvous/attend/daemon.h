@@ -186,6 +186,7 @@ class Daemon final : public LogAgents {
   // Used by the journal's thread alone.
   MonotonicTime wrote_at_;
   MonotonicTime complained_at_;
+  MonotonicTime complains_of_reports_at_;
   // Reports by job and number, and jobs without any more, that wait for the decisions beside them.
   std::map<std::string, std::map<int64_t, IncidentView>> reports_;
   std::set<std::string> forgotten_;

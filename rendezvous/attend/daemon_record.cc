@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "rendezvous/attend/daemon.h"
 #include "rendezvous/journal/record_wire.h"
+#include "rendezvous/quorum/chronicle.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
 
@@ -91,7 +92,9 @@ void Daemon::RecordUntilShutdown() {
     // another's reports.
     for (const std::string& id : incidents.replaced) ForgetReports(id);
     for (auto& [id, incident] : incidents.incidents) {
-      reports_[id].insert_or_assign(incident.number, std::move(incident));
+      auto& reports = reports_[id];
+      reports.insert_or_assign(incident.number, std::move(incident));
+      if (reports.size() > Chronicle::kMostIncidents) reports.erase(reports.begin());
     }
     Write(changes);
     Aftermath aftermath;
@@ -118,18 +121,25 @@ void Daemon::ForgetReports(const std::string& id) {
   journal_->incidents()->Forget(id);
 }
 
+// A store that is slow or away holds the decisions behind up once, and not once for each report.
 void Daemon::WriteReports() {
-  bool has_complained = false;
-  for (auto& [id, reports] : std::exchange(reports_, {})) {
-    for (auto& [number, incident] : reports) {
-      incident.time += wall_offset_;
-      const absl::Status written = journal_->incidents()->Write(id, incident);
-      if (written.ok() || std::exchange(has_complained, true)) continue;
-      spdlog::warn(
-          "rendezvous: the report of incident {} of run {} is kept in memory only, until this "
-          "daemon ends: {}",
-          number, id, std::string(written.message()));
+  while (!reports_.empty()) {
+    auto& [id, reports] = *reports_.begin();
+    const auto first = reports.begin();
+    IncidentView incident = first->second;
+    incident.time += wall_offset_;
+    const absl::Status written = journal_->incidents()->Write(id, incident);
+    if (!written.ok()) {
+      const MonotonicTime now = clock_->Now();
+      if (now < complains_of_reports_at_) return;
+      complains_of_reports_at_ = now + kBetweenComplaints;
+      return spdlog::warn(
+          "rendezvous: the report of incident {} of run {} waits in memory until it can be "
+          "written with a later decision: {}",
+          first->first, id, std::string(written.message()));
     }
+    reports.erase(first);
+    if (reports.empty()) reports_.erase(reports_.begin());
   }
 }
 

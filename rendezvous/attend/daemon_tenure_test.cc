@@ -22,6 +22,8 @@ namespace {
 struct Store {
   std::atomic<bool> refuses = false;
   std::atomic<int> tries = 0;
+  std::atomic<bool> refuses_reports = false;
+  std::atomic<int> report_tries = 0;
   std::atomic<int> reports = 0;
 };
 
@@ -29,6 +31,8 @@ class FakeShelf final : public IncidentShelf {
  public:
   explicit FakeShelf(Store* store) : store_(store) {}
   absl::Status Write(const std::string&, const IncidentView&) override {
+    ++store_->report_tries;
+    if (store_->refuses_reports) return absl::UnavailableError("no quorum");
     ++store_->reports;
     return absl::OkStatus();
   }
@@ -123,6 +127,30 @@ TEST_CASE("the report of an incident waits for the decision beside it, and is no
   the.store.refuses = false;
   the.inbox.Expect<Stop>(0);
   CHECK(testing::PollUntil([&] { return the.store.reports == 1; }, absl::Seconds(20)));
+}
+
+TEST_CASE("reports that cannot be written wait for a later decision, and hold it up once") {
+  Fixture the(&Clock::Real());
+  const auto restart = [&](int epoch) {
+    the.daemon->Receive(the.a, Incarnation(1), Epoch(epoch),
+                        WorkerFailure{.host = "node0", .signal = 9});
+    the.inbox.Expect<Stop>(0);
+    the.daemon->Receive(the.a, Incarnation(1), Epoch(epoch), Ready{"node0", 1});
+    the.inbox.Expect<Assignment>(0);
+  };
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  the.inbox.Expect<Welcome>(0);
+  the.inbox.Expect<Assignment>(0);
+  the.store.refuses_reports = true;
+  restart(1);
+  REQUIRE(testing::PollUntil([&] { return the.store.report_tries >= 1; }, absl::Seconds(20)));
+  const int tries = the.store.report_tries;
+  restart(2);
+  CHECK(the.store.report_tries <= tries + 4);  // one with each decision
+  CHECK(the.store.reports == 0);
+  the.store.refuses_reports = false;
+  restart(3);
+  CHECK(testing::PollUntil([&] { return the.store.reports >= 3; }, absl::Seconds(20)));
 }
 
 TEST_CASE("a daemon that is stopped holds back what was not stored") {
