@@ -12,7 +12,7 @@ import time
 import numpy
 import torch
 import torch.distributed as dist
-from convene import checkpoint_copies, checkpoint_peers
+from convene import checkpoint_copies, checkpoint_peers, checkpoint_pieces, checkpoint_source
 from convene.checkpoint import Checkpoint
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -218,6 +218,20 @@ def shards():
     assert 'full_tensor()' in words(lambda: checkpoint.save({'p': DTensor.from_local(whole, mesh, [Partial()])}, 3), TypeError)
 
 
+def pieces_alone():
+    # Empty tensors all begin nowhere, and are not one.
+    assert len(checkpoint_pieces.Plan({'a': torch.empty(0, 3), 'b': torch.empty(0, 3)}).tensors) == 2
+    # A copy is damaged by the time that a rank hands parts of it over.
+    source = checkpoint_source.Source(lambda word: [word], None, 0, 1, [], {})
+
+    def damaged(_owner):
+        raise OSError('the file is damaged')
+
+    source._open = damaged
+    need = checkpoint_pieces.Need(0, checkpoint_pieces.Piece(0, torch.float32, (1,)), (0,), (1,))
+    assert 'damaged' in words(source._hand_over(None, [{0: [need]}]), OSError)
+
+
 def a_sharded_model():
     """FSDP2 with its optimizer: a new process loads the shards, and trains on as this one does."""
     forget_memory()
@@ -296,8 +310,8 @@ def without_an_agent():
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, a_sharded_model,
-                 a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
+    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
+                 a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()
