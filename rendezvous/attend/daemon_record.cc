@@ -83,17 +83,20 @@ void Daemon::RecordUntilShutdown() {
       MutexLock lock(&mutex_);
       if (!AwaitChanges()) return;
       changes = table_.TakeChanges(clock_->Now());
-      forgotten_.insert(changes.forgotten.begin(), changes.forgotten.end());
       incidents = table_.TakeIncidents();
       change = table_.last_change();
     }
     // Before the journal knows the new job: a daemon that is killed in between must not give it
     // another's reports.
-    for (const std::string& id : incidents.replaced) ForgetReports(id);
+    for (const std::string& id : changes.forgotten) reports_.erase(id);
+    for (const std::string& id : incidents.replaced) reports_.erase(id);
+    forgotten_.merge(incidents.replaced);
+    ForgetReports();
     for (auto& [id, incident] : incidents.incidents) {
       reports_[id].insert_or_assign(incident.number, std::move(incident));
     }
     Write(changes);
+    forgotten_.insert(changes.forgotten.begin(), changes.forgotten.end());
     Aftermath aftermath;
     {
       MutexLock lock(&mutex_);
@@ -107,20 +110,24 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
-    for (const std::string& id : forgotten_) ForgetReports(id);
-    forgotten_.clear();
+    ForgetReports();
     WriteReports();
   }
 }
 
-void Daemon::ForgetReports(const std::string& id) {
-  reports_.erase(id);
-  journal_->incidents()->Forget(id);
+void Daemon::ForgetReports() {
+  while (!forgotten_.empty() && journal_->incidents()->Forget(*forgotten_.begin()).ok()) {
+    forgotten_.erase(forgotten_.begin());
+  }
 }
 
 void Daemon::WriteReports() {
   bool has_complained = false;
   for (auto& [id, reports] : std::exchange(reports_, {})) {
+    if (forgotten_.contains(id)) {  // those of the job before it go first
+      reports_[id] = std::move(reports);
+      continue;
+    }
     for (auto& [number, incident] : reports) {
       incident.time += wall_offset_;
       const absl::Status written = journal_->incidents()->Write(id, incident);

@@ -23,6 +23,7 @@ struct Store {
   std::atomic<bool> refuses = false;
   std::atomic<int> tries = 0;
   std::atomic<int> reports = 0;
+  std::atomic<int> forgets = 0;
 };
 
 class FakeShelf final : public IncidentShelf {
@@ -33,7 +34,11 @@ class FakeShelf final : public IncidentShelf {
     return absl::OkStatus();
   }
   std::vector<IncidentView> Read(const std::string&) override { return {}; }
-  void Forget(const std::string&) override {}
+  absl::Status Forget(const std::string&) override {
+    if (store_->refuses) return absl::UnavailableError("no quorum");
+    ++store_->forgets;
+    return absl::OkStatus();
+  }
 
  private:
   Store* const store_;
@@ -123,6 +128,22 @@ TEST_CASE("the report of an incident waits for the decision beside it, and is no
   the.store.refuses = false;
   the.inbox.Expect<Stop>(0);
   CHECK(testing::PollUntil([&] { return the.store.reports == 1; }, absl::Seconds(20)));
+}
+
+TEST_CASE("the reports of a job that is over go before another run of its name has some") {
+  Fixture the(&Clock::Real());
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  the.inbox.Expect<Welcome>(0);
+  the.inbox.Expect<Assignment>(0);
+  the.store.refuses = true;
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(1), WorkersSucceeded());
+  const MemberId b = the.daemon->Open(the.inbox.SinkOf(1));
+  the.daemon->Join(b, Incarnation(2), HelloOf(1, "job"));
+  const int tries = the.store.tries;
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= tries + 2; }, absl::Seconds(20)));
+  CHECK(the.store.forgets == 0);
+  the.store.refuses = false;
+  CHECK(testing::PollUntil([&] { return the.store.forgets > 0; }, absl::Seconds(20)));
 }
 
 TEST_CASE("a daemon that is stopped holds back what was not stored") {
