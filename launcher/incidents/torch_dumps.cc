@@ -93,20 +93,24 @@ struct Words {
 
 // The words of a command, on both outputs.
 absl::StatusOr<Words> WordsOf(const std::string& command) {
-  constexpr char kMark[] = "exit code ";
+  // The exit code comes first: of many words the end is cut off.
   CONVENE_ASSIGN_OR_RETURN(
       const auto stream,
       worker::OpenCommand(
-          {.path = "", .command = absl::StrCat("{ ", command, "; } 2>&1; echo ", kMark, "$?")},
+          {.path = "",
+           .command = absl::StrCat("words=$(", command, " 2>&1); echo $?; printf '%s' \"$words\"")},
           kPatience));
   std::string text(kBytesMax, '\0');
   CONVENE_ASSIGN_OR_RETURN(const size_t size, stream->Read(text.data(), text.size()));
   text.resize(size);
   Words words;
+  const size_t code_end = std::min(text.find('\n'), text.size());
+  if (!absl::SimpleAtoi(absl::string_view(text).substr(0, code_end), &words.exit_code)) {
+    return absl::InternalError("the shell gives no exit code");
+  }
   absl::flat_hash_set<std::string> seen;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
-    absl::string_view code = line;
-    if (absl::ConsumePrefix(&code, kMark) && absl::SimpleAtoi(code, &words.exit_code)) continue;
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(text).substr(code_end), '\n', absl::SkipWhitespace())) {
     if (words.lines.size() == kLinesMax || !seen.emplace(line).second) continue;
     // torchfrtrace says this in every run.
     if (!absl::StartsWith(line, "tabulate is not installed")) words.lines.emplace_back(line);
@@ -118,10 +122,12 @@ absl::StatusOr<Words> WordsOf(const std::string& command) {
 bool ReadHere(const std::string& folder, const std::string& name, std::vector<std::string>* lines) {
   const auto python = agent::FindProgram("python3", ProcessEnvironment()("PATH").value_or(""));
   const auto words =
-      python.ok() ? WordsOf(absl::StrCat(
-                        worker::CommandFor("{} -c ", *python), worker::CommandFor("{} ", kProgram),
-                        worker::CommandFor("{} ", folder), worker::CommandFor("{}", name)))
-                  : python.status();
+      // Isolated: no json.py of the current folder, or of PYTHONPATH, is run.
+      python.ok()
+          ? WordsOf(absl::StrCat(worker::CommandFor("{} -I -X utf8 -c ", *python),
+                                 worker::CommandFor("{} ", kProgram),
+                                 worker::CommandFor("{} ", folder), worker::CommandFor("{}", name)))
+          : python.status();
   if (!words.ok()) {
     lines->push_back(absl::StrCat("the dumps were not read here: ", words.status().message()));
     return false;

@@ -156,7 +156,7 @@ class Daemon final : public LogAgents {
   void Complain(const absl::Status& status) const;
   // The same for reports of incidents, which nothing waits for.
   void WriteReports() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ForgetReports(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetReports() ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
@@ -187,7 +187,8 @@ class Daemon final : public LogAgents {
   MonotonicTime wrote_at_;
   MonotonicTime complained_at_;
   MonotonicTime complains_of_reports_at_;
-  // Reports by job and number, and jobs without any more, that wait for the decisions beside them.
+  // Reports by job and number that wait for the decisions beside them, and ids of jobs whose
+  // reports the shelf has still to forget.
   std::map<std::string, std::map<int64_t, IncidentView>> reports_;
   std::set<std::string> forgotten_;
 

@@ -84,19 +84,22 @@ void Daemon::RecordUntilShutdown() {
       MutexLock lock(&mutex_);
       if (!AwaitChanges()) return;
       changes = table_.TakeChanges(clock_->Now());
-      forgotten_.insert(changes.forgotten.begin(), changes.forgotten.end());
       incidents = table_.TakeIncidents();
       change = table_.last_change();
     }
     // Before the journal knows the new job: a daemon that is killed in between must not give it
     // another's reports.
-    for (const std::string& id : incidents.replaced) ForgetReports(id);
+    for (const std::string& id : changes.forgotten) reports_.erase(id);
+    for (const std::string& id : incidents.replaced) reports_.erase(id);
+    forgotten_.merge(incidents.replaced);
+    ForgetReports();
     for (auto& [id, incident] : incidents.incidents) {
       auto& reports = reports_[id];
       reports.insert_or_assign(incident.number, std::move(incident));
       if (reports.size() > Chronicle::kMostIncidents) reports.erase(reports.begin());
     }
     Write(changes);
+    forgotten_.insert(changes.forgotten.begin(), changes.forgotten.end());
     Aftermath aftermath;
     {
       MutexLock lock(&mutex_);
@@ -110,20 +113,21 @@ void Daemon::RecordUntilShutdown() {
       aftermath = Release();
     }
     Finish(aftermath);
-    for (const std::string& id : forgotten_) ForgetReports(id);
-    forgotten_.clear();
+    ForgetReports();
     WriteReports();
   }
 }
 
-void Daemon::ForgetReports(const std::string& id) {
-  reports_.erase(id);
-  journal_->incidents()->Forget(id);
+void Daemon::ForgetReports() {
+  while (!forgotten_.empty() && journal_->incidents()->Forget(*forgotten_.begin()).ok()) {
+    forgotten_.erase(forgotten_.begin());
+  }
 }
 
 // A store that is slow or away holds the decisions behind up once, and not once for each report.
+// Reports of jobs that are forgotten go first: a job of the same name may have some of its own.
 void Daemon::WriteReports() {
-  while (!reports_.empty()) {
+  while (forgotten_.empty() && !reports_.empty()) {
     auto& [id, reports] = *reports_.begin();
     const auto first = reports.begin();
     IncidentView incident = first->second;

@@ -25,6 +25,7 @@ struct Store {
   std::atomic<bool> refuses_reports = false;
   std::atomic<int> report_tries = 0;
   std::atomic<int> reports = 0;
+  std::atomic<int> forgets = 0;
 };
 
 class FakeShelf final : public IncidentShelf {
@@ -37,7 +38,11 @@ class FakeShelf final : public IncidentShelf {
     return absl::OkStatus();
   }
   std::vector<IncidentView> Read(const std::string&) override { return {}; }
-  void Forget(const std::string&) override {}
+  absl::Status Forget(const std::string&) override {
+    if (store_->refuses) return absl::UnavailableError("no quorum");
+    ++store_->forgets;
+    return absl::OkStatus();
+  }
 
  private:
   Store* const store_;
@@ -151,6 +156,22 @@ TEST_CASE("reports that cannot be written wait for a later decision, and hold it
   the.store.refuses_reports = false;
   restart(3);
   CHECK(testing::PollUntil([&] { return the.store.reports >= 3; }, absl::Seconds(20)));
+}
+
+TEST_CASE("the reports of a job that is over go before another run of its name has some") {
+  Fixture the(&Clock::Real());
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  the.inbox.Expect<Welcome>(0);
+  the.inbox.Expect<Assignment>(0);
+  the.store.refuses = true;
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(1), WorkersSucceeded());
+  const MemberId b = the.daemon->Open(the.inbox.SinkOf(1));
+  the.daemon->Join(b, Incarnation(2), HelloOf(1, "job"));
+  const int tries = the.store.tries;
+  REQUIRE(testing::PollUntil([&] { return the.store.tries >= tries + 2; }, absl::Seconds(20)));
+  CHECK(the.store.forgets == 0);
+  the.store.refuses = false;
+  CHECK(testing::PollUntil([&] { return the.store.forgets > 0; }, absl::Seconds(20)));
 }
 
 TEST_CASE("a daemon that is stopped holds back what was not stored") {

@@ -124,7 +124,9 @@ absl::Status Candidate::Look(MonotonicTime give_up) {
   request.set_key(options_.place.leader());
   CONVENE_ASSIGN_OR_RETURN(const auto found, client_->Range(request, give_up));
   bool has_leader = found.kvs_size() > 0;
-  if (has_leader && found.kvs(0).lease() == options_.earlier_lease) {
+  const bool is_own =
+      has_leader && options_.earlier_lease != 0 && found.kvs(0).lease() == options_.earlier_lease;
+  if (is_own) {
     // An etcd that had no quorum could not take it back, and its next leader gave it its full time
     // once more.
     const absl::Status revoked = client_->Revoke(options_.earlier_lease, give_up);

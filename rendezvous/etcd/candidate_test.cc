@@ -168,6 +168,16 @@ TEST_CASE(
   CHECK(next->term() > led.tenure->term());
 }
 
+TEST_CASE("a leader's key that has no lease is another's, and no lease is granted beside it") {
+  FakeEtcd etcd;
+  etcdserverpb::TxnRequest request;
+  request.add_success()->mutable_request_put()->set_key(etcd.place.leader());
+  etcdserverpb::TxnResponse response;
+  REQUIRE(etcd.Txn(nullptr, &request, &response).ok());
+  CHECK(Runner(etcd.place).Await(false, In(0.6)).tenure == nullptr);
+  CHECK(etcd.last_lease == 0);
+}
+
 TEST_CASE("a renewal by a leader of etcd that is cut off does not count") {
   FakeEtcd etcd;
   etcd.renews_in_term = 4;

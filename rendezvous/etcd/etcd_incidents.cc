@@ -61,16 +61,18 @@ std::vector<IncidentView> EtcdIncidents::Read(const std::string& job_id) {
   return ReadReports(reports);
 }
 
-void EtcdIncidents::Forget(const std::string& job_id) {
+absl::Status EtcdIncidents::Forget(const std::string& job_id) {
   etcdserverpb::TxnRequest request = ledger_->Fenced();
   auto* const range = request.add_success()->mutable_request_delete_range();
   range->set_key(place_.incidents() + IncidentPrefix(job_id));
   range->set_range_end(EndOfPrefix(range->key()));
   const absl::Status forgotten = Change(request);
-  if (!forgotten.ok()) {
-    spdlog::warn("the reports of run {} stay in etcd: {}", job_id,
+  if (!forgotten.ok() && !keeps_forgotten_) {
+    spdlog::warn("the reports of run {} stay in etcd until it takes changes: {}", job_id,
                  std::string(forgotten.message()));
   }
+  keeps_forgotten_ = !forgotten.ok();
+  return forgotten;
 }
 
 }  // namespace convene::rendezvous::etcd

@@ -30,7 +30,7 @@ class EtcdIncidents final : public IncidentShelf {
 
   absl::Status Write(const std::string& job_id, const IncidentView& incident) override;
   std::vector<IncidentView> Read(const std::string& job_id) override;
-  void Forget(const std::string& job_id) override;
+  absl::Status Forget(const std::string& job_id) override;
 
  private:
   MonotonicTime Deadline() const;
@@ -42,7 +42,8 @@ class EtcdIncidents final : public IncidentShelf {
   const Place place_;
   const std::shared_ptr<Tenure> tenure_;
   const MonotonicTime read_by_;
-  bool has_complained_ = false;
+  bool has_complained_ = false;  // of reads
+  bool keeps_forgotten_ = false;
 };
 
 }  // namespace convene::rendezvous::etcd

@@ -37,12 +37,13 @@ std::vector<IncidentView> IncidentFiles::Read(const std::string& job_id) {
   return ReadReports(reports);
 }
 
-void IncidentFiles::Forget(const std::string& job_id) {
+absl::Status IncidentFiles::Forget(const std::string& job_id) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
-  if (!names.ok()) return;
+  if (!names.ok()) return absl::OkStatus();
   for (const std::string& name : *names) {
     if (absl::StartsWith(name, IncidentPrefix(job_id))) unlink(PathOf(name).c_str());
   }
+  return absl::OkStatus();
 }
 
 }  // namespace convene::rendezvous

@@ -18,7 +18,7 @@ class IncidentFiles final : public IncidentShelf {
 
   absl::Status Write(const std::string& job_id, const IncidentView& incident) override;
   std::vector<IncidentView> Read(const std::string& job_id) override;
-  void Forget(const std::string& job_id) override;
+  absl::Status Forget(const std::string& job_id) override;
 
  private:
   std::string PathOf(const std::string& name) const;

@@ -20,8 +20,9 @@ class IncidentShelf {
   virtual absl::Status Write(const std::string& job_id, const IncidentView& incident) = 0;
   // The run's incidents, by number; a report that is damaged is left out.
   virtual std::vector<IncidentView> Read(const std::string& job_id) = 0;
-  // Removes the reports of a run that the daemon forgets, as far as it can.
-  virtual void Forget(const std::string& job_id) = 0;
+  // Removes the reports of a run that the daemon forgets. Errors: etcd's; they may all stand then,
+  // and another call tries again. A file that cannot be removed stays.
+  virtual absl::Status Forget(const std::string& job_id) = 0;
 };
 
 // The beginning of the names of a run's reports, which no other run's have: a readable part and a

@@ -98,22 +98,20 @@ class TlsPumpImpl final : public TlsPump {
       EndLate();
     }
     TakeNew();  // their callers wait
+    while (!handshakes_.empty()) Stop(connections_.find(*handshakes_.begin()));
     SayFarewell();
-    while (!connections_.empty()) {
-      End(connections_.begin(), absl::UnavailableError("this process stops"));
-    }
+    while (!connections_.empty()) Stop(connections_.begin());
   }
+
+  void Stop(Connections::iterator at) { End(at, absl::UnavailableError("this process stops")); }
 
   // The last words of connections whose plain side is closed already.
   void SayFarewell() {
     const MonotonicTime deadline = Clock::Real().Now() + kLastWords;
     for (auto at = connections_.begin(); at != connections_.end();) {
-      const auto each = at++;
-      if (each->second.pipe != nullptr) Move(each);
+      Move(at++);
     }
-    const auto has_words = [](const auto& each) {
-      return each.second.pipe != nullptr && each.second.pipe->has_last_words();
-    };
+    const auto has_words = [](const auto& each) { return each.second.pipe->has_last_words(); };
     while (std::any_of(connections_.begin(), connections_.end(), has_words) &&
            Clock::Real().Now() < deadline) {
       loop_.RunOnce(deadline);

@@ -470,7 +470,15 @@ TEST_CASE("the pump's end sends last words, and ends the other side") {
       break;
   }
   opened->plain.Reset();
+  Ends silent = SocketPair();
+  Waiter of_stranger;
+  server->Open(std::move(silent.server), "", of_stranger.Callback());
+  Waiter behind;  // which has gone already
+  server->Open(SocketPair().server, "", behind.Callback());
+  CHECK_FALSE(behind.Take().ok());
   Thread end("end", [&] { server.reset(); });
+  // Nothing waits for a stranger's handshake, and it waits for nobody's last words.
+  CHECK_STATUS(of_stranger.Take(), absl::StatusCode::kUnavailable, "this process stops");
   std::string heard;
   for (std::string more = guest.Hear(); !more.empty(); more = guest.Hear()) heard += more;
   end.Join();

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import unittest
 
@@ -192,6 +193,13 @@ class IncidentsTest(ConveneTestCase):
         said = self.ask("incidents", *asked, code=64, **path)
         self.assertIn("trace_1 cannot be read: UnpicklingError: it names os.system, which no dump does", said)
         self.assertIn("ValueError: the shapes do not match", said)
+        self.assertFalse(os.path.exists(self.path("ran")))
+        # Nor does a module that lies where Python would look, and many words do not hide the exit code.
+        with open(self.path("bin/json.py"), "w", encoding="ascii") as file:
+            file.write("open(" + repr(self.path("ran")) + ", 'w')\n")
+        for number in range(2, 1000):
+            shutil.copy(prefix + "1", prefix + f"{number}")
+        self.ask("incidents", *asked, code=64, PYTHONPATH=self.path("bin"), **path)
         self.assertFalse(os.path.exists(self.path("ran")))
 
     def test_what_a_signal_a_disk_or_a_peer_did_is_told_apart_and_what_comes_again_is_counted(self):

@@ -2,12 +2,16 @@
 
 import collections
 import glob
+import io
 import logging
+import mmap
 import os
+import pickle
 import resource
 import sys
 import threading
 import time
+import types
 
 import numpy
 import torch
@@ -76,6 +80,38 @@ def kinds_of_values():
         assert torch.equal(got[key], value) and got[key].dtype == value.dtype if torch.is_tensor(value) else got[key] == value, key
     assert 'add_safe_globals' in words(lambda: checkpoint.save({'c': Checkpoint}, 2), TypeError)
     assert 'dense' in words(lambda: checkpoint.save({'s': torch.eye(3).to_sparse()}, 2), TypeError)
+
+
+def states_that_hold_themselves_and_older_ones():
+    checkpoint, _ = begun(None)
+    loop = {'w': torch.ones(2)}
+    loop['again'] = [loop]
+    assert checkpoint.save(loop, 1)
+    got = begun(None)[1][1]
+    assert got['again'][0] is got and got['w'][1] == 1
+
+    class Older(pickle.Pickler):
+
+        def persistent_id(self, obj):
+            return (0, torch.float32, (2,), '(Shard(dim=0),) on ranks [0, 1]', (4,), (1,)) if torch.is_tensor(obj) else None
+
+    index = io.BytesIO()
+    Older(index, protocol=4).dump(loop['w'])
+    assert 'an older Convene' in words(checkpoint_pieces._Reader(index.getvalue(), lambda piece: piece).load, ValueError)
+
+
+def no_memory_for_what_comes():
+    """On one rank: the other one, which hands it its copy, learns of it."""
+    forget_memory()
+    checkpoint, _ = begun(None)
+    assert checkpoint.save(state_of(1), 1)
+    checkpoint = Checkpoint()
+    if dist.get_rank() == 1:
+        checkpoint._look = lambda: ([], '')
+        checkpoint_source.mmap = types.SimpleNamespace(mmap=lambda *_: open('/nowhere'))
+    assert checkpoint.load() is None
+    checkpoint_source.mmap = mmap
+    assert any('has no memory for it' in line for line in said), said
 
 
 def steps_and_threads():
@@ -310,8 +346,9 @@ def without_an_agent():
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
-                 a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
+    for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, too_little_memory, disk,
+                 a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone, a_sharded_model, a_copy_for_another_node_is_cut_short,
+                 one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()

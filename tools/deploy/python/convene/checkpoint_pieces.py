@@ -9,7 +9,7 @@ import io
 import mmap
 import pickle
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -76,13 +76,13 @@ def _local_box(shape: torch.Size, mesh: Any, placements: Tuple) -> Tuple[Tuple[i
     return compute_local_shape_and_global_offset(shape, mesh, placements)
 
 
-def _leaves(state: Any, path: Path = ()) -> Iterator[Tuple[Path, Any]]:
-    """The tensors, or pieces, of a state that stand in dicts, lists and tuples."""
+def _leaves(state: Any, path: Path = (), within: FrozenSet[int] = frozenset()) -> Iterator[Tuple[Path, Any]]:
+    """The tensors, or pieces, of a state that stand in dicts, lists and tuples. One that holds itself is looked into once."""
     if isinstance(state, (torch.Tensor, Piece)):
         yield path, state
-    elif isinstance(state, (dict, list, tuple)):
+    elif isinstance(state, (dict, list, tuple)) and id(state) not in within:
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            yield from _leaves(value, path + (key,))
+            yield from _leaves(value, path + (key,), within | {id(state)})
 
 
 class Plan(pickle.Pickler):
@@ -152,7 +152,11 @@ class _Reader(pickle.Unpickler):
                         'allows it; save its state_dict, or numbers, strings, lists and dicts')
 
     def persistent_load(self, pid: Tuple) -> Any:
-        return self._tensor_of(Piece(*pid))
+        piece = Piece(*pid)
+        if piece.placements is not None and piece.begin is None:
+            raise ValueError('an older Convene wrote its DTensors, and did not say where their shards begin: load it with that version and save it with '
+                             'torch.distributed.checkpoint, or remove it to begin anew')
+        return self._tensor_of(piece)
 
 
 class Copy:

@@ -3,6 +3,7 @@
 A rank reads from memory and files of its node by itself; what it cannot read, a rank that can hands over.
 """
 
+import logging
 import mmap
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -13,6 +14,17 @@ from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
 from . import checkpoint_peers as peers
 from . import checkpoint_pieces as pieces
+
+_log = logging.getLogger('convene.checkpoint')
+
+
+def _memory(size: int) -> Optional[mmap.mmap]:
+    """For what comes from another rank, which waits for a word: None where there is too little."""
+    try:
+        return mmap.mmap(-1, size)
+    except OSError as error:
+        _log.warning('no memory for %d bytes of a state: %s', size, error)
+        return None
 
 
 class Source:
@@ -82,9 +94,9 @@ class Source:
                 else:
                     peers.exchange(self._group, copy and copy.window, copies.size_of(copy.window) if copy else 0, rank, None, lambda _: None)
             elif self._rank == rank:
-                _, window = peers.exchange(self._group, None, 0, None, giver, lambda size: mmap.mmap(-1, size))
+                _, window = peers.exchange(self._group, None, 0, None, giver, _memory)
                 if window is None or copies.find_in(window) is None:
-                    why = f'rank {giver}, whose node had it, cannot read it'
+                    why = f'rank {giver}, whose node had it, cannot read it, or rank {rank} has no memory for it'
                 else:
                     own = pieces.Copy(window)
         return own, why
@@ -117,12 +129,11 @@ class Source:
             if turn == 0:
                 arrived = packed
             else:
-                _, arrived = peers.exchange(self._group, packed, len(packed) if packed else 0, to if gives else None, source if takes else None,
-                                            lambda size: mmap.mmap(-1, size))
+                _, arrived = peers.exchange(self._group, packed, len(packed) if packed else 0, to if gives else None, source if takes else None, _memory)
             if takes and arrived is not None:
                 assembly.take(source, takes, torch.frombuffer(arrived, dtype=torch.uint8))
             elif takes:
-                lost = lost or f'rank {source}, whose node had a part, cannot read it'
+                lost = lost or f'rank {source}, whose node had a part, cannot read it, or rank {self._rank} has no memory for it'
 
         def check() -> None:
             if lost:
