@@ -54,6 +54,7 @@ MUTATIONS = [
     Mutation('a small reserve of huge pages is a finding', f'{MACHINE}/diagnose.cc', 'facts.free_huge_bytes > facts.memory_bytes / kLargeReserveShare',
              'facts.free_huge_bytes >= facts.memory_bytes / kLargeReserveShare', f'//{MACHINE}:read_facts_test //{MACHINE}:diagnose_test'),
     Mutation('dumps may run code', DUMPS, 'class Plain(pickle.Unpickler):', 'class Plain(pickle.Unpickler):\n    pass\nclass Unused(pickle.Unpickler):', REPORTED),
+    Mutation('modules beside the dumps are run', DUMPS, '{} -I -X utf8 -c ', '{} -X utf8 -c ', REPORTED),
     Mutation('a dump that cannot be read is no failure', DUMPS, 'sys.exit(is_broken or not dumps)', 'sys.exit(0)', REPORTED),
     Mutation('ranks without a dump are not told', DUMPS, 'lost = members[name] - dumps', 'lost = set()', REPORTED),
     Mutation("a failed torchfrtrace tells its whole traceback's first line", DUMPS, ': words->lines.back()));', ': words->lines.front()));', REPORTED),
