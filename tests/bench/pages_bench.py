@@ -1,4 +1,4 @@
-"""What open pages of one large job cost its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
+"""The cost of open pages of one large job for its daemon: 1,000 nodes of 8 ranks, each of which tells its times once a second, with and without 50 pages.
 
     bazel build //rendezvous/bench:join_bench; python3 tests/bench/pages_bench.py --join-bench PATH [--nodes 1000] [--pages 50] [--seconds 20]
 

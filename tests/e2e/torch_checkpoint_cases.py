@@ -332,7 +332,8 @@ def without_an_agent():
 def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
-    for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, a_sharded_model,
+    for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads,
+                 too_little_memory, disk, a_slow_disk, full_disk, a_newer_life_goes_first, shards, a_sharded_model,
                  a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "tools/base/check.h"
@@ -68,8 +69,8 @@ absl::Status CheckLimits(const FlagDetails& details, const std::string& value) {
   }
   return absl::InvalidArgumentError(
       std::isinf(details.most)
-          ? absl::StrCat("write a number of at least ", details.least)
-          : absl::StrCat("write a number from ", details.least, " to ", details.most));
+          ? absl::StrFormat("write a number of at least %.15g", details.least)
+          : absl::StrFormat("write a number from %.15g to %.15g", details.least, details.most));
 }
 
 template <typename Number>

@@ -218,6 +218,11 @@ TEST_CASE("a number outside its limits is answered with them") {
     CHECK_STATUS(OneWord().Read({bad}), absl::StatusCode::kInvalidArgument,
                  "write a number from 1 to 9.5");
   }
+  int ranks = 1;
+  FlagReader many("many", "");
+  many.Option("ranks", &ranks, "", {.value = "N", .least = 1, .most = 1 << 20});
+  CHECK_STATUS(many.Read({"--ranks=0"}, [](const std::string&) { return std::nullopt; }),
+               absl::StatusCode::kInvalidArgument, "from 1 to 1048576");
 }
 
 TEST_CASE("the first variable of a flag that is set gives its default") {
