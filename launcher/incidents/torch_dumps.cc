@@ -35,6 +35,7 @@ def told(entry):
     where = [f for f in entry.get("frames", []) if "/torch/" not in f["filename"]]
     line = f", {where[0]['filename']}:{where[0]['line']}" if where else ""
     return f"{entry['profiling_name']} of {entry['input_sizes']}{line}"
+sys.excepthook = lambda kind, error, _: print(f"the dumps {prefix}* are not as PyTorch writes them: {kind.__name__}: {error}")
 folder, prefix = sys.argv[1:]
 groups, members, dumps, is_broken = {}, {}, set(), False
 for file in sorted(os.listdir(folder)):

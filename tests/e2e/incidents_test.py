@@ -187,6 +187,9 @@ class IncidentsTest(ConveneTestCase):
         self.dump(1, ["gloo:all_reduce"] * 2, 2)
         self.assertIn("all ranks with a dump started collective 2, gloo:all_reduce of [[4]], /home/me/train.py:41; it did not end on ranks 0, 1",
                       self.ask("incidents", *asked, **path))
+        with open(prefix + "1", "wb") as file:
+            pickle.dump({"pg_config": {}, "entries": [{"is_p2p": False, "process_group": ["0"], "collective_seq_id": "x"}]}, file)
+        self.assertIn("    the dumps trace_* are not as PyTorch writes them: TypeError: ", self.ask("incidents", *asked, code=64, **path))
         # Where both readers fail the report stands, and the exit code says so. A dump runs no code.
         with open(prefix + "1", "wb") as file:
             file.write(b"cos\nsystem\n(S'touch " + self.path("ran").encode() + b"'\ntR.")

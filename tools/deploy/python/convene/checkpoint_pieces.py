@@ -77,7 +77,7 @@ def _local_box(shape: torch.Size, mesh: Any, placements: Tuple) -> Tuple[Tuple[i
 
 
 def _leaves(state: Any, path: Path = (), within: FrozenSet[int] = frozenset()) -> Iterator[Tuple[Path, Any]]:
-    """The tensors, or pieces, of a state that stand in dicts, lists and tuples. One that holds itself is looked into once."""
+    """The tensors, or pieces, of a state that stand in dicts, lists and tuples. A dict that holds itself is looked into once."""
     if isinstance(state, (torch.Tensor, Piece)):
         yield path, state
     elif isinstance(state, (dict, list, tuple)) and id(state) not in within:
