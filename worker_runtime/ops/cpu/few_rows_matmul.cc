@@ -66,7 +66,10 @@ CONVENE_CPU_INLINE void Step(const A* a, ptrdiff_t lda, const In* b,
     for (int i = 0; i < kRows; ++i) {
       __builtin_memcpy(&terms, a + i * lda, sizeof(terms));
       // Not by the intrinsic, which no function may inline that is not compiled for AVX512-BF16.
+      // Clang looks at this function by itself, without AVX-512, and takes no such register there.
+#if !defined(__clang__)
       asm("vdpbf16ps %2, %1, %0" : "+v"(sums[i][part]) : "v"(terms), "v"(weights));
+#endif
     }
   } else {
     Register<kLanes> weights, terms;
@@ -190,7 +193,7 @@ WideRows WidenRows(const ProductShape& shape, const BFloat16* a) {
 }
 
 bool MultipliesBFloat16() {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)
   __builtin_cpu_init();
   static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
   return has;
