@@ -10,7 +10,8 @@
 
 namespace convene::rendezvous {
 
-// At most Chronicle::kMostIncidents reports a run. One thread at a time; no decision waits for it.
+// At most Chronicle::kMostIncidents reports a run. One thread at a time, the one that writes the
+// journal: a decision may wait for the call that is under way, and for no other.
 class IncidentShelf {
  public:
   virtual ~IncidentShelf() = default;

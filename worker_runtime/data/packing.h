@@ -26,7 +26,7 @@ struct PackingCounts {
   // Of pairs of answers: both have the same tokens, or one has no target that counts within its
   // half of a row; left out.
   int64_t idle = 0;
-  int64_t lost_tokens = 0;  // of these three
+  int64_t lost_tokens = 0;  // of all that were cut or left out; 0 for pairs
 
   PackingCounts& operator+=(const PackingCounts& other);
 };
