@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -101,12 +102,19 @@ def environment_of(pid):
         return {}
 
 
+def _at_the_limit(_number, _frame):
+    raise AssertionError("the test was still running at its limit, and was told to end")
+
+
 class ConveneTestCase(unittest.TestCase):
     """A temporary directory, programs started with a marker in their environment, and a check that none survives the test."""
 
     def setUp(self):
+        # Bazel ends a test at its limit by SIGTERM, and by SIGKILL a little later.
+        signal.signal(signal.SIGTERM, _at_the_limit)
         self.directory = tempfile.mkdtemp(prefix="cv.", dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.addCleanup(self._tell_of_a_failure)
         self.marker = f"CONVENE_TEST_MARKER={os.getpid()}.{os.path.basename(self.directory)}"
         self.addCleanup(self._kill_leftovers)
         self.data = self.path("text.txt")
@@ -114,6 +122,21 @@ class ConveneTestCase(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.directory, name)
+
+    def run(self, result=None):
+        self._result = result
+        return super().run(result)
+
+    def _tell_of_a_failure(self):
+        """At once, and with the ends of the programs' logs: unittest tells of failures at the end, which a test at its limit may not reach."""
+        told = [text for test, text in self._result.failures + self._result.errors if test is self]
+        if not told:
+            return
+        print(f"\n{self.id()} failed:\n{told[0]}", file=sys.stderr)
+        logs = [path for path in glob.glob(self.path("*log*")) if os.path.isfile(path)]
+        for path in sorted(logs, key=os.path.getmtime):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                print(f"--- the end of {os.path.basename(path)}\n{file.read()[-3000:]}", file=sys.stderr, flush=True)
 
     def _kill_leftovers(self):
         for pid in processes_with(self.marker):
