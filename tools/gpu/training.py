@@ -104,7 +104,7 @@ def steady(step_seconds: List[float]) -> List[float]:
 
 
 def profile_shares(output: str) -> Dict[str, float]:
-    """Shares of a step's time, from the groups in the last table of convene-train --profile (worker_runtime/trainer/step_profile.h)."""
+    """Shares of a step's time, from the groups in the last table of convene-train --profile (worker_runtime/profile/step_profile.h)."""
     table = output.partition('profile of ')[2]
     return {name: float(share) for name, share in re.findall(r'^(\S+) +-?[\d.]+ +(-?[\d.]+)%$', table, re.MULTILINE)}
 

@@ -14,12 +14,12 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/options/options.h"
+#include "worker_runtime/profile/comm_log.h"
+#include "worker_runtime/profile/step_profile.h"
+#include "worker_runtime/profile/trace.h"
+#include "worker_runtime/profile/trace_gather.h"
 #include "worker_runtime/session/progress_writer.h"
-#include "worker_runtime/trainer/comm_log.h"
 #include "worker_runtime/trainer/reporter.h"
-#include "worker_runtime/trainer/step_profile.h"
-#include "worker_runtime/trainer/trace.h"
-#include "worker_runtime/trainer/trace_gather.h"
 
 namespace convene::worker {
 

@@ -11,9 +11,9 @@
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/device/waited.h"
 #include "worker_runtime/mesh/mesh.h"
+#include "worker_runtime/profile/wait_sample.h"
 #include "worker_runtime/session/progress_writer.h"
 #include "worker_runtime/trainer/engine.h"
-#include "worker_runtime/trainer/wait_sample.h"
 
 namespace convene::worker {
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/comm_log.h"
+#include "worker_runtime/profile/comm_log.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/trace.h"
+#include "worker_runtime/profile/trace.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 #include "tools/base/clock.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/comm/collective.h"
-#include "worker_runtime/trainer/trace.h"
+#include "worker_runtime/profile/trace.h"
 
 namespace convene::worker {
 

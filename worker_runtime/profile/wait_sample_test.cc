@@ -1,5 +1,5 @@
 // Runs on CPUs, and on GPUs in //worker_runtime/trainer/testing:on_gpus_test.
-#include "worker_runtime/trainer/wait_sample.h"
+#include "worker_runtime/profile/wait_sample.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/step_profile.h"
+#include "worker_runtime/profile/step_profile.h"
 
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/wait_sample.h"
+#include "worker_runtime/profile/wait_sample.h"
 
 #include <algorithm>
 #include <utility>

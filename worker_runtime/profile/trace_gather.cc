@@ -1,4 +1,4 @@
-#include "worker_runtime/trainer/trace_gather.h"
+#include "worker_runtime/profile/trace_gather.h"
 
 #include <fcntl.h>
 #include <unistd.h>
