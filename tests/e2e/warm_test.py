@@ -29,6 +29,8 @@ PACKAGES = {
     'plain.py': 'value = 1\n',
     'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
     'slow.py': 'import os, time\nwhile os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
+    'held.py': 'import os, time\nwith open("/proc/self/environ", "rb") as file:\n    is_parent = b"CONVENE_WARM=parent:" in file.read()\n'
+               'while is_parent and os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
     'sitecustomize.py': 'import os\nos.environ["SET_BY_SITE"] = "1"\n',
 }
 
@@ -250,9 +252,10 @@ class WarmTest(ConveneTestCase):
         self.end(job)
 
     def test_without_parent_and_spares_the_workers_start_cold(self):
-        job = self.train()
+        job = self.train(imports='import held')
         self.facts(1)
         self.wait_for_spares(job)
+        self.write('hold', '')  # The next parent stands in its imports: else its spares may be ready before the workers start.
         parent, spares = self.spares(job)
         for pid in [parent, *spares]:
             os.kill(pid, signal.SIGKILL)
