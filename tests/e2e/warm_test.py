@@ -25,6 +25,7 @@ PACKAGES = {
     'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
     'opener.py': 'import socket\nheld = socket.socket()\n',
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
+    'reads.py': 'import sys\nline = sys.stdin.readline()\n',
     'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
     'plain.py': 'value = 1\n',
     'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
@@ -305,7 +306,7 @@ class WarmTest(ConveneTestCase):
         self.end(job)
 
     def test_what_forks_would_share_is_left_out_in_words(self):
-        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK')):
+        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK'), ('reads', 'reads stdin')):
             with self.subTest(module):
                 job = self.train(imports=f'import {module}')
                 self.facts(1)

@@ -45,6 +45,7 @@ MUTATIONS = [
     Mutation('a thread of an import is lost', PYTHON, "return 'its import starts a thread'", 'return None', SEEN),
     Mutation('a descriptor of an import is shared', PYTHON, 'if opened:', 'if False:', SEEN),
     Mutation('an import may ask for a rank', PYTHON, 'if name in places:', 'if False:', SEEN),
+    Mutation("an import takes the workers' stdin", PYTHON, 'os.lseek(0, 0, os.SEEK_CUR) > 0', 'False', SEEN),
     Mutation("the script's setting comes after its imports", PYTHON, 'if own:', 'if 0:', SEEN),
     Mutation('a recording worker hands its PYTHONPATH on', PYTHON, "os.environ['PYTHONPATH'] = path[1:]", "os.environ['PYTHONPATH'] = path", SEEN),
     Mutation('a spare leads no session', PYTHON, 'os.setsid()', 'pass', SEEN),
