@@ -203,6 +203,7 @@ class Parent:
     def import_all(self, record, left_out):
         """Returns words about modules that are left out. Cold: this process can serve no more."""
         os.environ.__class__ = watched_environment(self.places)
+        hold_stdin()
         fds, wanted = open_fds(), {}
         try:
             for name, path, _, changes in record['modules']:
@@ -235,7 +236,7 @@ class Parent:
             importlib.import_module(name)
         except BaseException as error:  # pylint: disable=broad-except
             why = f'its import without the script fails: {type(error).__name__}: {error}'
-        why = why or trace_of(fds) or type(os.environ).seen
+        why = why or trace_of(fds) or type(os.environ).seen or ('its import reads stdin' if os.lseek(0, 0, os.SEEK_CUR) > 0 else None)
         if why:
             raise Cold(f'leave\n{name.split(".")[0]}\n{name}: {why}'[:1000])
 
@@ -348,6 +349,15 @@ def open_fds():
         except OSError:
             pass  # of the listing itself
     return found
+
+
+def hold_stdin():
+    """An import that reads stdin would take what is a worker's: it gets an empty line, and the place in this file tells. A spare gets its own stdin."""
+    fd = os.memfd_create('convene-warm')
+    os.write(fd, b'\n')
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    os.close(fd)
 
 
 def trace_of(fds):

@@ -178,7 +178,7 @@ void WarmPlan::Recorded() {
 void WarmPlan::Warm(MonotonicTime now) {
   if (phase_ != Phase::kWarming || must_import_) return;
   phase_ = Phase::kWarm;
-  fork_at_ = now;
+  fork_at_ = std::max(fork_at_, now);  // A pause after a death goes on.
 }
 
 void WarmPlan::ParentEnded() {
@@ -190,7 +190,7 @@ void WarmPlan::ParentEnded() {
 void WarmPlan::SpareDied(MonotonicTime now) {
   --spares_;
   if (phase_ != Phase::kWarm || now < fork_at_) return;  // One of many that die at once.
-  fork_at_ = now + kRefillDelay;
+  fork_at_ = now + kRefillDelay * (failures_ + 1);
   if (++failures_ > kMostFailures) phase_ = Phase::kOff;
 }
 

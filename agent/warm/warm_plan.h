@@ -66,7 +66,8 @@ class WarmPlan {
   // For the start of the parent, and for its imports.
   static constexpr absl::Duration kWarmLimit = absl::Minutes(5);
   // After a use of spares the workers begin; the forks for the next use come later. So do those
-  // after a spare has died: it may have opened a device.
+  // after a spare has died, for it may have opened a device: then later by as much for each failure
+  // since the last use.
   static constexpr absl::Duration kRefillDelay = absl::Seconds(2);
 
   // `count`: spares to keep.

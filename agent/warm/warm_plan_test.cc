@@ -185,13 +185,26 @@ TEST_CASE("after a spare has died the next one is not forked at once, and not fo
     plan.SpareDied(now);  // of the same round
     if (plan.is_off()) break;
     CHECK(plan.Next(now) == Deed::kNone);
-    CHECK(plan.deadline() == now + WarmPlan::kRefillDelay);
+    CHECK(plan.deadline() == now + WarmPlan::kRefillDelay * (round + 1));
     now = plan.deadline();
     CHECK(plan.Next(now) == Deed::kFork);
     CHECK(plan.Next(now) == Deed::kFork);
   }
   CHECK(plan.is_off());
   CHECK(plan.Next(now + absl::Hours(1)) == Deed::kNone);
+}
+
+TEST_CASE("a parent that becomes warm ends no pause after a spare's death") {
+  WarmPlan plan = WarmOne(1);
+  CHECK(plan.Next(kStart) == Deed::kFork);
+  plan.SpareDied(kStart);
+  plan.ParentEnded();
+  CHECK(plan.Next(kStart) == Deed::kStartParent);
+  plan.ParentConnected();
+  CHECK(plan.Next(kStart) == Deed::kImport);
+  plan.Warm(kStart);
+  CHECK(plan.Next(kStart) == Deed::kNone);
+  CHECK(plan.deadline() == kStart + WarmPlan::kRefillDelay);
 }
 
 TEST_CASE("the count of parents that ended begins anew when spares are used") {

@@ -29,6 +29,8 @@ STOP_WORKERS_PER_AGENT = 2
 RECOVERY_WORKERS = 4
 RECOVERY_LIMIT_S = 60
 MARK = 'CONVENE_BENCH_MARK'
+# By default all attempts share the store of torchrun's agent, with the same keys: Gloo then finds the addresses of dead workers there (PyTorch 2.15).
+TORCHRUN_VARIABLES = {'TORCH_DISABLE_SHARE_RDZV_TCP_STORE': '1'}
 
 
 def build_programs():
@@ -183,7 +185,7 @@ def torchrun_recovery():
     def command(directory, metrics):
         return [torch_environment.TORCHRUN, '--standalone', '--nproc-per-node', str(RECOVERY_WORKERS), '--max-restarts', '3',
                 worker, f'{directory}/checkpoint.pt', metrics]
-    return measure_recovery(command, torch_environment.torch_environment(), 'metrics.jsonl')
+    return measure_recovery(command, {**torch_environment.torch_environment(), **TORCHRUN_VARIABLES}, 'metrics.jsonl')
 
 
 def report(name, samples, unit_s=1e-3, unit='ms'):

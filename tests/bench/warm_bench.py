@@ -109,7 +109,7 @@ def main():
                     torch_environment.PYTHON, '-u']
     warm_command = cold_command[:-3] + ['--warm-workers', 'auto'] + cold_command[-3:]
     torchrun_command = [torch_environment.TORCHRUN, '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3']
-    peers = {} if arguments.without_torchrun else {'torchrun': (torchrun_command, {})}
+    peers = {} if arguments.without_torchrun else {'torchrun': (torchrun_command, recovery.TORCHRUN_VARIABLES)}
     if os.path.exists(FT_LAUNCHER):
         peers['NVRx'] = ([torch_environment.PYTHON, FT_LAUNCHER, '--nnodes', '1', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', '--rdzv-backend',
                           'c10d', '--rdzv-endpoint', 'localhost:0'], {'PYTHONPATH': torch_environment.NVRX})

@@ -25,10 +25,13 @@ PACKAGES = {
     'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
     'opener.py': 'import socket\nheld = socket.socket()\n',
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
+    'reads.py': 'import sys\nline = sys.stdin.readline()\n',
     'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
     'plain.py': 'value = 1\n',
     'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
     'slow.py': 'import os, time\nwhile os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
+    'held.py': 'import os, time\nwith open("/proc/self/environ", "rb") as file:\n    is_parent = b"CONVENE_WARM=parent:" in file.read()\n'
+               'while is_parent and os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
     'sitecustomize.py': 'import os\nos.environ["SET_BY_SITE"] = "1"\n',
 }
 
@@ -250,9 +253,10 @@ class WarmTest(ConveneTestCase):
         self.end(job)
 
     def test_without_parent_and_spares_the_workers_start_cold(self):
-        job = self.train()
+        job = self.train(imports='import held')
         self.facts(1)
         self.wait_for_spares(job)
+        self.write('hold', '')  # The next parent stands in its imports: else its spares may be ready before the workers start.
         parent, spares = self.spares(job)
         for pid in [parent, *spares]:
             os.kill(pid, signal.SIGKILL)
@@ -302,7 +306,7 @@ class WarmTest(ConveneTestCase):
         self.end(job)
 
     def test_what_forks_would_share_is_left_out_in_words(self):
-        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK')):
+        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK'), ('reads', 'reads stdin')):
             with self.subTest(module):
                 job = self.train(imports=f'import {module}')
                 self.facts(1)

@@ -6,6 +6,7 @@ PACKAGE = 'tools/deploy/python/convene'
 COPIES = f'{PACKAGE}/checkpoint_copies.py'
 CHECKPOINT = f'{PACKAGE}/checkpoint.py'
 CHOICE = f'{PACKAGE}/checkpoint_choice.py'
+SOURCE = f'{PACKAGE}/checkpoint_source.py'
 PIECES = f'{PACKAGE}/checkpoint_pieces.py'
 CHOSEN = '//tests/packages:checkpoint_copies_test'
 PLACED = '//tests/packages:checkpoint_choice_test'
@@ -20,7 +21,8 @@ MUTATIONS = [
     Mutation('the limit of a control group is not seen', COPIES, 'least = min(least, int(limit', 'least = max(least, int(limit', CHOSEN),
     Mutation('any code of a checkpoint is run', PIECES, 'if is_dtype or (module_name', 'if True or (module_name', SEEN),
     Mutation('ranks save different steps', CHECKPOINT, 'if len(set(steps)) > 1 or step', 'if step', SEEN),
-    Mutation('a state is lost where two writers remove one file', COPIES, 'contextlib.suppress(FileNotFoundError)', 'contextlib.suppress(KeyError)', CHOSEN),
+    Mutation('a state is lost where two writers remove one file', COPIES, 'for name in names:\n            with contextlib.suppress(FileNotFoundError)',
+             'for name in names:\n            with contextlib.suppress(KeyError)', CHOSEN),
     Mutation('a state that was kept in memory first is never written', CHECKPOINT, 'goes_to_disk or to_disk)', 'True)', SEEN),
     Mutation('one rank alone hears of a state that cannot be read', CHECKPOINT, 'step if problem is None else _REFUSED)', 'step)', SEEN),
     Mutation('a copy for another node stays on its own', CHOICE, '(number + (copy + 1) * apart)', '(number + copy * apart)', PLACED),
@@ -37,10 +39,18 @@ MUTATIONS = [
     Mutation('a tensor is laid out by its placements alone', PIECES, 'found = self._at.get(path)', 'found = None', SEEN),
     Mutation('replicas of a piece are read twice', PIECES,
              'pieces.setdefault((found.begin, found.shape), (owner, found))', 'pieces[owner] = (owner, found)', SEEN),
-    Mutation('a rank without memory leaves the one that gives alone', f'{PACKAGE}/checkpoint_source.py', 'except OSError as error:\n        _log',
-             'except MemoryError as error:\n        _log', SEEN),
+    Mutation('a rank without memory leaves the one that gives alone', SOURCE, "except OSError as error:\n            self._no_memory(f'{size}",
+             "except MemoryError as error:\n            self._no_memory(f'{size}", SEEN),
+    Mutation('a whole state counts as damaged for lack of memory', SOURCE, 'if self._short else word', 'if False else word', SEEN),
+    Mutation('a copy without memory to map it counts as damaged', SOURCE, 'if error.errno == errno.ENOMEM:', 'if False:', SEEN),
+    Mutation('files of another number of ranks stay', CHECKPOINT, 'remove_replaced(whole)', 'remove_replaced(None)', SEEN),
+    Mutation('files of another number of ranks go before all have a newer state', CHECKPOINT, 'remove_replaced(whole)', 'remove_replaced(name)', SEEN),
+    Mutation('files of a later step go', COPIES, 'old < whole and old[1] <= whole[1]', 'old < whole', CHOSEN),
+    Mutation('an odd error of one rank leaves the others waiting', CHECKPOINT, 'except Exception as error:', 'except TypeError as error:', SEEN),
+    Mutation('the copy that stands is broken when memory is taken', COPIES, "        return mapped\n\n\nclass Folder", "        break_copy(mapped)\n        return mapped\n\n\nclass Folder", SEEN),
+    Mutation('the second save waits for its memory', CHECKPOINT, 'if self._windows[1 - half] is None:', 'if False:', SEEN),
     Mutation('a state that holds itself is looked into for ever', PIECES, ' and id(state) not in within', '', SEEN),
-    Mutation('a damaged piece is left out in silence', f'{PACKAGE}/checkpoint_source.py', "if lost:", "if False:", SEEN),
+    Mutation('a damaged piece is left out in silence', SOURCE, "if lost:", "if False:", SEEN),
     Mutation("a copy for another node that was cut short counts", f'{PACKAGE}/checkpoint_peers.py', 'self._guests[guest][half] = None',
              'self._guests[guest][half] = (1 << 40, 0)', SEEN),
 ]

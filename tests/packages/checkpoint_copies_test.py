@@ -73,6 +73,24 @@ class CheckpointCopiesTest(unittest.TestCase):
         self.assertEqual(copies.files_to_remove(names, [(1, 2), None], 3), [(1, 1), (1, 3)])
         self.assertEqual(copies.files_to_remove(names[:3], [None, None], 3), [])
 
+    def test_files_of_another_number_of_ranks(self):
+        """They stay until a state replaces them that is newer in each way."""
+        self.assertFalse(copies.is_replaced((1, 5), None))
+        for old, whole, gone in itertools.product(((1, 5), (2, 3)), ((1, 5), (2, 3), (2, 4), (2, 5), (3, 4)), (False, True)):
+            if gone == copies.is_replaced(old, whole):
+                self.assertEqual(gone, whole > old and whole[1] >= old[1], (old, whole))
+        three, two = copies.Folder(self.folder, 2, 3), copies.Folder(self.folder, 0, 2)
+        for folder, name in ((three, (1, 5)), (three, (1, 6)), (two, (1, 4)), (two, (2, 5))):
+            folder.write(name, self.copy(copies.PAGE * 3, name=name))
+        for name in ('step-4.generation-1.rank-0-of-3.state.part', 'step-4.generation-1.rank-0-of-3.other'):
+            with open(os.path.join(self.folder, name), 'wb'):
+                pass
+        two.remove_replaced(None)
+        self.assertEqual(three.written(), [(1, 5), (1, 6)])
+        two.remove_replaced((2, 5))
+        self.assertEqual((three.written(), two.written()), ([(1, 6)], [(1, 4), (2, 5)]))
+        self.assertEqual([name for name in os.listdir(self.folder) if 'step-4' in name and '-of-3' in name], ['step-4.generation-1.rank-0-of-3.other'])
+
     def test_a_copy_without_its_seal_is_none(self):
         path = os.path.join(self.folder, 'memory')
         window = self.copy(3 * copies.PAGE)

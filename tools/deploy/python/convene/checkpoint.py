@@ -65,6 +65,7 @@ class Checkpoint:
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
+        self._preparing: Optional[threading.Thread] = None  # takes the memory of the second half
         self._writers: List[Optional[threading.Thread]] = [None, None]  # by the half that it reads
 
     @staticmethod
@@ -114,7 +115,7 @@ class Checkpoint:
         like: a state of today, where the saved one has DTensors: they are laid out as its tensor at the same place, else as one with the same placements.
         Then a state of any number of ranks is taken, and what is no DTensor of it comes from the rank of the same number, modulo that of the saved ranks.
         Raises, on all ranks: ValueError where there are only states of another number of ranks, or `like` does not say how to lay out a tensor; OSError
-        where a rank cannot look into the folder.
+        where a rank cannot look into the folder; MemoryError where a rank has no memory for the state, which stands.
         """
         known, unread = self._look()
         readable: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
@@ -140,8 +141,8 @@ class Checkpoint:
                 _log.warning('step %d is not loaded, an older one is: %s', name[1], error)
                 refused.add(state)
                 continue
-            except ValueError as error:
-                raise ValueError(f'convene.checkpoint: step {name[1]}: {error}') from error
+            except (ValueError, MemoryError) as error:
+                raise type(error)(f'convene.checkpoint: step {name[1]}: {error}') from error
             self._loaded = name
             newer = [world_size for generation, _, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
             if newer:
@@ -175,8 +176,8 @@ class Checkpoint:
 
         False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
         to save; the same step again writes to the disk, if only now that is wanted, and else does nothing. All ranks call it.
-        Raises, on all ranks, TypeError for a state of any rank that load() would not read, and ValueError for a step that is not the same on all ranks or
-        not a new one; RuntimeError for two saves at once.
+        Raises, on all ranks, TypeError for a state of any rank that load() would not read (on that rank itself, whatever its parts raise), and ValueError for
+        a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once.
         """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f'convene.checkpoint: save of step {step} while another thread saves: one thread of a worker saves')
@@ -194,10 +195,10 @@ class Checkpoint:
         try:
             plan = pieces.Plan(state) if self._copies_here else None
             written = self._folder.written() if self._writes_here else []
-        except TypeError as error:  # the other ranks wait for a word of this one
-            problem = error
         except OSError as error:
             _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
+        except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
+            problem = error
         told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
         if problem is not None:
@@ -216,13 +217,15 @@ class Checkpoint:
             if self._peers is not None:
                 self._peers.begin((self._generation, step), self._windows[self._held.index((self._generation, step))] if stands else None, keep)
         if stands and to_disk and not goes_to_disk and self._writes_here:
-            self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES))
+            self._write((self._generation, step), copies.files_to_remove(written, [on_disk, self._loaded], _FILES), on_disk)
         self._saved = (step, stands, goes_to_disk or to_disk)
         return stands
 
     def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]]) -> bool:
         half = copies.half_to_write(self._held, keep)
         begin = copies.data_offset(len(plan.index))
+        if self._preparing is not None:
+            self._preparing.join()  # It waits for nothing.
         try:
             self._wait_for(half)
             window = self._memory.reserve(half, begin + plan.data_bytes)
@@ -237,10 +240,20 @@ class Checkpoint:
         copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index)
         self._held[half] = name
         self._windows[half] = window
+        if self._windows[1 - half] is None:
+            self._preparing = threading.Thread(target=self._prepare, args=(1 - half, len(window)), name='convene-memory')
+            self._preparing.start()
         return True
 
-    def _write(self, name: Name, remove: List[Name]) -> None:
-        """To the disk, behind the training."""
+    def _prepare(self, half: int, size: int) -> None:
+        """Behind the training: so the second save, too, finds its memory."""
+        try:
+            self._memory.prepare(half, size)
+        except OSError:
+            pass  # The save that needs it says so.
+
+    def _write(self, name: Name, remove: List[Name], whole: Optional[Name]) -> None:
+        """To the disk, behind the training. remove: older names of this rank. whole: the newest that all ranks have there."""
         half = self._held.index(name)
         before, window = self._writers[1 - half], self._windows[half]
 
@@ -249,6 +262,7 @@ class Checkpoint:
                 before.join(_DISK_LIMIT_S)
             try:
                 self._folder.remove(remove)
+                self._folder.remove_replaced(whole)
                 self._folder.write(name, window)
             except OSError as error:
                 _log.warning('step %d is not on disk, an older one is: %s', name[1], error)

@@ -76,6 +76,11 @@ def files_to_remove(written: Iterable[Name], keep: Sequence[Optional[Name]], new
     return [name for name in sorted(written)[:-newest] if name not in keep]
 
 
+def is_replaced(old: Name, whole: Optional[Name]) -> bool:
+    """PURE. Whether a state of another number of ranks is older, by its step too, than this one, which all of today's ranks have whole."""
+    return whole is not None and old < whole and old[1] <= whole[1]
+
+
 def data_offset(index_bytes: int) -> int:
     return PAGE + -(-index_bytes // PAGE) * PAGE
 
@@ -131,6 +136,8 @@ def read(place: Place) -> mmap.mmap:
         if find(fd, place.offset) != place.header:
             raise OSError(f'{place.path}: there is another copy now, or none')
         size = place.header.data_offset + place.header.data_bytes
+        if os.fstat(fd).st_size < place.offset + size:
+            raise OSError(f'{place.path}: it has become shorter')
         window = mmap.mmap(fd, size, mmap.MAP_PRIVATE, offset=place.offset)
         if place.is_file and os.pread(fd, 8, size) != _SEAL.pack(zlib.crc32(window)):
             raise OSError(f'{place.path}: its bytes are not those that were written')
@@ -199,6 +206,12 @@ class Memory:
 
     def reserve(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
+        mapped = self.prepare(half, size, guest)
+        break_copy(mapped)
+        return mapped
+
+    def prepare(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
+        """Takes memory for so many bytes in the half; a copy in it stands. Fresh memory takes far longer than the copy. Raises OSError as reserve() does."""
         mapped = self._mapped.get((guest, half))
         if mapped is None or len(mapped) < size:
             if size > _WINDOW_BYTES:
@@ -213,7 +226,6 @@ class Memory:
             else:
                 kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
             self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
-        break_copy(mapped)
         return mapped
 
 
@@ -263,6 +275,16 @@ class Folder:
         for entry in os.listdir(self._path):
             if entry.endswith(ending):
                 os.unlink(os.path.join(self._path, entry))
+
+    def remove_replaced(self, whole: Optional[Name]) -> None:
+        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them."""
+        for entry in os.listdir(self._path) if whole else ():
+            found = _FILE.fullmatch(entry.removesuffix('.part'))
+            if found:
+                step, generation, _, world_size = map(int, found.groups())
+                if world_size != self._owned[1] and is_replaced((generation, step), whole):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self._path, entry))
 
     def remove(self, names: Iterable[Name]) -> None:
         """Names that are gone are no error: two writers that wait for the disk may be told the same ones."""

@@ -3,7 +3,7 @@
 A rank reads from memory and files of its node by itself; what it cannot read, a rank that can hands over.
 """
 
-import logging
+import errno
 import mmap
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -14,18 +14,6 @@ from . import checkpoint_choice as choice
 from . import checkpoint_copies as copies
 from . import checkpoint_peers as peers
 from . import checkpoint_pieces as pieces
-
-_log = logging.getLogger('convene.checkpoint')
-
-
-def _memory(size: int) -> Optional[mmap.mmap]:
-    """For what comes from another rank, which waits for a word: None where there is too little."""
-    try:
-        return mmap.mmap(-1, size)
-    except OSError as error:
-        _log.warning('no memory for %d bytes of a state: %s', size, error)
-        return None
-
 
 class Source:
     """The copies of one state."""
@@ -40,9 +28,12 @@ class Source:
         self._places = places
         self._readable = readable
         self._opened: Dict[int, pieces.Copy] = {}
+        self._short = ''  # why this rank cannot read what is whole: it has no memory
 
     def load(self, like: Any) -> Any:
-        """The state. All ranks call it. Raises, on all ranks: OSError where a copy is damaged; ValueError where `like` does not fit the state."""
+        """The state. All ranks call it. Raises, on all ranks: MemoryError where a rank has no memory for it; OSError where a copy is damaged; ValueError where
+        `like` does not fit the state.
+        """
         own, problem = self._fetch()
         made: List[pieces.Assembly] = []
 
@@ -60,22 +51,40 @@ class Source:
         return made[0].state()
 
     def _agree(self, call: Callable[[], Any]) -> List[Any]:
-        """The results of all ranks' calls. Where one raises, all do."""
+        """The results of all ranks' calls. Where one raises, or memory was short, all raise."""
         try:
-            told = self._tell((None, call()))
+            word = (None, call())
         except OSError as error:
-            told = self._tell(((OSError, str(error)), None))
+            word = ((OSError, str(error)), None)
         except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
-            told = self._tell(((ValueError, str(error) or type(error).__name__), None))
+            word = ((ValueError, str(error) or type(error).__name__), None)
+        told = self._tell(((MemoryError, self._short), None) if self._short else word)
         problems = [problem for problem, _ in told if problem]
+        # Damage last: an older state would be taken then.
         for kind, text in sorted(problems, key=lambda problem: problem[0] is OSError):
             raise kind(text)
         return [result for _, result in told]
 
+    def _memory(self, size: int) -> Optional[mmap.mmap]:
+        """For what comes from another rank, or goes there, which waits for a word: None where there is too little."""
+        try:
+            return mmap.mmap(-1, size)
+        except OSError as error:
+            self._no_memory(f'{size} bytes', error)
+            return None
+
+    def _no_memory(self, what: str, error: OSError) -> None:
+        self._short = self._short or f'rank {self._rank} has no memory for {what} of it ({error}); the state itself is whole: free memory there and start again'
+
     def _open(self, owner: int) -> pieces.Copy:
         """A copy that this rank can read. Raises OSError where it is damaged."""
         if owner not in self._opened:
-            self._opened[owner] = pieces.Copy(copies.read(self._readable[owner]))
+            try:
+                self._opened[owner] = pieces.Copy(copies.read(self._readable[owner]))
+            except OSError as error:
+                if error.errno == errno.ENOMEM:
+                    self._no_memory('its copy', error)
+                raise
         return self._opened[owner]
 
     def _fetch(self) -> Tuple[Optional[pieces.Copy], str]:
@@ -94,9 +103,9 @@ class Source:
                 else:
                     peers.exchange(self._group, copy and copy.window, copies.size_of(copy.window) if copy else 0, rank, None, lambda _: None)
             elif self._rank == rank:
-                _, window = peers.exchange(self._group, None, 0, None, giver, _memory)
+                _, window = peers.exchange(self._group, None, 0, None, giver, self._memory)
                 if window is None or copies.find_in(window) is None:
-                    why = f'rank {giver}, whose node had it, cannot read it, or rank {rank} has no memory for it'
+                    why = f'rank {giver}, whose node had it, cannot read it'
                 else:
                     own = pieces.Copy(window)
         return own, why
@@ -106,9 +115,11 @@ class Source:
         mine = [owner for owner, readers in enumerate(self._places) if choice.giver(readers, owner) == self._rank]
         return {owner: self._open(owner).shards() for owner in mine}
 
-    def _pack(self, needs: Sequence[pieces.Need]) -> mmap.mmap:
-        """Raises OSError where a copy is damaged."""
-        packed = mmap.mmap(-1, sum(need.bytes() for need in needs))
+    def _pack(self, needs: Sequence[pieces.Need]) -> Optional[mmap.mmap]:
+        """None where there is too little memory. Raises OSError where a copy is damaged."""
+        packed = self._memory(sum(need.bytes() for need in needs))
+        if packed is None:
+            return None
         out = torch.frombuffer(packed, dtype=torch.uint8)
         for need in needs:
             self._open(need.owner).put(need, out)
@@ -129,11 +140,11 @@ class Source:
             if turn == 0:
                 arrived = packed
             else:
-                _, arrived = peers.exchange(self._group, packed, len(packed) if packed else 0, to if gives else None, source if takes else None, _memory)
+                _, arrived = peers.exchange(self._group, packed, len(packed) if packed else 0, to if gives else None, source if takes else None, self._memory)
             if takes and arrived is not None:
                 assembly.take(source, takes, torch.frombuffer(arrived, dtype=torch.uint8))
             elif takes:
-                lost = lost or f'rank {source}, whose node had a part, cannot read it, or rank {self._rank} has no memory for it'
+                lost = lost or f'rank {source}, whose node had a part, cannot read it'
 
         def check() -> None:
             if lost:
