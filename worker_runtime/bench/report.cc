@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -151,18 +150,19 @@ SlowSpots FindSlowSpots(const PairTable& table) {
   for (const auto& [from, to] : LinksBySpeed(table)) all.push_back(speed(from, to));
   // One slow member of three has two thirds of the links: the median would be slow as well.
   spots.usual = Quantile(all, 0.75);
-  std::set<int> slow;
+  std::vector<double> medians;
   for (int member = 0; member < size; ++member) {
     std::vector<double> own;
     for (int other = 0; other < size; ++other) {
       if (other != member) own.push_back(speed(member, other));
     }
-    if (Quantile(own, 0.5) < kSlowShare * spots.usual) slow.insert(member);
+    medians.push_back(Quantile(own, 0.5));
+    if (medians.back() < kSlowShare * spots.usual) spots.members.push_back(member);
   }
-  spots.members.assign(slow.begin(), slow.end());
   for (const auto& [from, to] : LinksBySpeed(table)) {
-    if (slow.contains(from) || slow.contains(to)) continue;
-    if (speed(from, to) < kSlowShare * spots.usual) spots.links.emplace_back(from, to);
+    // A slow member's links are as slow as itself.
+    const double expected = std::min({spots.usual, medians[from], medians[to]});
+    if (speed(from, to) < kSlowShare * expected) spots.links.emplace_back(from, to);
   }
   return spots;
 }
@@ -194,7 +194,8 @@ std::string PairsText(const PairTable& table) {
   for (size_t i = 0; i < std::min(spots.links.size(), kNamedMax); ++i) {
     absl::StrAppend(&text, "# SLOW: the link ",
                     LinkText(table, spots.links[i].first, spots.links[i].second),
-                    ". Look at the switches and cables between the two.\n");
+                    ", much less than both have with others. Look at the switches and cables "
+                    "between the two.\n");
   }
   if (spots.members.empty() && spots.links.empty() && size > 2) {
     text += "# No link has less than 0.7 of that.\n";

@@ -103,6 +103,10 @@ TEST_CASE("a slow node, a slow link, and nothing slow") {
     CHECK(FindSlowSpots(table).members == std::vector<int>{1});
     CHECK(FindSlowSpots(table).links.empty());
     CHECK(PairsText(table).find("# SLOW: n1: most of its links") != std::string::npos);
+    // Among them one link is far slower still.
+    SetLink(&table, 1, size - 1, 1e9);
+    CHECK(FindSlowSpots(table).members == std::vector<int>{1});
+    CHECK(FindSlowSpots(table).links == Links{{1, size - 1}});
   }
   // Two members have one link, and nothing to compare it with.
   CHECK(FindSlowSpots(Table(2, 1)).members.empty());
