@@ -27,6 +27,8 @@ std::string BenchFoot(const BenchResult& result);
 struct SlowSpots {
   double usual = 0;          // of the links' upper quartile, in bytes a second
   std::vector<int> members;  // whose median link has less than 0.7 of the usual
+  // More than half of the members are so: none is named, for the reason is not one of theirs.
+  bool is_uneven = false;
   // With less than 0.7 of the usual, and of the median links of both ends; the slowest first.
   std::vector<std::pair<int, int>> links;
 };
