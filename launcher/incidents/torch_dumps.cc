@@ -22,8 +22,10 @@ constexpr size_t kBytesMax = 64 << 10;
 constexpr size_t kLinesMax = 200;
 
 // Of each group the first collective that some rank did not start, and in which ranks it is not the
-// same. Python reads its own format; a dump has no objects, so none is made.
+// same. Python reads its own format; a dump has no objects, so none is made. One dump at a time is
+// in memory; of all dumps together ROOM collectives stay, each as three values.
 constexpr char kProgram[] = R"(import json, os, pickle, sys
+ROOM = 200000
 class Plain(pickle.Unpickler):
     def find_class(self, module, name):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no dump does")
@@ -37,11 +39,10 @@ def told(entry):
     return f"{entry['profiling_name']} of {entry['input_sizes']}{line}"
 sys.excepthook = lambda kind, error, _: print(f"the dumps {prefix}* are not as PyTorch writes them: {kind.__name__}: {error}")
 folder, prefix = sys.argv[1:]
-groups, members, dumps, is_broken = {}, {}, set(), False
-for file in sorted(os.listdir(folder)):
-    number = file[len(prefix):]
-    if not file.startswith(prefix) or not number.isdigit():
-        continue
+groups, members, older, dumps, is_broken = {}, {}, {}, set(), False
+files = [file for file in sorted(os.listdir(folder)) if file.startswith(prefix) and file[len(prefix):].isdigit()]
+for file in files:
+    number, own = int(file[len(prefix):]), {}
     try:
         with open(os.path.join(folder, file), "rb") as opened:
             dump = Plain(opened).load()
@@ -53,8 +54,14 @@ for file in sorted(os.listdir(folder)):
             # Gloo's recorder names the whole group "" here.
             config = configs.get(name) or configs.get("", {})
             members.setdefault(name, set()).update(json.loads(config.get("ranks", "[]")))
-            groups.setdefault(name, {}).setdefault(int(number), {})[entry["collective_seq_id"]] = entry
-        dumps.add(int(number))
+            own.setdefault(name, []).append(entry)
+        for name, entries in own.items():
+            newest = entries[-max(1, ROOM // len(files) // len(own)):]
+            if len(newest) < len(entries):
+                older.setdefault(name, {})[number] = len(entries) - len(newest)
+            groups.setdefault(name, {})[number] = {
+                entry["collective_seq_id"]: (entry["profiling_name"], sys.intern(told(entry)), entry["retired"]) for entry in newest}
+        dumps.add(number)
     except Exception as error:
         print(f"{file} cannot be read: {type(error).__name__}: {error}")
         is_broken = True
@@ -64,23 +71,25 @@ for name, ranks in groups.items():
     lost = members[name] - dumps
     if lost:
         print(f"group {name}: {some(lost)} left no dump")
+    if name in older:
+        print(f"group {name}: the newest collectives were compared; {sum(older[name].values())} older ones of {some(older[name])} were left out, for want of room")
     first = 1 + min(max(entries, default=0) for entries in ranks.values())
     waiting = {rank for rank, entries in ranks.items() if max(entries, default=0) >= first}
     if waiting:
         entry = next((ranks[rank][first] for rank in sorted(waiting) if first in ranks[rank]), None)
-        what = f", {told(entry)}," if entry else ""
+        what = f", {entry[1]}," if entry else ""
         print(f"group {name}: collective {first}{what} was started by {some(waiting)}, and not by {some(set(ranks) - waiting)}")
     for number in sorted(set.intersection(*(set(entries) for entries in ranks.values()))):
         kinds = {}
         for rank, entries in ranks.items():
-            kinds.setdefault(entries[number]["profiling_name"], set()).add(rank)
+            kinds.setdefault(entries[number][0], set()).add(rank)
         if len(kinds) > 1:
-            is_what = "; ".join(f"{told(ranks[min(of)][number])} on {some(of)}" for of in kinds.values())
+            is_what = "; ".join(f"{ranks[min(of)][number][1]} on {some(of)}" for of in kinds.values())
             print(f"group {name}: collective {number} is not the same on all ranks: {is_what}")
             break
-        open_on = {rank for rank, entries in ranks.items() if not entries[number]["retired"]}
+        open_on = {rank for rank, entries in ranks.items() if not entries[number][2]}
         if open_on and not waiting:
-            print(f"group {name}: all ranks with a dump started collective {number}, {told(ranks[min(open_on)][number])}; it did not end on {some(open_on)}")
+            print(f"group {name}: all ranks with a dump started collective {number}, {ranks[min(open_on)][number][1]}; it did not end on {some(open_on)}")
             break
 if not dumps and not is_broken:
     print(f"no file is named {prefix} and a rank's number")

@@ -187,8 +187,16 @@ class IncidentsTest(ConveneTestCase):
         self.dump(1, ["gloo:all_reduce"] * 2, 2)
         self.assertIn("all ranks with a dump started collective 2, gloo:all_reduce of [[4]], /home/me/train.py:41; it did not end on ranks 0, 1",
                       self.ask("incidents", *asked, **path))
+        # 200,000 collectives have room, 100,000 of each dump here.
+        self.dump(0, ["gloo:all_reduce"] * 100007, 2)
+        self.dump(1, ["gloo:broadcast"] + ["gloo:all_reduce"] * 99999, 2)
+        said = self.ask("incidents", *asked, **path)
+        self.assertIn("group 0: the newest collectives were compared; 7 older ones of rank 0 were left out, for want of room\n", said)
+        self.assertIn("group 0: collective 100001, gloo:all_reduce of [[4]], /home/me/train.py:41, was started by rank 0, and not by rank 1\n", said)
+        self.assertNotIn("not the same", said)
         with open(prefix + "1", "wb") as file:
-            pickle.dump({"pg_config": {}, "entries": [{"is_p2p": False, "process_group": ["0"], "collective_seq_id": "x"}]}, file)
+            pickle.dump({"pg_config": {}, "entries": [{"is_p2p": False, "process_group": ["0"], "collective_seq_id": "x", "profiling_name": "",
+                                                          "input_sizes": [], "retired": True}]}, file)
         self.assertIn("    the dumps trace_* are not as PyTorch writes them: TypeError: ", self.ask("incidents", *asked, code=64, **path))
         # Where both readers fail the report stands, and the exit code says so. A dump runs no code.
         with open(prefix + "1", "wb") as file:

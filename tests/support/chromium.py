@@ -112,7 +112,7 @@ class Chromium:
         text = {"Enter": "\r"}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text if kind == "keyDown" else "",
-                       windowsVirtualKeyCode={"Enter": 13, "Tab": 9, "ArrowLeft": 37, "Home": 36, "Escape": 27}.get(key, 0))
+                       windowsVirtualKeyCode={"Enter": 13, "Tab": 9, "ArrowLeft": 37, "ArrowDown": 40, "End": 35, "Home": 36, "Escape": 27}.get(key, 0))
 
     def type(self, text):
         self._call("Input.insertText", text=text)

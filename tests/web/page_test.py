@@ -16,6 +16,29 @@ FIRST_PAINT_MS = 1000
 UPDATE_MS = 50
 # Prints a line each 50 ms until the file named in $0 is there.
 CHATTER = 'i=0; while [ ! -e "$0" ]; do i=$((i+1)); echo "<i>rank $RANK</i> line $i"; sleep 0.05; done'
+# Texts with less contrast than WCAG asks of small ones (4.5), and controls smaller than 24 pixels. A link within a sentence is as high as that.
+FAINT = """(() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = (color) => color.slice(0, 3).map((each) => (each / 255 <= 0.03928 ? each / 255 / 12.92 : ((each / 255 + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, each, i) => sum + each * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const color = numbers(getComputedStyle(element).backgroundColor);
+      if (color.length < 4 || color[3] > 0) return color;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll('body *')].filter((element) => {
+    const hasText = [...element.childNodes].some((each) => each.nodeType === 3 && each.textContent.trim());
+    return (hasText || element.placeholder) && element.getBoundingClientRect().width > 0;
+  }).map((element) => {
+    const isHint = element.placeholder && !element.value;
+    const [one, other] = [light(numbers(getComputedStyle(element, isHint ? '::placeholder' : null).color)), light(behind(element))];
+    return [(Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05), element.outerHTML.slice(0, 80)];
+  }).filter(([contrast]) => contrast < 4.5);
+})()"""
+SMALL = """[...document.querySelectorAll('header a, main a, button, input:not([type=checkbox])')].filter((each) => each.clientWidth > 0
+  && (each.offsetWidth < 24 || each.offsetHeight < 24)).map((each) => each.outerHTML)"""
 
 
 @unittest.skipUnless(PROGRAM, "SKIPPED: no chromium (tools/install_packages page)")
@@ -110,6 +133,54 @@ class FakeJobTest(PageTestCase):
         self.says("now 1.", "figure .readout")
         browser.look("document.querySelector('[data-axis=step]').click()")
         self.assertEqual(browser.look("document.querySelector('[data-axis=step]').getAttribute('aria-pressed')"), "true")
+        self.assertEqual(browser.complaints, [])
+
+    def test_a_telephone_by_the_keyboard_alone(self):
+        browser = self.browser
+        job = fake_job(125, 8, 1000)
+        job["node_rows"][0][4] = "cooling down for 30 s"
+        daemon = self.fake(job)
+        daemon.lines = [[1, 0, "node0000", True, "a line"]]
+        browser.resize(360, 800, phone=True)
+        for scheme in ("light", "dark"):
+            browser.prefer(scheme)
+            browser.open(daemon.url)
+            self.says("llama-70b", "#jobs")
+            self.assertEqual(browser.look(FAINT), [])
+            browser.look("document.querySelector('#jobs a').focus()")
+            browser.press("Enter")
+            self.says("node0001", "#rank-table .body")
+            browser.look("document.querySelector('#logs-show').click()")
+            self.says("a line", "#logs-lines")
+            self.assertEqual(browser.look(FAINT), [])
+            self.assertEqual(browser.look(SMALL), [])
+            self.assertEqual(browser.look("document.documentElement.scrollWidth"), 360)
+            self.picture("telephone_" + scheme, whole=True)
+        # Names of nodes that differ are readable; what is not in sight can be reached.
+        self.assertTrue(browser.look("[...document.querySelectorAll('.row:not([hidden]) > :nth-child(2)')].every((each) => each.scrollWidth <= each.clientWidth)"))
+        self.says("cooling down", "#rank-table .why")
+        browser.look("document.querySelector('#rank-table').scrollLeft = 1e6")
+        self.assertGreater(browser.look("document.querySelector('#rank-table').scrollLeft"), 300)
+        # The whole table is one stop of the Tab key. Its outline lies within the cell, which would cut it off.
+        browser.look("document.querySelector('#rank-table .head').lastChild.focus()")
+        browser.press("Tab")
+        focused = "document.activeElement.textContent"
+        self.assertEqual(browser.look(focused), "0")
+        self.assertEqual(browser.look("getComputedStyle(document.activeElement).outlineStyle + getComputedStyle(document.activeElement).outlineOffset"), "solid-2px")
+        for _ in range(40):
+            browser.press("ArrowDown")
+        self.assertEqual(browser.look(focused), "40")
+        browser.press("End")
+        self.assertEqual(browser.look(focused), "999")
+        sight = "(({ top, bottom }, { top: first, bottom: last }) => top >= first && bottom <= last)" \
+                "(document.activeElement.getBoundingClientRect(), document.querySelector('#rank-table').getBoundingClientRect())"
+        self.assertTrue(browser.look(sight))
+        browser.press("Tab")
+        self.assertEqual(browser.look("document.activeElement.id"), "logs-show")
+        # A finger that scrolls takes no row's focus to another row for long, and an update leaves it where it is.
+        browser.look("[...document.querySelectorAll('.row button')].find((each) => each.tabIndex === 0).focus()")
+        browser.look("ask()")
+        self.assertEqual(browser.look(focused), "999")
         self.assertEqual(browser.complaints, [])
 
     def test_a_page_that_was_left_draws_no_more(self):

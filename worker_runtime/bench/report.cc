@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,6 +85,14 @@ std::string Change(double before, double now) {
                          now < 0.9 * before ? "  slower" : "");
 }
 
+// Lines of Change, under their head.
+void AddCompared(const char* what, const std::string& lines, std::string* text) {
+  if (lines.empty()) return;
+  absl::StrAppendFormat(text, "#%-28s %12s %12s %9s\n", what, "then (GB/s)", "now (GB/s)",
+                        "now/then");
+  *text += lines;
+}
+
 }  // namespace
 
 double BusBandwidth(const BenchRow& row, int ranks) {
@@ -151,18 +158,21 @@ SlowSpots FindSlowSpots(const PairTable& table) {
   for (const auto& [from, to] : LinksBySpeed(table)) all.push_back(speed(from, to));
   // One slow member of three has two thirds of the links: the median would be slow as well.
   spots.usual = Quantile(all, 0.75);
-  std::set<int> slow;
+  std::vector<double> medians;
   for (int member = 0; member < size; ++member) {
     std::vector<double> own;
     for (int other = 0; other < size; ++other) {
       if (other != member) own.push_back(speed(member, other));
     }
-    if (Quantile(own, 0.5) < kSlowShare * spots.usual) slow.insert(member);
+    medians.push_back(Quantile(own, 0.5));
+    if (medians.back() < kSlowShare * spots.usual) spots.members.push_back(member);
   }
-  spots.members.assign(slow.begin(), slow.end());
+  spots.is_uneven = static_cast<int>(spots.members.size()) * 2 > size;
+  if (spots.is_uneven) spots.members.clear();
   for (const auto& [from, to] : LinksBySpeed(table)) {
-    if (slow.contains(from) || slow.contains(to)) continue;
-    if (speed(from, to) < kSlowShare * spots.usual) spots.links.emplace_back(from, to);
+    // A slow member's links are as slow as itself.
+    const double expected = std::min({spots.usual, medians[from], medians[to]});
+    if (speed(from, to) < kSlowShare * expected) spots.links.emplace_back(from, to);
   }
   return spots;
 }
@@ -186,6 +196,12 @@ std::string PairsText(const PairTable& table) {
   const SlowSpots spots = FindSlowSpots(table);
   absl::StrAppendFormat(&text, "# A usual link (upper quartile) has %.3f GB/s.\n",
                         spots.usual / kGiga);
+  if (spots.is_uneven) {
+    text +=
+        "# Most links of more than half of the members have less than 0.7 of that: the links "
+        "differ by place (racks, switches), or other work runs on the nodes. Measure again when "
+        "they are idle.\n";
+  }
   for (const int member : spots.members) {
     absl::StrAppend(&text, "# SLOW: ", Printable(table.members[member]),
                     ": most of its links have less than 0.7 of that. Look at its network "
@@ -194,9 +210,10 @@ std::string PairsText(const PairTable& table) {
   for (size_t i = 0; i < std::min(spots.links.size(), kNamedMax); ++i) {
     absl::StrAppend(&text, "# SLOW: the link ",
                     LinkText(table, spots.links[i].first, spots.links[i].second),
-                    ". Look at the switches and cables between the two.\n");
+                    ", much less than both have with others. Look at the switches and cables "
+                    "between the two.\n");
   }
-  if (spots.members.empty() && spots.links.empty() && size > 2) {
+  if (spots.members.empty() && spots.links.empty() && !spots.is_uneven && size > 2) {
     text += "# No link has less than 0.7 of that.\n";
   }
   return text;
@@ -216,31 +233,33 @@ std::string ComparisonText(const BenchResult& before, const BenchResult& now) {
   for (const BenchRow& row : before.rows) {
     rows[{row.operation, row.bytes}] = BusBandwidth(row, before.ranks);
   }
-  if (!now.rows.empty()) {
-    absl::StrAppendFormat(&text, "#%-15s %12s %12s %12s %9s\n", " operation", "size(B)",
-                          "then (GB/s)", "now (GB/s)", "now/then");
-  }
+  std::string lines;
   for (const BenchRow& row : now.rows) {
     const auto then = rows.find({row.operation, row.bytes});
     if (then == rows.end()) continue;
-    absl::StrAppendFormat(&text, " %-15s %12d ", row.operation, row.bytes);
-    text += Change(then->second, BusBandwidth(row, now.ranks));
+    absl::StrAppendFormat(&lines, " %-15s %12d ", row.operation, row.bytes);
+    lines += Change(then->second, BusBandwidth(row, now.ranks));
   }
+  AddCompared(" operation            size(B)", lines, &text);
+  if (!now.rows.empty() && lines.empty()) text += "# The saved run has none of these operations.\n";
   if (!before.pairs.has_value() || !now.pairs.has_value()) return text;
   std::map<std::pair<std::string, std::string>, double> links;
   for (const auto& [from, to] : LinksBySpeed(*before.pairs)) {
     links[{before.pairs->members[from], before.pairs->members[to]}] =
         before.pairs->bytes_per_second[from * before.pairs->members.size() + to];
   }
+  lines.clear();
   for (const auto& [from, to] : LinksBySpeed(*now.pairs)) {
     const auto then = links.find({now.pairs->members[from], now.pairs->members[to]});
     if (then == links.end()) continue;
     absl::StrAppendFormat(
-        &text, " %-28s ",
+        &lines, " %-28s ",
         absl::StrCat(Printable(then->first.first), " - ", Printable(then->first.second)));
-    text +=
+    lines +=
         Change(then->second, now.pairs->bytes_per_second[from * now.pairs->members.size() + to]);
   }
+  AddCompared(" pair", lines, &text);
+  if (lines.empty()) text += "# The saved run has none of these pairs.\n";
   return text;
 }
 

@@ -25,9 +25,12 @@ std::string BenchFoot(const BenchResult& result);
 
 // A link or a member that is slower than the rest, in words.
 struct SlowSpots {
-  double usual = 0;                        // of the links' upper quartile, in bytes a second
-  std::vector<int> members;                // whose median link has less than 0.7 of the usual
-  std::vector<std::pair<int, int>> links;  // between other members, with less than 0.7
+  double usual = 0;          // of the links' upper quartile, in bytes a second
+  std::vector<int> members;  // whose median link has less than 0.7 of the usual
+  // More than half of the members are so: none is named, for the reason is not one of theirs.
+  bool is_uneven = false;
+  // With less than 0.7 of the usual, and of the median links of both ends; the slowest first.
+  std::vector<std::pair<int, int>> links;
 };
 SlowSpots FindSlowSpots(const PairTable& table);
 // The table (of at most 16 members; else the slowest links alone) and the slow spots by name.

@@ -103,7 +103,21 @@ TEST_CASE("a slow node, a slow link, and nothing slow") {
     CHECK(FindSlowSpots(table).members == std::vector<int>{1});
     CHECK(FindSlowSpots(table).links.empty());
     CHECK(PairsText(table).find("# SLOW: n1: most of its links") != std::string::npos);
+    // Among them one link is far slower still.
+    SetLink(&table, 1, size - 1, 1e9);
+    CHECK(FindSlowSpots(table).members == std::vector<int>{1});
+    CHECK(FindSlowSpots(table).links == Links{{1, size - 1}});
   }
+  // Two racks: the fault is no member's.
+  PairTable racks = Table(4, 4e9);
+  SetLink(&racks, 0, 1, 1e10);
+  SetLink(&racks, 2, 3, 1e10);
+  CHECK(FindSlowSpots(racks).is_uneven);
+  CHECK(FindSlowSpots(racks).members.empty());
+  CHECK(FindSlowSpots(racks).links.empty());
+  CHECK(PairsText(racks).find("differ by place") != std::string::npos);
+  CHECK(PairsText(racks).find("SLOW") == std::string::npos);
+  CHECK(PairsText(racks).find("No link") == std::string::npos);
   // Two members have one link, and nothing to compare it with.
   CHECK(FindSlowSpots(Table(2, 1)).members.empty());
   CHECK(FindSlowSpots(Table(1, 1)).links.empty());
@@ -147,7 +161,16 @@ TEST_CASE("two runs side by side") {
   CHECK(ComparisonText(before, now).find("number of ranks: 4, now 2") != std::string::npos);
   before.pairs = Table(2, 1e9);
   now.pairs = Table(2, 2e9);
-  CHECK(ComparisonText(before, now).find("n0 - n1") != std::string::npos);
+  CHECK(ComparisonText(before, now)
+            .find("# pair                         then (GB/s)   now (GB/s)  now/then\n"
+                  " n0 - n1                             1.000        2.000     2.00x\n") !=
+        std::string::npos);
+  now.pairs->members = {"a", "b"};
+  now.rows[0].bytes = now.rows[1].bytes = 12;
+  CHECK(ComparisonText(before, now)
+            .find("none of these operations.\n# The saved run has none of these pairs.\n") !=
+        std::string::npos);
+  CHECK(ComparisonText(before, now).find("now/then") == std::string::npos);
 }
 
 TEST_CASE("each two members meet once, and nobody meets two at a time") {

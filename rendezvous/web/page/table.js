@@ -13,8 +13,15 @@ const COLUMNS = [
   { name: "why", key: (row) => row.why, wide: true },
 ];
 
+// What all names have behind their first point: ".cluster.example". Addresses have none.
+function commonDomain(hosts) {
+  const domain = hosts.length > 1 ? (/^[^.:]+(\..*[a-z].*)$/i.exec(hosts[0]) || ["", ""])[1] : "";
+  return hosts.every((host) => host.endsWith(domain) && host.indexOf(".") === host.length - domain.length) ? domain : "";
+}
+
 // The rows of a job: one a rank that tells its progress, else one a node.
 function rowsOf(job) {
+  const domain = commonDomain(job.node_rows.map(([host]) => host));
   const told = new Map();
   for (const row of job.rank_rows) {
     if (!told.has(row[0])) told.set(row[0], []);
@@ -22,7 +29,7 @@ function rowsOf(job) {
   }
   const rows = [];
   job.node_rows.forEach(([host, , group, state, why, workers, first, silent, step, speed, phase], index) => {
-    const node = { host, why: silent > 0 ? `not heard for ${ago(silent)}${why ? `; ${why}` : ""}` : why };
+    const node = { host, name: host.slice(0, host.length - domain.length), why: silent > 0 ? `not heard for ${ago(silent)}${why ? `; ${why}` : ""}` : why };
     for (const [, rank, ...rest] of told.get(index) || []) {
       const [rankStep, rankSpeed, rankPhase, compute, wait, data, save, , , memory, peak] = rest;
       rows.push({ ...node, rank, label: rank < 0 ? "?" : String(rank), state, phase: rankPhase, step: rankStep, speed: rankSpeed,
@@ -38,7 +45,7 @@ function rowsOf(job) {
 class RankTable {
   // `onRank(rank)`: the person wants that rank's logs.
   constructor(element, onRank) {
-    Object.assign(this, { element, onRank, rows: [], shown: [], pool: [], filter: "", column: 0, down: false });
+    Object.assign(this, { element, onRank, rows: [], shown: [], pool: [], filter: "", column: 0, down: false, at: 0 });
     element.setAttribute("role", "table");
     this.head = element.appendChild(make("div", "head"));
     this.head.setAttribute("role", "row");
@@ -49,6 +56,7 @@ class RankTable {
       this.head.appendChild(button);
     });
     this.body = element.appendChild(make("div", "body"));
+    this.body.addEventListener("keydown", (event) => this.key(event));
     element.addEventListener("scroll", () => this.draw(), { passive: true });
   }
 
@@ -86,16 +94,36 @@ class RankTable {
     this.draw();
   }
 
+  // The Tab key stops at one row; the arrow keys go on from it, also to rows that do not exist yet.
+  key(event) {
+    const page = Math.max(1, Math.floor(this.element.clientHeight / ROW_HEIGHT) - 2);
+    const last = this.shown.length - 1;
+    const to = { ArrowUp: this.at - 1, ArrowDown: this.at + 1, PageUp: this.at - page, PageDown: this.at + page, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    this.at = Math.min(Math.max(to, 0), last);
+    const top = this.at * ROW_HEIGHT;
+    // The head covers the height of a row.
+    this.element.scrollTop = Math.min(top, Math.max(this.element.scrollTop, top + 2 * ROW_HEIGHT - this.element.clientHeight));
+    this.draw();
+  }
+
   draw() {
     const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_HEIGHT) - 4);
     const count = Math.min(this.shown.length - first, Math.ceil(this.element.clientHeight / ROW_HEIGHT) + 8);
+    const hasFocus = this.body.contains(document.activeElement);
+    this.at = Math.max(first, Math.min(this.at, first + count - 1));
     while (this.pool.length < count) this.pool.push(this.makeRow());
     this.pool.forEach((row, i) => {
       row.element.hidden = i >= count;
       if (i >= count) return;
-      row.element.style.transform = `translateY(${(first + i) * ROW_HEIGHT}px)`;
-      this.fill(row, this.shown[first + i]);
+      row.index = first + i;
+      row.button.tabIndex = row.index === this.at ? 0 : -1;
+      row.element.style.transform = `translateY(${row.index * ROW_HEIGHT}px)`;
+      this.fill(row, this.shown[row.index]);
     });
+    // A row's element shows another row after a scroll; the focus stays with the row.
+    if (hasFocus && count > 0) this.pool[this.at - first].button.focus({ preventScroll: true });
   }
 
   makeRow() {
@@ -108,11 +136,13 @@ class RankTable {
     });
     const button = cells[0].appendChild(make("button"));
     button.type = "button";
-    button.addEventListener("click", () => this.onRank(Number(button.textContent)));
+    button.addEventListener("click", () => button.ariaDisabled || this.onRank(Number(button.textContent)));
     for (const index of [3, 4]) cells[index].classList.add("number");
     cells[6].classList.add("short");
     cells[7].classList.add("why");
-    return { element, cells, button, step: this.makeMeter(cells[5], ["compute", "wait", "data", "checkpoint"]), memory: this.makeMeter(cells[6], ["memory"]) };
+    const row = { element, cells, button, step: this.makeMeter(cells[5], ["compute", "wait", "data", "checkpoint"]), memory: this.makeMeter(cells[6], ["memory"]) };
+    button.addEventListener("focus", () => { this.at = row.index; });
+    return row;
   }
 
   makeMeter(cell, kinds) {
@@ -126,9 +156,9 @@ class RankTable {
 
   fill({ cells, button, step, memory }, row) {
     setText(button, row.label);
-    button.disabled = !row.isRank;
+    button.ariaDisabled = row.isRank ? null : "true";
     button.title = row.isRank ? `logs of rank ${row.label}` : "";
-    setText(cells[1], row.host);
+    setText(cells[1], row.name);
     cells[1].title = row.host;
     setText(cells[2], row.state === "running" && row.phase ? row.phase : row.state);
     cells[2].className = `state ${STATE_TONES[row.state] || ""}`;
