@@ -119,8 +119,9 @@ class Daemon final : public LogAgents {
   };
 
   absl::Status Stopping() const;
-  // A job of an earlier daemon, with its incidents by number and at wall-clock times.
-  void Restore(const JobRecord& record, std::vector<IncidentView> incidents)
+  // A job of an earlier daemon, with its incidents by number and at wall-clock times, or why they
+  // are not known.
+  void Restore(const JobRecord& record, absl::StatusOr<std::vector<IncidentView>> incidents)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues HandOver for every stream of the jobs that have a successor.
   void HandOverJobs(Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

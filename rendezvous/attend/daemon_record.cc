@@ -24,9 +24,10 @@ constexpr absl::Duration kSlowWrite = absl::Seconds(1);
 
 }  // namespace
 
-void Daemon::Restore(const JobRecord& record, std::vector<IncidentView> incidents) {
+void Daemon::Restore(const JobRecord& record, absl::StatusOr<std::vector<IncidentView>> incidents) {
   table_.Restore(clock_->Now(), record);
-  for (IncidentView& incident : incidents) {
+  if (!incidents.ok()) return table_.MissIncidents(record);
+  for (IncidentView& incident : *incidents) {
     incident.time -= wall_offset_;
     table_.RestoreIncident(record.founder.job_id, incident);
   }

@@ -26,18 +26,24 @@ struct Store {
   std::atomic<int> report_tries = 0;
   std::atomic<int> reports = 0;
   std::atomic<int> forgets = 0;
+  std::atomic<bool> loses_reports = false;
+  std::atomic<int64_t> last_number = 0;  // of a report
 };
 
 class FakeShelf final : public IncidentShelf {
  public:
   explicit FakeShelf(Store* store) : store_(store) {}
-  absl::Status Write(const std::string&, const IncidentView&) override {
+  absl::Status Write(const std::string&, const IncidentView& incident) override {
+    store_->last_number = incident.number;
     ++store_->report_tries;
     if (store_->refuses_reports) return absl::UnavailableError("no quorum");
     ++store_->reports;
     return absl::OkStatus();
   }
-  std::vector<IncidentView> Read(const std::string&) override { return {}; }
+  absl::StatusOr<std::vector<IncidentView>> Read(const std::string&) override {
+    if (store_->loses_reports) return absl::DeadlineExceededError("no answer in time");
+    return std::vector<IncidentView>();
+  }
   absl::Status Forget(const std::string&) override {
     if (store_->refuses) return absl::UnavailableError("no quorum");
     ++store_->forgets;
@@ -98,6 +104,33 @@ struct Fixture {
   MemberId a;
   bool is_stopped = false;
 };
+
+TEST_CASE("incidents whose reports could not be read keep their numbers") {
+  for (const bool loses : {false, true}) {
+    JobRecord record;
+    record.founder = HelloOf(0, "job");
+    record.floor = Epoch(2);
+    record.epoch = record.highest_epoch = Epoch(6);
+    Store store;
+    store.loses_reports = loses;
+    Journal::Opened memory;
+    memory.journal = std::make_unique<FakeJournal>(&store);
+    memory.jobs.push_back(record);
+    Daemon daemon(&Clock::Real(), /*quiet=*/true, std::move(memory));
+    REQUIRE_OK(daemon.Start());
+    Inbox inbox;
+    const MemberId a = daemon.Open(inbox.SinkOf(0));
+    daemon.Join(a, Incarnation(1), HelloOf(0, "job"));
+    inbox.Expect<Welcome>(0);
+    daemon.Receive(a, Incarnation(1), Epoch(), Ready{"node0", 1});
+    inbox.Expect<Assignment>(0);
+    daemon.Receive(a, Incarnation(1), Epoch(7), WorkerFailure{.host = "node0", .signal = 9});
+    REQUIRE(testing::PollUntil([&] { return store.last_number > 0; }, absl::Seconds(20)));
+    // Four epochs of this job have begun, and each may have broken.
+    CHECK(store.last_number == (loses ? 5 : 1));
+    daemon.Shutdown();
+  }
+}
 
 TEST_CASE("a Welcome tells the term") {
   Fixture the(&Clock::Real());

@@ -81,6 +81,12 @@ void JobTable::RestoreIncident(const std::string& job_id, const IncidentView& in
   if (found != jobs_.end()) found->second.job.chronicle().Restore(incident);
 }
 
+void JobTable::MissIncidents(const JobRecord& record) {
+  const auto found = jobs_.find(record.founder.job_id);
+  if (found == jobs_.end()) return;
+  found->second.job.chronicle().NumberAbove(record.epoch.value() - record.floor.value());
+}
+
 const JobTable::Entry* JobTable::FinishedJobOf(const Hello& hello) const {
   const auto found = jobs_.find(hello.job_id);
   if (found == jobs_.end() || hello.last_epoch == Epoch()) return nullptr;

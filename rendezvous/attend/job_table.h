@@ -62,6 +62,9 @@ class JobTable {
   IncidentChanges TakeIncidents();
   // As stored; of jobs that were restored. See Chronicle::Restore.
   void RestoreIncident(const std::string& job_id, const IncidentView& incident);
+  // The incidents of this job, restored, could not be read. The next one's number is above theirs:
+  // each is of another epoch of the job.
+  void MissIncidents(const JobRecord& record);
   // The jobs that were changed since the last call, as they are now.
   RecordChanges TakeChanges(MonotonicTime now);
 

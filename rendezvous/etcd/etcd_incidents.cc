@@ -43,7 +43,7 @@ absl::Status EtcdIncidents::Write(const std::string& job_id, const IncidentView&
   return Change(request);
 }
 
-std::vector<IncidentView> EtcdIncidents::Read(const std::string& job_id) {
+absl::StatusOr<std::vector<IncidentView>> EtcdIncidents::Read(const std::string& job_id) {
   etcdserverpb::RangeRequest request;
   request.set_key(place_.incidents() + IncidentPrefix(job_id));
   request.set_range_end(EndOfPrefix(request.key()));
@@ -51,10 +51,11 @@ std::vector<IncidentView> EtcdIncidents::Read(const std::string& job_id) {
   const auto found = client_->Range(request, read_by_);
   if (!found.ok()) {
     if (!std::exchange(has_complained_, true)) {
-      spdlog::warn("the reports of earlier incidents are not all read from etcd: {}",
-                   std::string(found.status().message()));
+      spdlog::warn(
+          "the reports of earlier incidents are not all read from etcd, and are not shown: {}",
+          std::string(found.status().message()));
     }
-    return {};
+    return found.status();
   }
   std::vector<std::string> reports;
   for (const etcdserverpb::KeyValue& kv : found->kvs()) reports.push_back(kv.value());

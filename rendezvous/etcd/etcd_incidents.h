@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "rendezvous/etcd/client.h"
 #include "rendezvous/etcd/ledger.h"
 #include "rendezvous/etcd/place.h"
@@ -16,8 +17,7 @@
 
 namespace convene::rendezvous::etcd {
 
-// Each call blocks for a second at most, and not beyond the tenure; all calls of Read together too:
-// reports that were not read by then are left out, with a line in the log.
+// Each call blocks for a second at most, and not beyond the tenure; all calls of Read together too.
 class EtcdIncidents final : public IncidentShelf {
  public:
   // `client` and `ledger`, whose fence the writes have, outlive it.
@@ -29,7 +29,7 @@ class EtcdIncidents final : public IncidentShelf {
         read_by_(Deadline()) {}
 
   absl::Status Write(const std::string& job_id, const IncidentView& incident) override;
-  std::vector<IncidentView> Read(const std::string& job_id) override;
+  absl::StatusOr<std::vector<IncidentView>> Read(const std::string& job_id) override;
   absl::Status Forget(const std::string& job_id) override;
 
  private:

@@ -23,9 +23,9 @@ absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView&
   return absl::OkStatus();
 }
 
-std::vector<IncidentView> IncidentFiles::Read(const std::string& job_id) {
+absl::StatusOr<std::vector<IncidentView>> IncidentFiles::Read(const std::string& job_id) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
-  if (!names.ok()) return {};
+  if (!names.ok()) return std::vector<IncidentView>();
   std::vector<std::string> reports;
   for (const std::string& name : *names) {
     const bool is_report =

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "rendezvous/journal/incident_shelf.h"
 
 namespace convene::rendezvous {
@@ -17,7 +18,7 @@ class IncidentFiles final : public IncidentShelf {
   explicit IncidentFiles(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Write(const std::string& job_id, const IncidentView& incident) override;
-  std::vector<IncidentView> Read(const std::string& job_id) override;
+  absl::StatusOr<std::vector<IncidentView>> Read(const std::string& job_id) override;
   absl::Status Forget(const std::string& job_id) override;
 
  private:

@@ -32,10 +32,12 @@ struct Fixture {
 };
 
 TEST_CASE_METHOD(Fixture, "what was written is read again, whole and in order") {
-  CHECK(files.Read("run").empty());
+  CHECK(files.Read("run")->empty());
   REQUIRE_OK(files.Write("run", Numbered(10)));
   REQUIRE_OK(files.Write("run", Numbered(9)));
-  const auto read = IncidentFiles(folder).Read("run");
+  const auto found = IncidentFiles(folder).Read("run");
+  REQUIRE_OK(found);
+  const std::vector<IncidentView>& read = *found;
   REQUIRE(read.size() == 2);
   CHECK(read[0].number == 9);
   const IncidentView& there = read[1];
@@ -59,12 +61,12 @@ TEST_CASE_METHOD(Fixture, "runs do not mix, whatever their ids are") {
   for (const std::string& id : {std::string("run"), std::string("run.1"), std::string("a/../b"),
                                 std::string("a_.._b"), long_id}) {
     REQUIRE_OK(files.Write(id, Numbered(1)));
-    CHECK(files.Read(id).size() == 1);
+    CHECK(files.Read(id)->size() == 1);
   }
   CHECK(ListDirectory(folder)->size() == 5);
   CHECK_OK(files.Forget("a/../b"));
-  CHECK(files.Read("a/../b").empty());
-  CHECK(files.Read("a_.._b").size() == 1);
+  CHECK(files.Read("a/../b")->empty());
+  CHECK(files.Read("a_.._b")->size() == 1);
 }
 
 TEST_CASE_METHOD(Fixture, "a run has 32 files at most, and a damaged one is left out") {
@@ -72,9 +74,9 @@ TEST_CASE_METHOD(Fixture, "a run has 32 files at most, and a damaged one is left
   const auto names = ListDirectory(folder);
   REQUIRE_OK(names);
   CHECK(names->size() == Chronicle::kMostIncidents);
-  CHECK(files.Read("run").front().number == 9);
+  CHECK(files.Read("run")->front().number == 9);
   REQUIRE_OK(WriteFileAtomic(folder + "/" + names->front(), "{"));
-  CHECK(files.Read("run").size() == Chronicle::kMostIncidents - 1);
+  CHECK(files.Read("run")->size() == Chronicle::kMostIncidents - 1);
 }
 
 }  // namespace

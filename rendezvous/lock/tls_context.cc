@@ -22,11 +22,14 @@
 namespace convene::rendezvous {
 namespace {
 
-// The protocol that members speak within TLS, by ALPN (RFC 7301): its length, its name.
-constexpr unsigned char kProtocol[] =
+// The protocols that members speak within TLS, by ALPN (RFC 7301), the best first: the length and
+// the name of each.
+constexpr unsigned char kProtocols[] =
+    "\x09"
+    "convene/2"
     "\x09"
     "convene/1";
-constexpr unsigned int kProtocolBytes = sizeof(kProtocol) - 1;
+constexpr unsigned int kProtocolsBytes = sizeof(kProtocols) - 1;
 
 absl::Status OpensslError(absl::string_view what) {
   return absl::InternalError(absl::StrCat("OpenSSL: ", what, ": ", TakeTlsError()));
@@ -101,7 +104,7 @@ int HasOwnKey(X509_STORE_CTX* asked, void* own) {
 int SelectProtocol(SSL*, const unsigned char** selected, unsigned char* selected_bytes,
                    const unsigned char* offered, unsigned int offered_bytes, void*) {
   unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, selected_bytes, kProtocol, kProtocolBytes, offered,
+  if (SSL_select_next_proto(&found, selected_bytes, kProtocols, kProtocolsBytes, offered,
                             offered_bytes) != OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_NOACK;
   }
@@ -225,7 +228,7 @@ absl::StatusOr<TlsContext> TlsContext::Make(const Credentials& credentials, Side
   SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
   if (is_server) {
     SSL_CTX_set_alpn_select_cb(made, SelectProtocol, nullptr);
-  } else if (SSL_CTX_set_alpn_protos(made, kProtocol, kProtocolBytes) != 0) {
+  } else if (SSL_CTX_set_alpn_protos(made, kProtocols, kProtocolsBytes) != 0) {
     return OpensslError("no protocol");
   }
   CONVENE_RETURN_IF_ERROR(credentials.has_certificates()
@@ -253,6 +256,14 @@ TlsPeer PeerOf(const SSL* connection) {
   unsigned int bytes = 0;
   SSL_get0_alpn_selected(connection, &protocol, &bytes);
   return bytes > 0 ? TlsPeer::kMember : TlsPeer::kViewer;
+}
+
+bool IsProved(const SSL* connection) {
+  const unsigned char* protocol = nullptr;
+  unsigned int bytes = 0;
+  SSL_get0_alpn_selected(connection, &protocol, &bytes);
+  return SSL_session_reused(connection) == 1 &&
+         absl::string_view(reinterpret_cast<const char*>(protocol), bytes) == "convene/2";
 }
 
 std::string TakeTlsError() {

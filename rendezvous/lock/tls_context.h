@@ -29,7 +29,8 @@ enum class TlsPeer {
 // client the server's by its name too (SSL_set1_host).
 //
 // A server also takes a client without a certificate, as a guest. Members say that they are by
-// ALPN, and prove the token by ProofOf. Immutable, so thread-safe.
+// ALPN, and prove the token by ProofOf where the handshake has not (IsProved). Immutable, so
+// thread-safe.
 class TlsContext {
  public:
   enum class Side { kServer, kClient };
@@ -57,6 +58,10 @@ class TlsContext {
 
 // The other side of a connection whose handshake is over; a member has yet to prove the token.
 TlsPeer PeerOf(const SSL* connection);
+
+// The handshake has proved the token to both sides, and neither sends ProofOf: they shook hands by
+// the token's own key, and the other side is no Convene from before this rule.
+bool IsProved(const SSL* connection);
 
 // The oldest error in OpenSSL's queue of this thread, which is then empty; "" where there is none.
 std::string TakeTlsError();

@@ -77,11 +77,13 @@ absl::Status TlsPipe::Move() {
 }
 
 absl::Status TlsPipe::Receive() {
-  if (socket_ended_ || decrypted_.size() >= kMostKept || BIO_ctrl_pending(received_) >= kMostKept) {
+  if (!socket_is_ready_ || socket_ended_ || decrypted_.size() >= kMostKept ||
+      BIO_ctrl_pending(received_) >= kMostKept) {
     return absl::OkStatus();
   }
   char bytes[kPiece];
   const ssize_t count = recv(socket_.get(), bytes, sizeof(bytes), 0);
+  socket_is_ready_ = count == sizeof(bytes);
   if (count < 0 && IsWait(errno)) return absl::OkStatus();
   if (count < 0) return ErrnoStatus(errno, "the connection broke");
   has_moved_ = true;
@@ -117,10 +119,12 @@ absl::Status TlsPipe::Shake() {
       if (peer_ != TlsPeer::kMember) {
         return absl::PermissionDeniedError("the server is no daemon of this version of Convene");
       }
-      SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_).data(), kProofBytes);
+      if (!IsProved(tls_.get())) {
+        SSL_write(tls_.get(), context_.ProofOf(tls_.get(), side_).data(), kProofBytes);
+      }
     }
   }
-  return peer_ == TlsPeer::kMember ? Prove() : OpenPlain();
+  return peer_ == TlsPeer::kMember && !IsProved(tls_.get()) ? Prove() : OpenPlain();
 }
 
 // The client's proof, then the server's answer. In TLS 1.3 a client's handshake is over before the
@@ -157,7 +161,10 @@ absl::Status TlsPipe::OpenPlain() {
 }
 
 absl::Status TlsPipe::Decrypt() {
-  while (!tls_ended_ && decrypted_.size() < kMostKept) {
+  const auto may_read = [this] {
+    return socket_ended_ || BIO_ctrl_pending(received_) > 0 || SSL_pending(tls_.get()) > 0;
+  };
+  while (!tls_ended_ && decrypted_.size() < kMostKept && may_read()) {
     char bytes[kPiece];
     const int count = SSL_read(tls_.get(), bytes, sizeof(bytes));
     if (count > 0) {
@@ -190,9 +197,10 @@ absl::Status TlsPipe::WritePlain() {
 }
 
 absl::Status TlsPipe::ReadPlain() {
-  if (plain_ended_ || EncryptedBytes() >= kMostKept) return absl::OkStatus();
+  if (!plain_is_ready_ || plain_ended_ || EncryptedBytes() >= kMostKept) return absl::OkStatus();
   char bytes[kPiece];
   const ssize_t count = recv(plain_.get(), bytes, sizeof(bytes), 0);
+  plain_is_ready_ = count == sizeof(bytes);
   if (count < 0 && IsWait(errno)) return absl::OkStatus();
   has_moved_ = true;
   if (count <= 0) {

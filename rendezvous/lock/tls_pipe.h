@@ -33,6 +33,9 @@ class TlsPipe {
   int socket() const { return socket_.get(); }
   int plain() const { return plain_.get(); }  // -1 before the handshake is over
 
+  // Before Move: this descriptor has had an event. Bytes are not looked for without one, since a
+  // look in vain costs as much as a message.
+  void MarkReady(int fd) { (fd == socket_.get() ? socket_is_ready_ : plain_is_ready_) = true; }
   // After an event of either descriptor: moves bytes. OK: call again after the next event (Wanted).
   // Aborted: both directions have ended, close it. Any other status: it broke, in words.
   absl::Status Move();
@@ -76,6 +79,8 @@ class TlsPipe {
   BIO* encrypted_;  // of tls_
   std::string decrypted_;
   bool is_shaken_ = false;
+  bool socket_is_ready_ = true;  // bytes may have come that are not read yet
+  bool plain_is_ready_ = false;  // likewise
   TlsPeer peer_ = TlsPeer::kGuest;
   bool socket_ended_ = false;  // no byte comes any more
   bool tls_ended_ = false;     // likewise within TLS

@@ -109,6 +109,7 @@ class TlsPumpImpl final : public TlsPump {
   void SayFarewell() {
     const MonotonicTime deadline = Clock::Real().Now() + kLastWords;
     for (auto at = connections_.begin(); at != connections_.end();) {
+      at->second.pipe->MarkReady(at->second.pipe->plain());
       Move(at++);
     }
     const auto has_words = [](const auto& each) { return each.second.pipe->has_last_words(); };
@@ -247,6 +248,7 @@ class TlsPumpImpl final : public TlsPump {
 
   void OnEvents(uint64_t id, int fd, uint32_t events) {
     const auto at = connections_.find(id);
+    at->second.pipe->MarkReady(fd);
     if (at->second.on_opened != nullptr) return MakeDue(at);
     // The reader has closed its end, and does not only say no more.
     const bool is_farewell = fd == at->second.pipe->plain() && (events & EPOLLHUP) != 0;

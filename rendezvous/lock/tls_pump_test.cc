@@ -215,6 +215,59 @@ TEST_CASE("the bytes of an open connection do not wait for the handshakes of str
   CHECK(is_heard_before);
 }
 
+// A member by hand, over a blocking socket.
+class Member {
+ public:
+  Member(const TlsContext& context, UniqueFd socket, const std::string& protocols)
+      : socket_(std::move(socket)), tls_(SSL_new(context.get())) {
+    const int flags = fcntl(socket_.get(), F_GETFL);
+    fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
+    SSL_set_alpn_protos(tls_, reinterpret_cast<const unsigned char*>(protocols.data()),
+                        static_cast<unsigned int>(protocols.size()));
+    SSL_set_fd(tls_, socket_.get());
+    REQUIRE(SSL_connect(tls_) == 1);
+  }
+  ~Member() { SSL_free(tls_); }
+  SSL* tls() { return tls_; }
+  void Say(const std::string& text) { SSL_write(tls_, text.data(), static_cast<int>(text.size())); }
+  std::string Hear() {
+    char bytes[100];
+    const int count = SSL_read(tls_, bytes, sizeof(bytes));
+    return count > 0 ? std::string(bytes, static_cast<size_t>(count)) : "";
+  }
+
+ private:
+  UniqueFd socket_;
+  SSL* tls_;
+};
+
+TEST_CASE("the token's key is its own proof, and a member from before that rule gives another") {
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
+  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kClient);
+  REQUIRE_OK(context);
+  for (const bool is_old : {false, true}) {
+    Ends ends = SocketPair();
+    Waiter waiter;
+    server->Open(std::move(ends.server), "", waiter.Callback());
+    Member member(*context, std::move(ends.client),
+                  is_old ? "\x09"
+                           "convene/1"
+                         : "\x09"
+                           "convene/2"
+                           "\x09"
+                           "convene/1");
+    if (is_old) {
+      member.Say(context->ProofOf(member.tls(), TlsContext::Side::kClient));
+      CHECK(member.Hear() == context->ProofOf(member.tls(), TlsContext::Side::kServer));
+    }
+    auto opened = waiter.Take();
+    REQUIRE_OK(opened);
+    CHECK(opened->peer == TlsPeer::kMember);
+    member.Say("a word");
+    CHECK(Hear(opened->plain.get(), 6) == "a word");
+  }
+}
+
 TEST_CASE("another token opens nothing, and the client hears why") {
   const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   const auto client = Pump(Token(kOther), TlsContext::Side::kClient);

@@ -39,12 +39,12 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
                             const std::string& host, std::vector<std::string> places) {
   Incident* incident = Last(epoch);
   if (incident == nullptr) {
-    const int64_t number = incidents_.empty() ? 1 : incidents_.back().number + 1;
     if (incidents_.size() == kMostIncidents) {
       changed_.erase(incidents_.front().number);
       incidents_.pop_front();
     }
-    incident = &incidents_.emplace_back(Incident{.number = number, .epoch = epoch, .at = now});
+    incident =
+        &incidents_.emplace_back(Incident{.number = ++last_incident_, .epoch = epoch, .at = now});
   }
   incident->cause = Utf8(cause, kTextBytes);
   incident->host = host;
@@ -91,6 +91,7 @@ std::vector<IncidentView> Chronicle::TakeChanged() {
 }
 
 void Chronicle::Restore(const IncidentView& view) {
+  NumberAbove(view.number);
   incidents_.push_back({.number = view.number,
                         .epoch = view.epoch,
                         .at = MonotonicTime::FromEpoch(view.time - absl::UnixEpoch()),

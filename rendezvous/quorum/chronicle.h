@@ -2,6 +2,7 @@
 // of each epoch that broke.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <set>
@@ -34,6 +35,9 @@ class Chronicle {
   void AddOutcome(const std::string& outcome);
   // As an earlier daemon has stored it, with its time as Describe's. By number, before all others.
   void Restore(const IncidentView& view);
+  // Incidents with numbers up to this one may be stored and are not known here: the next one has a
+  // number above it.
+  void NumberAbove(int64_t number) { last_incident_ = std::max(last_incident_, number); }
 
   // The newest last.
   const std::deque<Incident>& incidents() const { return incidents_; }
@@ -52,6 +56,7 @@ class Chronicle {
   std::deque<EventView> events_;
   int64_t last_event_ = 0;
   std::deque<Incident> incidents_;
+  int64_t last_incident_ = 0;  // the number of the last one that there ever was
   std::set<int64_t> changed_;  // numbers of incidents_
 };
 

@@ -238,11 +238,8 @@ std::string WhyRefused(Protocol protocol, Origin origin, bool is_locked) {
                   : "this daemon has a join token or certificates, and the client did not come "
                     "with one";
   }
-  const bool is_known = protocol == Protocol::kHttp || protocol == Protocol::kGrpc;
-  if (!is_known) return "within TLS the daemon speaks gRPC and HTTP alone";
-  return protocol == Protocol::kGrpc && origin != Origin::kMember
-             ? "a client that is no member gets the page alone"
-             : "";
+  return protocol == Protocol::kHttp ? ""
+                                     : "a client within TLS that is no member gets the page alone";
 }
 
 absl::StatusOr<std::unique_ptr<Front>> Front::Listen(const Options& options) {

@@ -27,12 +27,11 @@ enum class Protocol {
 // PURE. Four bytes are always enough.
 Protocol ProtocolOf(absl::string_view first_bytes);
 
-// How a connection came.
+// How a connection came. Members within TLS do not come here: they speak gRPC alone.
 enum class Origin {
   kPlain,
   kGuest,   // within TLS, from a client that has shown nothing
   kViewer,  // within TLS, from a client with a certificate of the CA
-  kMember,  // within TLS, from a client that is a member
 };
 
 // PURE. Why a connection does not get to the server of its protocol; "": it does. `is_locked`: the

@@ -73,7 +73,6 @@ TEST_CASE("which connections get to the server of their protocol") {
   CHECK(passing(Origin::kPlain, true) == "ST");
   CHECK(passing(Origin::kGuest, true) == "H");
   CHECK(passing(Origin::kViewer, true) == "H");
-  CHECK(passing(Origin::kMember, true) == "GH");
 }
 
 // Keeps the connections that the front hands on.

@@ -128,18 +128,6 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
   return memory;
 }
 
-Origin OriginOf(TlsPeer peer) {
-  switch (peer) {
-    case TlsPeer::kMember:
-      return Origin::kMember;
-    case TlsPeer::kViewer:
-      return Origin::kViewer;
-    case TlsPeer::kGuest:
-      break;
-  }
-  return Origin::kGuest;
-}
-
 // Everything behind the port. The TCPStore server and the HTTP server are started for their first
 // client.
 //
@@ -276,7 +264,7 @@ class PortServer final : public Server {
     RetransmitSteadily(fd);
   }
 
-  // The next four functions run on the front's thread.
+  // The next four functions run on the front's thread; PassToGrpc on the thread "tls", too.
   void PassToTls(UniqueFd fd) {
     NoticeDeadPeer(fd.get());
     const std::string peer = PeerName(fd.get());
@@ -286,9 +274,12 @@ class PortServer final : public Server {
                                 absl::StrCat("the rendezvous closes the connection of ", peer, ": ",
                                              opened.status().message()));
       }
+      // Members speak gRPC alone.
+      if (opened->peer == TlsPeer::kMember) return PassToGrpc(std::move(opened->plain));
       MutexLock lock(&adopter_mutex_);
       if (adopter_ == nullptr) return;  // stopping
-      adopter_->Adopt(std::move(opened->plain), OriginOf(opened->peer));
+      adopter_->Adopt(std::move(opened->plain),
+                      opened->peer == TlsPeer::kViewer ? Origin::kViewer : Origin::kGuest);
     });
   }
 
@@ -326,7 +317,7 @@ class PortServer final : public Server {
 
   // A client with a certificate is asked for no password.
   void PassToHttp(UniqueFd fd, Origin origin) {
-    const bool is_known = origin == Origin::kViewer || origin == Origin::kMember;
+    const bool is_known = origin == Origin::kViewer;
     std::unique_ptr<HttpServer>& server = is_known ? http_of_known_ : http_;
     if (server == nullptr) {
       absl::StatusOr<std::unique_ptr<HttpServer>> http =
