@@ -61,6 +61,8 @@ MUTATIONS = [
     Mutation('modules beside the dumps are run', DUMPS, '{} -I -X utf8 -c ', '{} -X utf8 -c ', REPORTED),
     Mutation('a dump that cannot be read is no failure', DUMPS, 'sys.exit(is_broken or not dumps)', 'sys.exit(0)', REPORTED),
     Mutation('ranks without a dump are not told', DUMPS, 'lost = members[name] - dumps', 'lost = set()', REPORTED),
+    Mutation('all collectives of all dumps are kept', DUMPS, 'entries[-max(1, ROOM // len(files) // len(own)):]', 'entries[:]', REPORTED),
+    Mutation('collectives that were left out are not told', DUMPS, 'if name in older:', 'if name in lost:', REPORTED),
     Mutation("a failed torchfrtrace tells its whole traceback's first line", DUMPS, ': words->lines.back()));', ': words->lines.front()));', REPORTED),
     Mutation('lines of torchfrtrace are told as often as it says them', DUMPS, '|| !seen.emplace(line).second) continue;', ') continue;', REPORTED),
 ]
