@@ -18,8 +18,6 @@ DECIDED = '//worker_runtime/options:elastic_layout_test'
 OPS = f'{PLANNER}/measured_ops.cc'
 MEASURED = f'//{PLANNER}:measured_ops_test'
 MEASURED_FILE = '//launcher/plan:measured_test'
-REPORT = 'worker_runtime/bench/report.cc'
-BENCH = '//worker_runtime/bench:bench_test'
 LOADED = '//worker_runtime/options:planned_config_test'
 
 MUTATIONS = [
@@ -76,8 +74,4 @@ MUTATIONS = [
     Mutation('an emitted configuration has no copies', YAML, '"\\ndp_replicate_size: ", layout.dp_replicate,', '"\\ndp_replicate_size: 1",', LOADED),
     Mutation('an emitted configuration has no chunks', YAML, 'if (strategy.virtual_stages > 1) {', 'if (strategy.virtual_stages > 100) {', LOADED),
     Mutation('degrees that are legal are told to stand in the way', SEARCH, 'if (searcher.Take(0).tried > 0) names', 'names', CHOICE),
-    Mutation('a link between slow members is never named', REPORT, 'std::min({spots.usual, medians[from], medians[to]})',
-             'std::min({spots.usual, medians[from], medians[to]}) * (medians[from] < kSlowShare * spots.usual ? 0 : 1)', BENCH),
-    Mutation('every link of a slow member is named', REPORT, 'std::min({spots.usual, medians[from], medians[to]})', 'spots.usual', BENCH),
-    Mutation('all members are slow where the links differ by place', REPORT, 'if (spots.is_uneven) spots.members.clear();', '', BENCH),
 ]
