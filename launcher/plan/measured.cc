@@ -87,8 +87,10 @@ absl::StatusOr<Measured> MeasuredOf(const worker::BenchResult& result) {
 }
 
 absl::StatusOr<Measured> ReadMeasured(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  const auto result = worker::ParseBenchJson(text);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  CONVENE_RETURN_IF_ERROR(Annotate(
+      text.status(), "--measure: `convene bench --save FILE all_reduce compute` writes the file"));
+  const auto result = worker::ParseBenchJson(*text);
   if (!result.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--measure ", path,

@@ -103,7 +103,8 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Group("The cluster");
   reader->Option("gpus", &flags->gpus, "GPUs of the whole job [8]",
                  {.value = "N", .least = 1, .most = kGpusMax});
-  reader->Option("gpu", &flags->gpu, "kind of GPU [h100]", {.choices = worker::GpuNames()});
+  reader->Option("gpu", &flags->gpu, "kind of GPU; --cluster describes others [h100]",
+                 {.choices = worker::GpuNames()});
   reader->Option("network", &flags->network, "between machines [the GPU's usual one]",
                  {.choices = worker::NetworkNames()});
   reader->Option("nodes-of", &flags->nodes_of, "GPUs a machine [8; gb200 4]",

@@ -206,6 +206,20 @@ std::vector<std::string> StragglerChanges(const JobView& before, const JobView& 
   return lines;
 }
 
+// "epoch 1 failed: rank 3 on node1: killed by SIGKILL" for each failure that `before` has not.
+std::vector<std::string> FailureChanges(const JobView& before, const JobView& after) {
+  std::vector<std::string> lines;
+  for (const FailureView& failure : after.last_failures) {
+    const bool is_known = std::any_of(
+        before.last_failures.begin(), before.last_failures.end(), [&](const FailureView& old) {
+          return old.epoch == failure.epoch && old.what == failure.what;
+        });
+    if (is_known) continue;
+    lines.push_back(absl::StrCat("epoch ", failure.epoch.value(), " failed: ", failure.what));
+  }
+  return lines;
+}
+
 // The lines of the nodes that changed.
 std::vector<std::string> NodeChanges(const JobView& before, const JobView& after) {
   // Several agents may run on one host; their ids tell them apart.
@@ -243,6 +257,9 @@ std::vector<std::string> StatusChanges(const std::vector<JobView>& before,
     const auto found = old.find(job.job_id);
     const JobView none;
     const JobView& previous = found == old.end() ? none : *found->second;
+    for (const std::string& line : FailureChanges(previous, job)) {
+      lines.push_back(absl::StrCat("job ", job.job_id, ": ", line));
+    }
     if (found == old.end() || JobLine(previous) != JobLine(job) || previous.why != job.why) {
       lines.push_back(absl::StrCat(JobLine(job), ": ", job.why));
     }

@@ -129,6 +129,18 @@ TEST_CASE("changes are told once each, and what only ages is none") {
                                  "5: b is lost: its connection closed",
                                  "job j: c: running, group rank 1", "job j: b: gone"});
   CHECK(StatusChanges({after}, {}) == std::vector<std::string>{"job j: forgotten"});
+  // Why the job began another epoch comes first, and once.
+  JobView failed = after;
+  failed.last_failures.push_back({Epoch(4), "rank 3 on a: killed by SIGKILL", absl::Seconds(1)});
+  CHECK(StatusChanges({after}, {failed}) ==
+        std::vector<std::string>{"job j: epoch 4 failed: rank 3 on a: killed by SIGKILL"});
+  JobView again = failed;
+  again.epoch = Epoch(5);
+  again.last_failures[0].ago = absl::Seconds(2);
+  CHECK(StatusChanges({failed}, {again}).size() == 1);
+  again.last_failures.push_back({Epoch(5), "rank 3 on a: killed by SIGKILL", absl::Seconds(0)});
+  CHECK(StatusChanges({failed}, {again}).front() ==
+        "job j: epoch 5 failed: rank 3 on a: killed by SIGKILL");
 }
 
 TEST_CASE("a large job's changes are bounded") {

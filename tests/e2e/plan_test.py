@@ -56,7 +56,9 @@ class PlanTest(ConveneTestCase):
         self.assertIn('did you mean "llama-3-70b"', self.plan("--model", "llama-3-70", code=64))
         self.assertIn("h100", self.plan("--gpu", "h10", code=64))
         self.assertIn("--nodes-of", self.plan("--gpus", "12", code=64))
-        self.assertIn("no layout of 8 GPUs is legal", self.plan("--tp-size", "3", code=64))
+        self.assertIn("no layout of 8 GPUs is legal for this model, batch and sequence. Without --tp-size 3 some are. ",
+                      self.plan("--tp-size", "3", code=64))
+        self.assertIn("`convene bench --save FILE all_reduce compute` writes the file: ", self.plan("--measure", self.path("none"), code=64))
         self.assertIn("no layout fits", self.plan("--model", "llama-3-405b", "--emit", "sbatch", code=64))
         self.assertIn("did you mean node?", self.plan("--cluster", self.write("cluster.yaml", "gpu: h100\nnodes: 4\n"), code=64))
 

@@ -73,4 +73,5 @@ MUTATIONS = [
              'communicators_.host->Barrier(host)', '//worker_runtime/bench:bench_test'),
     Mutation('an emitted configuration has no copies', YAML, '"\\ndp_replicate_size: ", layout.dp_replicate,', '"\\ndp_replicate_size: 1",', LOADED),
     Mutation('an emitted configuration has no chunks', YAML, 'if (strategy.virtual_stages > 1) {', 'if (strategy.virtual_stages > 100) {', LOADED),
+    Mutation('degrees that are legal are told to stand in the way', SEARCH, 'if (searcher.Take(0).tried > 0) names', 'names', CHOICE),
 ]

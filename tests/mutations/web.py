@@ -39,4 +39,9 @@ MUTATIONS = [
     Mutation('a search shows every line', f'{PAGE}/logs.js', '.includes(wanted)) : this.lines;', '.includes("")) : this.lines;', SEEN),
     Mutation('a job that failed looks well', f'{PAGE}/words.js', 'if (job.phase === "failed") {', 'if (job.phase === "lost") {', SEEN),
     Mutation('a daemon that is gone looks alive', f'{PAGE}/main.js', 'tell(state.heard ? ', 'void (state.heard ? ', SEEN),
+    Mutation('the Tab key stops at each row of the table', f'{PAGE}/table.js', 'row.index === this.at ? 0 : -1;', '0;', SEEN),
+    Mutation('a scroll gives the focus to another row', f'{PAGE}/table.js', 'if (hasFocus && count > 0)', 'if (false)', SEEN),
+    Mutation('the head of the table covers the row with the focus', f'{PAGE}/table.js', 'top + 2 * ROW_HEIGHT', 'top', SEEN),
+    Mutation('a telephone hides columns', f'{PAGE}/style.css', '  .wide { order: 1; }', '  .wide { display: none; }', SEEN),
+    Mutation('a failure is told in each look', f'{WEB}/status_text.cc', 'if (is_known) continue;', '', TOLD),
 ]

@@ -20,7 +20,6 @@ const std::map<std::string, std::string>& RowsBeyond() {
        "1.22: a rank's one network card has 4 billion gradients and weights to carry beside the "
        "one "
        "micro batch that the planner finds best; the table has no micro batch"},
-      {"fms-fsdp 2", "1.153: the system's only fitted row is of another GPU, H100"},
       {"bridge 4", "0.79: the fitted rows are of H100, this one is of B200"},
       {"bridge-moe 2", "none: ep spans tp there; here it divides dp x cp, so it is not legal"},
       {"bridge-moe 4",

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "worker_runtime/model/parameters.h"
 
 namespace convene::worker {
@@ -220,6 +224,34 @@ Estimate EstimateOf(const PlanJob& job, const Cluster& cluster, const Strategy& 
   return {strategy, LargestMemory(job, strategy, counts), timer.Time(strategy)};
 }
 
+namespace {
+
+// Of the degrees that are given each without which some layout is legal: "--tp-size 3".
+std::vector<std::string> DegreesInTheWay(const PlanJob& job, const Cluster& cluster,
+                                         const Wishes& wishes, const Efficiency& efficiency) {
+  constexpr std::pair<const char*, std::optional<int> Wishes::*> kDegrees[] = {
+      {"--tp-size ", &Wishes::tp},
+      {"--pp-size ", &Wishes::pp},
+      {"--cp-size ", &Wishes::cp},
+      {"--ep-size ", &Wishes::ep},
+      {"--dp-replicate-size ", &Wishes::dp_replicate},
+      {"--zero-stage ", &Wishes::zero_stage},
+      {"--micro-batch-size ", &Wishes::micro_batch_size},
+      {"--pp-virtual-stages ", &Wishes::virtual_stages}};
+  std::vector<std::string> names;
+  for (const auto& [flag, degree] : kDegrees) {
+    if (!(wishes.*degree).has_value()) continue;
+    Wishes freed = wishes;
+    (freed.*degree).reset();
+    Searcher searcher(job, cluster, freed, efficiency);
+    searcher.Run();
+    if (searcher.Take(0).tried > 0) names.push_back(absl::StrCat(flag, *(wishes.*degree)));
+  }
+  return names;
+}
+
+}  // namespace
+
 absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const Wishes& wishes,
                              size_t keep, const Efficiency& efficiency) {
   if (job.float8 && cluster.gpu.fp8 == 0) {
@@ -231,9 +263,15 @@ absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const W
   searcher.Run();
   Plans plans = searcher.Take(keep);
   if (plans.tried > 0) return plans;
+  const auto degrees = DegreesInTheWay(job, cluster, wishes, efficiency);
+  const std::string in_the_way =
+      degrees.empty()
+          ? ""
+          : absl::StrCat("Without ", absl::StrJoin(degrees, ", or without "), " some are. ");
   return absl::InvalidArgumentError(absl::StrCat(
-      "no layout of ", cluster.gpus,
-      " GPUs is legal for this model, batch and sequence. tp divides "
+      "no layout of ", cluster.gpus, " GPUs is legal for this model, batch and sequence. ",
+      in_the_way,
+      "tp divides "
       "heads, ffn and vocabulary and the ",
       cluster.gpu.domain,
       " GPUs of a domain; each "

@@ -350,5 +350,19 @@ TEST_CASE("weights that are gathered after the step hide nowhere") {
   CHECK(exposed(false) > exposed(true) + 16e9 / 450e9);
 }
 
+TEST_CASE("an impossible layout is told by the degree that stands in its way") {
+  const PlanJob job = JobOf("llama-3-8b", 4096, 64);
+  const auto said = [&](const Wishes& wishes) {
+    return std::string(Search(job, ClusterOf("h100", 8), wishes).status().message());
+  };
+  CHECK(said({.tp = 16, .zero_stage = 1}).find(". Without --tp-size 16 some are. ") !=
+        std::string::npos);
+  CHECK(said({.tp = 4, .pp = 4}).find("Without --tp-size 4, or without --pp-size 4 some are. ") !=
+        std::string::npos);
+  // Each is impossible by itself.
+  CHECK(said({.tp = 3, .pp = 5}).find("Without") == std::string::npos);
+  CHECK(said({.tp = 3, .pp = 5}).find("no layout of 8 GPUs is legal") == 0);
+}
+
 }  // namespace
 }  // namespace convene::worker
