@@ -157,7 +157,8 @@ class FakeJobTest(PageTestCase):
             self.assertEqual(browser.look("document.documentElement.scrollWidth"), 360)
             self.picture("telephone_" + scheme, whole=True)
         # Names of nodes that differ are readable; what is not in sight can be reached.
-        self.assertTrue(browser.look("[...document.querySelectorAll('.row:not([hidden]) > :nth-child(2)')].every((each) => each.scrollWidth <= each.clientWidth)"))
+        hosts = "[...document.querySelectorAll('.row:not([hidden]) > :nth-child(2)')]"
+        self.assertTrue(browser.look(hosts + ".every((each) => each.scrollWidth <= each.clientWidth)"))
         self.says("cooling down", "#rank-table .why")
         browser.look("document.querySelector('#rank-table').scrollLeft = 1e6")
         self.assertGreater(browser.look("document.querySelector('#rank-table').scrollLeft"), 300)
@@ -166,7 +167,8 @@ class FakeJobTest(PageTestCase):
         browser.press("Tab")
         focused = "document.activeElement.textContent"
         self.assertEqual(browser.look(focused), "0")
-        self.assertEqual(browser.look("getComputedStyle(document.activeElement).outlineStyle + getComputedStyle(document.activeElement).outlineOffset"), "solid-2px")
+        outline = "(({ outlineStyle, outlineOffset }) => outlineStyle + outlineOffset)(getComputedStyle(document.activeElement))"
+        self.assertEqual(browser.look(outline), "solid-2px")
         for _ in range(40):
             browser.press("ArrowDown")
         self.assertEqual(browser.look(focused), "40")
