@@ -119,7 +119,7 @@ void CompareTraits(const std::vector<pb::NodeReport>& reports, std::vector<Findi
   }
   for (const std::string& name : variables) CompareTrait(kVariableRule, name, reports, findings);
   if (findings->size() != before) return;
-  findings->push_back({Severity::kGood, "nodes differ",
+  findings->push_back({Severity::kGood, "nodes",
                        absl::StrCat(reports.size(),
                                     " nodes are alike in versions, GPUs, network, "
                                     "limits and variables")});
@@ -380,6 +380,43 @@ Finding CollectiveFinding(const worker::BenchResult& result) {
   return {Severity::kError, "all_reduce", absl::StrCat(wrong, " elements are wrong; ", table),
           "a training would learn from wrong gradients",
           "find the node by `convene bench` on half of them; then its memory, GPUs and card"};
+}
+
+std::vector<Finding> LinkFindings(const worker::BenchResult& result) {
+  const worker::PairTable table = result.pairs.value_or(worker::PairTable());
+  // The bench names hosts; two nodes may have one name.
+  const worker::SlowSpots spots = worker::FindSlowSpots(table);
+  std::vector<Finding> findings;
+  if (spots.is_uneven) {
+    findings.push_back({Severity::kNote, "links",
+                        absl::StrFormat("most links of more than half of the nodes have less than "
+                                        "0.7 of the usual speed, %.2f GB/s",
+                                        spots.usual / 1e9),
+                        "links differ by place (racks, switches), or other work ran on the nodes",
+                        "look again on idle nodes; --topology keeps nodes of one place together"});
+  }
+  for (const int member : spots.members) {
+    findings.push_back({Severity::kWarning, "links",
+                        absl::StrCat("slow node: most links of ", table.members[member],
+                                     " have less than 0.7 of the usual speed"),
+                        "each step waits for the slowest node",
+                        "look at its network card, cable and NUMA place, or leave it out"});
+  }
+  const size_t size = table.members.size();
+  for (size_t i = 0; i < std::min(spots.links.size(), kNamedMax); ++i) {
+    const auto [from, to] = spots.links[i];
+    findings.push_back(
+        {Severity::kWarning, "links",
+         absl::StrFormat("slow link: %s - %s, %.2f GB/s", table.members[from], table.members[to],
+                         table.bytes_per_second[from * size + to] / 1e9),
+         "each step waits for the slowest link", "look at the switches and cables between"});
+  }
+  if (findings.empty()) {
+    findings.push_back({Severity::kGood, "links",
+                        absl::StrFormat("usual speed %.2f GB/s over %s, and none is much slower",
+                                        spots.usual / 1e9, result.transport)});
+  }
+  return findings;
 }
 
 std::vector<Finding> MergeFindings(const std::vector<pb::NodeReport>& reports) {

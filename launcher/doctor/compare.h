@@ -32,6 +32,9 @@ std::vector<agent::Finding> CompareNodes(const std::vector<pb::NodeReport>& repo
 
 // The collective check: all_reduce by size. An error where a sum is wrong.
 agent::Finding CollectiveFinding(const worker::BenchResult& result);
+// The slow nodes and links of the pairs that were measured, at most four links; else a good
+// finding.
+std::vector<agent::Finding> LinkFindings(const worker::BenchResult& result);
 
 // The findings of all nodes by themselves but the good ones: equal ones once, with the hosts that
 // have them in front.

@@ -154,6 +154,23 @@ TEST_CASE("the collective check: a row of figures, and an error for a wrong sum"
   CHECK(CollectiveFinding(result).what.find("3 elements are wrong; 4 ranks") == 0);
 }
 
+TEST_CASE("slow links: one, none, and links that differ by place") {
+  worker::PairTable table = {.members = {"a", "b", "c", "d"}, .bytes = 1 << 20};
+  table.bytes_per_second.assign(16, 1e10);
+  worker::BenchResult result = {.ranks = 4, .transport = "Gloo", .pairs = table};
+  REQUIRE(LinkFindings(result).size() == 1);
+  CHECK(LinkFindings(result)[0].what ==
+        "usual speed 10.00 GB/s over Gloo, and none is much slower");
+  result.pairs->bytes_per_second[1] = 1e9;
+  CHECK(LinkFindings(result)[0].what == "slow link: a - b, 1.00 GB/s");
+  // a and b are in one rack, c and d in another one.
+  result.pairs->bytes_per_second.assign(16, 4e9);
+  for (const int link : {1, 4, 11, 14}) result.pairs->bytes_per_second[link] = 1e10;
+  REQUIRE(LinkFindings(result).size() == 1);
+  CHECK(LinkFindings(result)[0].severity == Severity::kNote);
+  CHECK(LinkFindings(result)[0].what.find("most links of more than half") == 0);
+}
+
 TEST_CASE("the clock that is off is named, whoever looks") {
   Nodes nodes = MakeNodes(4);
   // Node 1 is three seconds fast: it sees the others as slow.

@@ -26,7 +26,6 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/bench/report.h"
 #include "worker_runtime/bench/result.h"
 #include "worker_runtime/contract/names.h"
 #include "worker_runtime/data/prepare/command_stream.h"
@@ -42,7 +41,6 @@ constexpr absl::Duration kFilesAppear = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 constexpr size_t kTrialBytes = size_t{32} << 20;
 constexpr size_t kBenchBytesMax = size_t{64} << 20;
-constexpr size_t kSlowestNamed = 4;
 
 int NodesOf(const std::map<std::string, std::string>& environment,
             const worker::Contract& contract) {
@@ -264,30 +262,7 @@ class NodeDoctor {
       return;
     }
     findings->push_back(CollectiveFinding(*result));
-    worker::PairTable table = result->pairs.value_or(worker::PairTable());
-    // The bench names hosts; two nodes may have one name.
-    const worker::SlowSpots spots = worker::FindSlowSpots(table);
-    for (const int member : spots.members) {
-      findings->push_back({Severity::kWarning, "links",
-                           absl::StrCat("slow node: most links of ", table.members[member],
-                                        " have less than 0.7 of the usual speed"),
-                           "each step waits for the slowest node",
-                           "look at its network card, cable and NUMA place, or leave it out"});
-    }
-    const size_t size = table.members.size();
-    for (size_t i = 0; i < std::min(spots.links.size(), kSlowestNamed); ++i) {
-      const auto [from, to] = spots.links[i];
-      findings->push_back(
-          {Severity::kWarning, "links",
-           absl::StrFormat("slow link: %s - %s, %.2f GB/s", table.members[from], table.members[to],
-                           table.bytes_per_second[from * size + to] / 1e9),
-           "each step waits for the slowest link", "look at the switches and cables between"});
-    }
-    if (spots.members.empty() && spots.links.empty()) {
-      findings->push_back({Severity::kGood, "links",
-                           absl::StrFormat("usual speed %.2f GB/s over %s, and none is much slower",
-                                           spots.usual / 1e9, result->transport)});
-    }
+    for (Finding& finding : LinkFindings(*result)) findings->push_back(std::move(finding));
   }
 
   absl::StatusOr<worker::BenchResult> RunBench() {

@@ -1,5 +1,6 @@
 #include "launcher/events/events_command.h"
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ constexpr absl::Duration kTimeout = absl::Seconds(5);
 constexpr absl::Duration kBetweenLooks = absl::Seconds(1);
 // The wait for a daemon that has gone away.
 constexpr absl::Duration kReturnPatience = absl::Seconds(60);
+// The wait for a run that is still to begin: as long as its nodes wait for each other.
+constexpr absl::Duration kBeginPatience = absl::Minutes(10);
 
 std::string Line(const EventView& event, bool as_text) {
   if (!as_text) return absl::StrCat(rendezvous::EventJson(event), "\n");
@@ -45,7 +48,8 @@ absl::Status PrintNews(const std::vector<EventView>& news, bool as_text) {
 void AddFlags(FlagReader* reader, EventsFlags* flags) {
   reader->Word("RUN", &flags->job_id);
   AddPlaceFlags(reader, &flags->endpoint, &flags->credentials, &flags->job_id);
-  reader->Switch("follow", &flags->follow, "go on until the run is over", {.letter = 'f'});
+  reader->Switch("follow", &flags->follow,
+                 "go on until the run is over; a run may still have to begin", {.letter = 'f'});
   reader->Switch("text", &flags->as_text, "lines for people, in place of JSON");
   reader->Check([flags] {
     return flags->job_id.empty()
@@ -57,7 +61,7 @@ void AddFlags(FlagReader* reader, EventsFlags* flags) {
 
 absl::StatusOr<int> EventsCommand(const EventsFlags& flags) {
   EventNews news;
-  bool has_started = false;
+  bool is_first = true;
   MonotonicTime give_up_at;
   for (;;) {
     const absl::StatusOr<std::vector<JobView>> jobs =
@@ -68,11 +72,15 @@ absl::StatusOr<int> EventsCommand(const EventsFlags& flags) {
       CONVENE_RETURN_IF_ERROR(PrintNews(news.Take(job.events), flags.as_text));
       const bool is_over = job.phase == "succeeded" || job.phase == "failed";
       if (!flags.follow || is_over) return static_cast<int>(ExitCode::kOk);
-      has_started = true;
       give_up_at = now + kReturnPatience;
-    } else if (!has_started || now >= give_up_at) {
+    } else if (is_first && flags.follow && absl::IsNotFound(jobs.status())) {
+      std::fprintf(stderr, "convene: %s; waiting for it to begin\n",
+                   std::string(jobs.status().message()).c_str());
+      give_up_at = now + kBeginPatience;
+    } else if (is_first || now >= give_up_at) {
       return jobs.status();
     }
+    is_first = false;
     Clock::Real().SleepFor(kBetweenLooks);
   }
 }

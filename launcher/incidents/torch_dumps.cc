@@ -72,7 +72,8 @@ for name, ranks in groups.items():
     if lost:
         print(f"group {name}: {some(lost)} left no dump")
     if name in older:
-        print(f"group {name}: the newest collectives were compared; {sum(older[name].values())} older ones of {some(older[name])} were left out, for want of room")
+        more = sum(older[name].values())
+        print(f"group {name}: the newest collectives were compared; {more} older ones of {some(older[name])} were left out, for want of room")
     first = 1 + min(max(entries, default=0) for entries in ranks.values())
     waiting = {rank for rank, entries in ranks.items() if max(entries, default=0) >= first}
     if waiting:

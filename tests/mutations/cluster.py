@@ -51,6 +51,7 @@ MUTATIONS = [
     Mutation('one machine that is several nodes has a name for each', COMPARE, 'if (IsLoopback(target.address())) continue;', '', NODES_TEST),
     Mutation("the first name of an address is its number", f'{DOCTOR}/peer_probe.cc', 'words.size() < 2 ? "" : words[1]', 'words.size() < 2 ? "" : words[0]',
              NODES_TEST),
+    Mutation('links that differ by place are told as good', COMPARE, 'if (spots.is_uneven) {', 'if (false) {', NODES_TEST),
     Mutation('a wrong sum of the collective check is told as good', COMPARE, 'wrong += row.wrong.value_or(0);', 'wrong += 0;', NODES_TEST),
     Mutation('the collective check tells the algorithm bandwidth', COMPARE, 'worker::BusBandwidth(row, result.ranks) / 1e9', 'row.algorithm_bandwidth() / 1e9',
              NODES_TEST),
