@@ -159,10 +159,10 @@ def memory_of_the_second_half():
     checkpoint, _ = begun(None)
     real, taken = os.posix_fallocate, []
     os.posix_fallocate = lambda *arguments: (taken.append(threading.current_thread().name), real(*arguments))
-    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2) and taken == ['MainThread', 'convene-memory'], taken
+    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2) and taken == ['MainThread', 'convene-checkpoint_0'], taken
     checkpoint, found = begun(None)
     assert found[0] == 2 and checkpoint.save(state_of(3), 3)
-    checkpoint._preparing.join()
+    checkpoint._prepared.result()
     os.posix_fallocate = real
     assert sorted(step for _, step in checkpoint._memory.held()) == [2, 3]
 

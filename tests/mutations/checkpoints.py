@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation('files of a later step go', COPIES, 'old < whole and old[1] <= whole[1]', 'old < whole', CHOSEN),
     Mutation('an odd error of one rank leaves the others waiting', CHECKPOINT, 'except Exception as error:', 'except TypeError as error:', SEEN),
     Mutation('the copy that stands is broken when memory is taken', COPIES, "        return mapped\n\n\nclass Folder", "        break_copy(mapped)\n        return mapped\n\n\nclass Folder", SEEN),
-    Mutation('the second save waits for its memory', CHECKPOINT, 'if self._windows[1 - half] is None:', 'if False:', SEEN),
+    Mutation('the second save waits for its memory', CHECKPOINT, 'if self._prepared is None:', 'if False:', SEEN),
     Mutation('a state that holds itself is looked into for ever', PIECES, ' and id(state) not in within', '', SEEN),
     Mutation('a damaged piece is left out in silence', SOURCE, "if lost:", "if False:", SEEN),
     Mutation("a copy for another node that was cut short counts", f'{PACKAGE}/checkpoint_peers.py', 'self._guests[guest][half] = None',
