@@ -87,7 +87,7 @@ def kinds_of_values():
         def __reduce__(self):
             raise ZeroDivisionError
 
-    # Whatever one rank's state raises, the other one hears of it.
+    # An error of any kind on one rank is told to the other one.
     words(lambda: checkpoint.save({'odd': Odd()} if dist.get_rank() == 1 else {}, 2), (TypeError, ZeroDivisionError)[dist.get_rank()])
 
 
@@ -414,8 +414,8 @@ def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
     for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half,
-                 too_little_memory, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone, a_sharded_model, a_copy_for_another_node_is_cut_short,
-                 one_copy_for_all_ranks, without_an_agent):
+                 too_little_memory, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
+                 a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()
