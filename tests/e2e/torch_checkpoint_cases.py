@@ -87,7 +87,7 @@ def kinds_of_values():
         def __reduce__(self):
             raise ZeroDivisionError
 
-    # Whatever one rank's state raises, the other one hears of it.
+    # An error of any kind on one rank is told to the other one.
     words(lambda: checkpoint.save({'odd': Odd()} if dist.get_rank() == 1 else {}, 2), (TypeError, ZeroDivisionError)[dist.get_rank()])
 
 
@@ -159,10 +159,10 @@ def memory_of_the_second_half():
     checkpoint, _ = begun(None)
     real, taken = os.posix_fallocate, []
     os.posix_fallocate = lambda *arguments: (taken.append(threading.current_thread().name), real(*arguments))
-    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2) and taken == ['MainThread', 'convene-memory'], taken
+    assert checkpoint.save(state_of(1), 1) and checkpoint.save(state_of(2), 2) and taken == ['MainThread', 'convene-checkpoint_0'], taken
     checkpoint, found = begun(None)
     assert found[0] == 2 and checkpoint.save(state_of(3), 3)
-    checkpoint._preparing.join()
+    checkpoint._prepared.result()
     os.posix_fallocate = real
     assert sorted(step for _, step in checkpoint._memory.held()) == [2, 3]
 
@@ -414,8 +414,8 @@ def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
     for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half,
-                 too_little_memory, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone, a_sharded_model, a_copy_for_another_node_is_cut_short,
-                 one_copy_for_all_ranks, without_an_agent):
+                 too_little_memory, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
+                 a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)
     dist.barrier()

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 import threading
+from concurrent import futures
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
@@ -65,8 +66,10 @@ class Checkpoint:
         self._held: List[Optional[Name]] = [None, None]  # by half
         self._windows: List[Any] = [None, None]
         self._busy = threading.Lock()
-        self._preparing: Optional[threading.Thread] = None  # takes the memory of the second half
-        self._writers: List[Optional[threading.Thread]] = [None, None]  # by the half that it reads
+        # A thread that stays: the start of one would hold a save until it runs. The interpreter waits at its end until all files are whole.
+        self._behind = futures.ThreadPoolExecutor(1, 'convene-checkpoint')
+        self._prepared: Optional[futures.Future] = None  # the memory of the second half
+        self._written: List[Optional[futures.Future]] = [None, None]  # by the half that is read
 
     @staticmethod
     def _open_memory(local_rank: int, local_workers: int) -> copies.Memory:
@@ -224,8 +227,8 @@ class Checkpoint:
     def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]]) -> bool:
         half = copies.half_to_write(self._held, keep)
         begin = copies.data_offset(len(plan.index))
-        if self._preparing is not None:
-            self._preparing.join()  # It waits for nothing.
+        if self._prepared is not None:
+            self._prepared.result()  # It waits for nothing.
         try:
             self._wait_for(half)
             window = self._memory.reserve(half, begin + plan.data_bytes)
@@ -240,9 +243,8 @@ class Checkpoint:
         copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index)
         self._held[half] = name
         self._windows[half] = window
-        if self._windows[1 - half] is None:
-            self._preparing = threading.Thread(target=self._prepare, args=(1 - half, len(window)), name='convene-memory')
-            self._preparing.start()
+        if self._prepared is None:
+            self._prepared = self._behind.submit(self._prepare, 1 - half, len(window))
         return True
 
     def _prepare(self, half: int, size: int) -> None:
@@ -255,11 +257,9 @@ class Checkpoint:
     def _write(self, name: Name, remove: List[Name], whole: Optional[Name]) -> None:
         """To the disk, behind the training. remove: older names of this rank. whole: the newest that all ranks have there."""
         half = self._held.index(name)
-        before, window = self._writers[1 - half], self._windows[half]
+        window = self._windows[half]
 
         def run() -> None:
-            if before is not None:
-                before.join(_DISK_LIMIT_S)
             try:
                 self._folder.remove(remove)
                 self._folder.remove_replaced(whole)
@@ -267,17 +267,15 @@ class Checkpoint:
             except OSError as error:
                 _log.warning('step %d is not on disk, an older one is: %s', name[1], error)
 
-        # Not a daemon: the interpreter waits at its end until the file is whole.
-        self._writers[half] = threading.Thread(target=run, name='convene-checkpoint')
-        self._writers[half].start()
+        self._written[half] = self._behind.submit(run)
 
     def _wait_for(self, half: int) -> None:
         """Raises OSError where the disk still reads the half after the limit."""
-        writer = self._writers[half]
-        if writer is not None:
-            writer.join(_DISK_LIMIT_S)
-            if writer.is_alive():
-                raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s')
+        if self._written[half] is not None:
+            try:
+                self._written[half].result(_DISK_LIMIT_S)
+            except futures.TimeoutError:
+                raise OSError(f'the disk has not taken an older state within {_DISK_LIMIT_S} s') from None
 
     def wait(self) -> None:
         """Until the disk, and the other nodes, have all that was saved. Raises OSError where it has not within 10 minutes for each of two states."""

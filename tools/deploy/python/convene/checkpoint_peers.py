@@ -6,7 +6,7 @@ comes last, so that a copy whose sender died is none.
 
 import logging
 import mmap
-import threading
+from concurrent import futures
 from typing import Callable, List, Optional, Tuple
 
 import torch
@@ -62,18 +62,18 @@ class Peers:
         rank = dist.get_rank()
         self._routes = [(of_copy[rank], of_copy.index(rank)) for of_copy in kept]  # (the keeper of this rank's copy, the owner of the guest's)
         self._guests = [memory.held(guest) for guest in range(1, len(kept) + 1)]
-        self._thread: Optional[threading.Thread] = None
+        self._behind = futures.ThreadPoolExecutor(1, 'convene-peers')  # It stays: the start of a thread would hold a save.
+        self._sent: Optional[futures.Future] = None
 
     def begin(self, name: Name, window: Optional[mmap.mmap], keep: List[Optional[Name]]) -> None:
         """All ranks, behind each save; beside the training. window: of this rank's copy, None where it could not be made. keep: states that stay."""
-        self._thread = threading.Thread(target=self._run, args=(name, window, keep), name='convene-peers')
-        self._thread.start()
+        self._sent = self._behind.submit(self._run, name, window, keep)
 
     def wait(self) -> None:
         """Until the copies of the last save stand on the other nodes, or their absence has been told in the log."""
-        if self._thread is not None:
-            self._thread.join()  # The group's limit ends it.
-            self._thread = None
+        if self._sent is not None:
+            self._sent.result()  # The group's limit ends it.
+            self._sent = None
 
     def _run(self, name: Name, window: Optional[mmap.mmap], keep: List[Optional[Name]]) -> None:
         size = copies.size_of(window) if window is not None else 0
