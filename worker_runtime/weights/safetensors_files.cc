@@ -34,7 +34,8 @@ absl::Status CheckShape(const TensorPlace& place, const std::vector<int64_t>& wa
   if (shape == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       place.file->path(), ": tensor \"", place.tensor.name, "\" is ", absl::StrJoin(shape, " x "),
-      ", and config.json makes it ", absl::StrJoin(wanted, " x ")));
+      ", and config.json makes it ", absl::StrJoin(wanted, " x "),
+      ": the two are not of one model; fetch both again"));
 }
 
 absl::StatusOr<StoredMatrix> Fit(const TensorPlace& place, const FilePlace& wanted) {

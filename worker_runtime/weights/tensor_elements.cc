@@ -27,14 +27,17 @@ template <typename From, typename To, std::enable_if_t<!std::is_same_v<From, Mxf
 absl::string_view CopyRun(const StoredMatrix& matrix, int64_t begin, int64_t stride, int64_t count,
                           To* to) {
   const char* const from = matrix.data + begin * static_cast<int64_t>(sizeof(From));
-  From value;
   if (stride == 1) {
+    // Without vectors, a folder of bf16 takes three times as long to widen as to read.
+#pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
+      From value;
       std::memcpy(&value, from + i * sizeof(From), sizeof(From));
       to[i] = Converted<From, To>(value);
     }
   } else {
     for (int64_t i = 0; i < count; ++i) {
+      From value;
       std::memcpy(&value, from + i * stride * sizeof(From), sizeof(From));
       to[i] = Converted<From, To>(value);
     }

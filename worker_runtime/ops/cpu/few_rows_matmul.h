@@ -7,13 +7,14 @@
 
 namespace convene::worker::cpu {
 
-// PURE. Whether the functions below take the shape: up to 16 rows of a, neither operand turned the
-// other way than in a row by c = a b^T.
+// Whether the functions below take the shape: up to 16 rows of a, with AVX-512 up to 128, neither
+// operand turned the other way than in a row by c = a b^T.
 bool HasFewRows(const ProductShape& shape);
 
 // c = a b^T + beta c; beta is 0 or 1. A row's bits depend on neither the number of threads nor the
-// other rows: its sums run over k in one order. Uses the calling thread's OpenMP team; a row of
-// BFloat16 is widened in memory of that thread. REQUIRES: HasFewRows(shape).
+// other rows: its sums run over k in one order. Uses the calling thread's OpenMP team, and memory
+// of that thread for rows that are widened, or that lie a bad distance apart. REQUIRES:
+// HasFewRows(shape).
 template <typename In, typename Out>
 void FewRowsMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c);
 
