@@ -511,12 +511,13 @@ Ends ConnectedFrom(const char* address) {
 }
 
 TEST_CASE("a flood of handshakes from one address ends its own, and others have their turn") {
-  auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 4});
-  Ends member = ConnectedFrom("127.0.0.2");
   Waiter of_member;
+  std::vector<std::unique_ptr<Waiter>> of_flood;
+  // Ends before those that wait: it tells the rest of the flood.
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 4});
+  Ends member = ConnectedFrom("127.0.0.2");
   server->Open(std::move(member.server), "", of_member.Callback());
   std::vector<Ends> flood;
-  std::vector<std::unique_ptr<Waiter>> of_flood;
   for (int i = 0; i < 12; ++i) {
     flood.push_back(ConnectedFrom("127.0.0.3"));
     of_flood.push_back(std::make_unique<Waiter>());
@@ -532,7 +533,6 @@ TEST_CASE("a flood of handshakes from one address ends its own, and others have 
                    "\x09"
                    "convene/2");
   CHECK_OK(of_member.Take());
-  server.reset();  // it tells the rest of the flood
 }
 
 TEST_CASE("one handshake of an address does not wait for all of another's") {
