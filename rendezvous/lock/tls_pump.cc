@@ -82,23 +82,29 @@ class TlsPumpImpl final : public TlsPump {
     std::unique_ptr<TlsPipe> pipe;  // from then on
     bool is_due = false;            // its handshake can go on
     OnOpened on_opened;             // until it is open
-    std::string member_at;          // the address, where it counts as a member's
+    std::string host;               // the other end's address
+    bool is_member = false;         // it counts in members_
     MonotonicTime deadline = MonotonicTime::InfiniteFuture();
     uint32_t watched_socket = 0;  // events
     uint32_t watched_plain = 0;
   };
   using Connections = std::map<uint64_t, Connection>;
+  // The handshakes under way from one address.
+  struct Arrivals {
+    std::set<uint64_t> handshakes;  // in the order of age
+    std::deque<uint64_t> due;       // of those, and of some that have ended
+  };
 
   void Loop() {
     while (!Ends()) {
-      loop_.RunOnce(!due_.empty()        ? MonotonicTime()
+      loop_.RunOnce(!turns_.empty()      ? MonotonicTime()
                     : deadlines_.empty() ? MonotonicTime::InfiniteFuture()
                                          : deadlines_.begin()->first);
       ShakeSome();
       EndLate();
     }
     TakeNew();  // their callers wait
-    while (!handshakes_.empty()) Stop(connections_.find(*handshakes_.begin()));
+    while (!arrivals_.empty()) Stop(Oldest(arrivals_.begin()->second));
     SayFarewell();
     while (!connections_.empty()) Stop(connections_.begin());
   }
@@ -164,8 +170,13 @@ class TlsPumpImpl final : public TlsPump {
   }
 
   void Add(New one) {
-    while (handshakes_.size() >= options_.most_handshakes) {
-      End(connections_.find(*handshakes_.begin()),
+    if (handshakes_ >= options_.most_handshakes) {
+      // The address with the most of them makes room: a flood ends its own.
+      const auto most =
+          std::max_element(arrivals_.begin(), arrivals_.end(), [](const auto& a, const auto& b) {
+            return a.second.handshakes.size() < b.second.handshakes.size();
+          });
+      End(Oldest(most->second),
           absl::ResourceExhaustedError(absl::StrCat("more than ", options_.most_handshakes,
                                                     " TLS handshakes are under way")));
     }
@@ -174,22 +185,50 @@ class TlsPumpImpl final : public TlsPump {
     connection.socket = std::move(one.socket);
     connection.server_name = std::move(one.server_name);
     connection.on_opened = std::move(one.on_opened);
-    handshakes_.insert(id);
+    connection.host = OtherHost(connection.socket.get());
+    arrivals_[connection.host].handshakes.insert(id);
+    ++handshakes_;
     const auto added = connections_.emplace(id, std::move(connection)).first;
     SetDeadline(added, Clock::Real().Now() + options_.handshake_limit);
     MakeDue(added);
   }
 
+  Connections::iterator Oldest(const Arrivals& arrivals) {
+    return connections_.find(*arrivals.handshakes.begin());
+  }
+
   void MakeDue(Connections::iterator at) {
-    if (!std::exchange(at->second.is_due, true)) due_.push_back(at->first);
+    if (std::exchange(at->second.is_due, true)) return;
+    std::deque<uint64_t>& due = arrivals_[at->second.host].due;
+    if (due.empty()) turns_.push_back(at->second.host);
+    due.push_back(at->first);
+  }
+
+  // The next handshake that can go on; the addresses take turns. None when it has ended meanwhile.
+  // REQUIRES: turns_ is not empty.
+  Connections::iterator NextDue() {
+    const std::string host = std::move(turns_.front());
+    turns_.pop_front();
+    const auto arrivals = arrivals_.find(host);
+    if (arrivals == arrivals_.end() || arrivals->second.due.empty()) return connections_.end();
+    const uint64_t id = arrivals->second.due.front();
+    arrivals->second.due.pop_front();
+    if (!arrivals->second.due.empty()) turns_.push_back(host);
+    return connections_.find(id);
+  }
+
+  void EndHandshake(Connections::iterator at) {
+    const auto arrivals = arrivals_.find(at->second.host);
+    if (arrivals == arrivals_.end() || arrivals->second.handshakes.erase(at->first) == 0) return;
+    --handshakes_;
+    if (arrivals->second.handshakes.empty()) arrivals_.erase(arrivals);
   }
 
   void ShakeSome() {
     const MonotonicTime until = Clock::Real().Now() + options_.handshake_slice;
-    while (!due_.empty()) {
-      const auto at = connections_.find(due_.front());
-      due_.pop_front();
-      if (at == connections_.end()) continue;  // ended meanwhile
+    while (!turns_.empty()) {
+      const auto at = NextDue();
+      if (at == connections_.end()) continue;
       at->second.is_due = false;
       if (at->second.pipe == nullptr) {
         ReadChanged();
@@ -220,13 +259,13 @@ class TlsPumpImpl final : public TlsPump {
 
   void TellOpened(Connections::iterator at) {
     Connection& connection = at->second;
-    handshakes_.erase(at->first);
+    EndHandshake(at);
     SetDeadline(at, MonotonicTime::InfiniteFuture());
     const TlsPeer peer = connection.pipe->peer();
     if (peer == TlsPeer::kMember) {
-      connection.member_at = OtherHost(connection.pipe->socket());
+      connection.is_member = true;
       MutexLock lock(&mutex_);
-      ++members_[connection.member_at];
+      ++members_[connection.host];
     }
     const OnOpened tell = std::exchange(connection.on_opened, nullptr);
     tell(Opened{connection.pipe->TakePlain(), peer});
@@ -279,10 +318,10 @@ class TlsPumpImpl final : public TlsPump {
       if (connection.pipe->is_open()) loop_.Forget(connection.pipe->plain());
     }
     SetDeadline(at, MonotonicTime::InfiniteFuture());
-    handshakes_.erase(at->first);
-    if (!connection.member_at.empty()) {
+    EndHandshake(at);
+    if (connection.is_member) {
       MutexLock lock(&mutex_);
-      const auto count = members_.find(connection.member_at);
+      const auto count = members_.find(connection.host);
       if (--count->second == 0) members_.erase(count);
     }
     const OnOpened tell = std::exchange(connection.on_opened, nullptr);
@@ -300,8 +339,9 @@ class TlsPumpImpl final : public TlsPump {
   MonotonicTime retry_at_ = MonotonicTime::InfiniteFuture();
   TlsContext context_;
   Connections connections_;
-  std::set<uint64_t> handshakes_;  // in the order of age
-  std::deque<uint64_t> due_;       // of those, and of some that have ended
+  std::map<std::string, Arrivals> arrivals_;  // by address
+  size_t handshakes_ = 0;                     // of all of them
+  std::deque<std::string> turns_;             // addresses with handshakes that are due
   std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
   uint64_t next_id_ = 0;
 

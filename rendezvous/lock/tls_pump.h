@@ -19,10 +19,11 @@ class TlsPump {
   struct Options {
     // A handshake that takes longer is ended.
     absl::Duration handshake_limit = absl::Seconds(10);
-    // With more of them under way than this the oldest one is ended.
+    // With more of them under way than this the oldest one is ended, of the address with the most.
     size_t most_handshakes = 1024;
     // Handshakes cost a stranger little and the thread much: after so long with them the bytes of
-    // open connections have their turn. One handshake goes on in each turn.
+    // open connections have their turn. One handshake goes on in each turn; the addresses that
+    // handshakes come from take turns.
     absl::Duration handshake_slice = absl::Milliseconds(2);
     // Changed files that are not right are read again, though unchanged, after this time: a clock
     // or a disk may have been at fault.

@@ -1,6 +1,8 @@
 #include "rendezvous/lock/tls_pump.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -484,6 +486,85 @@ TEST_CASE("a handshake that hangs ends at its limit, and too many end the oldest
          ended == absl::StatusCode::kDeadlineExceeded));
   CHECK_STATUS(of_second.Take().status(), absl::StatusCode::kDeadlineExceeded, "too long");
   CHECK_STATUS(of_third.Take().status(), absl::StatusCode::kDeadlineExceeded, "too long");
+}
+
+// Both ends of a connection over TCP from this address of the machine.
+Ends ConnectedFrom(const char* address) {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in place = {};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(place);
+  REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&place), size) == 0);
+  REQUIRE(listen(listener.get(), 1) == 0);
+  REQUIRE(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&place), &size) == 0);
+  Ends ends;
+  ends.client.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in from = {};
+  from.sin_family = AF_INET;
+  REQUIRE(inet_pton(AF_INET, address, &from.sin_addr) == 1);
+  REQUIRE(bind(ends.client.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)) == 0);
+  REQUIRE(connect(ends.client.get(), reinterpret_cast<sockaddr*>(&place), size) == 0);
+  ends.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  REQUIRE(ends.server.valid());
+  return ends;
+}
+
+TEST_CASE("a flood of handshakes from one address ends its own, and others have their turn") {
+  Waiter of_member;
+  std::vector<std::unique_ptr<Waiter>> of_flood;
+  // Ends before those that wait: it tells the rest of the flood.
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 4});
+  Ends member = ConnectedFrom("127.0.0.2");
+  server->Open(std::move(member.server), "", of_member.Callback());
+  std::vector<Ends> flood;
+  for (int i = 0; i < 12; ++i) {
+    flood.push_back(ConnectedFrom("127.0.0.3"));
+    of_flood.push_back(std::make_unique<Waiter>());
+    server->Open(std::move(flood.back().server), "", of_flood.back()->Callback());
+  }
+  for (int i = 0; i < 9; ++i) {
+    CHECK_STATUS(of_flood[i]->Take().status(), absl::StatusCode::kResourceExhausted, "4");
+  }
+  // The oldest of all goes on.
+  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kClient);
+  REQUIRE_OK(context);
+  const Member met(*context, std::move(member.client),
+                   "\x09"
+                   "convene/2");
+  CHECK_OK(of_member.Take());
+}
+
+TEST_CASE("one handshake of an address does not wait for all of another's") {
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
+  Mutex mutex;
+  CondVar changed;
+  bool is_opened = false;
+  std::string order;
+  const auto open = [&](const char* address, char name) {
+    server->Open(ConnectedFrom(address).server, "", [&, name](const auto&) {
+      MutexLock lock(&mutex);
+      const MonotonicTime deadline = Soon();
+      while (!is_opened && Clock::Real().Now() < deadline) {
+        changed.WaitFor(&mutex, absl::Seconds(1));
+      }
+      order += name;
+    });
+  };
+  // The first one holds the thread up until all stand behind it.
+  open("127.0.0.3", 'x');
+  for (int i = 0; i < 5; ++i) open("127.0.0.3", 'f');
+  open("127.0.0.2", 'm');
+  Waiter last;
+  server->Open(ConnectedFrom("127.0.0.3").server, "", last.Callback());
+  {
+    MutexLock lock(&mutex);
+    is_opened = true;
+    changed.SignalAll();
+  }
+  CHECK_FALSE(last.Take().ok());
+  MutexLock lock(&mutex);
+  CHECK(order.find('m') <= 2);
 }
 
 TEST_CASE("bytes that are no TLS, and an end in the handshake, are told") {

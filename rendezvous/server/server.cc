@@ -134,8 +134,8 @@ absl::StatusOr<Journal::Opened> OpenMemory(const std::string& directory) {
 //   Front --"PRI "--> gRPC's acceptor -> RendezvousService -> Daemon
 //    ^ |---- 0x00 ---> StoreServer                              ^
 //    | |--- a letter-> HttpServer -> Web -----------------------'
-//    | '---- 0x16 ---> TlsPump --.        (where it is locked)
-//    '---------------------------'
+//    | '---- 0x16 ---> TlsPump --.---> gRPC's acceptor, for members
+//    '---------------------------'     (where it is locked)
 class PortServer final : public Server {
  public:
   PortServer(const Options& options, std::optional<Journal::Opened> memory)

@@ -82,6 +82,8 @@ class StandbysTest(ConveneTestCase):
         nodes = [self.run_node(endpoint, "--nnodes", 2, rank=rank) for rank in (0, 1)]
         wait_until(lambda: len(self.starts()) == 2, 30, "two workers")
         before = self.starts()
+        follower = self.start(CONVENE, "events", "job", "-f", "--text", "--endpoint", endpoint, log="events.log")
+        wait_until(lambda: "epoch formed" in self.output(follower), 20, "the first daemon's events")
         for turn in (1, 0, 1):
             daemon.kill()
             daemon.wait()
@@ -95,6 +97,9 @@ class StandbysTest(ConveneTestCase):
         for node in nodes:
             self.assertNotIn("hosting the rendezvous", self.finish(node, 30))
         self.assertEqual(self.starts(), before)
+        # It saw the first daemon's events, and the last one's.
+        self.assertIn("job over", self.finish(follower, 20))
+        self.assertIn("is back in epoch 1", self.output(follower))
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(20)
         self.assert_nothing_left()
