@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/credentials.h"
+#include "rendezvous/lock/testing/by_hand.h"
 #include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/connect.h"
 #include "tools/base/clock.h"
@@ -217,30 +218,14 @@ TEST_CASE("the bytes of an open connection do not wait for the handshakes of str
   CHECK(is_heard_before);
 }
 
-// A member by hand, over a blocking socket.
-class Member {
- public:
+// A member that offers these protocols alone.
+struct Member : ByHand {
   Member(const TlsContext& context, UniqueFd socket, const std::string& protocols)
-      : socket_(std::move(socket)), tls_(SSL_new(context.get())) {
-    const int flags = fcntl(socket_.get(), F_GETFL);
-    fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
-    SSL_set_alpn_protos(tls_, reinterpret_cast<const unsigned char*>(protocols.data()),
+      : ByHand(SSL_new(context.get()), std::move(socket)) {
+    SSL_set_alpn_protos(tls(), reinterpret_cast<const unsigned char*>(protocols.data()),
                         static_cast<unsigned int>(protocols.size()));
-    SSL_set_fd(tls_, socket_.get());
-    REQUIRE(SSL_connect(tls_) == 1);
+    REQUIRE(Shake());
   }
-  ~Member() { SSL_free(tls_); }
-  SSL* tls() { return tls_; }
-  void Say(const std::string& text) { SSL_write(tls_, text.data(), static_cast<int>(text.size())); }
-  std::string Hear() {
-    char bytes[100];
-    const int count = SSL_read(tls_, bytes, sizeof(bytes));
-    return count > 0 ? std::string(bytes, static_cast<size_t>(count)) : "";
-  }
-
- private:
-  UniqueFd socket_;
-  SSL* tls_;
 };
 
 TEST_CASE("the token's key is its own proof, and a member from before that rule gives another") {
@@ -282,38 +267,21 @@ TEST_CASE("another token opens nothing, and the client hears why") {
 }
 
 // A client that takes any server. `shown`: the certificate that it has; nullptr: none.
-class Stranger {
- public:
-  explicit Stranger(const Credentials* shown, UniqueFd socket) : socket_(std::move(socket)) {
-    const int flags = fcntl(socket_.get(), F_GETFL);
-    fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
-    context_ = SSL_CTX_new(TLS_client_method());
-    if (shown != nullptr) {
-      const auto other = TlsContext::Make(*shown, TlsContext::Side::kClient);
-      REQUIRE_OK(other);
-      SSL_CTX_use_certificate(context_, SSL_CTX_get0_certificate(other->get()));
-      SSL_CTX_use_PrivateKey(context_, SSL_CTX_get0_privatekey(other->get()));
-    }
-    tls_ = SSL_new(context_);
-    SSL_set_fd(tls_, socket_.get());
+SSL* StrangerTls(const Credentials* shown) {
+  SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
+  if (shown != nullptr) {
+    const auto other = TlsContext::Make(*shown, TlsContext::Side::kClient);
+    REQUIRE_OK(other);
+    SSL_CTX_use_certificate(context, SSL_CTX_get0_certificate(other->get()));
+    SSL_CTX_use_PrivateKey(context, SSL_CTX_get0_privatekey(other->get()));
   }
-  ~Stranger() {
-    SSL_free(tls_);
-    SSL_CTX_free(context_);
-  }
-  bool Shake() { return SSL_connect(tls_) == 1; }
-  // "" where the connection ended.
-  std::string Hear() {
-    char bytes[100];
-    const int count = SSL_read(tls_, bytes, sizeof(bytes));
-    return count > 0 ? std::string(bytes, static_cast<size_t>(count)) : "";
-  }
-  void Say(const std::string& text) { SSL_write(tls_, text.data(), static_cast<int>(text.size())); }
-
- private:
-  UniqueFd socket_;
-  SSL_CTX* context_;
-  SSL* tls_;
+  SSL* const tls = SSL_new(context);
+  SSL_CTX_free(context);  // the connection has a share of it
+  return tls;
+}
+struct Stranger : ByHand {
+  Stranger(const Credentials* shown, UniqueFd socket)
+      : ByHand(StrangerTls(shown), std::move(socket)) {}
 };
 
 TEST_CASE("a client with another certificate is turned away, one without any is a guest") {
@@ -510,6 +478,9 @@ Ends ConnectedFrom(const char* address) {
   return ends;
 }
 
+// The server's end of a connection whose client has gone already.
+UniqueFd GoneFrom(const char* address) { return ConnectedFrom(address).server; }
+
 TEST_CASE("a flood of handshakes from one address ends its own, and others have their turn") {
   Waiter of_member;
   std::vector<std::unique_ptr<Waiter>> of_flood;
@@ -542,7 +513,7 @@ TEST_CASE("one handshake of an address does not wait for all of another's") {
   bool is_opened = false;
   std::string order;
   const auto open = [&](const char* address, char name) {
-    server->Open(ConnectedFrom(address).server, "", [&, name](const auto&) {
+    server->Open(GoneFrom(address), "", [&, name](const auto&) {
       MutexLock lock(&mutex);
       const MonotonicTime deadline = Soon();
       while (!is_opened && Clock::Real().Now() < deadline) {
@@ -556,7 +527,7 @@ TEST_CASE("one handshake of an address does not wait for all of another's") {
   for (int i = 0; i < 5; ++i) open("127.0.0.3", 'f');
   open("127.0.0.2", 'm');
   Waiter last;
-  server->Open(ConnectedFrom("127.0.0.3").server, "", last.Callback());
+  server->Open(GoneFrom("127.0.0.3"), "", last.Callback());
   {
     MutexLock lock(&mutex);
     is_opened = true;
