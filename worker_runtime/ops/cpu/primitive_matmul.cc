@@ -8,8 +8,10 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "tools/base/check.h"
 #include "worker_runtime/device/dtype.h"
@@ -36,25 +38,32 @@ struct ProductKey {
 
 struct Product {
   dnnl::matmul matmul;
-  dnnl::memory a, b, c, scratch;
+  // Puts b into the order that the primitive reads; empty where that is b's own.
+  std::optional<dnnl::reorder> reorder;
+  dnnl::memory a, b, ordered_b, c, scratch;
   size_t scratch_bytes;
 };
 
 // The working memory of all products of a thread: they run one after the other. Grows to the
 // largest and stays: no allocation in a steady state.
-void* ScratchOf(size_t bytes) {
-  constexpr size_t kAlignment = 64;
-  thread_local std::unique_ptr<std::byte[]> memory;
-  thread_local size_t room = 0;
-  if (room < bytes + kAlignment) {
-    memory.reset();  // the old one goes first
-    room = bytes + kAlignment;
-    memory = std::make_unique_for_overwrite<std::byte[]>(room);
+class Room {
+ public:
+  void* Of(size_t bytes) {
+    constexpr size_t kAlignment = 64;
+    if (room_ < bytes + kAlignment) {
+      memory_.reset();  // the old one goes first
+      room_ = bytes + kAlignment;
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(room_);
+    }
+    void* start = memory_.get();
+    size_t left = room_;
+    return std::align(kAlignment, bytes, start, left);
   }
-  void* start = memory.get();
-  size_t left = room;
-  return std::align(kAlignment, bytes, start, left);
-}
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  size_t room_ = 0;
+};
 
 dnnl::engine& Engine() {
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -83,10 +92,23 @@ Product MakeProduct(const ProductKey& key) {
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, Engine());
+  // Of a weight's gradient: 415 against 427 GFLOP/s, and 336 against 403 where the rows of a begin
+  // anywhere (two cores of an AMD EPYC, n 768, k 1024; m 3072, and GPT-2's 50257 words). Of other
+  // products b is the weight, and putting it in order takes longer than it saves.
+  const bool orders_b =
+      s.transpose_a == Transpose::kYes && s.transpose_b == Transpose::kNo && sizeof(In) < 4;
+  const memory::desc any_b({s.k, s.n}, kType<In>, memory::format_tag::any);
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, orders_b ? any_b : b, c),
+                                                 attributes, Engine());
+  const memory own_b(b, Engine(), DNNL_MEMORY_NONE);
+  const memory ordered_b(description.weights_desc(), Engine(), DNNL_MEMORY_NONE);
+  std::optional<dnnl::reorder> reorder;
+  if (description.weights_desc() != b) reorder.emplace(own_b, ordered_b);
   return {.matmul = dnnl::matmul(description),
+          .reorder = std::move(reorder),
           .a = memory(a, Engine(), DNNL_MEMORY_NONE),
-          .b = memory(b, Engine(), DNNL_MEMORY_NONE),
+          .b = own_b,
+          .ordered_b = ordered_b,
           .c = memory(c, Engine(), DNNL_MEMORY_NONE),
           .scratch = memory(description.scratchpad_desc(), Engine(), DNNL_MEMORY_NONE),
           .scratch_bytes = description.scratchpad_desc().get_size()};
@@ -103,6 +125,7 @@ template <typename In, typename Out>
 void MultiplySlice(const ProductShape& shape, const In* a, const In* b, float beta, Out* c) {
   thread_local std::map<ProductKey, Product> products;
   thread_local dnnl::stream stream(Engine());
+  thread_local Room scratch, ordered_b;
   const ProductKey key = {shape, beta != 0, omp_get_max_threads()};
   try {
     auto place = products.find(key);
@@ -114,12 +137,17 @@ void MultiplySlice(const ProductShape& shape, const In* a, const In* b, float be
     product.a.set_data_handle(const_cast<In*>(a));
     product.b.set_data_handle(const_cast<In*>(b));
     product.c.set_data_handle(c);
-    product.scratch.set_data_handle(ScratchOf(product.scratch_bytes));
+    product.scratch.set_data_handle(scratch.Of(product.scratch_bytes));
+    if (product.reorder.has_value()) {
+      product.ordered_b.set_data_handle(ordered_b.Of(product.ordered_b.get_desc().get_size()));
+      product.reorder->execute(stream, product.b, product.ordered_b);
+    }
     // The C call: the C++ one builds a map of its arguments at each.
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, product.a.get()},
-                                         {DNNL_ARG_WEIGHTS, product.b.get()},
-                                         {DNNL_ARG_DST, product.c.get()},
-                                         {DNNL_ARG_SCRATCHPAD, product.scratch.get()}};
+    const dnnl_exec_arg_t arguments[] = {
+        {DNNL_ARG_SRC, product.a.get()},
+        {DNNL_ARG_WEIGHTS, (product.reorder.has_value() ? product.ordered_b : product.b).get()},
+        {DNNL_ARG_DST, product.c.get()},
+        {DNNL_ARG_SCRATCHPAD, product.scratch.get()}};
     dnnl::error::wrap_c_api(
         dnnl_primitive_execute(product.matmul.get(), stream.get(), std::size(arguments), arguments),
         "matmul");
