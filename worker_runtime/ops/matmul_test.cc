@@ -138,7 +138,7 @@ TEMPLATE_TEST_CASE("a product has the same bits for any number of threads", "", 
 TEMPLATE_TEST_CASE("of few rows each has the bits that it has alone", "", float, BFloat16) {
   using cpu::DenseProduct;
   CHECK(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 16, 8, 8)));
-  CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 129, 8, 8)));
+  CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 65, 8, 8)));
   CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kNo, 1, 8, 8)));
   CHECK_FALSE(cpu::HasFewRows(DenseProduct(Transpose::kYes, Transpose::kYes, 1, 8, 8)));
   const int n = 53;  // a whole piece of columns, and one that ends within a tile
@@ -146,10 +146,11 @@ TEMPLATE_TEST_CASE("of few rows each has the bits that it has alone", "", float,
                             auto* c) {
     MatMul(Transpose::kNo, Transpose::kYes, rows, n, k, a, b, beta, c, AnyStream());
   };
-  const int most =
-      cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 128, n, 8)) ? 128 : 16;
+  const bool has_avx512 = cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, 64, n, 8));
   // A rest alone; whole lines; a line, a vector and a rest; rows that are copied apart.
   for (const int k : {3, 64, 109, 2048}) {
+    const int most = has_avx512 ? 48 : 16;
+    CHECK(cpu::HasFewRows(DenseProduct(Transpose::kNo, Transpose::kYes, most, n, k)));
     const auto a = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(most) * k, 1));
     const auto b = Store<TestType>(NumbersOf<TestType>(static_cast<size_t>(n) * k, 2));
     for (const float beta : {0.0f, 1.0f}) {
@@ -160,7 +161,7 @@ TEMPLATE_TEST_CASE("of few rows each has the bits that it has alone", "", float,
         multiply(1, k, beta, &a[static_cast<size_t>(row) * k], b.data(), &alone[row * n]);
         multiply(1, k, beta, &a[static_cast<size_t>(row) * k], b.data(), &alone_rounded[row * n]);
       }
-      for (int rows = 2; rows <= most; rows += rows < 16 ? 1 : 37) {
+      for (int rows = 2; rows <= most; rows += rows < 16 ? 1 : 32) {
         CAPTURE(k, beta, rows);
         auto together = before;
         auto together_rounded = Store<TestType>(before);

@@ -15,10 +15,14 @@
 namespace convene::worker::cpu {
 namespace {
 
-// With AVX-512 a tile runs at the speed of the processor's multiplications, and packs nothing: 49 G
-// multiply-adds of fp32 a second by 64 rows (one core of an AMD EPYC), a whole prompt of 64 tokens
-// 1.35 times as fast as by sgemm, in bf16 as fast as by the primitive. More rows leave its caches.
-constexpr int kMostRowsAvx512 = 128;
+// With AVX-512 a tile packs nothing and runs at the speed of the processor's multiplications, until
+// the rows leave its caches: long ones sooner. Weights in memory, by oneDNN's best way beside it,
+// two cores of an AMD EPYC, GFLOP/s: fp32 by 64 rows 187 and 139 (k 768), 151 and 175 (k 2048);
+// bf16 348 and 300, 312 and 332. By 128 rows, of experts, whose weights are in the cache: 296 and
+// 402.
+constexpr int kMostRowsAvx512 = 64;
+constexpr int kMostLongRowsAvx512 = 48;
+constexpr int kLongRow = 1024;
 // With AVX2 sgemm's packing pays earlier: 93 ms against 106 by 16 rows, 52 against 83 by 8 (the
 // fp32 products of a 125M Llama, one core).
 constexpr int kMostRows = 16;
@@ -284,7 +288,9 @@ double Nanoseconds(const ProductShape& shape) {
 }  // namespace
 
 bool HasFewRows(const ProductShape& shape) {
-  static const int most = MultipliesSixteen() ? kMostRowsAvx512 : kMostRows;
+  static const bool has_avx512 = MultipliesSixteen();
+  const int most_avx512 = shape.k > kLongRow ? kMostLongRowsAvx512 : kMostRowsAvx512;
+  const int most = has_avx512 ? most_avx512 : kMostRows;
   return shape.transpose_a == Transpose::kNo && shape.transpose_b == Transpose::kYes &&
          shape.m <= most;
 }

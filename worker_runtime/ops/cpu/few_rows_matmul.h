@@ -7,8 +7,8 @@
 
 namespace convene::worker::cpu {
 
-// Whether the functions below take the shape: up to 16 rows of a, with AVX-512 up to 128, neither
-// operand turned the other way than in a row by c = a b^T.
+// Whether the functions below take the shape: up to 16 rows of a, with AVX-512 up to 64 (48 of
+// long ones), neither operand turned the other way than in a row by c = a b^T.
 bool HasFewRows(const ProductShape& shape);
 
 // c = a b^T + beta c; beta is 0 or 1. A row's bits depend on neither the number of threads nor the
