@@ -190,10 +190,12 @@ TEST_CASE("a product goes to the primitive where sgemm is slow, and equals sgemm
     return cpu::DenseProduct(Transpose::kNo, Transpose::kYes, m, n, k);
   };
   CHECK(cpu::PrefersPrimitive(forward(2048, 384, 1024)));
-  CHECK(cpu::PrefersPrimitive(forward(1024, 768, 2048)));
-  CHECK_FALSE(cpu::PrefersPrimitive(forward(2048, 768, 768)));
-  CHECK(cpu::PrefersPrimitive(forward(64, 768, 2048)));
-  CHECK_FALSE(cpu::PrefersPrimitive(forward(64, 384, 768)));
+  CHECK(cpu::PrefersPrimitive(forward(1024, 1024, 768)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(1024, 3072, 768)));
+  CHECK(cpu::PrefersPrimitive(forward(64, 384, 768)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(63, 384, 768)));
+  CHECK(cpu::PrefersPrimitive(forward(512, 50304, 512)));
+  CHECK_FALSE(cpu::PrefersPrimitive(forward(512, 50304, 255)));
   // One column more than the stride that sgemm is slow for, so that sgemm computes the same rows.
   const int m = 256;
   const int n = 48;

@@ -19,18 +19,15 @@ bool PrefersPrimitive(const ProductShape& shape) {
     constexpr int kNarrow = 768;
     return shape.lda % kBadStride == 0 && shape.n < kNarrow && shape.k >= kShort;
   }
-  // 110 against 123 GFLOP/s (n 384, k 384); sgemm is ahead again where n is 768, but for long sums:
-  // 174 against 214 GFLOP/s (two cores of an AMD EPYC, m 1024, n 768, k 2048). No wider product was
-  // measured. Where such a product has few rows, sgemm is slower by two threads than by one: 2989
-  // and 2772 us, against 1110 and 2063 (m 64, n 768, k 2048). By 3 rows (k 40000) the primitive
-  // took seconds.
-  constexpr int kNarrow = 512;
-  constexpr int kNarrowOfLong = 768;
-  constexpr int kLong = 1024;
+  // With AVX-512 sgemm is behind by few rows and by narrow products: 69 against 212 GFLOP/s (m 64,
+  // n 768, k 2048; two cores of an AMD EPYC), 165 against 208 (m 256, n 50304, k 512), 194 against
+  // 226 (m 1024, n 768, k 512); it is ahead by a little where c is large: 222 and 214 (m 1024, n
+  // 3072, k 768). With AVX2 both are one. By 3 rows (k 40000) the primitive took seconds.
   constexpr int kFewest = 64;
+  constexpr int kManyRows = 512;
+  constexpr int kNarrow = 1024;
   return shape.transpose_b == Transpose::kYes && shape.transpose_a == Transpose::kNo &&
-         ((shape.n <= kNarrow && shape.k >= kShort && shape.m >= kShort) ||
-          (shape.n <= kNarrowOfLong && shape.k >= kLong && shape.m >= kFewest));
+         shape.m >= kFewest && shape.k >= kShort && (shape.m <= kManyRows || shape.n <= kNarrow);
 }
 
 void FloatMatMul(const ProductShape& shape, const float* a, const float* b, float beta, float* c) {
