@@ -125,6 +125,21 @@ class GenerateTest(ConveneTestCase):
         with open(self.path("kept.jsonl"), encoding="ascii") as file:
             self.assertEqual(file.read(), "before")
 
+    def test_texts_that_are_longer_than_the_model_was_made_for_are_told(self):
+        folder = self.path("exported")
+        self.finish(self.start(CONVENE, "checkpoint", "export", self.path("run"), "--format", "hf", "--output", folder), 60)
+        with open(os.path.join(folder, "config.json"), "r+", encoding="utf-8") as file:
+            config = json.load(file)
+            config["max_position_embeddings"] = 64
+            file.seek(0)
+            file.truncate()
+            json.dump(config, file)
+        words = "made for texts of 64 tokens"
+        path = os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]
+        for prompt, is_told in (("a" * 55, False), ("a" * 56, True)):
+            said = self.finish(self.start(CONVENE, "generate", *self.model, "--model", folder, "--prompt", prompt, PATH=path), 60)
+            self.assertEqual(words in said, is_told, said)
+
     def ask(self, address, path, **request):
         body = json.dumps(request).encode() if request else None
         try:

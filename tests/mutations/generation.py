@@ -114,4 +114,6 @@ MUTATIONS = [
              'const ptrdiff_t first = task.first_keys[0];', 'const ptrdiff_t first = 0;', '//worker_runtime/ops:attention_part_test', 'generation'),
     Mutation("a lone query's later keys forget the maximum of the earlier ones", f'{RUNTIME}/ops/cpu/query_attention.cc',
              '    SoftmaxRow(padded,', '    *max = kMinusInfinity;\n    SoftmaxRow(padded,', '//worker_runtime/ops:attention_part_test', 'generation'),
+    Mutation('a text that is a little longer than the model was made for is not told', f'{RUNTIME}/inference/open_model.cc',
+             'context > longest_text &&', 'context > longest_text + 1 &&', '//tests/e2e:generate_test', 'generation'),
 ]

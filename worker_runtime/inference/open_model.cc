@@ -1,6 +1,7 @@
 #include "worker_runtime/inference/open_model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,8 +35,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags
 int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened) {
   constexpr int kTypedContext = 4096;
   if (flags.context > 0) return flags.context;
-  const int positions = opened.weights.config.positions;
-  return positions > 0 ? std::min(positions, kTypedContext) : kTypedContext;
+  int context = kTypedContext;
+  for (const int most : {opened.weights.config.positions, opened.longest_text}) {
+    if (most > 0) context = std::min(context, most);
+  }
+  return context;
 }
 
 absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokenizer) {
@@ -56,6 +60,12 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
     if (!model.end_tokens.empty() || !IsDirectory(folder)) continue;
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(folder));
   }
+  CONVENE_ASSIGN_OR_RETURN(model.longest_text, LongestTextOf(flags.model));
+  const RopeScaling& scaling = model.weights.config.rope_scaling;
+  if (model.longest_text > 0 && scaling.factor > 1) {  // some configs tell it without the scaling
+    model.longest_text =
+        std::max(model.longest_text, static_cast<int>(scaling.factor * scaling.original_positions));
+  }
   if (model.end_tokens.empty() && model.tokenizer != nullptr) {
     model.end_tokens = EndTokensOf(*model.tokenizer);
   }
@@ -68,6 +78,14 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
 }
 
 absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, int context) {
+  if (longest_text > 0 && context > longest_text && ranks->speaks()) {
+    std::fprintf(
+        stderr,
+        "convene: the model was made for texts of %d tokens (max_position_embeddings of its "
+        "config.json), and these may have %d with their answers: what it says beyond that "
+        "may make no sense\n",
+        longest_text, context);
+  }
   return LanguageModel::Make({.config = weights.config,
                               .layout = ranks->layout(),
                               .dtype = dtype,

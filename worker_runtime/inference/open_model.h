@@ -22,17 +22,19 @@ struct OpenedModel {
   std::string tokenizer_path;
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> end_tokens;  // of the folder, else the tokenizer's end of a document
+  int longest_text = 0;  // tokens with its answer, that the model was made for; 0: not known
   std::unique_ptr<Ranks> ranks;
   std::unique_ptr<Device> device;
   CommunicatorSet communicators;
   DType dtype = DType::kFloat32;
 
-  // With the weights. Errors: LanguageModel::Make's.
+  // With the weights. Says on stderr where the context is longer than the model was made for: its
+  // rotary positions go on without an end. Errors: LanguageModel::Make's.
   absl::StatusOr<std::unique_ptr<LanguageModel>> Load(int sequences, int context);
 };
 
 // Tokens of a text with its answer, where the texts are not known yet: --context, else 4096 or as
-// many as the model has positions.
+// many as the model has positions or was made for.
 int ContextOfTyped(const ModelFlags& flags, const OpenedModel& opened);
 
 // Joins the processes of the flags' layout, and connects them. Reads no weights yet. `tokenizer` of

@@ -1,5 +1,7 @@
 #include "worker_runtime/inference/prompts.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <variant>
 
@@ -20,6 +22,16 @@ namespace {
 
 using jinja::Dict;
 using jinja::Value;
+
+// A file of a folder; an empty object where there is none.
+absl::StatusOr<Dict> ReadObject(const std::string& path) {
+  if (!IsFile(path)) return Dict();
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  const auto value = jinja::ReadJson(text, jinja::LargeIntegers::kAsFloats);
+  if (!value.ok()) return Annotate(value.status(), path);
+  if (!value->is_dict()) return absl::InvalidArgumentError(path + " is no JSON object");
+  return value->as_dict();
+}
 
 }  // namespace
 
@@ -116,12 +128,8 @@ absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder) {
   std::vector<int32_t> ids;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const std::string path = absl::StrCat(folder, "/", name);
-    if (!IsFile(path)) continue;
-    CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    const auto value = jinja::ReadJson(text, jinja::LargeIntegers::kAsFloats);
-    if (!value.ok()) return Annotate(value.status(), path);
-    if (!value->is_dict()) return absl::InvalidArgumentError(path + " is no JSON object");
-    const Value* const end = value->as_dict().Find("eos_token_id");
+    CONVENE_ASSIGN_OR_RETURN(const Dict object, ReadObject(path));
+    const Value* const end = object.Find("eos_token_id");
     if (end == nullptr || end->is_none()) continue;
     const std::vector<Value> all = end->is_list() ? end->as_list().items : std::vector<Value>{*end};
     for (const Value& id : all) {
@@ -134,6 +142,13 @@ absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder) {
     return ids;
   }
   return ids;
+}
+
+absl::StatusOr<int> LongestTextOf(const std::string& folder) {
+  CONVENE_ASSIGN_OR_RETURN(const Dict object, ReadObject(absl::StrCat(folder, "/config.json")));
+  const Value* const positions = object.Find("max_position_embeddings");
+  if (positions == nullptr || !positions->is_int()) return 0;
+  return static_cast<int>(std::clamp<int64_t>(positions->as_int(), 0, 1 << 30));
 }
 
 }  // namespace convene::worker
