@@ -277,13 +277,15 @@ class Folder:
                 os.unlink(os.path.join(self._path, entry))
 
     def remove_replaced(self, whole: Optional[Name]) -> None:
-        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them."""
+        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them.
+        One that cannot be removed stays: it may be another user's, and holds up no write.
+        """
         for entry in os.listdir(self._path) if whole else ():
             found = _FILE.fullmatch(entry.removesuffix('.part'))
             if found:
                 step, generation, _, world_size = map(int, found.groups())
                 if world_size != self._owned[1] and is_replaced((generation, step), whole):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):
                         os.unlink(os.path.join(self._path, entry))
 
     def remove(self, names: Iterable[Name]) -> None:
