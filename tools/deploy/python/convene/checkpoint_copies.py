@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import struct
+import threading
 import zlib
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -177,6 +178,7 @@ class Memory:
         self._first = local_rank * _WINDOWS_OF_RANK + _FIRST_WINDOW
         self._local_workers = local_workers
         self._mapped: Dict[Tuple[int, int], mmap.mmap] = {}
+        self._taking = threading.Lock()  # Two threads that look at the same free memory would both take it.
 
     @property
     def outlives_workers(self) -> bool:
@@ -212,21 +214,22 @@ class Memory:
 
     def prepare(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """Takes memory for so many bytes in the half; a copy in it stands. Fresh memory takes far longer than the copy. Raises OSError as reserve() does."""
-        mapped = self._mapped.get((guest, half))
-        if mapped is None or len(mapped) < size:
-            if size > _WINDOW_BYTES:
-                raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
-            offset = self._offset(half, guest)
-            wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
-            if wanted > free:
-                raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
-            if self._path:
-                os.posix_fallocate(self._fd, offset, size)
-                kind = mmap.MAP_SHARED
-            else:
-                kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
-            self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
-        return mapped
+        with self._taking:
+            mapped = self._mapped.get((guest, half))
+            if mapped is None or len(mapped) < size:
+                if size > _WINDOW_BYTES:
+                    raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
+                offset = self._offset(half, guest)
+                wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
+                if wanted > free:
+                    raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
+                if self._path:
+                    os.posix_fallocate(self._fd, offset, size)
+                    kind = mmap.MAP_SHARED
+                else:
+                    kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
+                self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
+            return mapped
 
 
 class Folder:
