@@ -171,10 +171,13 @@ class TlsPumpImpl final : public TlsPump {
 
   void Add(New one) {
     if (handshakes_ >= options_.most_handshakes) {
-      // The address with the most of them makes room: a flood ends its own.
+      // The address with the most of them makes room: a flood ends its own. Of addresses with as
+      // many it is the one with the oldest, or the newest could end before its first byte.
       const auto most =
           std::max_element(arrivals_.begin(), arrivals_.end(), [](const auto& a, const auto& b) {
-            return a.second.handshakes.size() < b.second.handshakes.size();
+            const std::set<uint64_t>& of_a = a.second.handshakes;
+            const std::set<uint64_t>& of_b = b.second.handshakes;
+            return std::pair(of_a.size(), *of_b.begin()) < std::pair(of_b.size(), *of_a.begin());
           });
       End(Oldest(most->second),
           absl::ResourceExhaustedError(absl::StrCat("more than ", options_.most_handshakes,

@@ -19,7 +19,8 @@ class TlsPump {
   struct Options {
     // A handshake that takes longer is ended.
     absl::Duration handshake_limit = absl::Seconds(10);
-    // With more of them under way than this the oldest one is ended, of the address with the most.
+    // With more of them under way than this the oldest one is ended, of the address with the most;
+    // of all the oldest, where several addresses have the most.
     size_t most_handshakes = 1024;
     // Handshakes cost a stranger little and the thread much: after so long with them the bytes of
     // open connections have their turn. One handshake goes on in each turn; the addresses that

@@ -506,6 +506,18 @@ TEST_CASE("a flood of handshakes from one address ends its own, and others have 
   CHECK_OK(of_member.Take());
 }
 
+TEST_CASE("of addresses with as many handshakes the one with the oldest makes room") {
+  Waiter of_oldest, of_newer, of_newest;
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 2});
+  Ends oldest = ConnectedFrom("127.0.0.3");
+  Ends newer = ConnectedFrom("127.0.0.2");
+  Ends newest = ConnectedFrom("127.0.0.4");
+  server->Open(std::move(oldest.server), "", of_oldest.Callback());
+  server->Open(std::move(newer.server), "", of_newer.Callback());
+  server->Open(std::move(newest.server), "", of_newest.Callback());
+  CHECK_STATUS(of_oldest.Take().status(), absl::StatusCode::kResourceExhausted, "2");
+}
+
 TEST_CASE("one handshake of an address does not wait for all of another's") {
   const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   Mutex mutex;

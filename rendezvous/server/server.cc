@@ -345,13 +345,14 @@ class PortServer final : public Server {
   Front* adopter_ ABSL_GUARDED_BY(adopter_mutex_) = nullptr;  // front_, until it ends
   Complaints complaints_;                                     // of the thread "tls"
   Complaints store_complaints_;                               // of the front's thread
+  Mutex acceptor_mutex_;
+  // None once the server stops: gRPC would leave a connection that it is given then open for ever.
+  // The thread "tls" looks at it until its end.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_
+      ABSL_GUARDED_BY(acceptor_mutex_);
   // Where the door is locked. It outlives gRPC's server, whose last words it carries.
   std::unique_ptr<TlsPump> tls_;
   std::unique_ptr<grpc::Server> grpc_;
-  Mutex acceptor_mutex_;
-  // None once the server stops: gRPC would leave a connection that it is given then open for ever.
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_
-      ABSL_GUARDED_BY(acceptor_mutex_);
   Mutex store_mutex_;
   std::unique_ptr<StoreServer> store_ ABSL_GUARDED_BY(store_mutex_);       // the daemon's own
   std::optional<StoreServer*> given_store_ ABSL_GUARDED_BY(store_mutex_);  // in its place

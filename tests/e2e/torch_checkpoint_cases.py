@@ -84,11 +84,16 @@ def kinds_of_values():
 
     class Odd:
 
+        def __init__(self, error):
+            self.error = error
+
         def __reduce__(self):
-            raise ZeroDivisionError
+            raise self.error
 
     # An error of any kind on one rank is told to the other one.
-    words(lambda: checkpoint.save({'odd': Odd()} if dist.get_rank() == 1 else {}, 2), (TypeError, ZeroDivisionError)[dist.get_rank()])
+    for error in (ZeroDivisionError, OSError):
+        odd = {'odd': Odd(error)} if dist.get_rank() == 1 else {}
+        words(lambda odd=odd: checkpoint.save(odd, 2), (TypeError, error)[dist.get_rank()])
 
 
 def states_that_hold_themselves_and_older_ones():

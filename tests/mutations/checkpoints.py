@@ -45,6 +45,8 @@ MUTATIONS = [
     Mutation('a copy without memory to map it counts as damaged', SOURCE, 'if error.errno == errno.ENOMEM:', 'if False:', SEEN),
     Mutation('files of another number of ranks stay', CHECKPOINT, 'remove_replaced(whole)', 'remove_replaced(None)', SEEN),
     Mutation('files of another number of ranks go before all have a newer state', CHECKPOINT, 'remove_replaced(whole)', 'remove_replaced(name)', SEEN),
+    Mutation('a file that cannot be removed keeps states from the disk', COPIES, 'contextlib.suppress(OSError)',
+             'contextlib.suppress(FileNotFoundError)', CHOSEN),
     Mutation('files of a later step go', COPIES, 'old < whole and old[1] <= whole[1]', 'old < whole', CHOSEN),
     Mutation('an odd error of one rank leaves the others waiting', CHECKPOINT, 'except Exception as error:', 'except TypeError as error:', SEEN),
     Mutation('the copy that stands is broken when memory is taken', COPIES, "        return mapped\n\n\nclass Folder",

@@ -85,6 +85,7 @@ class CheckpointCopiesTest(unittest.TestCase):
         for name in ('step-4.generation-1.rank-0-of-3.state.part', 'step-4.generation-1.rank-0-of-3.other'):
             with open(os.path.join(self.folder, name), 'wb'):
                 pass
+        os.mkdir(os.path.join(self.folder, 'step-3.generation-1.rank-1-of-3.state'))  # It cannot be removed, and holds up nothing.
         two.remove_replaced(None)
         self.assertEqual(three.written(), [(1, 5), (1, 6)])
         two.remove_replaced((2, 5))

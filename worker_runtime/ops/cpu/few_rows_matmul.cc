@@ -157,7 +157,7 @@ CONVENE_CPU_INLINE void Product(const ProductShape& shape, const A* a, const In*
                                 Out* c) {
   constexpr ptrdiff_t kAhead = 4096 / sizeof(In);
   const ptrdiff_t ldb = shape.ldb;
-  const ptrdiff_t tile = kTileColumns * ldb;
+  const ptrdiff_t tile = std::max<ptrdiff_t>(1, kTileColumns * ldb);  // k may be 0
   int column = 0;
   if (shape.m > 1) {
     const ptrdiff_t ahead = tile * (1 + 2 * kAhead / tile);

@@ -197,11 +197,12 @@ class Checkpoint:
         plan, problem, written = None, None, []
         try:
             plan = pieces.Plan(state) if self._copies_here else None
+        except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
+            problem = error
+        try:
             written = self._folder.written() if self._writes_here else []
         except OSError as error:
             _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
-        except Exception as error:  # pylint: disable=broad-except  (the other ranks wait for a word of this one)
-            problem = error
         told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
         if problem is not None:

@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import struct
+import threading
 import zlib
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -177,6 +178,7 @@ class Memory:
         self._first = local_rank * _WINDOWS_OF_RANK + _FIRST_WINDOW
         self._local_workers = local_workers
         self._mapped: Dict[Tuple[int, int], mmap.mmap] = {}
+        self._taking = threading.Lock()  # Two threads that look at the same free memory would both take it.
 
     @property
     def outlives_workers(self) -> bool:
@@ -212,21 +214,22 @@ class Memory:
 
     def prepare(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """Takes memory for so many bytes in the half; a copy in it stands. Fresh memory takes far longer than the copy. Raises OSError as reserve() does."""
-        mapped = self._mapped.get((guest, half))
-        if mapped is None or len(mapped) < size:
-            if size > _WINDOW_BYTES:
-                raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
-            offset = self._offset(half, guest)
-            wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
-            if wanted > free:
-                raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
-            if self._path:
-                os.posix_fallocate(self._fd, offset, size)
-                kind = mmap.MAP_SHARED
-            else:
-                kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
-            self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
-        return mapped
+        with self._taking:
+            mapped = self._mapped.get((guest, half))
+            if mapped is None or len(mapped) < size:
+                if size > _WINDOW_BYTES:
+                    raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
+                offset = self._offset(half, guest)
+                wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
+                if wanted > free:
+                    raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
+                if self._path:
+                    os.posix_fallocate(self._fd, offset, size)
+                    kind = mmap.MAP_SHARED
+                else:
+                    kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
+                self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
+            return mapped
 
 
 class Folder:
@@ -277,13 +280,15 @@ class Folder:
                 os.unlink(os.path.join(self._path, entry))
 
     def remove_replaced(self, whole: Optional[Name]) -> None:
-        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them."""
+        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them.
+        One that cannot be removed stays: it may be another user's, and holds up no write.
+        """
         for entry in os.listdir(self._path) if whole else ():
             found = _FILE.fullmatch(entry.removesuffix('.part'))
             if found:
                 step, generation, _, world_size = map(int, found.groups())
                 if world_size != self._owned[1] and is_replaced((generation, step), whole):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(OSError):
                         os.unlink(os.path.join(self._path, entry))
 
     def remove(self, names: Iterable[Name]) -> None:
