@@ -25,7 +25,8 @@ absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView&
 
 absl::StatusOr<std::vector<IncidentView>> IncidentFiles::Read(const std::string& job_id) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
-  if (!names.ok()) return std::vector<IncidentView>();
+  if (absl::IsNotFound(names.status())) return std::vector<IncidentView>();
+  if (!names.ok()) return names.status();
   std::vector<std::string> reports;
   for (const std::string& name : *names) {
     const bool is_report =

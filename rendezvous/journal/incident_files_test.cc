@@ -33,6 +33,8 @@ struct Fixture {
 
 TEST_CASE_METHOD(Fixture, "what was written is read again, whole and in order") {
   CHECK(files.Read("run")->empty());
+  REQUIRE_OK(WriteFileAtomic(directory.File("file"), "no folder"));
+  CHECK_FALSE(IncidentFiles(directory.File("file")).Read("run").ok());
   REQUIRE_OK(files.Write("run", Numbered(10)));
   REQUIRE_OK(files.Write("run", Numbered(9)));
   const auto found = IncidentFiles(folder).Read("run");

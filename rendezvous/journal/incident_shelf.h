@@ -20,8 +20,8 @@ class IncidentShelf {
   // The report takes the place of an older one of the same number. Errors: the file system's, or
   // etcd's; the report is not kept then.
   virtual absl::Status Write(const std::string& job_id, const IncidentView& incident) = 0;
-  // The run's incidents, by number; a report that is damaged is left out. Errors: etcd's; a folder
-  // that cannot be read has no reports.
+  // The run's incidents, by number; a report that is damaged is left out. Errors: etcd's, the file
+  // system's. A folder that does not exist has no reports.
   virtual absl::StatusOr<std::vector<IncidentView>> Read(const std::string& job_id) = 0;
   // Removes the reports of a run that the daemon forgets. Errors: etcd's; they may all stand then,
   // and another call tries again. A file that cannot be removed stays.

@@ -75,7 +75,9 @@ class GenerateTest(ConveneTestCase):
         pids = wait_until(lambda: len(self.workers()) == 2 and self.workers(), 60, lambda: self.output(command))
         wait_until(lambda: os.path.exists(self.path("endless.out.partial")), 60, lambda: self.output(command))
         os.kill(pids[1], signal.SIGKILL)
-        self.assertIn("killed by SIGKILL", self.finish(command, 60, expected_code=137))
+        # 69 where rank 0 misses its peer, and has ended, before the kernel tells of the peer's end.
+        self.assertIn(command.wait(60), (137, 69), self.output(command))
+        self.assertIn("killed by SIGKILL" if command.returncode == 137 else "rank 1", self.output(command))
         self.assertFalse(os.path.exists(self.path("endless.out")))
 
     def test_texts_between_steps_are_the_same_on_each_layout(self):

@@ -278,7 +278,7 @@ class HostingTest(ConveneTestCase):
         for leaver in agents[:2]:
             self.finish(leaver, 20, 128 + signal.SIGTERM)
         self.wait_for_epoch(1, above=epoch)
-        self.assertIn("hosting the rendezvous", self.output(agents[2]))
+        wait_until(lambda: "hosting the rendezvous" in self.output(agents[2]), 20, "another host")
         self.end_work(agents[2:])
 
     def test_a_run_of_two_nodes_goes_on_with_a_new_one_in_place_of_its_host(self):

@@ -125,8 +125,8 @@ void CheckClose(const std::vector<float>& actual, const std::vector<float>& expe
     size += std::pow(double{expected[i]}, 2);
   }
   REQUIRE(size > 0);
-  // A CPU's products of up to 16 rows add in another order than those of more rows.
-  CHECK(std::sqrt(difference) <= 2e-6 * std::sqrt(size));
+  // A CPU's products of few rows add in another order than those of more rows.
+  CHECK(std::sqrt(difference) <= 3e-6 * std::sqrt(size));
 }
 
 TEST_CASE("many chunks give the loss and the gradients of one, with a cap of logits too") {
