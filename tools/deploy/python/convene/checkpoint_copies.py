@@ -34,6 +34,7 @@ _FIRST_WINDOW = 62
 MOST_GUESTS = 4
 HALVES = (0, 1)
 _PIECE = 16 << 20
+_MADV_POPULATE_WRITE = 23  # madvise(2); the module mmap has no name for it
 _FILE = re.compile(r'step-(\d+)\.generation-(\d+)\.rank-(\d+)-of-(\d+)\.state')
 
 
@@ -168,6 +169,15 @@ def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
     return max(0, least)
 
 
+def _take_pages(mapped: mmap.mmap) -> None:
+    """Piece by piece: each call holds the interpreter, and the training with it, for as long as it takes."""
+    for begin in range(0, len(mapped), _PIECE):
+        try:
+            mapped.madvise(_MADV_POPULATE_WRITE, begin, min(_PIECE, len(mapped) - begin))
+        except OSError:
+            return  # Linux before 5.14: the first copy takes them.
+
+
 class Memory:
     """The windows of this worker in its agent's memory. Without an agent, memory of the process itself, which ends with it."""
 
@@ -228,7 +238,8 @@ class Memory:
                     kind = mmap.MAP_SHARED
                 else:
                     kind, offset = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0
-                self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind | getattr(mmap, 'MAP_POPULATE', 0), offset=offset)
+                self._mapped[guest, half] = mapped = mmap.mmap(self._fd, size, kind, offset=offset)
+                _take_pages(mapped)
             return mapped
 
 
