@@ -118,7 +118,7 @@ CONVENE_CPU_INLINE void Tile(const ProductShape& shape, const A* a, const In* b,
     Out* const target = c + i * static_cast<ptrdiff_t>(shape.ldc) + j;
     Narrow(beta == 0 ? sum : sum + Widen(*target), target);
   };
-  constexpr int kAtOnce = kRows < 4 ? kRows : 4;
+  constexpr int kAtOnce = std::min(kRows, 4);
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; i += kAtOnce) {
 #pragma GCC unroll 4
