@@ -65,6 +65,9 @@ class End {
 
   void Move() {
     if (is_over_) return;
+    // Nothing here tells of events.
+    pipe_.MarkReady(pipe_.socket());
+    pipe_.MarkReady(pipe_.plain());
     is_over_ = !pipe_.Move().ok();
     if (pipe_.is_open() && !plain_.valid()) {
       plain_ = pipe_.TakePlain();
