@@ -1,8 +1,6 @@
 #include "rendezvous/lock/tls_pump.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,16 +9,14 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/lock/credentials.h"
 #include "rendezvous/lock/testing/by_hand.h"
+#include "rendezvous/lock/testing/pumps.h"
 #include "rendezvous/lock/testing/test_ca.h"
 #include "rendezvous/net/connect.h"
 #include "tools/base/clock.h"
@@ -34,56 +30,7 @@
 namespace convene::rendezvous {
 namespace {
 
-constexpr char kToken[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPf";
 constexpr char kOther[] = "Xz3Vq0k7sT1mN8bYw5Jr2aPg";
-constexpr absl::Duration kPatience = absl::Seconds(20);
-
-MonotonicTime Soon() { return Clock::Real().Now() + kPatience; }
-
-Credentials Token(const char* token) { return {.join_token = token}; }
-
-std::unique_ptr<TlsPump> Pump(const Credentials& credentials, TlsContext::Side side,
-                              const TlsPump::Options& options = {}) {
-  auto pump = TlsPump::Start(credentials, side, options);
-  REQUIRE_OK(pump);
-  return *std::move(pump);
-}
-
-// How a handshake ended.
-class Waiter {
- public:
-  TlsPump::OnOpened Callback() {
-    return [this](absl::StatusOr<TlsPump::Opened> opened) {
-      MutexLock lock(&mutex_);
-      opened_ = std::move(opened);
-      changed_.SignalAll();
-    };
-  }
-  absl::StatusOr<TlsPump::Opened> Take() {
-    MutexLock lock(&mutex_);
-    const MonotonicTime deadline = Soon();
-    while (!opened_.has_value()) {
-      REQUIRE(Clock::Real().Now() < deadline);
-      changed_.WaitFor(&mutex_, absl::Seconds(1));
-    }
-    return *std::move(opened_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::optional<absl::StatusOr<TlsPump::Opened>> opened_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct Ends {
-  UniqueFd server, client;
-};
-Ends SocketPair() {
-  int ends[2];
-  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
 // Both sides of a connection between members, open.
 struct Members {
   std::unique_ptr<TlsPump> server;
@@ -217,16 +164,6 @@ TEST_CASE("the bytes of an open connection do not wait for the handshakes of str
   CHECK_FALSE(last.Take().ok());
   CHECK(is_heard_before);
 }
-
-// A member that offers these protocols alone.
-struct Member : ByHand {
-  Member(const TlsContext& context, UniqueFd socket, const std::string& protocols)
-      : ByHand(SSL_new(context.get()), std::move(socket)) {
-    SSL_set_alpn_protos(tls(), reinterpret_cast<const unsigned char*>(protocols.data()),
-                        static_cast<unsigned int>(protocols.size()));
-    REQUIRE(Shake());
-  }
-};
 
 TEST_CASE("the token's key is its own proof, and a member from before that rule gives another") {
   const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
@@ -439,115 +376,6 @@ TEST_CASE("files that were not right are read again, though they look unchanged"
   CHECK(!Meet(*server, *client).server.ok());
   write(*right);
   CHECK_OK(Meet(*server, *client).server);
-}
-
-TEST_CASE("a handshake that hangs ends at its limit, and too many end the oldest") {
-  const auto server = Pump(Token(kToken), TlsContext::Side::kServer,
-                           {.handshake_limit = absl::Milliseconds(50), .most_handshakes = 2});
-  Ends first = SocketPair(), second = SocketPair(), third = SocketPair();
-  Waiter of_first, of_second, of_third;
-  server->Open(std::move(first.server), "", of_first.Callback());
-  server->Open(std::move(second.server), "", of_second.Callback());
-  server->Open(std::move(third.server), "", of_third.Callback());
-  const absl::StatusCode ended = of_first.Take().status().code();
-  CHECK((ended == absl::StatusCode::kResourceExhausted ||
-         ended == absl::StatusCode::kDeadlineExceeded));
-  CHECK_STATUS(of_second.Take().status(), absl::StatusCode::kDeadlineExceeded, "too long");
-  CHECK_STATUS(of_third.Take().status(), absl::StatusCode::kDeadlineExceeded, "too long");
-}
-
-// Both ends of a connection over TCP from this address of the machine.
-Ends ConnectedFrom(const char* address) {
-  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in place = {};
-  place.sin_family = AF_INET;
-  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(place);
-  REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&place), size) == 0);
-  REQUIRE(listen(listener.get(), 1) == 0);
-  REQUIRE(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&place), &size) == 0);
-  Ends ends;
-  ends.client.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in from = {};
-  from.sin_family = AF_INET;
-  REQUIRE(inet_pton(AF_INET, address, &from.sin_addr) == 1);
-  REQUIRE(bind(ends.client.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)) == 0);
-  REQUIRE(connect(ends.client.get(), reinterpret_cast<sockaddr*>(&place), size) == 0);
-  ends.server.Reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  REQUIRE(ends.server.valid());
-  return ends;
-}
-
-// The server's end of a connection whose client has gone already.
-UniqueFd GoneFrom(const char* address) { return ConnectedFrom(address).server; }
-
-TEST_CASE("a flood of handshakes from one address ends its own, and others have their turn") {
-  Waiter of_member;
-  std::vector<std::unique_ptr<Waiter>> of_flood;
-  // Ends before those that wait: it tells the rest of the flood.
-  const auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 4});
-  Ends member = ConnectedFrom("127.0.0.2");
-  server->Open(std::move(member.server), "", of_member.Callback());
-  std::vector<Ends> flood;
-  for (int i = 0; i < 12; ++i) {
-    flood.push_back(ConnectedFrom("127.0.0.3"));
-    of_flood.push_back(std::make_unique<Waiter>());
-    server->Open(std::move(flood.back().server), "", of_flood.back()->Callback());
-  }
-  for (int i = 0; i < 9; ++i) {
-    CHECK_STATUS(of_flood[i]->Take().status(), absl::StatusCode::kResourceExhausted, "4");
-  }
-  // The oldest of all goes on.
-  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kClient);
-  REQUIRE_OK(context);
-  const Member met(*context, std::move(member.client),
-                   "\x09"
-                   "convene/2");
-  CHECK_OK(of_member.Take());
-}
-
-TEST_CASE("of addresses with as many handshakes the one with the oldest makes room") {
-  Waiter of_oldest, of_newer, of_newest;
-  const auto server = Pump(Token(kToken), TlsContext::Side::kServer, {.most_handshakes = 2});
-  Ends oldest = ConnectedFrom("127.0.0.3");
-  Ends newer = ConnectedFrom("127.0.0.2");
-  Ends newest = ConnectedFrom("127.0.0.4");
-  server->Open(std::move(oldest.server), "", of_oldest.Callback());
-  server->Open(std::move(newer.server), "", of_newer.Callback());
-  server->Open(std::move(newest.server), "", of_newest.Callback());
-  CHECK_STATUS(of_oldest.Take().status(), absl::StatusCode::kResourceExhausted, "2");
-}
-
-TEST_CASE("one handshake of an address does not wait for all of another's") {
-  const auto server = Pump(Token(kToken), TlsContext::Side::kServer);
-  Mutex mutex;
-  CondVar changed;
-  bool is_opened = false;
-  std::string order;
-  const auto open = [&](const char* address, char name) {
-    server->Open(GoneFrom(address), "", [&, name](const auto&) {
-      MutexLock lock(&mutex);
-      const MonotonicTime deadline = Soon();
-      while (!is_opened && Clock::Real().Now() < deadline) {
-        changed.WaitFor(&mutex, absl::Seconds(1));
-      }
-      order += name;
-    });
-  };
-  // The first one holds the thread up until all stand behind it.
-  open("127.0.0.3", 'x');
-  for (int i = 0; i < 5; ++i) open("127.0.0.3", 'f');
-  open("127.0.0.2", 'm');
-  Waiter last;
-  server->Open(GoneFrom("127.0.0.3"), "", last.Callback());
-  {
-    MutexLock lock(&mutex);
-    is_opened = true;
-    changed.SignalAll();
-  }
-  CHECK_FALSE(last.Take().ok());
-  MutexLock lock(&mutex);
-  CHECK(order.find('m') <= 2);
 }
 
 TEST_CASE("bytes that are no TLS, and an end in the handshake, are told") {

@@ -6,6 +6,7 @@ LOCK = 'rendezvous/lock'
 TOKEN_TEST = f'//{LOCK}:token_test'
 CONTEXT_TEST = f'//{LOCK}:tls_context_test'
 PUMP_TEST = f'//{LOCK}:tls_pump_test'
+FLOOD_TEST = f'//{LOCK}:tls_flood_test'
 CERTIFICATES_TEST = f'//{LOCK}:certificates_test'
 FRONT = 'rendezvous/server/front.cc'
 FRONT_TEST = '//rendezvous/server:front_test'
@@ -65,7 +66,7 @@ MUTATIONS = [
              CERTIFICATES_TEST),
     Mutation('certificates alone let every password in', 'rendezvous/web/password.cc', 'if (join_token.empty()) return false;', '', PASSWORD_TEST),
     Mutation('half an end ends both directions', f'{LOCK}/tls_pipe.cc', 'if (told_plain_ && told_socket_)', 'if (told_plain_ || told_socket_)', PUMP_TEST),
-    Mutation('a handshake may hang for ever', f'{LOCK}/tls_pump.cc', 'SetDeadline(added, Clock::Real().Now() + options_.handshake_limit);', '', PUMP_TEST),
+    Mutation('a handshake may hang for ever', f'{LOCK}/tls_pump.cc', 'SetDeadline(added, Clock::Real().Now() + options_.handshake_limit);', '', FLOOD_TEST),
     Mutation('members wait for the handshakes of strangers', f'{LOCK}/tls_pump.cc', 'if (Clock::Real().Now() >= until) return;',
              'if (Clock::Real().Now() >= until && turns_.empty()) return;', PUMP_TEST),
     Mutation('handshakes wait for the last words of others', f'{LOCK}/tls_pump.cc',
@@ -78,10 +79,10 @@ MUTATIONS = [
     Mutation('a guest speaks TCPStore within TLS', FRONT, 'return protocol == Protocol::kHttp ? ""', 'return protocol != Protocol::kGrpc ? ""', FRONT_TEST),
     Mutation('a flood of handshakes ends those of others', f'{LOCK}/tls_pump.cc',
              'std::pair(of_a.size(), *of_b.begin()) < std::pair(of_b.size(), *of_a.begin());',
-             'std::pair(of_b.size(), *of_b.begin()) < std::pair(of_a.size(), *of_a.begin());', PUMP_TEST),
+             'std::pair(of_b.size(), *of_b.begin()) < std::pair(of_a.size(), *of_a.begin());', FLOOD_TEST),
     Mutation('of addresses with as many handshakes the first by its name makes room', f'{LOCK}/tls_pump.cc',
-             'std::pair(of_a.size(), *of_b.begin()) < std::pair(of_b.size(), *of_a.begin());', 'of_a.size() < of_b.size();', PUMP_TEST),
-    Mutation('all handshakes stand in one line', f'{LOCK}/tls_pump.cc', 'connection.host = OtherHost(connection.socket.get());', '', PUMP_TEST),
+             'std::pair(of_a.size(), *of_b.begin()) < std::pair(of_b.size(), *of_a.begin());', 'of_a.size() < of_b.size();', FLOOD_TEST),
+    Mutation('all handshakes stand in one line', f'{LOCK}/tls_pump.cc', 'connection.host = OtherHost(connection.socket.get());', '', FLOOD_TEST),
     Mutation('whoever says convene/2 is a member', f'{LOCK}/tls_context.cc', 'SSL_session_reused(connection) == 1 &&', '', PUMP_TEST),
     Mutation('members from before the second protocol are not answered', f'{LOCK}/tls_context.cc', '== "convene/2"', '!= ""', PUMP_TEST),
     Mutation('the pump does not say that bytes are there', f'{LOCK}/tls_pump.cc', '    at->second.pipe->MarkReady(fd);\n', '', PUMP_TEST),

@@ -292,7 +292,7 @@ class Folder:
 
     def remove_replaced(self, whole: Optional[Name]) -> None:
         """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them.
-        One that cannot be removed stays: it may be another user's, and holds up no write.
+        A file that cannot be removed stays: such a file may be another user's, and holds up no write.
         """
         for entry in os.listdir(self._path) if whole else ():
             found = _FILE.fullmatch(entry.removesuffix('.part'))
