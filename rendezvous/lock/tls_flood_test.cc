@@ -81,9 +81,9 @@ TEST_CASE("a flood of handshakes from one address ends its own, and others have 
   // The oldest of all goes on.
   const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kClient);
   REQUIRE_OK(context);
-  const Member met(*context, std::move(member.client),
-                   "\x09"
-                   "convene/2");
+  const MemberByHand met(*context, std::move(member.client),
+                         "\x09"
+                         "convene/2");
   CHECK_OK(of_member.Take());
 }
 

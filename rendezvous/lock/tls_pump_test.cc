@@ -173,13 +173,13 @@ TEST_CASE("the token's key is its own proof, and a member from before that rule 
     Ends ends = SocketPair();
     Waiter waiter;
     server->Open(std::move(ends.server), "", waiter.Callback());
-    Member member(*context, std::move(ends.client),
-                  is_old ? "\x09"
-                           "convene/1"
-                         : "\x09"
-                           "convene/2"
-                           "\x09"
-                           "convene/1");
+    MemberByHand member(*context, std::move(ends.client),
+                        is_old ? "\x09"
+                                 "convene/1"
+                               : "\x09"
+                                 "convene/2"
+                                 "\x09"
+                                 "convene/1");
     if (is_old) {
       member.Say(context->ProofOf(member.tls(), TlsContext::Side::kClient));
       CHECK(member.Hear() == context->ProofOf(member.tls(), TlsContext::Side::kServer));

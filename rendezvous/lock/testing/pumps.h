@@ -74,8 +74,8 @@ inline Ends SocketPair() {
 }
 
 // A member that offers these protocols alone.
-struct Member : ByHand {
-  Member(const TlsContext& context, UniqueFd socket, const std::string& protocols)
+struct MemberByHand : ByHand {
+  MemberByHand(const TlsContext& context, UniqueFd socket, const std::string& protocols)
       : ByHand(SSL_new(context.get()), std::move(socket)) {
     SSL_set_alpn_protos(tls(), reinterpret_cast<const unsigned char*>(protocols.data()),
                         static_cast<unsigned int>(protocols.size()));
