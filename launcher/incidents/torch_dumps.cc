@@ -22,8 +22,8 @@ constexpr size_t kBytesMax = 64 << 10;
 constexpr size_t kLinesMax = 200;
 
 // Of each group the first collective that some rank did not start, and in which ranks it is not the
-// same. Python reads its own format; a dump has no objects, so none is made. One dump at a time is
-// in memory; of all dumps together ROOM collectives stay, each as three values.
+// same. Python reads its own format; a dump has no objects, so none is made. Two dumps at a time
+// are in memory; of all dumps together ROOM collectives stay, each as three values.
 constexpr char kProgram[] = R"(import json, os, pickle, sys
 ROOM = 200000
 class Plain(pickle.Unpickler):

@@ -22,7 +22,7 @@ bool PrefersPrimitive(const ProductShape& shape) {
   // With AVX-512 sgemm is behind by few rows and by narrow products: 69 against 212 GFLOP/s (m 64,
   // n 768, k 2048; two cores of an AMD EPYC), 165 against 208 (m 256, n 50304, k 512), 194 against
   // 226 (m 1024, n 768, k 512); it is ahead by a little where c is large: 222 and 214 (m 1024, n
-  // 3072, k 768). With AVX2 both are one. By 3 rows (k 40000) the primitive took seconds.
+  // 3072, k 768). By 3 rows (k 40000) the primitive took seconds.
   constexpr int kFewest = 64;
   constexpr int kManyRows = 512;
   constexpr int kNarrow = 1024;
