@@ -93,10 +93,11 @@ Product MakeProduct(const ProductKey& key) {
     attributes.set_post_ops(sum);
   }
   // Of a weight's gradient: 415 against 427 GFLOP/s, and 336 against 403 where the rows of a begin
-  // anywhere (two cores of an AMD EPYC, n 768, k 1024; m 3072, and GPT-2's 50257 words). Of other
-  // products b is the weight, and putting it in order takes longer than it saves.
-  const bool orders_b =
-      s.transpose_a == Transpose::kYes && s.transpose_b == Transpose::kNo && sizeof(In) < 4;
+  // anywhere (two cores of an AMD EPYC, n 768, k 1024; m 3072, and GPT-2's 50257 words). With AMX
+  // it saves nothing. Of other products b is the weight, and putting it in order takes longer than
+  // it saves.
+  const bool orders_b = s.transpose_a == Transpose::kYes && s.transpose_b == Transpose::kNo &&
+                        sizeof(In) < 4 && !MultipliesByAmx();
   const memory::desc any_b({s.k, s.n}, kType<In>, memory::format_tag::any);
   const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, orders_b ? any_b : b, c),
                                                  attributes, Engine());
@@ -158,6 +159,11 @@ void MultiplySlice(const ProductShape& shape, const In* a, const In* b, float be
 }
 
 }  // namespace
+
+bool MultipliesByAmx() {
+  static const bool does = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  return does;
+}
 
 LibraryTeam ProductTeam(const ProductShape& shape, double nanoseconds, int most) {
   const double multiply_adds = static_cast<double>(shape.m) * shape.n * shape.k;

@@ -46,10 +46,14 @@ LibraryTeam ProductTeam(const ProductShape& shape, double nanoseconds,
 // alone where it is already one of a team.
 void Sgemm(const ProductShape& shape, const float* a, const float* b, float beta, float* c);
 
+// Whether oneDNN multiplies bf16 by AMX here. There it shares out the sum over k, and so changes
+// its rounding, from 2 threads on (by 1,024 terms where a is transposed, else from 1,152 terms on).
+bool MultipliesByAmx();
+
 // c = op(a) op(b), or added to c when beta is 1. In and Out: float and float, BFloat16 and either.
 // Uses the calling thread's OpenMP team; what was made is the thread's own. The bits do not depend
-// on the number of threads, but where a is transposed, Out is BFloat16 and k is above 1024 (no
-// product of a model is such).
+// on the number of threads, but for bf16 where MultipliesByAmx(), and where a is transposed, Out is
+// BFloat16 and k is above 1024 (no product of a model is such).
 template <typename In, typename Out>
 void PrimitiveMatMul(const ProductShape& shape, const In* a, const In* b, float beta, Out* c);
 
