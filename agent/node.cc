@@ -154,7 +154,8 @@ Node::~Node() = default;
 
 Result Node::Run() {
   auto sessions = SessionServer::Start(loop_, Variable("XDG_RUNTIME_DIR"),
-                                       [this](int local_rank) { Take(SessionOpened{local_rank}); });
+                                       {[this](int local_rank) { Take(SessionOpened{local_rank}); },
+                                        [this](int local_rank) { Take(SessionLeft{local_rank}); }});
   if (sessions.ok()) {
     sessions_ = *std::move(sessions);
   } else {

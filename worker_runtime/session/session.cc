@@ -91,6 +91,18 @@ Session::Session(UniqueFd signals, UniqueFd socket, UniqueFd wake, StopToken& to
       token_(token) {}
 
 Session::~Session() {
+  if (thread_.joinable()) EndThread();
+}
+
+void Session::Leave() {
+  EndThread();  // First: it would take the agent's answer, a closed socket, for the agent's end.
+  // An agent that is gone needs no word.
+  if (socket_.valid()) {
+    (void)WriteAll(socket_.get(), absl::StrCat(contract::kSessionLeave, "\n"), "the session");
+  }
+}
+
+void Session::EndThread() {
   const uint64_t one = 1;
   CONVENE_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one));
   thread_.Join();
