@@ -148,7 +148,7 @@ void Node::Do(StartWorkers& action) {
     }
     store_->Admit(assignment.store_clients);
   }
-  if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
+  if (!BeginSessions(action.epoch)) return;
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerExited exited) {
     if (sessions_ != nullptr) sessions_->HearAll();

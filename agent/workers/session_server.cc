@@ -131,6 +131,11 @@ absl::Status SessionServer::Bind(const std::string& parent) {
   return absl::OkStatus();
 }
 
+bool SessionServer::IsInPlace() const {
+  struct stat info;
+  return lstat(path_.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
 std::string SessionServer::timers_path() const { return absl::StrCat(directory_, kTimersName); }
 
 std::string SessionServer::warm_path() const { return absl::StrCat(directory_, kWarmName); }

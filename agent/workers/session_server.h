@@ -38,6 +38,9 @@ class SessionServer {
 
   const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
 
+  // False: somebody has removed the socket, as a logout removes $XDG_RUNTIME_DIR.
+  bool IsInPlace() const;
+
   // The path for the FIFO of timer_file.h, beside the socket and swept with it.
   std::string timers_path() const;
 

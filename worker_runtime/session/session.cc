@@ -52,7 +52,8 @@ absl::StatusOr<UniqueFd> ConnectToAgent(const Contract& contract) {
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot reach the agent at ", contract.session_path,
                                                ": ", strerror(errno),
-                                               "; it ended after it started this worker"));
+                                               "; it ended after it started this worker, or its "
+                                               "folder was removed"));
   }
   CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(),
                                    absl::StrCat(contract::kSessionHello, " ", contract.local_rank,
