@@ -98,6 +98,8 @@ class Node {
   void StartWarmPool();
   // Lets the first start be warm by what an earlier run has kept. REQUIRES: warm_pool_.
   void BeginFromRecord();
+  // Of the workers' command.
+  std::vector<std::string> ArgumentsOf(int local_rank) const;
   void StartSessions(const std::string& parent);
   // In another folder where the present one was removed. Returns as OpenTimerFile does.
   bool BeginSessions(Epoch epoch);
