@@ -37,6 +37,13 @@ class PlanTest(ConveneTestCase):
         self.assertAlmostEqual(parts.pop("total"), sum(parts.values()), delta=100)
         self.assertIn(f"{best['days']:.1f} days", self.plan(*job))
 
+    def test_where_nothing_fits_the_answer_says_what_to_change_and_the_code_is_1(self):
+        job = ["--model", "llama-3-405b", "--gpus", "8"]
+        self.assertIn("fits", self.plan(*job, code=1))
+        answer = json.loads(self.plan(*job, "--json", code=1))
+        self.assertEqual(answer["layouts"], [])
+        self.assertNotEqual(answer["ways_to_fit"], [])
+
     def test_the_trainer_plans_the_same_memory_with_the_emitted_file(self):
         job = ["--model", "llama-3.2-1b", "--gpus", "8", "--sequence-length", "2048", "--tp-size", "2", "--data", self.write("text.txt", "words " * 999)]
         config = self.write("train.yaml", self.plan(*job, "--emit", "train.yaml"))
