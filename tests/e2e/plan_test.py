@@ -56,8 +56,11 @@ class PlanTest(ConveneTestCase):
         self.assertLess(abs(gib * 2**30 - (memory["total"] - memory["logits"])), 0.05 * memory["total"] + 2**28)
 
     def test_bash_reads_the_batch_file(self):
-        batch = self.write("train.sbatch", self.plan("--gpus", "16", "--emit", "sbatch"))
-        subprocess.run(["bash", "-n", batch], check=True)
+        said = self.plan("--gpus", "16", "--emit", "sbatch")
+        subprocess.run(["bash", "-n", self.write("train.sbatch", said)], check=True)
+        # A task without a number gets one CPU, for all workers of its node.
+        self.assertIn("\n#SBATCH --cpus-per-task=96\n", said)
+        self.assertIn(" || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n", said)
 
     def test_bad_input_is_64_and_told(self):
         self.assertIn('did you mean "llama-3-70b"', self.plan("--model", "llama-3-70", code=64))
