@@ -153,15 +153,7 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
 Node::~Node() = default;
 
 Result Node::Run() {
-  auto sessions = SessionServer::Start(loop_, Variable("XDG_RUNTIME_DIR"),
-                                       [this](int local_rank) { Take(SessionOpened{local_rank}); });
-  if (sessions.ok()) {
-    sessions_ = *std::move(sessions);
-  } else {
-    // Workers run without sessions: they are then stopped by signals, as under torchrun.
-    Log(absl::StrCat("the workers get no sessions, so signals alone stop them: ",
-                     sessions.status().message()));
-  }
+  StartSessions(Variable("XDG_RUNTIME_DIR"));
   if (options_.debug_rank.has_value() && !input_.facts().in_foreground) {
     Log(absl::StrCat("--debug-rank ", *options_.debug_rank,
                      " gives no worker a terminal: this command's stdin is none, or this command "
@@ -194,6 +186,35 @@ Result Node::Run() {
   }
   WindUp();
   return *result_;
+}
+
+void Node::StartSessions(const std::string& parent) {
+  auto sessions = SessionServer::Start(loop_, parent,
+                                       {[this](int local_rank) { Take(SessionOpened{local_rank}); },
+                                        [this](int local_rank) { Take(SessionLeft{local_rank}); }});
+  if (sessions.ok()) {
+    sessions_ = *std::move(sessions);
+  } else {
+    // Workers run without sessions: they are then stopped by signals, as under torchrun.
+    Log(absl::StrCat("the workers get no sessions, so signals alone stop them: ",
+                     sessions.status().message()));
+  }
+}
+
+bool Node::BeginSessions(Epoch epoch) {
+  if (sessions_ != nullptr && !sessions_->IsInPlace()) {
+    Log(absl::StrCat(sessions_->path(),
+                     " was removed, as a logout removes $XDG_RUNTIME_DIR: the workers' sessions "
+                     "move to /tmp"));
+    sessions_.reset();
+    StartSessions("/tmp");
+    if (timer_file_ != nullptr && Variable(contract::kTimerFile).empty()) {
+      timer_file_.reset();  // It stood beside the socket.
+      if (!OpenTimerFile()) return false;
+    }
+  }
+  if (sessions_ != nullptr) sessions_->BeginEpoch(epoch, options_.hello.local_world_size);
+  return true;
 }
 
 bool Node::OpenTimerFile() {

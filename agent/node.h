@@ -98,6 +98,11 @@ class Node {
   void StartWarmPool();
   // Lets the first start be warm by what an earlier run has kept. REQUIRES: warm_pool_.
   void BeginFromRecord();
+  // Of the workers' command.
+  std::vector<std::string> ArgumentsOf(int local_rank) const;
+  void StartSessions(const std::string& parent);
+  // In another folder where the present one was removed. Returns as OpenTimerFile does.
+  bool BeginSessions(Epoch epoch);
   // Returns false when the file was asked for and cannot be opened; the result says why.
   bool OpenTimerFile();
   // The last steps, when the result is known: the last output, the other agents' Close.

@@ -19,7 +19,9 @@ namespace {
 
 // When the reader of our output takes nothing for so long at the end, the rest is given up.
 constexpr absl::Duration kDrainPatience = absl::Seconds(5);
-// The limit of all work after the result is known. It needs a few milliseconds, but gRPC on a node
+// A reader that takes little at a time gets no more than this.
+constexpr absl::Duration kDrainLimit = absl::Seconds(30);
+// The limit of all work after that. It needs a few milliseconds, but gRPC on a node
 // without memory or threads never comes back.
 constexpr absl::Duration kWindUpPatience = absl::Seconds(15);
 // The time that viewers of the logs get for the last lines.
@@ -45,11 +47,13 @@ void Node::BeginWindUp() {
 }
 
 void Node::WindUp() {
-  BeginWindUp();
   input_.Restore();  // Here too: not every end waits until the workers are gone.
-  if (!console_.Drain(kDrainPatience)) {
-    spdlog::warn("the reader of this command's output takes nothing more: the last lines are lost");
+  if (!console_.Drain(kDrainPatience, kDrainLimit)) {
+    spdlog::warn(
+        "the reader of this command's output takes nothing more, or too little: the last lines are "
+        "lost");
   }
+  BeginWindUp();
   group_.reset();
   warm_pool_.reset();
   HandOnError();

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "agent/node.h"
+#include "agent/output/line_prefix.h"
 #include "agent/warm/warm_plan.h"
 #include "agent/workers/environment.h"
 #include "agent/workers/numa.h"
@@ -41,8 +42,17 @@ std::string CacheFolder(const std::map<std::string, std::string>& environment) {
 
 }  // namespace
 
+std::vector<std::string> Node::ArgumentsOf(int local_rank) const {
+  std::vector<std::string> arguments = options_.command;
+  for (size_t i = 1; options_.local_rank_in_arguments && i < arguments.size(); ++i) {
+    arguments[i] = WithLocalRank(arguments[i], local_rank);
+  }
+  return arguments;
+}
+
 void Node::StartWarmPool() {
   std::string why = WarmRefusal(options_.command);
+  if (ArgumentsOf(0) != ArgumentsOf(1)) why = "their arguments have ${local_rank} in them";
   int count = options_.warm_workers;
   const int workers = options_.hello.local_world_size;
   if (why.empty() && sessions_ == nullptr) why = "the agent has no folder for its socket";
@@ -113,7 +123,7 @@ absl::StatusOr<WorkerGroup::Worker> Node::MakeWorker(const StartWorkers& action,
                              action.assignment.first_global_rank + local_rank, HostName()};
   WorkerGroup::Worker worker;
   worker.spawn.program = program_;
-  worker.spawn.arguments = options_.command;
+  worker.spawn.arguments = ArgumentsOf(local_rank);
   worker.out = logs_->OutputOf(OutputStream::kStdout, source);
   worker.err = logs_->OutputOf(OutputStream::kStderr, source);
   worker.out.recent = worker.err.recent = &recent_lines_;
@@ -148,7 +158,7 @@ void Node::Do(StartWorkers& action) {
     }
     store_->Admit(assignment.store_clients);
   }
-  if (sessions_ != nullptr) sessions_->BeginEpoch(action.epoch, count);
+  if (!BeginSessions(action.epoch)) return;
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerExited exited) {
     if (sessions_ != nullptr) sessions_->HearAll();

@@ -80,7 +80,9 @@ struct HealthCheck {
 // Constant for the whole run; filled and validated by launcher/job_spec.
 struct AgentOptions {
   std::vector<std::string> command;  // program (found in PATH) and arguments
-  rendezvous::Hello hello;           // this node's name and the job's description
+  // The arguments are templates with the name local_rank, as under torchrun.
+  bool local_rank_in_arguments = false;
+  rendezvous::Hello hello;  // this node's name and the job's description
   std::string endpoint;  // "host:port" of the rendezvous, or several (rendezvous/client/places.h)
   rendezvous::Credentials credentials;  // empty: the rendezvous takes everybody
   // Whether this process may host the rendezvous when nothing answers at the endpoint: the

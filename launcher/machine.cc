@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,16 +21,22 @@
 namespace convene::launcher {
 namespace {
 
-// How many entries of `directory` are devices that `variable` leaves to this process.
+// How many entries of `directory` are devices.
 template <typename IsDevice>
-int CountDevices(const std::string& directory, const IsDevice& is_device,
-                 const EnvironmentLookup& environment, const std::string& variable) {
+int CountDevices(const std::string& directory, const IsDevice& is_device) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
   if (!names.ok()) return 0;
-  const auto present = std::count_if(names->begin(), names->end(), is_device);
-  const auto visible = environment(variable);
-  return visible.has_value() && present > 0 ? CountVisibleDevices(*visible)
-                                            : static_cast<int>(present);
+  return static_cast<int>(std::count_if(names->begin(), names->end(), is_device));
+}
+
+// How many of the devices the first of `variables` that is set leaves to this process.
+int CountUsable(int present, const std::vector<std::string>& variables,
+                const EnvironmentLookup& environment) {
+  for (const std::string& variable : variables) {
+    const auto visible = environment(variable);
+    if (visible.has_value() && present > 0) return CountVisibleDevices(*visible);
+  }
+  return present;
 }
 
 bool IsNvidia(const std::string& name) {
@@ -38,11 +45,35 @@ bool IsNvidia(const std::string& name) {
   return absl::ConsumePrefix(&rest, "nvidia") && absl::SimpleAtoi(rest, &index);
 }
 
+// As ROCm counts: the nodes of the kernel's driver that are GPUs. The kernel lets nobody read the
+// number of a GPU that the container may not use.
+int CountAmd(const std::string& root) {
+  if (access((root + "/dev/kfd").c_str(), F_OK) != 0) return 0;
+  const std::string nodes = root + "/sys/class/kfd/kfd/topology/nodes";
+  return CountDevices(nodes, [&](const std::string& name) {
+    uint64_t number = 0;
+    const auto text = ReadFile(absl::StrCat(nodes, "/", name, "/gpu_id"));
+    return text.ok() && absl::SimpleAtoi(*text, &number) && number != 0;
+  });
+}
+
 // As Level Zero counts: the render nodes of Intel's devices.
-bool IsIntel(const std::string& name) {
-  if (!absl::StartsWith(name, "renderD")) return false;
-  const auto vendor = ReadFile("/sys/class/drm/" + name + "/device/vendor");
-  return vendor.ok() && absl::StartsWith(*vendor, "0x8086");
+int CountIntel(const std::string& root) {
+  const std::string nodes = root + "/sys/class/drm";
+  return CountDevices(nodes, [&](const std::string& name) {
+    if (!absl::StartsWith(name, "renderD")) return false;
+    const auto vendor = ReadFile(absl::StrCat(nodes, "/", name, "/device/vendor"));
+    return vendor.ok() && absl::StartsWith(*vendor, "0x8086");
+  });
+}
+
+// With PyTorch's order of ROCm's variables (torch/cuda/__init__.py, _parse_visible_devices).
+int CountGpus(const EnvironmentLookup& environment, const std::string& root) {
+  const int nvidia = CountDevices(root + "/dev", IsNvidia);
+  if (nvidia > 0) return CountUsable(nvidia, {"CUDA_VISIBLE_DEVICES"}, environment);
+  return CountUsable(CountAmd(root),
+                     {"HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"},
+                     environment);
 }
 
 }  // namespace
@@ -63,14 +94,14 @@ std::string ParentName() {
   return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";
 }
 
-Machine InspectMachine(const EnvironmentLookup& environment) {
+Machine InspectMachine(const EnvironmentLookup& environment, const std::string& root) {
   Machine machine;
   machine.host_name = HostName();
   machine.full_name = FullNameIn(ReadFile("/etc/hosts").value_or(""), machine.host_name);
   machine.parent = ParentName();
   machine.cpus = CountUsableCpus();
-  machine.gpus = CountDevices("/dev", IsNvidia, environment, "CUDA_VISIBLE_DEVICES");
-  machine.xpus = CountDevices("/sys/class/drm", IsIntel, environment, "ZE_AFFINITY_MASK");
+  machine.gpus = CountGpus(environment, root);
+  machine.xpus = CountUsable(CountIntel(root), {"ZE_AFFINITY_MASK"}, environment);
   return machine;
 }
 

@@ -10,9 +10,12 @@
 namespace convene::launcher {
 
 // CPUs: all that this process may use, at most the quota of its cgroups. GPUs: the entries of
-// CUDA_VISIBLE_DEVICES, else the device files /dev/nvidia<N>. XPUs: the entries of
-// ZE_AFFINITY_MASK, else Intel's render nodes. No driver is asked, so this costs microseconds.
-Machine InspectMachine(const EnvironmentLookup& environment);
+// CUDA_VISIBLE_DEVICES, else the device files /dev/nvidia<N>; without such files the entries of
+// HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES, else AMD's GPUs in the
+// kernel's list. XPUs: the entries of ZE_AFFINITY_MASK, else Intel's render nodes. No driver is
+// asked, so this costs microseconds; GPUs that only a driver knows (WSL2's /dev/dxg) do not count.
+// `root`: "", or where a test keeps its /dev and /sys.
+Machine InspectMachine(const EnvironmentLookup& environment, const std::string& root = "");
 
 // PURE. The topology label of a node whose GPUs are in one NVLink domain that reaches beyond the
 // node (NVML's ClusterUUID), so that nodes of one domain are neighbours; "" for any other node.

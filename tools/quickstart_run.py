@@ -154,7 +154,7 @@ def watch(launcher: subprocess.Popen, steps: int, rank: int) -> dict:
         lines = step_metrics()
         if not kill and lines and lines[-1]['step'] >= steps // 2:
             kill = kill_one_worker(lines[-1], rank)
-        elif kill and 'recovery_seconds' not in kill and lines[-1]['epoch'] > kill['epoch']:
+        elif kill and lines and 'recovery_seconds' not in kill and lines[-1]['epoch'] > kill['epoch']:
             kill['recovery_seconds'] = time.monotonic() - kill['time']
         time.sleep(0.05)
     if launcher.returncode != 0:
@@ -191,8 +191,9 @@ def verify_recovery(kill: dict, steps: int) -> None:
         raise Failure(f'the last step is {lines[-1]["step"]} of {steps}, and these are missing: {sorted(missing)[:10]}; see {METRICS}')
     # The metrics file keeps each step once: lines of steps that were made again are gone from it.
     redone = max(0, kill['step'] - resumed['step'] + 1)
+    source = 'checkpoint' if resumed['step'] > 1 else 'beginning'
     say(f'Recovered: step {resumed["step"]} was done {kill.get("recovery_seconds", 0.0):.1f} s after the kill, '
-        f'on {resumed["world_size"]} workers, from the checkpoint; {redone} steps were made again, none is missing')
+        f'on {resumed["world_size"]} workers, from the {source}; {redone} steps were made again, none is missing')
 
 
 def verify_learning() -> None:
@@ -235,7 +236,15 @@ def prepare(programs: Optional[str]) -> Dict[str, str]:
     return short_paths(built)
 
 
+def check_steps(steps: int, checkpoint_every: int) -> None:
+    """Raises Failure where the worker would be killed, half-way, before the first checkpoint is there."""
+    least = 2 * checkpoint_every + 2
+    if steps < least:
+        raise Failure(f'--steps {steps} is too few for a checkpoint, every {checkpoint_every} steps, before the kill half-way: give {least} or more')
+
+
 def demonstrate(arguments: argparse.Namespace) -> None:
+    check_steps(arguments.steps, CHECKPOINT_EVERY)
     text = describe_text(arguments.data, [os.path.getsize(path) for path in glob.glob(arguments.data)])
     paths = prepare(arguments.programs)
     command = train_command(paths, arguments.data, arguments.steps)

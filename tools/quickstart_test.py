@@ -35,8 +35,10 @@ def flag(name): return sys.argv[sys.argv.index(name) + 1]
 if os.environ['RANK'] != '0': time.sleep(60)
 steps, epoch = int(flag('--steps')), int(os.environ['EPOCH'])
 falls = float(os.environ.get('FAKE_FALL', '4'))
-with open(flag('--metrics-file'), 'a', buffering=1) as file:
-    for step in range(1 if epoch == 1 else steps // 2 - 2, steps + 1):
+begins_anew = epoch > 1 and 'FAKE_NO_CHECKPOINT' in os.environ
+with open(flag('--metrics-file'), 'w' if begins_anew else 'a', buffering=1) as file:
+    if begins_anew: time.sleep(1)
+    for step in range(1 if epoch == 1 or begins_anew else steps // 2 - 2, steps + 1):
         time.sleep(float(os.environ.get('FAKE_STEP_SECONDS', '0.02')))
         file.write(json.dumps(dict(step=step, loss=6 - falls * step / steps, epoch=epoch, world_size=8)) + chr(10))
     file.write(json.dumps(dict(step=steps, validation_loss=6 - falls)) + chr(10))
@@ -198,8 +200,8 @@ class QuickstartTest(unittest.TestCase):
         with open(f'{self.root}/page.pod', 'w') as file:
             file.write('text')
 
-    def start(self, **environment):
-        command = [f'{self.root}/tools/quickstart', '--steps', '60', '--programs', f'{self.root}/programs', '--data', f'{self.root}/*.pod']
+    def start(self, count=60, **environment):
+        command = [f'{self.root}/tools/quickstart', '--steps', str(count), '--programs', f'{self.root}/programs', '--data', f'{self.root}/*.pod']
         return subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def left_running(self):
@@ -224,6 +226,17 @@ class QuickstartTest(unittest.TestCase):
         self.assertIn('step    ⠤ training loss   o validation loss   ┊ restart\n', output)
         self.assertIn('--steps 120', output)
         self.assertEqual(self.left_running(), [])
+
+    def test_too_few_steps_for_a_checkpoint_before_the_kill_are_refused(self):
+        run = self.start(count=41)
+        self.assertIn('quickstart FAILED: --steps 41 is too few', run.communicate(timeout=30)[0])
+        self.assertEqual(run.returncode, 1)
+
+    def test_a_job_that_begins_anew_after_the_kill_is_watched_to_its_end(self):
+        run = self.start(FAKE_NO_CHECKPOINT='1')
+        output = run.communicate(timeout=60)[0]
+        self.assertEqual(run.returncode, 0, output)
+        self.assertRegex(output, r'Recovered: step 1 was done .* from the beginning')
 
     def test_a_loss_that_does_not_fall_fails_loudly(self):
         run = self.start(FAKE_FALL='0.1')

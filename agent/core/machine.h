@@ -237,6 +237,11 @@ struct HealthChecked {
 struct SessionOpened {
   int local_rank = 0;
 };
+// The worker said that its program goes on without a session. (A session that just closes tells
+// nothing: a worker's own end closes it, too.)
+struct SessionLeft {
+  int local_rank = 0;
+};
 struct WorkerExited {
   int local_rank = 0;
   int64_t pid = 0;
@@ -269,8 +274,8 @@ struct Paused {
 struct Timer {};
 
 using Event = std::variant<Begin, FromDaemon, StreamEnded, StoreStarted, StoreFailed, HealthChecked,
-                           SessionOpened, WorkerExited, WorkerHung, WorkersGone, SpawnFailed,
-                           SignalReceived, Paused, Timer>;
+                           SessionOpened, SessionLeft, WorkerExited, WorkerHung, WorkersGone,
+                           SpawnFailed, SignalReceived, Paused, Timer>;
 
 // ---- actions, done in order; each says why, for the log ----
 
@@ -355,7 +360,7 @@ struct State {
   std::set<int> alive;         // local ranks of the workers that have not ended
   bool has_workers = false;    // or what they left: from StartWorkers to WorkersGone
   bool has_succeeded = false;  // every worker of `epoch`, and no Ready has followed
-  std::set<int> in_session;    // local ranks that opened the session
+  std::set<int> in_session;    // local ranks that opened the session, and did not leave
   // The epoch's first failure that this node reported: a later reason for the run's end does not
   // hide it.
   std::optional<rendezvous::WorkerFailure> failure;

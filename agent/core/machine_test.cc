@@ -100,6 +100,16 @@ TEST_CASE("one foreign program among them keeps the long grace") {
   CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
 }
 
+TEST_CASE("a worker that left its session counts as a foreign program") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.Feed(SessionOpened{1});
+  node.Feed(SessionLeft{1});
+  node.StopIn(1, StopKind::kAbort);
+  CHECK(node.After(absl::Seconds(1)) == "send(1) heartbeat");
+}
+
 TEST_CASE(
     "a checkpoint stop spares the sessions the signal, and a peer's death turns it into an abort") {
   Node node;

@@ -38,6 +38,7 @@ class Stepper {
   void On(const StoreFailed& failed) { End(ResultOfStoreFailure(failed.status), "no store"); }
   void On(const HealthChecked& checked);
   void On(const SessionOpened& session) { s_.in_session.insert(session.local_rank); }
+  void On(const SessionLeft& session) { s_.in_session.erase(session.local_rank); }
   void On(const WorkerExited& exited);
   void On(const WorkerHung& hung);
   void On(const WorkersGone&);

@@ -114,7 +114,7 @@ std::vector<ProcessEntry> Custody::Left() {
     entry.chosen = entry.parent == self && entry.pid != guardian_.pid() &&
                    !is_companion_(entry.session) && entry.session != own_session &&
                    !guardian_.page().IsReleased(entry.session) &&
-                   (!has_strangers_ ||
+                   (!has_strangers_ || workers_.count(entry.session) > 0 ||
                     (entry.state != 'D' && EnvironmentHolds(entry.pid, own_token_.c_str())));
   }
   table.ChooseDescendants();
@@ -158,7 +158,10 @@ void Custody::Release() {
   has_released_ = true;
 }
 
-void Custody::EndEpoch() { cgroup_.reset(); }
+void Custody::EndEpoch() {
+  workers_.clear();  // From now on a number may become a stranger's.
+  cgroup_.reset();
+}
 
 void Custody::ReapOrphans() {
   siginfo_t info = {};

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ namespace convene::agent {
 //
 // Strangers become children of this process too when it is the first one of a container, or was a
 // shell with children before it became this program. Then only processes with the token in their
-// environment count as ours.
+// environment count as ours, and those in the session of one of the epoch's workers.
 //
 // Our own processes that are no workers must be started by Spawn too, since other children that end
 // are reaped here.
@@ -57,6 +58,8 @@ class Custody {
   int cgroup_fd() const { return cgroup_ == nullptr ? -1 : cgroup_->fd(); }  // -1 = none
   // Where a worker enters its number, for the guardian; nullptr when there are too many.
   std::atomic<pid_t>* SessionSlot(int local_rank);
+  // `worker` leads a session. Until the epoch ends, all of that session counts as left behind.
+  void AddWorker(pid_t worker) { workers_.insert(worker); }
   // Whether a process that comes from the workers lives: any descendant but the guardian and
   // released processes.
   bool AnyLeft() { return !Left().empty(); }
@@ -102,6 +105,7 @@ class Custody {
   Guardian guardian_;
   std::unique_ptr<Cgroup> cgroup_;
   int epochs_ = 0;
+  std::set<pid_t> workers_;  // of the present epoch
   bool has_released_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "agent/output/console.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -124,16 +125,19 @@ void Console::OnWritable(Sink& sink) {
   if (congested && !Congested()) listener_.on_relief();
 }
 
-bool Console::Drain(absl::Duration patience) {
+bool Console::Drain(absl::Duration patience, absl::Duration limit) {
   SetInPlace(in_place_stream_, "", "");
   Flush();
-  MonotonicTime deadline = Clock::Real().Now() + patience;
+  const MonotonicTime end = Clock::Real().Now() + limit;
+  MonotonicTime deadline = std::min(Clock::Real().Now() + patience, end);
   while (true) {
     const size_t left = out_.waiting.size() + err_.waiting.size();
     if (left == 0) return true;
     loop_.RunOnce(deadline);
     const MonotonicTime now = Clock::Real().Now();
-    if (out_.waiting.size() + err_.waiting.size() < left) deadline = now + patience;
+    if (out_.waiting.size() + err_.waiting.size() < left) {
+      deadline = std::min(now + patience, end);
+    }
     if (now >= deadline) return false;
   }
 }

@@ -47,9 +47,9 @@ class Console {
   // Writes as much as the readers take now; the loop writes the rest when they are ready again.
   void Flush();
 
-  // Waits until all is written, as long as the reader takes something at least every `patience`.
-  // False: some bytes still wait.
-  bool Drain(absl::Duration patience);
+  // Waits until all is written, at most `limit`, and as long as the reader takes something at least
+  // every `patience`. False: some bytes still wait.
+  bool Drain(absl::Duration patience, absl::Duration limit = absl::InfiniteDuration());
   // The bytes that did not get out so far, those that wait included, for the last words; "": there
   // are none.
   std::string Loss() const;

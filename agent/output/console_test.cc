@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/clock.h"
+
 namespace convene::agent {
 namespace {
 
@@ -94,6 +96,19 @@ TEST_CASE_METHOD(Fixture, "what a reader does not take until the end is counted"
   CHECK_FALSE(console.Drain(absl::Milliseconds(1)));
   CHECK_THAT(console.Loss(), Catch::StartsWith("1 line (") &&
                                  Catch::EndsWith(" for stdout (its reader takes nothing)"));
+}
+
+TEST_CASE_METHOD(Fixture, "a reader that takes little at a time is waited for up to the limit") {
+  Console console(loop, write_end.get(), STDERR_FILENO, {[] {}, [](auto, const auto&) {}});
+  console.Write(OutputStream::kStdout, std::string(1 << 22, 'x') + "\n");
+  loop.Watch(read_end.get(), [this] {
+    char few[16];
+    CHECK(read(read_end.get(), few, sizeof(few)) > 0);
+  });
+  const MonotonicTime begin = Clock::Real().Now();
+  CHECK_FALSE(console.Drain(absl::Seconds(20), absl::Milliseconds(10)));
+  CHECK(Clock::Real().Now() - begin < absl::Seconds(10));
+  loop.Forget(read_end.get());
 }
 
 // A terminal whose other side this test reads.

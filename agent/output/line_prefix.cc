@@ -26,35 +26,61 @@ Name ReadName(absl::string_view text) {
   return {text.substr(begin, end - begin), braced ? end + 1 : end};
 }
 
-}  // namespace
-
-LinePrefix::LinePrefix(absl::string_view pattern, const LineSource& source) {
+// `on_text` takes the text between the names; `on_name` returns false for a name that it does not
+// know, which then counts as text.
+template <typename OnText, typename OnName>
+void ReadTemplate(absl::string_view pattern, const OnText& on_text, const OnName& on_name) {
   while (true) {
     const size_t dollar = pattern.find('$');
-    absl::StrAppend(&pieces_.back(), pattern.substr(0, dollar));
+    on_text(pattern.substr(0, dollar));
     if (dollar == absl::string_view::npos) return;
     pattern.remove_prefix(dollar + 1);
     if (!pattern.empty() && pattern[0] == '$') {
-      pieces_.back() += '$';
+      on_text("$");
       pattern.remove_prefix(1);
       continue;
     }
     const Name name = ReadName(pattern);
-    if (name.name == "time") {
-      pieces_.emplace_back();
-    } else if (name.name == "role_name") {
-      pieces_.back() += source.role_name;
-    } else if (name.name == "local_rank") {
-      absl::StrAppend(&pieces_.back(), source.local_rank);
-    } else if (name.name == "rank") {
-      absl::StrAppend(&pieces_.back(), source.rank);
-    } else if (name.name == "hostname") {
-      pieces_.back() += source.hostname;
-    } else {
-      absl::StrAppend(&pieces_.back(), "$", pattern.substr(0, name.length));
+    if (!on_name(name.name)) {
+      on_text("$");
+      on_text(pattern.substr(0, name.length));
     }
     pattern.remove_prefix(name.length);
   }
+}
+
+}  // namespace
+
+LinePrefix::LinePrefix(absl::string_view pattern, const LineSource& source) {
+  const auto on_text = [this](absl::string_view text) { absl::StrAppend(&pieces_.back(), text); };
+  ReadTemplate(pattern, on_text, [&](absl::string_view name) {
+    if (name == "time") {
+      pieces_.emplace_back();
+    } else if (name == "role_name") {
+      pieces_.back() += source.role_name;
+    } else if (name == "local_rank") {
+      absl::StrAppend(&pieces_.back(), source.local_rank);
+    } else if (name == "rank") {
+      absl::StrAppend(&pieces_.back(), source.rank);
+    } else if (name == "hostname") {
+      pieces_.back() += source.hostname;
+    } else {
+      return false;
+    }
+    return true;
+  });
+}
+
+std::string WithLocalRank(absl::string_view pattern, int local_rank) {
+  std::string text;
+  ReadTemplate(
+      pattern, [&](absl::string_view part) { absl::StrAppend(&text, part); },
+      [&](absl::string_view name) {
+        if (name != "local_rank") return false;
+        absl::StrAppend(&text, local_rank);
+        return true;
+      });
+  return text;
 }
 
 const std::string& LinePrefix::At(absl::Time now) {

@@ -1,4 +1,5 @@
-// PURE. The prefix that stands before a worker's line.
+// PURE. torchrun's templates: the prefix that stands before a worker's line, and the local rank in
+// a worker's arguments.
 #pragma once
 
 #include <cstdint>
@@ -35,5 +36,8 @@ class LinePrefix {
   std::string text_;
   int64_t text_of_ms_ = -1;
 };
+
+// The same kind of template with the one name local_rank.
+std::string WithLocalRank(absl::string_view pattern, int local_rank);
 
 }  // namespace convene::agent

@@ -23,6 +23,13 @@ TEST_CASE("what is no macro stays, as Python's safe_substitute leaves it") {
   CHECK(Prefix("$ranks") == "$ranks");
 }
 
+TEST_CASE("of a worker's arguments the local rank alone is a macro") {
+  CHECK(WithLocalRank("--local-rank=${local_rank}$local_rank", 3) == "--local-rank=33");
+  CHECK(WithLocalRank("${rank} $time $local_ranks ${local_rank $", 3) ==
+        "${rank} $time $local_ranks ${local_rank $");
+  CHECK(WithLocalRank("$$local_rank", 3) == "$local_rank");
+}
+
 TEST_CASE("the time moves on") {
   LinePrefix prefix("${time} ${rank} ", {"trainer", 1, 9, "node3"});
   const absl::Time begin = absl::FromUnixMillis(1'700'000'000'042);

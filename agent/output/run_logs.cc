@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,9 +32,12 @@ std::string OwnDirectory(const LogOptions& log) {
   return absl::StrFormat("%s/convene_logs_%016x", parent, RandomU64());
 }
 
+// Absolute: a worker may change its directory before it writes its error file.
 std::string RunDirectory(const std::string& parent, const std::string& run_id) {
+  std::error_code error;
+  const std::string absolute = std::filesystem::absolute(parent, error).string();
   // A file name has at most 255 bytes.
-  return absl::StrFormat("%s/%s_%08x", parent,
+  return absl::StrFormat("%s/%s_%08x", error ? parent : absolute,
                          absl::StrReplaceAll(run_id.substr(0, 200), {{"/", "_"}}),
                          static_cast<uint32_t>(RandomU64()));
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -86,6 +87,15 @@ TEST_CASE_METHOD(Fixture,
   CHECK(ReadFile(records.at(1).path).ok() == keeps_errors);
   CHECK(ListDirectory(directory.path())->empty() == !keeps_errors);
   CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that changes its directory finds its error file") {
+  REQUIRE(chdir(directory.path().c_str()) == 0);
+  options.log.directory = "logs";
+  REQUIRE_OK(Logs().BeginEpoch(0));
+  CHECK(chdir("/") == 0);
+  Record(1, R"({"message": "it broke"})");
+  CHECK(Logs().ErrorFile(1) == Only(directory.File("logs")) + "/attempt_0/1/error.json");
 }
 
 TEST_CASE_METHOD(Fixture, "a log directory that cannot be one is refused before anything runs") {

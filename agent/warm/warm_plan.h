@@ -90,9 +90,10 @@ class WarmPlan {
   void Warm(MonotonicTime now);
   void LeaveOut(const std::string& module) { left_out_.insert(module); }  // ParentEnded follows
   void ParentEnded();
-  void SpareEnded() { --spares_; }    // by the caller, before its use
-  void SpareDied(MonotonicTime now);  // by itself, before its use
-  void Used(MonotonicTime now);       // a spare became a worker
+  void TurnOff() { phase_ = Phase::kOff; }  // no parent can be started any more
+  void SpareEnded() { --spares_; }          // by the caller, before its use
+  void SpareDied(MonotonicTime now);        // by itself, before its use
+  void Used(MonotonicTime now);             // a spare became a worker
   // A file or a variable: what was recorded is worth nothing. ParentEnded and SpareEnded follow.
   void Changed();
 

@@ -89,6 +89,10 @@ bool IsTerminal(const SpawnRequest& request) {
          (request.stdin_fd >= 0 && isatty(request.stdin_fd) == 1);
 }
 
+std::string ScriptPath(const std::string& folder) {
+  return absl::StrCat(folder, "/sitecustomize.py");
+}
+
 std::string CurrentDirectory() {
   const std::unique_ptr<char, decltype(&std::free)> path(getcwd(nullptr, 0), &std::free);
   return path == nullptr ? "" : path.get();
@@ -129,7 +133,7 @@ absl::Status WarmPool::Listen() {
   }
   std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
   if (mkdir(folder.c_str(), 0700) != 0) return ErrnoStatus(errno, absl::StrCat("mkdir ", folder));
-  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/sitecustomize.py"), kWarmScript));
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(ScriptPath(folder), kWarmScript));
   // A file in the place of Python's cache, so that no worker writes one.
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/__pycache__"), ""));
   listener_.Reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -285,6 +289,12 @@ void WarmPool::Act() {
         return timer_.Set(deadline - Clock::Real().Now());
       }
       case WarmPlan::Deed::kStartParent:
+        // Python without it would run the script as a worker that nobody knows of.
+        if (const std::string script = ScriptPath(options_.directory); !IsFile(script)) {
+          plan_.TurnOff();
+          return on_say_(absl::StrCat("no more warm workers: ", script,
+                                      " was removed, as a logout removes $XDG_RUNTIME_DIR"));
+        }
         status = StartParent();
         if (!status.ok()) plan_.ParentEnded();
         break;

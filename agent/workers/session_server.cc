@@ -81,9 +81,10 @@ void SweepDeadServers(const std::string& parent) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Start(
-    EventLoop& loop, const std::string& parent, std::function<void(int)> on_open) {
-  std::unique_ptr<SessionServer> server(new SessionServer(loop, std::move(on_open)));
+absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Start(EventLoop& loop,
+                                                                    const std::string& parent,
+                                                                    Listener listener) {
+  std::unique_ptr<SessionServer> server(new SessionServer(loop, std::move(listener)));
   const bool fits =
       parent.size() + sizeof("/convene.XXXXXX/session") < sizeof(sockaddr_un::sun_path);
   absl::Status status = parent.empty() || !fits ? absl::NotFoundError("") : server->Listen(parent);
@@ -118,16 +119,21 @@ absl::Status SessionServer::Bind(const std::string& parent) {
     return ErrnoStatus(errno, absl::StrCat("lock ", directory_, kLockName));
   }
   path_ = absl::StrCat(directory_, kSocketName);
-  listener_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  door_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path_.c_str(), path_.size() + 1);
-  if (!listener_.valid() ||
-      bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-      listen(listener_.get(), SOMAXCONN) != 0) {
+  if (!door_.valid() ||
+      bind(door_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      listen(door_.get(), SOMAXCONN) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listen on ", path_));
   }
   return absl::OkStatus();
+}
+
+bool SessionServer::IsInPlace() const {
+  struct stat info;
+  return lstat(path_.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
 std::string SessionServer::timers_path() const { return absl::StrCat(directory_, kTimersName); }
@@ -135,7 +141,7 @@ std::string SessionServer::timers_path() const { return absl::StrCat(directory_,
 std::string SessionServer::warm_path() const { return absl::StrCat(directory_, kWarmName); }
 
 void SessionServer::RemoveDirectory() {
-  listener_.Reset();
+  door_.Reset();
   if (!directory_.empty()) RemoveServerFiles(directory_);
   lock_.Reset();  // Last: until then nobody else may sweep it.
   directory_.clear();
@@ -143,7 +149,7 @@ void SessionServer::RemoveDirectory() {
 
 SessionServer::~SessionServer() {
   BeginEpoch(Epoch(), 0);
-  if (is_listening_) loop_.Forget(listener_.get());
+  if (is_listening_) loop_.Forget(door_.get());
   const std::string parent = directory_.substr(0, directory_.rfind('/'));
   RemoveDirectory();
   // Sweeps again: the processes of an agent that was killed during its start hold its lock a little
@@ -163,14 +169,14 @@ void SessionServer::BeginEpoch(Epoch epoch, int local_world_size) {
   sessions_.clear();
   epoch_ = epoch;
   local_world_size_ = local_world_size;
-  if (listener_.valid() && !is_listening_) {
+  if (door_.valid() && !is_listening_) {
     is_listening_ = true;
-    loop_.Watch(listener_.get(), [this] { Accept(); });
+    loop_.Watch(door_.get(), [this] { Accept(); });
   }
 }
 
 bool SessionServer::Accept() {
-  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  UniqueFd socket(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
     // The connection stays in the queue, and the loop would ask about it again and again.
     const bool may_pass = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
@@ -192,16 +198,19 @@ void SessionServer::HearAll() {
   std::vector<int> fds;
   for (const auto& [fd, guest] : guests_) fds.push_back(fd);
   for (const int fd : fds) OnGuest(fd);
+  std::vector<int> ranks;
+  for (const auto& [rank, socket] : sessions_) ranks.push_back(rank);
+  for (const int rank : ranks) OnSession(rank);
 }
 
 void SessionServer::TurnAway() {
   spare_.Reset();
   const bool is_gone =
-      UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).valid();
+      UniqueFd(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).valid();
   spare_ = OpenDevNull();
   if (is_gone && spare_.valid()) return;
   // The whole machine is out of descriptors: there are no sessions until the next epoch.
-  loop_.Forget(listener_.get());
+  loop_.Forget(door_.get());
   is_listening_ = false;
 }
 
@@ -217,6 +226,7 @@ void SessionServer::OnGuest(int fd) {
       end == std::string::npos ? -1 : ReadHello(absl::string_view(guest.received).substr(0, end));
   loop_.Forget(fd);
   UniqueFd socket = std::move(guest.socket);
+  const std::string received = std::move(guest.received);
   guests_.erase(fd);
   if (local_rank < 0) return;
   // A worker that connects again (it was replaced by exec) takes its own place.
@@ -224,7 +234,8 @@ void SessionServer::OnGuest(int fd) {
   if (place.valid()) Drop(place);
   place = std::move(socket);
   loop_.Watch(fd, [this, local_rank] { OnSession(local_rank); });
-  on_open_(local_rank);
+  listener_.on_open(local_rank);
+  OnWords(local_rank, absl::string_view(received).substr(end + 1));
 }
 
 int SessionServer::ReadHello(absl::string_view line) const {
@@ -240,12 +251,20 @@ int SessionServer::ReadHello(absl::string_view line) const {
 }
 
 void SessionServer::OnSession(int local_rank) {
-  char ignored[4096];
+  char buffer[4096];
   UniqueFd& socket = sessions_.at(local_rank);
-  const ssize_t n = recv(socket.get(), ignored, sizeof(ignored), 0);
-  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  const ssize_t n = recv(socket.get(), buffer, sizeof(buffer), 0);
+  if (n > 0) return OnWords(local_rank, absl::string_view(buffer, n));
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   Drop(socket);
   sessions_.erase(local_rank);
+}
+
+void SessionServer::OnWords(int local_rank, absl::string_view words) {
+  if (words != absl::StrCat(contract::kSessionLeave, "\n")) return;  // It knows no other.
+  Drop(sessions_.at(local_rank));
+  sessions_.erase(local_rank);
+  listener_.on_leave(local_rank);
 }
 
 void SessionServer::SendToAll(absl::string_view word, absl::string_view why) {

@@ -21,17 +21,25 @@ namespace convene::agent {
 // Without descriptors to spare a worker is turned away at once: it then goes without a session.
 class SessionServer {
  public:
-  // `on_open` is called with the local rank of a worker of the present epoch that opened its
-  // session. The directory stands in `parent` ($XDG_RUNTIME_DIR), or in /tmp when that is "" or not
+  // Both are called with the local rank of a worker of the present epoch.
+  struct Listener {
+    std::function<void(int)> on_open;   // it opened its session
+    std::function<void(int)> on_leave;  // it left: its program goes on without a session
+  };
+
+  // The directory stands in `parent` ($XDG_RUNTIME_DIR), or in /tmp when that is "" or not
   // usable; it is removed with the server.
   static absl::StatusOr<std::unique_ptr<SessionServer>> Start(EventLoop& loop,
                                                               const std::string& parent,
-                                                              std::function<void(int)> on_open);
+                                                              Listener listener);
   ~SessionServer();
   SessionServer(const SessionServer&) = delete;
   SessionServer& operator=(const SessionServer&) = delete;
 
   const std::string& path() const { return path_; }  // CONVENE_SESSION; shorter than 108 bytes
+
+  // False: somebody has removed the socket, as a logout removes $XDG_RUNTIME_DIR.
+  bool IsInPlace() const;
 
   // The path for the FIFO of timer_file.h, beside the socket and swept with it.
   std::string timers_path() const;
@@ -43,7 +51,7 @@ class SessionServer {
   // `local_world_size` are let in.
   void BeginEpoch(Epoch epoch, int local_world_size);
   bool IsOpen(int local_rank) const { return sessions_.count(local_rank) > 0; }
-  // Takes in all messages of workers so far, without waiting. Called at a worker's end: its hello
+  // Takes in all messages of workers so far, without waiting. Called at a worker's end: its words
   // may still be unread.
   void HearAll();
   // Sends "`word` `why`" to every open session. A worker that does not read loses its session.
@@ -55,8 +63,7 @@ class SessionServer {
     std::string received;
   };
 
-  SessionServer(EventLoop& loop, std::function<void(int)> on_open)
-      : loop_(loop), on_open_(std::move(on_open)) {}
+  SessionServer(EventLoop& loop, Listener listener) : loop_(loop), listener_(std::move(listener)) {}
 
   absl::Status Listen(const std::string& parent);
   absl::Status Bind(const std::string& parent);
@@ -67,17 +74,18 @@ class SessionServer {
   bool Accept();
   void OnGuest(int fd);
   void OnSession(int local_rank);
+  void OnWords(int local_rank, absl::string_view words);
   // The local rank that `line` announces, -1 when it is no hello of this epoch.
   int ReadHello(absl::string_view line) const;
   void Drop(UniqueFd& socket);
 
   EventLoop& loop_;
-  const std::function<void(int)> on_open_;
+  const Listener listener_;
   std::string directory_;
   std::string path_;
   UniqueFd lock_;
-  UniqueFd listener_;
-  bool is_listening_ = false;  // the loop watches the listener
+  UniqueFd door_;              // the socket that workers connect to
+  bool is_listening_ = false;  // the loop watches the door
   UniqueFd spare_;             // given up to turn a worker away when there is no other
   Epoch epoch_;
   int local_world_size_ = 0;

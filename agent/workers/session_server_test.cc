@@ -46,8 +46,9 @@ class Worker {
 
 struct Fixture {
   Fixture() {
-    auto started =
-        SessionServer::Start(loop, directory.path(), [this](int rank) { opened.push_back(rank); });
+    auto started = SessionServer::Start(
+        loop, directory.path(),
+        {[this](int rank) { opened.push_back(rank); }, [this](int rank) { left.push_back(rank); }});
     REQUIRE_OK(started);
     server = *std::move(started);
     server->BeginEpoch(Epoch(7), 2);
@@ -57,6 +58,7 @@ struct Fixture {
   testing::TempDir directory;
   EventLoop loop;
   std::vector<int> opened;
+  std::vector<int> left;
   std::unique_ptr<SessionServer> server;
 };
 
@@ -85,6 +87,32 @@ TEST_CASE_METHOD(Fixture, "a worker says hello, then hears what the agent has to
   CHECK_FALSE(server->IsOpen(0));
   server->SendToAll("abort", "node b\nwas lost");
   CHECK(worker.Hear() == "abort node b was lost\n");
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that leaves has no session; one that ends has not left") {
+  Worker leaver(server->path());
+  leaver.Say("hello 0 7\n");
+  Turn();
+  Turn();
+  leaver.Say("leave\n");
+  {
+    Worker at_once(server->path());
+    at_once.Say("hello 1 7\nleave\n");
+  }
+  server->HearAll();
+  CHECK(opened == std::vector<int>{0, 1});
+  CHECK(left == std::vector<int>{1, 0});
+  CHECK_FALSE(server->IsOpen(0));
+  CHECK(leaver.Hear() == "");
+  {
+    Worker again(server->path());  // The program behind it may speak the session, too.
+    again.Say("hello 0 7\n");
+    server->HearAll();
+    CHECK(server->IsOpen(0));
+  }
+  server->HearAll();
+  CHECK_FALSE(server->IsOpen(0));
+  CHECK(left.size() == 2);
 }
 
 TEST_CASE_METHOD(Fixture,
@@ -125,7 +153,7 @@ TEST_CASE("a runtime directory that is too deep or missing is replaced by /tmp")
   EventLoop loop;
   for (const std::string& parent :
        {"/tmp/" + std::string(100, 'x'), std::string("/no/such"), std::string()}) {
-    const auto server = SessionServer::Start(loop, parent, [](int) {});
+    const auto server = SessionServer::Start(loop, parent, {});
     REQUIRE_OK(server);
     CHECK((*server)->path().substr(0, 13) == "/tmp/convene.");
     CHECK((*server)->path().size() < 108);
@@ -159,8 +187,8 @@ TEST_CASE("what killed agents left behind is swept, what living ones use is not"
   UniqueFd living(open(parent.File("convene.living/lock").c_str(), O_RDWR | O_CLOEXEC));
   REQUIRE(flock(living.get(), LOCK_EX | LOCK_NB) == 0);
   EventLoop loop;
-  auto first = SessionServer::Start(loop, parent.path(), [](int) {});
-  const auto second = SessionServer::Start(loop, parent.path(), [](int) {});
+  auto first = SessionServer::Start(loop, parent.path(), {});
+  const auto second = SessionServer::Start(loop, parent.path(), {});
   REQUIRE_OK(first);
   REQUIRE_OK(second);
   CHECK_FALSE(Exists(parent.File("convene.killed")));

@@ -75,6 +75,7 @@ absl::Status WorkerGroup::StartOne(const Worker& worker, int local_rank) {
   request.pid_slot = custody_.SessionSlot(local_rank);
   CONVENE_ASSIGN_OR_RETURN(Child child, listener_.spawn(request, local_rank));
   for (const auto& pump : member->pumps) pump->CloseWriteEnd();
+  custody_.AddWorker(child.pid);
   member->pid = child.pid;
   member->pidfd = std::move(child.pidfd);
   member->running = true;

@@ -125,6 +125,7 @@ absl::StatusOr<int> Preflight(const std::vector<std::string>& command) {
     // On each rank: the job's last words are those of the first rank that ends.
     std::fputs(errors.c_str(), stderr);
     if (!errors.empty()) return CodeOf(false);
+    session->Leave();  // The agent judges the program as any other.
   }
   std::signal(SIGUSR1, SIG_DFL);
   sigprocmask(SIG_SETMASK, &before, nullptr);

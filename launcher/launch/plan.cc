@@ -58,9 +58,10 @@ CommonFlags MakeCommonFlags(const LaunchFlags& flags, const std::vector<LaunchHo
                             const LaunchSurroundings& surroundings) {
   CommonFlags common;
   for (const auto& [name, value] : flags.given_run_flags) {
+    bool is_on = false;
     if (!IsSwitch(name)) {
       common.words.push_back(absl::StrCat("--", name, "=", value));
-    } else if (value == "1") {
+    } else if (ParseValue(value, &is_on).ok() && is_on) {  // a variable's value is any such word
       common.words.push_back("--" + name);
     }
   }
@@ -191,7 +192,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const LaunchFlags& flags,
   plan.reasons.push_back(absl::StrCat("run ", common.run_id, " on ", hosts.size(),
                                       " host(s): ", JoinCapped(plan.fleet.hosts, kMostHostsNamed)));
   if (plan.fleet.first_serves) {
-    plan.reasons.push_back(absl::StrCat("the nodes meet at ", common.endpoint,
+    plan.reasons.push_back(absl::StrCat("the nodes meet at ", spec.options.endpoint,
                                         ", which the first host serves (--rdzv-endpoint)"));
   }
   return plan;

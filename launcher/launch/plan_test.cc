@@ -1,5 +1,8 @@
 #include "launcher/launch/plan.h"
 
+#include <map>
+#include <optional>
+
 #include "absl/strings/str_join.h"
 #include "tools/base/testing/status_testing.h"
 
@@ -9,13 +12,17 @@ namespace {
 const std::vector<LaunchHost> kHosts = {{"u@n1", 8, {}}, {"n2", 4, {1, 3}}, {"n3", {}, {}}};
 
 absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> words,
-                                const std::vector<LaunchHost>& hosts = kHosts) {
+                                const std::vector<LaunchHost>& hosts = kHosts,
+                                const std::map<std::string, std::string>& variables = {}) {
   words.insert(words.end(), {"train.py", "--lr", "a b"});
   LaunchFlags flags;
-  FlagReader reader("convene launch", "");
+  FlagReader reader("convene launch", "", {.variable_prefix = "PET_"});
   AddFlags(&reader, &flags);
-  const auto read =
-      reader.Read(words, [](const std::string&) { return std::optional<std::string>(); });
+  const auto read = reader.Read(words, [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
   REQUIRE_OK(read);
   return MakeLaunchPlan(flags, hosts, {"/home/me", "/opt/convene", "abc", 20123, {{"A", "x y"}}});
 }
@@ -67,6 +74,21 @@ TEST_CASE("flags that say it otherwise win") {
   CHECK(plan->fleet.nodes_min == 2);
   CHECK_FALSE(plan->fleet.first_serves);
   CHECK(plan->commands[1].back() == "exec 'convene' launched");
+}
+
+TEST_CASE("where the first host serves, its place is told whoever named it") {
+  auto plan = Plan({});
+  REQUIRE_OK(plan);
+  CHECK_THAT(plan->reasons.back(), Catch::StartsWith("the nodes meet at n1:20123, which"));
+  plan = Plan({"--rdzv-endpoint=n1:29400"});
+  REQUIRE_OK(plan);
+  CHECK_THAT(plan->reasons.back(), Catch::StartsWith("the nodes meet at n1:29400, which"));
+}
+
+TEST_CASE("a variable turns a switch on by any word that `convene run` takes") {
+  const auto plan = Plan({}, kHosts, {{"PET_NO_PYTHON", "true"}, {"PET_OPEN_STORE", "0"}});
+  REQUIRE_OK(plan);
+  CHECK_THAT(Arguments(*plan, 0), Catch::StartsWith("--no-python --nnodes="));
 }
 
 TEST_CASE("hosts may meet at daemons that take turns") {

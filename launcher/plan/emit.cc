@@ -16,6 +16,9 @@ namespace {
 using worker::Estimate;
 using worker::Strategy;
 
+// Of usual machines. Without a number Slurm gives a task one CPU, and all workers share it.
+constexpr int kCpusPerGpu = 12;
+
 std::string JsonNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
   std::string text;
   for (const auto& [name, value] : numbers) {
@@ -138,10 +141,13 @@ std::string SbatchText(const PlanAnswer& answer) {
       "prints.\n# tools/deploy/slurm/train.sbatch says what each line is for, and how a job comes "
       "back to the queue.\n#SBATCH --job-name=",
       answer.flags.model, "\n#SBATCH --nodes=", cluster.gpus / cluster.gpu.node,
-      "\n#SBATCH --gpus-per-node=", cluster.gpu.node,
+      "\n#SBATCH --gpus-per-node=", cluster.gpu.node, "\n# CHANGE: the CPUs of a node; here ",
+      kCpusPerGpu, " a GPU.\n#SBATCH --cpus-per-task=", kCpusPerGpu * cluster.gpu.node,
       "\n#SBATCH --ntasks-per-node=1\n#SBATCH --output=%x-%j.log\n#SBATCH --open-mode=append\n"
       "#SBATCH --requeue\n#SBATCH --signal=TERM@120\n\n",
       ": \"${RUN:=$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME}\"\nmkdir -p \"$RUN\"\n"
+      "# Slurm 22.05 and 23.02 do not hand the job's CPUs on to srun by themselves.\n"
+      "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
       "exec srun --kill-on-bad-exit=0 \\\n  convene run --nproc-per-node gpu --max-restarts 3 "
       "--stop-grace signal=100 --log-dir \"$RUN/logs\" \\\n  convene-train --config train.yaml "
       "--checkpoint-dir \"$RUN/checkpoints\" --metrics-file \"$RUN/metrics.jsonl\" \"$@\"\n");

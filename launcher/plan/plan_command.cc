@@ -9,6 +9,7 @@
 #include "launcher/plan/plan_flags.h"
 #include "launcher/plan/report.h"
 #include "launcher/print.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::launcher {
@@ -43,7 +44,8 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
         "to change");
   }
   CONVENE_RETURN_IF_ERROR(Print(TextOf(answer)));
-  return 0;
+  // A script asks by the code whether something fits.
+  return static_cast<int>(plans.ranked.empty() ? ExitCode::kTrainingFailed : ExitCode::kOk);
 }
 
 }  // namespace

@@ -102,6 +102,15 @@ class DoctorTest(ConveneTestCase):
         last = read_metrics(self.path("metrics.jsonl"))[-1]["step"]
         self.assertTrue(os.path.exists(self.path(f"checkpoints/step_{last:08d}/manifest")), said[-3000:])
 
+    def test_a_program_behind_the_look_is_judged_as_without_it(self):
+        job = ["run", "--standalone", "--nproc-per-node", "2", "--doctor", "--max-restarts", "1", "--stop-grace", "abort=20", "--", "sh", "-c"]
+        # 64 is the program's own code, not that of a worker in session; a told one has the whole grace.
+        script = (f"cd {self.path('')}; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0; "
+                  "[ $RANK = 1 ] || { until [ -e ready ]; do sleep 0.05; done; exit 64; }; "
+                  "trap 'sleep 2; touch saved; exit 1' TERM; touch ready; while :; do sleep 0.1; done")
+        self.finish(self.start(CONVENE, *job, script, **GOOD), 60)
+        self.assertTrue(os.path.exists(self.path("saved")))
+
     def test_the_word_doctor_is_a_health_check(self):
         said = self.finish(self.start(CONVENE, "run", "--standalone", "--health-check", "doctor", "true", **BAD), 30, 71)
         self.assertIn("no interface that is up has such a name", said)

@@ -37,6 +37,13 @@ class PlanTest(ConveneTestCase):
         self.assertAlmostEqual(parts.pop("total"), sum(parts.values()), delta=100)
         self.assertIn(f"{best['days']:.1f} days", self.plan(*job))
 
+    def test_where_nothing_fits_the_answer_says_what_to_change_and_the_code_is_1(self):
+        job = ["--model", "llama-3-405b", "--gpus", "8"]
+        self.assertIn("fits", self.plan(*job, code=1))
+        answer = json.loads(self.plan(*job, "--json", code=1))
+        self.assertEqual(answer["layouts"], [])
+        self.assertNotEqual(answer["ways_to_fit"], [])
+
     def test_the_trainer_plans_the_same_memory_with_the_emitted_file(self):
         job = ["--model", "llama-3.2-1b", "--gpus", "8", "--sequence-length", "2048", "--tp-size", "2", "--data", self.write("text.txt", "words " * 999)]
         config = self.write("train.yaml", self.plan(*job, "--emit", "train.yaml"))
@@ -49,8 +56,11 @@ class PlanTest(ConveneTestCase):
         self.assertLess(abs(gib * 2**30 - (memory["total"] - memory["logits"])), 0.05 * memory["total"] + 2**28)
 
     def test_bash_reads_the_batch_file(self):
-        batch = self.write("train.sbatch", self.plan("--gpus", "16", "--emit", "sbatch"))
-        subprocess.run(["bash", "-n", batch], check=True)
+        said = self.plan("--gpus", "16", "--emit", "sbatch")
+        subprocess.run(["bash", "-n", self.write("train.sbatch", said)], check=True)
+        # A task without a number gets one CPU, for all workers of its node.
+        self.assertIn("\n#SBATCH --cpus-per-task=96\n", said)
+        self.assertIn(" || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n", said)
 
     def test_bad_input_is_64_and_told(self):
         self.assertIn('did you mean "llama-3-70b"', self.plan("--model", "llama-3-70", code=64))

@@ -202,6 +202,14 @@ class ProcessesTest(ConveneTestCase):
         os.kill(self.pid('worker'), signal.SIGKILL)
         self.assertNotIn('LEFT', self.finish(agent, 30))
 
+    def test_beside_strangers_the_place_is_cleared_also_of_what_has_no_environment(self):
+        script = ('if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then ! kill -0 $(cat $T/left); exit; fi\n'
+                  'env -i sh -c "trap \'\' TERM; echo \\$\\$ > $T/left; sleep 999; :" & until [ -s $T/left ]; do sleep 0.01; done; exit 1')
+        shell_with_a_child = ('sh', '-c', 'sleep 1000 > /dev/null 2>&1 & exec "$@"', 'sh')  # As pid 1 of a container has them.
+        run = self.start(CONVENE, 'run', '--standalone', '--max-restarts', 1, '--no-python', 'sh', '-c', script, prefix=shell_with_a_child,
+                         T=self.directory, CONVENE_CGROUPS='off')
+        self.finish(run, 30)
+
     def test_guardian_and_agent_killed_together_leave_no_worker(self):
         agent = self.run_job('echo $$ > $T/worker.$RANK; exec sleep 1000')
         workers = self.family(('worker',))

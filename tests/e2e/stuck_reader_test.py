@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 import unittest
 
 from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program
@@ -44,6 +45,25 @@ class StuckReaderTest(ConveneTestCase):
         with open(starts, encoding="ascii") as lines:
             self.assertEqual(len(lines.readlines()), 3)
         self.assert_nothing_left()
+
+    def test_a_reader_that_is_slow_but_lives_is_not_taken_for_a_rendezvous_that_hangs(self):
+        read_end, write_end = os.pipe()
+        self.addCleanup(os.close, read_end)
+        with open(self.path("log"), "wb") as log:
+            job = subprocess.Popen([find_program(CONVENE), "run", "--standalone", "--outcome-file", self.path("outcome"), "--no-python", "sh", "-c",
+                                    f"yes {'x' * 99} | head -n 10000; exit 3"], stdin=subprocess.DEVNULL, stdout=write_end, stderr=log)
+        os.close(write_end)
+        self.addCleanup(job.wait, 10)
+        self.addCleanup(lambda: job.poll() is None and job.kill())
+        lines = 0
+        while part := os.read(read_end, 50000):
+            lines += part.count(b"\n")
+            time.sleep(1)  # The reader's pace: all of it takes longer than the rest of the command's end may.
+        self.assertEqual(job.wait(10), 1)
+        self.assertEqual(lines, 10000)
+        with open(self.path("log"), encoding="utf-8") as log:
+            self.assertNotIn("did not close", log.read())
+        self.assertTrue(os.path.exists(self.path("outcome")))
 
     def test_a_daemon_goes_on_serving_and_stops_when_told(self):
         with socket.socket() as probe:

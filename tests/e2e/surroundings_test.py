@@ -1,11 +1,13 @@
 """Commands in broken surroundings: no loopback, nohup, a name service that knows nothing, strange files."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, wait_until
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, CONVENED, ConveneTestCase, find_program, wait_until
 
 
 class SurroundingsTest(ConveneTestCase):
@@ -28,6 +30,20 @@ class SurroundingsTest(ConveneTestCase):
         daemon.send_signal(signal.SIGHUP)
         daemon.send_signal(signal.SIGTERM)
         self.assertIn("stopping: SIGTERM", self.finish(daemon, 10, expected_code=143))
+
+    def test_a_job_goes_on_where_a_logout_has_removed_its_runtime_directory(self):
+        runtime = tempfile.mkdtemp(prefix="cv.", dir="/tmp")  # Bazel's own folder is too deep for a socket.
+        self.addCleanup(shutil.rmtree, runtime, ignore_errors=True)
+        run = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "--no-python", find_program(CONVENE_TRAIN),
+                         *self.train_arguments(steps=100000, checkpoint_every=100000), XDG_RUNTIME_DIR=runtime)
+        self.wait_for_step(2)
+        self.assertEqual(len(os.listdir(runtime)), 1)
+        shutil.rmtree(runtime)
+        os.kill(self.workers()[1], signal.SIGKILL)
+        wait_until(lambda: self.output(run).count("[0] layout") == 2, 60, "the workers of the second epoch")
+        run.send_signal(signal.SIGTERM)
+        self.assertIn("was removed, as a logout removes", self.finish(run, 60, expected_code=128 + signal.SIGTERM))
+        self.assert_nothing_left()
 
     def test_a_signal_ends_a_look_up_at_once(self):
         run = self.start(CONVENE, "run", "--nnodes", 2, "--rdzv-endpoint", "no-such-host.invalid", "--no-python", "/bin/true")

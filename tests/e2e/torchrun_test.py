@@ -34,6 +34,19 @@ class TorchrunTest(ConveneTestCase):
         text = self.run_torchrun("echo", "hello", expected_code=1)
         self.assertIn("write --no-python before it", text)
 
+    def test_each_worker_has_its_local_rank_in_its_arguments(self):
+        words = ["${local_rank}", "x$local_rank", "$$local_rank", "$local_ranks", "${LOCAL_RANK}", "$"]
+        text = self.run_torchrun("--nproc-per-node", "2", "--no-python", "echo", *words)
+        for rank in range(2):
+            self.assertIn(f"{rank} x{rank} $local_rank $local_ranks ${{LOCAL_RANK}} $\n", text)
+        script = self.script("import sys; print(sys.argv[1:])")
+        text = self.run_torchrun("--nproc-per-node", "2", "--warm-workers", "2", script, "--local-rank=${local_rank}")
+        self.assertIn("all workers start cold: their arguments have ${local_rank} in them", text)
+        for rank in range(2):
+            self.assertIn(f"['--local-rank={rank}']", text)
+        text = self.finish(self.start(CONVENE, "run", "--standalone", "--no-python", "echo", "${local_rank}"), 20)
+        self.assertIn("[0] ${local_rank}\n", text)
+
     def test_a_module(self):
         self.script("import sys; print('module', __name__, sys.argv[1:])", "mine.py")
         text = self.run_torchrun("-m", "mine", "x", PYTHONPATH=self.directory)

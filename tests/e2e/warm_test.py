@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import unittest
@@ -250,6 +251,21 @@ class WarmTest(ConveneTestCase):
         self.kill_worker(1)
         self.said(job, '2 of 2 workers start from spares')
         self.facts(2)
+        self.end(job)
+
+    def test_a_parent_that_would_run_the_script_is_not_started(self):
+        job = self.train()
+        self.facts(1)
+        self.wait_for_spares(job)
+        shutil.rmtree(os.path.dirname(environment_of(self.starts()[1, 0])['CONVENE_SESSION']))
+        os.kill(self.spares(job)[0], signal.SIGKILL)
+        self.said(job, 'sitecustomize.py was removed')
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        self.facts(2)
+        self.kill_worker(2)
+        self.facts(3)
+        self.assertTrue(os.path.exists(environment_of(self.starts()[3, 0])['CONVENE_SESSION']))
         self.end(job)
 
     def test_without_parent_and_spares_the_workers_start_cold(self):

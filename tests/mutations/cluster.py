@@ -70,4 +70,13 @@ MUTATIONS = [
     Mutation('collectives that were left out are not told', DUMPS, 'if name in older:', 'if name in lost:', REPORTED),
     Mutation("a failed torchfrtrace tells its whole traceback's first line", DUMPS, ': words->lines.back()));', ': words->lines.front()));', REPORTED),
     Mutation('lines of torchfrtrace are told as often as it says them', DUMPS, '|| !seen.emplace(line).second) continue;', ') continue;', REPORTED),
+    Mutation('a program behind the look is judged as a worker in session', f'{DOCTOR}/doctor_command.cc', 'session->Leave();', '', SEVERAL),
+    Mutation('beside strangers leftovers are known by their environment alone', 'agent/custody/custody.cc',
+             'workers_.count(entry.session) > 0 ||', '', '//tests/e2e:processes_test'),
+    Mutation('sessions stay in a folder that is gone', 'agent/node.cc', 'sessions_ != nullptr && !sessions_->IsInPlace()', 'false',
+             '//tests/e2e:surroundings_test'),
+    Mutation("a node's GPUs are NVIDIA's alone", 'launcher/machine.cc', 'CountUsable(CountAmd(root),',
+             'CountUsable(0 * CountAmd(root),', '//launcher:place_test'),
+    Mutation('a switch of `convene launch` is on by 1 alone', 'launcher/launch/plan.cc', 'ParseValue(value, &is_on).ok() && is_on', 'value == "1" && !is_on',
+             '//launcher/launch:plan_test'),
 ]

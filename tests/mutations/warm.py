@@ -83,4 +83,5 @@ MUTATIONS = [
     Mutation('a killed agent leaves the spares of the trainer', SPARE, 'prctl(PR_SET_PDEATHSIG, SIGKILL);', '', TRAINED),
     Mutation("a rank opens another GPU than its spare's", SETUP, 'if (early.device != nullptr && early.number == *gpu) {',
              'if (early.device != nullptr) {', '//worker_runtime/trainer:setup_test'),
+    Mutation('a parent without its script is started', POOL, '; !IsFile(script)) {', '; script.empty()) {', SEEN),
 ]

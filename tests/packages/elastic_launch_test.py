@@ -95,6 +95,12 @@ class ElasticLaunchTest(ConveneTestCase):
         self.assertIn("{0: 20000000, 1: 20000000}\n", text)
         self.assertIn("{0: None, 1: None}\n", text)
 
+    def test_a_programs_words_have_each_workers_local_rank(self):
+        # As torch.distributed.launch writes them.
+        text = self.run_script("print(launch('echo', '--local-rank=${local_rank}'))")
+        self.assertIn("--local-rank=0\n", text)
+        self.assertIn("--local-rank=1\n", text)
+
     def test_a_function_of_the_script_itself(self):
         script = self.write("own.py", HEAD + "class Answer:\n    def __init__(self, x): self.x = x\n"
                             "def own(answer): return Answer(answer.x + 1)\n"

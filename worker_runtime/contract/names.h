@@ -56,6 +56,9 @@ inline constexpr char kHipVisibleDevices[] = "HIP_VISIBLE_DEVICES";
 // The session: the worker connects to CONVENE_SESSION and sends "hello <local_rank> <epoch>\n";
 // from then on the agent may send lines.
 inline constexpr char kSessionHello[] = "hello";
+// "leave": the worker's last word; its process becomes a program that may know no session. (A
+// worker that just ends says nothing.)
+inline constexpr char kSessionLeave[] = "leave";
 // "abort <why>": a peer is gone; end at once with exit code 75.
 inline constexpr char kSessionAbort[] = "abort";
 // "checkpoint <why>": finish the step, save, end with exit code 75.

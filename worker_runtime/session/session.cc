@@ -52,7 +52,8 @@ absl::StatusOr<UniqueFd> ConnectToAgent(const Contract& contract) {
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot reach the agent at ", contract.session_path,
                                                ": ", strerror(errno),
-                                               "; it ended after it started this worker"));
+                                               "; it ended after it started this worker, or its "
+                                               "folder was removed"));
   }
   CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(),
                                    absl::StrCat(contract::kSessionHello, " ", contract.local_rank,
@@ -91,6 +92,18 @@ Session::Session(UniqueFd signals, UniqueFd socket, UniqueFd wake, StopToken& to
       token_(token) {}
 
 Session::~Session() {
+  if (thread_.joinable()) EndThread();
+}
+
+void Session::Leave() {
+  EndThread();  // First: it would take the agent's answer, a closed socket, for the agent's end.
+  // An agent that is gone needs no word.
+  if (socket_.valid()) {
+    (void)WriteAll(socket_.get(), absl::StrCat(contract::kSessionLeave, "\n"), "the session");
+  }
+}
+
+void Session::EndThread() {
   const uint64_t one = 1;
   CONVENE_CHECK(write(wake_.get(), &one, sizeof(one)) == sizeof(one));
   thread_.Join();

@@ -34,9 +34,14 @@ class Session {
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Contract& contract, StopToken& token);
   ~Session();
 
+  // Ends the session and tells the agent: this process goes on as a program that may know none
+  // (exec). Once, as the last call before the destructor.
+  void Leave();
+
  private:
   Session(UniqueFd signals, UniqueFd socket, UniqueFd wake, StopToken& token);
   void Listen();
+  void EndThread();
   void OnSignal();
   // False when the socket is closed.
   bool OnSocket();
@@ -44,7 +49,7 @@ class Session {
 
   const UniqueFd signals_;
   const UniqueFd socket_;  // invalid without an agent
-  const UniqueFd wake_;    // written to by the destructor
+  const UniqueFd wake_;    // written to by EndThread
   StopToken& token_;
   // Used by the thread alone.
   StopRequest stop_request_;

@@ -35,7 +35,8 @@ constexpr unsigned kPatienceSeconds = 30;
 char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(reason)); }
 
 // Tells each change of its stop token as one byte to `report`.
-[[noreturn]] void BeWorker(const Contract& contract, int report, const std::string& terminal) {
+[[noreturn]] void BeWorker(const Contract& contract, int report, const std::string& terminal,
+                           bool leaves) {
   alarm(kPatienceSeconds);
   // The first terminal that a session's leader opens becomes its controlling terminal.
   if (!terminal.empty() && (setsid() < 0 || open(terminal.c_str(), O_RDWR) < 0)) _exit(1);
@@ -45,6 +46,7 @@ char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(r
   token.Watch();
   const auto session = Session::Start(contract, token);
   if (!session.ok()) _exit(1);
+  if (leaves) (*session)->Leave();
   char last = Code(StopReason::kNone);
   if (write(report, &last, 1) != 1) _exit(1);
   while (true) {
@@ -59,7 +61,8 @@ char Code(StopReason reason) { return static_cast<char>('0' + static_cast<int>(r
 class Worker {
  public:
   // `terminal`: the path of its controlling one; "" = as the test's.
-  explicit Worker(bool has_agent, const std::string& terminal = "") {
+  // `leaves`: its session, at once.
+  explicit Worker(bool has_agent, const std::string& terminal = "", bool leaves = false) {
     alarm(kPatienceSeconds);
     // A relative name: the directory's own may be longer than a socket's address.
     REQUIRE(chdir(directory_.path().c_str()) == 0);
@@ -79,7 +82,7 @@ class Worker {
     if (has_agent) contract.session_path = kSocketName;
     process_ = fork();
     REQUIRE(process_ >= 0);
-    if (process_ == 0) BeWorker(contract, report_end.get(), terminal);
+    if (process_ == 0) BeWorker(contract, report_end.get(), terminal, leaves);
     if (has_agent) agent_.Reset(accept(listener.get(), nullptr, nullptr));
     CHECK(NextReport() == Code(StopReason::kNone));
   }
@@ -147,6 +150,14 @@ class Worker {
 TEST_CASE("a worker greets its agent with its local rank and epoch") {
   Worker worker(/*has_agent=*/true);
   CHECK(worker.ReadLine() == "hello 2 7");
+}
+
+TEST_CASE("a worker that leaves says so, and outlives the end of its agent's socket") {
+  Worker worker(/*has_agent=*/true, "", /*leaves=*/true);
+  CHECK(worker.ReadLine() == "hello 2 7");
+  CHECK(worker.ReadLine() == "leave");
+  worker.HangUp();
+  CHECK_FALSE(worker.HasEnded());
 }
 
 TEST_CASE("abort ends the worker at once with 75") {

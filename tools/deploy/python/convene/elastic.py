@@ -20,7 +20,7 @@ class elastic_launch:
     """`elastic_launch(config, entrypoint)(*args)` runs entrypoint(*args) in nproc_per_node workers on this node, as part of a job.
 
     Drop-in for torch.distributed.launcher.api.elastic_launch. `config`: a LaunchConfig. `entrypoint`: a function, of which the call returns
-    {global rank: result} for this node's workers; or a program, of which `args` are the words: {}.
+    {global rank: result} for this node's workers; or a program, of which `args` are the words (${local_rank} in them is the worker's): {}.
 
     Raises ChildFailedError with the job's first failed worker when no restart is left; LaunchError when the job ends without a failed worker
     (too few nodes, bad settings); ValueError for a function or an argument that cannot be sent; KeyboardInterrupt after Ctrl-C and
@@ -42,7 +42,7 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
                            "Put the call under `if __name__ == '__main__':` in the script")
     with folders.launch_folder() as (folder, locks):
         if isinstance(entrypoint, str):
-            command = [entrypoint, *_words(args)]
+            command = [entrypoint, *map(str, args)]
         else:
             functions.write_function(folder, entrypoint, tuple(args))
             command = [sys.executable, *subprocess._args_from_interpreter_flags(), '-u', worker.__file__, folder]
@@ -60,14 +60,6 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
         exit_code = _run_to_the_end(words, stdin, locks, [getattr(signal, name.strip()) for name in signals.split(',') if name.strip()])
         _raise_unless_good(exit_code, outcome_file, _name_of(entrypoint, args))
         return functions.read_results(folder)
-
-
-def _words(args: List[Any]) -> List[str]:
-    words = [str(arg) for arg in args]
-    if any('${local_rank}' in word for word in words):
-        raise ValueError("torch.distributed.launch's --local-rank is not passed on: read LOCAL_RANK from the environment "
-                         '(`torchrun` and `convene run` set it)')
-    return words
 
 
 def _name_of(entrypoint: Entrypoint, args: List[Any]) -> str:
