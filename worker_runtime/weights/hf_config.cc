@@ -118,6 +118,7 @@ class Reader {
   absl::Status CheckPartialRotary();
   absl::Status ReadLatents();
   absl::Status ReadGroups();
+  absl::Status ReadBalanceLoss();
   absl::Status CheckFixed();
   absl::Status CheckLayers();
   absl::Status CheckUnknown() const;
@@ -248,6 +249,14 @@ absl::Status Reader::ReadGroups() {
   return absl::OkStatus();
 }
 
+// transformers adds the loss only where it outputs the routers' logits, whatever the factor.
+absl::Status Reader::ReadBalanceLoss() {
+  bool is_added = false;
+  CONVENE_RETURN_IF_ERROR(ReadFields({{"output_router_logits", &is_added}}));
+  config_.experts.balance_loss *= is_added ? BalanceLossUnit(config_) : 0;
+  return absl::OkStatus();
+}
+
 // 4-bit experts, which hf_folder unpacks.
 bool IsUnpackedOnReading(const Value& quantization) {
   const Value* method = quantization.IsObject() ? MemberOf(quantization, "quant_method") : nullptr;
@@ -325,7 +334,7 @@ absl::StatusOr<ModelConfig> Reader::Read(const Family& family) {
   }
   if (!family.learned_positions) CONVENE_RETURN_IF_ERROR(ReadRope());
   if (family.latent_attention) CONVENE_RETURN_IF_ERROR(ReadLatents());
-  if (family.router_groups) CONVENE_RETURN_IF_ERROR(ReadGroups());
+  CONVENE_RETURN_IF_ERROR(family.router_groups ? ReadGroups() : ReadBalanceLoss());
   if (config_.query_scalar == config_.head_size) config_.query_scalar = 0;
   CONVENE_RETURN_IF_ERROR(CheckFixed());
   CONVENE_RETURN_IF_ERROR(CheckLayers());
@@ -467,7 +476,10 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   const Family& family = *config.family;
   ExpertConfig& experts = copy.experts;
   if (copy.query_scalar == 0) copy.query_scalar = copy.head_size;
-  if (experts.count == 0) experts.first_dense_layers = copy.layers;
+  const bool has_experts = experts.count > 0;
+  if (!has_experts) experts.first_dense_layers = copy.layers;
+  bool adds_balance_loss = has_experts && !family.router_groups && experts.balance_loss > 0;
+  if (adds_balance_loss) experts.balance_loss /= BalanceLossUnit(config);
   int plain = copy.head_size - copy.rotary_size;
   int shared = experts.ffn_size > 0 ? experts.shared_ffn_size / experts.ffn_size : 0;
   JsonBuffer buffer;
@@ -483,8 +495,8 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     writer.Key(key);
     writer.String(value);
   }
-  const bool has_experts = experts.count > 0;
   for (const Field& field : FieldsOf(has_experts, &copy)) WriteField(field, writer);
+  if (adds_balance_loss) WriteField({"output_router_logits", &adds_balance_loss}, writer);
   if (family.latent_attention) {
     WriteField({"qk_nope_head_dim", &plain}, writer);
     WriteField({"num_key_value_heads", &copy.heads}, writer);

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tools/base/testing/status_testing.h"
@@ -103,9 +104,7 @@ TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
     "transformers_version": "4.55.0.dev0", "vocab_size": 201088})";
   const auto read = ReadHfConfig(text);
   REQUIRE_OK(read.status());
-  ModelConfig wanted = Named("gpt-oss-20b");
-  wanted.experts.balance_loss = 0.9;
-  CHECK(ShapeText(*read) == ShapeText(wanted));
+  CHECK(ShapeText(*read) == ShapeText(Named("gpt-oss-20b")));
   CHECK(ShapeText(ReadHfConfig(R"({"model_type": "gpt_oss"})").value()) ==
         ShapeText(Named("gpt-oss-120b")));
   for (const auto& [from, to] : {std::pair{"\"swiglu_limit\": 7.0", "\"swiglu_limit\": 6.0"},
@@ -114,6 +113,32 @@ TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
     CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{from, to}})), kUnimplemented,
                  "changes the arithmetic");
   }
+}
+
+TEST_CASE("experts learn an even load where transformers adds the loss, and as strongly") {
+  const auto balance_loss = [](const std::string& keys) {
+    const auto read = ReadHfConfig(absl::StrCat("{", keys, "}"));
+    REQUIRE_OK(read.status());
+    return read->experts.balance_loss;
+  };
+  const std::string gpt_oss = R"("model_type": "gpt_oss", "num_hidden_layers": 24,
+                                 "router_aux_loss_coef": 0.9)";
+  CHECK(balance_loss(gpt_oss) == 0);
+  CHECK(balance_loss(gpt_oss + R"(, "output_router_logits": false)") == 0);
+  const std::string adds = R"(, "output_router_logits": true)";
+  CHECK(balance_loss(gpt_oss + adds) == Approx(0.9 * 4 / 24));
+  CHECK(balance_loss(R"("model_type": "mixtral", "router_aux_loss_coef": 0.02)" + adds) ==
+        Approx(0.02 * 2 / 32));
+  CHECK(balance_loss(R"("model_type": "qwen3_moe", "norm_topk_prob": true)" + adds) ==
+        Approx(0.001 * 8 / 24));
+  CHECK(balance_loss(R"("model_type": "llama")" + adds) == 0);
+  // And back.
+  ModelConfig config = Named("mixtral-8x7b");
+  const auto text = WriteHfConfig(config, {});
+  REQUIRE_OK(text.status());
+  CHECK(ReadHfConfig(*text)->experts.balance_loss == Approx(config.experts.balance_loss));
+  config.experts.balance_loss = 0;
+  CHECK_FALSE(absl::StrContains(WriteHfConfig(config, {}).value(), "output_router_logits"));
 }
 
 TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a head turns") {
