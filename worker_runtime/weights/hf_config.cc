@@ -1,6 +1,7 @@
 #include "worker_runtime/weights/hf_config.h"
 
 #include <rapidjson/prettywriter.h>
+#include <rapidjson/writer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/weights/hf_config_keys.h"
@@ -42,19 +44,21 @@ constexpr char kFixed[] =
   "rope_interleaved": false, "scale_attn_weights": true,
   "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "is_decoder": false,
   "is_encoder_decoder": false, "use_bidirectional_attention": false, "quantization_config": null,
-  "pruned_heads": {}})";
+  "pruned_heads": {}, "use_mrope": false})";
 
 // These change nothing here: what is held in memory, how a training went, how text is made.
 constexpr char kHarmless[] =
-    R"(architectures attention_dropout attn_pdrop aux_loss_alpha bos_token_id cache_implementation
-    chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size experts_implementation
-    experts_per_token hidden_act id2label initial_context_length is_llama_config label2id
-    max_position_embeddings max_window_layers model_type n_ctx num_nextn_predict_layers
-    output_attentions output_hidden_states output_router_logits pad_token_id pretraining_tp
+    R"(architectures attention_dropout attn_pdrop auto_map aux_loss_alpha bos_token_id
+    cache_implementation chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size
+    experts_implementation experts_per_token gradient_checkpointing hidden_act id2label
+    initial_context_length is_llama_config label2id max_position_embeddings max_window_layers
+    model_type n_ctx n_special num_nextn_predict_layers output_attentions output_hidden_states
+    output_past output_router_logits pad_token_id predict_special_tokens pretraining_tp
     problem_type reorder_and_upcast_attn resid_pdrop return_dict router_jitter_noise seq_aux
     sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj task_specific_params tokenizer_class torch_dtype transformers_version
-    unsloth_version use_cache)";
+    summary_use_proj task_specific_params tokenizer_class torch_dtype torchscript
+    transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16
+    use_cache)";
 
 // The member; null where there is none.
 const Value* MemberOf(const Value& object, absl::string_view key) {
@@ -66,6 +70,14 @@ const Value* MemberOf(const Value& object, absl::string_view key) {
 
 absl::Status Lacks(absl::string_view key, absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat("\"", key, "\" ", what));
+}
+
+// As config.json has it, cut short.
+std::string Shown(const Value& value) {
+  JsonBuffer buffer;
+  rapidjson::Writer<JsonBuffer> writer(buffer);
+  value.Accept(writer);
+  return Utf8(buffer.GetString(), 80);
 }
 
 absl::Status ReadField(const Value& value, absl::string_view key, const Field& field) {
@@ -120,6 +132,8 @@ class Reader {
   absl::Status ReadGroups();
   absl::Status ReadBalanceLoss();
   absl::Status CheckFixed();
+  absl::Status LacksValue(absl::string_view key, const Value& value,
+                          const std::string& known) const;
   absl::Status CheckLayers();
   absl::Status CheckUnknown() const;
 
@@ -147,7 +161,13 @@ absl::Status Reader::ReadScaling(const Value& rope) {
   if (name != "default") {
     const auto* const known = std::find_if(std::begin(kScalings), std::end(kScalings),
                                            [&](const auto& kind) { return name == kind.first; });
-    if (known == std::end(kScalings)) return Lacks("rope_type", absl::StrCat("is ", name));
+    if (known == std::end(kScalings)) {
+      const auto name_of = [](std::string* text, const auto& kind) { *text += kind.first; };
+      return Lacks("rope_type",
+                   absl::StrCat("is ", Shown(*type), ", and rotary positions here are ",
+                                absl::StrJoin(kScalings, ", ", name_of),
+                                " or default: this model cannot be used"));
+    }
     scaling.kind = known->second;
     if (scaling.kind == RopeScalingKind::kYarn) {
       scaling.high_frequency_factor = 32;
@@ -274,7 +294,7 @@ absl::Status Reader::CheckFixed() {
       if (value == nullptr || *value == member.value) continue;
       if (value->IsNull() && !member.value.IsTrue()) continue;
       if (key == "quantization_config" && IsUnpackedOnReading(*value)) continue;
-      return Lacks(key, "has a value that changes the arithmetic in a way that we lack");
+      return LacksValue(key, *value, Shown(member.value));
     }
   }
   const Value* activation = Find(config_.family->keys.activation);
@@ -282,14 +302,28 @@ absl::Status Reader::CheckFixed() {
   if (activation == nullptr || activation->IsNull() || *activation == wanted) {
     return absl::OkStatus();
   }
-  return Lacks(config_.family->keys.activation, absl::StrCat("is not \"", wanted, "\""));
+  return LacksValue(config_.family->keys.activation, *activation, absl::StrCat("\"", wanted, "\""));
+}
+
+absl::Status Reader::LacksValue(absl::string_view key, const Value& value,
+                                const std::string& known) const {
+  return Lacks(key, absl::StrCat("is ", Shown(value), ", and the family ", config_.family->name,
+                                 " has only ", known,
+                                 " here: the value changes the arithmetic, so that this model "
+                                 "cannot be used"));
 }
 
 absl::Status Reader::CheckLayers() {
   const Value* pattern = Find("sliding_window_pattern");
   if (pattern != nullptr && pattern->IsInt() &&
       pattern->GetInt() != config_.family->full_attention_every) {
-    return Lacks("sliding_window_pattern", "is not the family's");
+    return LacksValue("sliding_window_pattern", *pattern,
+                      absl::StrCat(config_.family->full_attention_every));
+  }
+  // transformers reads another key, which this one only repeats (Gemma 2 9B).
+  const Value* window = Find("sliding_window_size");
+  if (window != nullptr && !(window->IsInt() && window->GetInt() == config_.sliding_window)) {
+    return LacksValue("sliding_window_size", *window, absl::StrCat(config_.sliding_window));
   }
   const Value* types = Find("layer_types");
   if (types == nullptr || !types->IsArray()) return absl::OkStatus();

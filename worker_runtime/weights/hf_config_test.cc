@@ -85,7 +85,8 @@ TEST_CASE("DeepSeek-V2's config.json says how its router chooses") {
   CHECK(limited->experts.groups == 8);
   CHECK(limited->experts.chosen_groups == 3);
   CHECK_STATUS(read(R"("topk_method": "noaux_tc")"), kUnimplemented, "\"topk_method\" is no way");
-  CHECK_STATUS(read(R"("norm_topk_prob": true)"), kUnimplemented, "\"norm_topk_prob\" has a value");
+  CHECK_STATUS(read(R"("norm_topk_prob": true)"), kUnimplemented,
+               "\"norm_topk_prob\" is true, and the family deepseek_v2 has only false here");
 }
 
 TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
@@ -165,7 +166,7 @@ TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a h
   CHECK(with("factor\": 0.5", "factor\": 0.25")->rotary_size == 32);
   CHECK_STATUS(with("factor\": 0.5", "factor\": 1.5"), kInvalid, "is not between 0 and 1");
   CHECK_STATUS(with("use_qk_norm\": false", "use_qk_norm\": true"), kUnimplemented,
-               "\"use_qk_norm\" has a value that changes the arithmetic");
+               "\"use_qk_norm\" is true, and the family glm4_moe has only false here");
   // In transformers 5 it stands with the other numbers of rotary positions.
   CHECK(with("\"rope_scaling\": null", R"("rope_parameters": {"rope_type": "default",
              "rope_theta": 1000000, "partial_rotary_factor": 0.25})")
@@ -234,12 +235,20 @@ TEST_CASE("keys that change the arithmetic are refused by name") {
   refused("llama", "architectures", R"(["LlamaForSequenceClassification"])");
   refused("gpt2", "scale_attn_by_inverse_layer_idx", "true");
   refused("qwen2", "use_sliding_window", "true");
+  refused("qwen2", "use_mrope", "true");
+  refused("gemma2", "sliding_window_size", "2048");
+  refused("llama", "sliding_window_size", "2048");
   refused("qwen3_moe", "norm_topk_prob", "false");
   refused("gemma3_text", "sliding_window_pattern", "4");
   refused("gemma2", "layer_types", R"(["full_attention"])");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama",
                                 "rope_scaling": {"rope_type": "longrope", "factor": 2}})"),
-               kUnimplemented, "longrope");
+               kUnimplemented,
+               "\"rope_type\" is \"longrope\", and rotary positions here are llama3, linear, yarn "
+               "or default");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "hidden_act": "gelu"})"), kUnimplemented,
+               "\"hidden_act\" is \"gelu\", and the family llama has only \"silu\" here: the value "
+               "changes the arithmetic");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "qwen3_moe"})"), kUnimplemented, "norm_topk_prob");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "mamba"})"), kUnimplemented, "mamba");
 }
@@ -248,6 +257,23 @@ TEST_CASE("harmless keys are passed over") {
   REQUIRE_OK(ReadHfConfig(R"({"model_type": "llama", "use_cache": false, "_name_or_path": "x",
                               "attention_dropout": 0.5, "layer_types": null})")
                  .status());
+}
+
+TEST_CASE("keys of published folders that change nothing are passed over") {
+  for (const auto& [family, keys] :
+       {std::pair{"qwen2", R"("use_mrope": false)"},                       // Qwen2.5
+        {"llama", R"("transformers.js_config": {"kv_cache_dtype": {}})"},  // SmolLM2-Instruct
+        {"llama", R"("unsloth_fixed": true)"},
+        {"deepseek_v2", R"("auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"})"},
+        {"gemma2", R"("sliding_window": 4096, "sliding_window_size": 4096)"},  // 9B
+        {"gpt2", R"("gradient_checkpointing": false, "n_special": 0, "output_past": true,
+                    "predict_special_tokens": true, "torchscript": false, "use_bfloat16": false)"},
+        // Qwen3-Coder-30B-A3B
+        {"qwen3_moe", R"("norm_topk_prob": true, "qkv_bias": false, "use_qk_norm": true,
+                         "shared_expert_intermediate_size": 0)"}}) {
+    INFO(keys);
+    CHECK_OK(ReadHfConfig(absl::StrCat(R"({"model_type": ")", family, "\", ", keys, "}")));
+  }
 }
 
 TEST_CASE("a config.json that is none") {
