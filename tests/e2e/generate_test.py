@@ -152,7 +152,7 @@ class GenerateTest(ConveneTestCase):
 
     def test_a_server_answers_as_the_command_does_until_a_signal(self):
         environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
-        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, **environment)
+        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, "--context", 32, **environment)
         said = wait_until(lambda: re.search(r"run is served at (http://127.0.0.1:\d+)/v1", self.output(server)), 60, lambda: self.output(server))
         address = said.group(1)
         text = json.loads(self.ask(address, "/v1/completions", prompt="a", max_tokens=9, temperature=0))
@@ -203,6 +203,8 @@ class GenerateTest(ConveneTestCase):
             self.assertEqual(only["logprobs"]["token_logprobs"], told["token_logprobs"][:-3])
         twice = scores(prompt=["a", "b"], n=2, echo=True, max_tokens=1)
         self.assertEqual([choice["text"][0] for choice in twice], ["a", "a", "b", "b"])
+        # A text that fills the context leaves the others theirs.
+        self.assertEqual([len(choice["logprobs"]["tokens"]) for choice in scores(prompt=["ab", "a" * 31], max_tokens=5)], [5, 1])
         events = self.ask(address, "/v1/completions", prompt="né ab", temperature=0, logprobs=2, echo=True, max_tokens=3, stream=True).split("\n\n")
         pieces = [json.loads(event[len("data: "):])["choices"][0] for event in events[:-2]]
         self.assertEqual([offset for piece in pieces if piece["logprobs"] for offset in piece["logprobs"]["text_offset"]],

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -37,11 +36,9 @@ class Answerer {
     std::vector<Tokens> prompts;
     std::vector<Unshown> unshown;
     Usage usage;
-    size_t longest = 0;
     for (const auto& prompt : request.prompts) {
       CONVENE_ASSIGN_OR_RETURN(const Tokens tokens, TokensOf(request, prompt));
       usage.prompt_tokens += static_cast<int64_t>(tokens.size());
-      longest = std::max(longest, tokens.size());
       prompts.insert(prompts.end(), request.choices, tokens);
       Unshown first;
       if (request.echoes) {
@@ -50,11 +47,10 @@ class Answerer {
       }
       unshown.insert(unshown.end(), request.choices, first);
     }
-    const int room = std::max(1, model_.options().context - static_cast<int>(longest));
+    // A full context ends a text, each at its own length.
+    const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
     GenerateOptions options = {
-        .sampling = request.sampling,
-        .max_new_tokens = request.max_tokens < 0 ? room : std::min(request.max_tokens, room),
-        .end_tokens = opened_.end_tokens};
+        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
     if (request.top_logprobs.has_value()) {
       options.sees_prompts = request.echoes;
       options.see_logits = [&](int index, int32_t token, absl::Span<const float> logits) {
