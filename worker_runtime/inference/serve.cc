@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -40,7 +41,9 @@ class Answerer {
       CONVENE_ASSIGN_OR_RETURN(const Tokens tokens, TokensOf(request, prompt));
       usage.prompt_tokens += static_cast<int64_t>(tokens.size());
       prompts.insert(prompts.end(), request.choices, tokens);
-      Unshown first;
+      // Special tokens have no text.
+      Unshown first = {.begins_text =
+                           request.echoes || opened_.tokenizer->Decode(tokens, false).empty()};
       if (request.echoes) {
         const auto* const text = std::get_if<std::string>(&prompt);
         first.text = text != nullptr ? *text : opened_.tokenizer->Decode(tokens, false);
@@ -80,7 +83,8 @@ class Answerer {
   struct Unshown {
     std::string text;
     std::vector<ScoredToken> tokens;
-    int64_t characters = 0;  // of all its tokens so far
+    int64_t characters = 0;   // of all its tokens so far
+    bool begins_text = true;  // the next token that is text is the first of all
   };
 
   std::string BytesOf(int32_t token) const {
@@ -94,6 +98,11 @@ class Answerer {
     const auto continues = [](char byte) { return (byte & 0xC0) == 0x80; };
     std::string bytes;  // in the text, where special tokens have none
     opened_.tokenizer->AppendTokenBytes(token, &bytes);
+    if (!bytes.empty() && std::exchange(choice->begins_text, false)) {
+      // SentencePiece's space before a text is none of the text.
+      const size_t shown = opened_.tokenizer->Decode({token}, false).size();
+      bytes.erase(0, bytes.size() - std::min(bytes.size(), shown));
+    }
     const bool is_within = !bytes.empty() && continues(bytes[0]) && choice->characters > 0;
     ScoredToken scored = {.bytes = BytesOf(token),
                           .offset = choice->characters - (is_within ? 1 : 0)};
