@@ -33,6 +33,17 @@ absl::StatusOr<Dict> ReadObject(const std::string& path) {
   return value->as_dict();
 }
 
+// The message with one text in the place of a list of parts: OpenAI's clients write these, and most
+// templates would print the list.
+absl::StatusOr<Value> WithOneText(const Value& message) {
+  const Value* const content = message.as_dict().Find("content");
+  if (content == nullptr || !content->is_list()) return message;
+  CONVENE_ASSIGN_OR_RETURN(std::string text, ContentOf(message));
+  Dict made = message.as_dict();
+  made.Set("content", Value::OfString(std::move(text)));
+  return jinja::NewDict(std::move(made));
+}
+
 }  // namespace
 
 absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, const std::string& chat,
@@ -98,7 +109,11 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
 absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
   Dict variables = format_->variables;
   for (const auto& [name, value] : conversation.variables.entries()) variables.Set(name, value);
-  CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(conversation.messages));
+  std::vector<Value> texts;
+  for (const Value& message : conversation.messages) {
+    CONVENE_ASSIGN_OR_RETURN(texts.emplace_back(), WithOneText(message));
+  }
+  CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(std::move(texts)));
   variables.Set("messages", std::move(messages));
   variables.Set("add_generation_prompt", Value::OfBool(true));
   const bool has_tools = variables.Find("tools") != nullptr && format_->tool_use.has_value();

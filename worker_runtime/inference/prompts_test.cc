@@ -54,6 +54,12 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
   CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})")) ==
         "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>");
+  CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})")) ==
+        "<|user|>ab<|end|><|assistant|>");
+  CHECK_STATUS(reader->Line(R"({"messages": [{"role": "user", "content": [
+                   {"type": "image_url", "image_url": {"url": "x"}}]}]})"),
+               absl::StatusCode::kInvalidArgument, "there are no images or sounds here");
   CHECK_STATUS(reader->Line(R"({"messages": 3})"), absl::StatusCode::kInvalidArgument,
                "'messages' is no list");
 
