@@ -108,6 +108,9 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
 // The template writes the special tokens itself, those before a document too.
 absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
   Dict variables = format_->variables;
+  // As in training (data/chat/answer_spans.cc): transformers gives these always.
+  variables.Set("tools", Value::OfNone());
+  variables.Set("documents", Value::OfNone());
   for (const auto& [name, value] : conversation.variables.entries()) variables.Set(name, value);
   std::vector<Value> texts;
   for (const Value& message : conversation.messages) {
@@ -116,7 +119,7 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conv
   CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(std::move(texts)));
   variables.Set("messages", std::move(messages));
   variables.Set("add_generation_prompt", Value::OfBool(true));
-  const bool has_tools = variables.Find("tools") != nullptr && format_->tool_use.has_value();
+  const bool has_tools = variables.Find("tools")->Truth() && format_->tool_use.has_value();
   const jinja::ChatTemplate& chat_template =
       has_tools ? *format_->tool_use : format_->chat_template;
   CONVENE_ASSIGN_OR_RETURN(

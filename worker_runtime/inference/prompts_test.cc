@@ -71,6 +71,20 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
                "chatml names a format");
 }
 
+TEST_CASE("A template has tools and documents, which are none where a conversation has none") {
+  const TempDir folder;
+  REQUIRE_OK(
+      WriteFileAtomic(folder.File("chat_template.jinja"),
+                      "{% if tools is none %}no tools{% else %}{{ tools | length }}{% endif %}"
+                      "{% if documents is none %}, no documents{% endif %}"));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  CHECK(TextOf(reader->Text("hi")) == "no tools, no documents");
+  CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": "hi"}],
+                                "tools": [{"type": "function"}, {"type": "function"}]})")) ==
+        "2, no documents");
+}
+
 TEST_CASE("A folder's end tokens are those of its generation, else of its configuration") {
   const TempDir folder;
   CHECK(EndTokensOf(folder.path()).value().empty());
