@@ -127,10 +127,11 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
   if (!folder.empty()) {
     const auto tokenizer = worker::LoadTokenizer(folder);
     if (!tokenizer.ok()) return Annotate(tokenizer.status(), "--tokenizer");
-    if ((*tokenizer)->vocabulary_size() > weights.config.vocabulary_size) {
+    const int needed = (*tokenizer)->document_vocabulary_size();
+    if (needed > weights.config.vocabulary_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the tokenizer ", folder, " has ", (*tokenizer)->vocabulary_size(),
-                       " tokens, more than the ", weights.config.vocabulary_size, " of the model"));
+          absl::StrCat("the tokenizer ", folder, " has ", needed, " tokens, more than the ",
+                       weights.config.vocabulary_size, " of the model"));
     }
     const auto prefix = (*tokenizer)->prefix();
     if (!prefix.empty()) wanted.extras.begin_of_document = prefix.front();

@@ -149,6 +149,18 @@ class CheckpointTokenizerTest(ConveneTestCase):
         said = self.train("--data", self.path("text.bin"), "--steps", 2, "--checkpoint-dir", self.path("without"))
         self.assertIn("checkpoints come without the tokenizer that made the data", said)
 
+    def test_a_model_may_lack_a_special_token_that_no_text_has(self):
+        """As Gemma 3 1B lacks <image_soft_token>; here it is <begin>, with which the template begins."""
+        self.train("--data", self.path("text.txt"), "--tokenizer", self.path("model"), "--steps", 2, "--checkpoint-dir", self.path("run"),
+                   shape=[*SHAPE, "--vocabulary-size", 301])
+        self.assertTrue(self.generate("run"))
+        self.assertIn("prompt 1 of 1 has the id 301, and the model has 301 tokens", self.generate("run", "--chat", code=64))
+        self.convene("checkpoint", "export", self.path("run"), "--output", self.path("out"))
+        self.assertEqual(self.generate("out"), self.generate("run"))
+        said = self.train("--data", self.path("text.txt"), "--tokenizer", self.path("model"), "--steps", 2, code=64,
+                          shape=[*SHAPE, "--vocabulary-size", 300])
+        self.assertIn("give --vocabulary-size 384", said)
+
     def test_another_tokenizer_at_a_resume_is_told_in_words(self):
         self.train_by_model()
         self.make_tokenizer("other", b".")

@@ -152,7 +152,7 @@ class GenerateTest(ConveneTestCase):
 
     def test_a_server_answers_as_the_command_does_until_a_signal(self):
         environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
-        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, **environment)
+        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, "--context", 32, **environment)
         said = wait_until(lambda: re.search(r"run is served at (http://127.0.0.1:\d+)/v1", self.output(server)), 60, lambda: self.output(server))
         address = said.group(1)
         text = json.loads(self.ask(address, "/v1/completions", prompt="a", max_tokens=9, temperature=0))
@@ -203,10 +203,44 @@ class GenerateTest(ConveneTestCase):
             self.assertEqual(only["logprobs"]["token_logprobs"], told["token_logprobs"][:-3])
         twice = scores(prompt=["a", "b"], n=2, echo=True, max_tokens=1)
         self.assertEqual([choice["text"][0] for choice in twice], ["a", "a", "b", "b"])
+        # A text that fills the context leaves the others theirs.
+        self.assertEqual([len(choice["logprobs"]["tokens"]) for choice in scores(prompt=["ab", "a" * 31], max_tokens=5)], [5, 1])
         events = self.ask(address, "/v1/completions", prompt="né ab", temperature=0, logprobs=2, echo=True, max_tokens=3, stream=True).split("\n\n")
         pieces = [json.loads(event[len("data: "):])["choices"][0] for event in events[:-2]]
         self.assertEqual([offset for piece in pieces if piece["logprobs"] for offset in piece["logprobs"]["text_offset"]],
                          both[0]["logprobs"]["text_offset"])
+
+    def test_the_space_between_a_prompt_and_its_answer_is_text(self):
+        """A tokenizer as Llama 2's: each token but a text's first shows its space, and places count characters of what is shown."""
+        words = ["\u2581", *"abcdefghijklmnopqrstuvwxyz"]
+        vocabulary = (words + ["\u2581" + first + second for first in words[1:] for second in ["", *words[1:]]])[:256]
+        merges = [["\u2581", letter] for letter in words[1:] if "\u2581" + letter in vocabulary]
+        replace = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+        with open(self.path("tokenizer.json"), "w", encoding="utf-8") as out:
+            json.dump({"model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(vocabulary)}, "merges": merges},
+                       "normalizer": {"type": "Sequence", "normalizers": [
+                           {"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+                       "decoder": {"type": "Sequence", "decoders": [replace, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}}, out)
+        environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
+        server = self.start(CONVENE, "generate", *self.model[:-2], "--tokenizer", self.path("tokenizer.json"), "--serve", 0, **environment)
+        said = wait_until(lambda: re.search(r"run is served at (http://127.0.0.1:\d+)/v1", self.output(server)), 60, lambda: self.output(server))
+        spaces = 0
+        for echoes in (False, True):
+            for seed in range(4):
+                answer = json.loads(self.ask(said.group(1), "/v1/completions", prompt="ab c", max_tokens=8, seed=seed, temperature=2, logprobs=0, echo=echoes))
+                choice = answer["choices"][0]
+                text, told = choice["text"], choice["logprobs"]
+                tokens = told["tokens"]
+                if echoes:
+                    self.assertTrue(text.startswith("ab c"), text)
+                    self.assertEqual(tokens[0], " a")
+                    tokens[0] = "a"
+                self.assertEqual("".join(tokens), text)
+                self.assertEqual(told["text_offset"], [len("".join(tokens[:i])) for i in range(len(tokens))])
+                spaces += text[4 if echoes else 0] == " "
+        self.assertGreater(spaces, 0)
+        server.send_signal(signal.SIGTERM)
+        self.finish(server, 30)
 
     def evaluate(self, *arguments, code=0):
         words = [str(word) for word in (CONVENE, "evaluate", *self.model[:2], "--device", "cpu", *arguments)]

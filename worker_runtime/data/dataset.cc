@@ -147,9 +147,10 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
   std::vector<int64_t> training_counts;
   std::vector<int64_t> validation_counts;
   for (const auto& [source, weight] : options.sources) {
-    if (source->vocabulary_size() > parts->id_limit) {
+    const int needed = source->document_vocabulary_size();
+    if (needed > parts->id_limit) {
       return absl::InvalidArgumentError(
-          absl::StrCat(source->path(), " has ids for a vocabulary of ", source->vocabulary_size(),
+          absl::StrCat(source->path(), " has ids for a vocabulary of ", needed,
                        "; the model's vocabulary_size is ", options.vocabulary_size,
                        " and must be at least that"));
     }

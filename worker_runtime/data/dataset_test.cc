@@ -318,6 +318,30 @@ TEST_CASE("ids outside the model's vocabulary are refused, told or found") {
   CHECK_STATUS(status, absl::StatusCode::kInvalidArgument, "x.ds: a sample has the token 40");
 }
 
+TEST_CASE("a model may lack a file's special tokens, until a sample has one") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 10;
+  info.token_bytes = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0};  // special from 6 on
+  info.tokenizer.end_of_document = 7;
+  WriteTokenFile(dir.File("a"), info, {{{1, 2, 7}, {}}, {{3, 8, 7}, {}}});
+  DatasetOptions options = Options({dir.File("a")}, 2);
+  options.vocabulary_size = 7;
+  CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument,
+               "a has ids for a vocabulary of 8; the model's vocabulary_size is 7");
+  options.vocabulary_size = 8;
+  const auto data = Dataset::Open(options);
+  REQUIRE_OK(data);
+  REQUIRE(data->training_samples() == 2);
+  Tokens inputs(4), targets(4);
+  CHECK_STATUS(data->Fill(data->TrainingPlaces(1, {0, 1}), inputs.data(), targets.data()),
+               absl::StatusCode::kInvalidArgument, "a: a sample has the token 8");
+  WriteTokenFile(dir.File("b"), info, {{{1, 4, 7}, {}}, {{3, 5, 7}, {}}});
+  const auto pairs = JoinPairs(OpenTokens(dir.File("a")), OpenTokens(dir.File("b")));
+  REQUIRE_OK(pairs);
+  CHECK((*pairs)->document_vocabulary_size() == 8);
+}
+
 // Documents whose tokens are 100 * document + place + 1, of random lengths.
 std::vector<TestDocument> RandomDocuments(int count, int longest, bool masked) {
   std::mt19937 random(4);

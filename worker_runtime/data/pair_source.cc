@@ -22,6 +22,9 @@ class PairSource final : public TokenSource {
   int vocabulary_size() const override {
     return std::max(chosen_->vocabulary_size(), rejected_->vocabulary_size());
   }
+  int document_vocabulary_size() const override {
+    return std::max(chosen_->document_vocabulary_size(), rejected_->document_vocabulary_size());
+  }
   const TokenizerIdentity& tokenizer() const override { return chosen_->tokenizer(); }
   uint64_t content_hash() const override {
     return chosen_->content_hash() * 0x9e3779b97f4a7c15 + rejected_->content_hash();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <fstream>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,13 +29,15 @@ struct WordCut {
   bool single_digits = false;
   bool composes = false;       // to NFC, before all else
   bool ignore_merges = false;  // a word that is a token needs no merges
+  bool adds_begin = false;     // a text's first token, where the file does not say, as in llama.cpp
 };
 
 std::vector<WordCut> WordCuts() {
-  return {{"gpt-2", ""},
-          {.name = "smollm", .single_digits = true},
-          {.name = "llama-bpe", .pattern = kLlama3Pattern, .ignore_merges = true},
-          {.name = "qwen2", .pattern = kQwen2Pattern, .composes = true}};
+  return {
+      {"gpt-2", ""},
+      {.name = "smollm", .single_digits = true},
+      {.name = "llama-bpe", .pattern = kLlama3Pattern, .ignore_merges = true, .adds_begin = true},
+      {.name = "qwen2", .pattern = kQwen2Pattern, .composes = true}};
 }
 
 void Write(JsonWriter& json, absl::string_view text) {
@@ -154,7 +157,7 @@ absl::StatusOr<std::string> VocabularyText(const GgufFile& file, const WordCut& 
   return std::string(buffer.GetString(), buffer.GetSize());
 }
 
-absl::StatusOr<std::string> ConfigText(const GgufFile& file) {
+absl::StatusOr<std::string> ConfigText(const GgufFile& file, bool adds_begin) {
   struct SpecialToken {
     const char* key;
     const char* name;
@@ -176,10 +179,14 @@ absl::StatusOr<std::string> ConfigText(const GgufFile& file) {
     }
     Write(json, name, (*tokens)[id]);
   }
-  for (const char* const name : {"add_bos_token", "add_eos_token"}) {
+  const bool adds_bos = adds_begin && file.Has("tokenizer.ggml.bos_token_id");
+  for (auto [name, adds] : {std::pair{"add_bos_token", adds_bos}, {"add_eos_token", false}}) {
     const std::string key = absl::StrCat("tokenizer.ggml.", name);
-    if (!file.Has(key)) continue;
-    CONVENE_ASSIGN_OR_RETURN(const bool adds, file.Bool(key));
+    if (file.Has(key)) {
+      CONVENE_ASSIGN_OR_RETURN(adds, file.Bool(key));
+    } else if (!adds) {
+      continue;
+    }
     Write(json, name, adds);
   }
   if (file.Has("tokenizer.chat_template")) {
@@ -200,7 +207,8 @@ absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
   if (model == "llama") {
     made.file_name = "tokenizer.model";
     CONVENE_ASSIGN_OR_RETURN(made.content, SentencePieceModelOf(file));
-    CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file));
+    // Its reader adds the token where the config says nothing.
+    CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file, /*adds_begin=*/false));
     return made;
   }
   if (model != "gpt2") {
@@ -212,7 +220,7 @@ absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
     if (cut.name != name) continue;
     made.file_name = "tokenizer.json";
     CONVENE_ASSIGN_OR_RETURN(made.content, VocabularyText(file, cut));
-    CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file));
+    CONVENE_ASSIGN_OR_RETURN(made.config_json, ConfigText(file, cut.adds_begin));
     return made;
   }
   return absl::UnimplementedError(absl::StrCat("a GGUF vocabulary that cuts words as '",

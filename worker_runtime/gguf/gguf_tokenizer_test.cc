@@ -18,8 +18,8 @@ namespace {
 using ::convene::testing::TempDir;
 using testing::GgufWriter;
 
-// Two control tokens, one of a user, digits, and "ab" by a merge.
-GgufWriter Vocabulary(const std::string& pre) {
+// Two control tokens, one of a user, digits, and "ab" by a merge. Does not say what begins a text.
+GgufWriter Unsaid(const std::string& pre) {
   GgufWriter writer;
   writer.Text("tokenizer.ggml.model", "gpt2")
       .Text("tokenizer.ggml.pre", pre)
@@ -28,8 +28,12 @@ GgufWriter Vocabulary(const std::string& pre) {
       .Texts("tokenizer.ggml.merges", {"a b", "1 2"})
       .Count("tokenizer.ggml.bos_token_id", 0)
       .Count("tokenizer.ggml.eos_token_id", 1)
-      .Bool("tokenizer.ggml.add_bos_token", true)
       .Text("tokenizer.chat_template", "{{ bos_token }}");
+  return writer;
+}
+GgufWriter Vocabulary(const std::string& pre) {
+  GgufWriter writer = Unsaid(pre);
+  writer.Bool("tokenizer.ggml.add_bos_token", true);
   return writer;
 }
 
@@ -54,6 +58,21 @@ TEST_CASE("a file's vocabulary is a tokenizer, by its own way of cutting words")
   CHECK(Encode("smollm", "ab12") == std::vector<int32_t>{5, 6, 7});
   CHECK(Encode("llama-bpe", "ab") == std::vector<int32_t>{5});
   CHECK(Encode("qwen2", "ab") == std::vector<int32_t>{5});
+}
+
+TEST_CASE("what begins a text where a file does not say it is llama.cpp's") {
+  const auto prefix = [](const GgufWriter& writer) {
+    const TempDir folder;
+    REQUIRE_OK(WriteFileAtomic(folder.File("model.gguf"), writer.File()));
+    const auto tokenizer = LoadTokenizer(folder.File("model.gguf"));
+    REQUIRE_OK(tokenizer.status());
+    const auto ids = (*tokenizer)->prefix();
+    return std::vector<int32_t>(ids.begin(), ids.end());
+  };
+  CHECK(prefix(Unsaid("llama-bpe")) == std::vector<int32_t>{0});
+  CHECK(prefix(Unsaid("gpt-2")).empty());
+  GgufWriter without = Unsaid("llama-bpe");
+  CHECK(prefix(without.Bool("tokenizer.ggml.add_bos_token", false)).empty());
 }
 
 // As Llama 2's: the unknown piece, two control pieces, bytes, then pieces of which "ab" is merged

@@ -13,7 +13,9 @@ const char* NameOf(AnswerEnd end) {
 absl::Status Answer(LanguageModel& model, const Tokenizer& tokenizer,
                     absl::Span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
                     const std::vector<std::string>& stop_texts, ShowAnswer show) {
-  std::vector<TextStream> streams(prompts.size(), TextStream(tokenizer, stop_texts));
+  std::vector<TextStream> streams;
+  streams.reserve(prompts.size());
+  for (const auto& prompt : prompts) streams.emplace_back(tokenizer, stop_texts, prompt);
   return Generate(model, prompts, options,
                   [&](int prompt, int32_t token, SequenceEnd why) -> absl::StatusOr<bool> {
                     TextStream& stream = streams[prompt];

@@ -1,6 +1,7 @@
 #include "worker_runtime/inference/completion_server.h"
 
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/thread.h>
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -39,6 +41,7 @@ struct FreeWith {
 using EventBase = std::unique_ptr<event_base, FreeWith<event_base_free>>;
 using HttpServer = std::unique_ptr<evhttp, FreeWith<evhttp_free>>;
 using Buffer = std::unique_ptr<evbuffer, FreeWith<evbuffer_free>>;
+using Event = std::unique_ptr<event, FreeWith<event_free>>;
 
 Buffer BufferOf(const std::string& text) {
   Buffer buffer(evbuffer_new());
@@ -52,6 +55,7 @@ struct Job {
   AnswerHead head;
   evhttp_request* http = nullptr;  // of the thread "serve"; null: the client has gone, or has all
   bool has_begun = false;          // a streamed answer; the same thread's
+  Event watch;                     // the same thread's, while there is `http`
   std::atomic<bool> is_given_up = false;
 };
 using JobPtr = std::shared_ptr<Job>;
@@ -188,12 +192,30 @@ class CompletionServer::Web {
         evhttp_request_get_connection(http),
         [](evhttp_connection*, void* given_up) {
           Job& gone = *static_cast<Job*>(given_up);
+          gone.watch.reset();
           gone.http = nullptr;
           gone.is_given_up = true;
         },
         job.get());
+    Watch(*job);
     waiting_.push_back(job);
     changed_.SignalAll();
+  }
+
+  // By itself libevent reads nothing until the answer is sent, and so sees that a client has gone
+  // only when it writes to it.
+  void Watch(Job& job) {
+    evhttp_connection* const connection = evhttp_request_get_connection(job.http);
+    const auto look = [](evutil_socket_t fd, short, void* watched) {
+      char next = 0;  // of the client's next request
+      const ssize_t size = recv(fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+      const bool has_gone = size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR);
+      if (has_gone) static_cast<Job*>(watched)->is_given_up = true;
+    };
+    job.watch.reset(event_new(base_.get(),
+                              bufferevent_getfd(evhttp_connection_get_bufferevent(connection)),
+                              EV_READ, look, &job));
+    event_add(job.watch.get(), nullptr);
   }
 
   // The rest on the thread "answer".
@@ -268,6 +290,7 @@ class CompletionServer::Web {
 
   // A connection may have another request later.
   static void Forget(Job& job) {
+    job.watch.reset();
     evhttp_connection_set_closecb(evhttp_request_get_connection(job.http), nullptr, nullptr);
   }
 

@@ -23,7 +23,8 @@ using ShowPiece = absl::FunctionRef<absl::Status(int index, const Choice& piece)
 using AnswerRequest =
     absl::AnyInvocable<absl::StatusOr<Usage>(const CompletionRequest& request, ShowPiece show)>;
 
-// Not thread-safe. Two threads: "serve" talks HTTP, "answer" answers.
+// A client that closes its side of a connection gives its request up. Not thread-safe. Two threads:
+// "serve" talks HTTP, "answer" answers.
 class CompletionServer {
  public:
   // Listens at `host`:`port`, port 0: any, and serves from now on. `model`: its name on the wire.

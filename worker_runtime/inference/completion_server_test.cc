@@ -130,20 +130,25 @@ absl::StatusOr<Usage> Talk(const CompletionRequest&, ShowPiece show) {
 }
 
 TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
-  std::string why;
-  auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
-    if (!request.streams) return Count(request, show);
-    const absl::StatusOr<Usage> usage = Talk(request, show);
-    why = std::string(usage.status().message());
-    return usage;
-  });
-  {
-    Client client(*server, PostText(R"({"prompt": "a", "stream": true})", "/v1/completions"));
-    CHECK(absl::StrContains(client.Read(), "200 OK"));
+  for (const bool streams : {true, false}) {
+    INFO(streams);
+    std::string why;
+    auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
+      if (request.max_tokens != 7) return Count(request, show);
+      const absl::StatusOr<Usage> usage = Talk(request, show);
+      why = std::string(usage.status().message());
+      return usage;
+    });
+    {
+      const char* const body = streams ? R"({"prompt": "a", "max_tokens": 7, "stream": true})"
+                                       : R"({"prompt": "a", "max_tokens": 7})";
+      Client client(*server, PostText(body, "/v1/completions"));
+      if (streams) CHECK(absl::StrContains(client.Read(), "200 OK"));
+    }
+    CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
+    server.reset();
+    CHECK(why == "the client has gone");
   }
-  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
-  server.reset();
-  CHECK(why == "the client has gone");
 }
 
 TEST_CASE("a server that goes ends the request that runs") {

@@ -12,13 +12,19 @@ namespace convene::worker {
 namespace {
 
 // `room`: for a prompt's tokens.
-absl::Status CheckPrompts(absl::Span<const std::vector<int32_t>> prompts, size_t room,
-                          int context) {
+absl::Status CheckPrompts(absl::Span<const std::vector<int32_t>> prompts, size_t room, int context,
+                          int vocabulary) {
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (prompts[i].empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("prompt ", i + 1, " of ", prompts.size(),
                        " has no token: a model goes on with at least one"));
+    }
+    for (const int32_t id : prompts[i]) {
+      if (id >= 0 && id < vocabulary) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt ", i + 1, " of ", prompts.size(), " has the id ", id, ", and the model has ",
+          vocabulary, " tokens: leave that token out, or take the model's own tokenizer"));
     }
     if (prompts[i].size() <= room) continue;
     return absl::InvalidArgumentError(
@@ -116,7 +122,8 @@ absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t
   CONVENE_RETURN_IF_ERROR(ValidateSampling(options.sampling));
   const int context = model.options().context;
   const int room = options.max_new_tokens > 0 ? context - 1 : context;
-  CONVENE_RETURN_IF_ERROR(CheckPrompts(prompts, room, context));
+  CONVENE_RETURN_IF_ERROR(
+      CheckPrompts(prompts, room, context, model.options().config.vocabulary_size));
   const Generation generation(model, options, sink);
   std::vector<int> free;
   for (int i = model.options().sequences; i-- > 0;) free.push_back(i);

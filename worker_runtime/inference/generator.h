@@ -39,8 +39,9 @@ using TokenSink =
 // the prompt, its number and the options, as far as the model's logits are. A sequence that fills
 // the context ends with kLength.
 //
-// InvalidArgument: a prompt has no token, or no room in the context for it and a new one. DataLoss:
-// the logits are no numbers. Errors else: the model's, and the sink's.
+// InvalidArgument: a prompt has no token, one that the model does not have, or no room in the
+// context for it and a new one. DataLoss: the logits are no numbers. Errors else: the model's, and
+// the sink's.
 absl::Status Generate(LanguageModel& model, absl::Span<const std::vector<int32_t>> prompts,
                       const GenerateOptions& options, TokenSink sink);
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/inference/testing/weights_source.h"
@@ -224,6 +225,11 @@ TEST_CASE("A sequence ends with an end token, its sink's word, or a full context
       "prompt 1 of 1 has 40 tokens, and the context has room for 40 with the answer");
   CHECK_STATUS(Generate(**model, {{1}, {}}, {.max_new_tokens = 1}, nothing),
                absl::StatusCode::kInvalidArgument, "prompt 2 of 2 has no token");
+  for (const int32_t id : {32, -1}) {
+    CHECK_STATUS(Generate(**model, {{1, id}}, {.max_new_tokens = 1}, nothing),
+                 absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("prompt 1 of 1 has the id ", id, ", and the model has 32 tokens"));
+  }
 }
 
 using Seen = std::vector<std::pair<int32_t, std::vector<float>>>;

@@ -24,10 +24,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const ModelFlags& flags
   }
   CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(path));
   const int words = weights.config.vocabulary_size;
-  if (tokenizer->vocabulary_size() <= words) return tokenizer;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the tokenizer ", path, " has ", tokenizer->vocabulary_size(), " tokens, and the model ",
-      flags.model, " knows ", words, ": they do not belong together (--tokenizer)"));
+  const int needed = tokenizer->document_vocabulary_size();
+  if (needed <= words) return tokenizer;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the tokenizer ", path, " has ", needed, " tokens, and the model ", flags.model,
+                   " knows ", words, ": they do not belong together (--tokenizer)"));
 }
 
 }  // namespace

@@ -33,6 +33,17 @@ absl::StatusOr<Dict> ReadObject(const std::string& path) {
   return value->as_dict();
 }
 
+// The message with one text in the place of a list of parts: OpenAI's clients write these, and most
+// templates would print the list.
+absl::StatusOr<Value> WithOneText(const Value& message) {
+  const Value* const content = message.as_dict().Find("content");
+  if (content == nullptr || !content->is_list()) return message;
+  CONVENE_ASSIGN_OR_RETURN(std::string text, ContentOf(message));
+  Dict made = message.as_dict();
+  made.Set("content", Value::OfString(std::move(text)));
+  return jinja::NewDict(std::move(made));
+}
+
 }  // namespace
 
 absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, const std::string& chat,
@@ -97,11 +108,18 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
 // The template writes the special tokens itself, those before a document too.
 absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
   Dict variables = format_->variables;
+  // As in training (data/chat/answer_spans.cc): transformers gives these always.
+  variables.Set("tools", Value::OfNone());
+  variables.Set("documents", Value::OfNone());
   for (const auto& [name, value] : conversation.variables.entries()) variables.Set(name, value);
-  CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(conversation.messages));
+  std::vector<Value> texts;
+  for (const Value& message : conversation.messages) {
+    CONVENE_ASSIGN_OR_RETURN(texts.emplace_back(), WithOneText(message));
+  }
+  CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(std::move(texts)));
   variables.Set("messages", std::move(messages));
   variables.Set("add_generation_prompt", Value::OfBool(true));
-  const bool has_tools = variables.Find("tools") != nullptr && format_->tool_use.has_value();
+  const bool has_tools = variables.Find("tools")->Truth() && format_->tool_use.has_value();
   const jinja::ChatTemplate& chat_template =
       has_tools ? *format_->tool_use : format_->chat_template;
   CONVENE_ASSIGN_OR_RETURN(

@@ -32,7 +32,8 @@ class PromptReader {
   // InvalidArgument: anything else; the template's errors.
   absl::StatusOr<std::vector<int32_t>> Line(absl::string_view line);
 
-  // A conversation that grows by messages. Errors: the template's.
+  // A conversation that grows by messages. A content that is a list of parts becomes one text.
+  // InvalidArgument: a part that is no text. Errors else: the template's.
   absl::StatusOr<std::vector<int32_t>> Chat(const Conversation& conversation);
   // The beginning of one: the system's message, where there is one.
   Conversation NewChat() const;

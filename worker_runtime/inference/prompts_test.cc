@@ -54,6 +54,12 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
   CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]})")) ==
         "<|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>");
+  CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})")) ==
+        "<|user|>ab<|end|><|assistant|>");
+  CHECK_STATUS(reader->Line(R"({"messages": [{"role": "user", "content": [
+                   {"type": "image_url", "image_url": {"url": "x"}}]}]})"),
+               absl::StatusCode::kInvalidArgument, "there are no images or sounds here");
   CHECK_STATUS(reader->Line(R"({"messages": 3})"), absl::StatusCode::kInvalidArgument,
                "'messages' is no list");
 
@@ -63,6 +69,20 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
         "<|system|>be brief<|end|><|user|>x\xEF\xBF\xBD<|end|><|assistant|>");
   CHECK_STATUS(PromptReader::Make(Tokens(), "chatml", ""), absl::StatusCode::kInvalidArgument,
                "chatml names a format");
+}
+
+TEST_CASE("A template has tools and documents, which are none where a conversation has none") {
+  const TempDir folder;
+  REQUIRE_OK(
+      WriteFileAtomic(folder.File("chat_template.jinja"),
+                      "{% if tools is none %}no tools{% else %}{{ tools | length }}{% endif %}"
+                      "{% if documents is none %}, no documents{% endif %}"));
+  auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+  REQUIRE_OK(reader.status());
+  CHECK(TextOf(reader->Text("hi")) == "no tools, no documents");
+  CHECK(TextOf(reader->Line(R"({"messages": [{"role": "user", "content": "hi"}],
+                                "tools": [{"type": "function"}, {"type": "function"}]})")) ==
+        "2, no documents");
 }
 
 TEST_CASE("A folder's end tokens are those of its generation, else of its configuration") {

@@ -37,24 +37,23 @@ class Answerer {
     std::vector<Tokens> prompts;
     std::vector<Unshown> unshown;
     Usage usage;
-    size_t longest = 0;
     for (const auto& prompt : request.prompts) {
       CONVENE_ASSIGN_OR_RETURN(const Tokens tokens, TokensOf(request, prompt));
       usage.prompt_tokens += static_cast<int64_t>(tokens.size());
-      longest = std::max(longest, tokens.size());
       prompts.insert(prompts.end(), request.choices, tokens);
-      Unshown first;
+      // Special tokens have no text.
+      Unshown first = {.begins_text =
+                           request.echoes || opened_.tokenizer->Decode(tokens, false).empty()};
       if (request.echoes) {
         const auto* const text = std::get_if<std::string>(&prompt);
         first.text = text != nullptr ? *text : opened_.tokenizer->Decode(tokens, false);
       }
       unshown.insert(unshown.end(), request.choices, first);
     }
-    const int room = std::max(1, model_.options().context - static_cast<int>(longest));
+    // A full context ends a text, each at its own length.
+    const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
     GenerateOptions options = {
-        .sampling = request.sampling,
-        .max_new_tokens = request.max_tokens < 0 ? room : std::min(request.max_tokens, room),
-        .end_tokens = opened_.end_tokens};
+        .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
     if (request.top_logprobs.has_value()) {
       options.sees_prompts = request.echoes;
       options.see_logits = [&](int index, int32_t token, absl::Span<const float> logits) {
@@ -84,7 +83,8 @@ class Answerer {
   struct Unshown {
     std::string text;
     std::vector<ScoredToken> tokens;
-    int64_t characters = 0;  // of all its tokens so far
+    int64_t characters = 0;   // of all its tokens so far
+    bool begins_text = true;  // the next token that is text is the first of all
   };
 
   std::string BytesOf(int32_t token) const {
@@ -98,6 +98,11 @@ class Answerer {
     const auto continues = [](char byte) { return (byte & 0xC0) == 0x80; };
     std::string bytes;  // in the text, where special tokens have none
     opened_.tokenizer->AppendTokenBytes(token, &bytes);
+    if (!bytes.empty() && std::exchange(choice->begins_text, false)) {
+      // SentencePiece's space before a text is none of the text.
+      const size_t shown = opened_.tokenizer->Decode({token}, false).size();
+      bytes.erase(0, bytes.size() - std::min(bytes.size(), shown));
+    }
     const bool is_within = !bytes.empty() && continues(bytes[0]) && choice->characters > 0;
     ScoredToken scored = {.bytes = BytesOf(token),
                           .offset = choice->characters - (is_within ? 1 : 0)};
@@ -112,15 +117,7 @@ class Answerer {
 
   absl::StatusOr<Tokens> TokensOf(const CompletionRequest& request,
                                   const std::variant<std::string, Tokens>& prompt) {
-    if (const auto* const ids = std::get_if<Tokens>(&prompt)) {
-      const int words = model_.options().config.vocabulary_size;
-      for (const int32_t id : *ids) {
-        if (id < words) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("\"prompt\" has the id ", id, ", and the model has ", words, " tokens"));
-      }
-      return *ids;
-    }
+    if (const auto* const ids = std::get_if<Tokens>(&prompt)) return *ids;
     const std::string& text = std::get<std::string>(prompt);
     if (!request.is_chat) return texts_.Text(text);
     if (chats_.ok()) return chats_->Line(text);

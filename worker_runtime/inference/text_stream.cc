@@ -4,13 +4,17 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/types/span.h"
+#include "absl/strings/string_view.h"
 
 namespace convene::worker {
 namespace {
 
 // U+FFFD: the text of a character whose last bytes are still to come.
 constexpr char kBrokenCharacter[] = "\xEF\xBF\xBD";
+
+// So many tokens of a prompt tell how the next one is decoded: those before them stand too far
+// back.
+constexpr size_t kPromptTokens = 6;
 
 // The longest end of `text` that is the beginning of `stop`, but not all of it.
 size_t BegunLength(absl::string_view text, absl::string_view stop) {
@@ -22,8 +26,15 @@ size_t BegunLength(absl::string_view text, absl::string_view stop) {
 
 }  // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_texts)
-    : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {}
+TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_texts,
+                       absl::Span<const int32_t> prompt)
+    : tokenizer_(tokenizer), stop_texts_(std::move(stop_texts)) {
+  prompt.remove_prefix(prompt.size() - std::min(prompt.size(), kPromptTokens));
+  tokens_.assign(prompt.begin(), prompt.end());
+  // A prompt that ends within a character has no text that stays as it is.
+  if (absl::EndsWith(Decoded(0, tokens_.size()), kBrokenCharacter)) tokens_.clear();
+  end_ = tokens_.size();
+}
 
 std::string TextStream::Decoded(size_t begin, size_t end) const {
   return tokenizer_.Decode(absl::MakeConstSpan(tokens_).subspan(begin, end - begin),

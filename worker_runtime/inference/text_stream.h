@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
@@ -15,7 +15,9 @@ namespace convene::worker {
 class TextStream {
  public:
   // `stop_texts`: the text ends before the first of them that appears in it. None is empty.
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_texts);
+  // `prompt`: what the tokens go on with, which tells whether they begin with a space.
+  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_texts,
+             absl::Span<const int32_t> prompt);
 
   // The text that may be shown now that this token has come.
   std::string Add(int32_t token);
@@ -31,7 +33,7 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   const std::vector<std::string> stop_texts_;
-  std::vector<int32_t> tokens_;
+  std::vector<int32_t> tokens_;  // behind the last ones of the prompt
   // The text of the tokens before end_ was taken; those from begin_ on tell how the next is
   // decoded (a leading space).
   size_t begin_ = 0;

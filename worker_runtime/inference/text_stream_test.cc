@@ -1,10 +1,11 @@
 #include "worker_runtime/inference/text_stream.h"
 
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
+#include "tools/base/testing/status_testing.h"
 #include "worker_runtime/tokenizer/byte_tokenizer.h"
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
 
 namespace convene::worker {
 namespace {
@@ -14,7 +15,7 @@ using Pieces = std::vector<std::string>;
 // The text that each byte of `text` lets show, and the rest at the end.
 Pieces Shown(const std::string& text, const Pieces& stops) {
   const auto tokenizer = MakeByteTokenizer();
-  TextStream stream(*tokenizer, stops);
+  TextStream stream(*tokenizer, stops, /*prompt=*/{});
   Pieces pieces;
   for (const char c : text) {
     pieces.push_back(stream.Add(static_cast<uint8_t>(c)));
@@ -50,12 +51,45 @@ TEST_CASE("The text ends before a stop text, whose beginning is held back") {
 
 TEST_CASE("Nothing is shown behind a stop text") {
   const auto tokenizer = MakeByteTokenizer();
-  TextStream stream(*tokenizer, {"."});
+  TextStream stream(*tokenizer, {"."}, /*prompt=*/{});
   CHECK(stream.Add('a') == "a");
   CHECK(stream.Add('.').empty());
   CHECK(stream.is_stopped());
   CHECK(stream.Add('b').empty());
   CHECK(stream.Finish().empty());
+}
+
+// The texts of the tokens, one by one, and the rest.
+std::string Answer(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                   const std::vector<int32_t>& tokens) {
+  TextStream stream(tokenizer, {}, prompt);
+  std::string text;
+  for (const int32_t token : tokens) text += stream.Add(token);
+  return text + stream.Finish();
+}
+
+TEST_CASE("The space between a prompt and its answer is shown, and none before a text") {
+  // As Llama 2's, which takes off the space before a text.
+  const auto tokenizer = ReadTokenizerJson(R"({
+      "model": {"type": "BPE", "vocab": {"\u2581ab": 0, "ab": 1}, "merges": []},
+      "added_tokens": [{"id": 2, "content": "<s>", "special": true}],
+      "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}})",
+                                           "");
+  REQUIRE_OK(tokenizer.status());
+  CHECK(Answer(**tokenizer, {0}, {0, 0}) == " ab ab");
+  CHECK(Answer(**tokenizer, {0}, {1}) == "ab");
+  CHECK(Answer(**tokenizer, {2, 0, 0, 0, 0, 0, 0, 0, 0}, {0, 1}) == " abab");
+  CHECK(Answer(**tokenizer, {0, 2}, {0}) == " ab");
+  CHECK(Answer(**tokenizer, {}, {0, 0}) == "ab ab");
+  CHECK(Answer(**tokenizer, {2}, {0}) == "ab");
+}
+
+TEST_CASE("A prompt that ends within a character leaves the answer whole characters") {
+  const auto tokenizer = MakeByteTokenizer();
+  CHECK(Answer(*tokenizer, {'a', 0xF0, 0x9F, 0x98}, {0x80, 'z'}) == "\xEF\xBF\xBDz");
+  CHECK(Answer(*tokenizer, {'a', 0xE2, 0x82, 0xAC}, {'z'}) == "z");
+  // The last ones of a longer prompt may begin within one.
+  CHECK(Answer(*tokenizer, {0xE2, 0x82, 0xAC, 'a', 'b', 'c', 'd', 'e'}, {'z'}) == "z");
 }
 
 }  // namespace

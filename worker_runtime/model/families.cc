@@ -211,7 +211,9 @@ constexpr Family kQwen3Moe = {
                              "num_experts_per_tok": 8, "moe_intermediate_size": 768,
                              "norm_topk_prob": false})",
              .experts = "num_experts",
-             .expert_ffn_size = "moe_intermediate_size"},
+             .expert_ffn_size = "moe_intermediate_size",
+             .fixed = R"({"qkv_bias": false, "use_qk_norm": true,
+                          "shared_expert_intermediate_size": 0})"},
     .query_key_norms = true,
     .normalizes_router = true};
 const NamedShape kQwen3Moes[] = {

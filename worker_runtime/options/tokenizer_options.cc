@@ -11,7 +11,7 @@ absl::Status ApplyTokenIds(const TokenIds& ids, TrainOptions* options) {
   const int rounded = static_cast<int>(RoundUp(int64_t{ids.vocabulary_size}, kVocabularyMultiple));
   int& vocabulary_size = options->model.vocabulary_size;
   if (!options->chose_vocabulary) vocabulary_size = std::max(vocabulary_size, rounded);
-  if (vocabulary_size < ids.vocabulary_size) {
+  if (vocabulary_size < ids.document_vocabulary_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         ids.made_by, " has ids up to ", ids.vocabulary_size - 1, ", but the vocabulary_size of ",
         options->model_name, " is ", vocabulary_size, ": give --vocabulary-size ", rounded,

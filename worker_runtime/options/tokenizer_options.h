@@ -12,8 +12,9 @@ namespace convene::worker {
 
 // The ids of a run's data.
 struct TokenIds {
-  std::string made_by;      // for people: "the tokenizer gpt2/ (tokenizer.json (BPE))"
-  int vocabulary_size = 0;  // one more than the largest id; 0: not known
+  std::string made_by;               // for people: "the tokenizer gpt2/ (tokenizer.json (BPE))"
+  int vocabulary_size = 0;           // one more than the largest id; 0: not known
+  int document_vocabulary_size = 0;  // Tokenizer's; 0: not known
   std::optional<int32_t> end_of_document;
   uint64_t fingerprint = 0;  // of the tokenizer (TokenizerIdentity); 0: not known
 };
@@ -26,8 +27,8 @@ inline constexpr int kVocabularyMultiple = 128;
 
 // Fills in `model.vocabulary_size`, unless the user chose one, and `eod_token`, unless the user
 // named one. Ids that fit into the default model's vocabulary leave it as it is. InvalidArgument:
-// the chosen vocabulary has no room for the ids (the text names both, and a size that has);
-// documents are to be told apart by the token that ends them, and there is none.
+// the chosen vocabulary has no room for a document's ids (the text names both, and a size that
+// has); documents are to be told apart by the token that ends them, and there is none.
 absl::Status ApplyTokenIds(const TokenIds& ids, TrainOptions* options);
 
 }  // namespace convene::worker

@@ -16,6 +16,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 TokenIds Ids(int vocabulary_size, std::optional<int32_t> end_of_document = 0) {
   return {.made_by = "the tokenizer gpt2/ (BPE)",
           .vocabulary_size = vocabulary_size,
+          .document_vocabulary_size = vocabulary_size,
           .end_of_document = end_of_document};
 }
 
@@ -53,6 +54,18 @@ TEST_CASE("a chosen vocabulary stays, if the tokenizer's ids fit in") {
   CHECK_STATUS(ApplyTokenIds(Ids(50257), &options), kInvalid,
                "the tokenizer gpt2/ (BPE) has ids up to 50256, but the vocabulary_size of "
                "llama-15m is 256: give --vocabulary-size 50304");
+}
+
+TEST_CASE("a chosen vocabulary may lack the special tokens that no document has") {
+  TokenIds ids = Ids(262145);
+  ids.document_vocabulary_size = 262144;
+  TrainOptions options = Options({"--model=gemma3-1b"});
+  CHECK_OK(ApplyTokenIds(ids, &options));
+  CHECK(options.model.vocabulary_size == 262144);
+  // A model that is made for the tokenizer has them.
+  options = Options({});
+  CHECK_OK(ApplyTokenIds(ids, &options));
+  CHECK(options.model.vocabulary_size == 262272);
 }
 
 TEST_CASE("a document ends with the tokenizer's token, or with the named one") {

@@ -51,6 +51,10 @@ class Tokenizer {
   uint64_t fingerprint() const { return fingerprint_; }
   // One more than the largest id, special tokens included.
   int vocabulary_size() const { return vocabulary_size_; }
+  // One more than the largest id that a document has: of the tokens that stand for bytes, of
+  // prefix(), suffix() and end_of_document(). A model of so many tokens may lack the special ones
+  // behind them, which only a chat template can write (Gemma 3 1B lacks "<image_soft_token>").
+  int document_vocabulary_size() const;
 
   virtual std::unique_ptr<Encoder> NewEncoder(SpecialText special_text) const = 0;
 

@@ -52,6 +52,8 @@ absl::StatusOr<std::optional<TokenIds>> IdsOfFiles(const std::vector<std::string
       CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<TokenSource> file, OpenTokenSource(name));
       if (ids.made_by.empty()) ids.made_by = file->path();
       ids.vocabulary_size = std::max(ids.vocabulary_size, file->vocabulary_size());
+      ids.document_vocabulary_size =
+          std::max(ids.document_vocabulary_size, file->document_vocabulary_size());
       ids.fingerprint = file->tokenizer().fingerprint;
       if (!ids.end_of_document.has_value()) ids.end_of_document = file->tokenizer().end_of_document;
     }
@@ -221,6 +223,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
     ids = {.made_by =
                absl::StrCat("the tokenizer ", NameOf(options->tokenizer_path, tokenizer->kind())),
            .vocabulary_size = tokenizer->vocabulary_size(),
+           .document_vocabulary_size = tokenizer->document_vocabulary_size(),
            .end_of_document = tokenizer->end_of_document(),
            .fingerprint = tokenizer->fingerprint()};
   }

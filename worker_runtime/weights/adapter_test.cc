@@ -293,6 +293,22 @@ TEST_CASE("PEFT's configuration is read as it was written") {
   CHECK(read->base == "/base");
 }
 
+TEST_CASE("adapters whose beginning changed their base are refused") {
+  const auto read = [](const char* beginning) {
+    return ReadPeftConfig(
+        absl::StrCat(R"({"peft_type": "LORA", "r": 2, "init_lora_weights": )", beginning, "}"));
+  };
+  for (const char* const name : {"pissa", "pissa_niter_16", "olora", "corda", "loftq"}) {
+    CHECK_STATUS(read(absl::StrCat("\"", name, "\"").c_str()), absl::StatusCode::kUnimplemented,
+                 absl::StrCat("\"init_lora_weights\" is \"", name, "\""));
+  }
+  for (const char* const plain :
+       {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
+    INFO(plain);
+    CHECK_OK(read(plain));
+  }
+}
+
 TEST_CASE("adapters beside experts that PEFT would take for the experts' stay here") {
   TempDir dir;
   ModelConfig model = Small("deepseek-tiny");

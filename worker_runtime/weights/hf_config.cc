@@ -1,6 +1,7 @@
 #include "worker_runtime/weights/hf_config.h"
 
 #include <rapidjson/prettywriter.h>
+#include <rapidjson/writer.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 #include "worker_runtime/weights/hf_config_keys.h"
@@ -42,19 +44,21 @@ constexpr char kFixed[] =
   "rope_interleaved": false, "scale_attn_weights": true,
   "scale_attn_by_inverse_layer_idx": false, "add_cross_attention": false, "is_decoder": false,
   "is_encoder_decoder": false, "use_bidirectional_attention": false, "quantization_config": null,
-  "pruned_heads": {}})";
+  "pruned_heads": {}, "use_mrope": false})";
 
 // These change nothing here: what is held in memory, how a training went, how text is made.
 constexpr char kHarmless[] =
-    R"(architectures attention_dropout attn_pdrop aux_loss_alpha bos_token_id cache_implementation
-    chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size experts_implementation
-    experts_per_token hidden_act id2label initial_context_length is_llama_config label2id
-    max_position_embeddings max_window_layers model_type n_ctx num_nextn_predict_layers
-    output_attentions output_hidden_states output_router_logits pad_token_id pretraining_tp
+    R"(architectures attention_dropout attn_pdrop auto_map aux_loss_alpha bos_token_id
+    cache_implementation chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size
+    experts_implementation experts_per_token gradient_checkpointing hidden_act id2label
+    initial_context_length is_llama_config label2id max_position_embeddings max_window_layers
+    model_type n_ctx n_special num_nextn_predict_layers output_attentions output_hidden_states
+    output_past output_router_logits pad_token_id predict_special_tokens pretraining_tp
     problem_type reorder_and_upcast_attn resid_pdrop return_dict router_jitter_noise seq_aux
     sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj task_specific_params tokenizer_class torch_dtype transformers_version
-    unsloth_version use_cache)";
+    summary_use_proj task_specific_params tokenizer_class torch_dtype torchscript
+    transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16
+    use_cache)";
 
 // The member; null where there is none.
 const Value* MemberOf(const Value& object, absl::string_view key) {
@@ -66,6 +70,14 @@ const Value* MemberOf(const Value& object, absl::string_view key) {
 
 absl::Status Lacks(absl::string_view key, absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat("\"", key, "\" ", what));
+}
+
+// As config.json has it, cut short.
+std::string Shown(const Value& value) {
+  JsonBuffer buffer;
+  rapidjson::Writer<JsonBuffer> writer(buffer);
+  value.Accept(writer);
+  return Utf8(buffer.GetString(), 80);
 }
 
 absl::Status ReadField(const Value& value, absl::string_view key, const Field& field) {
@@ -118,7 +130,10 @@ class Reader {
   absl::Status CheckPartialRotary();
   absl::Status ReadLatents();
   absl::Status ReadGroups();
+  absl::Status ReadBalanceLoss();
   absl::Status CheckFixed();
+  absl::Status LacksValue(absl::string_view key, const Value& value,
+                          const std::string& known) const;
   absl::Status CheckLayers();
   absl::Status CheckUnknown() const;
 
@@ -146,7 +161,13 @@ absl::Status Reader::ReadScaling(const Value& rope) {
   if (name != "default") {
     const auto* const known = std::find_if(std::begin(kScalings), std::end(kScalings),
                                            [&](const auto& kind) { return name == kind.first; });
-    if (known == std::end(kScalings)) return Lacks("rope_type", absl::StrCat("is ", name));
+    if (known == std::end(kScalings)) {
+      const auto name_of = [](std::string* text, const auto& kind) { *text += kind.first; };
+      return Lacks("rope_type",
+                   absl::StrCat("is ", Shown(*type), ", and rotary positions here are ",
+                                absl::StrJoin(kScalings, ", ", name_of),
+                                " or default: this model cannot be used"));
+    }
     scaling.kind = known->second;
     if (scaling.kind == RopeScalingKind::kYarn) {
       scaling.high_frequency_factor = 32;
@@ -248,6 +269,14 @@ absl::Status Reader::ReadGroups() {
   return absl::OkStatus();
 }
 
+// transformers adds the loss only where it outputs the routers' logits, whatever the factor.
+absl::Status Reader::ReadBalanceLoss() {
+  bool is_added = false;
+  CONVENE_RETURN_IF_ERROR(ReadFields({{"output_router_logits", &is_added}}));
+  config_.experts.balance_loss *= is_added ? BalanceLossUnit(config_) : 0;
+  return absl::OkStatus();
+}
+
 // 4-bit experts, which hf_folder unpacks.
 bool IsUnpackedOnReading(const Value& quantization) {
   const Value* method = quantization.IsObject() ? MemberOf(quantization, "quant_method") : nullptr;
@@ -265,7 +294,7 @@ absl::Status Reader::CheckFixed() {
       if (value == nullptr || *value == member.value) continue;
       if (value->IsNull() && !member.value.IsTrue()) continue;
       if (key == "quantization_config" && IsUnpackedOnReading(*value)) continue;
-      return Lacks(key, "has a value that changes the arithmetic in a way that we lack");
+      return LacksValue(key, *value, Shown(member.value));
     }
   }
   const Value* activation = Find(config_.family->keys.activation);
@@ -273,14 +302,28 @@ absl::Status Reader::CheckFixed() {
   if (activation == nullptr || activation->IsNull() || *activation == wanted) {
     return absl::OkStatus();
   }
-  return Lacks(config_.family->keys.activation, absl::StrCat("is not \"", wanted, "\""));
+  return LacksValue(config_.family->keys.activation, *activation, absl::StrCat("\"", wanted, "\""));
+}
+
+absl::Status Reader::LacksValue(absl::string_view key, const Value& value,
+                                const std::string& known) const {
+  return Lacks(key, absl::StrCat("is ", Shown(value), ", and the family ", config_.family->name,
+                                 " has only ", known,
+                                 " here: the value changes the arithmetic, so that this model "
+                                 "cannot be used"));
 }
 
 absl::Status Reader::CheckLayers() {
   const Value* pattern = Find("sliding_window_pattern");
   if (pattern != nullptr && pattern->IsInt() &&
       pattern->GetInt() != config_.family->full_attention_every) {
-    return Lacks("sliding_window_pattern", "is not the family's");
+    return LacksValue("sliding_window_pattern", *pattern,
+                      absl::StrCat(config_.family->full_attention_every));
+  }
+  // transformers reads another key, which this one only repeats (Gemma 2 9B).
+  const Value* window = Find("sliding_window_size");
+  if (window != nullptr && !(window->IsInt() && window->GetInt() == config_.sliding_window)) {
+    return LacksValue("sliding_window_size", *window, absl::StrCat(config_.sliding_window));
   }
   const Value* types = Find("layer_types");
   if (types == nullptr || !types->IsArray()) return absl::OkStatus();
@@ -325,7 +368,7 @@ absl::StatusOr<ModelConfig> Reader::Read(const Family& family) {
   }
   if (!family.learned_positions) CONVENE_RETURN_IF_ERROR(ReadRope());
   if (family.latent_attention) CONVENE_RETURN_IF_ERROR(ReadLatents());
-  if (family.router_groups) CONVENE_RETURN_IF_ERROR(ReadGroups());
+  CONVENE_RETURN_IF_ERROR(family.router_groups ? ReadGroups() : ReadBalanceLoss());
   if (config_.query_scalar == config_.head_size) config_.query_scalar = 0;
   CONVENE_RETURN_IF_ERROR(CheckFixed());
   CONVENE_RETURN_IF_ERROR(CheckLayers());
@@ -467,7 +510,10 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   const Family& family = *config.family;
   ExpertConfig& experts = copy.experts;
   if (copy.query_scalar == 0) copy.query_scalar = copy.head_size;
-  if (experts.count == 0) experts.first_dense_layers = copy.layers;
+  const bool has_experts = experts.count > 0;
+  if (!has_experts) experts.first_dense_layers = copy.layers;
+  bool adds_balance_loss = has_experts && !family.router_groups && experts.balance_loss > 0;
+  if (adds_balance_loss) experts.balance_loss /= BalanceLossUnit(config);
   int plain = copy.head_size - copy.rotary_size;
   int shared = experts.ffn_size > 0 ? experts.shared_ffn_size / experts.ffn_size : 0;
   JsonBuffer buffer;
@@ -483,8 +529,8 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     writer.Key(key);
     writer.String(value);
   }
-  const bool has_experts = experts.count > 0;
   for (const Field& field : FieldsOf(has_experts, &copy)) WriteField(field, writer);
+  if (adds_balance_loss) WriteField({"output_router_logits", &adds_balance_loss}, writer);
   if (family.latent_attention) {
     WriteField({"qk_nope_head_dim", &plain}, writer);
     WriteField({"num_key_value_heads", &copy.heads}, writer);

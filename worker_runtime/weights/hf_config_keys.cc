@@ -1,5 +1,6 @@
 #include "worker_runtime/weights/hf_config_keys.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "absl/strings/string_view.h"
@@ -83,6 +84,10 @@ const char* ActivationName(const Family& family) {
 const char* RouterMethod(const ModelConfig& config) {
   if (!config.family->groups_by_best) return "noaux_tc";
   return config.experts.groups > 1 ? "group_limited_greedy" : "greedy";
+}
+
+double BalanceLossUnit(const ModelConfig& config) {
+  return static_cast<double>(config.experts.chosen) / std::max(config.layers, 1);
 }
 
 const char* LayerType(const ModelConfig& config, int layer) {

@@ -39,6 +39,11 @@ const char* ActivationName(const Family& family);
 // DeepSeek's word for how a router chooses.
 const char* RouterMethod(const ModelConfig& config);
 
+// Our factor of the loss that evens the experts' load, of transformers' as 1. That loss takes the
+// rows of all layers together, and does not divide by the chosen experts; ours (ops/router.h) is
+// each layer's, and divides. Of a family without router_groups.
+double BalanceLossUnit(const ModelConfig& config);
+
 const char* LayerType(const ModelConfig& config, int layer);
 
 }  // namespace convene::worker

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "tools/base/testing/status_testing.h"
@@ -84,7 +85,8 @@ TEST_CASE("DeepSeek-V2's config.json says how its router chooses") {
   CHECK(limited->experts.groups == 8);
   CHECK(limited->experts.chosen_groups == 3);
   CHECK_STATUS(read(R"("topk_method": "noaux_tc")"), kUnimplemented, "\"topk_method\" is no way");
-  CHECK_STATUS(read(R"("norm_topk_prob": true)"), kUnimplemented, "\"norm_topk_prob\" has a value");
+  CHECK_STATUS(read(R"("norm_topk_prob": true)"), kUnimplemented,
+               "\"norm_topk_prob\" is true, and the family deepseek_v2 has only false here");
 }
 
 TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
@@ -103,9 +105,7 @@ TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
     "transformers_version": "4.55.0.dev0", "vocab_size": 201088})";
   const auto read = ReadHfConfig(text);
   REQUIRE_OK(read.status());
-  ModelConfig wanted = Named("gpt-oss-20b");
-  wanted.experts.balance_loss = 0.9;
-  CHECK(ShapeText(*read) == ShapeText(wanted));
+  CHECK(ShapeText(*read) == ShapeText(Named("gpt-oss-20b")));
   CHECK(ShapeText(ReadHfConfig(R"({"model_type": "gpt_oss"})").value()) ==
         ShapeText(Named("gpt-oss-120b")));
   for (const auto& [from, to] : {std::pair{"\"swiglu_limit\": 7.0", "\"swiglu_limit\": 6.0"},
@@ -114,6 +114,32 @@ TEST_CASE("gpt-oss' config.json, as OpenAI's folder has it") {
     CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{from, to}})), kUnimplemented,
                  "changes the arithmetic");
   }
+}
+
+TEST_CASE("experts learn an even load where transformers adds the loss, and as strongly") {
+  const auto balance_loss = [](const std::string& keys) {
+    const auto read = ReadHfConfig(absl::StrCat("{", keys, "}"));
+    REQUIRE_OK(read.status());
+    return read->experts.balance_loss;
+  };
+  const std::string gpt_oss = R"("model_type": "gpt_oss", "num_hidden_layers": 24,
+                                 "router_aux_loss_coef": 0.9)";
+  CHECK(balance_loss(gpt_oss) == 0);
+  CHECK(balance_loss(gpt_oss + R"(, "output_router_logits": false)") == 0);
+  const std::string adds = R"(, "output_router_logits": true)";
+  CHECK(balance_loss(gpt_oss + adds) == Approx(0.9 * 4 / 24));
+  CHECK(balance_loss(R"("model_type": "mixtral", "router_aux_loss_coef": 0.02)" + adds) ==
+        Approx(0.02 * 2 / 32));
+  CHECK(balance_loss(R"("model_type": "qwen3_moe", "norm_topk_prob": true)" + adds) ==
+        Approx(0.001 * 8 / 24));
+  CHECK(balance_loss(R"("model_type": "llama")" + adds) == 0);
+  // And back.
+  ModelConfig config = Named("mixtral-8x7b");
+  const auto text = WriteHfConfig(config, {});
+  REQUIRE_OK(text.status());
+  CHECK(ReadHfConfig(*text)->experts.balance_loss == Approx(config.experts.balance_loss));
+  config.experts.balance_loss = 0;
+  CHECK_FALSE(absl::StrContains(WriteHfConfig(config, {}).value(), "output_router_logits"));
 }
 
 TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a head turns") {
@@ -140,7 +166,7 @@ TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a h
   CHECK(with("factor\": 0.5", "factor\": 0.25")->rotary_size == 32);
   CHECK_STATUS(with("factor\": 0.5", "factor\": 1.5"), kInvalid, "is not between 0 and 1");
   CHECK_STATUS(with("use_qk_norm\": false", "use_qk_norm\": true"), kUnimplemented,
-               "\"use_qk_norm\" has a value that changes the arithmetic");
+               "\"use_qk_norm\" is true, and the family glm4_moe has only false here");
   // In transformers 5 it stands with the other numbers of rotary positions.
   CHECK(with("\"rope_scaling\": null", R"("rope_parameters": {"rope_type": "default",
              "rope_theta": 1000000, "partial_rotary_factor": 0.25})")
@@ -209,12 +235,20 @@ TEST_CASE("keys that change the arithmetic are refused by name") {
   refused("llama", "architectures", R"(["LlamaForSequenceClassification"])");
   refused("gpt2", "scale_attn_by_inverse_layer_idx", "true");
   refused("qwen2", "use_sliding_window", "true");
+  refused("qwen2", "use_mrope", "true");
+  refused("gemma2", "sliding_window_size", "2048");
+  refused("llama", "sliding_window_size", "2048");
   refused("qwen3_moe", "norm_topk_prob", "false");
   refused("gemma3_text", "sliding_window_pattern", "4");
   refused("gemma2", "layer_types", R"(["full_attention"])");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama",
                                 "rope_scaling": {"rope_type": "longrope", "factor": 2}})"),
-               kUnimplemented, "longrope");
+               kUnimplemented,
+               "\"rope_type\" is \"longrope\", and rotary positions here are llama3, linear, yarn "
+               "or default");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "llama", "hidden_act": "gelu"})"), kUnimplemented,
+               "\"hidden_act\" is \"gelu\", and the family llama has only \"silu\" here: the value "
+               "changes the arithmetic");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "qwen3_moe"})"), kUnimplemented, "norm_topk_prob");
   CHECK_STATUS(ReadHfConfig(R"({"model_type": "mamba"})"), kUnimplemented, "mamba");
 }
@@ -223,6 +257,23 @@ TEST_CASE("harmless keys are passed over") {
   REQUIRE_OK(ReadHfConfig(R"({"model_type": "llama", "use_cache": false, "_name_or_path": "x",
                               "attention_dropout": 0.5, "layer_types": null})")
                  .status());
+}
+
+TEST_CASE("keys of published folders that change nothing are passed over") {
+  for (const auto& [family, keys] :
+       {std::pair{"qwen2", R"("use_mrope": false)"},                       // Qwen2.5
+        {"llama", R"("transformers.js_config": {"kv_cache_dtype": {}})"},  // SmolLM2-Instruct
+        {"llama", R"("unsloth_fixed": true)"},
+        {"deepseek_v2", R"("auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"})"},
+        {"gemma2", R"("sliding_window": 4096, "sliding_window_size": 4096)"},  // 9B
+        {"gpt2", R"("gradient_checkpointing": false, "n_special": 0, "output_past": true,
+                    "predict_special_tokens": true, "torchscript": false, "use_bfloat16": false)"},
+        // Qwen3-Coder-30B-A3B
+        {"qwen3_moe", R"("norm_topk_prob": true, "qkv_bias": false, "use_qk_norm": true,
+                         "shared_expert_intermediate_size": 0)"}}) {
+    INFO(keys);
+    CHECK_OK(ReadHfConfig(absl::StrCat(R"({"model_type": ")", family, "\", ", keys, "}")));
+  }
 }
 
 TEST_CASE("a config.json that is none") {

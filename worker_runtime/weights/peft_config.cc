@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/json_buffer.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/json/json_node.h"
 
 namespace convene::worker {
@@ -51,6 +53,22 @@ absl::Status RefuseOtherKinds(const JsonNode& root) {
       "\"bias\" is \"", word, "\", and biases do not learn beside adapters here; merge it first"));
 }
 
+// PiSSA, OLoRA, CorDA and LoftQ change the base before the adapters learn, and PEFT does it again
+// whenever it loads them: beside the base as it lies in its folder they make another model.
+absl::Status RefuseChangedBase(const JsonNode& root) {
+  const std::optional<JsonNode> beginning = root.Find("init_lora_weights");
+  if (!beginning.has_value() || !beginning->value().IsString()) return absl::OkStatus();
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, beginning->String());
+  for (const char* const plain : {"gaussian", "eva", "orthogonal"}) {
+    if (absl::EqualsIgnoreCase(name, plain)) return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "\"init_lora_weights\" is \"", Utf8(name, 40),
+      "\", and such adapters do not stand beside the base as it is. Let PEFT save them as plain "
+      "LoRA (save_pretrained with path_initial_model_for_weight_conversion), or merge them "
+      "(merge_and_unload) and give the folder that this makes"));
+}
+
 }  // namespace
 
 absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text) {
@@ -62,6 +80,7 @@ absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text) {
         absl::StrCat("\"peft_type\" is \"", type, "\"; adapters here are LORA's"));
   }
   CONVENE_RETURN_IF_ERROR(RefuseOtherKinds(root));
+  CONVENE_RETURN_IF_ERROR(RefuseChangedBase(root));
   PeftConfig config;
   CONVENE_ASSIGN_OR_RETURN(const int64_t rank, root.GetNumber("r", kRankMax));
   if (rank < 1) return root.Error("\"r\" must be at least 1");

@@ -46,6 +46,10 @@ class TokenSource {
   virtual int64_t file_bytes() const = 0;
   // 0: the file does not say; then only Read tells.
   virtual int vocabulary_size() const = 0;
+  // The same without the tokenizer's special tokens behind all others and behind the end of a
+  // document (Tokenizer::document_vocabulary_size), as far as token_bytes() tell: a model may lack
+  // these where no document of the file has them, which only Read tells.
+  virtual int document_vocabulary_size() const;
   virtual const TokenizerIdentity& tokenizer() const = 0;
   // Equal for equal tokens that count alike; of formats that keep none, of the size and pieces of
   // the file, so that opening a large file stays quick.

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 namespace convene::worker {
 namespace {
@@ -118,6 +119,16 @@ TEST_CASE("each token stands for its bytes, special ones for none") {
   CHECK(bytes_of(9) == "<tool>");
   CHECK(bytes_of(10).empty());
   CHECK(bytes_of(-1).empty());
+}
+
+TEST_CASE("a document has no special tokens behind all others, but the one that ends it") {
+  CHECK(Read(File(""))->document_vocabulary_size() == 10);  // <tool> is found in each text
+  const std::string specials = absl::StrReplaceAll(
+      File(""), {{R"("<tool>","special":false)", R"("<tool>","special":true)"}});
+  CHECK(Read(specials)->vocabulary_size() == 10);
+  CHECK(Read(specials, R"({"eos_token":"</s>"})")->document_vocabulary_size() == 9);
+  CHECK(Read(specials, R"({"eos_token":"<s>","bos_token":"<tool>","add_bos_token":true})")
+            ->document_vocabulary_size() == 10);
 }
 
 TEST_CASE("bytes that are no UTF-8 count as U+FFFD, one for each maximal subpart") {
