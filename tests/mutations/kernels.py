@@ -79,4 +79,6 @@ MUTATIONS = [
     Mutation('another row of the embedding', f'{OPS}/embedding.cu',
              '(is_here ? int64_t{token} - vocabulary_begin : 0) * columns;', '(is_here ? int64_t{token ^ 1} - vocabulary_begin : 0) * columns;',
              TRAINER),
+    Mutation('the products of groups begin at any row', f'{OPS}/matmul/grouped_matmul.cc',
+             'return n * sizeof(T) % wanted == 0 && AlignmentBytes(a)', 'return n > 0 && AlignmentBytes(a)', ON_GPUS),
 ]

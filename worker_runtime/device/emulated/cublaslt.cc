@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/device/emulated/include/cuda_bf16.h"
+#include "worker_runtime/device/emulated/library.h"
 #include "worker_runtime/device/emulated/runtime.h"
 #include "worker_runtime/device/float8.h"
 
@@ -122,6 +123,13 @@ void Multiply(const Product& product, const void* a, const void* b, const void* 
 
 bool IsAligned(const void* data, uint32_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+// Of what the addresses of a grouped product must be multiples (cuBLAS's documentation).
+uint32_t GroupedAlignment(const Product& product) {
+  if (product.a.type == CUDA_R_32F) return 1;
+  const uint64_t depth_bytes = product.depth() * sizeof(__nv_bfloat16);
+  return depth_bytes % 16 == 0 ? 16 : depth_bytes % 4 == 0 ? 4 : 1;
 }
 
 }  // namespace
@@ -315,8 +323,16 @@ cublasStatus_t cublasGemmGroupedBatchedEx(
       return CUBLAS_STATUS_INVALID_VALUE;
     }
   }
+  // The addresses are there when the stream comes to the products, not before.
   const cudaError_t error = convene::emulated::QueueWork(handle->stream, [=] {
-    for (size_t i = 0; i < products.size(); ++i) Multiply(products[i], a[i], b[i], c[i], c[i]);
+    for (size_t i = 0; i < products.size(); ++i) {
+      const uint32_t alignment = GroupedAlignment(products[i]);
+      if (!IsAligned(a[i], alignment) || !IsAligned(b[i], alignment) ||
+          !IsAligned(c[i], alignment)) {
+        return convene::emulated::Fail("cublasGemmGroupedBatchedEx: misaligned address");
+      }
+      Multiply(products[i], a[i], b[i], c[i], c[i]);
+    }
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
