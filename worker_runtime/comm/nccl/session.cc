@@ -10,8 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
 
-// Missing in a library that is older than kOldestNcclWithWindows; convene-train starts all the
-// same.
+// Missing in a library that is older than 2.27; convene-train starts all the same.
 extern "C" {
 [[gnu::weak]] ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
 [[gnu::weak]] ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
@@ -345,6 +344,10 @@ void NcclSession::End(const Failure& failure) {
   }
   // From here on no other thread enters NCCL. A thread that is inside sees the flag, and leaves.
   failing_ = true;
+  // Told before the abort, which waits for kernels and may never return.
+  if (!absl::IsAborted(named)) {
+    spdlog::warn("all NCCL communicators are aborted, because: {}", std::string(named.message()));
+  }
   std::vector<NcclProgress> own;
   std::unique_ptr<NcclPeers> peers;
   {
