@@ -98,9 +98,6 @@ absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int s
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (traits.blocks_max > 0) config.maxCTAs = traits.blocks_max;
-  if (traits.prefers_copy_engines && options_.has_windows) {
-    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  }
   // From here on the session's end aborts this communicator too, even half made.
   queueing_ = static_cast<int>(communicators_.size());
   communicators_.push_back({.name = name,

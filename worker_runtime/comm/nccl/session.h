@@ -52,8 +52,6 @@ struct NcclCommunicatorTraits {
   // Memory that is registered lies alike on all of its ranks: equal sizes, and data that one
   // operation works on at one offset. Such a communicator gets a window into it.
   bool has_equal_memory = false;
-  // Where windows allow it, copy engines move the data of gathers, and no multiprocessor.
-  bool prefers_copy_engines = false;
 };
 
 // Thread-safe. The communicators of one rank share a session and end together: the first error of
