@@ -463,9 +463,13 @@ absl::Status NcclSession::Register(const Communicator& communicator, void* data,
   if (communicator.has_equal_memory && options_.has_windows) {
     auto window = std::make_unique<ncclWindow_t>(nullptr);
     // Where the GPUs do not reach each other's memory, NCCL registers locally instead.
-    CONVENE_RETURN_IF_ERROR(NcclStatus(
-        ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC)));
-    CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, Clock::Real().Now() + options_.operation_timeout));
+    absl::Status made = NcclStatus(
+        ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC));
+    if (made.ok()) made = AwaitQueued(handle, Clock::Real().Now() + options_.operation_timeout);
+    if (!made.ok()) {
+      unmade_windows_.push_back(std::move(window));
+      return made;
+    }
     is_registered = *window != nullptr;
     if (is_registered) handles.window = std::move(window);
   } else {

@@ -238,6 +238,8 @@ class NcclSession {
   std::vector<Order> orders_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
   std::map<void*, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);  // by memory
+  // A thread of NCCL's may write these until their communicators are gone.
+  std::vector<std::unique_ptr<ncclWindow_t>> unmade_windows_ ABSL_GUARDED_BY(nccl_mutex_);
   // The communicator that NCCL is making, or queueing an operation of, also when that failed; -1:
   // none.
   int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;

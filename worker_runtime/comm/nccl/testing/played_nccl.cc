@@ -35,6 +35,7 @@ PlayedNccl& PlayedNccl::Reset() {
   played.asks_left_.clear();
   played.end_of_init_ = ncclSuccess;
   played.registrations_.clear();
+  played.unmade_windows_.clear();
   played.next_allocation_ = ncclSuccess;
   played.next_plain_allocation_ = cudaSuccess;
   played.calls_.clear();
@@ -129,6 +130,27 @@ ncclResult_t PlayedNccl::Register(const std::string& deed, ncclComm_t communicat
   return registration.result;
 }
 
+ncclResult_t PlayedNccl::RegisterWindow(ncclComm_t communicator, void* data, ncclWindow_t* window) {
+  void* handle = nullptr;
+  const ncclResult_t result = Register("register window", communicator, data, &handle);
+  MutexLock lock(&mutex_);
+  const auto state = states_.find(communicator);
+  if (state != states_.end() && state->second == ncclInProgress) {
+    unmade_windows_[communicator] = window;
+  } else {
+    *window = static_cast<ncclWindow_t>(handle);
+  }
+  return result;
+}
+
+ncclResult_t PlayedNccl::Abort(ncclComm_t communicator) {
+  MutexLock lock(&mutex_);
+  Write("abort", communicator);
+  const auto unmade = unmade_windows_.find(communicator);
+  if (unmade != unmade_windows_.end()) *unmade->second = nullptr;
+  return ncclSuccess;
+}
+
 ncclResult_t PlayedNccl::Allocate(void** data, size_t bytes) {
   MutexLock lock(&mutex_);
   Write("allocate", nullptr);
@@ -184,7 +206,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   return PlayedNccl::OfProcess().Ask(communicator, state);
 }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  return PlayedNccl::OfProcess().Record("abort", communicator);
+  return PlayedNccl::OfProcess().Abort(communicator);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
   return PlayedNccl::OfProcess().Record("finalize", communicator);
@@ -208,11 +230,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void*) {
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void* data, size_t,
                                     ncclWindow_t* window, int) {
-  void* handle = nullptr;
-  const ncclResult_t result =
-      PlayedNccl::OfProcess().Register("register window", communicator, data, &handle);
-  *window = static_cast<ncclWindow_t>(handle);
-  return result;
+  return PlayedNccl::OfProcess().RegisterWindow(communicator, data, window);
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t communicator, ncclWindow_t) {
   return PlayedNccl::OfProcess().Record("deregister window", communicator);
