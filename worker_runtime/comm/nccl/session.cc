@@ -438,9 +438,11 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
     if (!failing_) {
       // An error does not end the loop: the other ranks may wait for this one's part of a window.
       absl::Status first;
+      const MonotonicTime deadline = Clock::Real().Now() + options_.operation_timeout;
       Registration registration(communicators_.size());
       for (size_t i = 0; i < communicators_.size(); ++i) {
-        const absl::Status status = Register(communicators_[i], data, bytes, registration[i]);
+        const absl::Status status =
+            Register(communicators_[i], data, bytes, deadline, registration[i]);
         if (first.ok() && !status.ok()) {
           first = Annotate(status, absl::StrCat(communicators_[i].name, " communicator"));
         }
@@ -457,7 +459,7 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
 }
 
 absl::Status NcclSession::Register(const Communicator& communicator, void* data, size_t bytes,
-                                   Handles& handles) {
+                                   MonotonicTime deadline, Handles& handles) {
   const ncclComm_t handle = *communicator.handle;
   bool is_registered = false;
   if (communicator.has_equal_memory && options_.has_windows) {
@@ -465,7 +467,7 @@ absl::Status NcclSession::Register(const Communicator& communicator, void* data,
     // Where the GPUs do not reach each other's memory, NCCL registers locally instead.
     absl::Status made = NcclStatus(
         ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC));
-    if (made.ok()) made = AwaitQueued(handle, Clock::Real().Now() + options_.operation_timeout);
+    if (made.ok()) made = AwaitQueued(handle, deadline);
     if (!made.ok()) {
       unmade_windows_.push_back(std::move(window));
       return made;

@@ -151,8 +151,8 @@ class NcclSession {
   // between. Results are right without it. All ranks of a communicator call it at about the same
   // time, because a window is made by all of them together. After an error no communicator has it:
   // NcclStatus's; FailedPrecondition when NCCL's settings turn it off; DeadlineExceeded when
-  // another rank did not come within the operations' timeout, after which the session is to be
-  // ended; the session's. REQUIRES: it has not been registered.
+  // another rank did not come within one timeout of operations for all communicators, after which
+  // the session is to be ended; the session's. REQUIRES: it has not been registered.
   absl::Status RegisterMemory(void* data, size_t bytes);
   // Memory that is not registered is fine. REQUIRES: no queued work still uses the memory. When the
   // session has ended, it waits as status() does until the communicators are aborted, which gives
@@ -226,7 +226,8 @@ class NcclSession {
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   absl::Status Register(const Communicator& communicator, void* data, size_t bytes,
-                        Handles& handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+                        MonotonicTime deadline, Handles& handles)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void Deregister(const Registration& registration) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
   const NcclSessionOptions options_;

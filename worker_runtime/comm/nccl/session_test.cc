@@ -313,6 +313,21 @@ TEST_CASE("ranks with equal memory make windows, from the version of NCCL on tha
                  "dp communicator: the other ranks");
     session.Fail(absl::AbortedError("stop"));
   }
+  SECTION("another rank comes to none of several communicators") {
+    NcclSession session(
+        {.operation_timeout = absl::Milliseconds(20), .has_windows = true, .recorder = &recorder});
+    for (const uintptr_t number : {1, 2, 3}) {
+      REQUIRE_OK(session.MakeCommunicator("dp", 2, 0, {}, Soon(), {.has_equal_memory = true}));
+      nccl.SetState(number, ncclInProgress);
+    }
+    const int asks_before = nccl.Asks(2);
+    CHECK_STATUS(session.RegisterMemory(&data, sizeof(data)), absl::StatusCode::kDeadlineExceeded,
+                 "dp communicator: the other ranks");
+    // They share one deadline.
+    CHECK(nccl.Asks(2) == asks_before + 1);
+    CHECK(nccl.Asks(3) == asks_before + 1);
+    session.Fail(absl::AbortedError("stop"));
+  }
 }
 
 TEST_CASE("a communicator's kernels have no more blocks than it was made for") {

@@ -32,6 +32,7 @@ PlayedNccl& PlayedNccl::Reset() {
   played.gpu_is_slow_ = false;
   played.capturing_ = false;
   played.states_.clear();
+  played.asks_.clear();
   played.asks_left_.clear();
   played.end_of_init_ = ncclSuccess;
   played.registrations_.clear();
@@ -79,6 +80,11 @@ std::vector<std::string> PlayedNccl::Calls() {
   return calls_;
 }
 
+int PlayedNccl::Asks(uintptr_t communicator) {
+  MutexLock lock(&mutex_);
+  return asks_[CommunicatorOf(communicator)];
+}
+
 void PlayedNccl::Write(const std::string& deed, ncclComm_t communicator) {
   calls_.push_back(absl::StrCat(group_depth_ > 0 ? "grouped " : "", deed, " ",
                                 reinterpret_cast<uintptr_t>(communicator)));
@@ -101,6 +107,7 @@ ncclResult_t PlayedNccl::Init(const std::string& deed, ncclComm_t* made) {
 ncclResult_t PlayedNccl::Ask(ncclComm_t communicator, ncclResult_t* state) {
   if (communicator == nullptr) return ncclInvalidArgument;
   MutexLock lock(&mutex_);
+  ++asks_[communicator];
   const auto asks_left = asks_left_.find(communicator);
   if (asks_left != asks_left_.end()) {
     if (--asks_left->second >= 0) {

@@ -40,6 +40,8 @@ class PlayedNccl {
   void SetAllocation(ncclResult_t by_nccl, cudaError_t plain);
   // "grouped abort 1", in order.
   std::vector<std::string> Calls();
+  // How often the communicator was asked for its state.
+  int Asks(uintptr_t communicator);
 
   // Called by the stand-in functions.
   ncclResult_t Record(const std::string& deed, ncclComm_t communicator);
@@ -71,6 +73,7 @@ class PlayedNccl {
   bool gpu_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool capturing_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<ncclComm_t, ncclResult_t> states_ ABSL_GUARDED_BY(mutex_);
+  std::map<ncclComm_t, int> asks_ ABSL_GUARDED_BY(mutex_);
   std::map<ncclComm_t, int> asks_left_ ABSL_GUARDED_BY(mutex_);  // while it is made
   ncclResult_t end_of_init_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
   std::map<ncclComm_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);
