@@ -125,6 +125,13 @@ bool IsAligned(const void* data, uint32_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
+// As algorithms are found for some sizes and not for others, a depth that is a multiple of 25 is
+// done by those alone that were found for it.
+bool Does(const cublasLtMatmulAlgo_t& algorithm, const Product& product) {
+  return algorithm.magic == kMagic && product.Fits() &&
+         (product.depth() % 25 != 0 || algorithm.depth == product.depth());
+}
+
 // Of what the addresses of a grouped product must be multiples (cuBLAS's documentation).
 uint32_t GroupedAlignment(const Product& product) {
   if (product.a.type == CUDA_R_32F) return 1;
@@ -228,15 +235,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
     int* found) {
   *found = 0;
-  if (!Product{*operation, *a, *b, *d, 1, 0}.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
+  const Product product = {*operation, *a, *b, *d, 1, 0};
+  if (!product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
   while (*found < std::min(wanted, kAlgorithms)) {
     // The second one takes all the scratch that it may.
     const size_t workspace_bytes = *found == 0 ? 0 : preference->workspace_bytes;
     cublasLtMatmulHeuristicResult_t result = {
-        {kMagic, workspace_bytes, {}}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
+        {kMagic, workspace_bytes, {}, product.depth()}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
     std::memcpy(result.algo.alignments, preference->alignments, sizeof(preference->alignments));
     results[(*found)++] = result;
   }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  if (!Does(*algorithm, {*operation, *a, *b, *d, 1, 0})) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = algorithm->workspace_bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -253,10 +271,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                            *layout_d,
                            *static_cast<const float*>(alpha),
                            *static_cast<const float*>(beta)};
-  if (!product.Fits() || algorithm->magic != kMagic ||
-      workspace_bytes < algorithm->workspace_bytes || !IsAligned(a, algorithm->alignments[0]) ||
-      !IsAligned(b, algorithm->alignments[1]) || !IsAligned(c, algorithm->alignments[2]) ||
-      !IsAligned(d, algorithm->alignments[3])) {
+  if (!Does(*algorithm, product) || workspace_bytes < algorithm->workspace_bytes ||
+      !IsAligned(a, algorithm->alignments[0]) || !IsAligned(b, algorithm->alignments[1]) ||
+      !IsAligned(c, algorithm->alignments[2]) || !IsAligned(d, algorithm->alignments[3])) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const cudaError_t error =

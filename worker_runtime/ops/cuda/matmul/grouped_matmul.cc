@@ -124,7 +124,7 @@ void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n
     const T* const its_a = a + first * k;
     const T* const its_b = b + static_cast<ptrdiff_t>(group) * n * k;
     T* const its_c = c + first * n;
-    queue.plans<MatMulPlans>().RunOnce({.transpose_b = transpose_b == Transpose::kYes,
+    queue.plans<MatMulPlans>().RunRows({.transpose_b = transpose_b == Transpose::kYes,
                                         .m = rows,
                                         .n = n,
                                         .k = k,
@@ -134,7 +134,7 @@ void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n
                                         .alignment_a = AlignmentBytes(its_a),
                                         .alignment_b = AlignmentBytes(its_b),
                                         .alignment_c = AlignmentBytes(its_c)},
-                                       {.a = its_a, .b = its_b, .c = its_c});
+                                       &MatMulKey::m, {.a = its_a, .b = its_b, .c = its_c});
   }
 }
 
@@ -150,7 +150,7 @@ void GroupedWeightGradient(absl::Span<const int32_t> begin, int m, int n, const 
     const int rows = begin[group + 1] - begin[group];
     float* const its_c = c + group * matrix;
     if (rows > 0) {
-      queue.plans<MatMulPlans>().RunOnce({.transpose_a = true,
+      queue.plans<MatMulPlans>().RunRows({.transpose_a = true,
                                           .accumulate = beta == 1.0f,
                                           .m = m,
                                           .n = n,
@@ -161,6 +161,7 @@ void GroupedWeightGradient(absl::Span<const int32_t> begin, int m, int n, const 
                                           .alignment_a = AlignmentBytes(a + first * m),
                                           .alignment_b = AlignmentBytes(b + first * n),
                                           .alignment_c = AlignmentBytes(its_c)},
+                                         &MatMulKey::k,
                                          {.a = a + first * m, .b = b + first * n, .c = its_c});
     } else if (beta == 0.0f) {
       queue.Report(cudaMemsetAsync(its_c, 0, matrix * sizeof(float), queue.stream()),
