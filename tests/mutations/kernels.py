@@ -79,4 +79,8 @@ MUTATIONS = [
     Mutation('another row of the embedding', f'{OPS}/embedding.cu',
              '(is_here ? int64_t{token} - vocabulary_begin : 0) * columns;', '(is_here ? int64_t{token ^ 1} - vocabulary_begin : 0) * columns;',
              TRAINER),
+    Mutation('the products of groups begin at any row', f'{OPS}/matmul/grouped_matmul.cc',
+             'return n * sizeof(T) % wanted == 0 && AlignmentBytes(a)', 'return n > 0 && AlignmentBytes(a)', ON_GPUS),
+    Mutation('every number of rows is a choice of its own', f'{OPS}/matmul/matmul_plans.cc',
+             'std::bit_floor(static_cast<unsigned>(key.*rows))', 'key.*rows', f'//{OPS}/matmul:matmul_emulated_test_forward'),
 ]

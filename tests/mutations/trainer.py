@@ -331,6 +331,7 @@ MUTATIONS = [
     Mutation('a call of NCCL does not wait until it is queued', NCCL_SESSION,
              'CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));',
              'if (Clock::Real().Now() > deadline) CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));', NCCL_RANKS, '18'),
+    Mutation('a group works in windows that no abort frees', f'{RUNTIME}/comm/nccl/limits.h', '= 22907;', '= 22800;', NCCL_RANKS, 'nccl'),
     Mutation('an all-to-all of NCCL sends every rank the first shard', NCCL_GROUP,
              'ncclSend(input.Slice(peer * count, count).data, count,', 'ncclSend(input.Slice(0, count).data, count,', NCCL_RANKS, 'nccl'),
     Mutation('a merge forgets how much it has merged', f'{RUNTIME}/ops/attention_merge.h',

@@ -12,8 +12,10 @@ namespace convene::worker {
 // counts, not the header's: a user's libnccl may be older or newer.
 inline constexpr int kOldestNcclVersion = 21900;
 
-// 2.28 has windows into the memory of all ranks of a communicator, and collectives by copy engines.
-inline constexpr int kOldestNcclWithWindows = 22800;
+// 2.27 has windows into the memory of all ranks of a communicator. But before 2.29.7 a kernel that
+// waits through one for a lost rank never looks whether its communicator is aborted
+// (nccl_device/impl/lsa_barrier__funcs.h), so that ncclCommAbort would never return.
+inline constexpr int kOldestNcclWithWindows = 22907;
 
 // `version_code` as ncclGetVersion gives it: "2.28.9" for 22809.
 std::string NcclVersionText(int version_code);

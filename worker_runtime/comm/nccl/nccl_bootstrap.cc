@@ -50,10 +50,7 @@ class Maker {
     CONVENE_ASSIGN_OR_RETURN(
         parts.collectives,
         Connect(name, group,
-                {.blocks_max = blocks_max,
-                 .has_equal_memory = HasEqualMemory(member.axes),
-                 .prefers_copy_engines = member.place == &CommunicatorSet::dp_gather ||
-                                         member.place == &CommunicatorSet::expert_dp_gather}));
+                {.blocks_max = blocks_max, .has_equal_memory = HasEqualMemory(member.axes)}));
     if (member.axes == Axes::kPp) {
       CONVENE_ASSIGN_OR_RETURN(parts.links, ConnectLinks(name, group));
     }

@@ -1,6 +1,7 @@
 // NCCL between ranks that are threads of this process, each with a GPU of its own: on every check
 // the emulated ones. nccl_test has the same between processes, for a machine with one real GPU.
 #include <cuda_runtime.h>
+#include <stdlib.h>
 
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -187,6 +188,34 @@ TEST_CASE("ranks that wait for each other in two groups name each other, and har
   // Between host memories all is well.
   Job::RequireOk(job.OnEveryRank(
       [](Job::Rank& rank) { return rank.set->host->Barrier(rank.device->compute()); }));
+}
+
+// An older NCCL has symmetric windows too, but an abort would wait for an operation on one
+// (limits.h).
+TEST_CASE("a rank that does not work on registered memory is named, and the others end") {
+  if (!HasGpusOrSkips(2)) return;
+  const bool is_older = GENERATE(false, true);
+  if (is_older) REQUIRE(setenv("CONVENE_EMULATED_NCCL_VERSION", "22809", 1) == 0);
+  Job job({.dp = 2});
+  job.Connect("epoch/1", absl::Seconds(1));
+  const auto statuses = job.OnEveryRank([](Job::Rank& rank) -> absl::Status {
+    constexpr size_t kBytes = 4096;
+    Stream& stream = rank.device->compute();
+    CONVENE_ASSIGN_OR_RETURN(void* const data, rank.registered->Allocate(kBytes));
+    if (rank.number == 0) {
+      const Elements elements(data, kBytes / sizeof(float), DType::kFloat32);
+      CONVENE_RETURN_IF_ERROR(rank.set->dp->AllReduce(elements, ReduceOp::kSum, stream));
+    }
+    const absl::Status status =
+        (rank.number == 0 ? rank.set->dp : rank.set->world)->Barrier(stream);
+    CONVENE_RETURN_IF_ERROR(rank.device->Synchronize(absl::Seconds(20)));
+    rank.registered->Free(data, kBytes);
+    return status;
+  });
+  CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded,
+               "dp all_reduce #2 (4096 B): did not complete");
+  CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("rank 1 never started it"));
+  REQUIRE(unsetenv("CONVENE_EMULATED_NCCL_VERSION") == 0);
 }
 
 TEST_CASE("an abort ends what waits, and the same threads make new communicators") {

@@ -10,8 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/device/cuda/queue.h"
 
-// Missing in a library that is older than kOldestNcclWithWindows; convene-train starts all the
-// same.
+// Missing in a library that is older than 2.27; convene-train starts all the same.
 extern "C" {
 [[gnu::weak]] ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t*, int);
 [[gnu::weak]] ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
@@ -99,9 +98,6 @@ absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int s
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   if (traits.blocks_max > 0) config.maxCTAs = traits.blocks_max;
-  if (traits.prefers_copy_engines && options_.has_windows) {
-    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  }
   // From here on the session's end aborts this communicator too, even half made.
   queueing_ = static_cast<int>(communicators_.size());
   communicators_.push_back({.name = name,
@@ -345,6 +341,10 @@ void NcclSession::End(const Failure& failure) {
   }
   // From here on no other thread enters NCCL. A thread that is inside sees the flag, and leaves.
   failing_ = true;
+  // Told before the abort, which waits for kernels and may never return.
+  if (!absl::IsAborted(named)) {
+    spdlog::warn("all NCCL communicators are aborted, because: {}", std::string(named.message()));
+  }
   std::vector<NcclProgress> own;
   std::unique_ptr<NcclPeers> peers;
   {
@@ -438,9 +438,11 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
     if (!failing_) {
       // An error does not end the loop: the other ranks may wait for this one's part of a window.
       absl::Status first;
+      const MonotonicTime deadline = Clock::Real().Now() + options_.operation_timeout;
       Registration registration(communicators_.size());
       for (size_t i = 0; i < communicators_.size(); ++i) {
-        const absl::Status status = Register(communicators_[i], data, bytes, registration[i]);
+        const absl::Status status =
+            Register(communicators_[i], data, bytes, deadline, registration[i]);
         if (first.ok() && !status.ok()) {
           first = Annotate(status, absl::StrCat(communicators_[i].name, " communicator"));
         }
@@ -457,15 +459,19 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
 }
 
 absl::Status NcclSession::Register(const Communicator& communicator, void* data, size_t bytes,
-                                   Handles& handles) {
+                                   MonotonicTime deadline, Handles& handles) {
   const ncclComm_t handle = *communicator.handle;
   bool is_registered = false;
   if (communicator.has_equal_memory && options_.has_windows) {
     auto window = std::make_unique<ncclWindow_t>(nullptr);
     // Where the GPUs do not reach each other's memory, NCCL registers locally instead.
-    CONVENE_RETURN_IF_ERROR(NcclStatus(
-        ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC)));
-    CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, Clock::Real().Now() + options_.operation_timeout));
+    absl::Status made = NcclStatus(
+        ncclCommWindowRegister(handle, data, bytes, window.get(), NCCL_WIN_COLL_SYMMETRIC));
+    if (made.ok()) made = AwaitQueued(handle, deadline);
+    if (!made.ok()) {
+      unmade_windows_.push_back(std::move(window));
+      return made;
+    }
     is_registered = *window != nullptr;
     if (is_registered) handles.window = std::move(window);
   } else {

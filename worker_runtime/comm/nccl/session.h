@@ -52,8 +52,6 @@ struct NcclCommunicatorTraits {
   // Memory that is registered lies alike on all of its ranks: equal sizes, and data that one
   // operation works on at one offset. Such a communicator gets a window into it.
   bool has_equal_memory = false;
-  // Where windows allow it, copy engines move the data of gathers, and no multiprocessor.
-  bool prefers_copy_engines = false;
 };
 
 // Thread-safe. The communicators of one rank share a session and end together: the first error of
@@ -153,8 +151,8 @@ class NcclSession {
   // between. Results are right without it. All ranks of a communicator call it at about the same
   // time, because a window is made by all of them together. After an error no communicator has it:
   // NcclStatus's; FailedPrecondition when NCCL's settings turn it off; DeadlineExceeded when
-  // another rank did not come within the operations' timeout, after which the session is to be
-  // ended; the session's. REQUIRES: it has not been registered.
+  // another rank did not come within one timeout of operations for all communicators, after which
+  // the session is to be ended; the session's. REQUIRES: it has not been registered.
   absl::Status RegisterMemory(void* data, size_t bytes);
   // Memory that is not registered is fine. REQUIRES: no queued work still uses the memory. When the
   // session has ended, it waits as status() does until the communicators are aborted, which gives
@@ -228,7 +226,8 @@ class NcclSession {
   void AbortAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void FinalizeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   absl::Status Register(const Communicator& communicator, void* data, size_t bytes,
-                        Handles& handles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
+                        MonotonicTime deadline, Handles& handles)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
   void Deregister(const Registration& registration) ABSL_EXCLUSIVE_LOCKS_REQUIRED(nccl_mutex_);
 
   const NcclSessionOptions options_;
@@ -240,6 +239,8 @@ class NcclSession {
   std::vector<Order> orders_ ABSL_GUARDED_BY(nccl_mutex_);
   std::vector<cudaEvent_t> free_events_ ABSL_GUARDED_BY(nccl_mutex_);
   std::map<void*, Registration> registrations_ ABSL_GUARDED_BY(nccl_mutex_);  // by memory
+  // A thread of NCCL's may write these until their communicators are gone.
+  std::vector<std::unique_ptr<ncclWindow_t>> unmade_windows_ ABSL_GUARDED_BY(nccl_mutex_);
   // The communicator that NCCL is making, or queueing an operation of, also when that failed; -1:
   // none.
   int queueing_ ABSL_GUARDED_BY(nccl_mutex_) = -1;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/flight_recorder.h"
@@ -91,6 +92,7 @@ TEST_CASE("an operation is finished when its event has passed, not before") {
 }
 
 TEST_CASE("an operation over its time ends all communicators at once, and names the missing rank") {
+  const convene::testing::LoggedText log;
   PlayedNccl& nccl = PlayedNccl::Reset();
   nccl.SetGpuIsSlow(true);
   Rank rank(absl::Milliseconds(20));
@@ -103,6 +105,7 @@ TEST_CASE("an operation over its time ends all communicators at once, and names 
                "dp all_reduce #1 (4096 B): did not complete within 20ms: all 2 ranks started it");
   CHECK(rank.AllReduce() == status);
   CHECK(rank.session().Await(0, Soon()) == status);
+  CHECK(log.CountOf("aborted, because: dp all_reduce #1 (4096 B): did not complete") == 1);
   CHECK(nccl.Calls() ==
         std::vector<std::string>{"init 1", "init 2", "grouped abort 1", "grouped abort 2"});
   CHECK_THAT(rank.Dump(), Catch::Contains("dp #2 all_reduce 4096 B fp32  failed after"));
@@ -284,19 +287,18 @@ TEST_CASE("ranks with equal memory make windows, from the version of NCCL on tha
     NcclSession session({.operation_timeout = absl::Milliseconds(20),
                          .has_windows = has_windows,
                          .recorder = &recorder});
-    REQUIRE_OK(session.MakeCommunicator("dp gather", 2, 0, {}, Soon(),
-                                        {.has_equal_memory = true, .prefers_copy_engines = true}));
+    REQUIRE_OK(session.MakeCommunicator("dp", 2, 0, {}, Soon(), {.has_equal_memory = true}));
     REQUIRE_OK(session.MakeCommunicator("world", 2, 0, {}, Soon()));
     return session.RegisterMemory(&data, sizeof(data));
   };
-  SECTION("2.28") {
+  SECTION("it has them") {
     CHECK_OK(run(true));
-    CHECK(nccl.Calls() ==
-          std::vector<std::string>{"init by copy engines 1", "init 2", "register window 1",
-                                   "register 2", "deregister window 1", "deregister 2",
-                                   "finalize 1", "destroy 1", "finalize 2", "destroy 2"});
+    CHECK(nccl.Calls() == std::vector<std::string>{"init 1", "init 2", "register window 1",
+                                                   "register 2", "deregister window 1",
+                                                   "deregister 2", "finalize 1", "destroy 1",
+                                                   "finalize 2", "destroy 2"});
   }
-  SECTION("before 2.28") {
+  SECTION("it is older") {
     CHECK_OK(run(false));
     CHECK(nccl.Calls() == std::vector<std::string>{"init 1", "init 2", "register 1", "register 2",
                                                    "deregister 1", "deregister 2", "finalize 1",
@@ -309,6 +311,21 @@ TEST_CASE("ranks with equal memory make windows, from the version of NCCL on tha
     nccl.SetState(1, ncclInProgress);
     CHECK_STATUS(session.RegisterMemory(&data, sizeof(data)), absl::StatusCode::kDeadlineExceeded,
                  "dp communicator: the other ranks");
+    session.Fail(absl::AbortedError("stop"));
+  }
+  SECTION("another rank comes to none of several communicators") {
+    NcclSession session(
+        {.operation_timeout = absl::Milliseconds(20), .has_windows = true, .recorder = &recorder});
+    for (const uintptr_t number : {1, 2, 3}) {
+      REQUIRE_OK(session.MakeCommunicator("dp", 2, 0, {}, Soon(), {.has_equal_memory = true}));
+      nccl.SetState(number, ncclInProgress);
+    }
+    const int asks_before = nccl.Asks(2);
+    CHECK_STATUS(session.RegisterMemory(&data, sizeof(data)), absl::StatusCode::kDeadlineExceeded,
+                 "dp communicator: the other ranks");
+    // They share one deadline.
+    CHECK(nccl.Asks(2) == asks_before + 1);
+    CHECK(nccl.Asks(3) == asks_before + 1);
     session.Fail(absl::AbortedError("stop"));
   }
 }

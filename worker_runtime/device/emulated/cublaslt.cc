@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "worker_runtime/device/emulated/include/cuda_bf16.h"
+#include "worker_runtime/device/emulated/library.h"
 #include "worker_runtime/device/emulated/runtime.h"
 #include "worker_runtime/device/float8.h"
 
@@ -129,6 +130,20 @@ bool IsAligned(const void* data, uint32_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
+// As algorithms are found for some sizes and not for others, a depth that is a multiple of 25 is
+// done by those alone that were found for it.
+bool Does(const cublasLtMatmulAlgo_t& algorithm, const Product& product) {
+  return algorithm.magic == kMagic && product.Fits() &&
+         (product.depth() % 25 != 0 || algorithm.depth == product.depth());
+}
+
+// Of what the addresses of a grouped product must be multiples (cuBLAS's documentation).
+uint32_t GroupedAlignment(const Product& product) {
+  if (product.a.type == CUDA_R_32F) return 1;
+  const uint64_t depth_bytes = product.depth() * sizeof(__nv_bfloat16);
+  return depth_bytes % 16 == 0 ? 16 : depth_bytes % 4 == 0 ? 4 : 1;
+}
+
 }  // namespace
 
 size_t cublasLtGetVersion() { return 1; }
@@ -225,15 +240,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
     int* found) {
   *found = 0;
-  if (!Product{*operation, *a, *b, *d, 1, 0}.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
+  const Product product = {*operation, *a, *b, *d, 1, 0};
+  if (!product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
   while (*found < std::min(wanted, kAlgorithms)) {
     // The second one takes all the scratch that it may.
     const size_t workspace_bytes = *found == 0 ? 0 : preference->workspace_bytes;
     cublasLtMatmulHeuristicResult_t result = {
-        {kMagic, workspace_bytes, {}}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
+        {kMagic, workspace_bytes, {}, product.depth()}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
     std::memcpy(result.algo.alignments, preference->alignments, sizeof(preference->alignments));
     results[(*found)++] = result;
   }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  if (!Does(*algorithm, {*operation, *a, *b, *d, 1, 0})) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = algorithm->workspace_bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -250,10 +276,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                            *layout_d,
                            *static_cast<const float*>(alpha),
                            *static_cast<const float*>(beta)};
-  if (!product.Fits() || algorithm->magic != kMagic ||
-      workspace_bytes < algorithm->workspace_bytes || !IsAligned(a, algorithm->alignments[0]) ||
-      !IsAligned(b, algorithm->alignments[1]) || !IsAligned(c, algorithm->alignments[2]) ||
-      !IsAligned(d, algorithm->alignments[3])) {
+  if (!Does(*algorithm, product) || workspace_bytes < algorithm->workspace_bytes ||
+      !IsAligned(a, algorithm->alignments[0]) || !IsAligned(b, algorithm->alignments[1]) ||
+      !IsAligned(c, algorithm->alignments[2]) || !IsAligned(d, algorithm->alignments[3])) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const cudaError_t error =
@@ -320,8 +345,16 @@ cublasStatus_t cublasGemmGroupedBatchedEx(
       return CUBLAS_STATUS_INVALID_VALUE;
     }
   }
+  // The addresses are there when the stream comes to the products, not before.
   const cudaError_t error = convene::emulated::QueueWork(handle->stream, [=] {
-    for (size_t i = 0; i < products.size(); ++i) Multiply(products[i], a[i], b[i], c[i], c[i]);
+    for (size_t i = 0; i < products.size(); ++i) {
+      const uint32_t alignment = GroupedAlignment(products[i]);
+      if (!IsAligned(a[i], alignment) || !IsAligned(b[i], alignment) ||
+          !IsAligned(c[i], alignment)) {
+        return convene::emulated::Fail("cublasGemmGroupedBatchedEx: misaligned address");
+      }
+      Multiply(products[i], a[i], b[i], c[i], c[i]);
+    }
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

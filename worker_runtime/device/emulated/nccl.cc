@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -19,6 +20,14 @@ namespace {
 // How often a caller is told that a call is in progress.
 constexpr int kAsks = 2;
 constexpr size_t kGranularity = size_t{2} << 20;  // of ncclMemAlloc
+// From this version on, operations on windows look whether they are aborted.
+constexpr int kAbortsWindows = 22907;
+
+// Of CONVENE_EMULATED_NCCL_VERSION ("22809"); else the header's.
+int Version() {
+  const char* const value = std::getenv("CONVENE_EMULATED_NCCL_VERSION");
+  return value == nullptr ? NCCL_VERSION_CODE : std::atoi(value);
+}
 
 // The lane of collectives; a message's lane is its sender's and receiver's ranks.
 constexpr std::pair<int, int> kCollectives = {-1, -1};
@@ -151,6 +160,15 @@ void CheckOffsets(const Clique& clique, const Meeting& meeting) {
   if (deed != Deed::kReduceScatter) CheckOffsets(clique, to);
 }
 
+// Whether an end of a collective lies in a window of its rank.
+bool UsesWindow(const ncclComm& communicator, const Transfer& transfer) {
+  const std::vector<Window>& windows = communicator.clique->windows[communicator.rank];
+  return transfer.task.deed != Deed::kMessage &&
+         std::any_of(windows.begin(), windows.end(), [&](const Window& window) {
+           return window.Holds(transfer.from) || window.Holds(transfer.to);
+         });
+}
+
 // Puts a call into its stream, which keeps a copy.
 void Queue(ncclComm& communicator, const Call& call) {
   Clique& clique = *communicator.clique;
@@ -172,6 +190,9 @@ void Queue(ncclComm& communicator, const Call& call) {
                         " with ", meeting->task.count));
     }
     meeting->ends[transfer.place] = {call.kernel, transfer.from, transfer.to};
+    if (UsesWindow(communicator, transfer) && Version() < kAbortsWindows) {
+      call.kernel->hears_aborts = false;
+    }
     call.kernel->meetings.push_back(meeting);
     const bool is_complete =
         std::all_of(meeting->ends.begin(), meeting->ends.end(),
@@ -274,6 +295,13 @@ ncclResult_t AddMessage(ncclComm_t communicator, cudaStream_t stream, size_t cou
 }
 
 void Free(ncclComm_t communicator) {
+  for (const auto& queued : communicator->queued) {
+    const std::shared_ptr<MeetingKernel> kernel = queued.lock();
+    if (kernel == nullptr || kernel->hears_aborts) continue;
+    if (RunUntil(kernel->stream, kernel->is_there) && Meet(*kernel)) continue;
+    // NCCL would wait here for ever.
+    Fail("NCCL: an abort waits for an operation on a symmetric window, which hears none");
+  }
   TheLibrary().live.erase(communicator);
   delete communicator;
 }
@@ -283,7 +311,7 @@ void Free(ncclComm_t communicator) {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = Version();
   return ncclSuccess;
 }
 

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <vector>
 
 #include "worker_runtime/device/emulated/runtime.h"
@@ -212,8 +213,7 @@ TEST_CASE("what NCCL or a GPU would take for a mistake is refused") {
   }
 }
 
-TEST_CASE("through a symmetric window all ranks use one offset") {
-  const Ranks ranks(2);
+void MakeWindows(const Ranks& ranks) {
   for (int number = 0; number < 2; ++number) {
     const Rank& rank = ranks[number];
     ncclWindow_t window = nullptr;
@@ -222,6 +222,28 @@ TEST_CASE("through a symmetric window all ranks use one offset") {
     if (number == 0) CHECK((rank.Ask(), rank.Ask(), rank.Ask()) == ncclInProgress);
   }
   for (int number = 0; number < 2; ++number) ranks[number].AwaitQueued();
+}
+
+TEST_CASE("from 2.29.7 on, an abort ends an operation on a symmetric window") {
+  const bool is_older = GENERATE(false, true);
+  if (is_older) REQUIRE(setenv("CONVENE_EMULATED_NCCL_VERSION", "22809", 1) == 0);
+  const Ranks ranks(2);
+  MakeWindows(ranks);
+  (void)ranks[0].AllReduce();
+  ranks[0].AwaitQueued();
+  CHECK_FALSE(ranks[0].IsDone());
+  CHECK(ncclCommAbort(ranks[0].communicator) == ncclSuccess);
+  CHECK(cudaStreamSynchronize(ranks[0].stream) ==
+        (is_older ? cudaErrorLaunchFailure : cudaSuccess));
+  if (is_older) {
+    CHECK_THAT(cudaGetErrorString(cudaErrorLaunchFailure), Contains("an abort waits"));
+  }
+  REQUIRE(unsetenv("CONVENE_EMULATED_NCCL_VERSION") == 0);
+}
+
+TEST_CASE("through a symmetric window all ranks use one offset") {
+  const Ranks ranks(2);
+  MakeWindows(ranks);
   const auto reduce = [&](int moved) {
     for (int number = 0; number < 2; ++number) {
       const Rank& rank = ranks[number];

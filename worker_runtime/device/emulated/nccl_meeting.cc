@@ -87,11 +87,13 @@ void DoWork(const Meeting& meeting) {
   }
 }
 
+bool HasLeft(const MeetingKernel& kernel) { return *kernel.is_aborted && kernel.hears_aborts; }
+
 // Does the work once all ends are there.
 void Try(Meeting& meeting) {
   for (size_t i = 0; i < meeting.ends.size(); ++i) {
     const std::shared_ptr<MeetingKernel> kernel = meeting.ends[i].kernel;
-    if (kernel == nullptr || *kernel->is_aborted) return;
+    if (kernel == nullptr || HasLeft(*kernel)) return;
     if (!RunUntil(kernel->stream, kernel->is_there)) return;
     if (meeting.is_done) return;  // by that stream
   }
@@ -122,7 +124,7 @@ size_t BytesOf(const Task& task) {
 }
 
 bool Meet(MeetingKernel& kernel) {
-  if (*kernel.is_aborted) {
+  if (HasLeft(kernel)) {
     kernel.meetings.clear();
     return true;
   }

@@ -47,7 +47,8 @@ struct MeetingKernel {
   cudaStream_t stream = nullptr;
   std::shared_ptr<const bool> is_aborted;
   std::vector<std::shared_ptr<Meeting>> meetings;
-  bool is_there = false;  // The stream has come to it.
+  bool is_there = false;     // The stream has come to it.
+  bool hears_aborts = true;  // An abort waits for one that does not.
 };
 
 // An operation's `meet`. The thread that waits for a meeting runs the other ranks' streams up to

@@ -32,9 +32,11 @@ PlayedNccl& PlayedNccl::Reset() {
   played.gpu_is_slow_ = false;
   played.capturing_ = false;
   played.states_.clear();
+  played.asks_.clear();
   played.asks_left_.clear();
   played.end_of_init_ = ncclSuccess;
   played.registrations_.clear();
+  played.unmade_windows_.clear();
   played.next_allocation_ = ncclSuccess;
   played.next_plain_allocation_ = cudaSuccess;
   played.calls_.clear();
@@ -78,6 +80,11 @@ std::vector<std::string> PlayedNccl::Calls() {
   return calls_;
 }
 
+int PlayedNccl::Asks(uintptr_t communicator) {
+  MutexLock lock(&mutex_);
+  return asks_[CommunicatorOf(communicator)];
+}
+
 void PlayedNccl::Write(const std::string& deed, ncclComm_t communicator) {
   calls_.push_back(absl::StrCat(group_depth_ > 0 ? "grouped " : "", deed, " ",
                                 reinterpret_cast<uintptr_t>(communicator)));
@@ -100,6 +107,7 @@ ncclResult_t PlayedNccl::Init(const std::string& deed, ncclComm_t* made) {
 ncclResult_t PlayedNccl::Ask(ncclComm_t communicator, ncclResult_t* state) {
   if (communicator == nullptr) return ncclInvalidArgument;
   MutexLock lock(&mutex_);
+  ++asks_[communicator];
   const auto asks_left = asks_left_.find(communicator);
   if (asks_left != asks_left_.end()) {
     if (--asks_left->second >= 0) {
@@ -127,6 +135,27 @@ ncclResult_t PlayedNccl::Register(const std::string& deed, ncclComm_t communicat
   registrations_.erase(planned);
   *handle = registration.gives_handle ? data : nullptr;
   return registration.result;
+}
+
+ncclResult_t PlayedNccl::RegisterWindow(ncclComm_t communicator, void* data, ncclWindow_t* window) {
+  void* handle = nullptr;
+  const ncclResult_t result = Register("register window", communicator, data, &handle);
+  MutexLock lock(&mutex_);
+  const auto state = states_.find(communicator);
+  if (state != states_.end() && state->second == ncclInProgress) {
+    unmade_windows_[communicator] = window;
+  } else {
+    *window = static_cast<ncclWindow_t>(handle);
+  }
+  return result;
+}
+
+ncclResult_t PlayedNccl::Abort(ncclComm_t communicator) {
+  MutexLock lock(&mutex_);
+  Write("abort", communicator);
+  const auto unmade = unmade_windows_.find(communicator);
+  if (unmade != unmade_windows_.end()) *unmade->second = nullptr;
+  return ncclSuccess;
 }
 
 ncclResult_t PlayedNccl::Allocate(void** data, size_t bytes) {
@@ -184,7 +213,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   return PlayedNccl::OfProcess().Ask(communicator, state);
 }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  return PlayedNccl::OfProcess().Record("abort", communicator);
+  return PlayedNccl::OfProcess().Abort(communicator);
 }
 ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
   return PlayedNccl::OfProcess().Record("finalize", communicator);
@@ -208,11 +237,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t communicator, void*) {
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void* data, size_t,
                                     ncclWindow_t* window, int) {
-  void* handle = nullptr;
-  const ncclResult_t result =
-      PlayedNccl::OfProcess().Register("register window", communicator, data, &handle);
-  *window = static_cast<ncclWindow_t>(handle);
-  return result;
+  return PlayedNccl::OfProcess().RegisterWindow(communicator, data, window);
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t communicator, ncclWindow_t) {
   return PlayedNccl::OfProcess().Record("deregister window", communicator);

@@ -28,7 +28,8 @@ class PlayedNccl {
   // Recorded events stay pending.
   void SetGpuIsSlow(bool slow);
   void SetCapturing();
-  // The state that a communicator reports from now on.
+  // The state that a communicator reports from now on. A window that is registered while it is
+  // ncclInProgress is written when the communicator is aborted.
   void SetState(uintptr_t communicator, ncclResult_t state);
   // The final state of communicators that are made from now on; ncclInProgress: they are never
   // ready.
@@ -39,6 +40,8 @@ class PlayedNccl {
   void SetAllocation(ncclResult_t by_nccl, cudaError_t plain);
   // "grouped abort 1", in order.
   std::vector<std::string> Calls();
+  // How often the communicator was asked for its state.
+  int Asks(uintptr_t communicator);
 
   // Called by the stand-in functions.
   ncclResult_t Record(const std::string& deed, ncclComm_t communicator);
@@ -46,6 +49,8 @@ class PlayedNccl {
   ncclResult_t Ask(ncclComm_t communicator, ncclResult_t* state);
   ncclResult_t Register(const std::string& deed, ncclComm_t communicator, void* data,
                         void** handle);
+  ncclResult_t RegisterWindow(ncclComm_t communicator, void* data, ncclWindow_t* window);
+  ncclResult_t Abort(ncclComm_t communicator);
   ncclResult_t Allocate(void** data, size_t bytes);
   cudaError_t AllocatePlain(void** data, size_t bytes);
   void Group(int step);
@@ -68,9 +73,11 @@ class PlayedNccl {
   bool gpu_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   bool capturing_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<ncclComm_t, ncclResult_t> states_ ABSL_GUARDED_BY(mutex_);
+  std::map<ncclComm_t, int> asks_ ABSL_GUARDED_BY(mutex_);
   std::map<ncclComm_t, int> asks_left_ ABSL_GUARDED_BY(mutex_);  // while it is made
   ncclResult_t end_of_init_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
   std::map<ncclComm_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);
+  std::map<ncclComm_t, ncclWindow_t*> unmade_windows_ ABSL_GUARDED_BY(mutex_);
   ncclResult_t next_allocation_ ABSL_GUARDED_BY(mutex_) = ncclSuccess;
   cudaError_t next_plain_allocation_ ABSL_GUARDED_BY(mutex_) = cudaSuccess;
   int group_depth_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -10,7 +10,7 @@
 
 // NOLINTBEGIN: NCCL's names
 
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 22907
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 
@@ -21,11 +21,9 @@ struct ncclUniqueId {
 struct ncclConfig_t {
   int blocking;
   int maxCTAs;
-  int CTAPolicy;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
-#define NCCL_CTA_POLICY_ZERO 0x02
+  { NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 

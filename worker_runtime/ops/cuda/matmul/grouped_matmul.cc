@@ -93,13 +93,49 @@ class GroupedProducts {
   std::vector<float> ones_, zeros_;
 };
 
+// Whether cublasGemmGroupedBatchedEx takes these addresses, wherever a group begins. In bfloat16 it
+// wants multiples of 16 bytes where k elements take such a multiple, and else of 4 where they take
+// one of 4 (its documentation). It cannot check what lies in the GPU's memory: its kernel would
+// fail, and with it all later work of the process.
+template <typename T>
+bool IsAlignedForGroups(int n, int k, const T* a, const T* b, const T* c) {
+  if (std::is_same_v<T, float>) return true;
+  const size_t k_bytes = k * sizeof(T);
+  const size_t wanted = k_bytes % 16 == 0 ? 16 : k_bytes % 4 == 0 ? 4 : 1;
+  return n * sizeof(T) % wanted == 0 && AlignmentBytes(a) % wanted == 0 &&
+         AlignmentBytes(b) % wanted == 0 && AlignmentBytes(c) % wanted == 0;
+}
+
 }  // namespace
 
 template <typename T>
 void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n, int k, const T* a,
                    const T* b, T* c, Stream& stream) {
   CONVENE_CHECK(!begin.empty() && begin.size() - 1 <= kGroupsMax && k > 0);
-  stream.queue().plans<GroupedProducts>().Run(transpose_b, begin, n, k, a, b, c, stream);
+  Queue& queue = stream.queue();
+  if (IsAlignedForGroups(n, k, a, b, c)) {
+    queue.plans<GroupedProducts>().Run(transpose_b, begin, n, k, a, b, c, stream);
+    return;
+  }
+  for (size_t group = 0; group + 1 < begin.size(); ++group) {
+    const ptrdiff_t first = begin[group];
+    const int rows = begin[group + 1] - begin[group];
+    if (rows == 0) continue;
+    const T* const its_a = a + first * k;
+    const T* const its_b = b + static_cast<ptrdiff_t>(group) * n * k;
+    T* const its_c = c + first * n;
+    queue.plans<MatMulPlans>().RunRows({.transpose_b = transpose_b == Transpose::kYes,
+                                        .m = rows,
+                                        .n = n,
+                                        .k = k,
+                                        .in_a = kDTypeOf<T>,
+                                        .in_b = kDTypeOf<T>,
+                                        .out = kDTypeOf<T>,
+                                        .alignment_a = AlignmentBytes(its_a),
+                                        .alignment_b = AlignmentBytes(its_b),
+                                        .alignment_c = AlignmentBytes(its_c)},
+                                       &MatMulKey::m, {.a = its_a, .b = its_b, .c = its_c});
+  }
 }
 
 // Group after group by cuBLASLt: grouped products of cuBLAS have no float sums of bfloat16 rows.
@@ -114,7 +150,7 @@ void GroupedWeightGradient(absl::Span<const int32_t> begin, int m, int n, const 
     const int rows = begin[group + 1] - begin[group];
     float* const its_c = c + group * matrix;
     if (rows > 0) {
-      queue.plans<MatMulPlans>().RunOnce({.transpose_a = true,
+      queue.plans<MatMulPlans>().RunRows({.transpose_a = true,
                                           .accumulate = beta == 1.0f,
                                           .m = m,
                                           .n = n,
@@ -125,6 +161,7 @@ void GroupedWeightGradient(absl::Span<const int32_t> begin, int m, int n, const 
                                           .alignment_a = AlignmentBytes(a + first * m),
                                           .alignment_b = AlignmentBytes(b + first * n),
                                           .alignment_c = AlignmentBytes(its_c)},
+                                         &MatMulKey::k,
                                          {.a = a + first * m, .b = b + first * n, .c = its_c});
     } else if (beta == 0.0f) {
       queue.Report(cudaMemsetAsync(its_c, 0, matrix * sizeof(float), queue.stream()),

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <atomic>
+#include <bit>
 #include <optional>
 #include <vector>
 
@@ -117,10 +118,19 @@ void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
   queue_.Report(status, "matmul: cublasLtMatmul");
 }
 
-void MatMulPlans::RunOnce(MatMulKey key, const MatMulOperands& operands) {
+void MatMulPlans::RunRows(MatMulKey key, int MatMulKey::*rows, const MatMulOperands& operands) {
   key.mode = CurrentMatMulMode();
   if (key.mode == MatMulMode::kTimed) key.mode = MatMulMode::kFirst;
-  const std::unique_ptr<Plan> plan = Make(key, operands);
+  MatMulKey alike = key;
+  alike.*rows = static_cast<int>(std::bit_floor(static_cast<unsigned>(key.*rows)));
+  const Plan* const known = Find(alike, operands);
+  if (known == nullptr) return;
+  auto plan = std::make_unique<Plan>(key);
+  plan->algorithm = known->algorithm;
+  if (plan->problem.status() != CUBLAS_STATUS_SUCCESS ||
+      !plan->problem.Takes(queue_.cublaslt(), plan->algorithm, Queue::kMatMulWorkspaceBytes)) {
+    plan = Make(key, operands);
+  }
   if (plan != nullptr) queue_.Report(Launch(*plan, operands), "matmul: cublasLtMatmul");
 }
 
@@ -150,6 +160,7 @@ std::unique_ptr<MatMulPlans::Plan> MatMulPlans::Make(const MatMulKey& key,
   }
   std::vector<cublasLtMatmulHeuristicResult_t> candidates;
   if (status == CUBLAS_STATUS_SUCCESS) {
+    ++asked_;
     candidates = plan->problem.Candidates(queue_.cublaslt(), kCandidates,
                                           Queue::kMatMulWorkspaceBytes, status);
   }

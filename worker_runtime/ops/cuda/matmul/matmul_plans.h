@@ -43,9 +43,13 @@ class MatMulPlans {
   // step is captured. In a stream that is being captured nothing can be timed: the first candidate.
   // `key.mode` is ignored: the process's mode counts.
   void Run(MatMulKey key, const MatMulOperands& operands);
-  // The same for a product of another size at each call: by the library's first candidate, of which
-  // nothing is kept.
-  void RunOnce(MatMulKey key, const MatMulOperands& operands);
+  // The same for a product of which one size, key.*rows, is another one at each call: by the
+  // library's first candidate for the largest power of two up to that size, or, where this
+  // algorithm does not take the product, for the product itself. So the choice follows from the
+  // product alone, and the memory of choices stays small.
+  void RunRows(MatMulKey key, int MatMulKey::*rows, const MatMulOperands& operands);
+  // How often the library was asked for candidates, which takes longer than to queue a product.
+  int asked() const { return asked_; }
 
  private:
   struct Plan {
@@ -62,6 +66,7 @@ class MatMulPlans {
 
   Queue& queue_;
   absl::flat_hash_map<MatMulKey, std::unique_ptr<Plan>> plans_;
+  int asked_ = 0;
 };
 
 }  // namespace convene::worker::cuda

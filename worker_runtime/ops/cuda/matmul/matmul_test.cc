@@ -179,6 +179,33 @@ TEST_CASE("a deterministic product has the same bits in another queue") {
   }
 }
 
+TEST_CASE("products of ever other rows ask the library a few times") {
+  if (!HasGpuOrSkips()) return;
+  const ScopedMode mode(GENERATE(MatMulMode::kTimed, MatMulMode::kDeterministic));
+  constexpr int kWidth = 16;
+  constexpr int kMost = 1100;
+  OnGpu<BFloat16> ones(Store<BFloat16>(std::vector<float>(size_t{kMost} * kWidth, 1.0f)));
+  OnGpu<float> c(size_t{kWidth} * kWidth);
+  TestQueue queue;
+  auto& plans = queue.queue().plans<MatMulPlans>();
+  for (int k = 1000; k < kMost; ++k) {
+    plans.RunRows({.transpose_a = true,
+                   .m = kWidth,
+                   .n = kWidth,
+                   .k = k,
+                   .in_a = DType::kBFloat16,
+                   .in_b = DType::kBFloat16,
+                   .alignment_a = 16,
+                   .alignment_b = 16,
+                   .alignment_c = 16},
+                  &MatMulKey::k, {.a = ones.data(), .b = ones.data(), .c = c.data()});
+    queue.Finish();
+    CHECK(c.Read() == std::vector<float>(size_t{kWidth} * kWidth, static_cast<float>(k)));
+  }
+  // Once for either power of two, and for products that its algorithm does not do.
+  CHECK(plans.asked() <= 10);
+}
+
 TEST_CASE("a product can be captured, even one that was not seen before") {
   if (!HasGpuOrSkips()) return;
   TestQueue queue;

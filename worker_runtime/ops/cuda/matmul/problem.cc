@@ -125,6 +125,14 @@ std::vector<cublasLtMatmulHeuristicResult_t> MatMulProblem::Candidates(
   return found;
 }
 
+bool MatMulProblem::Takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                          size_t workspace_bytes) const {
+  cublasLtMatmulHeuristicResult_t needs = {};
+  return cublasLtMatmulAlgoCheck(handle, &operation_, &layout_a_, &layout_b_, &layout_c_,
+                                 &layout_c_, &algorithm, &needs) == CUBLAS_STATUS_SUCCESS &&
+         needs.workspaceSize <= workspace_bytes;
+}
+
 cublasStatus_t MatMulProblem::Launch(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                                      const void* a, const void* b, const void* c, void* d,
                                      void* workspace, size_t workspace_bytes,

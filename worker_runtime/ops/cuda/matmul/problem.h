@@ -34,6 +34,10 @@ class MatMulProblem {
                                                           size_t workspace_bytes,
                                                           cublasStatus_t& status) const;
 
+  // Whether an algorithm that was found for a product of other sizes does this one too.
+  bool Takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+             size_t workspace_bytes) const;
+
   // d = op(a) op(b) + beta * c, beta by the key. `d` may be `c`.
   cublasStatus_t Launch(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                         const void* a, const void* b, const void* c, void* d, void* workspace,
