@@ -85,7 +85,8 @@ class Job {
   // Sends Close and the end of the stream to a node that joins too late. REQUIRES: closed().
   void SendAway(MemberId id, Outbox* outbox) const;
 
-  void RenewAway(MonotonicTime now) { state_.RenewAway(now); }
+  // JobState::RenewAway; Tick decides next.
+  void RenewAway(MonotonicTime now);
 
   // Sets whether later Welcomes tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }

@@ -268,7 +268,8 @@ class JobState {
   // `id` is new.
   void Resume(MonotonicTime now, MemberId old, MemberId id, const Hello& hello);
 
-  // The leases of the members that are away begin now.
+  // Nodes can be heard from now on, and not before: the leases of the members that are away begin
+  // now, and waits go on as after any silence.
   void RenewAway(MonotonicTime now);
 
   // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon
