@@ -123,6 +123,8 @@ class Job {
   void NoteChanges(MonotonicTime now, const Node& node, const Before& before,
                    std::vector<std::string> places, const WorkerFailure* failure, Outbox* outbox);
   void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
+  // Where the ranks stand, for the incident that an event may be; none where the epoch is broken
+  // already, because each node tells of its end then.
   std::vector<std::string> Places() const;
   std::string WhyStraggler(int64_t group_rank) const;
   std::string StragglerText(const Straggler& straggler) const;
