@@ -89,7 +89,30 @@ absl::Status CheckIsFile(const std::string& path) {
       absl::StrCat(path, " is no regular file: give another --state-dir", kStartAnew));
 }
 
+absl::StatusOr<uint64_t> NumberOf(const std::string& directory) {
+  struct stat status;
+  if (stat(directory.c_str(), &status) == 0) return status.st_ino;
+  return ErrnoStatus(errno, absl::StrCat("stat ", directory));
+}
+
 }  // namespace
+
+absl::StatusOr<uint64_t> FileJournal::MakeDirectory(const std::string& directory) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(directory));
+  return NumberOf(directory);
+}
+
+// Where a file system is not mounted for a while, an empty directory may stand in its place: a
+// daemon must not begin there what another one leads.
+absl::Status FileJournal::CheckDirectory(const Options& options) {
+  if (options.directory_number == 0) return MakeDirectories(options.directory);
+  CONVENE_ASSIGN_OR_RETURN(const uint64_t number, NumberOf(options.directory));
+  if (number == options.directory_number) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the state directory ", options.directory,
+                   " is not the one that this daemon began with. Is its file system mounted? Where "
+                   "the directory was replaced, start this daemon anew"));
+}
 
 absl::Status FileJournal::Lock() {
   const std::string path = options_.directory + "/lock";
@@ -162,7 +185,7 @@ absl::Status FileJournal::CheckTerm() {
 }
 
 absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(options.directory));
+  CONVENE_RETURN_IF_ERROR(CheckDirectory(options));
   Opened opened;
   auto* const file_journal = new FileJournal(options);
   opened.journal.reset(file_journal);

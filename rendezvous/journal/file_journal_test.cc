@@ -311,6 +311,29 @@ TEST_CASE("a term that ended before its file was there is passed over") {
   CHECK(next.jobs.size() == 1);
 }
 
+TEST_CASE(
+    "a directory that went for a while is not begun anew, nor is one that stands in its place") {
+  const testing::TempDir parent;
+  const std::string path = parent.File("state");
+  const auto number = FileJournal::MakeDirectory(path);
+  REQUIRE_OK(number);
+  const FileJournal::Options options = {
+      .directory = path, .is_shared = true, .directory_number = *number};
+  REQUIRE_OK(FileJournal::Open(options));
+  REQUIRE_OK(RenameFile(path, parent.File("away")));
+  CHECK_STATUS(FileJournal::Open(options), absl::StatusCode::kNotFound, path);
+  CHECK_FALSE(IsDirectory(path));
+  REQUIRE_OK(MakeDirectories(path));
+  CHECK_STATUS(FileJournal::Open(options), absl::StatusCode::kUnavailable,
+               "is not the one that this daemon began with");
+  CHECK(ListDirectory(path)->empty());
+  REQUIRE_OK(RemoveTree(path));
+  REQUIRE_OK(RenameFile(parent.File("away"), path));
+  const auto again = FileJournal::Open(options);
+  REQUIRE_OK(again);
+  CHECK(again->tenure->term() == 2);
+}
+
 TEST_CASE("a directory of one daemon can be shared later, and not the other way round") {
   Turns turns;
   {

@@ -325,10 +325,14 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
   if (!prepared.ok()) return NotStarted(prepared, options.port);
   Vigil vigil(ending);
   const std::unique_ptr<PortMark> mark = LeaveMark(options.port, options.state_dir);
+  const auto directory = FileJournal::MakeDirectory(options.state_dir);
+  if (!directory.ok()) return NotStarted(directory.status(), options.port);
   Outage outage;
   for (bool has_told = false, is_first = true;; is_first = false) {
-    auto memory = FileJournal::Open(
-        {.directory = options.state_dir, .is_shared = true, .on_lost = [&] { vigil.Tell(); }});
+    auto memory = FileJournal::Open({.directory = options.state_dir,
+                                     .is_shared = true,
+                                     .on_lost = [&] { vigil.Tell(); },
+                                     .directory_number = *directory});
     if (!memory.ok()) {
       const bool is_led = absl::IsAlreadyExists(memory.status());
       if (is_led && !std::exchange(has_told, true)) {

@@ -25,7 +25,8 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
 // One of several daemons that take turns with options.state_dir, a folder that all of them reach:
 // it stands by, without its port, until it gets the folder's lock; serves until a write finds that
 // another daemon has taken over; then stands by again. Once it has looked into the folder, it waits
-// for a folder that it cannot read. Errors as ServeUntilSignal's.
+// while it cannot read that folder, and while another one stands in its place. Errors as
+// ServeUntilSignal's.
 absl::StatusOr<int> ServeByLock(const Server::Options& options);
 
 }  // namespace convene::rendezvous

@@ -150,11 +150,20 @@ class StandbysTest(ConveneTestCase):
         wait_until(lambda: "Too many levels of symbolic links" in self.output(waits), 20, lambda: self.output(waits))
         self.assertIn("looks again", self.output(waits))
         self.point_state_at("real")
+        third = self.start(CONVENED, "--host", "127.0.0.1", "--port", free_port(), *memory)
+        wait_until(lambda: "this daemon stands by" in self.output(third), 20, lambda: self.output(third))
+        os.mkdir(self.path("empty"))
+        self.point_state_at("empty")  # As the place of a file system that is not mounted.
+        wait_until(lambda: "is not the one that this daemon began with" in self.output(third), 20, lambda: self.output(third))
+        self.point_state_at("real")
+        self.assertEqual(os.listdir(self.path("empty")), [])
         leads.kill()
         leads.wait()
-        wait_until(lambda: "this daemon leads, in term 2" in self.output(waits), 20, lambda: self.output(waits))
-        waits.send_signal(signal.SIGTERM)
-        waits.wait(20)
+        wait_until(lambda: "this daemon leads, in term 2" in self.output(waits) + self.output(third), 20,
+                   lambda: self.output(waits) + self.output(third))
+        for daemon in (waits, third):
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(20)
 
     def point_state_at(self, name):
         os.symlink(name, self.path("next"))
