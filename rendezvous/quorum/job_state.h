@@ -154,6 +154,7 @@ class JobState {
 
   Phase phase() const { return facts_.phase; }
   Epoch epoch() const { return facts_.epoch; }
+  Epoch floor() const { return facts_.floor; }
   // The number of epochs that this run of the job began before the current one. REQUIRES: an epoch
   // has begun.
   int attempt() const { return static_cast<int>(facts_.epoch.value() - facts_.floor.value() - 1); }
