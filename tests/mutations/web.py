@@ -23,6 +23,8 @@ MUTATIONS = [
     Mutation('a new run of a name goes on with the curve of the one before', CURVES, '!found->second.is_over && ', '', TOLD),
     Mutation('a run that begins between two looks goes on with the curve of the one before', CURVES,
              ' && found->second.floor == view.floor', '', TOLD),
+    Mutation('a page that reads a run to its end is given the next one', FEED, 'question.feed == entry.id || ', '', TOLD),
+    Mutation('a page that comes late sees the run that is over', FEED, '!entry.feed->is_over()) return', 'true) return', TOLD),
     Mutation('nodes beside the epoch tell its step', CURVES, 'if (node.group_rank < 0) continue;', '', TOLD),
     Mutation('a page that nobody reads fills the memory', FEED, 'is_paused_ = unread_bytes_ >= kMostUnreadBytes;', '', TOLD),
     Mutation('a paused feed never goes on', FEED, 'takes_on = std::exchange(is_paused_, false);', 'is_paused_ = false;', TOLD),
