@@ -19,6 +19,8 @@
 // is begun. This last frame is cut off: no agent has acted on it. A broken frame before a whole one
 // was whole once: the file is damaged, and is refused.
 //
+// A disk that has no room for a rewritten journal leaves the journal long: it is extended on.
+//
 // When the disk takes no more (full, broken), Append fails: the journal keeps its content in
 // memory, and each later Append first tries to write all of it anew. The file on the disk is old
 // from then on. A daemon must not believe it (it would give an agent its old place, in an epoch
@@ -88,7 +90,18 @@ class FileJournal final : public Journal {
   absl::Status CheckTerm();
   absl::StatusOr<int64_t> Load(const std::string& from);
   void Apply(v1::JournalEntry entry);
+  absl::Status Extend(const std::string& entry);
   absl::Status Rewrite();
+  // A whole file with what the journal has to hold, at FreshPath(); after an error nothing is
+  // there.
+  struct Fresh {
+    UniqueFd file;  // at its end
+    int64_t size_bytes = 0;
+  };
+  std::string FreshPath() const { return path() + ".new"; }
+  absl::StatusOr<Fresh> WriteFresh() const;
+  absl::StatusOr<Fresh> WriteTo(const std::string& fresh_path) const;
+  absl::Status Install(Fresh fresh);
   void Empty();
 
   const Options options_;

@@ -367,6 +367,29 @@ TEST_CASE_METHOD(Fixture, "the file is written anew when most of it is history")
   CHECK(again.jobs[1].epoch == Epoch(1));
 }
 
+TEST_CASE_METHOD(Fixture, "a disk without room for a rewritten journal still takes a record") {
+  {
+    const Journal::Opened opened = Open(1);
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 1))));
+    for (int epoch = 2; epoch <= 20; ++epoch) {
+      for (const FileOp full : {FileOp::kOpen, FileOp::kWrite, FileOp::kSync}) {
+        const ScopedFileFault fault([&](FileOp op, const std::string& at) {
+          return op == full && at == path + ".new" ? ENOSPC : 0;
+        });
+        REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", epoch))));
+        CHECK(opened.journal->is_current());
+        CHECK_FALSE(IsFile(path + ".new"));
+      }
+    }
+    const size_t longest = Content().size();
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 21))));
+    CHECK(Content().size() < longest / 4);  // there is room again
+  }
+  const Journal::Opened again = Open();
+  REQUIRE(again.jobs.size() == 1);
+  CHECK(again.jobs[0].epoch == Epoch(21));
+}
+
 TEST_CASE_METHOD(Fixture,
                  "a disk that is full empties the file, and all is written when there is room") {
   for (const FileOp full : {FileOp::kWrite, FileOp::kSync, FileOp::kOpen, FileOp::kRename}) {

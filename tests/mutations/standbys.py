@@ -25,6 +25,8 @@ MUTATIONS = [
     Mutation('a term that left no file loses the journal', FILE_JOURNAL, 'newest = std::max(newest, term)', 'newest = term_ - 1', FILE_JOURNAL_TEST),
     Mutation('an empty folder in the place of one that is not mounted is led', FILE_JOURNAL, 'if (number == options.directory_number)',
              'if (number != 0)', FILE_JOURNAL_TEST),
+    Mutation('a disk without room for a second file takes no record', FILE_JOURNAL, 'may_extend ? Extend(bytes) : fresh.status();', 'fresh.status();',
+             FILE_JOURNAL_TEST),
     Mutation('an outage of the folder ends a daemon that stands by', 'rendezvous/server/serve.cc', 'if (!is_led && (is_first ||',
              'if (!is_led && (!is_first || is_first ||', SEEN),
     Mutation('a daemon alone takes a folder of several', FILE_JOURNAL, 'if (last == 0) return path();', 'if (last >= 0) return path();', FILE_JOURNAL_TEST),
