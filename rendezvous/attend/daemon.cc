@@ -61,6 +61,7 @@ absl::Status Daemon::Start() {
 void Daemon::BeginServing() {
   MutexLock lock(&mutex_);
   table_.RenewAway(clock_->Now());
+  if (NextWakeUp() < sleeps_until_) woken_.Signal();
 }
 
 MemberId Daemon::Open(std::shared_ptr<StreamSink> sink) {

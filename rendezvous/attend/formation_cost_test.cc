@@ -1,8 +1,9 @@
 // The cost of a job in messages and bytes: no more for an agent of a large job than for one of a
-// small job, and only heartbeats while nothing happens.
+// small job, and only heartbeats while nothing happens. And in time, where all nodes fail at once.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <variant>
@@ -145,6 +146,34 @@ TEST_CASE("a restart costs each agent three messages and 350 bytes, of 10 agents
     INFO(traffic.messages_down);
     CheckCost(traffic, agents, 1, 2, 350);
   }
+}
+
+// Processor time, of a job whose nodes have told of so many ranks each, from the first failure on.
+double SecondsOfFailures(int told_ranks) {
+  constexpr int kAgents = 1000;
+  Meeting meeting(kAgents);
+  meeting.AllReady();
+  Heartbeat beat;
+  beat.progress = WorkerProgress{7, 1, "step"};
+  for (int rank = 0; rank < told_ranks; ++rank) {
+    beat.ranks.push_back({.local_rank = rank, .step = 7, .phase = "step"});
+  }
+  for (int i = 0; i < kAgents; ++i) meeting.Say(i, beat);
+  WorkerFailure failure;
+  failure.why = "killed by SIGABRT";
+  meeting.Say(0, failure);
+  CHECK(meeting.phase() == "stopping");
+  const std::clock_t begin = std::clock();
+  for (int i = 1; i < kAgents; ++i) meeting.Say(i, failure);
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST_CASE(
+    "when a failure breaks all nodes, what the others tell of it costs nothing for each rank") {
+  const double seconds = SecondsOfFailures(0);
+  const double seconds_with_ranks = SecondsOfFailures(8);
+  INFO(seconds << " s, with ranks " << seconds_with_ranks << " s");
+  CHECK(seconds_with_ranks < 3 * seconds + 0.1);
 }
 
 TEST_CASE(

@@ -44,7 +44,11 @@ void JobTable::Restore(MonotonicTime now, const JobRecord& record) {
 }
 
 void JobTable::RenewAway(MonotonicTime now) {
-  for (auto& [id, entry] : jobs_) entry.job.RenewAway(now);
+  Outbox nothing;
+  for (auto& [id, entry] : jobs_) {
+    entry.job.RenewAway(now);
+    Settle(entry, &nothing, 0);
+  }
 }
 
 void JobTable::set_survives_restart(bool survives_restart) {

@@ -205,6 +205,43 @@ TEST_CASE("a closed job is closed after a restart, too, and forgotten in its tim
   CHECK(table.TakeChanges(At({})).forgotten == std::vector<std::string>{"job"});
 }
 
+TEST_CASE("a daemon whose port opens late judges leases from then on") {
+  JobTable before;
+  before.StartRecording();
+  Outbox outbox;
+  for (const int node : {1, 2}) {
+    Hello hello = HelloTo("job", 2);
+    hello.host = absl::StrCat("node", node);
+    REQUIRE_OK(before.Join(At({}), MemberId(node), Incarnation(node), hello, &outbox));
+    before.Receive(At({}), MemberId(node), Incarnation(node), Epoch(), Ready{hello.host, 1},
+                   &outbox);
+  }
+  const RecordChanges changes = before.TakeChanges(At({}));
+  REQUIRE(changes.jobs.size() == 1);
+  REQUIRE(changes.jobs[0].epoch == Epoch(1));
+
+  JobTable table;
+  table.StartRecording();
+  table.Restore(At({}), changes.jobs[0]);
+  table.Tick(At({}), &outbox);
+  table.Tick(table.wake_at(), &outbox);  // the port is closed, so that nobody can be heard
+  const MonotonicTime open = At(HelloTo("job").lease * 2);
+  REQUIRE(table.wake_at() > open);  // as long as nobody can be heard, nobody is judged
+  table.RenewAway(open);
+  CHECK(table.wake_at() == open);
+  table.Tick(open, &outbox);
+  Hello back = HelloTo("job", 2);
+  back.host = "node1";
+  back.holds_place = true;
+  back.running_epoch = back.last_epoch = Epoch(1);
+  REQUIRE_OK(table.Join(open + absl::Seconds(1), MemberId(3), Incarnation(1), back, &outbox));
+  CHECK(table.wake_at() <= open + back.lease);
+  table.Receive(open + absl::Seconds(3), MemberId(3), Incarnation(1), Epoch(1), Heartbeat(),
+                &outbox);
+  table.Tick(open + back.lease, &outbox);
+  CHECK(table.Find("job")->state().cause() == Cause::kLoss);  // of node2
+}
+
 TEST_CASE(
     "a name that was used before keeps its epochs, though its new job has none at a restart") {
   JobTable before;

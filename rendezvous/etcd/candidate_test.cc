@@ -1,89 +1,18 @@
 #include "rendezvous/etcd/candidate.h"
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "grpcpp/grpcpp.h"
-#include "rendezvous/etcd/etcd.grpc.pb.h"
-#include "rendezvous/etcd/testing/memory_etcd.h"
+#include "absl/time/time.h"
+#include "rendezvous/etcd/client.h"
+#include "rendezvous/etcd/testing/fake_etcd.h"
+#include "tools/base/clock.h"
 #include "tools/base/mutex.h"
 #include "tools/base/testing/status_testing.h"
 
 namespace convene::rendezvous::etcd {
 namespace {
-
-// One member of etcd; leases end when the test says so.
-class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Lease::Service {
- public:
-  FakeEtcd() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(static_cast<etcdserverpb::KV::Service*>(this));
-    builder.RegisterService(static_cast<etcdserverpb::Lease::Service*>(this));
-    server_ = builder.BuildAndStart();
-    REQUIRE(server_ != nullptr);
-    place = {{absl::StrCat("127.0.0.1:", port)}, "p"};
-  }
-  ~FakeEtcd() override { server_->Shutdown(); }
-
-  grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
-                   etcdserverpb::TxnResponse* response) override {
-    MutexLock lock(&mutex_);
-    *response = etcd_.Txn(*request);
-    return grpc::Status::OK;
-  }
-  grpc::Status Range(grpc::ServerContext*, const etcdserverpb::RangeRequest* request,
-                     etcdserverpb::RangeResponse* response) override {
-    etcdserverpb::TxnRequest read;
-    *read.add_success()->mutable_request_range() = *request;
-    MutexLock lock(&mutex_);
-    *response = etcd_.Txn(read).responses(0).response_range();
-    response->mutable_header()->set_raft_term(5);
-    return grpc::Status::OK;
-  }
-  grpc::Status LeaseGrant(grpc::ServerContext*, const etcdserverpb::LeaseGrantRequest* request,
-                          etcdserverpb::LeaseGrantResponse* response) override {
-    response->set_id(++last_lease);
-    response->set_ttl(request->ttl());
-    return grpc::Status::OK;
-  }
-  grpc::Status LeaseKeepAlive(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
-                               etcdserverpb::LeaseKeepAliveRequest>* stream) override {
-    etcdserverpb::LeaseKeepAliveRequest request;
-    etcdserverpb::LeaseKeepAliveResponse response;
-    if (!stream->Read(&request)) return grpc::Status::OK;
-    response.set_ttl(forgets_leases ? 0 : 1);
-    response.mutable_header()->set_raft_term(renews_in_term);
-    stream->Write(response);
-    ++renewals;
-    return grpc::Status::OK;
-  }
-  grpc::Status LeaseRevoke(grpc::ServerContext*, const etcdserverpb::LeaseRevokeRequest* request,
-                           etcdserverpb::LeaseRevokeResponse*) override {
-    if (refuses_revokes) return {grpc::StatusCode::UNAVAILABLE, "no leader"};
-    MutexLock lock(&mutex_);
-    etcd_.Expire(request->id());
-    return grpc::Status::OK;
-  }
-
-  Place place;
-  std::atomic<int64_t> last_lease = 0;
-  std::atomic<bool> forgets_leases = false;
-  std::atomic<bool> refuses_revokes = false;
-  std::atomic<uint64_t> renews_in_term = 5;
-  std::atomic<int> renewals = 0;
-
- private:
-  Mutex mutex_;
-  MemoryEtcd etcd_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<grpc::Server> server_;
-};
 
 MonotonicTime In(double seconds) { return Clock::Real().Now() + absl::Seconds(seconds); }
 

@@ -19,11 +19,35 @@ MonotonicTime EtcdIncidents::Deadline() const {
   return std::min(Clock::Real().Now() + kPatience, tenure_->until());
 }
 
-absl::Status EtcdIncidents::Change(const etcdserverpb::TxnRequest& request) {
-  CONVENE_ASSIGN_OR_RETURN(const auto response, client_->Txn(request, Deadline()));
+absl::Status EtcdIncidents::Change(const etcdserverpb::TxnRequest& request,
+                                   MonotonicTime deadline) {
+  CONVENE_ASSIGN_OR_RETURN(const auto response, client_->Txn(request, deadline));
   // Also after a decision whose answer was lost: the fence looks for the decision before it.
   if (!response.succeeded()) return absl::AbortedError("the journal in etcd is not as it was left");
   return absl::OkStatus();
+}
+
+etcdserverpb::RangeRequest EtcdIncidents::ReportsOf(const std::string& job_id) const {
+  etcdserverpb::RangeRequest request;
+  request.set_key(place_.incidents() + IncidentPrefix(job_id));
+  request.set_range_end(EndOfPrefix(request.key()));
+  return request;
+}
+
+absl::StatusOr<std::vector<std::string>> EtcdIncidents::KeysThatGo(const std::string& job_id,
+                                                                   int64_t number,
+                                                                   MonotonicTime deadline) {
+  etcdserverpb::RangeRequest request = ReportsOf(job_id);
+  request.set_keys_only(true);
+  CONVENE_ASSIGN_OR_RETURN(const auto found, client_->Range(request, deadline));
+  const std::string folder = place_.incidents();
+  std::vector<std::string> names;
+  for (const etcdserverpb::KeyValue& kv : found.kvs()) {
+    names.push_back(kv.key().substr(folder.size()));
+  }
+  std::vector<std::string> keys = NamesThatGo(names, job_id, number);
+  for (std::string& key : keys) key.insert(0, folder);
+  return keys;
 }
 
 absl::Status EtcdIncidents::Write(const std::string& job_id, const IncidentView& incident) {
@@ -32,21 +56,20 @@ absl::Status EtcdIncidents::Write(const std::string& job_id, const IncidentView&
     return absl::ResourceExhaustedError(
         absl::StrCat("a report of ", report.size(), " bytes is too large for one request to etcd"));
   }
+  const MonotonicTime deadline = Deadline();
+  CONVENE_ASSIGN_OR_RETURN(const auto going, KeysThatGo(job_id, incident.number, deadline));
   etcdserverpb::TxnRequest request = ledger_->Fenced();
   etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
   put->set_key(place_.incidents() + IncidentName(job_id, incident.number));
   put->set_value(report);
-  if (const int64_t oldest = NumberThatGoes(incident.number); oldest > 0) {
-    request.add_success()->mutable_request_delete_range()->set_key(place_.incidents() +
-                                                                   IncidentName(job_id, oldest));
+  for (const std::string& key : going) {
+    request.add_success()->mutable_request_delete_range()->set_key(key);
   }
-  return Change(request);
+  return Change(request, deadline);
 }
 
 absl::StatusOr<std::vector<IncidentView>> EtcdIncidents::Read(const std::string& job_id) {
-  etcdserverpb::RangeRequest request;
-  request.set_key(place_.incidents() + IncidentPrefix(job_id));
-  request.set_range_end(EndOfPrefix(request.key()));
+  etcdserverpb::RangeRequest request = ReportsOf(job_id);
   request.set_revision(tenure_->term());  // as EtcdJournal reads
   const auto found = client_->Range(request, read_by_);
   if (!found.ok()) {
@@ -67,7 +90,7 @@ absl::Status EtcdIncidents::Forget(const std::string& job_id) {
   auto* const range = request.add_success()->mutable_request_delete_range();
   range->set_key(place_.incidents() + IncidentPrefix(job_id));
   range->set_range_end(EndOfPrefix(range->key()));
-  const absl::Status forgotten = Change(request);
+  const absl::Status forgotten = Change(request, Deadline());
   if (!forgotten.ok() && !keeps_forgotten_) {
     spdlog::warn("the reports of run {} stay in etcd until it takes changes: {}", job_id,
                  std::string(forgotten.message()));

@@ -34,8 +34,12 @@ class EtcdIncidents final : public IncidentShelf {
 
  private:
   MonotonicTime Deadline() const;
+  etcdserverpb::RangeRequest ReportsOf(const std::string& job_id) const;
+  // The keys of the reports that go when this one is written.
+  absl::StatusOr<std::vector<std::string>> KeysThatGo(const std::string& job_id, int64_t number,
+                                                      MonotonicTime deadline);
   // Sends `request`, which has the ledger's fence.
-  absl::Status Change(const etcdserverpb::TxnRequest& request);
+  absl::Status Change(const etcdserverpb::TxnRequest& request, MonotonicTime deadline);
 
   Client* const client_;
   const Ledger* const ledger_;

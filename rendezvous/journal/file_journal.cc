@@ -89,7 +89,30 @@ absl::Status CheckIsFile(const std::string& path) {
       absl::StrCat(path, " is no regular file: give another --state-dir", kStartAnew));
 }
 
+absl::StatusOr<uint64_t> NumberOf(const std::string& directory) {
+  struct stat status;
+  if (stat(directory.c_str(), &status) == 0) return status.st_ino;
+  return ErrnoStatus(errno, absl::StrCat("stat ", directory));
+}
+
 }  // namespace
+
+absl::StatusOr<uint64_t> FileJournal::MakeDirectory(const std::string& directory) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(directory));
+  return NumberOf(directory);
+}
+
+// Where a file system is not mounted for a while, an empty directory may stand in its place: a
+// daemon must not begin there what another one leads.
+absl::Status FileJournal::CheckDirectory(const Options& options) {
+  if (options.directory_number == 0) return MakeDirectories(options.directory);
+  CONVENE_ASSIGN_OR_RETURN(const uint64_t number, NumberOf(options.directory));
+  if (number == options.directory_number) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the state directory ", options.directory,
+                   " is not the one that this daemon began with. Is its file system mounted? Where "
+                   "the directory was replaced, start this daemon anew"));
+}
 
 absl::Status FileJournal::Lock() {
   const std::string path = options_.directory + "/lock";
@@ -162,14 +185,14 @@ absl::Status FileJournal::CheckTerm() {
 }
 
 absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(options.directory));
+  CONVENE_RETURN_IF_ERROR(CheckDirectory(options));
   Opened opened;
   auto* const file_journal = new FileJournal(options);
   opened.journal.reset(file_journal);
   FileJournal& journal = *file_journal;
   CONVENE_RETURN_IF_ERROR(journal.Lock());
   CONVENE_ASSIGN_OR_RETURN(const std::string from, journal.ClaimTerm());
-  CONVENE_RETURN_IF_ERROR(RemoveTree(journal.path() + ".new"));
+  CONVENE_RETURN_IF_ERROR(RemoveTree(journal.FreshPath()));
   CONVENE_ASSIGN_OR_RETURN(opened.cut_bytes, journal.Load(from));
   if (options.is_shared) {
     opened.tenure = journal.tenure_ =
@@ -250,15 +273,16 @@ absl::Status FileJournal::Append(const RecordChanges& changes) {
   const bool fits = entry.ByteSizeLong() <= kMostEntryBytes;
   const std::string bytes = fits ? entry.SerializeAsString() : "";
   Apply(std::move(entry));
+  const bool may_extend = is_current_ && fits;
   const bool is_too_long =
       size_bytes_ > std::max(options_.rewrite_bytes, kMostDead * static_cast<int64_t>(live_bytes_));
   absl::Status status;
-  if (!is_current_ || !fits || is_too_long) {
-    status = Rewrite();
+  if (may_extend && !is_too_long) {
+    status = Extend(bytes);
   } else {
-    status = WriteFrame(file_.get(), bytes, path());
-    if (status.ok()) status = SyncData(file_.get(), path());
-    if (status.ok()) size_bytes_ += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
+    absl::StatusOr<Fresh> fresh = WriteFresh();
+    // A disk without room for a second file may have room for a frame more.
+    status = fresh.ok() ? Install(*std::move(fresh)) : may_extend ? Extend(bytes) : fresh.status();
   }
   // After the write: a daemon that claims its term later reads what was written.
   if (status.ok()) status = CheckTerm();
@@ -273,24 +297,46 @@ void FileJournal::Empty() {
   size_bytes_ = header;
 }
 
+absl::Status FileJournal::Extend(const std::string& entry) {
+  CONVENE_RETURN_IF_ERROR(WriteFrame(file_.get(), entry, path()));
+  CONVENE_RETURN_IF_ERROR(SyncData(file_.get(), path()));
+  size_bytes_ += static_cast<int64_t>(kFrameHeaderBytes + entry.size());
+  return absl::OkStatus();
+}
+
 absl::Status FileJournal::Rewrite() {
-  const std::string fresh_path = path() + ".new";
-  CONVENE_ASSIGN_OR_RETURN(UniqueFd fresh, OpenPrivately(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
-  CONVENE_RETURN_IF_ERROR(WriteAll(fresh.get(), FileHeader(), fresh_path));
-  int64_t size_bytes = static_cast<int64_t>(FileHeader().size());
+  CONVENE_ASSIGN_OR_RETURN(Fresh fresh, WriteFresh());
+  return Install(std::move(fresh));
+}
+
+absl::StatusOr<FileJournal::Fresh> FileJournal::WriteFresh() const {
+  const std::string fresh_path = FreshPath();
+  absl::StatusOr<Fresh> fresh = WriteTo(fresh_path);
+  if (!fresh.ok()) unlink(fresh_path.c_str());  // its room may be needed
+  return fresh;
+}
+
+absl::StatusOr<FileJournal::Fresh> FileJournal::WriteTo(const std::string& fresh_path) const {
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd file, OpenPrivately(fresh_path, O_WRONLY | O_CREAT | O_TRUNC));
+  Fresh fresh = {std::move(file), static_cast<int64_t>(FileHeader().size())};
+  CONVENE_RETURN_IF_ERROR(WriteAll(fresh.file.get(), FileHeader(), fresh_path));
   // Each job has its own frame: nothing reads the file before it is whole.
   for (const auto& [id, job] : jobs_) {
     v1::JournalEntry entry;
     *entry.add_jobs() = job;
     const std::string bytes = entry.SerializeAsString();
-    CONVENE_RETURN_IF_ERROR(WriteFrame(fresh.get(), bytes, fresh_path));
-    size_bytes += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
+    CONVENE_RETURN_IF_ERROR(WriteFrame(fresh.file.get(), bytes, fresh_path));
+    fresh.size_bytes += static_cast<int64_t>(kFrameHeaderBytes + bytes.size());
   }
-  CONVENE_RETURN_IF_ERROR(SyncFile(fresh.get(), fresh_path));
-  CONVENE_RETURN_IF_ERROR(RenameFile(fresh_path, path()));
+  CONVENE_RETURN_IF_ERROR(SyncFile(fresh.file.get(), fresh_path));
+  return fresh;
+}
+
+absl::Status FileJournal::Install(Fresh fresh) {
+  CONVENE_RETURN_IF_ERROR(RenameFile(FreshPath(), path()));
   // From here on the new file is the journal, even if the directory's sync fails.
-  file_ = std::move(fresh);
-  size_bytes_ = size_bytes;
+  file_ = std::move(fresh.file);
+  size_bytes_ = fresh.size_bytes;
   return SyncDirectory(options_.directory);
 }
 

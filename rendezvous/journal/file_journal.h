@@ -19,6 +19,8 @@
 // is begun. This last frame is cut off: no agent has acted on it. A broken frame before a whole one
 // was whole once: the file is damaged, and is refused.
 //
+// A disk that has no room for a rewritten journal leaves the journal long: it is extended on.
+//
 // When the disk takes no more (full, broken), Append fails: the journal keeps its content in
 // memory, and each later Append first tries to write all of it anew. The file on the disk is old
 // from then on. A daemon must not believe it (it would give an agent its old place, in an epoch
@@ -48,7 +50,7 @@ namespace convene::rendezvous {
 class FileJournal final : public Journal {
  public:
   struct Options {
-    std::string directory;  // created when it is not there
+    std::string directory;  // created when it is not there, unless directory_number is given
     // The file is written anew when it is longer than this and than 4 times its content.
     int64_t rewrite_bytes = int64_t{8} << 20;
     absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
@@ -56,12 +58,16 @@ class FileJournal final : public Journal {
     // that another daemon has taken over; then `on_lost` is called, on the thread that writes.
     bool is_shared = false;
     std::function<void()> on_lost = [] {};
+    uint64_t directory_number = 0;  // MakeDirectory's: no other directory will do; 0: any
   };
-  // AlreadyExists when another daemon uses the directory (the text names its process);
-  // FailedPrecondition when a newer one has written it, or daemons that take turns have and this
-  // one does not; DataLoss when the file is damaged (the text names the offset); else
-  // the system's error. Each text says what to do.
+  // AlreadyExists when another daemon uses the directory (the text names its process); Unavailable
+  // when another directory stands in its place; FailedPrecondition when a newer one has written it,
+  // or daemons that take turns have and this one does not; DataLoss when the file is damaged (the
+  // text names the offset); else the system's error. Each text says what to do.
   static absl::StatusOr<Opened> Open(const Options& options);
+  // Creates the directory when it is not there, and returns its number in its file system (inode),
+  // which stays when that is mounted again. The system's errors.
+  static absl::StatusOr<uint64_t> MakeDirectory(const std::string& directory);
 
   // OK: the changes are on the disk. Aborted: another daemon has taken over. Otherwise the system's
   // error; the journal's state is as described above.
@@ -74,6 +80,7 @@ class FileJournal final : public Journal {
   explicit FileJournal(const Options& options)
       : options_(options), incidents_(options.directory + "/incidents") {}
 
+  static absl::Status CheckDirectory(const Options& options);
   std::string path() const;
   absl::Status Lock();
   // The term of the daemon that had the lock last; 0: no daemon takes turns here.
@@ -83,7 +90,18 @@ class FileJournal final : public Journal {
   absl::Status CheckTerm();
   absl::StatusOr<int64_t> Load(const std::string& from);
   void Apply(v1::JournalEntry entry);
+  absl::Status Extend(const std::string& entry);
   absl::Status Rewrite();
+  // A whole file with what the journal has to hold, at FreshPath(); after an error nothing is
+  // there.
+  struct Fresh {
+    UniqueFd file;  // at its end
+    int64_t size_bytes = 0;
+  };
+  std::string FreshPath() const { return path() + ".new"; }
+  absl::StatusOr<Fresh> WriteFresh() const;
+  absl::StatusOr<Fresh> WriteTo(const std::string& fresh_path) const;
+  absl::Status Install(Fresh fresh);
   void Empty();
 
   const Options options_;

@@ -311,6 +311,29 @@ TEST_CASE("a term that ended before its file was there is passed over") {
   CHECK(next.jobs.size() == 1);
 }
 
+TEST_CASE(
+    "a directory that went for a while is not begun anew, nor is one that stands in its place") {
+  const testing::TempDir parent;
+  const std::string path = parent.File("state");
+  const auto number = FileJournal::MakeDirectory(path);
+  REQUIRE_OK(number);
+  const FileJournal::Options options = {
+      .directory = path, .is_shared = true, .directory_number = *number};
+  REQUIRE_OK(FileJournal::Open(options));
+  REQUIRE_OK(RenameFile(path, parent.File("away")));
+  CHECK_STATUS(FileJournal::Open(options), absl::StatusCode::kNotFound, path);
+  CHECK_FALSE(IsDirectory(path));
+  REQUIRE_OK(MakeDirectories(path));
+  CHECK_STATUS(FileJournal::Open(options), absl::StatusCode::kUnavailable,
+               "is not the one that this daemon began with");
+  CHECK(ListDirectory(path)->empty());
+  REQUIRE_OK(RemoveTree(path));
+  REQUIRE_OK(RenameFile(parent.File("away"), path));
+  const auto again = FileJournal::Open(options);
+  REQUIRE_OK(again);
+  CHECK(again->tenure->term() == 2);
+}
+
 TEST_CASE("a directory of one daemon can be shared later, and not the other way round") {
   Turns turns;
   {
@@ -342,6 +365,29 @@ TEST_CASE_METHOD(Fixture, "the file is written anew when most of it is history")
   REQUIRE(again.jobs.size() == 2);
   CHECK(again.jobs[0].epoch == Epoch(200));
   CHECK(again.jobs[1].epoch == Epoch(1));
+}
+
+TEST_CASE_METHOD(Fixture, "a disk without room for a rewritten journal still takes a record") {
+  {
+    const Journal::Opened opened = Open(1);
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 1))));
+    for (int epoch = 2; epoch <= 20; ++epoch) {
+      for (const FileOp full : {FileOp::kOpen, FileOp::kWrite, FileOp::kSync}) {
+        const ScopedFileFault fault([&](FileOp op, const std::string& at) {
+          return op == full && at == path + ".new" ? ENOSPC : 0;
+        });
+        REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", epoch))));
+        CHECK(opened.journal->is_current());
+        CHECK_FALSE(IsFile(path + ".new"));
+      }
+    }
+    const size_t longest = Content().size();
+    REQUIRE_OK(opened.journal->Append(Change(RunningJob("job", 21))));
+    CHECK(Content().size() < longest / 4);  // there is room again
+  }
+  const Journal::Opened again = Open();
+  REQUIRE(again.jobs.size() == 1);
+  CHECK(again.jobs[0].epoch == Epoch(21));
 }
 
 TEST_CASE_METHOD(Fixture,

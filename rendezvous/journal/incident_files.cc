@@ -18,8 +18,10 @@ absl::Status IncidentFiles::Write(const std::string& job_id, const IncidentView&
   CONVENE_RETURN_IF_ERROR(MakeDirectories(folder_));
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(PathOf(IncidentName(job_id, incident.number)),
                                           absl::StrCat(IncidentJson(incident), "\n")));
-  const int64_t oldest = NumberThatGoes(incident.number);
-  if (oldest > 0) unlink(PathOf(IncidentName(job_id, oldest)).c_str());
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(folder_));
+  for (const std::string& name : NamesThatGo(names, job_id, incident.number)) {
+    unlink(PathOf(name).c_str());
+  }
   return absl::OkStatus();
 }
 

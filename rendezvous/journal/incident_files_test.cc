@@ -79,6 +79,12 @@ TEST_CASE_METHOD(Fixture, "a run has 32 files at most, and a damaged one is left
   CHECK(files.Read("run")->front().number == 9);
   REQUIRE_OK(WriteFileAtomic(folder + "/" + names->front(), "{"));
   CHECK(files.Read("run")->size() == Chronicle::kMostIncidents - 1);
+  // The daemon did not know of those from before, and gave a number above all that they may have.
+  REQUIRE_OK(files.Write("other", Numbered(1)));
+  for (const int64_t number : {200, 201}) REQUIRE_OK(files.Write("run", Numbered(number)));
+  CHECK(ListDirectory(folder)->size() == Chronicle::kMostIncidents + 1);
+  CHECK(files.Read("run")->front().number == 11);
+  CHECK(files.Read("other")->size() == 1);
 }
 
 }  // namespace

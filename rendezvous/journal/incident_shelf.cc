@@ -1,10 +1,14 @@
 #include "rendezvous/journal/incident_shelf.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "rendezvous/quorum/chronicle.h"
 #include "rendezvous/wire/status_json.h"
 
@@ -12,6 +16,7 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr size_t kReadableBytes = 64;
+constexpr char kSuffix[] = ".json";
 
 }  // namespace
 
@@ -27,11 +32,25 @@ std::string IncidentPrefix(const std::string& job_id) {
 }
 
 std::string IncidentName(const std::string& job_id, int64_t number) {
-  return absl::StrCat(IncidentPrefix(job_id), number, ".json");
+  return absl::StrCat(IncidentPrefix(job_id), number, kSuffix);
 }
 
-int64_t NumberThatGoes(int64_t number) {
-  return std::max<int64_t>(0, number - static_cast<int64_t>(Chronicle::kMostIncidents));
+std::vector<std::string> NamesThatGo(const std::vector<std::string>& names,
+                                     const std::string& job_id, int64_t number) {
+  const std::string prefix = IncidentPrefix(job_id);
+  std::map<int64_t, std::string> others;
+  for (const std::string& name : names) {
+    absl::string_view rest = name;
+    int64_t other = 0;
+    const bool is_report = absl::ConsumePrefix(&rest, prefix) &&
+                           absl::ConsumeSuffix(&rest, kSuffix) && absl::SimpleAtoi(rest, &other);
+    if (is_report && other != number) others[other] = name;
+  }
+  std::vector<std::string> going;
+  for (; others.size() >= Chronicle::kMostIncidents; others.erase(others.begin())) {
+    going.push_back(std::move(others.begin()->second));
+  }
+  return going;
 }
 
 std::vector<IncidentView> ReadReports(const std::vector<std::string>& reports) {

@@ -32,8 +32,10 @@ class IncidentShelf {
 // hash of the id, which may hold any byte and be long.
 std::string IncidentPrefix(const std::string& job_id);
 std::string IncidentName(const std::string& job_id, int64_t number);
-// The number of the report for which there is no room once `number` is kept; 0: there is room.
-int64_t NumberThatGoes(int64_t number);
+// Of `names`, which others may be among, those of the run's oldest reports: for them there is no
+// room once `number` is kept. Numbers have gaps where a daemon could not read what was kept.
+std::vector<std::string> NamesThatGo(const std::vector<std::string>& names,
+                                     const std::string& job_id, int64_t number);
 // The last reports of one run, from the JSON of each, by number.
 std::vector<IncidentView> ReadReports(const std::vector<std::string>& reports);
 

@@ -77,10 +77,8 @@ absl::Status TlsPipe::Move() {
 }
 
 absl::Status TlsPipe::Receive() {
-  if (!socket_is_ready_ || socket_ended_ || decrypted_.size() >= kMostKept ||
-      BIO_ctrl_pending(received_) >= kMostKept) {
-    return absl::OkStatus();
-  }
+  const bool has_room = decrypted_.size() < kMostKept && BIO_ctrl_pending(received_) < kMostKept;
+  if (!socket_is_ready_ || HasHeardAll() || !has_room) return absl::OkStatus();
   char bytes[kPiece];
   const ssize_t count = recv(socket_.get(), bytes, sizeof(bytes), 0);
   socket_is_ready_ = count == sizeof(bytes);
@@ -245,7 +243,7 @@ bool TlsPipe::has_last_words() const {
 
 uint32_t TlsPipe::WantedOfSocket() const {
   uint32_t events = 0;
-  if (!socket_ended_ && decrypted_.size() < kMostKept) events |= EPOLLIN;
+  if (!HasHeardAll() && decrypted_.size() < kMostKept) events |= EPOLLIN;
   if (EncryptedBytes() > 0) events |= EPOLLOUT;
   return events;
 }

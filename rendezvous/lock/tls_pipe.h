@@ -68,6 +68,8 @@ class TlsPipe {
   absl::Status Send();
   absl::Status TlsFailure(int result, const char* doing) const;
   size_t EncryptedBytes() const;
+  // Bytes behind TLS's farewell are nothing of the connection: they are not read.
+  bool HasHeardAll() const { return socket_ended_ || tls_ended_; }
 
   const TlsContext& context_;
   const TlsContext::Side side_;

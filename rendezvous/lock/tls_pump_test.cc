@@ -1,7 +1,9 @@
 #include "rendezvous/lock/tls_pump.h"
 
 #include <fcntl.h>
+#include <openssl/ssl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -18,6 +20,8 @@
 #include "rendezvous/lock/testing/by_hand.h"
 #include "rendezvous/lock/testing/pumps.h"
 #include "rendezvous/lock/testing/test_ca.h"
+#include "rendezvous/lock/tls_context.h"
+#include "rendezvous/lock/tls_pipe.h"
 #include "rendezvous/net/connect.h"
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
@@ -392,6 +396,43 @@ TEST_CASE("bytes that are no TLS, and an end in the handshake, are told") {
   server->Open(std::move(ends.server), "", waiter.Callback());
   ends.client.Reset();
   CHECK_STATUS(waiter.Take().status(), absl::StatusCode::kUnavailable, "ended");
+}
+
+TEST_CASE("bytes behind a farewell are not read, and not waited for") {
+  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kServer);
+  REQUIRE_OK(context);
+  Ends ends = SocketPair();
+  const int raw = ends.client.get();
+  TlsPipe pipe(*context, TlsContext::Side::kServer, std::move(ends.server), "");
+  Stranger guest(nullptr, std::move(ends.client));
+  Thread shake("guest", [&] { guest.Shake(); });
+  while (!pipe.is_open()) {
+    REQUIRE_OK(AwaitReady(pipe.socket(), POLLIN, Soon()));
+    pipe.MarkReady(pipe.socket());
+    REQUIRE_OK(pipe.Move());
+  }
+  shake.Join();
+  REQUIRE(SSL_shutdown(guest.tls()) == 0);  // the farewell is sent
+  const UniqueFd plain = pipe.TakePlain();
+  // More than the pipe keeps, and more than the socket holds.
+  const std::string behind(TlsPipe::kMostKept, 'x');
+  int moves = 0;
+  for (; moves < 100; ++moves) {
+    while (send(raw, behind.data(), behind.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+    }
+    pollfd ready = {.fd = pipe.socket(), .events = POLLIN, .revents = 0};
+    const bool is_told = (pipe.WantedOfSocket() & EPOLLIN) != 0 && poll(&ready, 1, 0) == 1;
+    if (!is_told) break;
+    pipe.MarkReady(pipe.socket());
+    REQUIRE_OK(pipe.Move());
+  }
+  CHECK(moves < 100);
+  CHECK(Hear(plain.get(), 1).empty());  // the farewell has gone on
+  // The other direction goes on, too.
+  Say(plain.get(), "last words");
+  pipe.MarkReady(pipe.plain());
+  REQUIRE_OK(pipe.Move());
+  CHECK(guest.Hear() == "last words");
 }
 
 TEST_CASE("the pump's end sends last words, and ends the other side") {

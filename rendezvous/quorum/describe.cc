@@ -88,6 +88,7 @@ JobView Describe(MonotonicTime now, const std::string& job_id, const JobState& s
   view.job_id = job_id;
   view.phase = PhaseText(state);
   view.epoch = state.epoch();
+  view.floor = state.floor();
   view.why = why;
   view.restart_count = state.failure_count();
   view.max_restarts = policy.max_restarts;

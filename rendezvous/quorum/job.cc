@@ -144,9 +144,8 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   }
   const bool is_news = !std::holds_alternative<Heartbeat>(event);
   const Before before = is_news ? Look(now, *node) : Before();
-  // Of all ranks: only where they may be wanted.
-  const bool is_failure = std::holds_alternative<WorkerFailure>(event);
-  std::vector<std::string> places = is_failure ? Places() : std::vector<std::string>();
+  const bool may_break = std::holds_alternative<WorkerFailure>(event) && epoch == state_.epoch();
+  std::vector<std::string> places = may_break ? Places() : std::vector<std::string>();
   const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
   if (is_news && epoch == state_.epoch()) {
     NoteChanges(now, *node, before, std::move(places), std::get_if<WorkerFailure>(&event), outbox);

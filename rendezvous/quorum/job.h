@@ -85,7 +85,8 @@ class Job {
   // Sends Close and the end of the stream to a node that joins too late. REQUIRES: closed().
   void SendAway(MemberId id, Outbox* outbox) const;
 
-  void RenewAway(MonotonicTime now) { state_.RenewAway(now); }
+  // JobState::RenewAway; Tick decides next.
+  void RenewAway(MonotonicTime now);
 
   // Sets whether later Welcomes tell agents that a restart of this daemon stops no worker.
   void set_survives_restart(bool survives_restart) { survives_restart_ = survives_restart; }
@@ -122,6 +123,8 @@ class Job {
   void NoteChanges(MonotonicTime now, const Node& node, const Before& before,
                    std::vector<std::string> places, const WorkerFailure* failure, Outbox* outbox);
   void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
+  // Where the ranks stand, for the incident that an event may be; none where the epoch is broken
+  // already, because each node tells of its end then.
   std::vector<std::string> Places() const;
   std::string WhyStraggler(int64_t group_rank) const;
   std::string StragglerText(const Straggler& straggler) const;

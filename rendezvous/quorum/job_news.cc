@@ -47,20 +47,23 @@ void Job::NoteChanges(MonotonicTime now, const Node& node, const Before& before,
 
 // The ranks that are furthest behind come first.
 std::vector<std::string> Job::Places() const {
-  std::vector<std::tuple<int64_t, int, std::string>> ranks;
+  const bool is_broken = state_.cause() == Cause::kFailure || state_.cause() == Cause::kLoss;
+  if (is_broken) return {};
+  std::vector<std::tuple<int64_t, int, const Node*, const RankProgress*>> ranks;
   for (const auto& [id, node] : state_.nodes()) {
     if (node.state != NodeState::kRunning) continue;
     for (const RankProgress& rank : node.ranks) {
-      const int number = node.first_global_rank + rank.local_rank;
-      ranks.emplace_back(
-          rank.step, number,
-          absl::StrCat("rank ", number, " on ", node.host, ": step ", rank.step, ", ", rank.phase));
+      ranks.emplace_back(rank.step, node.first_global_rank + rank.local_rank, &node, &rank);
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  if (ranks.size() > Incident::kMostPlaces) ranks.resize(Incident::kMostPlaces);
+  const size_t told = std::min(ranks.size(), Incident::kMostPlaces);
+  std::partial_sort(ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(told), ranks.end());
+  ranks.resize(told);
   std::vector<std::string> texts;
-  for (auto& [step, number, text] : ranks) texts.push_back(std::move(text));
+  for (const auto& [step, number, node, rank] : ranks) {
+    texts.push_back(
+        absl::StrCat("rank ", number, " on ", node->host, ": step ", step, ", ", rank->phase));
+  }
   return texts;
 }
 

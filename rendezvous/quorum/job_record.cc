@@ -91,9 +91,12 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
 }
 
 void JobState::RenewAway(MonotonicTime now) {
-  last_word_ = now;
+  // Until now nobody could be heard: the end of that silence counts as a word.
+  Hear(now);
+  lease_watch_ = MonotonicTime::InfiniteFuture();
   for (auto& [id, node] : nodes_) {
     if (node.away) node.heard_at = now;
+    lease_watch_ = std::min(lease_watch_, node.heard_at + node.lease);
   }
 }
 

@@ -18,6 +18,11 @@ Job::Job(MonotonicTime now, const JobRecord& record, MemberId first_id)
   if (!closed()) decision_.wake_at = now;  // The record may be from before or after a decision.
 }
 
+void Job::RenewAway(MonotonicTime now) {
+  state_.RenewAway(now);
+  if (!closed()) decision_.wake_at = now;  // Deadlines were not looked at meanwhile.
+}
+
 JobRecord Job::Record(MonotonicTime now) const {
   JobRecord record;
   record.founder = founder_;

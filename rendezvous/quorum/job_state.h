@@ -154,6 +154,7 @@ class JobState {
 
   Phase phase() const { return facts_.phase; }
   Epoch epoch() const { return facts_.epoch; }
+  Epoch floor() const { return facts_.floor; }
   // The number of epochs that this run of the job began before the current one. REQUIRES: an epoch
   // has begun.
   int attempt() const { return static_cast<int>(facts_.epoch.value() - facts_.floor.value() - 1); }
@@ -268,7 +269,8 @@ class JobState {
   // `id` is new.
   void Resume(MonotonicTime now, MemberId old, MemberId id, const Hello& hello);
 
-  // The leases of the members that are away begin now.
+  // Nodes can be heard from now on, and not before: the leases of the members that are away begin
+  // now, and waits go on as after any silence.
   void RenewAway(MonotonicTime now);
 
   // Nodes that were silent for longer than their lease; contesting ones need not speak. A daemon

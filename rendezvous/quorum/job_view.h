@@ -80,6 +80,7 @@ struct JobView {
   std::string job_id;
   std::string phase;  // forming, running, stopping, succeeded, failed
   Epoch epoch;
+  Epoch floor;      // epochs up to it are of earlier runs of this name; not on the wire
   std::string why;  // the last decision's reason
   int restart_count = 0;
   int max_restarts = 0;

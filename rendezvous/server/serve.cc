@@ -49,7 +49,9 @@ constexpr absl::Duration kStopPatience = absl::Seconds(15);
 constexpr absl::Duration kFirstAnswer = absl::Seconds(10);
 // A daemon that takes turns, where another program has its port: so long it does not lead.
 constexpr absl::Duration kPortPause = absl::Seconds(5);
-constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);  // at a lock
+// At a lock, or at what the daemon cannot read for a while.
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
+constexpr absl::Duration kBetweenWarnings = absl::Minutes(1);
 
 absl::Status WithAdvice(const absl::Status& status, int port) {
   std::string advice;
@@ -179,14 +181,54 @@ std::unique_ptr<PortMark> LeaveMark(int port, const std::string& memory) {
   return nullptr;
 }
 
+// Returns the signal, or 0 when so long has passed.
+int Pause(Vigil* vigil, absl::Duration duration) {
+  return vigil->Keep([] { return false; }, Clock::Real().Now() + duration);
+}
+
 // Whether a daemon that takes turns waits, in place of ending, for the program that has its port.
 // `signal`: what came meanwhile.
 bool WaitsForPort(const absl::Status& status, Vigil* vigil, int* signal) {
   if (!absl::IsAlreadyExists(status)) return false;
   spdlog::warn("{}: this daemon lets another one lead, and stands by again in {}",
                std::string(status.message()), absl::FormatDuration(kPortPause));
-  *signal = vigil->Keep([] { return false; }, Clock::Real().Now() + kPortPause);
+  *signal = Pause(vigil, kPortPause);
   return true;
+}
+
+// The shared things of daemons that take turns, a folder or the files for etcd, while they cannot
+// be read: a daemon that has read them once looks again, for the leader may end meanwhile.
+class Outage {
+ public:
+  // FailedPrecondition and DataLoss say that a person has to do something first.
+  static bool MayPass(const absl::Status& status) {
+    return !absl::IsFailedPrecondition(status) && !absl::IsDataLoss(status);
+  }
+  void Warn(const absl::Status& status) {
+    const MonotonicTime now = Clock::Real().Now();
+    if (now < warns_again_at_) return;
+    warns_again_at_ = now + kBetweenWarnings;
+    spdlog::warn("{}: this daemon stands by, and looks again every {}",
+                 std::string(status.message()), absl::FormatDuration(kBetweenLooks));
+  }
+
+ private:
+  MonotonicTime warns_again_at_;
+};
+
+// A fresh client for each candidacy: files that were replaced are read. After the first one it
+// waits for files that cannot be read; null when `signal` came meanwhile.
+absl::StatusOr<std::unique_ptr<etcd::Client>> MakeClient(const etcd::Place& place,
+                                                         const etcd::TlsFiles& tls, bool is_first,
+                                                         Vigil* vigil, int* signal) {
+  Outage outage;
+  for (;;) {
+    auto made = etcd::Client::Make(place.members, tls);
+    if (made.ok() || is_first || !Outage::MayPass(made.status())) return made;
+    outage.Warn(made.status());
+    *signal = Pause(vigil, kBetweenLooks);
+    if (*signal != 0) return nullptr;
+  }
 }
 
 // Up to the colon: without the advice for a daemon that must not wait.
@@ -224,9 +266,10 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
   const std::unique_ptr<PortMark> mark = LeaveMark(options.port, place.url());
   MonotonicTime answer_by = Clock::Real().Now() + kFirstAnswer;
   etcd::Candidate::State state;
-  for (;; answer_by = MonotonicTime::InfiniteFuture()) {
-    // A fresh one for each candidacy: files that were replaced are read.
-    CONVENE_ASSIGN_OR_RETURN(const auto client, etcd::Client::Make(place.members, tls));
+  for (bool is_first = true;; is_first = false, answer_by = MonotonicTime::InfiniteFuture()) {
+    int signal = 0;
+    CONVENE_ASSIGN_OR_RETURN(const auto client, MakeClient(place, tls, is_first, &vigil, &signal));
+    if (signal != 0) return EndBy(signal, [] {});
     auto started = etcd::Candidate::Start(client.get(), {.place = place,
                                                          .lease = lease,
                                                          .name = NameOf(options),
@@ -235,7 +278,7 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
                                                          .on_change = [&] { vigil.Tell(); }});
     if (!started.ok()) return NotStarted(started.status(), options.port);
     std::unique_ptr<etcd::Candidate> candidate = *std::move(started);
-    int signal = vigil.Keep([&] {
+    signal = vigil.Keep([&] {
       state = candidate->state();
       return state.tenure != nullptr || !state.status.ok();
     });
@@ -282,17 +325,26 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
   if (!prepared.ok()) return NotStarted(prepared, options.port);
   Vigil vigil(ending);
   const std::unique_ptr<PortMark> mark = LeaveMark(options.port, options.state_dir);
-  for (bool has_told = false;;) {
-    auto memory = FileJournal::Open(
-        {.directory = options.state_dir, .is_shared = true, .on_lost = [&] { vigil.Tell(); }});
-    if (absl::IsAlreadyExists(memory.status())) {
-      if (!has_told) spdlog::info("this daemon stands by: {}", FirstClause(memory.status()));
-      has_told = true;
-      const int signal = vigil.Keep([] { return false; }, Clock::Real().Now() + kBetweenLooks);
-      if (signal != 0) return EndBy(signal, [] {});
+  const auto directory = FileJournal::MakeDirectory(options.state_dir);
+  if (!directory.ok()) return NotStarted(directory.status(), options.port);
+  Outage outage;
+  for (bool has_told = false, is_first = true;; is_first = false) {
+    auto memory = FileJournal::Open({.directory = options.state_dir,
+                                     .is_shared = true,
+                                     .on_lost = [&] { vigil.Tell(); },
+                                     .directory_number = *directory});
+    if (!memory.ok()) {
+      const bool is_led = absl::IsAlreadyExists(memory.status());
+      if (is_led && !std::exchange(has_told, true)) {
+        spdlog::info("this daemon stands by: {}", FirstClause(memory.status()));
+      }
+      if (!is_led && (is_first || !Outage::MayPass(memory.status()))) {
+        return NotStarted(memory.status(), options.port);
+      }
+      if (!is_led) outage.Warn(memory.status());
+      if (const int signal = Pause(&vigil, kBetweenLooks)) return EndBy(signal, [] {});
       continue;
     }
-    if (!memory.ok()) return NotStarted(memory.status(), options.port);
     const std::shared_ptr<Tenure> tenure = memory->tenure;
     spdlog::info("this daemon leads, in term {}; the journal in {} knows {} job{}", tenure->term(),
                  options.state_dir, memory->jobs.size(), memory->jobs.size() == 1 ? "" : "s");

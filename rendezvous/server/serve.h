@@ -15,8 +15,8 @@ namespace convene::rendezvous {
 absl::StatusOr<int> ServeUntilSignal(const Server::Options& options);
 
 // The same for one of several daemons that share the journal at `place`: it stands by, without its
-// port, until no other daemon leads; serves while it leads; then stands by again, and reads the
-// files of `tls` again. Further errors: etcd::Client's of these files;
+// port, until no other daemon leads; serves while it leads; then reads the files of `tls` again, as
+// soon as it can, and stands by again. Further errors: etcd::Client's of these files at the start;
 // Unavailable when no member of etcd answers within 10 s of the start; FailedPrecondition when a
 // program there is no etcd that we can use, or when the journal makes no sense.
 absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Place& place,
@@ -24,7 +24,9 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
 
 // One of several daemons that take turns with options.state_dir, a folder that all of them reach:
 // it stands by, without its port, until it gets the folder's lock; serves until a write finds that
-// another daemon has taken over; then stands by again. Errors as ServeUntilSignal's.
+// another daemon has taken over; then stands by again. Once it has looked into the folder, it waits
+// while it cannot read that folder, and while another one stands in its place. Errors as
+// ServeUntilSignal's.
 absl::StatusOr<int> ServeByLock(const Server::Options& options);
 
 }  // namespace convene::rendezvous

@@ -113,9 +113,18 @@ void JobCurves::Add(MonotonicTime now, absl::Time wall, const std::vector<JobVie
   std::set<std::string> known;
   for (const JobView& view : views) {
     known.insert(view.job_id);
-    if (IsOver(view)) continue;
-    const TrainingSample sample = SampleOf(view);
+    const auto found = jobs_.find(view.job_id);
+    const bool is_known = found != jobs_.end();
+    if (IsOver(view)) {
+      if (is_known) found->second.is_over = true;
+      continue;
+    }
+    // A run may end and the next one of its name begin between two looks.
+    const bool is_same_run =
+        is_known && !found->second.is_over && found->second.floor == view.floor;
     Job& job = jobs_[view.job_id];
+    if (!is_same_run) job = {.floor = view.floor};
+    const TrainingSample sample = SampleOf(view);
     job.goodput.Add(now, sample);
     if (!sample.step.has_value()) continue;
     job.curve.Add({.time_seconds = absl::ToDoubleSeconds(wall - absl::UnixEpoch()),

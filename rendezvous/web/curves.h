@@ -76,12 +76,15 @@ class Goodput {
 };
 
 // The curves of all jobs. Not thread-safe. A job that is no longer among the views is forgotten, so
-// the daemon's jobs bound it: 20 KB a job that tells its progress.
+// the daemon's jobs bound it: 20 KB a job that tells its progress. A new run of a job's name begins
+// anew.
 class JobCurves {
  public:
   struct Job {
     Curve curve;
     Goodput goodput;
+    Epoch floor;  // of this run
+    bool is_over = false;
   };
   // A job that is over is not sampled any more. `wall`: the moment for people.
   void Add(MonotonicTime now, absl::Time wall, const std::vector<JobView>& views);

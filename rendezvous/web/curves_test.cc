@@ -134,5 +134,24 @@ TEST_CASE("curves of a job last as long as the job is known, and stand still whe
   CHECK(curves.Find("j") == nullptr);
 }
 
+TEST_CASE("a new run of a job's name begins curves and a goodput of its own") {
+  JobCurves curves;
+  curves.Add(At(0), absl::FromUnixSeconds(100), {Job(999)});
+  curves.Add(At(1), absl::FromUnixSeconds(101), {Job(1000)});
+  JobView next = Job(0, 2);
+  SECTION("after a look at the end of the one before") {
+    JobView over = Job(1000);
+    over.phase = "failed";
+    curves.Add(At(2), absl::FromUnixSeconds(102), {over});
+    CHECK(curves.Find("j")->curve.points().size() == 2);
+  }
+  SECTION("between two looks") { next.floor = Epoch(1); }
+  curves.Add(At(300), absl::FromUnixSeconds(400), {next});
+  for (NodeView& node : next.nodes) node.progress->step = 1;
+  curves.Add(At(301), absl::FromUnixSeconds(401), {next});
+  CHECK(curves.Find("j")->curve.points().size() == 2);
+  CHECK(*curves.Find("j")->goodput.share() == Approx(1.0));
+}
+
 }  // namespace
 }  // namespace convene::rendezvous

@@ -74,6 +74,11 @@ void LogFeed::Keep(const pb::LogBatch& batch) {
   }
 }
 
+bool LogFeed::is_over() {
+  MutexLock lock(&mutex_);
+  return !over_.empty();
+}
+
 FeedAnswer LogFeed::Read(int64_t after) {
   bool takes_on = false;
   {
@@ -101,23 +106,34 @@ LogFeeds::~LogFeeds() {
   for (auto& [key, entry] : feeds_) entry.feed->Close();
 }
 
+absl::StatusOr<LogFeeds::Entry> LogFeeds::Open(const Question& question) const {
+  // Random, so that the marks of an earlier daemon mean nothing; a number that JavaScript has.
+  const auto id = static_cast<int64_t>(RandomU64() >> 12);
+  const auto feed = std::make_shared<LogFeed>(hub_, id);
+  CONVENE_RETURN_IF_ERROR(feed->Open(feed, question.run, question.rank));
+  return Entry{feed, id, clock_->Now()};
+}
+
 absl::StatusOr<LogFeeds::Entry*> LogFeeds::FindOrOpen(const Question& question) {
   const auto key = std::make_pair(question.run, question.rank);
   const auto found = feeds_.find(key);
-  if (found != feeds_.end()) return &found->second;
+  if (found != feeds_.end()) {
+    Entry& entry = found->second;
+    if (question.feed == entry.id || !entry.feed->is_over()) return &entry;
+    absl::StatusOr<Entry> next = Open(question);
+    if (!next.ok()) return &entry;
+    entry.feed->Close();
+    entry = *std::move(next);
+    return &entry;
+  }
   if (feeds_.size() >= kMostFeeds) {
     return absl::ResourceExhaustedError(
         absl::StrCat("pages look at the logs of ", feeds_.size(),
                      " runs and ranks already, as many as the daemon serves; close one of them, "
                      "and try again after half a minute"));
   }
-  // Random, so that the marks of an earlier daemon mean nothing; a number that JavaScript has.
-  const auto id = static_cast<int64_t>(RandomU64() >> 12);
-  const auto feed = std::make_shared<LogFeed>(hub_, id);
-  CONVENE_RETURN_IF_ERROR(feed->Open(feed, question.run, question.rank));
-  Entry& entry = feeds_[key];
-  entry = {feed, id, clock_->Now()};
-  return &entry;
+  CONVENE_ASSIGN_OR_RETURN(Entry opened, Open(question));
+  return &(feeds_[key] = std::move(opened));
 }
 
 absl::StatusOr<FeedAnswer> LogFeeds::Read(const Question& question) {

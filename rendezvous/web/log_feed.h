@@ -65,6 +65,8 @@ class LogFeed final : public LogHub::Viewer {
   // The lines after the mark `after`; 0: the newest.
   FeedAnswer Read(int64_t after);
   void Wake() override { Drain(); }
+  // No line follows.
+  bool is_over();
 
  private:
   void Drain();
@@ -103,7 +105,9 @@ class LogFeeds {
     int64_t feed = 0;   // FeedAnswer's; 0 at first
     int64_t after = 0;  // FeedAnswer's `next`; 0 at first
   };
-  // NotFound and FailedPrecondition as LogAgents::WatchLogs; ResourceExhausted when too many people
+  // A page that does not read the feed of a run that is over begins with that of the next run of
+  // the name, where there is one. NotFound and FailedPrecondition as LogAgents::WatchLogs;
+  // ResourceExhausted when too many people
   // look at logs already; Unavailable when the daemon stops.
   absl::StatusOr<FeedAnswer> Read(const Question& question);
   // Ends the feeds that nobody reads any more. Call it again and again: no timer of its own runs.
@@ -116,6 +120,7 @@ class LogFeeds {
     MonotonicTime read_at;
   };
   absl::StatusOr<Entry*> FindOrOpen(const Question& question) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Entry> Open(const Question& question) const;
 
   LogHub* const hub_;
   Clock* const clock_;

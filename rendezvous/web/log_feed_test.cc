@@ -16,6 +16,7 @@ class FakeAgents final : public LogAgents {
  public:
   absl::StatusOr<LogStart> WatchLogs(WatchId watch, const LogRequest& request) override {
     if (request.job_id != "run") return absl::NotFoundError("no such run");
+    if (is_over) return absl::FailedPreconditionError("the run is over");
     watches.push_back(watch);
     requests.push_back(request);
     return LogStart{{{AgentId(1), "node1", true}}};
@@ -24,6 +25,7 @@ class FakeAgents final : public LogAgents {
 
   std::vector<WatchId> watches, unwatched;
   std::vector<LogRequest> requests;
+  bool is_over = false;
 };
 
 struct FakePublisher final : LogHub::Publisher {
@@ -137,6 +139,24 @@ TEST_CASE_METHOD(FeedTest, "a rank has a feed of its own, and their number is bo
   const auto refused = feeds_.Read({.run = "run", .rank = 99});
   CHECK(absl::IsResourceExhausted(refused.status()));
   CHECK(absl::IsNotFound(feeds_.Read({.run = "other"}).status()));
+}
+
+TEST_CASE_METHOD(FeedTest, "a page that comes after a run's end sees the next run of the name") {
+  const int64_t feed = Read().feed;
+  Publish(2);
+  hub_.EndRun(agents_.watches[0], {"failed", "rank 3 failed"});
+  // A page that was there reads to the end.
+  CHECK(Read(feed).lines.size() == 2);
+  CHECK_FALSE(Read(feed).over.empty());
+  agents_.is_over = true;
+  CHECK(Read().feed == feed);  // nothing followed yet
+  agents_.is_over = false;
+  const FeedAnswer next = Read();
+  CHECK(next.feed != feed);
+  CHECK(next.over.empty());
+  CHECK(next.lines.empty());
+  CHECK(agents_.watches.size() == 2);
+  CHECK(agents_.unwatched == std::vector<WatchId>{agents_.watches[0]});
 }
 
 TEST_CASE_METHOD(FeedTest, "the end of the run and of the daemon are told in words") {

@@ -120,7 +120,7 @@ class EtcdTest(EtcdTestCase):
         ca, cert, key = self.path("ca/ca.pem"), self.path("ca/127.0.0.1/cert.pem"), self.path("ca/127.0.0.1/key.pem")
         port, peer = free_port(), free_port()
         daemon = [CONVENED, "--host", "127.0.0.1", "--journal", f"etcd://127.0.0.1:{port}"]
-        good = self.start(*daemon, "--port", free_port(), "--etcd-ca", ca, "--etcd-cert", cert, "--etcd-key", key, log="good.log")
+        good = self.start(*daemon, "--port", free_port(), "--leader-lease", 2, "--etcd-ca", ca, "--etcd-cert", cert, "--etcd-key", key, log="good.log")
         # The daemon waits for an etcd that is started after it.
         wait_until(lambda: "cannot look which one leads" in self.output(good), 20, lambda: self.output(good))
         member = self.start(ETCD, "--data-dir", self.path("etcd"), "--listen-client-urls", f"https://127.0.0.1:{port}",
@@ -137,6 +137,14 @@ class EtcdTest(EtcdTestCase):
         for stranger in strangers:
             self.assertEqual(stranger.wait(30), 69)
             self.assertIn("no member of etcd answers", self.output(stranger))
+        # A daemon that leads no more, while the key is being replaced.
+        os.rename(key, self.path("key"))
+        good.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        good.send_signal(signal.SIGCONT)
+        wait_until(lambda: "this daemon stands by, and looks again" in self.output(good), 20, lambda: self.output(good))
+        os.rename(self.path("key"), key)
+        wait_until(lambda: self.output(good).count("this daemon leads, in term") == 2, 20, lambda: self.output(good))
         for process in (good, member):
             process.terminate()
             process.wait(20)

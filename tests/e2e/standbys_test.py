@@ -139,6 +139,36 @@ class StandbysTest(ConveneTestCase):
             daemon.wait(20)
         self.assert_nothing_left()
 
+    def test_a_daemon_that_stands_by_outlives_an_outage_of_the_shared_folder(self):
+        os.mkdir(self.path("real"))
+        self.point_state_at("real")
+        memory = ["--state-dir", self.path("state"), "--standby"]
+        leads = self.serve(free_port(), *memory)
+        waits = self.start(CONVENED, "--host", "127.0.0.1", "--port", free_port(), *memory)
+        wait_until(lambda: "this daemon stands by" in self.output(waits), 20, lambda: self.output(waits))
+        self.point_state_at("state")  # A path that cannot be followed stands for a server that does not answer.
+        wait_until(lambda: "Too many levels of symbolic links" in self.output(waits), 20, lambda: self.output(waits))
+        self.assertIn("looks again", self.output(waits))
+        self.point_state_at("real")
+        third = self.start(CONVENED, "--host", "127.0.0.1", "--port", free_port(), *memory)
+        wait_until(lambda: "this daemon stands by" in self.output(third), 20, lambda: self.output(third))
+        os.mkdir(self.path("empty"))
+        self.point_state_at("empty")  # As the place of a file system that is not mounted.
+        wait_until(lambda: "is not the one that this daemon began with" in self.output(third), 20, lambda: self.output(third))
+        self.point_state_at("real")
+        self.assertEqual(os.listdir(self.path("empty")), [])
+        leads.kill()
+        leads.wait()
+        wait_until(lambda: "this daemon leads, in term 2" in self.output(waits) + self.output(third), 20,
+                   lambda: self.output(waits) + self.output(third))
+        for daemon in (waits, third):
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(20)
+
+    def point_state_at(self, name):
+        os.symlink(name, self.path("next"))
+        os.replace(self.path("next"), self.path("state"))
+
     def test_an_endpoint_that_takes_connections_and_says_nothing_is_passed_over(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:  # As a daemon that was stopped: the kernel takes the connections.
             endpoint = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{free_port()}"

@@ -14,6 +14,9 @@ TOLD = f'//{QUORUM}:job_news_test'
 BLAMED = f'//{QUORUM}:incident_test'
 
 MUTATIONS = [
+    Mutation('a port that opens late leaves the leases unjudged', 'rendezvous/attend/job_table.cc',
+             'entry.job.RenewAway(now);\n    Settle(entry, &nothing, 0);\n', 'entry.job.RenewAway(now);\n    (void)nothing;\n',
+             '//rendezvous/attend:job_table_test'),
     Mutation('a pause of one step counts as much as any other', JUDGE, '(values.size() - 1) / 3', '(values.size() - 1) * 2 / 3', JUDGED),
     Mutation('the first step over the limit is an alarm', JUDGE, 'kPersistsSteps = 8;', 'kPersistsSteps = 0;', JUDGED),
     Mutation('the first steps of an epoch count', JUDGE, 'kWarmUpSteps = 10;', 'kWarmUpSteps = 0;', JUDGED),

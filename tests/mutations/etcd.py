@@ -9,6 +9,8 @@ RUN = '//rendezvous/etcd:candidate_test'
 SILENT = '//rendezvous/attend:daemon_tenure_test'
 
 MUTATIONS = [
+    Mutation('a report whose number jumps leaves one more than fits', 'rendezvous/journal/incident_shelf.cc', 'others.size() >= Chronicle::kMostIncidents',
+             'others.size() > Chronicle::kMostIncidents', '//rendezvous/etcd:etcd_incidents_test //rendezvous/journal:incident_files_test'),
     Mutation('a daemon whose lease is over writes on', LEDGER, '  leads->set_create_revision(term_);\n',
              '  request.mutable_compare()->RemoveLast();\n', LEDGED),
     Mutation('a late copy of a transaction is applied', LEDGER, '  follows->set_value(CountText(lease_, count_));\n',

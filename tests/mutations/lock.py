@@ -20,6 +20,7 @@ MUTATIONS = [
     Mutation('workers get the variable', f'{LOCK}/token.cc', 'unsetenv(kTokenVariable);', '', TOKEN_TEST),
     Mutation('all secrets of a token are the same', f'{LOCK}/token.cc', 'reinterpret_cast<const unsigned char*>(purpose.data()), purpose.size()',
              'reinterpret_cast<const unsigned char*>(purpose.data()), 0', TOKEN_TEST),
+    Mutation('bytes behind the farewell are waited for', f'{LOCK}/tls_pipe.h', 'return socket_ended_ || tls_ended_;', 'return socket_ended_;', PUMP_TEST),
     Mutation('any certificate is a member', f'{LOCK}/tls_context.cc', 'return is_equal ? 1 : 0;', 'return 1;', PUMP_TEST),
     Mutation('all tokens have the same key', f'{LOCK}/tls_context.cc', 'BN_add_word(secret.get(), 1) == 1', 'BN_set_word(secret.get(), 7) == 1',
              PUMP_TEST),

@@ -28,6 +28,10 @@ void CheckPromptness(MonotonicTime now, const Job& job) {
   const JobPolicy& policy = job.policy();
   Expect(job.wake_at() > now, "what was due now was not done");
   if (state.AllSilent(now)) return;  // Nobody is judged, and nothing decided.
+  absl::Duration longest_lease;
+  for (const auto& [id, node] : state.nodes()) longest_lease = std::max(longest_lease, node.lease);
+  Expect(state.nodes().empty() || state.lease_watch() <= now + longest_lease,
+         "nodes can be heard, and their leases are not looked at");
   const bool join_timeout_is_over = now >= state.waiting_since() + policy.join_timeout;
   const bool has_minimum = state.ready_count() >= policy.nodes_min;
   switch (state.phase()) {

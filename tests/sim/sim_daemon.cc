@@ -271,19 +271,19 @@ void SimDaemon::HandOver() {
   }
 }
 
-void SimDaemon::Start(const std::string& handed_over) {
+void SimDaemon::Start(const std::string& handed_over, absl::Duration opens_after) {
   simulation_.Note("daemon: started", handed_over.empty() ? "" : " with what was handed over");
   is_up_ = true;
   is_machine_down_ = false;
   if (!leads_) return;
-  reachable_since_ = simulation_.now();
+  is_open_ = opens_after == absl::ZeroDuration();
+  reachable_since_ = simulation_.now() + opens_after;
   clock_ahead_ = simulation_.Upto(absl::Hours(1));
   const bool is_trusted = memory_.journal != nullptr && memory_.journal->is_current();
   if (memory_.journal != nullptr) {
     table_->StartRecording();
     table_->set_survives_restart(true);
     for (const rendezvous::JobRecord& job : memory_.journal->Open()) table_->Restore(Now(), job);
-    table_->RenewAway(Now());
     wrote_at_ = simulation_.now();
   }
   if (!handed_over.empty()) {
@@ -291,7 +291,25 @@ void SimDaemon::Start(const std::string& handed_over) {
     Expect(job.ok(), "what was handed over makes no sense");
     table_->Restore(Now(), job->record);
   }
+  if (is_open_) table_->RenewAway(Now());
   invariants_.OnDaemonStarted(simulation_.now(), Now(), *table_, is_trusted);
+  Settle(Outbox());
+  if (is_open_) return;
+  simulation_.After(opens_after, [this, life = life_] {
+    if (life == life_ && is_up_) BeginServing();
+  });
+}
+
+void SimDaemon::BeginServing() {
+  if (simulation_.now() < paused_until_) {
+    return simulation_.At(paused_until_, [this, life = life_] {
+      if (life == life_ && is_up_) BeginServing();
+    });
+  }
+  simulation_.Note("daemon: takes connections");
+  is_open_ = true;
+  reachable_since_ = simulation_.now();
+  table_->RenewAway(Now());
   Settle(Outbox());
 }
 

@@ -76,7 +76,7 @@ class SimDaemon {
   // Whether everything that the daemon ever said would survive its death.
   bool is_remembered() const { return has_journal() && memory_.journal->is_current(); }
   bool has_standbys() const { return has_standbys_; }
-  bool leads() const { return is_up_ && leads_; }
+  bool leads() const { return is_up_ && leads_ && is_open_; }
   bool is_cut() const { return is_cut_; }
   // It could lead at once, if it had to.
   bool is_well() const { return is_up_ && !is_cut_ && simulation_.now() >= paused_until_; }
@@ -107,8 +107,10 @@ class SimDaemon {
   // Tells the agents that it ends in order; its Kill follows. At times it is killed while it tells
   // them. REQUIRES: !has_journal().
   void HandOver();
-  // `handed_over`: HandOver::state of the daemon before; "": none.
-  void Start(const std::string& handed_over = "");
+  // `handed_over`: HandOver::state of the daemon before; "": none. `opens_after`: its clock and its
+  // ticker run for so long before it takes connections.
+  void Start(const std::string& handed_over = "",
+             absl::Duration opens_after = absl::ZeroDuration());
   void Pause(absl::Duration duration);
   // The journal's disk is full, or no longer. REQUIRES: has_journal().
   void FillDisk(bool is_full);
@@ -120,6 +122,8 @@ class SimDaemon {
   void Up(const std::shared_ptr<Stream>& stream, Happening happen);
   void ArriveUp(const std::shared_ptr<Stream>& stream, int life, const Happening& happen);
   void Read(const std::shared_ptr<Stream>& stream, int life, const Happening& happen);
+  // As Daemon's.
+  void BeginServing();
   // Reads what has come during a pause.
   void ReadOn();
   void Down(const std::shared_ptr<Stream>& stream, Happening happen);
@@ -150,6 +154,7 @@ class SimDaemon {
   std::unique_ptr<rendezvous::JobTable> table_ = std::make_unique<rendezvous::JobTable>();
   bool is_up_ = true;
   bool leads_ = true;
+  bool is_open_ = true;  // it takes connections
   int64_t term_ = 0;
   MonotonicTime tenure_until_;
   bool is_cut_ = false;

@@ -183,15 +183,19 @@ void World::KillDaemon() {
   if (hands_over) daemon.HandOver();
   daemon.Kill(whole_machine);
   const absl::Duration down = simulation_.Upto(absl::Seconds(4));
-  simulation_.After(down, [&daemon] {
-    if (!daemon.is_up()) daemon.Start();  // Else an agent took over.
+  // With a memory it may look up names and read files before its port opens.
+  const absl::Duration opening = daemon.has_journal() && simulation_.Chance(0.3)
+                                     ? simulation_.Upto(absl::Seconds(8))
+                                     : absl::ZeroDuration();
+  simulation_.After(down, [&daemon, opening] {
+    if (!daemon.is_up()) daemon.Start("", opening);  // Else an agent took over.
   });
   if (whole_machine || was_asleep || simulation_.Chance(0.4)) return;
   if (!was_remembered) {
-    spared_until_ = simulation_.now() + down + kUndisturbed;
+    spared_until_ = simulation_.now() + down + opening + kUndisturbed;
     return;
   }
-  ExpectUndisturbed(down + kUndisturbed, "",
+  ExpectUndisturbed(down + opening + kUndisturbed, "",
                     "the daemon came back with its memory, and an epoch was broken for it");
 }
 
