@@ -217,7 +217,9 @@ absl::Status Training::QueueStep() {
                                 .nesterov = options_.nesterov,
                                 .step = skipped_steps_.updates() + 1};
   const auto batch_of = [this](int64_t step) {
-    return step_facts_.Data([&] { return loader_.Training(FirstSample(step)); });
+    // The steps alone say how large a batch is, not the samples that a rollback left out.
+    const int64_t samples = BatchAt(ramp_, SamplesAfter(ramp_, step));
+    return step_facts_.Data([&] { return loader_.Training(FirstSample(step), samples); });
   };
   CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
