@@ -96,7 +96,9 @@ struct Restored {
 // job's own.
 //
 // `memory` (null: none) goes before the files of a restarted job where it holds a state that is as
-// new: then no file is read. A state there that is damaged gives way to the next older one.
+// new as the newest checkpoint that opens: then no data file is read. A state there that is damaged
+// gives way to the next older one. Where a checkpoint's data prove damaged, a state in memory that
+// is older goes before the checkpoints that are older still.
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
 // there or not whole; FailedPrecondition: as RestoreFrom.
