@@ -310,6 +310,8 @@ MUTATIONS = [
     Mutation('a source of the state fills nothing but the masters', f'{RUNTIME}/checkpointing/save_restore.cc',
              'if (all_loaded.verdict.ok()) CONVENE_RETURN_IF_ERROR(optimizer.FinishRead());', '',
              '//worker_runtime/checkpointing:save_restore_test', 'checkpoint'),
+    Mutation('a rank writes again while rank 0 removes a failed save', f'{RUNTIME}/checkpointing/save_restore.cc',
+             'CONVENE_RETURN_IF_ERROR(world.Barrier(stream));', '', SAVER, 'checkpoint'),
     Mutation('the thread of the saves starts with the first of them', f'{RUNTIME}/checkpointing/saver.cc',
              'if (options_.in_background) queue_.Push([] {});', '', SAVER, 'checkpoint'),
     Mutation('a skipped step is updated by the host', f'{RUNTIME}/trainer/engine.cc',

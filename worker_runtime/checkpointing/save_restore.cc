@@ -253,7 +253,11 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
                      discarded.ToString());
     }
   }
-  if (!all_written.verdict.ok()) return all_written;
+  if (!all_written.verdict.ok()) {
+    // No rank begins the next attempt while rank 0 may still remove the files of this one.
+    CONVENE_RETURN_IF_ERROR(world.Barrier(stream));
+    return all_written;
+  }
   return ReachAgreement(published, "publish the checkpoint", world, stream);
 }
 
