@@ -205,7 +205,8 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
                            CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   // The same weights may lie elsewhere now, so another path is no error.
-  if (is_speaker && info.base != options.init_from && !info.base.empty()) {
+  if (is_speaker && info.base != options.init_from && !info.base.empty() &&
+      !StepIn(options.init_from, info.base).has_value()) {
     spdlog::warn(
         "{} has adapters that were trained beside {}, and --init-from is {}: they go on "
         "well only if both hold the same weights",

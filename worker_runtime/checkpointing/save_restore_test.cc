@@ -66,7 +66,7 @@ TEST_CASE("adapters that were trained beside other weights go on with a warning"
   const auto state = saved.State();
   TrainOptions options = ResumeFrom("");
   options.init_from = "/new";
-  for (const std::string base : {"", "/new", "/old"}) {
+  for (const std::string base : {"", "/new", "/new/step_00000005", "/old"}) {
     INFO(base);
     const MemorySource memory = saved.HandOver(1, DType::kFloat32, base);
     World resumed({.dp = 2}, /*seed=*/99);

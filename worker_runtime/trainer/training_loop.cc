@@ -14,7 +14,6 @@
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/optimizer/learning_rate.h"
-#include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/references.h"
 #include "worker_runtime/trainer/same_data.h"
 #include "worker_runtime/trainer/setup.h"
@@ -108,6 +107,8 @@ absl::Status Training::Prepare(bool goes_back) {
         checkpoint_lock_,
         ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
     CONVENE_RETURN_IF_ERROR(CreateReplicas());
+    CONVENE_ASSIGN_OR_RETURN(first_weights_,
+                             FindFirstWeights(options_, *communicators_.checkpoint, host_stream_));
   }
   if (options_.preference_beta > 0 && !goes_back) CONVENE_RETURN_IF_ERROR(FindAllReferences());
   // The copies in memory hold what led to the spike.
@@ -118,6 +119,10 @@ absl::Status Training::Prepare(bool goes_back) {
   const bool is_from_memory = resumed.has_value() && resumed->path.empty();
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
+  }
+  // The adapters stand beside the checkpoint that was the newest when they began.
+  if (resumed.has_value() && StepIn(options_.init_from, resumed->info.base).has_value()) {
+    first_weights_.weights = resumed->info.base;
   }
   CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
@@ -153,8 +158,8 @@ absl::Status Training::MakeWeights(bool resumed) {
   const auto tell = [this](double done) {
     progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
   };
-  return MakeFirstWeights(options_, resumed, *engine_, tell, *communicators_.checkpoint,
-                          host_stream_);
+  return MakeFirstWeights(options_, first_weights_, resumed, *engine_, tell,
+                          *communicators_.checkpoint, host_stream_);
 }
 
 // Of pairs of answers.
@@ -325,7 +330,7 @@ CheckpointInfo Training::Info() const {
           .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
-          .base = options_.model.adapter.is_on() ? options_.init_from : "",
+          .base = options_.model.adapter.is_on() ? first_weights_.weights : "",
           .tokenizer = data_.tokenizer,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};

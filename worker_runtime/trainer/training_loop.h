@@ -27,6 +27,7 @@
 #include "worker_runtime/session/stop_token.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/op_reports.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
@@ -121,6 +122,7 @@ class Training {
   BatchLoader loader_;
   Validation validation_;
   const Samples samples_;
+  FirstWeights first_weights_;
   std::vector<double> references_;           // of pairs of answers, by their rows' numbers
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
