@@ -570,6 +570,8 @@ MUTATIONS = [
              'if (resumed && !has_adapters)', 'if (resumed)', '//tests/e2e:kill_worker_test', 'adapters'),
     Mutation("YaRN's bounds are whole numbers in every model", f'{RUNTIME}/ops/rope_frequencies.cc',
              'if (scaling.truncates) {', 'if (scaling.factor > 0) {', '//worker_runtime/ops:rope_test', 'families'),
+    Mutation('each rank ends its samples by its own wish alone', f'{RUNTIME}/trainer/samples.cc',
+             'world.AllReduce(absl::MakeSpan(&wish, 1), ReduceOp::kMax, stream)', 'world.Barrier(stream)', f'//{RUNTIME}/trainer:samples_test', 'generation'),
     Mutation('the samples that led to a spike come again', f'{RUNTIME}/optimizer/spike_guard.cc',
              '  skipped_samples_ += samples;\n', '  skipped_samples_ += 0 * samples;\n', f'//{RUNTIME}/optimizer:spike_guard_test', 'optimizer'),
     Mutation('a checkpoint does not say what was left out', f'{RUNTIME}/optimizer/spike_guard.cc',

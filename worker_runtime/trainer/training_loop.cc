@@ -92,10 +92,7 @@ absl::Status Training::Prepare(bool goes_back) {
   engine_options.logits_bytes = ChooseLogitsBytes(engine_options, memory_bytes, device_);
   engine_options.collective_memory = collective_memory_;
   engine_options.fresh_weights = false;
-  engine_options.stop_wanted = [this] {
-    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted()) ||
-           (saver_ != nullptr && saver_->wants_stop());
-  };
+  engine_options.stop_wanted = [this] { return WantsStop(); };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
                         .data = DataIdentity(options_, data_.training),
@@ -314,10 +311,14 @@ absl::StatusOr<bool> Training::Validate() {
   return validation_.Run(step_, *engine_, reporter_.get());
 }
 
-absl::Status Training::MakeSamples() {
+// Returns whether to stop; then the texts are not whole, and nobody sees them.
+absl::StatusOr<bool> Training::MakeSamples() {
+  if (!IsDue(options_.samples.every, step_)) return false;
   progress_.Tell(step_, "samples");
   op_reports_->Pause();
-  return samples_.Run(step_, *engine_, reporter_.get());
+  return samples_.Run(
+      step_, *engine_, reporter_.get(), [this] { return WantsStop(); }, *communicators_.host,
+      host_stream_);
 }
 
 CheckpointInfo Training::Info() const {
@@ -383,7 +384,8 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     if (IsDue(options_.checkpoint_every, step_)) {
       CONVENE_RETURN_IF_ERROR(saver_->Save(Info(), engine_->optimizer()));
     }
-    if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
+    CONVENE_ASSIGN_OR_RETURN(const bool stops_samples, MakeSamples());
+    if (stops_samples) return Stop();
     if (!IsDue(options_.validation_every, step_)) continue;
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
     if (stops_validation) return Stop();
@@ -393,7 +395,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
-  if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
+  CONVENE_RETURN_IF_ERROR(MakeSamples().status());
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (reporter_ != nullptr) {
     const std::string tables = op_reports_->Text(step_);

@@ -93,13 +93,18 @@ class Training {
   absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time, absl::Duration data_time);
   absl::StatusOr<bool> Validate();
-  absl::Status MakeSamples();
+  absl::StatusOr<bool> MakeSamples();
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
   // Where a step begins in the order of samples.
   int64_t FirstSample(int64_t step) const {
     return SamplesAfter(ramp_, step) + spike_guard_.skipped_samples();
+  }
+  // Whether this rank is told to stop, or has to.
+  bool WantsStop() const {
+    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted()) ||
+           (saver_ != nullptr && saver_->wants_stop());
   }
   // Whether work follows this step that needs an idle device.
   bool PausesAfter(int64_t step) const;
