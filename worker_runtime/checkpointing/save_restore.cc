@@ -208,8 +208,8 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
   if (is_speaker && info.base != options.init_from && !info.base.empty() &&
       !StepIn(options.init_from, info.base).has_value()) {
     spdlog::warn(
-        "{} has adapters that were trained beside {}, and --init-from is {}: they go on "
-        "well only if both hold the same weights",
+        "{} was trained beside {}, and --init-from is {}: it goes on well only if both hold the "
+        "same weights",
         source.name(), info.base, options.init_from);
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());

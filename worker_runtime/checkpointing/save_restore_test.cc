@@ -73,8 +73,8 @@ TEST_CASE("adapters that were trained beside other weights go on with a warning"
     const convene::testing::LoggedText log;
     RequireAllOk(resumed.RestoreFrom(From(memory), options));
     CHECK(resumed.State() == state);
-    CHECK(log.CountOf("were trained beside /old, and --init-from is /new") == (base == "/old"));
-    CHECK(log.CountOf("were trained beside") == (base == "/old"));
+    CHECK(log.CountOf("was trained beside /old, and --init-from is /new") == (base == "/old"));
+    CHECK(log.CountOf("was trained beside") == (base == "/old"));
   }
 }
 

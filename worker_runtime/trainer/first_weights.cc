@@ -1,15 +1,18 @@
 #include "worker_runtime/trainer/first_weights.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/agree.h"
 #include "worker_runtime/model/shape_text.h"
@@ -21,11 +24,26 @@ namespace {
 
 using Source = std::unique_ptr<StateSource>;
 
-// The path that all ranks take for this one.
-absl::StatusOr<std::string> Settle(const std::string& path, Collective& world, Stream& stream) {
+// Of the checkpoint from which the run goes on; "": it begins, or the checkpoint names none.
+std::string BaseOfNewest(const TrainOptions& options) {
+  std::vector<std::string> refused;  // RestoreCheckpoint tells them
+  absl::StatusOr<CheckpointReader> reader = absl::NotFoundError("there are no checkpoints");
+  if (!options.checkpoint_dir.empty()) {
+    reader = OpenNewest(options.checkpoint_dir, std::numeric_limits<int64_t>::max(), &refused);
+  }
+  if (!reader.ok() && options.resume == ResumeMode::kDirectory) {
+    reader = CheckpointReader::Open(options.resume_directory);
+  }
+  return reader.ok() ? reader->info().base : "";
+}
+
+// The path that all ranks take for this one. `base`, of rank 0: a step in it goes before the
+// newest.
+absl::StatusOr<std::string> Settle(const std::string& path, const std::string& base,
+                                   Collective& world, Stream& stream) {
   if (path.empty()) return path;
-  absl::StatusOr<std::optional<int64_t>> newest = std::optional<int64_t>();
-  if (world.rank() == 0) newest = NewestStep(path);
+  absl::StatusOr<std::optional<int64_t>> newest = StepIn(path, base);
+  if (world.rank() == 0 && !newest->has_value()) newest = NewestStep(path);
   CONVENE_RETURN_IF_ERROR(Agree(newest.status(), "open the weights to begin with", world, stream));
   auto step = static_cast<double>(newest->value_or(-1));
   CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&step, 1), ReduceOp::kMax, stream));
@@ -78,8 +96,9 @@ absl::Status Load(WeightSet set, const absl::StatusOr<Source>& source, Engine& e
 absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Collective& world,
                                               Stream& stream) {
   FirstWeights first;
-  CONVENE_ASSIGN_OR_RETURN(first.weights, Settle(options.init_from, world, stream));
-  CONVENE_ASSIGN_OR_RETURN(first.adapter, Settle(options.init_adapter, world, stream));
+  const std::string base = world.rank() == 0 ? BaseOfNewest(options) : "";
+  CONVENE_ASSIGN_OR_RETURN(first.weights, Settle(options.init_from, base, world, stream));
+  CONVENE_ASSIGN_OR_RETURN(first.adapter, Settle(options.init_adapter, "", world, stream));
   return first;
 }
 

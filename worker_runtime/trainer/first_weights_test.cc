@@ -28,7 +28,8 @@ ModelConfig WithAdapters(int rank) {
 }
 
 // A job's checkpoint of adapters.
-void WriteAdapters(const std::string& directory, const ModelConfig& model, int64_t step = 7) {
+void WriteAdapters(const std::string& directory, const ModelConfig& model, int64_t step = 7,
+                   const std::string& base = "/base") {
   std::vector<std::vector<float>> values;
   std::vector<PieceToWrite> pieces;
   for (const ModelTensor& tensor : AdapterTensors(model)) {
@@ -36,8 +37,7 @@ void WriteAdapters(const std::string& directory, const ModelConfig& model, int64
     pieces.push_back({RowsOf(tensor, 0, tensor.file_rows()), absl::MakeConstSpan(values.back())});
   }
   REQUIRE_OK(WriteShard(directory, step, 0, pieces));
-  REQUIRE_OK(
-      PublishCheckpoint(directory, {.step = step, .model = ShapeText(model), .base = "/base"}));
+  REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .model = ShapeText(model), .base = base}));
 }
 
 // A run with adapters of rank 4 that begins with those.
@@ -91,6 +91,32 @@ TEST_CASE("all ranks begin with the checkpoint that rank 0 finds") {
     CHECK(found[rank].weights == dir.File("0/step_00000007"));
     CHECK(found[rank].adapter == dir.File(std::to_string(rank) + "/step_00000007"));
   }
+}
+
+TEST_CASE("a run that goes on has the first weights that its checkpoint names") {
+  const TempDir dir;
+  WriteAdapters(dir.File("given"), WithAdapters(4));
+  WriteAdapters(dir.File("given"), WithAdapters(4), /*step=*/9);
+  TrainOptions options;
+  options.init_from = dir.File("given");
+  CommunicatorSet communicators = SoloCommunicators();
+  Stream stream = Stream::Cpu();
+  const auto found = [&] {
+    const auto first = FindFirstWeights(options, *communicators.world, stream);
+    REQUIRE_OK(first);
+    return first->weights;
+  };
+  CHECK(found() == dir.File("given/step_00000009"));
+  WriteAdapters(dir.File("run"), WithAdapters(4), /*step=*/1, dir.File("given/step_00000007"));
+  WriteAdapters(dir.File("elsewhere"), WithAdapters(4), /*step=*/1, "/other/step_00000007");
+  options.checkpoint_dir = dir.File("run");
+  CHECK(found() == dir.File("given/step_00000007"));
+  options.checkpoint_dir = dir.File("elsewhere");
+  CHECK(found() == dir.File("given/step_00000009"));
+  options.checkpoint_dir = dir.File("nothing");
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = dir.File("run/step_00000001");
+  CHECK(found() == dir.File("given/step_00000007"));
 }
 
 }  // namespace

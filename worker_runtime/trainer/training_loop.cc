@@ -117,7 +117,7 @@ absl::Status Training::Prepare(bool goes_back) {
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
   }
-  // The adapters stand beside the checkpoint that was the newest when they began.
+  // The checkpoint that was the newest when the run began.
   if (resumed.has_value() && StepIn(options_.init_from, resumed->info.base).has_value()) {
     first_weights_.weights = resumed->info.base;
   }
@@ -166,8 +166,9 @@ absl::Status Training::FindAllReferences() {
   };
   const auto make_weights = [this] { return MakeWeights(/*resumed=*/false); };
   CONVENE_ASSIGN_OR_RETURN(
-      references_, FindReferences(KeptReferencesOf(options_, data_.training), loader_, *engine_,
-                                  make_weights, tell, *communicators_.host, host_stream_));
+      references_,
+      FindReferences(KeptReferencesOf(options_, first_weights_, data_.training), loader_, *engine_,
+                     make_weights, tell, *communicators_.host, host_stream_));
   loader_.SetReferences(references_);
   validation_.SetReferences(references_);
   return absl::OkStatus();
@@ -331,7 +332,9 @@ CheckpointInfo Training::Info() const {
           .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
-          .base = options_.model.adapter.is_on() ? first_weights_.weights : "",
+          .base = options_.model.adapter.is_on() || options_.preference_beta > 0
+                      ? first_weights_.weights
+                      : "",
           .tokenizer = data_.tokenizer,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
