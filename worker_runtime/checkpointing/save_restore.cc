@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -61,8 +60,8 @@ absl::StatusOr<UniqueFd> Claim(const TrainOptions& options, const JobIdentity& j
 
 // The checkpoints that have been refused so far.
 struct Refused {
-  int64_t below_step = std::numeric_limits<int64_t>::max();  // those of steps from here on
-  std::vector<std::string> reasons;                          // "path: why", the newest first
+  int64_t below_step = kAnyStep;     // those of steps from here on
+  std::vector<std::string> reasons;  // "path: why", the newest first
 };
 
 void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }
@@ -289,16 +288,14 @@ absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<State
   return all_loaded;
 }
 
-absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          const JobIdentity& job,
-                                                          CheckpointedState& optimizer,
-                                                          Collective& world, Stream& stream,
-                                                          StatesInMemory* memory) {
+absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(
+    const TrainOptions& options, const JobIdentity& job, CheckpointedState& optimizer,
+    Collective& world, Stream& stream, StatesInMemory* memory, int64_t below_step) {
   std::unique_ptr<StateSource> state;  // the newest in memory that was not refused
   if (memory != nullptr && job.is_restart) {
     CONVENE_ASSIGN_OR_RETURN(state, memory->OpenNext());
   }
-  Refused refused;
+  Refused refused = {.below_step = below_step};
   for (;;) {
     Choice choice;
     if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);

@@ -286,7 +286,8 @@ class HandedOver final : public StatesInMemory {
 // A restart: every rank's step, and whether it came from memory.
 std::vector<std::pair<int64_t, bool>> RestartBesideMemory(World& world,
                                                           const std::string& directory,
-                                                          const std::vector<MemorySource>& states) {
+                                                          const std::vector<MemorySource>& states,
+                                                          int64_t below_step = kAnyStep) {
   std::vector<std::pair<int64_t, bool>> found(2);
   RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
     HandedOver memory(states);
@@ -294,7 +295,7 @@ std::vector<std::pair<int64_t, bool>> RestartBesideMemory(World& world,
         const std::optional<Restored> restored,
         RestoreCheckpoint(ResumeFrom(directory),
                           {.data = kData, .samples = kSamples, .is_restart = true},
-                          rank.engine->optimizer(), *rank.world, stream, &memory));
+                          rank.engine->optimizer(), *rank.world, stream, &memory, below_step));
     const bool is_any = restored.has_value();
     found[rank.world->rank()] = {is_any ? restored->info.step : -1,
                                  is_any && restored->path.empty()};
@@ -330,6 +331,17 @@ TEST_CASE("a damaged checkpoint does not keep a restart from the states in memor
   // No checkpoint opens.
   REQUIRE_OK(WriteFileAtomic(directory.File("step_00000050/manifest"), "cut"));
   CHECK(RestartBesideMemory(world, directory.path(), memory) == memory_of(55));
+}
+
+TEST_CASE("a training that goes back takes no checkpoint of a later step") {
+  const TempDir directory;
+  World world({.dp = 2});
+  RequireAllOk(world.Save(directory.path(), 50));
+  RequireAllOk(world.Save(directory.path(), 60));
+  using Found = std::vector<std::pair<int64_t, bool>>;
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 61) == Found(2, {60, false}));
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 60) == Found(2, {50, false}));
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 50) == Found(2, {-1, false}));
 }
 
 TEST_CASE("each rank reads what it needs once, and rank 0 no more than the others") {

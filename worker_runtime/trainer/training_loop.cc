@@ -108,11 +108,13 @@ absl::Status Training::Prepare(bool goes_back) {
                              FindFirstWeights(options_, *communicators_.checkpoint, host_stream_));
   }
   if (options_.preference_beta > 0 && !goes_back) CONVENE_RETURN_IF_ERROR(FindAllReferences());
-  // The copies in memory hold what led to the spike.
+  // The copies in memory hold what led to the spike. Checkpoints of later steps, which an earlier
+  // start could not read, hold what has not come yet.
   CONVENE_ASSIGN_OR_RETURN(
       const std::optional<Restored> resumed,
       RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint,
-                        host_stream_, goes_back ? nullptr : replicas_.get()));
+                        host_stream_, goes_back ? nullptr : replicas_.get(),
+                        goes_back ? step_ : kAnyStep));
   const bool is_from_memory = resumed.has_value() && resumed->path.empty();
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
