@@ -178,6 +178,9 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertIn(f"rolled back: step {spike} was a spike, so the training goes on after step {(spike - 1) // 5 * 5}, "
                           f"past the samples that led there; {number} of at most 2 rollbacks", text)
         self.assertEqual([line["step"] for line in back], list(range(1, 41)))
+        self.assertIn("finished: 40 steps, after 2 rollbacks\n", text)
+        made = 40 + sum(spike - (spike - 1) // 5 * 5 for spike in spikes)
+        self.assertRegex(text, rf"skipped +\d+ of {made} steps changed no weight: loss or gradient was a spike")
         for line in back:
             self.assertAlmostEqual(line["loss"], expected[line["step"]], delta=1e-5)
         self.assertEqual(back[-1]["rollbacks"], 2)

@@ -10,6 +10,10 @@
 namespace convene::worker {
 namespace {
 
+std::string Times(int64_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 std::string WhatHappened(const TrainingSummary& summary) {
   std::string text = summary.step >= summary.steps
                          ? absl::StrCat("finished: ", summary.steps, " steps")
@@ -17,18 +21,17 @@ std::string WhatHappened(const TrainingSummary& summary) {
   if (summary.first_step > 0) {
     absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
   }
-  if (summary.restarts > 0) {
-    absl::StrAppend(&text, ", after ", summary.restarts,
-                    summary.restarts == 1 ? " restart" : " restarts");
-  }
+  std::vector<std::string> before;
+  if (summary.restarts > 0) before.push_back(Times(summary.restarts, "restart"));
+  if (summary.rollbacks > 0) before.push_back(Times(summary.rollbacks, "rollback"));
+  if (!before.empty()) absl::StrAppend(&text, ", after ", absl::StrJoin(before, " and "));
   return text;
 }
 
 // A training that went wrong at its end is not to look like one that learned to its last step.
 std::string WhatWasSkipped(const TrainingSummary& summary) {
-  const int64_t made = summary.step - summary.first_step;
   std::string text = absl::StrCat(
-      summary.skipped_steps, " of ", made, " steps changed no weight: ",
+      summary.skipped_steps, " of ", summary.made_steps, " steps changed no weight: ",
       summary.spikes == 0 ? "their gradient was no number"
       : summary.spikes == summary.skipped_steps
           ? "loss or gradient was a spike"

@@ -11,6 +11,7 @@ TrainingSummary Finished() {
           .steps = 500,
           .loss = 2.1046,
           .loss_step = 500,
+          .made_steps = 250,
           .validations = {{.validation_loss = 2.2031}},
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
@@ -48,6 +49,21 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   CHECK_THAT(text, Catch::StartsWith("stopped after step 320, after 2 restarts\n"));
   CHECK_THAT(text, Catch::Contains("  loss        2.1046\n"));
   CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300 to step 500\n"));
+}
+
+TEST_CASE("a run that went back after spikes says so, and counts the steps that it took back") {
+  TrainingSummary summary = Finished();
+  summary.first_step = 0;
+  summary.rollbacks = 2;
+  summary.made_steps = 523;
+  summary.skipped_steps = 2;
+  summary.spikes = 2;
+  CHECK_THAT(SummaryText(summary),
+             Catch::StartsWith("finished: 500 steps, after 1 restart and 2 rollbacks\n"));
+  CHECK_THAT(SummaryText(summary), Catch::Contains("2 of 523 steps changed no weight: loss or"));
+  summary.restarts = 0;
+  summary.rollbacks = 1;
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("finished: 500 steps, after 1 rollback\n"));
 }
 
 TEST_CASE("a run that had nothing left to do shows no loss of its own") {

@@ -135,6 +135,28 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
   }
 }
 
+TEST_CASE("a training that goes back takes back the lines of the later steps") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.spikes.max_rollbacks = 1;
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  const auto make = [&](int64_t first, int64_t last, double loss) {
+    for (int64_t step = first; step <= last; ++step) {
+      CHECK_OK(
+          (*reporter)->Step(step, {.loss = loss, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
+    }
+  };
+  make(1, 5, 1.0);
+  CHECK_OK((*reporter)->GoBack(2));
+  make(3, 4, 2.0);
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  std::vector<double> losses;
+  for (const StepMetrics& metrics : history->steps) losses.push_back(metrics.loss);
+  CHECK(losses == std::vector<double>{1, 1, 2, 2});
+}
+
 TEST_CASE("a full disk costs lines of metrics, and ends the run only when it stays full") {
   const TempDir directory;
   TrainOptions options = Options(directory);

@@ -37,6 +37,7 @@ absl::StatusOr<int64_t> Training::LeastMemory() {
 
 absl::Status Training::CreateReporter() {
   if (contract_.rank != 0) return absl::OkStatus();
+  if (reporter_ != nullptr) return reporter_->GoBack(step_);
   CONVENE_ASSIGN_OR_RETURN(reporter_,
                            Reporter::Create(options_, contract_, layout_, step_, clock_));
   reporter_->SetGpu(device_.description());
@@ -68,7 +69,6 @@ absl::Status Training::GoBack() {
   const int64_t spike = step_;
   saver_.reset();
   op_reports_.reset();
-  reporter_.reset();
   ready_.reset();
   engine_.reset();
   CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/true));
