@@ -165,7 +165,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   std::optional<std::string> skipped;
   if (result.why != SkipReason::kNone) skipped = SkipWord(result.why);
   std::optional<double> counted_share;
-  if (result.counted_targets < tokens) {
+  if (options_.preference_beta == 0 && result.counted_targets < tokens) {
     counted_share = static_cast<double>(result.counted_targets) / static_cast<double>(tokens);
   }
   StepMetrics metrics = {.step = step,

@@ -115,6 +115,19 @@ TEST_CASE("the share of counted targets is told, and a step without one has no l
   CHECK(history->validations[0].bits_per_byte == std::nullopt);
 }
 
+TEST_CASE("of pairs of answers, of which none is left out, no share is told") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.preference_beta = 0.1;
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK_OK((*reporter)->Step(1, {.loss = 0.7, .counted_targets = 8}, 1e-3, absl::Seconds(1)));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  CHECK(history->steps[0].counted_share == std::nullopt);
+  CHECK(history->steps[0].reward_accuracy == 0);
+}
+
 TEST_CASE("a run that resumes takes back the steps that it does again") {
   const TempDir directory;
   const TrainOptions options = Options(directory);
