@@ -15,6 +15,10 @@ std::string Times(int64_t count, const char* what) {
 }
 
 std::string WhatHappened(const TrainingSummary& summary) {
+  if (summary.first_step >= summary.steps) {
+    return absl::StrCat("nothing was left to do: ", summary.first_step,
+                        " steps are in the checkpoint, and --steps is ", summary.steps);
+  }
   std::string text = summary.step >= summary.steps
                          ? absl::StrCat("finished: ", summary.steps, " steps")
                          : absl::StrCat("stopped after step ", summary.step);
@@ -82,8 +86,8 @@ std::string HowToGoOn(const TrainingSummary& summary) {
                        : "start again; with --checkpoint-dir DIR it would go on from here";
   }
   if (is_finished) {
-    return absl::StrCat("the same command with --steps ", 2 * summary.steps,
-                        " trains as long again, at the learning rates of ", 2 * summary.steps,
+    return absl::StrCat("the same command with --steps ", 2 * summary.step,
+                        " trains as long again, at the learning rates of ", 2 * summary.step,
                         " steps");
   }
   return absl::StrCat("the same command goes on from step ", summary.checkpoint_step, " to step ",

@@ -66,11 +66,17 @@ TEST_CASE("a run that went back after spikes says so, and counts the steps that 
   CHECK_THAT(SummaryText(summary), Catch::StartsWith("finished: 500 steps, after 1 rollback\n"));
 }
 
-TEST_CASE("a run that had nothing left to do shows no loss of its own") {
+TEST_CASE("a run that had nothing left to do says so, and shows no loss of its own") {
   TrainingSummary summary = Finished();
   summary.first_step = summary.step;
   summary.loss.reset();
   CHECK_THAT(SummaryText(summary), Catch::Contains("  loss        validation 2.2031\n"));
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("nothing was left to do: 500 steps are in the "
+                                                     "checkpoint, and --steps is 500\n"));
+  summary.steps = 100;
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("nothing was left to do: 500 steps are in the "
+                                                     "checkpoint, and --steps is 100\n"));
+  CHECK_THAT(SummaryText(summary), Catch::Contains("with --steps 1000 trains as long again"));
 }
 
 TEST_CASE("a run whose last steps were skipped does not look like one that learned to its end") {
