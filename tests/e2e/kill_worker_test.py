@@ -66,6 +66,18 @@ class KillWorkerTest(ConveneTestCase):
         killed = self.check_same_curve_after_kill(nproc=4, tp_size=2, init_from=self.path("given"), lora_rank=16, lora_dropout=0.1, zero_stage=3)
         self.assertGreater([m["step"] for m in killed if m["epoch"] > 1][0], 1)
 
+    def test_adapters_go_on_beside_the_weights_that_they_began_with_though_the_other_job_saves_again(self):
+        adapters = {"init_from": self.path("given"), "lora_rank": 4, "lr_schedule": "constant", "warmup_steps": 0}
+        self.run_job("given", nproc=1, steps=5)
+        whole, _ = self.run_job("whole", nproc=2, steps=10, **adapters)
+        self.run_job("cut", nproc=2, steps=5, **adapters)
+        self.run_job("given", nproc=1, steps=10)
+        rest, text = self.run_job("cut", nproc=2, steps=10, **adapters)
+        self.assertNotIn("was trained beside", text)
+        self.assertEqual([m["step"] for m in rest], list(range(1, 11)))
+        for one, other in zip(whole, rest):
+            self.assertEqual((one["loss"], one["grad_norm"]), (other["loss"], other["grad_norm"]), f"step {one['step']}")
+
     def test_the_curve_of_experts_is_bitwise_the_same_after_a_kill(self):
         self.check_same_curve_after_kill(nproc=8, model="moe-tiny", layers=2, ep_size=2, tp_size=2, pp_size=2)
 

@@ -178,6 +178,9 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertIn(f"rolled back: step {spike} was a spike, so the training goes on after step {(spike - 1) // 5 * 5}, "
                           f"past the samples that led there; {number} of at most 2 rollbacks", text)
         self.assertEqual([line["step"] for line in back], list(range(1, 41)))
+        self.assertIn("finished: 40 steps, after 2 rollbacks\n", text)
+        made = 40 + sum(spike - (spike - 1) // 5 * 5 for spike in spikes)
+        self.assertRegex(text, rf"skipped +\d+ of {made} steps changed no weight: loss or gradient was a spike")
         for line in back:
             self.assertAlmostEqual(line["loss"], expected[line["step"]], delta=1e-5)
         self.assertEqual(back[-1]["rollbacks"], 2)
@@ -191,6 +194,29 @@ class TrainerOutputTest(ConveneTestCase):
             for one, other in zip(back, again):
                 self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
                 self.assertEqual((one.get("rollbacks"), one.get("skipped")), (other.get("rollbacks"), other.get("skipped")))
+
+    def test_behind_a_rollback_a_ramp_neither_repeats_nor_leaves_out_a_sample(self):
+        def run(name, steps, *flags, **changes):
+            arguments = self.train_arguments(metrics_file=self.path(f"{name}.jsonl"), checkpoint_dir=self.path(name), checkpoint_every=2,
+                                             steps=steps, validation_every=0, learning_rate=1e-9, lr_schedule="constant", warmup_steps=0,
+                                             **changes)
+            text = self.finish(self.start(CONVENE_TRAIN, *arguments, *flags), 60)
+            return text, [line for line in read_metrics(self.path(f"{name}.jsonl")) if "loss" in line]
+
+        # The weights hardly move, so each sample has its loss whenever it comes.
+        _, alone = run("alone", 90, global_batch_size=1)
+        text, back = run("back", 16, "--rampup-batch-size", "2,2,40", "--max-loss-spike", "1.0001", "--spike-window", "4",
+                         "--max-skipped-steps", "30", "--on-spike", "rollback", "--max-rollbacks", "1")
+        spike, begin = map(int, re.search(r"rolled back: step (\d+) was a spike, so the training goes on after step (\d+),", text).groups())
+        batches = [2] * 7 + [4] * 4 + [6] * 2 + [8] * 3
+        left_out = sum(batches[begin:spike])
+        # The rollback lies within the ramp, so what it leaves out moves the samples at which the batch would grow.
+        self.assertLess(spike, 11)
+        for line in back:
+            step = line["step"]
+            first = sum(batches[:step - 1]) + (left_out if step > begin else 0)
+            losses = [sample["loss"] for sample in alone[first:first + batches[step - 1]]]
+            self.assertAlmostEqual(line["loss"], sum(losses) / len(losses), delta=1e-4)
 
     def test_a_ramp_of_the_batch_goes_on_in_its_midst_on_another_layout(self):
         ramp = ["--rampup-batch-size", "2,2,40"]

@@ -20,6 +20,8 @@ MUTATIONS = [
              '  device_.Copy(sums.low + own, sums.high + sent, part.count * sizeof(float), stream);\n', '', REPRODUCIBLE),
     Mutation("a tied table's two gradients of a microbatch are rounded to one", f'{RUNTIME}/shard/gradient_shards.cc',
              'made_in_[tensor] != pass_', 'made_in_[tensor] < 0', REPRODUCIBLE),
+    Mutation("a tied table's two gradients of a rank are added as floats", f'{RUNTIME}/shard/binned_gradients.cc',
+             'return uses > placement.tensors.size();', 'return uses < placement.tensors.size();', REPRODUCIBLE),
     Mutation('the gradient norm is a plain sum of doubles', f'{RUNTIME}/ops/cpu/binned_sum.cc',
              'AddExactly(SquaresOfBlock(x + block * kFlagBlock), partial_sums[i].data());',
              'partial_sums[i][15] += SquaresOfBlock(x + block * kFlagBlock);', BINNED_SUMS),

@@ -48,8 +48,8 @@ struct CheckpointInfo {
   std::string samples;
   std::string optimizer = "adamw";  // UpdateRule::name(); compared. "adamw" below version 5
   std::string spike_guard;          // SpikeGuard::State(); "" below version 6
-  // Where the weights lie beside which these adapters were trained: OpenWeights's path; "": these
-  // are all weights. "" below version 7.
+  // OpenWeights's path of the weights beside which the run trains: those of its adapters, or those
+  // of the references of its pairs of answers. "": it has neither. "" below version 7.
   std::string base;
   TokenizerMark tokenizer;  // not known below version 8
   std::string layout;       // "dp2 x tp2 x pp2": for people, not for loading

@@ -6,12 +6,12 @@
 #include <bit>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/kept_files.h"
@@ -61,18 +61,24 @@ std::string StepDirectory(const std::string& directory, int64_t step) {
   return absl::StrFormat("%s/%s%08d", directory, kStepPrefix, step);
 }
 
+std::optional<int64_t> StepIn(const std::string& directory, const std::string& path) {
+  absl::string_view number = path;
+  int64_t step = 0;
+  if (!absl::ConsumePrefix(&number, absl::StrCat(directory, "/", kStepPrefix)) ||
+      !absl::SimpleAtoi(number, &step) || step < 0 || StepDirectory(directory, step) != path) {
+    return std::nullopt;
+  }
+  return step;
+}
+
 absl::StatusOr<std::vector<int64_t>> ListSteps(const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
   if (absl::IsNotFound(names.status())) return std::vector<int64_t>();
   if (!names.ok()) return names.status();
   std::vector<int64_t> steps;
   for (const std::string& name : *names) {
-    int64_t step;
-    if (absl::StartsWith(name, kStepPrefix) &&
-        absl::SimpleAtoi(name.substr(std::strlen(kStepPrefix)), &step) && step >= 0 &&
-        StepDirectory(directory, step) == absl::StrCat(directory, "/", name)) {
-      steps.push_back(step);
-    }
+    const std::optional<int64_t> step = StepIn(directory, absl::StrCat(directory, "/", name));
+    if (step.has_value()) steps.push_back(*step);
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;

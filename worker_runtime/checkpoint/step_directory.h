@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +16,9 @@ namespace convene::worker {
 
 // "`directory`/step_00000100".
 std::string StepDirectory(const std::string& directory, int64_t step);
+
+// The step of which `path` is the StepDirectory in `directory`; nullopt: of none.
+std::optional<int64_t> StepIn(const std::string& directory, const std::string& path);
 
 // Steps that have a directory in `directory`, published or not, descending. Empty when `directory`
 // is absent.

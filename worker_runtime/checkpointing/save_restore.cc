@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -61,8 +60,8 @@ absl::StatusOr<UniqueFd> Claim(const TrainOptions& options, const JobIdentity& j
 
 // The checkpoints that have been refused so far.
 struct Refused {
-  int64_t below_step = std::numeric_limits<int64_t>::max();  // those of steps from here on
-  std::vector<std::string> reasons;                          // "path: why", the newest first
+  int64_t below_step = kAnyStep;     // those of steps from here on
+  std::vector<std::string> reasons;  // "path: why", the newest first
 };
 
 void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }
@@ -73,6 +72,8 @@ Choice ChooseNewest(const std::string& directory, Refused* refused) {
   for (size_t i = known; i < refused->reasons.size(); ++i) {
     LogRefused(refused->reasons[i]);
   }
+  // The next call refuses none of these again.
+  refused->below_step = reader.ok() ? reader->info().step + 1 : 0;
   if (reader.ok()) return {absl::OkStatus(), Origin::kOwnDirectory, reader->info().step};
   if (!absl::IsNotFound(reader.status())) return {reader.status()};
   if (refused->reasons.empty()) return {};
@@ -203,10 +204,11 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
                            CompareData(source.name(), info, job, options.accept_new_data));
   if (is_speaker && !warning.empty()) spdlog::warn("{}", warning);
   // The same weights may lie elsewhere now, so another path is no error.
-  if (is_speaker && info.base != options.init_from && !info.base.empty()) {
+  if (is_speaker && info.base != options.init_from && !info.base.empty() &&
+      !StepIn(options.init_from, info.base).has_value()) {
     spdlog::warn(
-        "{} has adapters that were trained beside {}, and --init-from is {}: they go on "
-        "well only if both hold the same weights",
+        "{} was trained beside {}, and --init-from is {}: it goes on well only if both hold the "
+        "same weights",
         source.name(), info.base, options.init_from);
   }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<PieceToRead> pieces, optimizer.PiecesToRead());
@@ -218,46 +220,6 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
                      "to go on with it"));
   }
   return read;
-}
-
-// The step of the newest checkpoint in options.checkpoint_dir, by its name; -1: there is none.
-// Every rank calls it, rank 0 looks.
-absl::StatusOr<int64_t> NewestStepOnDisk(const TrainOptions& options, Collective& world,
-                                         Stream& stream) {
-  double newest = -1;
-  absl::Status looked;
-  if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
-    const absl::StatusOr<std::vector<int64_t>> steps = ListSteps(options.checkpoint_dir);
-    looked = steps.status();
-    for (const int64_t step : steps.value_or(std::vector<int64_t>())) {
-      const std::string manifest =
-          absl::StrCat(StepDirectory(options.checkpoint_dir, step), "/", kManifestName);
-      if (access(manifest.c_str(), F_OK) == 0) newest = std::max<double>(newest, step);
-    }
-  }
-  CONVENE_RETURN_IF_ERROR(Agree(looked, "list the checkpoints", world, stream));
-  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&newest, 1), ReduceOp::kMax, stream));
-  return static_cast<int64_t>(newest);
-}
-
-// nullopt: no state in memory is whole and as new as the newest checkpoint.
-absl::StatusOr<std::optional<Restored>> RestoreFromMemory(const TrainOptions& options,
-                                                          const JobIdentity& job,
-                                                          CheckpointedState& optimizer,
-                                                          Collective& world, Stream& stream,
-                                                          StatesInMemory& memory) {
-  CONVENE_ASSIGN_OR_RETURN(const int64_t on_disk, NewestStepOnDisk(options, world, stream));
-  for (;;) {
-    CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<StateSource> state, memory.OpenNext());
-    if (state == nullptr || state->info().step < on_disk) return std::nullopt;
-    const CheckpointInfo info = state->info();
-    const std::string name = state->name();
-    CONVENE_ASSIGN_OR_RETURN(const Agreement loaded,
-                             RestoreFrom(std::move(state), options, job, optimizer, world, stream));
-    if (loaded.verdict.ok()) return Restored{info, ""};
-    if (!IsDamage(loaded.verdict)) return loaded.verdict;
-    if (world.rank() == 0) LogRefused(absl::StrCat(name, ": ", loaded.verdict.message()));
-  }
 }
 
 }  // namespace
@@ -291,7 +253,11 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
                      discarded.ToString());
     }
   }
-  if (!all_written.verdict.ok()) return all_written;
+  if (!all_written.verdict.ok()) {
+    // No rank begins the next attempt while rank 0 may still remove the files of this one.
+    CONVENE_RETURN_IF_ERROR(world.Barrier(stream));
+    return all_written;
+  }
   return ReachAgreement(published, "publish the checkpoint", world, stream);
 }
 
@@ -322,38 +288,45 @@ absl::StatusOr<Agreement> RestoreFrom(const absl::StatusOr<std::unique_ptr<State
   return all_loaded;
 }
 
-absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
-                                                          const JobIdentity& job,
-                                                          CheckpointedState& optimizer,
-                                                          Collective& world, Stream& stream,
-                                                          StatesInMemory* memory) {
+absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(
+    const TrainOptions& options, const JobIdentity& job, CheckpointedState& optimizer,
+    Collective& world, Stream& stream, StatesInMemory* memory, int64_t below_step) {
+  std::unique_ptr<StateSource> state;  // the newest in memory that was not refused
   if (memory != nullptr && job.is_restart) {
-    CONVENE_ASSIGN_OR_RETURN(std::optional<Restored> restored,
-                             RestoreFromMemory(options, job, optimizer, world, stream, *memory));
-    if (restored.has_value()) return restored;
+    CONVENE_ASSIGN_OR_RETURN(state, memory->OpenNext());
   }
-  Refused refused;
+  Refused refused = {.below_step = below_step};
   for (;;) {
     Choice choice;
     if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);
+    const bool has_none = absl::IsDataLoss(choice.status) || absl::IsNotFound(choice.status);
+    if (state != nullptr && has_none) choice = {};
     CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
     double told[] = {static_cast<double>(choice.origin), static_cast<double>(choice.step)};
     CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
     const Origin origin = static_cast<Origin>(static_cast<int>(told[0]));
     const int64_t step = static_cast<int64_t>(told[1]);
-    if (origin == Origin::kNothing) return std::nullopt;
-    const bool is_named = origin == Origin::kNamed;
-    const std::string path =
-        is_named ? options.resume_directory : StepDirectory(options.checkpoint_dir, step);
-    const auto source = OpenChosen(path);
+    const bool is_in_memory = state != nullptr && state->info().step >= step;
+    if (origin == Origin::kNothing && !is_in_memory) return std::nullopt;
+    const bool is_named = origin == Origin::kNamed && !is_in_memory;
+    const std::string path = is_in_memory ? ""
+                             : is_named   ? options.resume_directory
+                                          : StepDirectory(options.checkpoint_dir, step);
+    const auto source = is_in_memory ? std::exchange(state, nullptr) : OpenChosen(path);
     CONVENE_ASSIGN_OR_RETURN(const Agreement loaded,
                              RestoreFrom(source, options, job, optimizer, world, stream));
     const absl::Status& verdict = loaded.verdict;
     if (verdict.ok()) return Restored{(*source)->info(), path};
     if (is_named || !IsDamage(verdict)) return verdict;
-    refused.reasons.push_back(absl::StrCat(path, ": ", verdict.message()));
+    const std::string reason =
+        absl::StrCat(is_in_memory ? (*source)->name() : path, ": ", verdict.message());
+    if (world.rank() == 0) LogRefused(reason);
+    if (is_in_memory) {
+      CONVENE_ASSIGN_OR_RETURN(state, memory->OpenNext());
+      continue;
+    }
+    refused.reasons.push_back(reason);
     refused.below_step = step;
-    if (world.rank() == 0) LogRefused(refused.reasons.back());
   }
 }
 

@@ -2,6 +2,8 @@
 // worker_runtime/checkpoint.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +81,8 @@ class StatesInMemory {
   virtual absl::StatusOr<std::unique_ptr<StateSource>> OpenNext() = 0;
 };
 
+inline constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
+
 struct Restored {
   CheckpointInfo info;
   std::string path;  // "": from memory
@@ -96,7 +100,11 @@ struct Restored {
 // job's own.
 //
 // `memory` (null: none) goes before the files of a restarted job where it holds a state that is as
-// new: then no file is read. A state there that is damaged gives way to the next older one.
+// new as the newest checkpoint that opens: then no data file is read. A state there that is damaged
+// gives way to the next older one. Where a checkpoint's data prove damaged, a state in memory that
+// is older goes before the checkpoints that are older still.
+//
+// Of the job's own checkpoints only those of steps below `below_step` count.
 //
 // DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
 // there or not whole; FailedPrecondition: as RestoreFrom.
@@ -104,6 +112,7 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& op
                                                           const JobIdentity& job,
                                                           CheckpointedState& optimizer,
                                                           Collective& world, Stream& stream,
-                                                          StatesInMemory* memory = nullptr);
+                                                          StatesInMemory* memory = nullptr,
+                                                          int64_t below_step = kAnyStep);
 
 }  // namespace convene::worker

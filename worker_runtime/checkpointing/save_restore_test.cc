@@ -5,12 +5,15 @@
 #include <atomic>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -22,6 +25,7 @@ namespace {
 
 using convene::testing::TempDir;
 using testing::kData;
+using testing::kSamples;
 using testing::kSeed;
 using testing::MemorySource;
 using testing::Rank;
@@ -62,15 +66,15 @@ TEST_CASE("adapters that were trained beside other weights go on with a warning"
   const auto state = saved.State();
   TrainOptions options = ResumeFrom("");
   options.init_from = "/new";
-  for (const std::string base : {"", "/new", "/old"}) {
+  for (const std::string base : {"", "/new", "/new/step_00000005", "/old"}) {
     INFO(base);
     const MemorySource memory = saved.HandOver(1, DType::kFloat32, base);
     World resumed({.dp = 2}, /*seed=*/99);
     const convene::testing::LoggedText log;
     RequireAllOk(resumed.RestoreFrom(From(memory), options));
     CHECK(resumed.State() == state);
-    CHECK(log.CountOf("were trained beside /old, and --init-from is /new") == (base == "/old"));
-    CHECK(log.CountOf("were trained beside") == (base == "/old"));
+    CHECK(log.CountOf("was trained beside /old, and --init-from is /new") == (base == "/old"));
+    CHECK(log.CountOf("was trained beside") == (base == "/old"));
   }
 }
 
@@ -262,6 +266,82 @@ TEST_CASE("a checkpoint that one rank finds damaged is refused by all, and the o
   CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "none of the 2 checkpoints in");
   CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "rank 1 could not load the checkpoint: ");
   CHECK_STATUS(statuses[1], absl::StatusCode::kDataLoss, "rank 0 could not open");
+}
+
+// States in a rank's memory, the newest first.
+class HandedOver final : public StatesInMemory {
+ public:
+  explicit HandedOver(std::vector<MemorySource> states) : states_(std::move(states)) {}
+
+  absl::StatusOr<std::unique_ptr<StateSource>> OpenNext() override {
+    if (next_ == states_.size()) return nullptr;
+    return std::make_unique<MemorySource>(states_[next_++]);
+  }
+
+ private:
+  const std::vector<MemorySource> states_;
+  size_t next_ = 0;
+};
+
+// A restart: every rank's step, and whether it came from memory.
+std::vector<std::pair<int64_t, bool>> RestartBesideMemory(World& world,
+                                                          const std::string& directory,
+                                                          const std::vector<MemorySource>& states,
+                                                          int64_t below_step = kAnyStep) {
+  std::vector<std::pair<int64_t, bool>> found(2);
+  RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+    HandedOver memory(states);
+    CONVENE_ASSIGN_OR_RETURN(
+        const std::optional<Restored> restored,
+        RestoreCheckpoint(ResumeFrom(directory),
+                          {.data = kData, .samples = kSamples, .is_restart = true},
+                          rank.engine->optimizer(), *rank.world, stream, &memory, below_step));
+    const bool is_any = restored.has_value();
+    found[rank.world->rank()] = {is_any ? restored->info.step : -1,
+                                 is_any && restored->path.empty()};
+    return absl::OkStatus();
+  }));
+  return found;
+}
+
+TEST_CASE("a damaged checkpoint does not keep a restart from the states in memory") {
+  const auto memory_of = [](int64_t step) {
+    return std::vector<std::pair<int64_t, bool>>(2, {step, true});
+  };
+  const auto files_of = [](int64_t step) {
+    return std::vector<std::pair<int64_t, bool>>(2, {step, false});
+  };
+  const TempDir directory;
+  World world({.dp = 2});
+  RequireAllOk(world.Save(directory.path(), 50));
+  const std::vector<MemorySource> memory = {world.HandOver(55), world.HandOver(54)};
+  CHECK(RestartBesideMemory(world, directory.path(), memory) == memory_of(55));
+  RequireAllOk(world.Save(directory.path(), 60));
+  CHECK(RestartBesideMemory(world, directory.path(), memory) == files_of(60));
+  SECTION("its files are whole, and their data are not") {
+    Damage(directory.File("step_00000060"), "rank_00001.");
+  }
+  SECTION("it does not open") {
+    REQUIRE_OK(WriteFileAtomic(directory.File("step_00000060/manifest"), "cut"));
+  }
+  const convene::testing::LoggedText log;
+  CHECK(RestartBesideMemory(world, directory.path(), memory) == memory_of(55));
+  CHECK(log.CountOf("checkpoint refused") == 1);
+  CHECK(RestartBesideMemory(world, directory.path(), {}) == files_of(50));
+  // No checkpoint opens.
+  REQUIRE_OK(WriteFileAtomic(directory.File("step_00000050/manifest"), "cut"));
+  CHECK(RestartBesideMemory(world, directory.path(), memory) == memory_of(55));
+}
+
+TEST_CASE("a training that goes back takes no checkpoint of a later step") {
+  const TempDir directory;
+  World world({.dp = 2});
+  RequireAllOk(world.Save(directory.path(), 50));
+  RequireAllOk(world.Save(directory.path(), 60));
+  using Found = std::vector<std::pair<int64_t, bool>>;
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 61) == Found(2, {60, false}));
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 60) == Found(2, {50, false}));
+  CHECK(RestartBesideMemory(world, directory.path(), {}, 50) == Found(2, {-1, false}));
 }
 
 TEST_CASE("each rank reads what it needs once, and rank 0 no more than the others") {

@@ -2,11 +2,13 @@
 // gone when the test says so.
 #include "worker_runtime/checkpointing/saver.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +60,16 @@ class Disk {
     MutexLock lock(&mutex_);
     failing_ = std::move(parts);
   }
+  // One write fails. Rank 0 comes to the removal of what it wrote itself only when rank 1 has
+  // written its part again, or after `at_most`.
+  void FailOnceAt(const std::string& part, absl::Duration at_most) {
+    MutexLock lock(&mutex_);
+    failing_ = {part};
+    fails_once_ = true;
+    removal_wait_ = at_most;
+    writer_.reset();
+    is_written_ = false;
+  }
   // The data files that were opened, and the manifests that were renamed.
   std::vector<std::string> log() {
     MutexLock lock(&mutex_);
@@ -72,12 +84,28 @@ class Disk {
       log_.push_back(path);
     }
     if (op == FileOp::kSync && absl::StrContains(path, "/rank_00000.")) other_has_written_ = true;
+    if (absl::EndsWith(path, "/rank_00000.index")) writer_ = pthread_self();
+    if (absl::EndsWith(path, "/rank_00001.index")) {
+      is_written_ = true;
+      changed_.SignalAll();
+    }
+    if (op == FileOp::kOpen && absl::EndsWith(path, "/manifest")) WaitToRemove();
     if (!absl::StrContains(path, "/rank_00001.")) return 0;
     is_waiting_ = is_held_ && op == holds_from_;
     while (is_waiting_ && is_held_) changed_.Wait(&mutex_);
     is_waiting_ = false;
     const auto is_in_path = [&](const std::string& part) { return absl::StrContains(path, part); };
-    return op == FileOp::kWrite && absl::c_any_of(failing_, is_in_path) ? ENOSPC : 0;
+    if (op != FileOp::kWrite || !absl::c_any_of(failing_, is_in_path)) return 0;
+    if (fails_once_) failing_.clear();
+    return ENOSPC;
+  }
+  // To remove what it wrote, rank 0 asks the manifest which files stay.
+  void WaitToRemove() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!writer_.has_value() || pthread_equal(*writer_, pthread_self()) == 0) return;
+    const MonotonicTime deadline = Clock::Real().Now() + std::exchange(removal_wait_, {});
+    while (!is_written_ && Clock::Real().Now() < deadline) {
+      changed_.WaitFor(&mutex_, deadline - Clock::Real().Now());
+    }
   }
 
   Mutex mutex_;
@@ -87,6 +115,10 @@ class Disk {
   bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
   bool other_has_written_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> failing_ ABSL_GUARDED_BY(mutex_);
+  bool fails_once_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Duration removal_wait_ ABSL_GUARDED_BY(mutex_);
+  std::optional<pthread_t> writer_ ABSL_GUARDED_BY(mutex_);  // rank 0's, from its index on
+  bool is_written_ ABSL_GUARDED_BY(mutex_) = false;          // rank 1's index
   std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
   const ScopedFileFault fault_{
       [this](FileOp op, const std::string& path) { return OnCall(op, path); }};
@@ -257,6 +289,20 @@ TEST_CASE("a stop after a save in flight that fails still saves the last step") 
   disk.Join();
   CHECK(run.IsSaved(2));
   CHECK_FALSE(run.IsSaved(1));
+}
+
+TEST_CASE("no rank writes again while rank 0 removes the files of a save that failed") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  Run run(/*failures_max=*/5);
+  // The manifest of an earlier save of the step: the removal reads it first.
+  RequireAllOk(run.world.Save(run.directory.File("saved"), 1));
+  // Longer than the pause before the next attempt.
+  run.disk.FailOnceAt("step_00000001/rank_00001.", absl::Seconds(2));
+  const size_t before = run.disk.log().size();
+  RequireAllOk(run.SaveLast(1));
+  CHECK(run.IsSaved(1));
+  // Two data files in each of two attempts, and a manifest.
+  CHECK(run.disk.log().size() - before == 5);
 }
 
 TEST_CASE("the last save takes the place of one that has hardly begun") {

@@ -38,7 +38,7 @@ struct LearningRateSchedule {
 //     kWsdOneMinusSqrt     1 - sqrt(t)
 // t goes from 0 to 1 over the steps behind the warm-up, of the two kWsd over the last decay_steps;
 // outside of these it is 0 or 1. The first line that applies counts. So the peak is reached at step
-// warmup_steps, and the first step never has rate 0.
+// warmup_steps, and the first step has rate 0 only where it is the last one too and minimum is 0.
 // REQUIRES: step >= 1.
 double LearningRateAt(const LearningRateSchedule& schedule, int64_t step);
 

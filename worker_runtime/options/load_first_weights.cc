@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/open_weights.h"
@@ -83,7 +84,9 @@ absl::Status ResolveFirstWeights(const TrainConfig& config, TrainOptions* option
                      "are named: give init_from (a folder, a file or a checkpoint)"));
   }
   // Checkpoints of adapters name it, and may be opened from elsewhere.
-  options->init_from = std::filesystem::absolute(config.init_from()).lexically_normal().string();
+  const std::string absolute =
+      std::filesystem::absolute(config.init_from()).lexically_normal().string();
+  options->init_from = std::string(absl::StripSuffix(absolute, "/"));
   options->init_adapter = config.init_adapter();
   options->model.adapter = {
       .rank = static_cast<int>(rank),

@@ -10,25 +10,32 @@
 namespace convene::worker {
 namespace {
 
+std::string Times(int64_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 std::string WhatHappened(const TrainingSummary& summary) {
+  if (summary.first_step >= summary.steps) {
+    return absl::StrCat("nothing was left to do: ", summary.first_step,
+                        " steps are in the checkpoint, and --steps is ", summary.steps);
+  }
   std::string text = summary.step >= summary.steps
                          ? absl::StrCat("finished: ", summary.steps, " steps")
                          : absl::StrCat("stopped after step ", summary.step);
   if (summary.first_step > 0) {
     absl::StrAppend(&text, ", the first ", summary.first_step, " of them from a checkpoint");
   }
-  if (summary.restarts > 0) {
-    absl::StrAppend(&text, ", after ", summary.restarts,
-                    summary.restarts == 1 ? " restart" : " restarts");
-  }
+  std::vector<std::string> before;
+  if (summary.restarts > 0) before.push_back(Times(summary.restarts, "restart"));
+  if (summary.rollbacks > 0) before.push_back(Times(summary.rollbacks, "rollback"));
+  if (!before.empty()) absl::StrAppend(&text, ", after ", absl::StrJoin(before, " and "));
   return text;
 }
 
 // A training that went wrong at its end is not to look like one that learned to its last step.
 std::string WhatWasSkipped(const TrainingSummary& summary) {
-  const int64_t made = summary.step - summary.first_step;
   std::string text = absl::StrCat(
-      summary.skipped_steps, " of ", made, " steps changed no weight: ",
+      summary.skipped_steps, " of ", summary.made_steps, " steps changed no weight: ",
       summary.spikes == 0 ? "their gradient was no number"
       : summary.spikes == summary.skipped_steps
           ? "loss or gradient was a spike"
@@ -79,8 +86,8 @@ std::string HowToGoOn(const TrainingSummary& summary) {
                        : "start again; with --checkpoint-dir DIR it would go on from here";
   }
   if (is_finished) {
-    return absl::StrCat("the same command with --steps ", 2 * summary.steps,
-                        " trains as long again, at the learning rates of ", 2 * summary.steps,
+    return absl::StrCat("the same command with --steps ", 2 * summary.step,
+                        " trains as long again, at the learning rates of ", 2 * summary.step,
                         " steps");
   }
   return absl::StrCat("the same command goes on from step ", summary.checkpoint_step, " to step ",

@@ -19,8 +19,11 @@ struct TrainingSummary {
   int64_t steps = 0;  // in all
   // Of the last step that has one, which is a number; nullopt: this process did no such step.
   std::optional<double> loss;
-  int64_t loss_step = 0;       // that step
-  int64_t skipped_steps = 0;   // of this process's, but for those without a target that counts
+  int64_t loss_step = 0;  // that step
+  // Steps of this process, with those that it took back, but for those without a target that
+  // counts.
+  int64_t made_steps = 0;
+  int64_t skipped_steps = 0;   // of these
   int64_t spikes = 0;          // of these, because of the loss or gradient
   int64_t skipped_at_end = 0;  // of these, the last ones without another between them
   std::vector<ValidationMetrics> validations;  // the last one of each set
@@ -35,6 +38,7 @@ struct TrainingSummary {
   double peak = 0;                     // FLOP/s of a GPU; meaningful with mfu
   int64_t host_memory_peak_bytes = 0;  // of rank 0's process; 0: not known
   int64_t restarts = 0;                // how often the job was formed anew before
+  int64_t rollbacks = 0;               // of the whole run
   std::string checkpoint;              // the newest one's directory, "" when there is none
   int64_t checkpoint_step = 0;         // meaningful with a checkpoint
   std::string metrics_file;            // "" when there is none

@@ -11,6 +11,7 @@ TrainingSummary Finished() {
           .steps = 500,
           .loss = 2.1046,
           .loss_step = 500,
+          .made_steps = 250,
           .validations = {{.validation_loss = 2.2031}},
           .wall_time = absl::Seconds(125),
           .tokens_per_second = 41'234,
@@ -50,11 +51,32 @@ TEST_CASE("a stopped run says from which step the same command goes on") {
   CHECK_THAT(text, Catch::EndsWith("the same command goes on from step 300 to step 500\n"));
 }
 
-TEST_CASE("a run that had nothing left to do shows no loss of its own") {
+TEST_CASE("a run that went back after spikes says so, and counts the steps that it took back") {
+  TrainingSummary summary = Finished();
+  summary.first_step = 0;
+  summary.rollbacks = 2;
+  summary.made_steps = 523;
+  summary.skipped_steps = 2;
+  summary.spikes = 2;
+  CHECK_THAT(SummaryText(summary),
+             Catch::StartsWith("finished: 500 steps, after 1 restart and 2 rollbacks\n"));
+  CHECK_THAT(SummaryText(summary), Catch::Contains("2 of 523 steps changed no weight: loss or"));
+  summary.restarts = 0;
+  summary.rollbacks = 1;
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("finished: 500 steps, after 1 rollback\n"));
+}
+
+TEST_CASE("a run that had nothing left to do says so, and shows no loss of its own") {
   TrainingSummary summary = Finished();
   summary.first_step = summary.step;
   summary.loss.reset();
   CHECK_THAT(SummaryText(summary), Catch::Contains("  loss        validation 2.2031\n"));
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("nothing was left to do: 500 steps are in the "
+                                                     "checkpoint, and --steps is 500\n"));
+  summary.steps = 100;
+  CHECK_THAT(SummaryText(summary), Catch::StartsWith("nothing was left to do: 500 steps are in the "
+                                                     "checkpoint, and --steps is 100\n"));
+  CHECK_THAT(SummaryText(summary), Catch::Contains("with --steps 1000 trains as long again"));
 }
 
 TEST_CASE("a run whose last steps were skipped does not look like one that learned to its end") {

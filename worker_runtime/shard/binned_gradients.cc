@@ -17,6 +17,13 @@ int64_t LargestBucket(const Placement& placement, size_t from) {
   return largest;
 }
 
+// Whether two units have a tensor, as a tied table: a rank that has both makes two summands of it.
+bool SharesTensors(const Placement& placement) {
+  size_t uses = 0;
+  for (const Placement::Unit& unit : placement.units) uses += unit.tensors.size();
+  return uses > placement.tensors.size();
+}
+
 float* Plain(int32_t* digits) { return reinterpret_cast<float*>(digits); }
 
 int64_t KeptCount(const Placement& placement, const FlatShard& shard, bool is_sharded) {
@@ -36,7 +43,8 @@ BinnedGradients::BinnedGradients(const Placement& placement, const FlatShard& sh
                                  Collective& dp_replicate, Device& device, Arena& arena)
     : shard_(shard),
       bits_(BinBits(summands)),
-      keeps_floats_(dp.size() > 1 && summands == int64_t{dp.size()} * dp_replicate.size()),
+      keeps_floats_(dp.size() > 1 && summands == int64_t{dp.size()} * dp_replicate.size() &&
+                    !SharesTensors(placement)),
       is_sharded_(is_sharded),
       dp_(dp),
       dp_replicate_(dp_replicate),

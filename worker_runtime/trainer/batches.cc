@@ -73,16 +73,16 @@ TokenBatch BatchLoader::Batch(int64_t counted_targets) const {
           .references = references_.empty() ? nullptr : references_.data()};
 }
 
-absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first_sample) {
+absl::StatusOr<TokenBatch> BatchLoader::Training(int64_t first, int64_t samples) {
   BatchCut cut = options_.cut;
-  if (options_.ramp.samples > 0) cut.global_batch_size = BatchAt(options_.ramp, first_sample);
-  const int64_t end = first_sample + cut.global_batch_size;
-  CutPositions(cut, first_sample, end);
+  cut.global_batch_size = samples;
+  const int64_t end = first + samples;
+  CutPositions(cut, first, end);
   const auto places = [this](absl::Span<const int64_t> positions) {
     return dataset_.TrainingPlaces(options_.seed, positions);
   };
   CONVENE_RETURN_IF_ERROR(Fill(places(positions_)));
-  TokenBatch batch = Batch(dataset_.CountedTargets(places(Range(first_sample, end))));
+  TokenBatch batch = Batch(dataset_.CountedTargets(places(Range(first, end))));
   batch.microbatches = static_cast<int>(MicrobatchCount(cut));
   return batch;
 }

@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker_runtime/data/batch_ramp.h"
 #include "worker_runtime/data/dataset.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/trainer/token_batch.h"
@@ -21,8 +20,6 @@ class BatchLoader {
   struct Options {
     int64_t seed = 0;  // of the sample order
     BatchCut cut;
-    // A training step may take fewer samples than the cut's, and then has fewer micro batches.
-    BatchRamp ramp;  // `full`: cut.global_batch_size
     int dp_rank = 0;
     // The batches say where documents begin: as the data packed them, where its rows know their
     // documents; else behind each `end_of_document` (data/documents.h). A row of padding is one
@@ -36,8 +33,9 @@ class BatchLoader {
 
   int64_t microbatches() const { return microbatches_; }
 
-  // The global batch that begins at `first_sample` of the sample order.
-  absl::StatusOr<TokenBatch> Training(int64_t first_sample);
+  // The samples [first, first + samples) of the sample order. Where they are fewer than the cut's
+  // global batch, they have fewer micro batches.
+  absl::StatusOr<TokenBatch> Training(int64_t first, int64_t samples);
 
   // Held-out samples [first, first + the global batch size), those at and after `end` as rows that
   // do not count.

@@ -52,10 +52,14 @@ Dataset Counting(const TempDir& directory, int samples, double validation_fracti
   return Open(directory, CountingData(samples, validation_fraction));
 }
 
-TokenBatch Training(BatchLoader& loader, int64_t first_sample) {
-  const auto batch = loader.Training(first_sample);
+TokenBatch Training(BatchLoader& loader, int64_t first, int64_t samples) {
+  const auto batch = loader.Training(first, samples);
   REQUIRE_OK(batch);
   return *batch;
+}
+
+TokenBatch Training(BatchLoader& loader, int64_t first) {
+  return Training(loader, first, loader.global_batch_size());
 }
 
 TokenBatch Validation(BatchLoader& loader, int64_t first, int64_t end) {
@@ -114,11 +118,9 @@ TEST_CASE("a step has the same samples in the same order on every cut") {
   }
 }
 
-TEST_CASE("a step of a ramp has the next samples, in as few micro batches as hold them") {
+TEST_CASE("a step of fewer samples has the next ones, in as few micro batches as hold them") {
   const TempDir directory;
   const Dataset dataset = Counting(directory, 50, 0.0);
-  const BatchRamp ramp = {.full = kGlobalBatch, .start = 2, .increment = 3, .samples = 10};
-  BatchLoader alone(dataset, {.seed = 5, .cut = {kGlobalBatch, 2, 1}, .ramp = ramp});
   BatchLoader plain(dataset, {.seed = 5, .cut = {kGlobalBatch, 2, 1}});
   std::vector<int32_t> in_order;
   for (int64_t first = 0; first < 3 * kGlobalBatch; first += kGlobalBatch) {
@@ -129,9 +131,8 @@ TEST_CASE("a step of a ramp has the next samples, in as few micro batches as hol
   for (const int64_t batch : {2, 2, 2, 5, 8}) {
     std::vector<int32_t> firsts;
     for (int rank = 0; rank < 2; ++rank) {
-      BatchLoader loader(dataset,
-                         {.seed = 5, .cut = {kGlobalBatch, 2, 2}, .ramp = ramp, .dp_rank = rank});
-      const TokenBatch step = Training(loader, consumed);
+      BatchLoader loader(dataset, {.seed = 5, .cut = {kGlobalBatch, 2, 2}, .dp_rank = rank});
+      const TokenBatch step = Training(loader, consumed, batch);
       CHECK(step.counted_targets == batch * kSequenceLength);
       CHECK(step.microbatches == (batch == 8 ? 2 : batch == 5 ? 2 : 1));
       for (int64_t row = 0; row < step.microbatches * 2; ++row) {
@@ -144,7 +145,7 @@ TEST_CASE("a step of a ramp has the next samples, in as few micro batches as hol
           std::vector<int32_t>(in_order.begin() + consumed, in_order.begin() + consumed + batch));
     consumed += batch;
   }
-  CHECK(Training(alone, 0).microbatches == 1);
+  CHECK(Training(plain, 0, 2).microbatches == 1);
 }
 
 TEST_CASE("validation sees each held-out sample once and pads the rest") {

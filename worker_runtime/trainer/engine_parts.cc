@@ -51,6 +51,7 @@ void SetDecay(const EngineOptions& options, UnitSpec& unit) {
                           (unit.kind == UnitKind::kHead && options.model.tied_embeddings);
   for (UnitTensor& tensor : unit.tensors) {
     for (ParameterSlice& slice : tensor.slices) {
+      if (slice.balances) continue;  // no loss teaches it, so nothing would hold it against a decay
       slice.decayed =
           slice.decayed ? options.decay_embeddings || !has_tables : options.decay_norms_and_biases;
     }

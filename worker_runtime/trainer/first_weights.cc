@@ -1,12 +1,19 @@
 #include "worker_runtime/trainer/first_weights.h"
 
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/agree.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/adapter.h"
@@ -17,8 +24,41 @@ namespace {
 
 using Source = std::unique_ptr<StateSource>;
 
-absl::StatusOr<Source> OpenFirst(const TrainOptions& options) {
-  CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenWeights(options.init_from));
+// Of the checkpoint from which the run goes on; "": it begins, or the checkpoint names none.
+std::string BaseOfNewest(const TrainOptions& options) {
+  std::vector<std::string> refused;  // RestoreCheckpoint tells them
+  absl::StatusOr<CheckpointReader> reader = absl::NotFoundError("there are no checkpoints");
+  if (!options.checkpoint_dir.empty()) {
+    reader = OpenNewest(options.checkpoint_dir, std::numeric_limits<int64_t>::max(), &refused);
+  }
+  if (!reader.ok() && options.resume == ResumeMode::kDirectory) {
+    reader = CheckpointReader::Open(options.resume_directory);
+  }
+  return reader.ok() ? reader->info().base : "";
+}
+
+// The path that all ranks take for this one. `base`, of rank 0: a step in it goes before the
+// newest.
+absl::StatusOr<std::string> Settle(const std::string& path, const std::string& base,
+                                   Collective& world, Stream& stream) {
+  if (path.empty()) return path;
+  absl::StatusOr<std::optional<int64_t>> newest = StepIn(path, base);
+  if (world.rank() == 0 && !newest->has_value()) newest = NewestStep(path);
+  CONVENE_RETURN_IF_ERROR(Agree(newest.status(), "open the weights to begin with", world, stream));
+  auto step = static_cast<double>(newest->value_or(-1));
+  CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(&step, 1), ReduceOp::kMax, stream));
+  return step < 0 ? path : StepDirectory(path, static_cast<int64_t>(step));
+}
+
+absl::StatusOr<Source> OpenFirst(const TrainOptions& options, const std::string& path) {
+  absl::StatusOr<Weights> opened = OpenWeights(path);
+  if (absl::IsNotFound(opened.status()) && path != options.init_from) {
+    return absl::NotFoundError(absl::StrCat(
+        "the run began with ", path,
+        ", the newest checkpoint in --init-from at that time: ", opened.status().message(),
+        ". Bring it back, or let --init-from name the one to go on beside"));
+  }
+  CONVENE_ASSIGN_OR_RETURN(Weights weights, std::move(opened));
   ModelConfig model = options.model;
   model.adapter = {};
   const std::string wanted = ShapeText(model);
@@ -28,8 +68,8 @@ absl::StatusOr<Source> OpenFirst(const TrainOptions& options) {
       ", and this run's is ", wanted, ": leave out --model, and the flags that change the shape"));
 }
 
-absl::StatusOr<Source> OpenFirstAdapter(const TrainOptions& options) {
-  CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(options.init_adapter));
+absl::StatusOr<Source> OpenFirstAdapter(const TrainOptions& options, const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
   const std::string of_flag = absl::StrCat("--init-adapter ", options.init_adapter);
   const AdapterConfig& wanted = options.model.adapter;
   if (adapter.config.rank != wanted.rank) {
@@ -53,19 +93,29 @@ absl::Status Load(WeightSet set, const absl::StatusOr<Source>& source, Engine& e
 
 }  // namespace
 
-absl::Status MakeFirstWeights(const TrainOptions& options, bool resumed, Engine& engine,
-                              absl::FunctionRef<void(double done)> tell, Collective& world,
-                              Stream& stream) {
+absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Collective& world,
+                                              Stream& stream) {
+  FirstWeights first;
+  const std::string base = world.rank() == 0 ? BaseOfNewest(options) : "";
+  CONVENE_ASSIGN_OR_RETURN(first.weights, Settle(options.init_from, base, world, stream));
+  CONVENE_ASSIGN_OR_RETURN(first.adapter, Settle(options.init_adapter, "", world, stream));
+  return first;
+}
+
+absl::Status MakeFirstWeights(const TrainOptions& options, const FirstWeights& first, bool resumed,
+                              Engine& engine, absl::FunctionRef<void(double done)> tell,
+                              Collective& world, Stream& stream) {
   const bool has_adapters = options.model.adapter.is_on();
   if (resumed && !has_adapters) return absl::OkStatus();
   const WeightSet of_model = has_adapters ? WeightSet::kFrozen : WeightSet::kAll;
-  CONVENE_RETURN_IF_ERROR(options.init_from.empty()
-                              ? engine.InitializeWeights(of_model, tell)
-                              : Load(of_model, OpenFirst(options), engine, tell, world, stream));
+  CONVENE_RETURN_IF_ERROR(first.weights.empty() ? engine.InitializeWeights(of_model, tell)
+                                                : Load(of_model, OpenFirst(options, first.weights),
+                                                       engine, tell, world, stream));
   if (resumed || !has_adapters) return absl::OkStatus();
-  return options.init_adapter.empty()
+  return first.adapter.empty()
              ? engine.InitializeWeights(WeightSet::kLearning, tell)
-             : Load(WeightSet::kLearning, OpenFirstAdapter(options), engine, tell, world, stream);
+             : Load(WeightSet::kLearning, OpenFirstAdapter(options, first.adapter), engine, tell,
+                    world, stream);
 }
 
 }  // namespace convene::worker

@@ -2,12 +2,16 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "tools/base/thread.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/model_tensors.h"
@@ -24,15 +28,16 @@ ModelConfig WithAdapters(int rank) {
 }
 
 // A job's checkpoint of adapters.
-void WriteAdapters(const std::string& directory, const ModelConfig& model) {
+void WriteAdapters(const std::string& directory, const ModelConfig& model, int64_t step = 7,
+                   const std::string& base = "/base") {
   std::vector<std::vector<float>> values;
   std::vector<PieceToWrite> pieces;
   for (const ModelTensor& tensor : AdapterTensors(model)) {
     values.emplace_back(tensor.shape[0] * tensor.shape[1], 0.5f);
     pieces.push_back({RowsOf(tensor, 0, tensor.file_rows()), absl::MakeConstSpan(values.back())});
   }
-  REQUIRE_OK(WriteShard(directory, 7, 0, pieces));
-  REQUIRE_OK(PublishCheckpoint(directory, {.step = 7, .model = ShapeText(model), .base = "/base"}));
+  REQUIRE_OK(WriteShard(directory, step, 0, pieces));
+  REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .model = ShapeText(model), .base = base}));
 }
 
 // A run with adapters of rank 4 that begins with those.
@@ -45,8 +50,11 @@ absl::Status Begin(const std::string& adapters) {
   const auto engine =
       Engine::Create({.model = options.model, .fresh_weights = false}, communicators, *device);
   REQUIRE_OK(engine);
+  Stream& host = device->host();
+  CONVENE_ASSIGN_OR_RETURN(const FirstWeights first,
+                           FindFirstWeights(options, *communicators.world, host));
   return MakeFirstWeights(
-      options, /*resumed=*/false, **engine, [](double) {}, *communicators.world, device->host());
+      options, first, /*resumed=*/false, **engine, [](double) {}, *communicators.world, host);
 }
 
 TEST_CASE("first adapters of another rank are refused with the flag that is wrong") {
@@ -56,6 +64,59 @@ TEST_CASE("first adapters of another rank are refused with the flag that is wron
   CHECK_OK(Begin(dir.File("same")));
   CHECK_STATUS(Begin(dir.File("other")), absl::StatusCode::kInvalidArgument,
                "holds adapters of rank 2, and this run's have rank 4: leave out --lora-rank");
+}
+
+TEST_CASE("all ranks begin with the checkpoint that rank 0 finds") {
+  const TempDir dir;
+  // The job saves once more, and one node sees it before the other does.
+  WriteAdapters(dir.File("0"), WithAdapters(4));
+  WriteAdapters(dir.File("1"), WithAdapters(4));
+  WriteAdapters(dir.File("1"), WithAdapters(4), /*step=*/9);
+  const LoopbackWorld world(2);
+  const auto group = world.Group({0, 1}, "world");
+  std::vector<FirstWeights> found(2);
+  std::vector<Thread> threads;
+  for (const int rank : {0, 1}) {
+    threads.emplace_back("rank", [&, rank] {
+      TrainOptions options;
+      options.init_from = dir.File("0/step_00000007");
+      options.init_adapter = dir.File(std::to_string(rank));
+      Stream stream = Stream::Cpu();
+      const auto first = FindFirstWeights(options, *group[rank], stream);
+      if (first.ok()) found[rank] = *first;
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (const int rank : {0, 1}) {
+    CHECK(found[rank].weights == dir.File("0/step_00000007"));
+    CHECK(found[rank].adapter == dir.File(std::to_string(rank) + "/step_00000007"));
+  }
+}
+
+TEST_CASE("a run that goes on has the first weights that its checkpoint names") {
+  const TempDir dir;
+  WriteAdapters(dir.File("given"), WithAdapters(4));
+  WriteAdapters(dir.File("given"), WithAdapters(4), /*step=*/9);
+  TrainOptions options;
+  options.init_from = dir.File("given");
+  CommunicatorSet communicators = SoloCommunicators();
+  Stream stream = Stream::Cpu();
+  const auto found = [&] {
+    const auto first = FindFirstWeights(options, *communicators.world, stream);
+    REQUIRE_OK(first);
+    return first->weights;
+  };
+  CHECK(found() == dir.File("given/step_00000009"));
+  WriteAdapters(dir.File("run"), WithAdapters(4), /*step=*/1, dir.File("given/step_00000007"));
+  WriteAdapters(dir.File("elsewhere"), WithAdapters(4), /*step=*/1, "/other/step_00000007");
+  options.checkpoint_dir = dir.File("run");
+  CHECK(found() == dir.File("given/step_00000007"));
+  options.checkpoint_dir = dir.File("elsewhere");
+  CHECK(found() == dir.File("given/step_00000009"));
+  options.checkpoint_dir = dir.File("nothing");
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = dir.File("run/step_00000001");
+  CHECK(found() == dir.File("given/step_00000007"));
 }
 
 }  // namespace

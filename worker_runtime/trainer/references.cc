@@ -1,5 +1,6 @@
 #include "worker_runtime/trainer/references.h"
 
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -61,6 +62,22 @@ absl::StatusOr<std::vector<double>> MakeReferences(BatchLoader& loader, Engine& 
   return all;
 }
 
+// Another one where files at this path, or in this directory, were written anew.
+std::string MarkOf(const std::string& path) {
+  std::vector<std::string> files = {path};
+  for (const std::string& name : ListDirectory(path).value_or(std::vector<std::string>())) {
+    files.push_back(absl::StrCat(path, "/", name));
+  }
+  std::string text;
+  struct stat info;
+  for (const std::string& file : files) {
+    if (stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    absl::StrAppend(&text, file, " ", info.st_size, " ", info.st_mtim.tv_sec, ".",
+                    info.st_mtim.tv_nsec, "\n");
+  }
+  return text.empty() ? "" : absl::StrCat(" ", absl::Hex(XXH3_64bits(text.data(), text.size())));
+}
+
 }  // namespace
 
 std::string ReferencesText(absl::string_view key, absl::Span<const double> references) {
@@ -89,11 +106,13 @@ absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes,
   return references;
 }
 
-KeptReferences KeptReferencesOf(const TrainOptions& options, const Dataset& training) {
+KeptReferences KeptReferencesOf(const TrainOptions& options, const FirstWeights& first,
+                                const Dataset& training) {
   const std::string& directory = options.checkpoint_dir;
   return {.path = directory.empty() ? "" : absl::StrCat(directory, "/references"),
           .key = absl::StrCat(DataIdentity(options, training), ", ", training.SamplesText(),
-                              ", of ", options.init_from, " ", options.init_adapter)};
+                              ", of ", first.weights, MarkOf(first.weights), " ", first.adapter,
+                              MarkOf(first.adapter))};
 }
 
 absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, BatchLoader& loader,

@@ -17,6 +17,7 @@
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/first_weights.h"
 
 namespace convene::worker {
 
@@ -29,8 +30,10 @@ struct KeptReferences {
   std::string path;  // of the file, which rank 0 alone reads and writes; "": nothing is kept
   std::string key;
 };
-// PURE. Beside the checkpoints, by the data and the first weights.
-KeptReferences KeptReferencesOf(const TrainOptions& options, const Dataset& training);
+// Beside the checkpoints, by the data and the first weights: their paths, and the names, sizes and
+// times of their files.
+KeptReferences KeptReferencesOf(const TrainOptions& options, const FirstWeights& first,
+                                const Dataset& training);
 
 // Of each row of the loader's data, by its number (Dataset::RowNumber); on all ranks the same. From
 // the file, or where that is none with this key, by the weights that `make_weights` fills in; then

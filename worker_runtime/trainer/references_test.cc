@@ -1,8 +1,15 @@
 #include "worker_runtime/trainer/references.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
 
+#include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/data/testing/token_files.h"
 
 namespace convene::worker {
 namespace {
@@ -24,6 +31,32 @@ TEST_CASE("references that are kept are read again, by their own key alone and w
     damaged[i] = static_cast<char>(damaged[i] ^ 1);
     CHECK_STATUS(ParseReferences(damaged, "data of model"), kNone, "");
   }
+}
+
+TEST_CASE("references are of the files of the first weights, not of their path alone") {
+  const convene::testing::TempDir dir;
+  const std::string tokens = dir.File("tokens");
+  testing::WriteTokenFile(tokens, 256, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const auto dataset = Dataset::Open({.sources = {{.tokens = testing::OpenTokens(tokens)}},
+                                      .sequence_length = 4,
+                                      .vocabulary_size = 256});
+  REQUIRE_OK(dataset);
+  const std::string weights = dir.File("model/model.safetensors");
+  REQUIRE_OK(MakeDirectories(dir.File("model")));
+  REQUIRE_OK(WriteFileAtomic(weights, "old"));
+  const auto key = [&](const std::string& path) {
+    return KeptReferencesOf({}, {.weights = path}, *dataset).key;
+  };
+  const std::string old_folder = key(dir.File("model"));
+  const std::string old_file = key(weights);
+  CHECK(key(dir.File("model")) == old_folder);
+  SECTION("a file of another size") { REQUIRE_OK(WriteFileAtomic(weights, "newer")); }
+  SECTION("a file of another time") {
+    std::filesystem::last_write_time(
+        weights, std::filesystem::last_write_time(weights) + std::chrono::hours(1));
+  }
+  CHECK(key(dir.File("model")) != old_folder);
+  CHECK(key(weights) != old_file);
 }
 
 }  // namespace

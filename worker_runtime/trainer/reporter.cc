@@ -40,6 +40,7 @@ Reporter::Reporter(const TrainOptions& options, const Contract& contract, const 
       contract_(contract),
       layout_(layout),
       first_step_(first_step),
+      open_step_(first_step),
       clock_(clock),
       start_(clock.Now()),
       lost_lines_(kLostLinesMax),
@@ -50,23 +51,39 @@ absl::StatusOr<std::unique_ptr<Reporter>> Reporter::Create(const TrainOptions& o
                                                            const Layout& layout, int64_t first_step,
                                                            Clock& clock) {
   std::unique_ptr<Reporter> reporter(new Reporter(options, contract, layout, first_step, clock));
-  const absl::Status opened = reporter->OpenMetrics();
-  if (!absl::IsResourceExhausted(opened)) CONVENE_RETURN_IF_ERROR(opened);
-  CONVENE_RETURN_IF_ERROR(reporter->RecordMetrics(opened));
-  if (!options.tensorboard_dir.empty()) {
-    absl::StatusOr<EventFile> events =
-        EventFile::Create(options.tensorboard_dir, first_step, WallNow());
-    if (!events.ok()) return Annotate(events.status(), "tensorboard_dir");
-    reporter->events_ = *std::move(events);
-  }
+  CONVENE_RETURN_IF_ERROR(reporter->OpenFiles());
   return reporter;
+}
+
+absl::Status Reporter::OpenFiles() {
+  metrics_.reset();
+  opened_ = absl::OkStatus();
+  const absl::Status opened = OpenMetrics();
+  if (!absl::IsResourceExhausted(opened)) CONVENE_RETURN_IF_ERROR(opened);
+  CONVENE_RETURN_IF_ERROR(RecordMetrics(opened));
+  if (options_.tensorboard_dir.empty()) return absl::OkStatus();
+  absl::StatusOr<EventFile> events =
+      EventFile::Create(options_.tensorboard_dir, open_step_, WallNow());
+  if (!events.ok()) return Annotate(events.status(), "tensorboard_dir");
+  events_ = *std::move(events);
+  return absl::OkStatus();
+}
+
+absl::Status Reporter::GoBack(int64_t step) {
+  first_step_ = std::min(first_step_, step);
+  open_step_ = step;
+  kept_after_.resize(step - first_step_);
+  kept_time_ = kept_after_.empty() ? absl::ZeroDuration() : kept_after_.back();
+  skipped_at_end_ = 0;
+  last_loss_.reset();
+  return OpenFiles();
 }
 
 absl::Status Reporter::OpenMetrics() {
   if (options_.metrics_file.empty() || metrics_.has_value()) return absl::OkStatus();
   const auto lost = static_cast<uint64_t>(lost_lines_.count());
-  if (lost > 0 && !std::has_single_bit(lost)) return opened_;
-  absl::StatusOr<MetricsFile> file = MetricsFile::Open(options_.metrics_file, first_step_);
+  if (!opened_.ok() && !std::has_single_bit(lost)) return opened_;
+  absl::StatusOr<MetricsFile> file = MetricsFile::Open(options_.metrics_file, open_step_);
   opened_ = Annotate(file.status(), "metrics_file");
   if (file.ok()) metrics_ = *std::move(file);
   return opened_;
@@ -140,6 +157,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
       last_loss_ = result.loss;
       last_loss_step_ = step;
     }
+    ++made_;
     skipped_ += result.skipped ? 1 : 0;
     spikes_ += result.skipped && result.why != SkipReason::kNoNumber ? 1 : 0;
     skipped_at_end_ = result.skipped ? skipped_at_end_ + 1 : 0;
@@ -147,7 +165,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   std::optional<std::string> skipped;
   if (result.why != SkipReason::kNone) skipped = SkipWord(result.why);
   std::optional<double> counted_share;
-  if (result.counted_targets < tokens) {
+  if (options_.preference_beta == 0 && result.counted_targets < tokens) {
     counted_share = static_cast<double>(result.counted_targets) / static_cast<double>(tokens);
   }
   StepMetrics metrics = {.step = step,
@@ -176,6 +194,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
 
 void Reporter::AddUse(absl::Duration step_time, absl::Duration data_time, StepMetrics& metrics) {
   if (!metrics.skipped.has_value()) kept_time_ += step_time;
+  if (options_.spikes.max_rollbacks > 0) kept_after_.push_back(kept_time_);
   data_time_ += data_time;
   metrics.data_seconds = absl::ToDoubleSeconds(data_time);
   metrics.host_memory_peak_bytes = HostMemoryPeak();
@@ -287,6 +306,7 @@ void Reporter::Summary(int64_t step) {
                                         .steps = options_.steps,
                                         .loss = last_loss_,
                                         .loss_step = last_loss_step_,
+                                        .made_steps = made_,
                                         .skipped_steps = skipped_,
                                         .spikes = spikes_,
                                         .skipped_at_end = skipped_at_end_,
@@ -301,6 +321,7 @@ void Reporter::Summary(int64_t step) {
                                         .peak = peak_.value_or(0),
                                         .host_memory_peak_bytes = HostMemoryPeak(),
                                         .restarts = contract_.attempt,
+                                        .rollbacks = rollbacks_.value_or(0),
                                         .checkpoint = checkpoint_,
                                         .checkpoint_step = checkpoint_step_,
                                         .metrics_file = options_.metrics_file});

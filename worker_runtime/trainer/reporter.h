@@ -57,6 +57,9 @@ class Reporter final : public SaveListener {
   absl::Status CheckpointSaved(const std::string& path, const CheckpointMetrics& metrics) override;
   void CheckpointFailed(int64_t step, const absl::Status& why, const FailuresInARow& failures,
                         absl::Duration pause) override;
+  // The training goes on after the earlier step: the lines of later ones go, and their time was
+  // lost. Errors as Create.
+  absl::Status GoBack(int64_t step);
   // Lines of steps say so from now on.
   void SetRollbacks(int64_t count) {
     if (count > 0) rollbacks_ = count;
@@ -78,6 +81,8 @@ class Reporter final : public SaveListener {
   void AddExperts(const StepResult& result, StepMetrics& metrics);
   int64_t TokensAfter(int64_t step) const;
   int64_t TokensOf(int64_t step) const;
+  // Both files anew, behind open_step_.
+  absl::Status OpenFiles();
   absl::Status OpenMetrics();
   // Writes TensorBoard's events; the first of several that are lost is reported.
   void WriteEvents(const MetricsRecord& record);
@@ -91,7 +96,8 @@ class Reporter final : public SaveListener {
   const TrainOptions& options_;
   const Contract contract_;
   const Layout layout_;
-  const int64_t first_step_;
+  int64_t first_step_;  // finished when the process began, and never taken back
+  int64_t open_step_;   // finished when the files were opened
   Clock& clock_;
   const MonotonicTime start_;
   std::optional<MetricsFile> metrics_;
@@ -103,6 +109,7 @@ class Reporter final : public SaveListener {
   StepRate rate_;
   std::optional<double> last_loss_;  // that is a number
   int64_t last_loss_step_ = 0;
+  int64_t made_ = 0;  // steps, with those that were taken back
   int64_t skipped_ = 0;
   int64_t spikes_ = 0;
   std::optional<int64_t> rollbacks_;
@@ -110,6 +117,8 @@ class Reporter final : public SaveListener {
   std::optional<double> peak_;  // FLOP/s of a GPU
   TokenFlops flops_;            // meaningful with peak_
   absl::Duration kept_time_, data_time_, checkpoint_time_;
+  // kept_time_ after each step from first_step_ on; only of a training that may go back.
+  std::vector<absl::Duration> kept_after_;
   int64_t skipped_at_end_ = 0;
   std::vector<ValidationMetrics> validations_;  // the last one of each set
   std::string checkpoint_;

@@ -115,6 +115,19 @@ TEST_CASE("the share of counted targets is told, and a step without one has no l
   CHECK(history->validations[0].bits_per_byte == std::nullopt);
 }
 
+TEST_CASE("of pairs of answers, of which none is left out, no share is told") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.preference_beta = 0.1;
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK_OK((*reporter)->Step(1, {.loss = 0.7, .counted_targets = 8}, 1e-3, absl::Seconds(1)));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  CHECK(history->steps[0].counted_share == std::nullopt);
+  CHECK(history->steps[0].reward_accuracy == 0);
+}
+
 TEST_CASE("a run that resumes takes back the steps that it does again") {
   const TempDir directory;
   const TrainOptions options = Options(directory);
@@ -133,6 +146,28 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
     CHECK(history->steps[i].step == i + 1);
     CHECK(history->steps[i].loss == (i == 0 ? 1.0 : 2.0));
   }
+}
+
+TEST_CASE("a training that goes back takes back the lines of the later steps") {
+  const TempDir directory;
+  TrainOptions options = Options(directory);
+  options.spikes.max_rollbacks = 1;
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  const auto make = [&](int64_t first, int64_t last, double loss) {
+    for (int64_t step = first; step <= last; ++step) {
+      CHECK_OK(
+          (*reporter)->Step(step, {.loss = loss, .counted_targets = 128}, 1e-3, absl::Seconds(1)));
+    }
+  };
+  make(1, 5, 1.0);
+  CHECK_OK((*reporter)->GoBack(2));
+  make(3, 4, 2.0);
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  std::vector<double> losses;
+  for (const StepMetrics& metrics : history->steps) losses.push_back(metrics.loss);
+  CHECK(losses == std::vector<double>{1, 1, 2, 2});
 }
 
 TEST_CASE("a full disk costs lines of metrics, and ends the run only when it stays full") {

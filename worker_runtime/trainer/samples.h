@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "worker_runtime/comm/collective.h"
+#include "worker_runtime/device/stream.h"
 #include "worker_runtime/options/options.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/trainer/engine.h"
@@ -19,9 +22,13 @@ class Samples {
   Samples(const TrainOptions& options, const Tokenizer& tokenizer);
 
   // All ranks call it, and make the same texts. Tells `reporter`, which rank 0 alone has (else
-  // null), each of them. Logits that are no numbers are told, and end no training. Errors: the
-  // engine's, the reporter's.
-  absl::Status Run(int64_t step, Engine& engine, Reporter* reporter) const;
+  // null), each of them. Logits that are no numbers are told, and end no training. Returns whether
+  // to stop: after every few tokens the ranks ask each other over `world`, and where `stop_wanted`
+  // is true on any of them, the texts end untold. Errors: the engine's, the reporter's, the
+  // collective's.
+  absl::StatusOr<bool> Run(int64_t step, Engine& engine, Reporter* reporter,
+                           absl::FunctionRef<bool()> stop_wanted, Collective& world,
+                           Stream& stream) const;
 
  private:
   const TrainOptions& options_;

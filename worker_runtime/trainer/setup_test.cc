@@ -116,6 +116,9 @@ TEST_CASE("weight decay applies to matrices, and by flags not to tables, or to v
   CHECK(Decayed({"--model=gpt2-tiny", "--decay-embeddings=false"}, of_gpt2) ==
         Names{"transformer.h.0.attn.c_attn.weight"});
   CHECK(Decayed({"--model=gpt2-tiny", "--decay-norms-and-biases"}, of_gpt2) == of_gpt2);
+  // A router's bias balances the experts.
+  CHECK(Decayed({"--model=deepseek-tiny", "--decay-norms-and-biases"},
+                {norm, "model.layers.1.mlp.gate.e_score_correction_bias"}) == Names{norm});
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/optimizer/learning_rate.h"
-#include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/references.h"
 #include "worker_runtime/trainer/same_data.h"
 #include "worker_runtime/trainer/setup.h"
@@ -38,6 +37,7 @@ absl::StatusOr<int64_t> Training::LeastMemory() {
 
 absl::Status Training::CreateReporter() {
   if (contract_.rank != 0) return absl::OkStatus();
+  if (reporter_ != nullptr) return reporter_->GoBack(step_);
   CONVENE_ASSIGN_OR_RETURN(reporter_,
                            Reporter::Create(options_, contract_, layout_, step_, clock_));
   reporter_->SetGpu(device_.description());
@@ -69,7 +69,6 @@ absl::Status Training::GoBack() {
   const int64_t spike = step_;
   saver_.reset();
   op_reports_.reset();
-  reporter_.reset();
   ready_.reset();
   engine_.reset();
   CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/true));
@@ -93,10 +92,7 @@ absl::Status Training::Prepare(bool goes_back) {
   engine_options.logits_bytes = ChooseLogitsBytes(engine_options, memory_bytes, device_);
   engine_options.collective_memory = collective_memory_;
   engine_options.fresh_weights = false;
-  engine_options.stop_wanted = [this] {
-    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted()) ||
-           (saver_ != nullptr && saver_->wants_stop());
-  };
+  engine_options.stop_wanted = [this] { return WantsStop(); };
   CONVENE_ASSIGN_OR_RETURN(engine_, Engine::Create(engine_options, communicators_, device_));
   const JobIdentity job{.name = contract_.run_id,
                         .data = DataIdentity(options_, data_.training),
@@ -108,16 +104,24 @@ absl::Status Training::Prepare(bool goes_back) {
         checkpoint_lock_,
         ClaimCheckpointDirectory(options_, job, *communicators_.checkpoint, host_stream_));
     CONVENE_RETURN_IF_ERROR(CreateReplicas());
+    CONVENE_ASSIGN_OR_RETURN(first_weights_,
+                             FindFirstWeights(options_, *communicators_.checkpoint, host_stream_));
   }
   if (options_.preference_beta > 0 && !goes_back) CONVENE_RETURN_IF_ERROR(FindAllReferences());
-  // The copies in memory hold what led to the spike.
+  // The copies in memory hold what led to the spike. Checkpoints of later steps, which an earlier
+  // start could not read, hold what has not come yet.
   CONVENE_ASSIGN_OR_RETURN(
       const std::optional<Restored> resumed,
       RestoreCheckpoint(options_, job, engine_->optimizer(), *communicators_.checkpoint,
-                        host_stream_, goes_back ? nullptr : replicas_.get()));
+                        host_stream_, goes_back ? nullptr : replicas_.get(),
+                        goes_back ? step_ : kAnyStep));
   const bool is_from_memory = resumed.has_value() && resumed->path.empty();
   if (replicas_ != nullptr) {
     CONVENE_RETURN_IF_ERROR(replicas_->BeginGeneration(is_from_memory));
+  }
+  // The checkpoint that was the newest when the run began.
+  if (resumed.has_value() && StepIn(options_.init_from, resumed->info.base).has_value()) {
+    first_weights_.weights = resumed->info.base;
   }
   CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
   CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
@@ -153,8 +157,8 @@ absl::Status Training::MakeWeights(bool resumed) {
   const auto tell = [this](double done) {
     progress_.Tell(0, absl::StrCat("weights ", 10 * static_cast<int>(10 * done), " %"));
   };
-  return MakeFirstWeights(options_, resumed, *engine_, tell, *communicators_.checkpoint,
-                          host_stream_);
+  return MakeFirstWeights(options_, first_weights_, resumed, *engine_, tell,
+                          *communicators_.checkpoint, host_stream_);
 }
 
 // Of pairs of answers.
@@ -164,8 +168,9 @@ absl::Status Training::FindAllReferences() {
   };
   const auto make_weights = [this] { return MakeWeights(/*resumed=*/false); };
   CONVENE_ASSIGN_OR_RETURN(
-      references_, FindReferences(KeptReferencesOf(options_, data_.training), loader_, *engine_,
-                                  make_weights, tell, *communicators_.host, host_stream_));
+      references_,
+      FindReferences(KeptReferencesOf(options_, first_weights_, data_.training), loader_, *engine_,
+                     make_weights, tell, *communicators_.host, host_stream_));
   loader_.SetReferences(references_);
   validation_.SetReferences(references_);
   return absl::OkStatus();
@@ -217,7 +222,9 @@ absl::Status Training::QueueStep() {
                                 .nesterov = options_.nesterov,
                                 .step = skipped_steps_.updates() + 1};
   const auto batch_of = [this](int64_t step) {
-    return step_facts_.Data([&] { return loader_.Training(FirstSample(step)); });
+    // The steps alone say how large a batch is, not the samples that a rollback left out.
+    const int64_t samples = BatchAt(ramp_, SamplesAfter(ramp_, step));
+    return step_facts_.Data([&] { return loader_.Training(FirstSample(step), samples); });
   };
   CONVENE_RETURN_IF_ERROR(op_reports_->Watch(step_));
   if (!ready_.has_value()) {
@@ -307,10 +314,14 @@ absl::StatusOr<bool> Training::Validate() {
   return validation_.Run(step_, *engine_, reporter_.get());
 }
 
-absl::Status Training::MakeSamples() {
+// Returns whether to stop; then the texts are not whole, and nobody sees them.
+absl::StatusOr<bool> Training::MakeSamples() {
+  if (!IsDue(options_.samples.every, step_)) return false;
   progress_.Tell(step_, "samples");
   op_reports_->Pause();
-  return samples_.Run(step_, *engine_, reporter_.get());
+  return samples_.Run(
+      step_, *engine_, reporter_.get(), [this] { return WantsStop(); }, *communicators_.host,
+      host_stream_);
 }
 
 CheckpointInfo Training::Info() const {
@@ -323,7 +334,9 @@ CheckpointInfo Training::Info() const {
           .samples = SamplesText(),
           .optimizer = options_.optimizer->name(),
           .spike_guard = spike_guard_.State(),
-          .base = options_.model.adapter.is_on() ? options_.init_from : "",
+          .base = options_.model.adapter.is_on() || options_.preference_beta > 0
+                      ? first_weights_.weights
+                      : "",
           .tokenizer = data_.tokenizer,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
@@ -376,7 +389,8 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     if (IsDue(options_.checkpoint_every, step_)) {
       CONVENE_RETURN_IF_ERROR(saver_->Save(Info(), engine_->optimizer()));
     }
-    if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
+    CONVENE_ASSIGN_OR_RETURN(const bool stops_samples, MakeSamples());
+    if (stops_samples) return Stop();
     if (!IsDue(options_.validation_every, step_)) continue;
     CONVENE_ASSIGN_OR_RETURN(const bool stops_validation, Validate());
     if (stops_validation) return Stop();
@@ -386,7 +400,7 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
   progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
-  if (IsDue(options_.samples.every, step_)) CONVENE_RETURN_IF_ERROR(MakeSamples());
+  CONVENE_RETURN_IF_ERROR(MakeSamples().status());
   CONVENE_RETURN_IF_ERROR(Validate().status());
   if (reporter_ != nullptr) {
     const std::string tables = op_reports_->Text(step_);

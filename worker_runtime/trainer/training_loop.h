@@ -27,6 +27,7 @@
 #include "worker_runtime/session/stop_token.h"
 #include "worker_runtime/trainer/batches.h"
 #include "worker_runtime/trainer/engine.h"
+#include "worker_runtime/trainer/first_weights.h"
 #include "worker_runtime/trainer/op_reports.h"
 #include "worker_runtime/trainer/reporter.h"
 #include "worker_runtime/trainer/run_data.h"
@@ -92,13 +93,18 @@ class Training {
   absl::Status Record(const StepResult& result);
   absl::Status Report(const StepResult& result, absl::Duration step_time, absl::Duration data_time);
   absl::StatusOr<bool> Validate();
-  absl::Status MakeSamples();
+  absl::StatusOr<bool> MakeSamples();
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
   // Where a step begins in the order of samples.
   int64_t FirstSample(int64_t step) const {
     return SamplesAfter(ramp_, step) + spike_guard_.skipped_samples();
+  }
+  // Whether this rank is told to stop, or has to.
+  bool WantsStop() const {
+    return stop_.reason() != StopReason::kNone || (spares_ != nullptr && spares_->stop_wanted()) ||
+           (saver_ != nullptr && saver_->wants_stop());
   }
   // Whether work follows this step that needs an idle device.
   bool PausesAfter(int64_t step) const;
@@ -121,6 +127,7 @@ class Training {
   BatchLoader loader_;
   Validation validation_;
   const Samples samples_;
+  FirstWeights first_weights_;
   std::vector<double> references_;           // of pairs of answers, by their rows' numbers
   std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;

@@ -6,14 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/dataset.h"
-#include "worker_runtime/options/ramp_options.h"
 
 namespace convene::worker {
 
 BatchLoader::Options LoaderOptionsOf(const TrainOptions& options, const Layout& layout, int rank) {
   return {.seed = options.seed,
           .cut = CutOf(options, layout),
-          .ramp = RampOf(options),
           .dp_rank = CoordinateOf(layout, rank).dp,
           .packed_documents = options.packed_documents,
           .end_of_document = static_cast<int32_t>(options.eod_token.value_or(0))};

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/gguf/gguf_tokenizer.h"
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/gguf_weights.h"
@@ -72,6 +73,14 @@ absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& 
   }
   CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
   return OpenMerged(path, std::move(adapter), base);
+}
+
+absl::StatusOr<std::optional<int64_t>> NewestStep(const std::string& path) {
+  if (!IsDirectory(path) || IsPeftFolder(path) || IsFile(absl::StrCat(path, "/", kHfConfigName))) {
+    return std::nullopt;
+  }
+  CONVENE_ASSIGN_OR_RETURN(const OpenedCheckpoint opened, OpenCheckpoint(path));
+  return StepIn(path, opened.source->name());
 }
 
 absl::StatusOr<ModelConfig> ReadShape(const std::string& path) {

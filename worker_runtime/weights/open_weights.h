@@ -1,7 +1,9 @@
 // The weights of a model, from wherever they lie.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,6 +34,10 @@ struct Weights {
 // weights that are no adapters. Unimplemented: an architecture, an element type or a key that we
 // lack, by its name. Else as CheckpointReader::Open and tools/base/files.h. All with the path.
 absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& base = "");
+
+// Of a job's directory the step of the checkpoint that OpenWeights and OpenAdapter take from it as
+// it is now; nullopt: the path is none. Errors as OpenWeights.
+absl::StatusOr<std::optional<int64_t>> NewestStep(const std::string& path);
 
 // The shape alone: of a Hugging Face folder config.json is enough. Errors as OpenWeights.
 absl::StatusOr<ModelConfig> ReadShape(const std::string& path);

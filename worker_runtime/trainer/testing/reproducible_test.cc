@@ -105,6 +105,22 @@ TEST_CASE("reproducible sums: every ZeRO stage and schedule, on ranks that do no
   }
 }
 
+// Then a table's summands are as many as the ranks: two on each rank with samples, none on the
+// rest.
+TEST_CASE("reproducible sums: a tied table on twice as many ranks as there are micro batches",
+          "[once]") {
+  if (!testing::HasPlacesOrSkips(kRanksMax)) return;
+  Run run = RunOver({}, DType::kFloat32, /*tied=*/true);
+  run.global_batch_size = 4;
+  const Curve one = CurveOf(run);
+  run.layout = {.dp = 4};
+  for (const int zero_stage : {1, 2}) {
+    run.zero_stage = zero_stage;
+    INFO("ZeRO-" << zero_stage);
+    CHECK_THAT(BitDifference(CurveOf(run), one), Catch::Equals(""));
+  }
+}
+
 // Else the tests above would prove nothing.
 TEST_CASE("plain sums depend on the layout", "[once]") {
   if (!testing::HasPlacesOrSkips(kRanksMax)) return;
