@@ -49,8 +49,8 @@ absl::StatusOr<int> ParseWorkers(const std::string& text, const Machine& machine
   if (text == "cpu") return machine.cpus;
   if (text == "gpu" && machine.gpus == 0) {
     return absl::InvalidArgumentError(
-        "--nproc-per-node gpu: this node shows no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES); write "
-        "a number or cpu");
+        "--nproc-per-node gpu: this node shows no GPU (/dev/nvidia*, CUDA_VISIBLE_DEVICES; "
+        "/dev/kfd, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES); write a number or cpu");
   }
   if (text == "gpu") return machine.gpus;
   if (text == "xpu" && machine.xpus == 0) {

@@ -78,12 +78,13 @@ std::string WarmRefusal(const std::vector<std::string>& command) {
 
 std::set<std::string> PlaceVariables(bool own_device) {
   std::set<std::string> names = {
-      contract::kRank,          contract::kLocalRank,  contract::kGroupRank,
-      contract::kRoleRank,      contract::kWorldSize,  contract::kGroupWorldSize,
-      contract::kRoleWorldSize, contract::kMasterAddr, contract::kMasterPort,
-      contract::kRestartCount,  contract::kErrorFile,  contract::kEpoch,
-      contract::kAttempt,       contract::kProgress,   contract::kNodeLocalRank,
-      contract::kMaxRestarts};
+      contract::kRank, contract::kLocalRank, contract::kGroupRank, contract::kRoleRank,
+      contract::kWorldSize, contract::kGroupWorldSize, contract::kRoleWorldSize,
+      contract::kMasterAddr, contract::kMasterPort, contract::kRestartCount, contract::kErrorFile,
+      contract::kEpoch, contract::kAttempt, contract::kProgress, contract::kNodeLocalRank,
+      contract::kMaxRestarts,
+      // In another folder where somebody has removed the agent's.
+      contract::kSession, contract::kTimerFile};
   if (own_device) names.insert({contract::kCudaVisibleDevices, contract::kHipVisibleDevices});
   return names;
 }

@@ -529,7 +529,10 @@ absl::StatusOr<Child> WarmPool::SpawnWorker(const SpawnRequest& request, int loc
     child.pidfd = std::move(spare.pidfd);
     return child;
   }
-  if (local_rank != 0 || !plan_.wants_record()) return Spawn(request);
+  // Without the script nobody would take the recorder's variables out again.
+  const bool records =
+      local_rank == 0 && plan_.wants_record() && IsFile(ScriptPath(options_.directory));
+  if (!records) return Spawn(request);
   SpawnRequest recording = request;
   recording.environment =
       RecorderEnvironment(request.arguments[0], std::move(recording.environment), path_);

@@ -12,6 +12,8 @@ namespace convene::rendezvous::etcd {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(1);
+// One request of etcd's takes 128 operations by default.
+constexpr size_t kMostThatGo = 64;
 
 }  // namespace
 
@@ -46,6 +48,7 @@ absl::StatusOr<std::vector<std::string>> EtcdIncidents::KeysThatGo(const std::st
     names.push_back(kv.key().substr(folder.size()));
   }
   std::vector<std::string> keys = NamesThatGo(names, job_id, number);
+  keys.resize(std::min(keys.size(), kMostThatGo));  // the oldest; the next report takes others
   for (std::string& key : keys) key.insert(0, folder);
   return keys;
 }

@@ -11,6 +11,7 @@
 #include "rendezvous/journal/incident_shelf.h"
 #include "rendezvous/journal/tenure.h"
 #include "rendezvous/quorum/chronicle.h"
+#include "rendezvous/wire/status_json.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 
@@ -42,6 +43,25 @@ struct Leader {
 };
 
 IncidentView Numbered(int64_t number) { return {.number = number, .cause = "exit code 1"}; }
+
+TEST_CASE("reports of which an older daemon kept too many go with the next ones") {
+  Leader leader;
+  for (int64_t number = 1; number <= 200; ++number) {
+    etcdserverpb::TxnRequest request;
+    auto* const put = request.add_success()->mutable_request_put();
+    put->set_key(leader.etcd.place.incidents() + IncidentName("run", number));
+    put->set_value(IncidentJson(Numbered(number)));
+    REQUIRE_OK(leader.client->Txn(request, MonotonicTime::InfiniteFuture()));
+  }
+  EtcdIncidents shelf = leader.Shelf();
+  for (int64_t number = 201; number <= 204; ++number) {
+    REQUIRE_OK(shelf.Write("run", Numbered(number)));
+  }
+  const auto reports = leader.Shelf().Read("run");
+  REQUIRE_OK(reports);
+  CHECK(reports->size() == Chronicle::kMostIncidents);
+  CHECK(reports->back().number == 204);
+}
 
 TEST_CASE("a run has 32 reports at most, also where the daemon could not read those from before") {
   Leader leader;

@@ -265,8 +265,11 @@ class WarmTest(ConveneTestCase):
         self.facts(2)
         self.kill_worker(2)
         self.facts(3)
-        self.assertTrue(os.path.exists(environment_of(self.starts()[3, 0])['CONVENE_SESSION']))
+        environment = environment_of(self.starts()[3, 0])
+        self.assertTrue(os.path.exists(environment['CONVENE_SESSION']))
+        self.assertNotIn('CONVENE_WARM', environment)
         self.end(job)
+        self.assertNotIn('start cold, until', self.output(job))
 
     def test_without_parent_and_spares_the_workers_start_cold(self):
         job = self.train(imports='import held')

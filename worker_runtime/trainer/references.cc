@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<double>> ReadReferences(const KeptReferences& kept, s
   if (world.rank() == 0 && IsFile(kept.path)) {
     absl::StatusOr<std::vector<double>> read = absl::NotFoundError("it cannot be read");
     const absl::StatusOr<std::string> bytes = ReadFile(kept.path);
-    if (bytes.ok()) read = ParseReferences(*bytes, kept.key);
+    if (bytes.ok()) read = ParseReferences(*bytes, kept.key, kept.mark);
     if (read.ok() && read->size() == count) {
       std::copy(read->begin(), read->end(), all.begin());
       all.back() = 1;
@@ -62,38 +62,48 @@ absl::StatusOr<std::vector<double>> MakeReferences(BatchLoader& loader, Engine& 
   return all;
 }
 
-// Another one where files at this path, or in this directory, were written anew.
-std::string MarkOf(const std::string& path) {
-  std::vector<std::string> files = {path};
-  for (const std::string& name : ListDirectory(path).value_or(std::vector<std::string>())) {
-    files.push_back(absl::StrCat(path, "/", name));
-  }
+// Another one where files at these paths, or in these directories, were written anew; "": there are
+// none at one of them.
+std::string MarkOf(const FirstWeights& first) {
   std::string text;
-  struct stat info;
-  for (const std::string& file : files) {
-    if (stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    absl::StrAppend(&text, file, " ", info.st_size, " ", info.st_mtim.tv_sec, ".",
-                    info.st_mtim.tv_nsec, "\n");
+  for (const std::string& path : {first.weights, first.adapter}) {
+    std::vector<std::string> files = {path};
+    for (const std::string& name : ListDirectory(path).value_or(std::vector<std::string>())) {
+      files.push_back(absl::StrCat(path, "/", name));
+    }
+    const size_t before = text.size();
+    struct stat info;
+    for (const std::string& file : files) {
+      if (stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+      absl::StrAppend(&text, file, " ", info.st_size, " ", info.st_mtim.tv_sec, ".",
+                      info.st_mtim.tv_nsec, "\n");
+    }
+    if (!path.empty() && text.size() == before) return "";
   }
-  return text.empty() ? "" : absl::StrCat(" ", absl::Hex(XXH3_64bits(text.data(), text.size())));
+  return absl::StrCat(absl::Hex(XXH3_64bits(text.data(), text.size())));
 }
 
 }  // namespace
 
-std::string ReferencesText(absl::string_view key, absl::Span<const double> references) {
+std::string ReferencesText(absl::string_view key, absl::string_view mark,
+                           absl::Span<const double> references) {
   const size_t size = references.size() * sizeof(double);
   const uint64_t hash = XXH3_64bits(references.data(), size);
-  return absl::StrCat(kTitle, key, "\n",
+  return absl::StrCat(kTitle, key, "\n", mark, "\n",
                       absl::string_view(reinterpret_cast<const char*>(&hash), sizeof(hash)),
                       absl::string_view(reinterpret_cast<const char*>(references.data()), size));
 }
 
-absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes,
-                                                    absl::string_view key) {
-  if (!absl::ConsumePrefix(&bytes, kTitle) || !absl::ConsumePrefix(&bytes, key) ||
-      !absl::ConsumePrefix(&bytes, "\n")) {
+absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes, absl::string_view key,
+                                                    absl::string_view mark) {
+  const bool is_key = absl::ConsumePrefix(&bytes, kTitle) && absl::ConsumePrefix(&bytes, key) &&
+                      absl::ConsumePrefix(&bytes, "\n");
+  const size_t end = is_key ? bytes.find('\n') : absl::string_view::npos;
+  const bool is_of_these = mark.empty() || bytes.substr(0, end) == mark;
+  if (end == absl::string_view::npos || !is_of_these) {
     return absl::NotFoundError("these are no references, or those of other data or first weights");
   }
+  bytes.remove_prefix(end + 1);
   uint64_t hash = 0;
   if (bytes.size() < sizeof(hash)) return absl::NotFoundError("they are cut short");
   std::memcpy(&hash, bytes.data(), sizeof(hash));
@@ -111,8 +121,8 @@ KeptReferences KeptReferencesOf(const TrainOptions& options, const FirstWeights&
   const std::string& directory = options.checkpoint_dir;
   return {.path = directory.empty() ? "" : absl::StrCat(directory, "/references"),
           .key = absl::StrCat(DataIdentity(options, training), ", ", training.SamplesText(),
-                              ", of ", first.weights, MarkOf(first.weights), " ", first.adapter,
-                              MarkOf(first.adapter))};
+                              ", of ", first.weights, " ", first.adapter),
+          .mark = MarkOf(first)};
 }
 
 absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, BatchLoader& loader,
@@ -127,9 +137,10 @@ absl::StatusOr<std::vector<double>> FindReferences(const KeptReferences& kept, B
   CONVENE_RETURN_IF_ERROR(make_weights());
   CONVENE_ASSIGN_OR_RETURN(references, MakeReferences(loader, engine, tell, world, stream));
   const bool writes = world.rank() == 0 && !kept.path.empty();
-  CONVENE_RETURN_IF_ERROR(Agree(
-      writes ? WriteFileAtomic(kept.path, ReferencesText(kept.key, references)) : absl::OkStatus(),
-      "keep the references of the pairs", world, stream));
+  CONVENE_RETURN_IF_ERROR(
+      Agree(writes ? WriteFileAtomic(kept.path, ReferencesText(kept.key, kept.mark, references))
+                   : absl::OkStatus(),
+            "keep the references of the pairs", world, stream));
   return references;
 }
 

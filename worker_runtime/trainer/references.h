@@ -21,17 +21,21 @@
 
 namespace convene::worker {
 
-// PURE. `key`: whose references these are; without a line's end.
-std::string ReferencesText(absl::string_view key, absl::Span<const double> references);
-// PURE. NotFound: of another key, or damaged; says which.
-absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes, absl::string_view key);
+// PURE. `key`: whose references these are, and `mark`: of which files; both without a line's end.
+std::string ReferencesText(absl::string_view key, absl::string_view mark,
+                           absl::Span<const double> references);
+// PURE. NotFound: of another key or mark, or damaged; says which. `mark` "": any will do.
+absl::StatusOr<std::vector<double>> ParseReferences(absl::string_view bytes, absl::string_view key,
+                                                    absl::string_view mark);
 
 struct KeptReferences {
   std::string path;  // of the file, which rank 0 alone reads and writes; "": nothing is kept
   std::string key;
+  std::string mark;
 };
-// Beside the checkpoints, by the data and the first weights: their paths, and the names, sizes and
-// times of their files.
+// Beside the checkpoints, by the data and the first weights: the key has the paths of these, the
+// mark the names, sizes and times of their files. "" where the files are gone: the references that
+// were made of them are then all that is left.
 KeptReferences KeptReferencesOf(const TrainOptions& options, const FirstWeights& first,
                                 const Dataset& training);
 

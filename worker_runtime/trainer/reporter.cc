@@ -60,7 +60,7 @@ absl::Status Reporter::OpenFiles() {
   opened_ = absl::OkStatus();
   const absl::Status opened = OpenMetrics();
   if (!absl::IsResourceExhausted(opened)) CONVENE_RETURN_IF_ERROR(opened);
-  CONVENE_RETURN_IF_ERROR(RecordMetrics(opened));
+  if (!opened.ok()) CONVENE_RETURN_IF_ERROR(RecordMetrics(opened));
   if (options_.tensorboard_dir.empty()) return absl::OkStatus();
   absl::StatusOr<EventFile> events =
       EventFile::Create(options_.tensorboard_dir, open_step_, WallNow());
@@ -76,6 +76,7 @@ absl::Status Reporter::GoBack(int64_t step) {
   kept_time_ = kept_after_.empty() ? absl::ZeroDuration() : kept_after_.back();
   skipped_at_end_ = 0;
   last_loss_.reset();
+  std::erase_if(validations_, [=](const ValidationMetrics& each) { return each.step > step; });
   return OpenFiles();
 }
 

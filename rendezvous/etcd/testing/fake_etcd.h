@@ -33,6 +33,10 @@ class FakeEtcd final : public etcdserverpb::KV::Service, public etcdserverpb::Le
 
   grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest* request,
                    etcdserverpb::TxnResponse* response) override {
+    constexpr int kMostOperations = 128;  // etcd's --max-txn-ops by default
+    if (request->success_size() > kMostOperations) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, "etcdserver: too many operations in txn request"};
+    }
     MutexLock lock(&mutex_);
     *response = etcd_.Txn(*request);
     return grpc::Status::OK;
