@@ -94,8 +94,8 @@ Product MakeProduct(const ProductKey& key) {
   }
   // Of a weight's gradient: 415 against 427 GFLOP/s, and 336 against 403 where the rows of a begin
   // anywhere (two cores of an AMD EPYC, n 768, k 1024; m 3072, and GPT-2's 50257 words). With AMX
-  // it saves nothing. Of other products b is the weight, and putting it in order takes longer than
-  // it saves.
+  // tiles are multiplied, and of a tile it saves nothing. Of other products b is the weight, and
+  // putting it in order takes longer than it saves.
   const bool orders_b = s.transpose_a == Transpose::kYes && s.transpose_b == Transpose::kNo &&
                         sizeof(In) < 4 && !MultipliesByAmx();
   const memory::desc any_b({s.k, s.n}, kType<In>, memory::format_tag::any);
