@@ -2,13 +2,14 @@
 // ThreadSanitizer where the kernels are built with them.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "worker_runtime/device/emulated/sanitizers.h"
 
 namespace convene::emulated {
 
-// Not thread-safe: Leave() goes back to the caller of Enter().
+// Not thread-safe. The host is the stack that calls Enter().
 class Fiber {
  public:
   // `body` runs at the first Enter() and never returns.
@@ -17,9 +18,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Goes on with the fiber until it calls Leave().
+  // From the host: goes on with the fiber until a fiber calls Leave().
   void Enter();
-  // Back from the fiber that runs to its Enter().
+  // From the fiber that runs: goes on with `next` in its place, without a turn of the host.
+  static void SwitchTo(Fiber& next);
+  // From the fiber that runs: back to the host.
   static void Leave();
   // The next Enter() begins `body` anew; the frames on the fiber's stack are dropped without
   // destructors.
@@ -31,6 +34,7 @@ class Fiber {
 
   void (*const body_)();
   void* stack_ = nullptr;  // lowest address, above an unreadable page
+  const size_t offset_;    // of the first frame below the stack's end
   void* stack_pointer_ = nullptr;
   std::optional<Actor> actor_;  // since `body` last began anew
 };

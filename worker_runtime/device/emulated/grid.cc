@@ -69,9 +69,11 @@ class Block {
   static void FiberBody();
   static uint3 IndexOf(int thread);
   int Pick();
-  void Resume(int thread);
+  void MakeCurrent(int thread);
+  void GoOn();
   void Finish();
   void MakeReady(int thread);
+  void NotReady(int thread);
   void Wait(State state, const Location& at);
   void CheckMask(uint32_t mask, const Location& at);
   void CompleteExchange(int warp, uint32_t mask);
@@ -88,6 +90,7 @@ class Block {
   std::array<uint32_t, kWarpThreads> ready_ = {};
   std::array<uint32_t, kWarpThreads> alive_ = {};
   std::array<uint32_t, kWarpThreads> at_exchange_ = {};
+  uint32_t ready_warps_ = 0;  // one bit for each warp with a ready lane
   int warps_ = 0;
   int current_ = -1;
   int done_ = 0;
@@ -135,7 +138,7 @@ void Block::FiberBody() {
     block.grid_->thread();
     Publish(block.end());
     block.Finish();
-    Fiber::Leave();
+    block.GoOn();
   }
 }
 
@@ -164,6 +167,7 @@ void Block::Run(const Grid& grid, Order order) {
   threads_.assign(count, Thread());
   warps_ = (count + kWarpThreads - 1) / kWarpThreads;
   ready_ = {};
+  ready_warps_ = 0;
   at_exchange_ = {};
   for (int i = 0; i < count; ++i) {
     threads_[i].index = IndexOf(i);
@@ -174,15 +178,13 @@ void Block::Run(const Grid& grid, Order order) {
   at_barrier_ = 0;
   shared_.BeginBlock(grid.dynamic_shared_bytes);
   Publish(&begin_);
-  while (done_ < count && violation.empty()) {
-    const int thread = Pick();
-    if (thread < 0) {
-      ReportDeadlock();
-      return;
-    }
-    Resume(thread);
-  }
+  MakeCurrent(Pick());
+  threads_[current_].fiber->Enter();
   if (!violation.empty()) return;
+  if (done_ < count) {
+    ReportDeadlock();
+    return;
+  }
   violation = shared_.EndBlock(&end_);
 }
 
@@ -197,33 +199,46 @@ void Block::Drop() {
 }
 
 int Block::Pick() {
-  const int first = order_ == Order::kForward   ? 0
-                    : order_ == Order::kReverse ? warps_ - 1
-                                                : static_cast<int>(Random() % warps_);
-  for (int i = 0; i < warps_; ++i) {
-    const int warp = order_ == Order::kReverse ? first - i : (first + i) % warps_;
-    const uint32_t ready = ready_[warp];
-    if (ready == 0) continue;
-    int lane = std::countr_zero(ready);
-    if (order_ == Order::kReverse) lane = kWarpThreads - 1 - std::countl_zero(ready);
-    if (order_ == Order::kRandom) {
-      const int turn = static_cast<int>(Random() % kWarpThreads);
-      lane = (std::countr_zero(std::rotr(ready, turn)) + turn) % kWarpThreads;
-    }
-    return warp * kWarpThreads + lane;
+  if (ready_warps_ == 0) return -1;
+  if (order_ == Order::kForward) {
+    const int warp = std::countr_zero(ready_warps_);
+    return warp * kWarpThreads + std::countr_zero(ready_[warp]);
   }
-  return -1;
+  if (order_ == Order::kReverse) {
+    const int warp = kWarpThreads - 1 - std::countl_zero(ready_warps_);
+    return warp * kWarpThreads + kWarpThreads - 1 - std::countl_zero(ready_[warp]);
+  }
+  const auto first = static_cast<int>(Random() % warps_);
+  const uint32_t from_first = ready_warps_ >> first << first;
+  const int warp = std::countr_zero(from_first != 0 ? from_first : ready_warps_);
+  const int turn = static_cast<int>(Random() % kWarpThreads);
+  return warp * kWarpThreads +
+         (std::countr_zero(std::rotr(ready_[warp], turn)) + turn) % kWarpThreads;
 }
 
-void Block::Resume(int thread) {
+void Block::MakeCurrent(int thread) {
   Thread& next = threads_[thread];
   if (next.fiber == nullptr) next.fiber = TakeFiber();
   current_ = thread;
   threadIdx = next.index;
-  next.fiber->Enter();
-  if (next.state != State::kDone) return;
-  if (!kThreadSanitizer) free_fibers_.push_back(next.fiber);
-  next.fiber = nullptr;
+}
+
+// By a thread that waits or has ended: returns when it may go on, or when its fiber is to begin
+// another thread.
+void Block::GoOn() {
+  Thread& thread = threads_[current_];
+  Fiber* const fiber = thread.fiber;
+  if (thread.state == State::kDone) {
+    thread.fiber = nullptr;
+    if (!kThreadSanitizer) free_fibers_.push_back(fiber);  // the next thread begins on it
+  }
+  const int next = violation.empty() ? Pick() : -1;
+  if (next < 0) {
+    Fiber::Leave();  // Run() says why
+    return;
+  }
+  MakeCurrent(next);
+  if (threads_[next].fiber != fiber) Fiber::SwitchTo(*threads_[next].fiber);
 }
 
 uint32_t BitOf(int thread) { return uint32_t{1} << (thread % kWarpThreads); }
@@ -231,21 +246,28 @@ uint32_t BitOf(int thread) { return uint32_t{1} << (thread % kWarpThreads); }
 void Block::MakeReady(int thread) {
   threads_[thread].state = State::kReady;
   ready_[thread / kWarpThreads] |= BitOf(thread);
+  ready_warps_ |= uint32_t{1} << (thread / kWarpThreads);
   at_exchange_[thread / kWarpThreads] &= ~BitOf(thread);
+}
+
+void Block::NotReady(int thread) {
+  const int warp = thread / kWarpThreads;
+  ready_[warp] &= ~BitOf(thread);
+  if (ready_[warp] == 0) ready_warps_ &= ~(uint32_t{1} << warp);
 }
 
 void Block::Wait(State state, const Location& at) {
   Thread& thread = threads_[current_];
   thread.state = state;
   thread.at = at;
-  ready_[current_ / kWarpThreads] &= ~BitOf(current_);
+  NotReady(current_);
   if (state == State::kAtExchange) at_exchange_[current_ / kWarpThreads] |= BitOf(current_);
 }
 
 void Block::Finish() {
   const int warp = current_ / kWarpThreads;
   threads_[current_].state = State::kDone;
-  ready_[warp] &= ~BitOf(current_);
+  NotReady(current_);
   alive_[warp] &= ~BitOf(current_);
   ++done_;
   if (at_barrier_ > 0) {
@@ -279,7 +301,7 @@ void Block::Sync(const Location& at) {
     barrier_.turn ^= 1;
     for (int i = 0; i < static_cast<int>(threads_.size()); ++i) MakeReady(i);
   }
-  Fiber::Leave();
+  GoOn();
   Observe(place);
 }
 
@@ -332,7 +354,7 @@ uint64_t Block::Meet(bool is_sync, Exchange kind, uint32_t mask, uint64_t value,
     if (is_sync) phases.turn ^= 1;
     CompleteExchange(warp, mask);
   }
-  Fiber::Leave();
+  GoOn();
   if (is_sync) Observe(place);
   return threads_[current_].value;
 }
