@@ -28,19 +28,6 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-constexpr size_t kSlip = 1;  // a letter too many, too few or another one
-
-// "" where none or several begin with `word`.
-std::string OnlyOneThatBegins(absl::string_view word, const std::vector<std::string>& candidates) {
-  const auto begins = [word](const std::string& candidate) {
-    return candidate.size() > word.size() &&
-           EditDistance(word, candidate.substr(0, word.size())) == 0;
-  };
-  const auto first = std::find_if(candidates.begin(), candidates.end(), begins);
-  if (first == candidates.end() || std::any_of(first + 1, candidates.end(), begins)) return "";
-  return *first;
-}
-
 // The promise of a lead byte: its character's length, and the range of the second byte, which alone
 // keeps out overlong forms, surrogates and numbers above U+10FFFF (Unicode 15, table 3-7).
 struct Lead {
@@ -65,8 +52,9 @@ Lead LeadOf(unsigned char byte) {
 }  // namespace
 
 std::string ClosestMatch(absl::string_view word, const std::vector<std::string>& candidates) {
-  std::string match = OnlyOneThatBegins(word, candidates);
-  size_t best = match.empty() ? std::max<size_t>(2, word.size() / 3) + 1 : kSlip + 1;
+  const size_t limit = std::max<size_t>(2, word.size() / 3);
+  size_t best = limit + 1;
+  std::string match;
   for (const std::string& candidate : candidates) {
     const size_t distance = EditDistance(word, candidate);
     if (distance < best) {

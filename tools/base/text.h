@@ -10,8 +10,7 @@
 namespace convene {
 
 // The candidate nearest to `word` by edit distance (dashes and underscores alike), or "" when none
-// is near enough (more than a third of the word, at least 2, would have to change). Where only one
-// candidate begins with `word`, it is as near as one that is a single letter away. For "unknown
+// is near enough (more than a third of the word, at least 2, would have to change). For "unknown
 // key, did you mean ...?".
 std::string ClosestMatch(absl::string_view word, const std::vector<std::string>& candidates);
 
