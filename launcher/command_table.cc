@@ -10,11 +10,10 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "tools/base/version.h"
 
 namespace convene::launcher {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 bool IsOneCommand(const Program& program) { return program.commands.size() == 1; }
 

@@ -2,6 +2,7 @@
 """tools/quickstart after installing: builds, trains on 8 processes, kills one of them, shows that the model learned."""
 
 import argparse
+import fcntl
 import glob
 import math
 import os
@@ -32,6 +33,8 @@ CHECKPOINT_EVERY = 20
 # give about 3.1, pairs of letters about 2.5.
 LEAST_FALL = 2.0
 HIGHEST_LAST_LOSS = 2.6
+# A shorter run is not promised as much: 42 steps, the fewest, fell by 1.9.
+LEAST_FALL_OF_FEWER_STEPS = 1.0
 LIMIT_SECONDS = 15 * 60
 # Every process has this in its environment, so that we find each one even when its parent is gone.
 MARK = f'CONVENE_QUICKSTART={uuid.uuid4()}'
@@ -196,11 +199,12 @@ def verify_recovery(kill: dict, steps: int) -> None:
         f'on {resumed["world_size"]} workers, from the {source}; {redone} steps were made again, none is missing')
 
 
-def verify_learning() -> None:
+def verify_learning(steps: int) -> None:
     """Raises Failure unless the loss fell."""
     lines = step_metrics()
     first, last = average_loss(lines[:5]), average_loss(lines[-5:])
-    if not math.isfinite(last) or first - last < LEAST_FALL or last > HIGHEST_LAST_LOSS:
+    fell, highest = (LEAST_FALL, HIGHEST_LAST_LOSS) if steps >= STEPS else (LEAST_FALL_OF_FEWER_STEPS, math.inf)
+    if not math.isfinite(last) or first - last < fell or last > highest:
         raise Failure(f'the loss did not fall enough: {first:.3f} at the beginning, {last:.3f} at the end; see {METRICS}')
     validation = [line['validation_loss'] for line in read_metrics() if line.get('validation_loss') is not None]
     held_out = f'; {validation[-1]:.3f} on text it never saw' if validation else ''
@@ -224,8 +228,18 @@ def describe_text(data: str, sizes: List[int]) -> str:
     return f'{len(sizes)} page{many} of Perl\'s manual ({megabytes:.1f} MB)'
 
 
+def claim_folder() -> None:
+    """Keeps every other quickstart of this clone away from the run's folder until this process ends."""
+    lock = os.open(__file__, os.O_RDONLY)  # stays open; the programs that this process starts do not get it
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Failure(f'another tools/quickstart runs in this clone and writes to {RUN}: wait until it ends, or stop it with ^C') from error
+
+
 def prepare(programs: Optional[str]) -> Dict[str, str]:
     """An empty folder for the run, and the programs in it."""
+    claim_folder()
     run_folder = os.path.join(ROOT, RUN)
     try:
         os.makedirs(run_folder, exist_ok=True)
@@ -250,7 +264,7 @@ def demonstrate(arguments: argparse.Namespace) -> None:
     command = train_command(paths, arguments.data, arguments.steps)
     say(f'Training llama-tiny on {text} with {WORKERS} processes: 2 data x 2 tensor x 2 pipeline')
     train(command, arguments.steps, rank=5)
-    verify_learning()
+    verify_learning(arguments.steps)
     print(flush=True)
     loss_plot.show(os.path.join(ROOT, METRICS))
     say(f'The checkpoints are in {CHECKPOINTS}, the metrics in {METRICS}. To go on training from there:')

@@ -244,6 +244,23 @@ class QuickstartTest(unittest.TestCase):
         self.assertEqual(run.returncode, 1, output)
         self.assertIn('quickstart FAILED: the loss did not fall enough: 5.995 at the beginning, 5.903 at the end', output)
 
+    def test_a_shorter_run_is_not_held_to_the_promise_of_the_whole_one(self):
+        run = self.start(FAKE_FALL='1.9')
+        output = run.communicate(timeout=60)[0]
+        self.assertEqual(run.returncode, 0, output)
+
+    def test_a_second_run_in_the_clone_is_refused_and_leaves_the_first_alone(self):
+        first = self.start(FAKE_STEP_SECONDS='0.1')
+        deadline = time.monotonic() + 20
+        while not os.path.exists(f'{self.root}/quickstart-run/metrics.jsonl'):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        second = self.start()
+        self.assertIn('quickstart FAILED: another tools/quickstart runs in this clone', second.communicate(timeout=20)[0])
+        self.assertEqual(second.returncode, 1)
+        output = first.communicate(timeout=60)[0]
+        self.assertEqual(first.returncode, 0, output)
+
     def test_an_interrupt_or_a_termination_leaves_nothing_running(self):
         for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
             with self.subTest(signal=number):

@@ -56,7 +56,7 @@ absl::Status SetNumbers(const Values& given, const std::map<std::string, NumberK
     if (key == keys.end()) {
       const std::string closest = ClosestMatch(name, names);
       return absl::InvalidArgumentError(absl::StrCat(
-          "unknown key ", name, closest.empty() ? "" : "; did you mean " + closest + "?",
+          "unknown key ", name, closest.empty() ? "." : "; did you mean " + closest + "?",
           " The keys are ", absl::StrJoin(names, ", ")));
     }
     double number = 0;

@@ -266,7 +266,7 @@ absl::StatusOr<std::vector<JobView>> JobTable::Views(MonotonicTime now,
   }
   if (!job_id.empty() && views.empty()) {
     return absl::NotFoundError(absl::StrCat("this daemon knows no job ", job_id,
-                                            "; ask without a job id for the list of its jobs"));
+                                            "; `convene status` lists its jobs"));
   }
   return views;
 }

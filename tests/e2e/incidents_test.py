@@ -108,7 +108,7 @@ class IncidentsTest(ConveneTestCase):
 
     def test_each_failure_has_a_report_with_the_right_verdict(self):
         follower = self.start(CONVENE, "events", "run", "-f", "--endpoint", self.endpoint, log="events.log")
-        wait_until(lambda: "knows no job run; ask without a job id for the list of its jobs; waiting for it to begin" in self.output(follower), 30, "the wait")
+        wait_until(lambda: "knows no job run; `convene status` lists its jobs; waiting for it to begin" in self.output(follower), 30, "the wait")
         self.assertIn("knows no job run", self.ask("events", "run", code=64))
         job = self.run_job("raise", "crash", "kill", *(["hoard"] if self.group.path else []))
         wait_until(lambda: "start here" in self.output(job), 30, "the first epoch")

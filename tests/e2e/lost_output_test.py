@@ -5,7 +5,7 @@ import os
 import subprocess
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENED, ConveneTestCase, find_program, free_port, wait_until
+from tests.support.convene_testing import CONVENE, CONVENED, CONVENE_TRAIN, ConveneTestCase, find_program, free_port, wait_until
 
 _NO_SPACE = "No space left on device"
 
@@ -85,6 +85,8 @@ class LostOutputTest(ConveneTestCase):
                 self.assertEqual((code, log), (1, f"convene: write error: {reason}\n"), words)
             code, _, log = self.run_to("| true; exit 0", CONVENE, *words)
             self.assertEqual((code, log), (0, ""), words)
+        self.assertEqual(self.run_to(">/dev/full", CONVENE_TRAIN, "--help")[::2], (1, f"convene-train: write error: {_NO_SPACE}\n"))
+        self.assertEqual(self.run_to("| true; exit 0", CONVENE_TRAIN, "--help")[::2], (0, ""))
         job.terminate()
         self.finish(job, 20, 143)
 

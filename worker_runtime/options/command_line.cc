@@ -5,8 +5,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/descriptor.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
+#include "tools/base/version.h"
 #include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
@@ -27,12 +29,20 @@ absl::Status UnknownFlag(const std::string& flag) {
         " is a flag of `convene data prepare`: make a token file with it, and give that file "
         "to --data"));
   }
-  std::vector<std::string> names = {"--help", "--config"};
+  std::vector<std::string> names = {"--help", "--help-exit-codes", "--version", "--config"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(FlagName(key.field->name()));
   const std::string closest = ClosestMatch(flag, names);
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown flag \"", flag, "\"; ",
       closest.empty() ? "--help lists all" : absl::StrCat("did you mean ", closest, "?")));
+}
+
+// "" for an argument that asks for no text.
+std::string QueryText(const std::string& argument) {
+  if (argument == "--help" || argument == "-h") return HelpText();
+  if (argument == "--help-exit-codes") return ExitCodeTable();
+  if (argument == "--version") return absl::StrCat("convene-train ", kVersion, "\n");
+  return "";
 }
 
 // One pass over the arguments.
@@ -41,7 +51,7 @@ class Parser {
   explicit Parser(const std::vector<std::string>& arguments) : arguments_(arguments) {}
 
   absl::StatusOr<CommandLine> Parse() {
-    while (next_ < arguments_.size() && !result_.help) {
+    while (next_ < arguments_.size() && result_.query_text.empty()) {
       CONVENE_RETURN_IF_ERROR(ParseFlag(arguments_[next_++]));
     }
     return std::move(result_);
@@ -49,10 +59,8 @@ class Parser {
 
  private:
   absl::Status ParseFlag(const std::string& argument) {
-    if (argument == "--help" || argument == "-h") {
-      result_.help = true;
-      return absl::OkStatus();
-    }
+    result_.query_text = QueryText(argument);
+    if (!result_.query_text.empty()) return absl::OkStatus();
     if (!IsFlag(argument)) {
       return absl::InvalidArgumentError(
           absl::StrCat("unexpected argument \"", argument,
@@ -137,7 +145,7 @@ std::string HelpText() {
   std::string text =
       "usage: convene-train --data FILE... [--config train.yaml] [--KEY VALUE]...\n"
       "\n"
-      "Trains a Llama-family model on text. Every key below can stand in the YAML file\n"
+      "Trains a language model on text. Every key below can stand in the YAML file\n"
       "(learning_rate: 3e-4; those of the model's shape under model_shape:) and on the command "
       "line\n"
       "(--learning-rate 3e-4 or --learning_rate=3e-4). The command line wins. [Defaults in "
@@ -151,8 +159,9 @@ std::string HelpText() {
     if (!doc.default_value().empty()) absl::StrAppend(&text, " [", doc.default_value(), "]");
     absl::StrAppend(&text, "\n");
   }
-  absl::StrAppendFormat(&text, "\n  %-36s%s\n  %-36s%s\n", "--config FILE",
-                        "YAML with the keys above", "--help", "this text");
+  absl::StrAppendFormat(&text, "\n  %-36s%s\n  %-36s%s\n  %-36s%s\n  %-36s%s\n", "--config FILE",
+                        "YAML with the keys above", "--help", "this text", "--help-exit-codes",
+                        "the meaning of each exit code", "--version", "the version");
   return text;
 }
 

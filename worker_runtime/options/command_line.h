@@ -13,7 +13,8 @@
 namespace convene::worker {
 
 struct CommandLine {
-  bool help = false;        // --help or -h; the rest of the line is then not read
+  // What --help, -h, --help-exit-codes or --version prints; the rest of the line is then not read.
+  std::string query_text;   // "" without
   std::string config_path;  // --config, "" without
   TrainConfig flags;        // only what was said
 };

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/testing/status_testing.h"
+#include "tools/base/version.h"
 #include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
@@ -65,10 +68,13 @@ TEST_CASE("said twice, the last wins; a negative number is a value") {
 TEST_CASE("help and the file's name are kept apart from the keys") {
   const auto line = ParseCommandLine({"--config", "train.yaml", "--help", "--no-such-flag"});
   REQUIRE_OK(line);
-  CHECK(line->help);
+  CHECK(line->query_text == HelpText());
   CHECK(line->config_path == "train.yaml");
   CHECK(ParseCommandLine({"--config=a=b.yaml"})->config_path == "a=b.yaml");
-  CHECK(ParseCommandLine({"-h"})->help);
+  CHECK(ParseCommandLine({"-h"})->query_text == HelpText());
+  CHECK(ParseCommandLine({"--help-exit-codes"})->query_text == ExitCodeTable());
+  CHECK(ParseCommandLine({"--version"})->query_text ==
+        absl::StrCat("convene-train ", kVersion, "\n"));
 }
 
 TEST_CASE("a wrong command line says what is wrong with which flag") {

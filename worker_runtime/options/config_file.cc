@@ -96,6 +96,34 @@ absl::Status SetField(const std::string& path, const YAML::Mark& place, const YA
   return absl::OkStatus();
 }
 
+// yaml-cpp takes the end of the file for the end of a quote.
+bool IsClosed(const std::string& yaml, int begin) {
+  const char quote = yaml[begin];
+  for (size_t i = begin + 1; i < yaml.size(); ++i) {
+    if (quote == '"' && yaml[i] == '\\')
+      ++i;
+    else if (yaml[i] == quote && quote == '\'' && i + 1 < yaml.size() && yaml[i + 1] == quote)
+      ++i;
+    else if (yaml[i] == quote)
+      return true;
+  }
+  return false;
+}
+
+absl::Status CheckQuotes(const std::string& path, const std::string& yaml, const YAML::Node& node) {
+  for (const auto& item : node) {
+    CONVENE_RETURN_IF_ERROR(CheckQuotes(path, yaml, node.IsMap() ? item.second : item));
+  }
+  const int begin = node.Mark().pos;
+  if (!node.IsScalar() || node.Tag() != "!" || begin < 0 ||
+      begin >= static_cast<int>(yaml.size())) {
+    return absl::OkStatus();
+  }
+  const bool is_quote = yaml[begin] == '"' || yaml[begin] == '\'';
+  if (!is_quote || IsClosed(yaml, begin)) return absl::OkStatus();
+  return ErrorAt(path, node.Mark(), "the quote that begins here has no end");
+}
+
 absl::Status SetMessage(const std::string& path, const YAML::Node& map, Message* message) {
   std::map<std::string, int> first_line;
   for (const auto& entry : map) {
@@ -129,6 +157,7 @@ absl::StatusOr<TrainConfig> ParseConfig(const std::string& yaml, const std::stri
     if (!documents[0].IsMap()) {
       return ErrorAt(path, documents[0].Mark(), "must be a map of keys, such as `steps: 100`");
     }
+    CONVENE_RETURN_IF_ERROR(CheckQuotes(path, yaml, documents[0]));
     CONVENE_RETURN_IF_ERROR(SetMessage(path, documents[0], &config));
     return config;
   } catch (const YAML::Exception& error) {

@@ -93,6 +93,10 @@ TEST_CASE("broken YAML is named with its line") {
   CHECK_STATUS(Parse("steps: 1\ndata: *.txt\n"), kInvalid, "begins with * needs quotes");
   CHECK_STATUS(Parse("steps: 1\n---\nsteps: 2\n"), kInvalid, "train.yaml:3: a second document");
   CHECK_STATUS(Parse("? [a]\n: 1\n"), kInvalid, "train.yaml:1: a key must be one word");
+  CHECK_STATUS(Parse("steps: 1\ndata: [a, \"b\"]\ncheckpoint_dir: \"ck\n"), kInvalid,
+               "train.yaml:3: the quote that begins here has no end");
+  CHECK_STATUS(Parse("checkpoint_dir: 'it''s\n"), kInvalid, "train.yaml:1: the quote");
+  CHECK_OK(Parse("checkpoint_dir: 'it''s'\nmetrics_file: \"a\\\"b\"\n"));
   CHECK_STATUS(Parse("data: " + std::string(100'000, '[')), kInvalid, "this is not YAML");
 }
 

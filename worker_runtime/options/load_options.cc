@@ -437,7 +437,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
 absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
                                                         const EnvironmentLookup& environment) {
   CONVENE_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
-  if (line.help) return std::optional<TrainOptions>();
+  if (!line.query_text.empty()) return std::optional<TrainOptions>();
   TrainConfig said;
   if (!line.config_path.empty()) {
     CONVENE_ASSIGN_OR_RETURN(said, ReadConfigFile(line.config_path));

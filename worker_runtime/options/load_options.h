@@ -12,11 +12,11 @@
 namespace convene::worker {
 
 // `arguments` without the program's name. Reads the file that --config names; a `resume` that is a
-// path must be a directory (NotFound). nullopt when --help was asked for: print HelpText()
-// (command_line.h). Errors: those of ParseCommandLine, ReadConfigFile and NamedModel;
-// InvalidArgument for sizes beyond int, and for keys without an effect: checkpoint_every or
-// checkpoint_keep without checkpoint_dir, eod_token without packed_documents. Ranges and relations
-// are ValidateOptions' business: it needs the layout.
+// path must be a directory (NotFound). nullopt where the arguments ask for a
+// text: print CommandLine::query_text. Errors: those of ParseCommandLine, ReadConfigFile and
+// NamedModel; InvalidArgument for sizes beyond int, and for keys without an effect:
+// checkpoint_every or checkpoint_keep without checkpoint_dir, eod_token without packed_documents.
+// Ranges and relations are ValidateOptions' business: it needs the layout.
 absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
                                                         const EnvironmentLookup& environment);
 

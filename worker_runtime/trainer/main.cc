@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -70,12 +72,20 @@ int ExitCodeOfStop(const StopToken& stop) {
 // variable at its first call, and a process with threads must not set one.
 void LoadKernelsEarly() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
 
-int Main(const std::vector<std::string>& arguments, OpenedGpu opened) {
-  const auto options = LoadOptions(arguments, ProcessEnvironment());
-  if (options.ok() && !options->has_value()) {
-    std::fputs(HelpText().c_str(), stdout);
+// REQUIRES: the arguments ask for a text.
+int AnswerQuery(const std::vector<std::string>& arguments) {
+  const std::string text = ParseCommandLine(arguments)->query_text;
+  if (std::fputs(text.c_str(), stdout) != EOF && std::fflush(stdout) == 0) {
     return Code(ExitCode::kOk);
   }
+  if (errno == EPIPE) return Code(ExitCode::kOk);  // as `| head` ends
+  return Fail(absl::DataLossError("write error: " + std::generic_category().message(errno)),
+              nullptr);
+}
+
+int Main(const std::vector<std::string>& arguments, OpenedGpu opened) {
+  const auto options = LoadOptions(arguments, ProcessEnvironment());
+  if (options.ok() && !options->has_value()) return AnswerQuery(arguments);
   if (options.ok() && opened.device == nullptr && !MayLoadKernelsLate((*options)->pp_schedule)) {
     LoadKernelsEarly();
   }
