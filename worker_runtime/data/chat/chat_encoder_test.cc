@@ -158,6 +158,47 @@ TEST_CASE("Gemma's turn tokens in a SentencePiece model frame turns, and nobody 
   CHECK(std::count(document.ids.begin(), document.ids.end(), 3) == 0);
 }
 
+// As Phi 3's: a special token swallows the white space behind it, and the tokenizer puts a space of
+// its own before each text.
+std::unique_ptr<Tokenizer> PhiTokenizer() {
+  constexpr char kJson[] = R"({
+      "normalizer": {"type": "Sequence", "normalizers": [
+          {"type": "Prepend", "prepend": "\u2581"},
+          {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+      "model": {"type": "BPE", "merges": ["\u2581 y", "\u2581y o"],
+                "vocab": {"\u2581": 0, "y": 1, "o": 2, "H": 3, "i": 4, "\u2581y": 5, "\u2581yo": 6}},
+      "added_tokens": [{"id": 7, "content": "<|user|>", "rstrip": true, "special": true, "normalized": false},
+                       {"id": 8, "content": "<|assistant|>", "rstrip": true, "special": true, "normalized": false},
+                       {"id": 9, "content": "<|end|>", "rstrip": true, "special": true, "normalized": false}],
+      "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}})";
+  const testing::TempDir folder;
+  std::ofstream(folder.File("tokenizer.json")) << kJson;
+  auto tokenizer = LoadTokenizer(folder.File("tokenizer.json"));
+  REQUIRE_OK(tokenizer);
+  return *std::move(tokenizer);
+}
+
+TEST_CASE("the ids are those of the whole text where each piece of it begins with a space") {
+  const auto tokenizer = PhiTokenizer();
+  const ChatFormat format = Folder(
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>\n{% endif %}");
+  // The user's text begins with a token that is nothing but that space, the answer's with a longer.
+  const std::string record = R"({"messages": [{"role": "user", "content": "Hi"},
+                                              {"role": "assistant", "content": "yo"}]})";
+  for (const TrainOn train_on : {TrainOn::kAll, TrainOn::kAnswers, TrainOn::kLast}) {
+    ChatOptions options;
+    options.train_on = train_on;
+    options.append_end_of_document = false;
+    auto factory = *ChatEncoderFactory::Make(format, tokenizer.get(), options);
+    EncodedDocument document;
+    REQUIRE_OK(factory->New()->Encode(record, &document));
+    CHECK(document.ids == std::vector<int32_t>{7, 0, 3, 4, 9, 8, 6, 9});
+    if (train_on == TrainOn::kAll) continue;
+    CHECK(document.counted == std::vector<uint8_t>{0, 0, 0, 0, 0, 0, 1, 1});
+  }
+}
+
 // How many tokens with the text of `special` the only answer's conversation has.
 int64_t CountSpecials(const std::string& source, const std::string& record,
                       const std::string& special,

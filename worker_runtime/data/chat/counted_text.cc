@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "worker_runtime/data/chat/jinja/characters.h"
 
 namespace convene::worker {
@@ -31,18 +32,11 @@ class Alignment {
     const bool special = !bytes_.empty();
     if (!special) tokenizer_.AppendTokenBytes(id, &bytes_);
     const absl::string_view bytes = bytes_;
-    size_t begin = next_;
-    if (!Follows(begin, bytes)) {
-      if (!bytes.empty() && bytes[0] == ' ' && Follows(begin, bytes.substr(1))) {
-        // A space that the tokenizer puts before a text.
-        return Take(begin, bytes.size() - 1, special, place);
-      }
-      // A special token may swallow the white space around it.
-      if (!special && !after_special_) return false;
-      begin = text_.size() - jinja::StripLeft(text_.substr(begin)).size();
-      if (!Follows(begin, bytes)) return false;
-    }
-    return Take(begin, bytes.size(), special, place);
+    if (TakeAt(next_, bytes, special, place)) return true;
+    // A special token may swallow the white space around it.
+    if (!special && !after_special_) return false;
+    const size_t begin = text_.size() - jinja::StripLeft(text_.substr(next_)).size();
+    return TakeAt(begin, bytes, special, place);
   }
 
   // Whether nothing but white space behind a special token is left.
@@ -52,13 +46,18 @@ class Alignment {
   }
 
  private:
-  bool Follows(size_t begin, absl::string_view bytes) const {
-    return absl::StartsWith(text_.substr(begin), bytes);
-  }
-  bool Take(size_t begin, size_t size, bool special, TextSpan* place) {
-    *place = {begin, begin + size};
-    next_ = begin + size;
-    after_special_ = special;
+  // False: neither the bytes stand there nor, where the tokenizer puts a space before each piece of
+  // a text, those behind that space.
+  bool TakeAt(size_t begin, absl::string_view bytes, bool special, TextSpan* place) {
+    const absl::string_view rest = text_.substr(begin);
+    if (!absl::StartsWith(rest, bytes) &&
+        (!absl::ConsumePrefix(&bytes, " ") || !absl::StartsWith(rest, bytes))) {
+      return false;
+    }
+    *place = {begin, begin + bytes.size()};
+    next_ = place->end;
+    // A token that is that space alone leaves what the special token swallowed before it.
+    after_special_ = special || (after_special_ && bytes.empty());
     return true;
   }
 
