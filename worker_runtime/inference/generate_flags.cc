@@ -124,7 +124,8 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
                    flags->stop.push_back(text);
                    return absl::OkStatus();
                  },
-                 "the answer ends before this text; may be repeated", {.value = "TEXT"});
+                 "the answer ends before this text, which may be a special token; may be repeated",
+                 {.value = "TEXT"});
   reader->Switch("ignore-end", &flags->ignore_end,
                  "an end token of the model does not end the answer");
   reader->Option("batch-size", &flags->batch_size, "so many texts at once (8)",

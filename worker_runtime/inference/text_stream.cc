@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 
@@ -41,20 +42,32 @@ std::string TextStream::Decoded(size_t begin, size_t end) const {
                            /*show_specials=*/false);
 }
 
+std::string TextStream::NewText() const {
+  const std::string before = Decoded(begin_, end_);
+  std::string text = Decoded(begin_, tokens_.size());
+  if (absl::StartsWith(text, before)) return text.substr(before.size());
+  return Decoded(end_, tokens_.size());
+}
+
 std::string TextStream::Add(int32_t token) {
   if (is_stopped_) return "";
+  // Of special tokens no text is shown that could be looked through.
+  if (absl::c_linear_search(stop_texts_, tokenizer_.SpecialTextOf(token))) {
+    std::string rest = Finish();
+    is_stopped_ = true;
+    return rest;
+  }
   tokens_.push_back(token);
-  const std::string text = Decoded(begin_, tokens_.size());
+  const std::string text = NewText();
   if (absl::EndsWith(text, kBrokenCharacter)) return "";
-  held_ += text.substr(std::min(text.size(), Decoded(begin_, end_).size()));
+  held_ += text;
   begin_ = std::exchange(end_, tokens_.size());
   return Show(/*all=*/false);
 }
 
 std::string TextStream::Finish() {
   if (is_stopped_) return "";
-  const std::string text = Decoded(begin_, tokens_.size());
-  held_ += text.substr(std::min(text.size(), Decoded(begin_, end_).size()));
+  held_ += NewText();
   begin_ = end_ = tokens_.size();
   return Show(/*all=*/true);
 }

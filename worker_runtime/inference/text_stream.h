@@ -14,7 +14,8 @@ namespace convene::worker {
 // Not thread-safe. Borrows the tokenizer.
 class TextStream {
  public:
-  // `stop_texts`: the text ends before the first of them that appears in it. None is empty.
+  // `stop_texts`: the text ends before the first of them that appears in it, or before the special
+  // token whose text one of them is. None is empty.
   // `prompt`: what the tokens go on with, which tells whether they begin with a space.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_texts,
              absl::Span<const int32_t> prompt);
@@ -28,6 +29,9 @@ class TextStream {
 
  private:
   std::string Decoded(size_t begin, size_t end) const;
+  // The text of the tokens from end_ on. Decoded with those before them, unless that changes the
+  // text of those: a decoder takes bytes that are no characters together.
+  std::string NewText() const;
   // Takes from held_ what may be shown; `all`: no text comes any more.
   std::string Show(bool all);
 

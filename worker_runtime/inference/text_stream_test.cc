@@ -92,5 +92,36 @@ TEST_CASE("A prompt that ends within a character leaves the answer whole charact
   CHECK(Answer(*tokenizer, {0xE2, 0x82, 0xAC, 'a', 'b', 'c', 'd', 'e'}, {'z'}) == "z");
 }
 
+TEST_CASE("bytes that the decoder takes with those before them leave the answer whole characters") {
+  // A run of bytes that is no UTF-8 is U+FFFD for each of them, the good ones too.
+  const auto tokenizer = ReadTokenizerJson(R"({
+      "model": {"type": "BPE", "byte_fallback": true, "merges": [],
+                "vocab": {"<0x0A>": 0, "<0xF0>": 1, "<0x9F>": 2, "a": 3}},
+      "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}})",
+                                           "");
+  REQUIRE_OK(tokenizer.status());
+  CHECK(Answer(**tokenizer, {}, {0, 1, 2}) == "\n\xEF\xBF\xBD\xEF\xBF\xBD");
+  CHECK(Answer(**tokenizer, {3, 0}, {1}) == "\xEF\xBF\xBD");
+  CHECK(Answer(**tokenizer, {}, {0, 1, 3}) ==
+        "\n\xEF\xBF\xBD"
+        "a");
+}
+
+TEST_CASE("a stop text that is a special token's ends the answer at the token") {
+  const auto tokenizer = ReadTokenizerJson(R"({
+      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+      "added_tokens": [{"id": 2, "content": "<|end|>", "special": true}],
+      "decoder": {"type": "Fuse"}})",
+                                           "");
+  REQUIRE_OK(tokenizer.status());
+  TextStream stream(**tokenizer, {"<|end|>", "ab"}, /*prompt=*/{1});
+  CHECK(stream.Add(1) == "b");
+  CHECK(stream.Add(0).empty());  // may be the other's beginning
+  CHECK(stream.Add(2) == "a");
+  CHECK(stream.is_stopped());
+  CHECK(stream.Add(1).empty());
+  CHECK(stream.Finish().empty());
+}
+
 }  // namespace
 }  // namespace convene::worker
