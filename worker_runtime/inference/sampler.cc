@@ -14,6 +14,8 @@ namespace convene::worker {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
+// A score divided by less may be infinite; long before that the likeliest token is certain.
+constexpr double kLeastTemperature = 1e-30;
 
 // Once for each token that the sequence has, however often.
 void PenalizeRepetition(absl::Span<const int32_t> tokens, float penalty, absl::Span<float> scores) {
@@ -125,7 +127,7 @@ int32_t Sample(const SamplingOptions& options, absl::Span<const int32_t> tokens,
   if (options.repetition_penalty != 1) {
     PenalizeRepetition(tokens, static_cast<float>(options.repetition_penalty), logits);
   }
-  if (options.temperature == 0) {
+  if (options.temperature < kLeastTemperature) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   for (float& logit : logits) logit /= static_cast<float>(options.temperature);

@@ -138,6 +138,14 @@ TEST_CASE("Without temperature the first of the largest scores is taken, with th
         2);
 }
 
+TEST_CASE("A temperature that no score can be divided by is none") {
+  for (const double temperature : {1e-29, 1e-31, 1e-40, 1e-320}) {
+    REQUIRE_OK(ValidateSampling({.temperature = temperature}));
+    std::vector<float> logits = {50, -30, 80, 70};
+    CHECK(Sample({.temperature = temperature}, {}, 0.001, absl::MakeSpan(logits)) == 2);
+  }
+}
+
 TEST_CASE("Equals of the k-th largest stay, and a token stays under each limit") {
   std::vector<float> logits = {5, 5, 5, 1};
   const Numbers shares = Shares({.temperature = 1, .top_k = 2}, {}, logits);
