@@ -82,6 +82,12 @@ absl::StatusOr<ChoiceScore> ScoreChoices(Scorer& scorer, absl::Span<const Questi
     for (size_t i = 0; i < question.endings.size(); ++i) {
       CONVENE_ASSIGN_OR_RETURN(const double loss,
                                LossOf(scorer, question.context, question.endings[i]));
+      if (!std::isfinite(loss)) {
+        return absl::DataLossError(absl::StrCat(
+            "question ", score.questions, ": the loss of ending ", i, " is ", loss,
+            ": the model's weights may be damaged, or too large for the type of its arithmetic "
+            "(--precision fp32)"));
+      }
       const double mean = loss / static_cast<double>(question.endings[i].size());
       if (loss < least) by_sum = static_cast<int>(i);
       if (mean < least_mean) by_mean = static_cast<int>(i);

@@ -22,14 +22,15 @@ using testing::Golden;
 
 // A golden model, whose log probabilities of one row of tokens are PyTorch's.
 struct Tiny {
-  explicit Tiny(const char* name, int window = 0) : golden(name) {
+  explicit Tiny(const char* name, int window = 0, bool is_broken = false) : golden(name) {
     const std::vector<int64_t> shape = golden.Shape("log_probabilities");
     length = static_cast<int>(shape[1]);
     vocabulary = static_cast<int>(shape[2]);
     const auto all = golden.Values<int32_t>("tokens");
     tokens.assign(all.begin(), all.begin() + length);
     log_probabilities = golden.Values<float>("log_probabilities");
-    const auto weights = golden.Weights();
+    auto weights = golden.Weights();
+    if (is_broken) weights.begin()->second[0] = std::nanf("");
     auto made =
         Scorer::Make({.config = golden.Model(), .window = window > 0 ? window : length},
                      testing::WeightsSource(golden.Model(),
@@ -131,6 +132,13 @@ TEST_CASE("an ending is chosen by its loss, or by its loss a token") {
   question.endings[0] = {tiny.vocabulary};
   CHECK_STATUS(ScoreChoices(*tiny.scorer, {question}, tiny.vocabulary),
                absl::StatusCode::kInvalidArgument, "the file is of another tokenizer");
+}
+
+TEST_CASE("a model whose losses are no numbers chooses no ending") {
+  const Tiny broken("untied", 0, /*is_broken=*/true);
+  const Question question = {.context = {1, 2}, .endings = {{0}, {3}}, .right = 0};
+  CHECK_STATUS(ScoreChoices(*broken.scorer, {question}, broken.vocabulary),
+               absl::StatusCode::kDataLoss, "question 0: the loss of ending 0 is nan");
 }
 
 // A file as llm.c writes it.
