@@ -48,15 +48,34 @@ absl::StatusOr<Value> FromShareGpt(const Dict& message) {
   return NewDict(std::move(made));
 }
 
+// With the message's thoughts under each name by which templates read them, as transformers gives
+// them, and in its order.
+absl::StatusOr<Value> WithThoughts(const Value& message) {
+  const Dict& dict = message.as_dict();
+  const Value* thoughts = nullptr;
+  for (const char* const name : {"reasoning", "thinking", "reasoning_content"}) {
+    if (const Value* const given = Given(dict, name)) thoughts = given;
+  }
+  if (thoughts == nullptr) return message;
+  Dict made;
+  made.Set("thinking", *thoughts);
+  for (const auto& [key, value] : dict.entries()) made.Set(key, value);
+  made.Set("reasoning_content", *thoughts);
+  return NewDict(std::move(made));
+}
+
 absl::StatusOr<Value> Normalised(const Value& message) {
   if (!message.is_dict()) return absl::InvalidArgumentError("it is no object");
   const Dict& dict = message.as_dict();
   const Value* const role = Given(dict, "role");
-  if (role == nullptr && dict.Find("from") != nullptr) return FromShareGpt(dict);
+  if (role == nullptr && dict.Find("from") != nullptr) {
+    CONVENE_ASSIGN_OR_RETURN(const Value made, FromShareGpt(dict));
+    return WithThoughts(made);
+  }
   if (role == nullptr || !role->is_string()) {
     return absl::InvalidArgumentError("it has no string 'role' (or 'from')");
   }
-  return message;
+  return WithThoughts(message);
 }
 
 bool HasWeight(const Value& message) {

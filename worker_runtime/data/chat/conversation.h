@@ -18,7 +18,9 @@ enum class TrainOn {
 };
 
 struct Conversation {
-  // Dicts with `role` (a string) and, as a rule, `content`. ShareGPT's spelling is made into this.
+  // Dicts with `role` (a string) and, as a rule, `content`. ShareGPT's spelling is made into this;
+  // thoughts under one of transformers' names for them (reasoning_content, thinking, reasoning)
+  // stand under the first two.
   std::vector<jinja::Value> messages;
   // One for each message: an answer that is to be learned. False with `"weight": 0` and, where the
   // record has a prompt and a completion, in the prompt.

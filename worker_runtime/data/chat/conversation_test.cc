@@ -32,6 +32,29 @@ TEST_CASE("messages keep what they hold, and the assistant's are answers") {
   CHECK(read.is_answer == std::vector<bool>{false, true});
 }
 
+TEST_CASE("an answer's thoughts have all their names, as transformers gives them") {
+  const auto message = [](const std::string& more) {
+    const Conversation read =
+        Read(absl::StrCat(R"({"messages": [{"role": "assistant", "content": "a", )", more, "}]}"));
+    return Json(read.messages[0]);
+  };
+  CHECK(message(R"("reasoning": "r")") ==
+        R"({"thinking": "r", "role": "assistant", "content": "a", "reasoning": "r", )"
+        R"("reasoning_content": "r"})");
+  CHECK(message(R"("reasoning_content": null, "thinking": "t", "reasoning": "r")") ==
+        R"({"thinking": "t", "role": "assistant", "content": "a", "reasoning_content": "t", )"
+        R"("reasoning": "r"})");
+  CHECK(message(R"("reasoning_content": "c", "thinking": "t")") ==
+        R"({"thinking": "t", "role": "assistant", "content": "a", "reasoning_content": "c"})");
+  CHECK(message(R"("reasoning": null)") ==
+        R"({"role": "assistant", "content": "a", "reasoning": null})");
+  const Conversation other =
+      Read(R"({"conversations": [{"from": "gpt", "value": "a", "reasoning": "r"}]})");
+  CHECK(Json(other.messages[0]) ==
+        R"({"thinking": "r", "role": "assistant", "content": "a", "reasoning": "r", )"
+        R"("reasoning_content": "r"})");
+}
+
 TEST_CASE("ShareGPT's spelling is made into the other") {
   const Conversation read = Read(
       R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "q"}, )"
