@@ -153,7 +153,8 @@ const char* KeyOf(Side side) {
 }  // namespace
 
 absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side) {
-  CONVENE_ASSIGN_OR_RETURN(const Value value, jinja::ReadJson(record));
+  CONVENE_ASSIGN_OR_RETURN(const Value value,
+                           jinja::ReadJson(record, jinja::LargeIntegers::kAsFloatsOnTop));
   if (!value.is_dict()) return absl::InvalidArgumentError("the record is no JSON object");
   const Dict& dict = value.as_dict();
   const Value* const prompt = Given(dict, "prompt");
@@ -196,6 +197,11 @@ absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side) {
   }
   CONVENE_RETURN_IF_ERROR(AddVariables(dict, &conversation));
   return conversation;
+}
+
+std::vector<std::string> RecordFields() {
+  return {"messages", "conversations", "prompt",    "completion",          "chosen",
+          "rejected", "tools",         "documents", "chat_template_kwargs"};
 }
 
 std::vector<bool> AnswersToLearn(const Conversation& conversation, TrainOn train_on) {

@@ -52,8 +52,12 @@ using ChatRecord = std::variant<Conversation, PromptAndCompletion>;
 //   of a pair's side, in the completion's place: chosen or rejected; without a prompt a whole
 //     conversation, or a text
 //   tools: a list, or a string that holds it as JSON; documents; chat_template_kwargs: a dict
-// InvalidArgument: anything else, or an empty conversation; says what and which message.
+// Of other keys nothing is read, and a number beyond 64 bits may stand there. InvalidArgument:
+// anything else, or an empty conversation; says what and which message.
 absl::StatusOr<ChatRecord> ReadChatRecord(absl::string_view record, Side side = Side::kOnly);
+
+// The keys that ReadChatRecord looks for.
+std::vector<std::string> RecordFields();
 
 // The answers to learn: conversation.is_answer, or the last of them alone.
 std::vector<bool> AnswersToLearn(const Conversation& conversation, TrainOn train_on);

@@ -98,6 +98,13 @@ TEST_CASE("tools may be JSON within a string; an empty list is none") {
   CHECK(Json(*more.variables.Find("enable_thinking")) == "false");
 }
 
+TEST_CASE("a number beyond 64 bits is nobody's matter, unless it is the template's") {
+  Read(R"({"messages": [{"role": "assistant"}], "id": 18446744073709551615})");
+  CHECK_STATUS(
+      ReadChatRecord(R"({"messages": [{"role": "assistant", "id": 18446744073709551615}]})"),
+      absl::StatusCode::kInvalidArgument, "an integer beyond 64 bits with a sign");
+}
+
 TEST_CASE("a broken record says what is wrong, and with which message") {
   const auto refuses = [](const std::string& record, const std::string& why) {
     CHECK_STATUS(ReadChatRecord(record), absl::StatusCode::kInvalidArgument, why);

@@ -47,7 +47,9 @@ absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, Tr
           std::move(format), tokenizer,
           {.train_on = train_on, .side = side, .append_end_of_document = append_end_of_document}));
   const std::shared_ptr<const ChatEncoderFactory> factory = std::move(made);
-  return DocumentFormat{.key = std::move(key), .new_encoder = [factory] { return factory->New(); }};
+  return DocumentFormat{.key = std::move(key), .fields = RecordFields(), .new_encoder = [factory] {
+                          return factory->New();
+                        }};
 }
 
 }  // namespace convene::worker

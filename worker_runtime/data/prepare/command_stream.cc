@@ -27,7 +27,7 @@ constexpr size_t kLastWords = 2000;
 
 // A batch of rows at a time, so that a file of any size takes little memory.
 constexpr char kParquetProgram[] = R"(import json, sys
-path, columns = sys.argv[1], sys.argv[2:] or None
+path, wanted = sys.argv[1], sys.argv[2:]
 try:
     import pyarrow.parquet
 except ImportError:
@@ -37,10 +37,11 @@ def plain(value):
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 with pyarrow.parquet.ParquetFile(path) as rows:
     names = rows.schema_arrow.names
-    for column in columns or []:
-        if column not in names:
-            sys.exit(f"it has no column {column!r} (--field): it has {', '.join(names[:20])}")
-    for batch in rows.iter_batches(batch_size=1024, columns=columns):
+    columns = [name for name in wanted if name in names]
+    if wanted and not columns:
+        lacks = f"no column {wanted[0]!r} (--field):" if len(wanted) == 1 else f"none of the columns {', '.join(wanted)}:"
+        sys.exit(f"it has {lacks} it has {', '.join(names[:20])}")
+    for batch in rows.iter_batches(batch_size=1024, columns=columns or None):
         for row in batch.to_pylist():
             sys.stdout.write(json.dumps(row, ensure_ascii=False, default=plain) + "\n")
 )";
@@ -102,8 +103,13 @@ class CommandStream : public ByteStream {
     Reap();
   }
 
-  // How far the command has come in the file is not known before its end.
-  int64_t file_offset() const override { return is_at_end_ ? source_.bytes : 0; }
+  // How far the command has come in the file is not known before its end. A number that stood still
+  // would pass for a command that hangs, so this one nears the end as the output comes.
+  int64_t file_offset() const override {
+    if (is_at_end_) return source_.bytes;
+    const double bytes = static_cast<double>(source_.bytes);
+    return static_cast<int64_t>(bytes * (output_bytes_ / (output_bytes_ + bytes + 1)));
+  }
 
   absl::StatusOr<size_t> ReadSome(char* buffer, size_t size) override {
     if (is_at_end_) return 0;
@@ -122,7 +128,10 @@ class CommandStream : public ByteStream {
       if (ready[1].revents != 0) HearWords();
       if (ready[0].revents == 0) continue;
       const ssize_t n = read(out_.get(), buffer, size);
-      if (n > 0) return static_cast<size_t>(n);
+      if (n > 0) {
+        output_bytes_ += static_cast<double>(n);
+        return static_cast<size_t>(n);
+      }
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return ErrnoStatus(errno, absl::StrCat("data: read of ", source_.path));
       return End();
@@ -187,6 +196,7 @@ class CommandStream : public ByteStream {
   UniqueFd err_;
   const absl::Duration patience_;
   std::string words_;
+  double output_bytes_ = 0;  // so far
   bool is_at_end_ = false;
 };
 
@@ -196,14 +206,15 @@ std::string CommandFor(const std::string& command, const std::string& path) {
   return absl::StrReplaceAll(command, {{"{}", Quoted(path)}});
 }
 
-std::string ParquetCommand(const std::string& python, const std::string& column,
+std::string ParquetCommand(const std::string& python, const std::vector<std::string>& columns,
                            const std::string& path) {
   const std::string program = Quoted(python);
-  return absl::StrCat("command -v ", program, " > /dev/null || { echo 'there is no program '",
-                      program, "', which is to read Parquet: name a Python by --python' >&2; ",
-                      "exit 127; }; exec ", program, " -c ", Quoted(kParquetProgram), " ",
-                      Quoted(path), column.empty() ? "" : " ",
-                      column.empty() ? "" : Quoted(column));
+  std::string command = absl::StrCat(
+      "command -v ", program, " > /dev/null || { echo 'there is no program '", program,
+      "', which is to read Parquet: name a Python by --python' >&2; ", "exit 127; }; exec ",
+      program, " -c ", Quoted(kParquetProgram), " ", Quoted(path));
+  for (const std::string& column : columns) absl::StrAppend(&command, " ", Quoted(column));
+  return command;
 }
 
 absl::StatusOr<std::unique_ptr<ByteStream>> OpenCommand(const SourceFile& source,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -14,8 +15,8 @@ namespace convene::worker {
 std::string CommandFor(const std::string& command, const std::string& path);
 
 // The command that reads a Parquet file (Apache Parquet, format 2) as JSON lines: by `python` with
-// pyarrow. `column`: the one that is wanted; "": all.
-std::string ParquetCommand(const std::string& python, const std::string& column,
+// pyarrow. `columns`: those that are wanted as far as they are there, one at least; empty: all.
+std::string ParquetCommand(const std::string& python, const std::vector<std::string>& columns,
                            const std::string& path);
 
 // Starts source.command, of a file, or of none where source.path is empty. Its standard output is

@@ -70,17 +70,34 @@ TEST_CASE("a stream that goes early ends its command") {
   CHECK(std::string(buffer, 4) == "y\ny\n");
 }
 
-TEST_CASE("a missing Python is told by its name, and a Python is called with the file's column") {
+TEST_CASE("a command whose output comes is told to come further, and never to be at the end") {
+  const TempDir dir;
+  SourceFile source = PutSource(dir.File("a"), std::string(1000, 'x'));
+  source.command = "exec yes";
+  const auto stream = OpenCommand(source);
+  REQUIRE_OK(stream.status());
+  int64_t before = (*stream)->file_offset();
+  CHECK(before == 0);
+  char buffer[1000];
+  for (int i = 0; i < 10; ++i) {
+    REQUIRE((*stream)->Read(buffer, sizeof(buffer)).value() == sizeof(buffer));
+    CHECK((*stream)->file_offset() > before);
+    before = (*stream)->file_offset();
+    CHECK(before < 1000);
+  }
+}
+
+TEST_CASE("a missing Python is told by its name, and a Python is called with the file's columns") {
   const TempDir dir;
   SourceFile source = PutSource(dir.File("a b.parquet"), "PAR1");
-  CHECK_STATUS(ReadAll(source, ParquetCommand("/no/python", "text", source.path)),
+  CHECK_STATUS(ReadAll(source, ParquetCommand("/no/python", {"text"}, source.path)),
                absl::StatusCode::kUnavailable,
                "there is no program /no/python, which is to read Parquet: name a Python by");
   REQUIRE_OK(WriteFileAtomic(dir.File("python"), "#!/bin/sh\nshift 2; printf '%s|' \"$@\"\n"));
   REQUIRE(chmod(dir.File("python").c_str(), 0755) == 0);
-  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), "text", source.path)) ==
-        absl::StrCat(source.path, "|text|"));
-  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), "", source.path)) ==
+  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), {"text", "it's"}, source.path)) ==
+        absl::StrCat(source.path, "|text|it's|"));
+  CHECK(*ReadAll(source, ParquetCommand(dir.File("python"), {}, source.path)) ==
         absl::StrCat(source.path, "|"));
 }
 

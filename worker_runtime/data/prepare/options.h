@@ -52,6 +52,8 @@ struct DocumentFormat {
   // Enters the key of a prepared file: all that decides about ids beside the tokenizer and the
   // input, such as the chat template's text.
   std::string key;
+  // The keys of a record that are read: of a Parquet file no other column is. Empty: all are.
+  std::vector<std::string> fields;
   // Called once a thread, from any thread.
   std::function<absl::StatusOr<std::unique_ptr<DocumentEncoder>>()> new_encoder;
 };

@@ -89,14 +89,14 @@ bool IsParquet(const std::string& path) {
 absl::StatusOr<std::vector<SourceFile>> SourcesOf(const PrepareOptions& options) {
   const InputOptions& input = options.input;
   CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, ListSources(input.patterns));
-  // A document's encoder wants whole records, else the field is in one column.
-  const std::string column =
-      options.format.has_value() ? "" : input.field.substr(0, input.field.find('.'));
+  const std::vector<std::string> columns =
+      options.format.has_value() ? options.format->fields
+                                 : std::vector{input.field.substr(0, input.field.find('.'))};
   for (SourceFile& source : sources) {
     if (!input.through.empty()) {
       source.command = CommandFor(input.through, source.path);
     } else if (IsParquet(source.path)) {
-      source.command = ParquetCommand(input.python, column, source.path);
+      source.command = ParquetCommand(input.python, columns, source.path);
     }
   }
   return sources;

@@ -28,8 +28,8 @@ class Builder : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Builder> 
     const bool is_integer = number.find_first_of(".eE") == absl::string_view::npos;
     int64_t integer = 0;
     if (is_integer && absl::SimpleAtoi(number, &integer)) return Add(Value::OfInt(integer));
-    if (is_integer && large_integers_ == LargeIntegers::kRefuse) {
-      return Fail("the JSON has an integer beyond 64 bits");
+    if (is_integer && !TakesLargeIntegers()) {
+      return Fail("the JSON has an integer beyond 64 bits with a sign");
     }
     double value = 0;
     if (!absl::SimpleAtod(number, &value) || !std::isfinite(value)) {
@@ -61,6 +61,11 @@ class Builder : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Builder> 
     StringPtr key;
   };
 
+  bool TakesLargeIntegers() const {
+    if (large_integers_ == LargeIntegers::kAsFloats) return true;
+    return large_integers_ == LargeIntegers::kAsFloatsOnTop && open_.size() == 1 &&
+           open_.back().is_dict;
+  }
   bool Fail(absl::string_view why) {
     status_ = absl::InvalidArgumentError(why);
     return false;
