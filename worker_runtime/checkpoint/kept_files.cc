@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <cerrno>
+#include <set>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -74,8 +75,12 @@ absl::Status WriteKeptFiles(const std::string& directory, int64_t step,
   const std::string folder = absl::StrCat(step_directory, "/", name);
   CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
   CONVENE_ASSIGN_OR_RETURN(const std::string twin, FindTwin(directory, step, name));
+  std::set<std::string> folders = {folder};
   for (const NamedFile& file : files) {
     const std::string path = absl::StrCat(folder, "/", file.name);
+    if (folders.insert(ParentDirectory(path)).second) {
+      CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
+    }
     if (Holds(path, file)) continue;
     const std::string other = absl::StrCat(twin, "/", file.name);
     // A twin that is damaged must not spread.
@@ -85,7 +90,7 @@ absl::Status WriteKeptFiles(const std::string& directory, int64_t step,
     }
     CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path, file.content));
   }
-  CONVENE_RETURN_IF_ERROR(SyncDirectory(folder));
+  for (const std::string& each : folders) CONVENE_RETURN_IF_ERROR(SyncDirectory(each));
   return SyncDirectory(step_directory);
 }
 

@@ -14,7 +14,7 @@
 namespace convene::worker {
 
 struct NamedFile {
-  std::string name;
+  std::string name;  // may lead into a folder, "a/b.txt"
   std::string content;
 };
 

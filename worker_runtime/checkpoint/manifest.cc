@@ -6,11 +6,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 
@@ -133,7 +135,7 @@ absl::Status DecodeTokenizer(LineReader* reader, Manifest* manifest) {
     KeptFile file;
     CONVENE_RETURN_IF_ERROR(
         reader->Line("tokenizer_file", &file.bytes, &file.checksum, &file.name));
-    if (!IsNameInDirectory(file.name)) {
+    if (!absl::c_all_of(absl::StrSplit(file.name, '/'), IsNameInDirectory)) {
       return reader->Wrong("a tokenizer's file lies in the folder of the tokenizer");
     }
     manifest->tokenizer_files.push_back(std::move(file));

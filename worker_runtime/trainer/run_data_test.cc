@@ -10,6 +10,8 @@
 #include "worker_runtime/data/testing/token_files.h"
 #include "worker_runtime/options/load_options.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
+#include "worker_runtime/tokenizer/load_tokenizer.h"
+#include "worker_runtime/trainer/run_tokenizer.h"
 
 namespace convene::worker {
 namespace {
@@ -289,6 +291,31 @@ TEST_CASE("messages are packed whole, and their answers count") {
   const Dataset of_all = open({"--train-on", "all"});
   CHECK(of_all.CountedTargets(of_all.TrainingPlaces(1, {0})) > counted);
   CHECK_FALSE(open({"--packed-documents=false"}).packing_counts().has_value());
+}
+
+TEST_CASE("a checkpoint keeps both templates of a folder whose tokenizer's file is named") {
+  const TempDir directory;
+  REQUIRE_OK(WriteFileAtomic(directory.File("tokenizer.json"),
+                             R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"));
+  REQUIRE_OK(WriteFileAtomic(directory.File("tokenizer_config.json"),
+                             R"({"chat_template": [{"name": "default", "template": "{{ 1 }}"},
+                                                   {"name": "tool_use", "template": "{{ 2 }}"}]})"));
+  TrainOptions options;
+  options.tokenizer_path = directory.File("tokenizer.json");
+  options.chat_template = directory.path();
+  const auto tokenizer = LoadTokenizer(options.tokenizer_path);
+  REQUIRE_OK(tokenizer.status());
+  const TokenizerIdentity made_by = {.path = options.tokenizer_path,
+                                     .fingerprint = (*tokenizer)->fingerprint()};
+  const auto files = FilesOfTokenizer(options, **tokenizer, made_by);
+  REQUIRE_OK(files.status());
+  std::vector<std::string> names;
+  for (const NamedFile& file : *files) names.push_back(file.name);
+  CHECK(names == std::vector<std::string>{"additional_chat_templates/tool_use.jinja",
+                                          "chat_template.jinja", "tokenizer.json",
+                                          "tokenizer_config.json"});
+  CHECK(files->at(0).content == "{{ 2 }}");
+  CHECK(files->at(1).content == "{{ 1 }}");
 }
 
 TEST_CASE("the fate of packed documents is said, as far as there is something to say") {

@@ -29,10 +29,15 @@ absl::Status AddTemplate(const std::string& chat_template, std::vector<NamedFile
   CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(chat_template));
   auto* const folder = std::get_if<FolderTemplate>(&format);
   if (folder == nullptr) return absl::OkStatus();  // a name is all there is
-  std::erase_if(*files, [](const NamedFile& file) { return file.name == kTemplateName; });
+  std::erase_if(*files, [](const NamedFile& file) {
+    return file.name == kTemplateName || file.name == kToolUseTemplateName;
+  });
+  files->push_back({kTemplateName, std::move(folder->source)});
+  if (!folder->tool_use_source.empty()) {
+    files->push_back({kToolUseTemplateName, std::move(folder->tool_use_source)});
+  }
   // By their names, as TokenizerFiles would find them: equal files are equal checkpoints.
-  const auto is_behind = [](const NamedFile& file) { return file.name > kTemplateName; };
-  files->insert(absl::c_find_if(*files, is_behind), {kTemplateName, std::move(folder->source)});
+  absl::c_sort(*files, [](const NamedFile& a, const NamedFile& b) { return a.name < b.name; });
   return absl::OkStatus();
 }
 

@@ -19,6 +19,9 @@ constexpr absl::string_view kNames[] = {
     "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
     "tokenizer_config.json",   "vocab.json"};
 
+// As data/chat/chat_format.h has it.
+constexpr char kToolUseTemplate[] = "additional_chat_templates/tool_use.jinja";
+
 bool IsOfTokenizer(absl::string_view name) {
   return absl::EndsWith(name, ".tiktoken") || absl::c_linear_search(kNames, name);
 }
@@ -50,14 +53,23 @@ absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path) {
                                   {"tokenizer_config.json", std::move(inside.config_json)}};
   }
   if (!IsDirectory(path)) return FilesOfFile(path);
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(path));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path));
+  std::erase_if(names, [](const std::string& name) { return !IsOfTokenizer(name); });
+  const std::string tool_use = kToolUseTemplate;
+  if (IsFile(absl::StrCat(path, "/", tool_use))) names.push_back(tool_use);
+  absl::c_sort(names);
   std::vector<NamedFile> files;
   for (const std::string& name : names) {
-    if (!IsOfTokenizer(name)) continue;
     CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(absl::StrCat(path, "/", name)));
     files.push_back({name, std::move(content)});
   }
   return files;
+}
+
+absl::Status WriteNamedFile(const std::string& folder, const NamedFile& file) {
+  const std::string path = absl::StrCat(folder, "/", file.name);
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
+  return WriteFileAtomic(path, file.content);
 }
 
 }  // namespace convene::worker

@@ -47,8 +47,8 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
   return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kPeftConfigName), config));
-    for (const auto& [name, content] : tokenizer_files) {
-      CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", name), content));
+    for (const NamedFile& file : tokenizer_files) {
+      CONVENE_RETURN_IF_ERROR(WriteNamedFile(folder, file));
     }
     return WriteTensorFile(*adapter.source, tensors, DType::kFloat32,
                            absl::StrCat(folder, "/", kPeftWeightsName));

@@ -172,7 +172,7 @@ absl::Status FillFolder(const Weights& weights, const HfExport& wanted, const st
   CONVENE_RETURN_IF_ERROR(WriteTensors(weights, wanted, folder));
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kHfConfigName), config));
   for (const NamedFile& file : wanted.other_files) {
-    CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", file.name), file.content));
+    CONVENE_RETURN_IF_ERROR(WriteNamedFile(folder, file));
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/compare_weights.h"
 #include "worker_runtime/weights/testing/hf_folders.h"
+#include "worker_runtime/weights/tokenizer_files.h"
 
 namespace convene::worker {
 namespace {
@@ -71,6 +72,22 @@ TEST_CASE("tensors go into several files, of few bytes each") {
   REQUIRE_OK(differences.status());
   REQUIRE_FALSE(differences->empty());
   CHECK(differences->front().largest <= 64);
+}
+
+TEST_CASE("a folder that gets the files of a tokenizer has them all, in their folders") {
+  const TempDir dir;
+  const std::vector<NamedFile> files = {{"additional_chat_templates/tool_use.jinja", "t"},
+                                        {"chat_template.jinja", "d"},
+                                        {"tokenizer.json", "{}"}};
+  for (const NamedFile& file : files) REQUIRE_OK(WriteNamedFile(dir.File("a"), file));
+  REQUIRE_OK(WriteFileAtomic(dir.File("a/additional_chat_templates/rag.jinja"), "r"));
+  const auto found = TokenizerFiles(dir.File("a"));
+  REQUIRE_OK(found.status());
+  REQUIRE(found->size() == files.size());
+  for (size_t i = 0; i < files.size(); ++i) {
+    CHECK(found->at(i).name == files[i].name);
+    CHECK(found->at(i).content == files[i].content);
+  }
 }
 
 TEST_CASE("a full disk leaves nothing under the output's name") {

@@ -52,7 +52,8 @@ inline CheckpointInfo InfoOf(int64_t step, size_t world_size) {
 // The files of a tokenizer in this version.
 inline std::vector<NamedFile> TokenizerOf(int version) {
   return {{"tokenizer.json", absl::StrCat("{\"version\": ", version, "}")},
-          {"chat_template.jinja", "{{ messages }}"}};
+          {"chat_template.jinja", "{{ messages }}"},
+          {"additional_chat_templates/tool_use.jinja", "{{ tools }}"}};
 }
 
 // Writes one rank after the other, then the manifest.

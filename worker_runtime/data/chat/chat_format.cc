@@ -1,6 +1,5 @@
 #include "worker_runtime/data/chat/chat_format.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -24,7 +23,16 @@ using jinja::Dict;
 using jinja::Value;
 
 constexpr char kConfigName[] = "tokenizer_config.json";
+constexpr char kTemplateName[] = "chat_template.jinja";
 constexpr char kAdditional[] = "additional_special_tokens";
+
+absl::Status AddToolUse(const std::string& source, FolderTemplate* made) {
+  absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(source);
+  if (!parsed.ok()) return Annotate(parsed.status(), "the template 'tool_use'");
+  made->tool_use = *std::move(parsed);
+  made->tool_use_source = source;
+  return absl::OkStatus();
+}
 
 // The templates in tokenizer_config.json: a text, or [{"name", "template"}, ...].
 absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
@@ -54,12 +62,7 @@ absl::StatusOr<FolderTemplate> FromConfig(const std::string& config) {
     return absl::InvalidArgumentError("its 'chat_template' has none of the name 'default'");
   }
   CONVENE_ASSIGN_OR_RETURN(FolderTemplate made, MakeFolderTemplate(standard->as_string(), config));
-  if (tool_use != nullptr) {
-    absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(tool_use->as_string());
-    if (!parsed.ok()) return Annotate(parsed.status(), "the template 'tool_use'");
-    made.tool_use = *std::move(parsed);
-    made.tool_use_source = tool_use->as_string();
-  }
+  if (tool_use != nullptr) CONVENE_RETURN_IF_ERROR(AddToolUse(tool_use->as_string(), &made));
   return made;
 }
 
@@ -72,9 +75,16 @@ absl::StatusOr<ChatFormat> LoadFrom(const std::string& path) {
       CONVENE_ASSIGN_OR_RETURN(const GgufTokenizer inside, ReadGgufTokenizer(path));
       return FromConfig(inside.config_json);
     }
-    if (std::filesystem::path(path).filename() == kConfigName) return FromConfig(config);
+    const std::string name = std::filesystem::path(path).filename().string();
+    if (name == kConfigName) return FromConfig(config);
     CONVENE_ASSIGN_OR_RETURN(const std::string source, ReadFile(path));
-    return MakeFolderTemplate(source, config);
+    CONVENE_ASSIGN_OR_RETURN(FolderTemplate read, MakeFolderTemplate(source, config));
+    const std::string tool_use = absl::StrCat(ParentDirectory(path), "/", kToolUseTemplateName);
+    if (name == kTemplateName && IsFile(tool_use)) {
+      CONVENE_ASSIGN_OR_RETURN(const std::string tools, ReadFile(tool_use));
+      CONVENE_RETURN_IF_ERROR(AddToolUse(tools, &read));
+    }
+    return read;
   };
   absl::StatusOr<FolderTemplate> made = load();
   if (!made.ok()) return Annotate(made.status(), path);
@@ -109,14 +119,12 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
 }
 
 absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path) {
+  const absl::StatusOr<NamedTemplate> named = FindNamedTemplate(name_or_path);
+  if (named.ok()) return ChatFormat(*named);
   const std::vector<std::string> names = NamedTemplateNames();
-  if (std::find(names.begin(), names.end(), name_or_path) != names.end()) {
-    CONVENE_ASSIGN_OR_RETURN(const NamedTemplate named, FindNamedTemplate(name_or_path));
-    return ChatFormat(named);
-  }
   std::error_code error;
   if (std::filesystem::is_directory(name_or_path, error)) {
-    for (const char* const name : {"chat_template.jinja", kConfigName}) {
+    for (const char* const name : {kTemplateName, kConfigName}) {
       const std::string path = absl::StrCat(name_or_path, "/", name);
       if (std::filesystem::exists(path, error)) return LoadFrom(path);
     }
@@ -139,8 +147,11 @@ absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::
         "chat_template auto is the template of the tokenizer, and byte has none: name a tokenizer "
         "(--tokenizer PATH), or a template");
   }
-  if (IsDirectory(tokenizer) || IsGgufFile(tokenizer)) return tokenizer;
-  return ParentDirectory(tokenizer);
+  const bool has_one = IsDirectory(tokenizer) || IsGgufFile(tokenizer);
+  std::string path = has_one ? tokenizer : ParentDirectory(tokenizer);
+  // A folder of this name is no format.
+  if (FindNamedTemplate(path).ok()) path.insert(0, "./");
+  return path;
 }
 
 }  // namespace convene::worker

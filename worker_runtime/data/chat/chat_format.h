@@ -14,6 +14,9 @@
 
 namespace convene::worker {
 
+// Where transformers saves the template for conversations with tools, beside chat_template.jinja.
+inline constexpr char kToolUseTemplateName[] = "additional_chat_templates/tool_use.jinja";
+
 // A template, and the variables that the folder gives it in which it stands: bos_token and so on.
 struct FolderTemplate {
   jinja::ChatTemplate chat_template;
@@ -37,16 +40,16 @@ absl::StatusOr<FolderTemplate> MakeFolderTemplate(const std::string& source,
 // `name_or_path`: one of NamedTemplateNames(); a file of the very name tokenizer_config.json, of
 // which the key chat_template is taken (a text, or a list with names of which "default" and
 // "tool_use" are used); a GGUF file, with such a key in it; any other file, which is a template,
-// with tokenizer_config.json beside it; or a model folder, of which chat_template.jinja is taken,
-// else tokenizer_config.json.
+// with tokenizer_config.json beside it and, beside chat_template.jinja, kToolUseTemplateName; or a
+// model folder, of which chat_template.jinja is taken, else tokenizer_config.json.
 //
 // NotFound: no such name and no such path, or a folder without a chat template. InvalidArgument,
 // Unimplemented, ResourceExhausted: the template's. All with the path.
 absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path);
 
 // The value of --chat-template, as LoadChatFormat takes it: for auto the path of the template that
-// belongs to `tokenizer` (as LoadTokenizer takes it), a folder or a GGUF file; all else as it is.
-// InvalidArgument: auto, and byte, which has none.
+// belongs to `tokenizer` (as LoadTokenizer takes it), a folder or a GGUF file, and never the name
+// of a format; all else as it is. InvalidArgument: auto, and byte, which has none.
 absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::string& tokenizer);
 
 }  // namespace convene::worker
