@@ -236,6 +236,7 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
   if (flags.chat) chat = opened.tokenizer_path;
   CONVENE_ASSIGN_OR_RETURN(PromptReader prompts,
                            PromptReader::Make(*opened.tokenizer, chat, flags.system));
+  if (const auto end = prompts.EndOfAnswer()) opened.end_tokens.push_back(*end);
   if (!flags.prompts.empty()) {
     CONVENE_RETURN_IF_ERROR(AnswerFile(flags, opened, prompts));
   } else if (flags.prompt.has_value()) {

@@ -50,14 +50,10 @@ absl::StatusOr<PromptReader> PromptReader::Make(const Tokenizer& tokenizer, cons
                                                 std::string system) {
   PromptReader reader(tokenizer);
   if (chat.empty()) return reader;
-  CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(chat));
-  auto* const folder = std::get_if<FolderTemplate>(&format);
-  if (folder == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        chat, " names a format, and a chat needs a template: give a folder that has one"));
-  }
-  CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer.named_tokens(), &folder->variables));
-  reader.format_ = std::move(*folder);
+  CONVENE_ASSIGN_OR_RETURN(const std::string path, ResolveTemplate("auto", chat));
+  CONVENE_ASSIGN_OR_RETURN(ChatFormat format, LoadChatFormat(path));
+  reader.format_ = std::get<FolderTemplate>(std::move(format));  // a path is no format's name
+  CONVENE_RETURN_IF_ERROR(SetNamedTokens(tokenizer.named_tokens(), &reader.format_->variables));
   reader.system_ = std::move(system);
   return reader;
 }
@@ -105,8 +101,8 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Line(absl::string_view line) 
   return Chat(*conversation);
 }
 
-// The template writes the special tokens itself, those before a document too.
-absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
+absl::StatusOr<std::string> PromptReader::Rendered(const Conversation& conversation,
+                                                   bool before_answer) const {
   Dict variables = format_->variables;
   // As in training (data/chat/answer_spans.cc): transformers gives these always.
   variables.Set("tools", Value::OfNone());
@@ -118,17 +114,38 @@ absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conv
   }
   CONVENE_ASSIGN_OR_RETURN(Value messages, jinja::NewList(std::move(texts)));
   variables.Set("messages", std::move(messages));
-  variables.Set("add_generation_prompt", Value::OfBool(true));
+  variables.Set("add_generation_prompt", Value::OfBool(before_answer));
   const bool has_tools = variables.Find("tools")->Truth() && format_->tool_use.has_value();
   const jinja::ChatTemplate& chat_template =
       has_tools ? *format_->tool_use : format_->chat_template;
   CONVENE_ASSIGN_OR_RETURN(
-      const jinja::Rendered rendered,
+      jinja::Rendered rendered,
       chat_template.Render(variables,
                            {.now = absl::ToCivilSecond(WallNow(), absl::LocalTimeZone())}));
+  return std::move(rendered.text);
+}
+
+// The template writes the special tokens itself, those before a document too.
+absl::StatusOr<std::vector<int32_t>> PromptReader::Chat(const Conversation& conversation) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, Rendered(conversation, /*before_answer=*/true));
   std::vector<int32_t> ids;
-  rendered_->Encode(rendered.text, &ids);
+  rendered_->Encode(text, &ids);
   return ids;
+}
+
+std::optional<int32_t> PromptReader::EndOfAnswer() {
+  if (!is_chat()) return std::nullopt;
+  constexpr char kAnswer[] = "an answer";
+  Conversation chat = NewChat();
+  AddMessage("user", "a question", &chat);
+  AddMessage("assistant", kAnswer, &chat);
+  const absl::StatusOr<std::string> text = Rendered(chat, /*before_answer=*/false);
+  const size_t found = text.ok() ? text->rfind(kAnswer) : std::string::npos;
+  if (found == std::string::npos) return std::nullopt;
+  std::vector<int32_t> ids;
+  rendered_->Encode(text->substr(found + sizeof(kAnswer) - 1), &ids);
+  if (ids.empty() || tokenizer_->SpecialTextOf(ids[0]).empty()) return std::nullopt;
+  return ids[0];
 }
 
 std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer) {

@@ -18,9 +18,9 @@ namespace convene::worker {
 // Not thread-safe.
 class PromptReader {
  public:
-  // `chat`: where a chat template lies (LoadChatFormat); "": prompts are plain texts. `system`: the
-  // first message of each conversation that a text makes; "": none. Errors: LoadChatFormat's;
-  // InvalidArgument: no template of a folder. Borrows the tokenizer.
+  // `chat`: where the tokenizer lies, whose own chat template is taken; "": prompts are plain
+  // texts. `system`: the first message of each conversation that a text makes; "": none. Errors:
+  // ResolveTemplate's and LoadChatFormat's. Borrows the tokenizer.
   static absl::StatusOr<PromptReader> Make(const Tokenizer& tokenizer, const std::string& chat,
                                            std::string system);
 
@@ -37,6 +37,9 @@ class PromptReader {
   absl::StatusOr<std::vector<int32_t>> Chat(const Conversation& conversation);
   // The beginning of one: the system's message, where there is one.
   Conversation NewChat() const;
+  // The special token that the template writes right behind an answer, with which a model that was
+  // trained by it ends its own; none where it writes none there, and for plain texts.
+  std::optional<int32_t> EndOfAnswer();
   bool is_chat() const { return format_.has_value(); }
 
  private:
@@ -44,6 +47,8 @@ class PromptReader {
       : tokenizer_(&tokenizer),
         text_(tokenizer.NewEncoder(SpecialText::kAsText)),
         rendered_(tokenizer.NewEncoder(SpecialText::kAsTokens)) {}
+
+  absl::StatusOr<std::string> Rendered(const Conversation& conversation, bool before_answer) const;
 
   const Tokenizer* tokenizer_;
   std::unique_ptr<Encoder> text_, rendered_;

@@ -67,8 +67,28 @@ TEST_CASE("A chat goes through the folder's template up to the answer") {
   AddMessage("user", "x\xFF", &chat);
   CHECK(TextOf(reader->Chat(chat)) ==
         "<|system|>be brief<|end|><|user|>x\xEF\xBF\xBD<|end|><|assistant|>");
-  CHECK_STATUS(PromptReader::Make(Tokens(), "chatml", ""), absl::StatusCode::kInvalidArgument,
-               "chatml names a format");
+  REQUIRE_OK(WriteFileAtomic(folder.File("tokenizer.json"), "{{ 'no template' }}"));
+  reader = PromptReader::Make(Tokens(), folder.File("tokenizer.json"), "");
+  REQUIRE_OK(reader.status());
+  CHECK(TextOf(reader->Text("hi")) == "<|user|>hi<|end|><|assistant|>");
+  CHECK_STATUS(PromptReader::Make(Tokens(), "byte", ""), absl::StatusCode::kInvalidArgument,
+               "byte has none");
+}
+
+TEST_CASE("A chat's answer ends with the special token that the template writes behind it") {
+  const TempDir folder;
+  const auto end = [&](const std::string& source) {
+    REQUIRE_OK(WriteFileAtomic(folder.File("chat_template.jinja"), source));
+    auto reader = PromptReader::Make(Tokens(), folder.path(), "");
+    REQUIRE_OK(reader.status());
+    return reader->EndOfAnswer();
+  };
+  CHECK(end(kTemplate) == *Tokens().SpecialId("<|end|>"));
+  CHECK(!end("{% for m in messages %}{{ m.content }}\n<|end|>{% endfor %}").has_value());
+  CHECK(!end("{% for m in messages %}<|end|>{{ m.content }}{% endfor %}").has_value());
+  CHECK(!end("{{ messages[0].content }}<|end|>").has_value());
+  CHECK(!end("{{ raise_exception('no') }}").has_value());
+  CHECK(!PromptReader::Make(Tokens(), "", "")->EndOfAnswer().has_value());
 }
 
 TEST_CASE("A template has tools and documents, which are none where a conversation has none") {

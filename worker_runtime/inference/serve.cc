@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -31,7 +32,9 @@ class Answerer {
   // `chats`: or why there is none.
   Answerer(LanguageModel& model, const OpenedModel& opened, PromptReader texts,
            absl::StatusOr<PromptReader> chats)
-      : model_(model), opened_(opened), texts_(std::move(texts)), chats_(std::move(chats)) {}
+      : model_(model), opened_(opened), texts_(std::move(texts)), chats_(std::move(chats)) {
+    if (chats_.ok()) end_of_answer_ = chats_->EndOfAnswer();
+  }
 
   absl::StatusOr<Usage> Answer(const CompletionRequest& request, ShowPiece show) {
     std::vector<Tokens> prompts;
@@ -54,6 +57,9 @@ class Answerer {
     const int most = request.max_tokens < 0 ? model_.options().context : request.max_tokens;
     GenerateOptions options = {
         .sampling = request.sampling, .max_new_tokens = most, .end_tokens = opened_.end_tokens};
+    if (request.is_chat && end_of_answer_.has_value()) {
+      options.end_tokens.push_back(*end_of_answer_);
+    }
     if (request.top_logprobs.has_value()) {
       options.sees_prompts = request.echoes;
       options.see_logits = [&](int index, int32_t token, absl::Span<const float> logits) {
@@ -130,6 +136,7 @@ class Answerer {
   const OpenedModel& opened_;
   PromptReader texts_;
   absl::StatusOr<PromptReader> chats_;
+  std::optional<int32_t> end_of_answer_;
 };
 
 }  // namespace
