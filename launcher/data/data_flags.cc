@@ -153,6 +153,9 @@ void AddFlags(FlagReader* reader, PrepareFlags* flags) {
       {{"answers", TrainOn::kAnswers}, {"last", TrainOn::kLast}, {"all", TrainOn::kAll}},
       "what counts in the loss: all answers with the tokens that end them, the last answer, or "
       "everything (default answers)");
+  reader->Option("chat-date", &flags->chat_date,
+                 "today's date for a template that asks for it, the same on every day",
+                 {.value = "YYYY-MM-DD"});
   reader->Group("To go on after a kill");
   reader->Option("journal-interval", &options.journal_interval,
                  "how often FILE.journal is written. After a kill the same command goes on from "

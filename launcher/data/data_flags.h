@@ -22,6 +22,7 @@ struct PrepareFlags {
 
   std::string chat_template;  // "": plain texts
   worker::TrainOn train_on = worker::TrainOn::kAnswers;
+  std::string chat_date;  // as ParseChatDate takes it
 
   bool no_eod = false;  // these two: in `options` once all is read
   bool append_eod = false;

@@ -106,9 +106,14 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
   if (!flags.chat_template.empty()) {
     CONVENE_ASSIGN_OR_RETURN(const std::string chat_template,
                              worker::ResolveTemplate(flags.chat_template, options.tokenizer_path));
+    CONVENE_ASSIGN_OR_RETURN(const auto date, worker::ParseChatDate(flags.chat_date));
     CONVENE_ASSIGN_OR_RETURN(
-        options.format, worker::ChatDocuments(chat_template, flags.train_on,
-                                              options.append_end_of_document, tokenizer.get()));
+        options.format,
+        worker::ChatDocuments(chat_template,
+                              {.train_on = flags.train_on,
+                               .date = date,
+                               .append_end_of_document = options.append_end_of_document},
+                              tokenizer.get()));
   }
   const bool is_terminal = isatty(STDERR_FILENO) == 1;
   TellOfSignals(flags, is_terminal);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -141,6 +142,8 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"text_field", said.has_text_field() && has_messages,
        "with chat_template a line's messages are read: leave text_field out, or chat_template"},
       {"train_on", said.has_train_on() && !has_messages, kPlain},
+      {"chat_date", said.has_chat_date() && !has_messages,
+       "no chat_template: nothing asks for a date"},
       {"too_long", said.has_too_long() && !has_messages, kPlain},
       {"bf16_end_blocks", said.has_bf16_end_blocks() && said.precision() != "fp8",
        "without precision fp8 no block's products take 8-bit floats"},
@@ -169,11 +172,9 @@ absl::Status RefuseUnused(const TrainConfig& said) {
       {"reshard_after_forward", said.has_reshard_after_forward() && said.zero_stage() != 3,
        "only zero_stage 3 gathers parameters in a pass"},
   };
-  for (const auto& rule : rules) {
-    if (!rule.is_unused) continue;
-    return absl::InvalidArgumentError(absl::StrCat(rule.key, " is set, but ", rule.why));
-  }
-  return absl::OkStatus();
+  const auto* const found = absl::c_find_if(rules, [](const auto& rule) { return rule.is_unused; });
+  if (found == std::end(rules)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(found->key, " is set, but ", found->why));
 }
 
 absl::Status ResolveOffload(const TrainConfig& config, TrainOptions* options) {
@@ -273,6 +274,7 @@ absl::Status ResolveData(const TrainConfig& config, TrainOptions* options) {
   CONVENE_RETURN_IF_ERROR(
       ToWord("train_on", config.train_on(), &options->train_on,
              {{"answers", TrainOn::kAnswers}, {"last", TrainOn::kLast}, {"all", TrainOn::kAll}}));
+  CONVENE_ASSIGN_OR_RETURN(options->chat_date, ParseChatDate(config.chat_date()));
   CONVENE_RETURN_IF_ERROR(ToWord("too_long", config.too_long(), &options->too_long,
                                  {{"cut", TooLong::kCut}, {"drop", TooLong::kDrop}}));
   CONVENE_RETURN_IF_ERROR(

@@ -221,6 +221,10 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
   const TrainOptions other = Options({"--data", "a.jsonl", "--chat-template", "llama3",
                                       "--train-on", "all", "--too-long", "drop"});
   CHECK(other.train_on == TrainOn::kAll);
+  CHECK(Options({"--chat-template", "llama3", "--chat-date", "2026-02-28"}).chat_date ==
+        absl::CivilDay(2026, 2, 28));
+  CHECK_STATUS(Load({"--chat-template", "llama3", "--chat-date", "2026-02-30"}), kInvalid,
+               "chat_date is \"2026-02-30\"; it can be a day such as 2026-11-30");
   CHECK(other.too_long == TooLong::kDrop);
   const std::vector<std::string> unpacked = {"--chat-template", "llama3",
                                              "--packed-documents=false"};
@@ -245,6 +249,7 @@ TEST_CASE("messages are packed, and their answers count, unless something else i
 TEST_CASE("a key of messages without them, and a key of texts with them, is refused") {
   CHECK_STATUS(Load({"--train-on", "all"}), kInvalid, "train_on is set, but no chat_template");
   CHECK_STATUS(Load({"--too-long", "drop"}), kInvalid, "too_long is set, but no chat_template");
+  CHECK_STATUS(Load({"--chat-date", "2026-11-30"}), kInvalid, "chat_date is set, but no chat_");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--text-field", "body"}), kInvalid,
                "text_field is set, but with chat_template a line's messages are read");
   CHECK_STATUS(Load({"--chat-template", "llama3", "--eod-token", "1"}), kInvalid,

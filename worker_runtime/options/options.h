@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "absl/time/time.h"
 #include "worker_runtime/data/batch_ramp.h"
 #include "worker_runtime/data/chat/conversation.h"
@@ -69,6 +70,7 @@ struct TrainOptions {
   int64_t max_bad_lines = 0;
   std::string chat_template;  // of messages; "": the data are plain texts
   TrainOn train_on = TrainOn::kAnswers;
+  std::optional<absl::CivilDay> chat_date;  // for a template that asks for today's
   TooLong too_long = TooLong::kCut;
   double preference_beta = 0;  // above 0: the data are pairs of answers (ops/preference_loss.h)
   DataOrder data_order = DataOrder::kConvene;

@@ -158,9 +158,13 @@ absl::StatusOr<PrepareOptions> PrepareOptionsOf(const TrainOptions& options,
   prepare.input.field = options.text_field;
   prepare.input.max_bad_lines = options.max_bad_lines;
   if (!options.chat_template.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(prepare.format,
-                             ChatDocuments(options.chat_template, options.train_on,
-                                           prepare.append_end_of_document, &tokenizer, side));
+    CONVENE_ASSIGN_OR_RETURN(
+        prepare.format, ChatDocuments(options.chat_template,
+                                      {.train_on = options.train_on,
+                                       .side = side,
+                                       .date = options.chat_date,
+                                       .append_end_of_document = prepare.append_end_of_document},
+                                      &tokenizer));
   }
   return prepare;
 }

@@ -30,7 +30,7 @@ struct ChatEncoderFactory::Shared {
         tokenizer(*tokenizer),
         options(options),
         special_texts(*tokenizer, SourcesOf(this->format)) {
-    render_options.now = options.date;
+    if (options.date.has_value()) render_options.now = absl::CivilSecond(*options.date);
     render_options.max_steps = options.max_steps;
   }
 

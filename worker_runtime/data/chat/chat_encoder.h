@@ -19,7 +19,7 @@ struct ChatOptions {
   TrainOn train_on = TrainOn::kAnswers;
   Side side = Side::kOnly;
   // The answer to a template that asks for today's date.
-  std::optional<absl::CivilSecond> date;
+  std::optional<absl::CivilDay> date;
   // Whether the tokenizer's end of a document goes behind a conversation that does not end with it
   // already. It does not count in the loss there; behind a prompt and completion it does.
   bool append_end_of_document = true;

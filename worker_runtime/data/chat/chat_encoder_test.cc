@@ -404,6 +404,14 @@ TEST_CASE("a text that the tokenizer rewrites is cut where the answers begin and
       "<|im_start|>user\nbye<|im_end|>\n<|im_start|>assistant\n{+so long<|im_end|>+}\n<|end|>");
 }
 
+TEST_CASE("a template that asks for today's date is told the one of the options") {
+  ChatOptions options;
+  options.train_on = TrainOn::kAll;
+  options.date = absl::CivilDay(2026, 11, 30);
+  CHECK(*Encoded(Folder("{{ strftime_now('%d %b %Y, %H:%M') }}"), kChat, ChatmlOptions(),
+                 options) == "{+30 Nov 2026, 00:00<|end|>+}");
+}
+
 TEST_CASE("what cannot be learned from, or with, is refused") {
   CHECK_STATUS(
       Encoded(NamedTemplate::kChatml, R"({"messages": [{"role": "user", "content": "x"}]})"),
@@ -411,7 +419,7 @@ TEST_CASE("what cannot be learned from, or with, is refused") {
   CHECK_STATUS(Encoded(NamedTemplate::kChatml, R"({"prompt": "x", "completion": ""})", {}),
                absl::StatusCode::kInvalidArgument, "the tokenizer (fake) has no special token");
   CHECK_STATUS(Encoded(Folder("{{ strftime_now('%Y') }}"), kChat),
-               absl::StatusCode::kFailedPrecondition, "give a date");
+               absl::StatusCode::kFailedPrecondition, "give a date (--chat-date YYYY-MM-DD)");
   const std::string both =
       "{\"messages\": [{\"role\": \"assistant\", \"content\": \"<|end|> \xEE\x83\xB2\"}]}";
   CHECK_STATUS(Encoded(Folder(kGrowing), both), absl::StatusCode::kInvalidArgument, "U+E0F2");

@@ -154,4 +154,12 @@ absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::
   return path;
 }
 
+absl::StatusOr<std::optional<absl::CivilDay>> ParseChatDate(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  absl::CivilDay day;
+  if (absl::ParseCivilTime(text, &day)) return day;
+  return absl::InvalidArgumentError(
+      absl::StrCat("chat_date is \"", Utf8(text, 40), "\"; it can be a day such as 2026-11-30"));
+}
+
 }  // namespace convene::worker

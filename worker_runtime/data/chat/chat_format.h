@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "absl/types/span.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"
 #include "worker_runtime/data/chat/named_template.h"
@@ -51,5 +52,9 @@ absl::StatusOr<ChatFormat> LoadChatFormat(const std::string& name_or_path);
 // belongs to `tokenizer` (as LoadTokenizer takes it), a folder or a GGUF file, and never the name
 // of a format; all else as it is. InvalidArgument: auto, and byte, which has none.
 absl::StatusOr<std::string> ResolveTemplate(const std::string& said, const std::string& tokenizer);
+
+// The value of --chat-date, the answer to a template that asks for today's date: "2026-11-30"; "":
+// there is none. InvalidArgument: no such day.
+absl::StatusOr<std::optional<absl::CivilDay>> ParseChatDate(const std::string& text);
 
 }  // namespace convene::worker

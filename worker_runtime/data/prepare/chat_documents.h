@@ -4,18 +4,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "worker_runtime/data/chat/conversation.h"
+#include "worker_runtime/data/chat/chat_encoder.h"
 #include "worker_runtime/data/prepare/options.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
 namespace convene::worker {
 
-// `name_or_path`: as LoadChatFormat takes it. The format's key has the template's text, by the
-// files that LoadChatFormat reads. `tokenizer` must outlive the format and its encoders. A template
-// that asks for today's date is told none, so that equal input gives equal tokens on any day.
-// Errors: LoadChatFormat's and ChatEncoderFactory::Make's.
-absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path, TrainOn train_on,
-                                             bool append_end_of_document,
-                                             const Tokenizer* tokenizer, Side side = Side::kOnly);
+// `name_or_path`: as LoadChatFormat takes it. The format's key has the template's text and its
+// variables. `tokenizer` must outlive the format and its encoders. A template
+// that asks for today's date is told the one of the options, so that equal input gives equal tokens
+// on any day. Errors: LoadChatFormat's and ChatEncoderFactory::Make's.
+absl::StatusOr<DocumentFormat> ChatDocuments(const std::string& name_or_path,
+                                             const ChatOptions& options,
+                                             const Tokenizer* tokenizer);
 
 }  // namespace convene::worker

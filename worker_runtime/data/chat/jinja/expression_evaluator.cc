@@ -277,7 +277,7 @@ Evaluator::Result Evaluator::CallFunction(Function function, const Arguments& ar
       if (!options_.now.has_value()) {
         return absl::FailedPreconditionError(
             "the chat template puts today's date into its text, which would change from day to "
-            "day: give a date");
+            "day: give a date (--chat-date YYYY-MM-DD)");
       }
       const absl::TimeZone zone = absl::UTCTimeZone();
       CONVENE_RETURN_IF_ERROR(budget_.ChargeBytes(bound[0]->as_string().size()));
