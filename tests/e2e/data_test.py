@@ -162,6 +162,21 @@ class DataTest(ConveneTestCase):
             said = self.convene_data("prepare", "--output", self.path("x.bin"), self.path("a.parquet"), "--python", python, *flags, code=69)
             self.assertIn(words, said)
 
+    def test_columns_of_parquet_that_no_template_reads_are_left_alone(self):
+        python = tokenizer_environment.PYTHON
+        if not os.path.exists(python) or subprocess.run([python, "-c", "import pyarrow"], check=False, capture_output=True).returncode != 0:
+            self.skipTest(f"SKIPPED: no pyarrow in {tokenizer_environment.CACHE} (tools/tokenizer_environment fetches it)")
+        write = ("import sys, pyarrow, pyarrow.parquet; messages = [{'role': 'user', 'content': 'Why?'}, {'role': 'assistant', 'content': 'So.'}];"
+                 "more = {'score': [float('nan')], 'number': pyarrow.array([2 ** 64 - 1], pyarrow.uint64())};"
+                 "pyarrow.parquet.write_table(pyarrow.table({**more, 'messages': [messages]}), sys.argv[1]);"
+                 "pyarrow.parquet.write_table(pyarrow.table(more), sys.argv[2])")
+        subprocess.run([python, "-c", write, self.path("a.parquet"), self.path("b.parquet")], check=True)
+        self.put("t.jinja", "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}")
+        arguments = ["prepare", "--chat-template", self.path("t.jinja"), "--train-on", "all", "--python", python, "--output", self.path("x.bin")]
+        self.convene_data(*arguments, self.path("a.parquet"))
+        self.assertIn("user:Why?;assistant:So.;", self.convene_data("show", self.path("x.bin")))
+        self.assertIn("it has none of the columns messages, conversations, ", self.convene_data(*arguments, self.path("b.parquet"), code=69))
+
     def test_tokens_given_as_a_text_are_refused(self):
         self.put("m.bin", b"".join(token.to_bytes(2, "little") for token in (464, 2068, 7586, 21831, 18045, 625, 262, 16931, 3290, 13)))
         output = ["prepare", "--output", self.path("x.bin")]
@@ -210,6 +225,15 @@ class DataTest(ConveneTestCase):
         self.assertIn("warning: data: the chat template prints nothing at line 2, column 4: 'sep_token' is undefined", said)
         self.assertEqual(said.count("'sep_token'"), 1)
         self.assertIn("<begin>Why?:So.<end>\n<end>", self.convene_data("show", self.path("x.bin")))
+
+    def test_a_template_that_asks_for_the_date_is_told_one(self):
+        self.put("t.jinja", "{{ strftime_now('%d.%m.%Y') }}:{% for m in messages %}{{ m.content }}{% endfor %}")
+        self.put("chat.jsonl", json.dumps({"messages": [{"role": "assistant", "content": "So."}]}))
+        arguments = ["prepare", "--chat-template", self.path("t.jinja"), "--train-on", "all", "--output", self.path("x.bin"), self.path("chat.jsonl")]
+        self.assertIn("give a date (--chat-date YYYY-MM-DD)", self.convene_data(*arguments, code=64))
+        self.assertIn("chat_date is", self.convene_data(*arguments, "--chat-date", "tomorrow", code=64))
+        self.convene_data(*arguments, "--chat-date", "2026-11-30")
+        self.assertIn("30.11.2026:So.", self.convene_data("show", self.path("x.bin")))
 
     def test_a_compact_vocabulary(self):
         tokens = [bytes([byte]) for byte in range(256)] + [b"he", b"ll", b"hell", b"o ", b"wo", b"ld"]
