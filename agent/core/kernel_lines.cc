@@ -1,6 +1,7 @@
 #include "agent/core/kernel_lines.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,6 +30,11 @@ bool IsAboutHardware(absl::string_view text) {
     if (absl::StrContains(text, hardware)) return true;
   }
   return false;
+}
+
+// Xid 45: the driver takes down a channel of a program behind another error.
+bool IsCleanup(absl::string_view text) {
+  return absl::StrContains(text, "NVRM: Xid") && absl::StrContains(text, "): 45,");
 }
 
 bool IsAbout(absl::string_view text, int64_t pid) {
@@ -67,6 +73,10 @@ std::vector<std::string> KernelLinesAbout(const std::vector<KernelRecord>& recor
     if ((is_new && IsAboutHardware(record.text)) || IsAbout(record.text, pid)) {
       lines.push_back(record.text);
     }
+  }
+  // The driver says one for each channel, behind the line that tells what happened.
+  for (auto line = lines.begin(); line != lines.end() && lines.size() > kMostKernelLines;) {
+    line = IsCleanup(*line) ? lines.erase(line) : std::next(line);
   }
   if (lines.size() > kMostKernelLines) lines.erase(lines.begin(), lines.end() - kMostKernelLines);
   return lines;

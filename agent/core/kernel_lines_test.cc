@@ -52,5 +52,13 @@ TEST_CASE("hardware's errors are told whatever process they hit, the last four")
   CHECK(LinesOf({"python3[77]: segfault at 0"}, 77, absl::Hours(2)).size() == 1);
 }
 
+TEST_CASE("the driver's cleanup behind an error pushes out no other line") {
+  const std::string error = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.";
+  const std::string cleanup = "NVRM: Xid (PCI:0000:3b:00): 45, pid=77, Ch 00000008";
+  const std::vector<std::string> kept = {error, cleanup, cleanup, cleanup};
+  CHECK(LinesOf({error, cleanup, cleanup, cleanup, cleanup}, 77) == kept);
+  CHECK(LinesOf({cleanup, cleanup, cleanup, cleanup, cleanup}, 77).size() == kMostKernelLines);
+}
+
 }  // namespace
 }  // namespace convene::agent

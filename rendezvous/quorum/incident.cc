@@ -110,10 +110,16 @@ bool ReadKernel(const WorkerFailure& failure, Verdict* verdict) {
       return true;
     }
   }
-  if (const std::string* line = Find(failure.kernel_lines, "Xid")) {
-    const bool is_own = IsXidOfProgram(*line);
+  // The driver ends a program's channels (45) whatever the error was: the card's own error counts.
+  const std::string* xid = nullptr;
+  for (const std::string& line : failure.kernel_lines) {
+    const bool is_first = xid == nullptr || (IsXidOfProgram(*xid) && !IsXidOfProgram(line));
+    if (absl::StrContains(line, "Xid") && is_first) xid = &line;
+  }
+  if (xid != nullptr) {
+    const bool is_own = IsXidOfProgram(*xid);
     *verdict = Of(is_own ? "code" : "node", is_own ? kLikely : kSure,
-                  absl::StrCat("the GPU's driver: ", *line));
+                  absl::StrCat("the GPU's driver: ", *xid));
     return true;
   }
   for (const char* const text : {"Hardware Error", "Machine check"}) {
@@ -190,6 +196,15 @@ Verdict JudgeDeparture(const std::string& cause) {
   return Of("node", kLikely, cause);
 }
 
+// The failure that broke the epoch, which FailureText (job_state.cc) has put into words. Null: a
+// node was lost or left, and all failures are its echo.
+const WorkerFailure* BreakOf(const std::string& cause, const std::vector<WorkerFailure>& failures) {
+  if (failures.empty()) return nullptr;
+  const WorkerFailure& first = failures.front();
+  const bool is_it = absl::StartsWith(cause, absl::StrCat("rank ", first.global_rank, " on "));
+  return is_it ? &first : nullptr;
+}
+
 // Adds the words of the kernel, the error file and the collectives.
 void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
   const auto add = [&](absl::string_view what, const WorkerFailure& failure,
@@ -212,9 +227,10 @@ void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
 }  // namespace
 
 Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>& failures) {
-  Verdict verdict = failures.empty() ? JudgeDeparture(cause) : JudgeFailure(failures.front());
+  const WorkerFailure* const broke = BreakOf(cause, failures);
+  Verdict verdict = broke == nullptr ? JudgeDeparture(cause) : JudgeFailure(*broke);
   // A broken connection is mostly the echo of a peer that failed by itself.
-  if (!failures.empty() && verdict.word == "network") {
+  if (broke != nullptr && verdict.word == "network") {
     for (auto other = std::next(failures.begin()); other != failures.end(); ++other) {
       Verdict of_other = JudgeFailure(*other);
       if (of_other.word == "network" || of_other.certainty == kGuess) continue;
@@ -230,8 +246,12 @@ Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>
 }
 
 bool IsAlike(const Incident& a, const Incident& b) {
+  // "hang: no step" of "hang: no step for 301 s (limit 300 s), phase step, step 1701": what stands
+  // behind differs from time to time.
   const auto why = [](const Incident& incident) {
-    return incident.failures.empty() ? std::string() : incident.failures.front().why;
+    const WorkerFailure* const broke = BreakOf(incident.cause, incident.failures);
+    const std::string text = broke == nullptr ? "" : broke->why;
+    return text.substr(0, std::min(text.find(" for "), text.find(" (")));
   };
   return a.host == b.host && a.verdict.word == b.verdict.word && why(a) == why(b);
 }

@@ -38,18 +38,20 @@ struct Incident {
   std::string cause;  // one line
   std::string host;   // that it happened on
   Verdict verdict;
-  // The first is the cause, the others its echo; with the last lines of each.
+  // The first is the cause, the others its echo (all, where a node was lost, or left); with the
+  // last lines of each.
   std::vector<WorkerFailure> failures;
   std::vector<std::string> places;  // where ranks stood: "rank 3 on b: step 17, step"
   std::string outcome;              // what was done about it, and what came of it; "": not yet
   int times_here = 1;               // the same on this host, this time included
 };
 
-// The verdict about an epoch that broke by `cause`, with the failures of its workers, the first one
-// first (none: a node was lost, or left). Each line of evidence is cut to 200 bytes.
+// The verdict about an epoch that broke by `cause`, with the failures of its workers. Where `cause`
+// is a worker's failure ("rank 3 on b: ..."), that one comes first. Where a node was lost, or left,
+// the failures are its echo, and only add facts. Each line of evidence is cut to 200 bytes.
 Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>& failures);
 
-// Whether both are the same failure of one host.
+// Whether both are the same failure of one host, at whatever step and after whatever time.
 bool IsAlike(const Incident& a, const Incident& b);
 
 }  // namespace convene::rendezvous

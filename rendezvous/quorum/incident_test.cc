@@ -26,12 +26,20 @@ WorkerFailure Killed(int signal, const std::string& why) {
 }
 
 // "word, certainty: the first line of evidence".
-std::string Told(const std::string& cause, const std::vector<WorkerFailure>& failures) {
-  const Verdict verdict = JudgeIncident(cause, failures);
+std::string Told(const Verdict& verdict) {
   REQUIRE_FALSE(verdict.evidence.empty());
   return verdict.word + ", " + verdict.certainty + ": " + verdict.evidence.front();
 }
-std::string Told(const WorkerFailure& failure) { return Told("", {failure}); }
+// Of the epoch that the first of these broke.
+Verdict Judged(const std::vector<WorkerFailure>& failures) {
+  return JudgeIncident("rank " + std::to_string(failures.front().global_rank) + " on b: it failed",
+                       failures);
+}
+std::string Told(const std::vector<WorkerFailure>& failures) { return Told(Judged(failures)); }
+std::string Told(const WorkerFailure& failure) { return Told(std::vector{failure}); }
+std::string Told(const std::string& cause, const std::vector<WorkerFailure>& failures) {
+  return Told(JudgeIncident(cause, failures));
+}
 
 TEST_CASE("a kill by hand, and one by the kernel for want of memory") {
   CHECK(Told(Killed(SIGKILL, "killed by SIGKILL (not by the kernel's OOM killer)")) ==
@@ -87,6 +95,10 @@ TEST_CASE("the GPU's driver says whether the card or the program is wrong") {
   CHECK(Told(failure).substr(0, 10) == "node, sure");
   failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 31, pid=77, MMU Fault"};
   CHECK(Told(failure).substr(0, 12) == "code, likely");
+  // Whatever the driver told of the program beside the card's error.
+  failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 45, pid=77, Ch 00000008",
+                          "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus."};
+  CHECK(Told(failure) == "node, sure: the GPU's driver: " + failure.kernel_lines[1]);
   failure.kernel_lines = {"mce: [Hardware Error]: Machine check events logged"};
   CHECK(Told(failure).substr(0, 10) == "node, sure");
   CHECK(Told(Exit(1, {"uncorrectable ECC error encountered"})).substr(0, 10) == "node, sure");
@@ -99,11 +111,10 @@ TEST_CASE("a broken connection is the network's, unless a peer failed by itself"
   WorkerFailure cause = Killed(SIGSEGV, "killed by SIGSEGV");
   cause.global_rank = 5;
   cause.host = "c";
-  CHECK(Told("", {echo, cause}) == "code, likely: rank 5 on c: killed by SIGSEGV");
-  CHECK(Told("", {echo, echo}).substr(0, 7) == "network");
-  CHECK(Told("", {echo, Exit(1)}).substr(0, 7) == "network");  // a guess says less
-  const Verdict verdict = JudgeIncident(
-      "",
+  CHECK(Told({echo, cause}) == "code, likely: rank 5 on c: killed by SIGSEGV");
+  CHECK(Told({echo, echo}).substr(0, 7) == "network");
+  CHECK(Told({echo, Exit(1)}).substr(0, 7) == "network");  // a guess says less
+  const Verdict verdict = Judged(
       {Exit(75, {"dp all_reduce #17 (4096 B): rank 2 (global rank 5) did not answer in time"})});
   CHECK(verdict.word == "network");
   CHECK_THAT(verdict.evidence.back(),
@@ -114,6 +125,8 @@ TEST_CASE("a node that is lost, left or unfit") {
   CHECK(Told("b is lost: silent for its lease of 5s", {}) ==
         "network, a guess: b is lost: silent for its lease of 5s");
   CHECK(Told("b is lost: its connection closed", {}).substr(0, 12) == "node, likely");
+  const WorkerFailure echo = Exit(1, {"Connection closed by peer"});
+  CHECK(Told("b is lost: its connection closed", {echo}).substr(0, 12) == "node, likely");
   CHECK(Told("b left: SIGTERM", {}).substr(0, 12) == "kill, likely");
   CHECK(Told("b left: health check failed: exit code 3", {}).substr(0, 10) == "node, sure");
 }
@@ -121,7 +134,7 @@ TEST_CASE("a node that is lost, left or unfit") {
 TEST_CASE("evidence is bounded, whatever workers write") {
   WorkerFailure failure = Exit(1, {std::string(500, 'x') + "Traceback (most recent call last)"});
   failure.kernel_lines = std::vector<std::string>(20, std::string(500, 'k'));
-  const Verdict verdict = JudgeIncident("", {failure, failure, failure});
+  const Verdict verdict = Judged({failure, failure, failure});
   CHECK(verdict.evidence.size() == 6);
   for (const std::string& line : verdict.evidence) CHECK(line.size() <= 200);
 }

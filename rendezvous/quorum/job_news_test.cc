@@ -160,6 +160,63 @@ TEST_CASE("the same failure on the same node is counted; a lost node is an incid
   CHECK(view.incidents[0].failures.empty());
 }
 
+TEST_CASE("a failure is the same one at another step and after another time") {
+  TwoNodes story;
+  for (int i = 1; i <= 3; ++i) {
+    story.Fail(1, 1,
+               absl::StrCat("hang: no step for ", 300 + i, " s (limit ", 300 + 10 * i,
+                            " s), phase step, step ", 1700 * i));
+    story.BothReady();
+    story.now = story.now + absl::Hours(2);  // no blame that excludes the node
+  }
+  for (int i = 1; i <= 2; ++i) {
+    story.Say(2, WorkerFailure{.global_rank = 5,
+                               .host = "b",
+                               .signal = SIGKILL,
+                               .why = absl::StrCat("killed by SIGKILL (out of memory? The kernel "
+                                                   "counts ",
+                                                   i, i == 1 ? " OOM kill" : " OOM kills", ")")});
+    story.BothReady();
+    story.now = story.now + absl::Hours(2);
+  }
+  story.Say(2, WorkerFailure{.global_rank = 5, .host = "b", .exit_code = 1, .why = "exit code 1"});
+  story.BothReady();
+  story.now = story.now + absl::Hours(2);
+  story.Say(2, WorkerFailure{.global_rank = 5, .host = "b", .exit_code = 3, .why = "exit code 3"});
+  const JobView view = story.job->View(story.now);
+  REQUIRE(view.incidents.size() == 7);  // newest first
+  CHECK(view.incidents[0].times_here == 1);
+  CHECK(view.incidents[1].times_here == 1);
+  CHECK(view.incidents[2].times_here == 2);
+  CHECK(view.incidents[4].times_here == 3);
+}
+
+TEST_CASE("the echo of a lost node is not judged in its place") {
+  TwoNodes story;
+  for (int i = 1; i <= 2; ++i) {
+    story.job->Disconnect(story.now, MemberId(2), &story.outbox);
+    // The second time nobody heard of the loss before the stop.
+    if (i == 1) {
+      story.Say(1, WorkerFailure{.global_rank = 0,
+                                 .host = "a",
+                                 .exit_code = 1,
+                                 .why = "exit code 1",
+                                 .last_log_lines = {"Connection closed by peer"}});
+    }
+    const JobView view = story.job->View(story.now);
+    REQUIRE(view.incidents.size() == static_cast<size_t>(i));
+    CHECK(view.incidents[0].cause == "b is lost: its connection closed");
+    CHECK(view.incidents[0].verdict == "node");
+    CHECK(view.incidents[0].evidence.front() == "b is lost: its connection closed");
+    CHECK(view.incidents[0].failures.size() == (i == 1 ? 1 : 0));
+    CHECK(view.incidents[0].times_here == i);
+    story.now = story.now + absl::Hours(2);
+    REQUIRE(story.job->Join(story.now, MemberId(2), Incarnation(2 + i), story.hello, &story.outbox)
+                .ok());
+    story.BothReady();
+  }
+}
+
 TEST_CASE("only the last incidents are kept") {
   TwoNodes story;
   for (int i = 0; i < 40; ++i) {
