@@ -36,7 +36,11 @@ struct Case {
   DType reduce_dtype = DType::kFloat32;
   const char* optimizer = "adamw";
   Wishes wishes = {};
+  const char* network = nullptr;  // the GPU's usual one
 };
+
+constexpr DType kBf16 = DType::kBFloat16;
+constexpr DType kFp32 = DType::kFloat32;
 
 TEST_CASE("the trainer takes every planned configuration, and gets its layout") {
   const Case c = GENERATE(values<Case>({
@@ -62,6 +66,25 @@ TEST_CASE("the trainer takes every planned configuration, and gets its layout") 
       {"gpt2-124m", "l40s", 4, 1024, 512, false, DType::kBFloat16, DType::kFloat32, "muon"},
       {"gpt2-124m", "rtx-4090", 1, 1024, 512, false, DType::kFloat32},
       {"gemma3-12b", "a100", 16, 4096, 1024},
+      // One sample of whole rows has more numbers than an int counts.
+      {"llama-3-405b", "h200", 256, 65536, 256, false, kBf16, kFp32, "adamw", {}, "roce-100"},
+      // Degrees that a search by itself leaves out.
+      {"gpt2-124m", "h100", 1, 1024, 64, false, kBf16, kFp32, "adamw", {.zero_stage = 0}},
+      {"gpt2-124m", "h100", 1, 1024, 64, false, kBf16, kFp32, "adamw", {.zero_stage = 3}},
+      {"llama-3-8b", "h100", 8, 4096, 64, true, kBf16, kFp32, "adamw", {.tp = 8, .zero_stage = 3}},
+      {"llama-3-8b", "h100", 8, 65536, 64, false, kBf16, kFp32, "adamw", {.cp = 8}},
+      {"llama-3-8b", "h100", 8, 4096, 64, false, kBf16, kFp32, "adamw", {.cp = 8}},
+      {"llama-3-8b", "h100", 16, 4096, 64, false, kBf16, kFp32, "adamw", {.tp = 16}},
+      {"llama-3-8b",
+       "h100",
+       16,
+       4096,
+       64,
+       false,
+       kBf16,
+       kFp32,
+       "adamw",
+       {.pp = 4, .virtual_stages = 7}},
   }));
   const PlanJob job = {.model = *NamedModel(c.model),
                        .sequence_length = c.sequence_length,
@@ -70,7 +93,7 @@ TEST_CASE("the trainer takes every planned configuration, and gets its layout") 
                        .float8 = c.float8,
                        .reduce_dtype = c.reduce_dtype};
   Cluster cluster = {.gpu = *FindGpu(c.gpu), .gpus = c.gpus};
-  cluster.network = *FindNetwork(cluster.gpu.network);
+  cluster.network = *FindNetwork(c.network != nullptr ? c.network : cluster.gpu.network);
   const auto plans = Search(job, cluster, c.wishes);
   REQUIRE_OK(plans);
   REQUIRE(!plans->ranked.empty());

@@ -83,7 +83,7 @@ std::vector<std::string> Strengths(const PlanJob& job, const Cluster& cluster,
   const Strategy& strategy = estimate.strategy;
   const Layout& layout = strategy.layout;
   std::vector<std::string> words;
-  if (layout.tp > 1) {
+  if (layout.tp > 1 && layout.tp <= cluster.gpu.domain) {
     words.push_back(absl::StrCat("tp ", layout.tp, " stays inside a domain of ", cluster.gpu.domain,
                                  " GPUs, on ", cluster.gpu.link.name, "."));
   }

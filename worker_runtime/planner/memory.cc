@@ -304,7 +304,8 @@ MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stag
                  DeferredSlots(strategy, stage, micro.count), rank, parts);
   AddHead(job, strategy, rank, parts);
   if (job.float8) {
-    const double blocks = strategy.zero_stage >= 3 ? 1 : rank.layers;
+    const bool cuts_parameters = strategy.zero_stage >= 3 && layout.dp_shard() * layout.cp > 1;
+    const double blocks = cuts_parameters ? 1 : rank.layers;
     parts.parameters += 2 * blocks * units.dense.multiplied;
   }
   const bool shards_gradients = strategy.zero_stage >= 2 && layout.dp_shard() * layout.cp > 1;

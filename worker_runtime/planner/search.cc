@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,11 +43,22 @@ std::vector<int> Divisors(int number, int most) {
   return divisors;
 }
 
+// Sizes of arrays are int: a step's tokens on one rank, and the numbers of a micro batch's rows
+// (ValidateStepTokens and ValidateMicroBatch, options.cc).
+bool FitsArrays(const PlanJob& job, const Strategy& strategy) {
+  constexpr double kLargestProduct = 1 << 30;
+  const double length = static_cast<double>(job.sequence_length);
+  if (length * job.global_batch_size / strategy.layout.dp >= kLargestProduct) return false;
+  const double hidden = 1.0 * job.model.hidden_size / strategy.layout.cp;
+  return MicroBatchesOf(job, strategy).size * length * hidden < kLargestProduct;
+}
+
 bool Allows(const std::optional<int>& wish, int value) {
   return !wish.has_value() || *wish == value;
 }
 
-// Walks over the strategies of a cluster.
+// Walks over the strategies of a cluster. What is wished for is tried wherever it is legal; of the
+// rest only what is worth a try.
 class Searcher {
  public:
   Searcher(const PlanJob& job, const Cluster& cluster, const Wishes& wishes,
@@ -54,19 +66,24 @@ class Searcher {
       : job_(job),
         cluster_(cluster),
         wishes_(wishes),
+        virtual_stages_(std::begin(kVirtualStages), std::end(kVirtualStages)),
         counts_(job_.model),
         timer_(job_, cluster_, efficiency, counts_) {
     plans_.rungs.resize(kRungs);
+    if (wishes.virtual_stages.has_value()) virtual_stages_ = {*wishes.virtual_stages};
   }
 
   void Run() {
-    for (const int tp : Divisors(cluster_.gpus, cluster_.gpu.domain)) {
+    const int most_tp = wishes_.tp.has_value() ? cluster_.gpus : cluster_.gpu.domain;
+    for (const int tp : Divisors(cluster_.gpus, most_tp)) {
       if (!Allows(wishes_.tp, tp)) continue;
       for (const int pp : Divisors(cluster_.gpus / tp, job_.model.layers + 2)) {
         if (!Allows(wishes_.pp, pp)) continue;
-        for (const int cp : Divisors(cluster_.gpus / tp / pp, kContextMax)) {
+        const int ranks = cluster_.gpus / tp / pp;
+        for (const int cp : Divisors(ranks, wishes_.cp.has_value() ? ranks : kContextMax)) {
           if (!Allows(wishes_.cp, cp)) continue;
-          if (cp > 1 && job_.sequence_length / cp < kRowTokensMin) continue;
+          const bool is_short = cp > 1 && job_.sequence_length / cp < kRowTokensMin;
+          if (is_short && !wishes_.cp.has_value()) continue;
           ForExperts({.pp = pp, .dp = cluster_.gpus / tp / pp / cp, .tp = tp, .cp = cp});
         }
       }
@@ -99,20 +116,27 @@ class Searcher {
 
   // Shards are whole domains, or all or none: other cuts lose on both sides.
   bool IsUsefulCut(const Layout& layout) const {
+    if (wishes_.dp_replicate.has_value()) return true;
     if (layout.dp_replicate == 1 || layout.dp_shard() == 1) return true;
     const int spanned = layout.tp * layout.cp * layout.dp_shard();
     return spanned % cluster_.gpu.domain == 0 || cluster_.gpu.domain % spanned == 0;
   }
 
+  bool TriesZero(const Layout& layout, int stage) const {
+    // A lonely data-parallel rank is a whole copy and a shard at once.
+    if (layout.dp == 1 && wishes_.zero_stage.has_value()) return stage == *wishes_.zero_stage;
+    if (!Allows(wishes_.zero_stage, stage)) return false;
+    // Nothing is to be shared: the trainer's default serves.
+    if (layout.gradient_ranks() == 1) return stage == 1;
+    const bool is_whole = layout.dp > 1 && layout.dp_shard() == 1;
+    return is_whole == (stage == 0);
+  }
+
   void ForStages(const Layout& layout) {
-    const bool is_whole = layout.dp_shard() == 1;
-    for (int zero = is_whole ? 0 : 1; zero <= (is_whole ? 0 : 3); ++zero) {
-      // One data-parallel rank alone has nothing to share: the trainer's default serves.
-      const int stage = layout.gradient_ranks() == 1 ? 1 : zero;
-      if (!Allows(wishes_.zero_stage, stage)) continue;
-      for (const int chunks : kVirtualStages) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      if (!TriesZero(layout, stage)) continue;
+      for (const int chunks : virtual_stages_) {
         if (chunks > 1 && layout.pp == 1) break;
-        if (!Allows(wishes_.virtual_stages, chunks)) continue;
         Strategy strategy = {.layout = layout, .zero_stage = stage, .virtual_stages = chunks};
         if (Allows(wishes_.zero_bubble, false)) ForMicroBatches(strategy);
         strategy.zero_bubble = layout.pp > 1 && chunks == 1;
@@ -128,6 +152,7 @@ class Searcher {
     const int most = wishes_.micro_batch_size.value_or(kMicroBatchMax);
     for (int micro = first; micro <= std::min<int64_t>(samples, most); micro *= 2) {
       strategy.micro_batch_size = micro;
+      if (!FitsArrays(job_, strategy)) return;
       // With fewer its bubble is no smaller than that of 1f1b.
       if (strategy.zero_bubble && MicroBatchesOf(job_, strategy).count < strategy.layout.pp) return;
       ForRecomputes(strategy);
@@ -163,6 +188,7 @@ class Searcher {
   const PlanJob& job_;
   const Cluster& cluster_;
   const Wishes& wishes_;
+  std::vector<int> virtual_stages_;  // that are tried
   ModelCounts counts_;
   StepTimer timer_;
   Plans plans_;
@@ -208,6 +234,7 @@ Rung RungOf(const Strategy& strategy) {
 bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
   const Layout& layout = strategy.layout;
   if (layout.dp > job.global_batch_size || !layout.has_legal_ep()) return false;
+  if (!FitsArrays(job, strategy)) return false;
   if (!ValidateModel(job.model, layout).ok()) return false;
   const bool by_heads = std::max(1, job.model.kv_heads / layout.tp) % layout.cp == 0 &&
                         job.model.heads / layout.tp % layout.cp == 0;
@@ -271,13 +298,10 @@ absl::StatusOr<Plans> Search(const PlanJob& job, const Cluster& cluster, const W
   return absl::InvalidArgumentError(absl::StrCat(
       "no layout of ", cluster.gpus, " GPUs is legal for this model, batch and sequence. ",
       in_the_way,
-      "tp divides "
-      "heads, ffn and vocabulary and the ",
-      cluster.gpu.domain,
-      " GPUs of a domain; each "
-      "data-parallel rank takes at least one of the ",
+      "tp divides heads, ffn and vocabulary; each data-parallel rank takes at least one of the ",
       job.global_batch_size,
-      " samples of a step. Give another number of GPUs, a larger --global-batch-size, or fewer "
+      " samples of a step; a micro batch's rows have fewer than 2^30 numbers. "
+      "Give another number of GPUs, a larger --global-batch-size, or fewer "
       "fixed degrees"));
 }
 

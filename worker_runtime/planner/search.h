@@ -62,7 +62,7 @@ struct Wishes {
 };
 
 // Whether the trainer takes the layout: ValidateModel; ranks that hold whole blocks; a sequence
-// that comes out even; samples for each data-parallel rank.
+// that comes out even; samples for each data-parallel rank; arrays whose sizes are int.
 bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts);
 
 // By what Search ranks: the step time, where each doubling of tp, pp, cp or ep has to save 2 % of

@@ -211,6 +211,46 @@ TEST_CASE("what is asked for stays, and what is impossible is refused") {
   CHECK(absl::IsInvalidArgument(Search(float8, ClusterOf("a100", 32)).status()));
 }
 
+TEST_CASE("each degree that the trainer takes has a plan where it is asked for") {
+  struct Asked {
+    const char* gpu;
+    int gpus;
+    Wishes wishes;
+  };
+  const Asked asked = GENERATE(values<Asked>({
+      {"h100", 1, {.zero_stage = 0}},
+      {"h100", 1, {.zero_stage = 3}},
+      {"h100", 8, {.tp = 8, .zero_stage = 0}},
+      {"h100", 8, {.tp = 8, .zero_stage = 3}},
+      {"h100", 16, {.tp = 16}},
+      {"h100", 16, {.pp = 4, .virtual_stages = 7}},
+      {"h100", 8, {.cp = 8}},
+      {"h100", 8, {.cp = 8, .zero_stage = 0}},
+      {"h100", 8, {.cp = 8, .zero_stage = 3}},
+      {"gb200", 64, {.tp = 1, .pp = 1, .dp_replicate = 4}},
+  }));
+  INFO(asked.gpus << " " << asked.gpu);
+  const PlanJob job = JobOf("llama-3.2-1b", 4096, 256);
+  const PlanJob deep = JobOf("llama-3-8b", 4096, 256);
+  const auto plans = Search(asked.wishes.virtual_stages.has_value() ? deep : job,
+                            ClusterOf(asked.gpu, asked.gpus), asked.wishes);
+  REQUIRE_OK(plans);
+  REQUIRE(!plans->ranked.empty());
+  for (const Estimate& plan : plans->ranked) {
+    const Strategy& strategy = plan.strategy;
+    CHECK(strategy.layout.tp == asked.wishes.tp.value_or(strategy.layout.tp));
+    CHECK(strategy.zero_stage == asked.wishes.zero_stage.value_or(strategy.zero_stage));
+    CHECK(strategy.virtual_stages == asked.wishes.virtual_stages.value_or(strategy.virtual_stages));
+  }
+}
+
+TEST_CASE("context-parallel ranks alone share what data-parallel ones do") {
+  const Plans plans =
+      PlansOf(JobOf("llama-3-8b", 65536, 32), ClusterOf("h100", 8), {.tp = 1, .pp = 1, .cp = 8});
+  REQUIRE(!plans.ranked.empty());
+  CHECK(plans.rungs[static_cast<size_t>(Rung::kZero3)].best.has_value());
+}
+
 TEST_CASE("a layout is slower on a slower network") {
   const PlanJob job = JobOf("llama-3-70b", 4096, 1024);
   ModelCounts counts(job.model);

@@ -96,6 +96,9 @@ std::vector<Case> Cases() {
        {.layout = {.pp = 8, .dp = 64, .tp = 2, .ep = 64}, .recompute = kFull}},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}}, DType::kBFloat16, true, DType::kBFloat16},
+      // ZeRO-3 with no rank to share with, and with those of cp alone.
+      {"llama-3-8b", 4096, 8, {.layout = {.tp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
+      {"llama-3-8b", 32768, 16, {.layout = {.cp = 8}, .zero_stage = 3, .recompute = kSelective}},
   };
 }
 
