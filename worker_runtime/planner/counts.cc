@@ -17,12 +17,11 @@ UnitCount CountUnit(const UnitSpec& unit, const ModelConfig& config, int ep) {
     const bool is_matrix =
         tensor.slices.front().global_shape[0] > 1 && tensor.slices.front().decayed;
     if (!is_matrix) continue;
-    if (tensor.of_experts) {
-      // Each token meets so many of all experts; this rank has 1/ep of them.
-      count.expert_multiplied += elements * ep * config.experts.chosen / config.experts.count;
-    } else {
-      count.multiplied += elements;
-    }
+    // Each token meets so many of all experts; this rank has 1/ep of them.
+    const double met =
+        tensor.of_experts ? elements * ep * config.experts.chosen / config.experts.count : elements;
+    (tensor.of_experts ? count.expert_multiplied : count.multiplied) += met;
+    if (tensor.is_frozen) count.frozen += met;
   }
   return count;
 }
@@ -102,11 +101,15 @@ double MeanKeys(const ModelConfig& config, int layer, int64_t sequence_length) {
 TokenFlops FlopsOf(const ModelConfig& config, int64_t sequence_length, ModelCounts& counts) {
   const ModelCounts::Units& units = counts.Of(1, 1);
   TokenFlops flops;
-  flops.products = 6 * units.head.multiplied;
+  // A frozen matrix has no product for a gradient of its own.
+  const auto products = [](const UnitCount& unit) {
+    return 6 * (unit.multiplied + unit.expert_multiplied) - 2 * unit.frozen;
+  };
+  flops.products = products(units.head);
   const int value_size = config.value_size > 0 ? config.value_size : config.head_size;
   for (int layer = 0; layer < config.layers; ++layer) {
     const UnitCount& unit = HasExperts(config, layer) ? units.expert : units.dense;
-    flops.products += 6 * (unit.multiplied + unit.expert_multiplied);
+    flops.products += products(unit);
     // Scores, and their sum of values: 2 products, and 4 in the backward pass.
     const double a_key = 6.0 * config.heads * (config.head_size + value_size);
     const double window = WindowOf(config, layer);

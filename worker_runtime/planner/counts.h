@@ -17,6 +17,7 @@ struct UnitCount {
   double expert_parameters = 0;  // of the rank's experts, where ep is above 1
   double multiplied = 0;         // elements of matrices that each token is multiplied with
   double expert_multiplied = 0;  // the same of routed experts, of the whole tp slice
+  double frozen = 0;             // of both, those that do not learn
   double tied = 0;  // of `parameters`: a table that the embedding and the head share on one rank
 };
 
@@ -74,9 +75,9 @@ class ModelCounts {
 };
 
 // FLOPs of one token, forward and backward, without recomputation. The first is 6 x the elements
-// of the matrices that a token meets; the second is attention's with all scores counted
-// (12 x layers x heads x head size x sequence: PaLM, nanoGPT, torchtitan), the third with the
-// scores below the diagonal alone (Megatron-LM since March 2025).
+// of the matrices that a token meets, 4 x of those that are frozen beside adapters; the second is
+// attention's with all scores counted (12 x layers x heads x head size x sequence: PaLM, nanoGPT,
+// torchtitan), the third with the scores below the diagonal alone (Megatron-LM since March 2025).
 struct TokenFlops {
   double products = 0;
   double full_attention = 0;

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "worker_runtime/model/parameters.h"
+
 namespace convene::worker {
 namespace {
 
@@ -25,6 +27,19 @@ TEST_CASE("a driver's name means the table's card, or none") {
     INFO(name);
     CHECK_FALSE(GpuOfDevice(name).has_value());
   }
+}
+
+TEST_CASE("frozen matrices have no product for a weight gradient") {
+  ModelConfig model = *NamedModel("llama-3.2-1b");
+  ModelCounts counts(model);
+  const TokenFlops whole = FlopsOf(model, 1024, counts);
+  ModelConfig tuned = model;
+  tuned.adapter = {.rank = 8, .alpha = 16};
+  ModelCounts tuned_counts(tuned);
+  const TokenFlops of_adapters = FlopsOf(tuned, 1024, tuned_counts);
+  const auto learned = static_cast<double>(TrainedCount(tuned));
+  CHECK(of_adapters.products == Approx(whole.products * 4 / 6 + 6 * learned));
+  CHECK(of_adapters.full_attention == whole.full_attention);
 }
 
 TEST_CASE("utilization counts FLOPs against the peak of the products' type") {
