@@ -98,22 +98,24 @@ absl::StatusOr<Measured> ReadMeasured(const std::string& path) {
   }
   auto measured = MeasuredOf(*result);
   if (!measured.ok()) return Annotate(measured.status(), absl::StrCat("--measure ", path));
+  measured->path = path;
   return measured;
 }
 
-absl::Status UseMeasured(const Measured& measured, const worker::PlanJob& job,
-                         worker::Cluster* cluster, worker::Efficiency* efficiency) {
-  if (!measured.ops.empty()) {
+absl::Status UseMeasured(const std::vector<Measured>& files, const worker::PlanJob& job,
+                         bool network_is_given, worker::Cluster* cluster,
+                         worker::Efficiency* efficiency) {
+  for (const Measured& measured : files) {
+    if (measured.ops.empty()) continue;
     if (measured.is_cpu && !cluster->gpu.is_cpu) {
-      const int gpus = cluster->gpus;
-      const int node = cluster->gpu.node;
-      *cluster = worker::UsualCluster("cpu", node);
-      cluster->gpus = gpus;
+      const worker::Cluster usual = worker::UsualCluster("cpu", cluster->gpu.node);
+      cluster->gpu = usual.gpu;
+      if (!network_is_given) cluster->network = usual.network;
       *efficiency = worker::EfficiencyOf(cluster->gpu);
     }
     if (cluster->gpu.node != measured.ranks_of_node) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "its arithmetic was timed by ", measured.ranks_of_node,
+          "--measure ", measured.path, ": its arithmetic was timed by ", measured.ranks_of_node,
           " ranks of a machine at once, and the plan has ", cluster->gpu.node,
           " on each; give --nodes-of ", measured.ranks_of_node,
           ", or measure with `convene bench --nproc-per-node ", cluster->gpu.node, "`"));
@@ -121,7 +123,7 @@ absl::Status UseMeasured(const Measured& measured, const worker::PlanJob& job,
     if (measured.rank_bytes > 0) cluster->gpu.memory_bytes = measured.rank_bytes;
     worker::UseMeasured(measured.ops, job, &cluster->gpu, efficiency);
   }
-  worker::UseMeasured(measured.links, cluster);
+  for (const Measured& measured : files) worker::UseMeasured(measured.links, cluster);
   return absl::OkStatus();
 }
 

@@ -88,38 +88,76 @@ BenchResult WithCompute() {
   return result;
 }
 
+// Plans by these files, in this order.
+absl::Status Use(const std::vector<BenchResult>& results, worker::Cluster* cluster,
+                 worker::Efficiency* efficiency, bool network_is_given = false) {
+  std::vector<Measured> files;
+  for (const BenchResult& result : results) {
+    const auto measured = MeasuredOf(result);
+    REQUIRE_OK(measured);
+    files.push_back(*measured);
+  }
+  return UseMeasured(files, {.dtype = worker::DType::kFloat32}, network_is_given, cluster,
+                     efficiency);
+}
+
 TEST_CASE("arithmetic that ranks of a CPU timed makes the cluster one of such ranks") {
-  const auto measured = MeasuredOf(WithCompute());
-  REQUIRE_OK(measured);
-  const worker::PlanJob job = {.dtype = worker::DType::kFloat32};
   worker::Cluster cluster = worker::UsualCluster("h100", 2);
   cluster.gpus = 4;
   worker::Efficiency efficiency;
-  CHECK_OK(UseMeasured(*measured, job, &cluster, &efficiency));
+  CHECK_OK(Use({WithCompute()}, &cluster, &efficiency));
   CHECK(cluster.gpu.is_cpu);
   CHECK(cluster.gpus == 4);
   CHECK(cluster.gpu.domain == 2);
   CHECK(cluster.gpu.memory_bytes == 4e9);
   CHECK(cluster.gpu.fp32 == Approx(20e9).epsilon(0.01));
+  CHECK(cluster.network.name == "eth-10");
   CHECK(efficiency.tp_overlap == 0);
   // Ranks share a machine: of another number the times say nothing.
   worker::Cluster larger = worker::UsualCluster("h100", 4);
-  CHECK_STATUS(UseMeasured(*measured, job, &larger, &efficiency),
-               absl::StatusCode::kInvalidArgument, "give --nodes-of 2");
+  CHECK_STATUS(Use({WithCompute()}, &larger, &efficiency), absl::StatusCode::kInvalidArgument,
+               "give --nodes-of 2");
 }
 
-TEST_CASE("a GPU's own arithmetic leaves its links and memory as they are") {
+TEST_CASE("a network that was given or measured stays, and files come in any order") {
+  worker::Efficiency efficiency;
+  worker::Cluster given = worker::UsualCluster("h100", 2);
+  CHECK_OK(Use({WithCompute()}, &given, &efficiency, /*network_is_given=*/true));
+  CHECK(given.gpu.is_cpu);
+  CHECK(given.network.name == "ndr400");
+  BenchResult pairs;
+  pairs.ranks = 2;
+  pairs.hosts = {"a", "b"};
+  pairs.pairs = PairTable{.members = pairs.hosts,
+                          .bytes = 64 << 20,
+                          .bytes_per_second = {0, 2e9, 2e9, 0},
+                          .latency_seconds = {0, 5e-6, 5e-6, 0}};
+  BenchResult links;
+  links.ranks = 2;
+  links.hosts = {"a", "a"};
+  links.rows = {{"all_reduce", 128 << 20, 1 << 25, 0.5, 0}};
+  for (const auto& files : {std::vector<BenchResult>{pairs, links, WithCompute()},
+                            std::vector<BenchResult>{WithCompute(), links, pairs}}) {
+    worker::Cluster cluster = worker::UsualCluster("h100", 2);
+    CHECK_OK(Use(files, &cluster, &efficiency));
+    CHECK(cluster.gpu.is_cpu);
+    CHECK(cluster.network.name == "measured");
+    CHECK(cluster.gpu.link.name == "measured");
+  }
+}
+
+TEST_CASE("a GPU's own arithmetic leaves its peak, links and memory as they are") {
   BenchResult result = WithCompute();
   result.transport = "NCCL";
-  const auto measured = MeasuredOf(result);
-  REQUIRE_OK(measured);
   worker::Cluster cluster = worker::UsualCluster("h100", 2);
   worker::Efficiency efficiency;
-  CHECK_OK(UseMeasured(*measured, {.dtype = worker::DType::kFloat32}, &cluster, &efficiency));
+  CHECK_OK(Use({result}, &cluster, &efficiency));
   CHECK(cluster.gpu.name == "h100");
   CHECK(cluster.gpu.link.name == "NVLink 4");
+  CHECK(cluster.network.name == "ndr400");
   CHECK(cluster.gpu.memory_bytes == 8e9);
-  CHECK(cluster.gpu.fp32 == Approx(20e9).epsilon(0.01));
+  CHECK(cluster.gpu.fp32 == 67e12);
+  CHECK(efficiency.product_share * 0.82 * 67e12 == Approx(20e9).epsilon(0.01));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "launcher/plan/cluster_file.h"
@@ -29,11 +30,12 @@ absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
   CONVENE_ASSIGN_OR_RETURN(worker::Cluster cluster, ClusterOf(flags, from_file));
   worker::Efficiency efficiency = worker::EfficiencyOf(cluster.gpu);
+  std::vector<Measured> files;
   for (const std::string& path : flags.measured) {
-    CONVENE_ASSIGN_OR_RETURN(const Measured measured, ReadMeasured(path));
-    CONVENE_RETURN_IF_ERROR(Annotate(UseMeasured(measured, job, &cluster, &efficiency),
-                                     absl::StrCat("--measure ", path)));
+    CONVENE_ASSIGN_OR_RETURN(files.emplace_back(), ReadMeasured(path));
   }
+  const bool network_is_given = from_file.has_value() || !flags.network.empty();
+  CONVENE_RETURN_IF_ERROR(UseMeasured(files, job, network_is_given, &cluster, &efficiency));
   CONVENE_ASSIGN_OR_RETURN(
       const worker::Plans plans,
       worker::Search(job, cluster, flags.wishes, static_cast<size_t>(flags.layouts), efficiency));

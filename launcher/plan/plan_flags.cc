@@ -136,6 +136,9 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
                  {.value = "PATH"});
   reader->Switch("json", &flags->is_json, "print JSON, for programs");
   reader->Check([flags] {
+    if (!flags->cluster.empty() && !flags->gpu.empty()) {
+      return absl::InvalidArgumentError("--cluster and --gpu both say which GPU; give one of them");
+    }
     if (!flags->is_json || flags->file == PlanFile::kNone) return absl::OkStatus();
     return absl::InvalidArgumentError("--json and --emit print different things; give one of them");
   });
@@ -179,7 +182,9 @@ absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
   if (from_file.has_value()) {
     cluster = *from_file;
   } else {
-    CONVENE_ASSIGN_OR_RETURN(cluster.gpu, worker::FindGpu(flags.gpu));
+    CONVENE_ASSIGN_OR_RETURN(cluster.gpu, worker::FindGpu(flags.gpu.empty() ? "h100" : flags.gpu));
+  }
+  if (!from_file.has_value() || !flags.network.empty()) {
     const std::string& network = flags.network.empty() ? cluster.gpu.network : flags.network;
     CONVENE_ASSIGN_OR_RETURN(cluster.network, worker::FindNetwork(network));
   }
@@ -192,6 +197,7 @@ absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
                                                    "; give a multiple of it, or --nodes-of"));
   }
   cluster.gpu.node = node;
+  cluster.gpu.domain = std::min(cluster.gpu.domain, cluster.gpus);
   return cluster;
 }
 

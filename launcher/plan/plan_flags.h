@@ -18,8 +18,8 @@ enum class PlanPrecision { kBf16, kFp8, kFp32 };
 struct PlanFlags {
   std::string model = "llama-3-8b";
   int gpus = 8;
-  std::string gpu = "h100";
-  std::string network;                   // "": the usual one of the GPU
+  std::string gpu;                       // "": h100, or the file's
+  std::string network;                   // "": the usual one of the GPU, or the file's
   std::optional<int> nodes_of;           // nullopt: the GPU's usual machine
   std::string cluster;                   // a file; "": none
   std::vector<std::string> measured;     // files of `convene bench --save`
@@ -45,8 +45,8 @@ absl::StatusOr<double> ParseCount(const std::string& text);
 // NotFound: an unknown model. InvalidArgument: a sequence longer than the model's positions.
 absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags);
 
-// `from_file`: of --cluster; nullopt: by --gpu and --network. NotFound: an unknown name.
-// InvalidArgument: GPUs that do not fill whole machines.
+// `from_file`: of --cluster, whose network --network replaces; nullopt: by both flags. NotFound: an
+// unknown name. InvalidArgument: GPUs that do not fill whole machines.
 absl::StatusOr<worker::Cluster> ClusterOf(const PlanFlags& flags,
                                           const std::optional<worker::Cluster>& from_file);
 

@@ -70,8 +70,9 @@ std::string TimeText(const StepTime& time) {
 
 std::string TrainingText(const PlanAnswer& answer, const PlanFigures& figures) {
   if (!answer.flags.tokens.has_value()) return "";
-  std::string text = absl::StrFormat("%s tokens in %.1f days, %.0f MWh",
-                                     HumanCount(*answer.flags.tokens), figures.days, figures.mwh);
+  std::string text =
+      absl::StrFormat("%s tokens in %.1f days", HumanCount(*answer.flags.tokens), figures.days);
+  if (figures.mwh > 0) absl::StrAppend(&text, absl::StrFormat(", %.0f MWh", figures.mwh));
   if (answer.flags.price.has_value()) {
     absl::StrAppend(&text, ", price ", HumanCount(figures.price));
   }

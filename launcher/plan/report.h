@@ -27,7 +27,7 @@ struct PlanFigures {
   // Hardware FLOPs utilisation: mfu_full, and what is computed again.
   double hfu = 0;
   double days = 0;   // 0: no --tokens
-  double mwh = 0;    // megawatt hours
+  double mwh = 0;    // megawatt hours; 0: the GPU has no watts
   double price = 0;  // 0: no --price-per-gpu-hour
 };
 PlanFigures FiguresOf(const PlanAnswer& answer, const worker::Estimate& estimate);

@@ -67,7 +67,15 @@ TEST_CASE("flags describe a job and a cluster") {
   // Machines of another size; a rack's links reach beyond its machines.
   CHECK(ClusterOf(*Read({"--gpus", "16", "--nodes-of", "4"}), {})->gpu.domain == 4);
   CHECK(ClusterOf(*Read({"--gpus", "72", "--gpu", "gb200"}), {})->gpu.domain == 72);
+  CHECK(ClusterOf(*Read({"--gpus", "64", "--gpu", "gb200"}), {})->gpu.domain == 64);
   CHECK(ClusterOf(*Read({"--gpus", "2"}), {})->gpu.node == 2);
+  // The file says the rest.
+  const worker::Cluster file = worker::UsualCluster("b200", 8);
+  CHECK(ClusterOf(*Read({"--cluster", "file"}), file)->network.name == "ndr400");
+  const auto mixed = ClusterOf(*Read({"--cluster", "file", "--network", "eth-25"}), file);
+  REQUIRE_OK(mixed);
+  CHECK(mixed->network.name == "eth-25");
+  CHECK(mixed->gpu.name == "b200");
 }
 
 TEST_CASE("bad input is one paragraph that says what to do") {
@@ -78,6 +86,7 @@ TEST_CASE("bad input is one paragraph that says what to do") {
   says(Read({"--gpu", "h10"}).status(), "h100");
   says(Read({"--tokens", "many"}).status(), "2T");
   says(Read({"--json", "--emit", "sbatch"}).status(), "give one of them");
+  says(Read({"--cluster", "file", "--gpu", "a100"}).status(), "give one of them");
   says(JobOf(*Read({"--model", "llama-3-7b"})).status(), "llama-3-70b");
   says(JobOf(*Read({"--model", "mixtral-8x7b", "--precision", "fp8"})).status(), "bf16");
   says(JobOf(*Read({"--model", "deepseek-v3", "--precision", "fp8"})).status(), "bf16");
@@ -116,6 +125,14 @@ TEST_CASE("the text names all that was asked") {
   }
   const Asked tight({"--model", "llama-3-70b", "--gpus", "8", "--gpu", "rtx-4090"});
   CHECK_THAT(PlanText(tight.answer()), Catch::Contains("No layout fits."));
+}
+
+TEST_CASE("the energy of a GPU without watts is not told") {
+  Asked asked({"--model", "llama-3-8b", "--gpus", "64", "--tokens", "1T"});
+  CHECK_THAT(PlanText(asked.answer()), Catch::Contains(" days, "));
+  asked.cluster.gpu.watts = 0;
+  CHECK_THAT(PlanText(asked.answer()), Catch::Contains(" days\n"));
+  CHECK_THAT(PlanText(asked.answer()), !Catch::Contains("MWh"));
 }
 
 TEST_CASE("JSON has the same figures") {

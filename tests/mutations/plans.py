@@ -11,6 +11,7 @@ COLLECTIVES = f'{PLANNER}/collectives.cc'
 YAML = f'{PLANNER}/train_yaml.cc'
 CHOICE = f'//{PLANNER}:search_test'
 HARDWARE = f'//{PLANNER}:hardware_test'
+UTILIZATION = f'//{PLANNER}:utilization_test'
 PUBLISHED = f'//{PLANNER}:published_test'
 PLANNED = '//worker_runtime/trainer:planned_memory_test'
 ELASTIC = 'worker_runtime/options/elastic_layout.cc'
@@ -23,6 +24,7 @@ LOADED = '//worker_runtime/options:planned_config_test'
 MUTATIONS = [
     Mutation('a planned tied table counts twice on one rank', COUNTS,
              'if (sum.has_embedding && sum.has_head) sum.whole -= units.head.tied;', '', PLANNED),
+    Mutation('a frozen matrix counts as one that learns', COUNTS, ' - 2 * unit.frozen;', ' - 0 * unit.frozen;', UTILIZATION),
     Mutation('planned gradients are as wide as the weights', MEMORY,
              '(cuts_gradients ? own : elements) * 4;', '(cuts_gradients ? own : elements) * element;', PLANNED),
     Mutation('every planned stage keeps as many micro batches as the first one', MEMORY,
@@ -44,6 +46,11 @@ MUTATIONS = [
     Mutation('a planned all-reduce never goes by a tree', COLLECTIVES,
              'if (!group.crosses_domains() || cluster.gpu.is_cpu) return ring;', 'return ring;', CHOICE),
     Mutation("a planned all-reduce of Gloo's goes by a tree", COLLECTIVES, '|| cluster.gpu.is_cpu) return ring;', ') return ring;', CHOICE),
+    Mutation('a plan has micro batches that the trainer refuses', SEARCH,
+             'return MicroBatchesOf(job, strategy).size * length * hidden < kLargestProduct;', 'return hidden > 0;', LOADED),
+    Mutation('copies that are asked for are left out where they are of no use', SEARCH, 'if (wishes_.dp_replicate.has_value()) return true;', '', CHOICE),
+    Mutation('a lonely rank has the stage of ZeRO that the search likes', SEARCH,
+             'if (layout.dp == 1 && wishes_.zero_stage.has_value()) return stage == *wishes_.zero_stage;', '', CHOICE),
     Mutation('copies that are asked for are not kept', SEARCH, 'if (!Allows(wishes_.dp_replicate, copies)) continue;', '', CHOICE),
     Mutation('gathers after the step are hidden', TIME, 'hides_fetch ? stage.forward : 0', 'hides_fetch ? stage.forward : stage.forward', CHOICE),
     Mutation('a plan may take all of the memory', SEARCH,
@@ -59,11 +66,14 @@ MUTATIONS = [
              'if (!Legal(job_, strategy, counts_)) return std::numeric_limits<double>::infinity();', '', DECIDED),
     Mutation('a measured product is as fast in any width', OPS, '{rate, rate / s.rows, rate / s.width}', '{rate, rate / s.rows, 0 / s.width}', MEASURED),
     Mutation('measured arithmetic of another type counts', OPS, 'if (ops.dtype != job.dtype) continue;', '', MEASURED),
+    Mutation("the measured rate of a GPU takes its peak's place", OPS, 'if (gpu->is_cpu) {', 'if (true) {', MEASURED),
     Mutation('a measured attention is that of the farthest sequence', OPS,
              'return distance(a) < distance(b);', 'return distance(a) > distance(b);', MEASURED),
     Mutation('attention is as fast in heads of any width', OPS, 'efficiency->half_head = of_head * rate;', '', MEASURED),
     Mutation('ranks that timed a CPU are planned as GPUs', 'launcher/plan/measured.cc',
              'if (measured.is_cpu && !cluster->gpu.is_cpu) {', 'if (false) {', MEASURED_FILE),
+    Mutation('ranks of a CPU have their usual network, whatever was given', 'launcher/plan/measured.cc',
+             'if (!network_is_given) cluster->network', 'cluster->network', MEASURED_FILE),
     Mutation('a plan takes arithmetic of any number of ranks', 'launcher/plan/measured.cc',
              'if (cluster->gpu.node != measured.ranks_of_node) {', 'if (false) {', MEASURED_FILE),
     Mutation('the memory of a machine counts whole for each rank on its CPU', 'launcher/plan/measured.cc',

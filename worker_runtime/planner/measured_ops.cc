@@ -46,9 +46,13 @@ void UseProducts(const std::vector<OpSample>& samples, DType dtype, Gpu* gpu,
   const auto [a_flop, of_rows, of_width] = FitToOne(equations);
   // No size was slower than another.
   const double rate = a_flop > 0 ? 1 / a_flop : fastest;
-  (SizeOf(dtype) == 4 ? gpu->fp32 : gpu->bf16) = rate;
-  gpu->sustained = 1;
-  efficiency->product_share = 1;
+  double& peak = SizeOf(dtype) == 4 ? gpu->fp32 : gpu->bf16;
+  // A CPU has no data sheet: what it reaches is its peak.
+  if (gpu->is_cpu) {
+    peak = rate;
+    gpu->sustained = 1;
+  }
+  efficiency->product_share = rate / (gpu->sustained * peak);
   efficiency->half_rows = of_rows * rate;
   efficiency->half_width = of_width * rate;
 }

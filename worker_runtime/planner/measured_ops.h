@@ -23,10 +23,12 @@ struct MeasuredOps {
   std::vector<OpSample> products, passes, attention;
 };
 
-// The job's type among the measured ones becomes the GPU's rate and `efficiency`. A product's time
-// a FLOP is fitted as a + b / rows + c / width, a pass's time as bytes / bandwidth + a constant, an
-// attention's time a FLOP, of the samples with the nearest sequence, as a + b / head. Figures that
-// were not measured stay. Nothing changes where no type is the job's.
+// The job's type among the measured ones becomes `efficiency`, as shares of the GPU's peak, and the
+// memory's bandwidth. The peak stays: MFU is of the data sheet's. Of a CPU, which has none, the
+// fitted rate becomes the peak. A product's time a FLOP is fitted as a + b / rows + c / width, a
+// pass's time as bytes / bandwidth + a constant, an attention's time a FLOP, of the samples with
+// the nearest sequence, as a + b / head. Figures that were not measured stay. Nothing changes where
+// no type is the job's.
 void UseMeasured(const std::vector<MeasuredOps>& measured, const PlanJob& job, Gpu* gpu,
                  Efficiency* efficiency);
 

@@ -50,6 +50,19 @@ TEST_CASE("a machine is fitted to what it took, by the type of the job") {
   }
 }
 
+TEST_CASE("a measured GPU keeps its data sheet's peaks, and takes a share of them") {
+  const PlanJob job = {.model = *NamedModel("llama-tiny"), .sequence_length = 256};
+  const Gpu sheet = *FindGpu("h100");
+  Gpu gpu = sheet;
+  Efficiency efficiency;
+  UseMeasured({Made(DType::kBFloat16, 600e12)}, job, &gpu, &efficiency);
+  CHECK(gpu.bf16 == sheet.bf16);
+  CHECK(gpu.fp8 == sheet.fp8);
+  CHECK(gpu.sustained == sheet.sustained);
+  CHECK(efficiency.product_share * gpu.sustained * gpu.bf16 == Approx(600e12).epsilon(0.01));
+  CHECK(efficiency.attention_share * gpu.sustained * gpu.bf16 == Approx(10e9).epsilon(0.02));
+}
+
 TEST_CASE("figures that were not measured stay") {
   const PlanJob job = {.model = *NamedModel("llama-tiny"), .dtype = DType::kBFloat16};
   Gpu gpu = UsualCluster("cpu", 2).gpu;
