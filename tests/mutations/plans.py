@@ -73,7 +73,7 @@ MUTATIONS = [
     Mutation('ranks that timed a CPU are planned as GPUs', 'launcher/plan/measured.cc',
              'if (measured.is_cpu && !cluster->gpu.is_cpu) {', 'if (false) {', MEASURED_FILE),
     Mutation('ranks of a CPU have their usual network, whatever was given', 'launcher/plan/measured.cc',
-             'if (!network_is_given) cluster->network', 'cluster->network', MEASURED_FILE),
+             'if (!network_is_given) cluster->network', 'if (!network_is_given || measured.is_cpu) cluster->network', MEASURED_FILE),
     Mutation('a plan takes arithmetic of any number of ranks', 'launcher/plan/measured.cc',
              'if (cluster->gpu.node != measured.ranks_of_node) {', 'if (false) {', MEASURED_FILE),
     Mutation('the memory of a machine counts whole for each rank on its CPU', 'launcher/plan/measured.cc',
