@@ -158,6 +158,7 @@ class Daemon final : public LogAgents {
   // The same for reports of incidents, which nothing waits for.
   void WriteReports() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetReports() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ComplainOfReports(const absl::Status& status);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
