@@ -87,7 +87,7 @@ class Daemon final : public LogAgents {
   // Ends a stream whose agent is gone or broke the protocol. The sink is not called again.
   void Disconnect(MemberId id);
 
-  // Unavailable once the tenure may be over.
+  // Aborted once the tenure may be over.
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
   // See JobTable.
