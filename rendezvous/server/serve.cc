@@ -348,6 +348,11 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     const std::shared_ptr<Tenure> tenure = memory->tenure;
     spdlog::info("this daemon leads, in term {}; the journal in {} knows {} job{}", tenure->term(),
                  options.state_dir, memory->jobs.size(), memory->jobs.size() == 1 ? "" : "s");
+    if (tenure->term() == 1) {
+      spdlog::warn(
+          "no daemon has led in {} before: where others use it, is its file system mounted?",
+          options.state_dir);
+    }
     auto server = Server::Start(options, *std::move(memory));
     int signal = 0;
     if (!server.ok()) {
@@ -360,7 +365,8 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     SayServing(options, **server);
     signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
     if (signal != 0) return EndBy(signal, [&] { server->reset(); });
-    spdlog::warn("this daemon leads no more: another one has taken {} over", options.state_dir);
+    spdlog::warn("this daemon leads no more: another one has taken {} over, or stands in its place",
+                 options.state_dir);
     StopServing([&] { server->reset(); });
     has_told = false;
   }
