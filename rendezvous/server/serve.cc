@@ -283,6 +283,8 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
       return state.tenure != nullptr || !state.status.ok();
     });
     if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
+    // A process that stood still for a lease (a paused machine) sees its begin and end at once.
+    if (state.tenure != nullptr && absl::IsAborted(state.status)) continue;
     if (!state.status.ok()) return NoEtcd(state.status, place);
     auto memory = etcd::EtcdJournal::Open(client.get(), place, state.lease, state.tenure);
     if (absl::IsUnavailable(memory.status())) {
