@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
     MutexLock lock(&mutex_);
     // After its tenure a daemon may know old facts.
     if (!MaySpeak()) {
-      return absl::UnavailableError(
+      return absl::AbortedError(
           "this daemon leads no more: another one knows how the runs are. Name all daemons: "
           "--endpoint A,B,C");
     }

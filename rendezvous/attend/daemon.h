@@ -87,7 +87,7 @@ class Daemon final : public LogAgents {
   // Ends a stream whose agent is gone or broke the protocol. The sink is not called again.
   void Disconnect(MemberId id);
 
-  // Unavailable once the tenure may be over.
+  // Aborted once the tenure may be over.
   absl::StatusOr<std::vector<JobView>> Views(const std::string& job_id);
   DaemonCounters Counters();
   // See JobTable.
@@ -158,6 +158,7 @@ class Daemon final : public LogAgents {
   // The same for reports of incidents, which nothing waits for.
   void WriteReports() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetReports() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ComplainOfReports(const absl::Status& status);
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;

@@ -120,7 +120,9 @@ void Daemon::RecordUntilShutdown() {
 }
 
 void Daemon::ForgetReports() {
-  while (!forgotten_.empty() && journal_->incidents()->Forget(*forgotten_.begin()).ok()) {
+  while (!forgotten_.empty()) {
+    const absl::Status status = journal_->incidents()->Forget(*forgotten_.begin());
+    if (!status.ok()) return ComplainOfReports(status);
     forgotten_.erase(forgotten_.begin());
   }
 }
@@ -134,18 +136,20 @@ void Daemon::WriteReports() {
     IncidentView incident = first->second;
     incident.time += wall_offset_;
     const absl::Status written = journal_->incidents()->Write(id, incident);
-    if (!written.ok()) {
-      const MonotonicTime now = clock_->Now();
-      if (now < complains_of_reports_at_) return;
-      complains_of_reports_at_ = now + kBetweenComplaints;
-      return spdlog::warn(
-          "rendezvous: the report of incident {} of run {} waits in memory until it can be "
-          "written with a later decision: {}",
-          first->first, id, std::string(written.message()));
-    }
+    if (!written.ok()) return ComplainOfReports(written);
     reports.erase(first);
     if (reports.empty()) reports_.erase(reports_.begin());
   }
+}
+
+void Daemon::ComplainOfReports(const absl::Status& status) {
+  const MonotonicTime now = clock_->Now();
+  if (now < complains_of_reports_at_) return;
+  complains_of_reports_at_ = now + kBetweenComplaints;
+  spdlog::warn(
+      "rendezvous: reports of incidents wait in memory until they can be written, and those of "
+      "runs that are over removed, with a later decision: {}",
+      std::string(status.message()));
 }
 
 void Daemon::Write(const RecordChanges& changes) {

@@ -232,7 +232,7 @@ TEST_CASE("nothing leaves once the tenure may be over, and what came too late br
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
   CHECK(the.inbox.empty());
   CHECK_FALSE(the.tenure->Extend(clock.Now(), clock.Now() + absl::Seconds(60)));
-  CHECK_STATUS(the.daemon->Views("job"), absl::StatusCode::kUnavailable, "leads no more");
+  CHECK_STATUS(the.daemon->Views("job"), absl::StatusCode::kAborted, "leads no more");
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
   REQUIRE(testing::PollUntil([&] { return the.store.tries >= 1; }, absl::Seconds(20)));

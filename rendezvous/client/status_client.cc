@@ -32,6 +32,7 @@ class GrpcStatusClient final : public StatusClient {
     request.set_job_id(Utf8(job_id));
     pb::StatusReply reply;
     const absl::Status asked = FromGrpc(stub_->Status(&context, request, &reply));
+    if (asked.ok() || absl::IsNotFound(asked)) has_answered_ = true;
     switch (asked.code()) {
       case absl::StatusCode::kOk:
         break;
@@ -39,7 +40,13 @@ class GrpcStatusClient final : public StatusClient {
         return asked;
       case absl::StatusCode::kDeadlineExceeded:
         return absl::UnavailableError(absl::StrCat(endpoint_.address(), " did not answer in time"));
+      case absl::StatusCode::kAborted:  // it leads no more, and says so
+        return absl::UnavailableError(asked.message());
       default: {
+        if (has_answered_) {
+          return absl::UnavailableError(absl::StrCat("lost the daemon at ", endpoint_.address(),
+                                                     ": ", std::string(asked.message())));
+        }
         const std::string text = absl::StrCat(
             "the program that answers at ", endpoint_.address(), " is no rendezvous daemon",
             endpoint_.is_locked() ? ": " : ", or wants --join-token-file or --tls-cert: ",
@@ -57,6 +64,7 @@ class GrpcStatusClient final : public StatusClient {
  private:
   const Endpoint endpoint_;
   const std::unique_ptr<pb::Rendezvous::Stub> stub_;
+  bool has_answered_ = false;  // as a daemon
 };
 
 }  // namespace

@@ -22,8 +22,9 @@ class StatusClient {
   virtual ~StatusClient() = default;
 
   // One job's state, or all jobs' for `job_id` "", ordered by id. Blocks for at most `timeout`.
-  // NotFound for an unknown job; Unavailable when no answer comes in time; FailedPrecondition when
-  // the connection broke, or something that is not a rendezvous daemon answers.
+  // NotFound for an unknown job; Unavailable when no answer comes in time, the daemon leads no
+  // more, or the connection to it broke; FailedPrecondition when the connection broke before any
+  // answer, or something that is not a rendezvous daemon answers.
   virtual absl::StatusOr<std::vector<JobView>> Fetch(const std::string& job_id,
                                                      absl::Duration timeout) = 0;
 };

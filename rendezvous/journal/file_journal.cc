@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,15 @@ constexpr char kStartAnew[] =
     "move the file away";
 
 constexpr char kTermFile[] = "/term";
+
+// Of a file with this name: the term of the daemon that wrote it, 0 where it took no turns; none
+// where it is no whole journal.
+std::optional<int64_t> TermOfJournal(absl::string_view name) {
+  int64_t term = 0;
+  const bool is_journal = name == "journal" ||
+                          (absl::ConsumePrefix(&name, "journal.") && absl::SimpleAtoi(name, &term));
+  return is_journal ? std::optional<int64_t>(term) : std::nullopt;
+}
 
 std::string FileHeader() { return absl::StrCat(kMagic, kFormat, "\n"); }
 
@@ -104,12 +114,11 @@ absl::StatusOr<uint64_t> FileJournal::MakeDirectory(const std::string& directory
 
 // Where a file system is not mounted for a while, an empty directory may stand in its place: a
 // daemon must not begin there what another one leads.
-absl::Status FileJournal::CheckDirectory(const Options& options) {
-  if (options.directory_number == 0) return MakeDirectories(options.directory);
-  CONVENE_ASSIGN_OR_RETURN(const uint64_t number, NumberOf(options.directory));
-  if (number == options.directory_number) return absl::OkStatus();
+absl::Status FileJournal::CheckDirectory() const {
+  CONVENE_ASSIGN_OR_RETURN(const uint64_t number, NumberOf(options_.directory));
+  if (number == options_.directory_number) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("the state directory ", options.directory,
+      absl::StrCat("the state directory ", options_.directory,
                    " is not the one that this daemon began with. Is its file system mounted? Where "
                    "the directory was replaced, start this daemon anew"));
 }
@@ -164,32 +173,47 @@ absl::StatusOr<std::string> FileJournal::ClaimTerm() {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(options_.directory));
   int64_t newest = 0;
   for (const std::string& name : names) {
-    int64_t term = 0;
-    absl::string_view rest = name;
-    const bool is_journal =
-        absl::ConsumePrefix(&rest, "journal.") && absl::SimpleAtoi(rest, &term) && term < term_;
-    if (is_journal) newest = std::max(newest, term);
+    const std::optional<int64_t> term = TermOfJournal(name);
+    if (term.has_value() && *term < term_) newest = std::max(newest, *term);
   }
   return newest > 0 ? absl::StrCat(plain, ".", newest) : plain;
 }
 
-// The file is opened, and not looked up: NFS answers a look-up out of its cache.
+// Also of daemons that were killed before they had removed one, or that wrote after their time.
+absl::Status FileJournal::RemoveEarlierTerms() const {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(options_.directory));
+  for (const std::string& name : names) {
+    const std::optional<int64_t> term = TermOfJournal(absl::StripSuffix(name, ".new"));
+    if (!term.has_value() || *term >= term_) continue;
+    CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(options_.directory, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+// The file is opened, and not looked up: NFS answers a look-up out of its cache. Each directory
+// counts its own terms, so the same number in another one says nothing.
 absl::Status FileJournal::CheckTerm() {
   if (tenure_ == nullptr) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(const int64_t last, LastTerm());
-  if (last == term_) return absl::OkStatus();
+  const absl::Status place = CheckDirectory();
+  if (last == term_ && place.ok()) return absl::OkStatus();
   tenure_->End();
   options_.on_lost();
+  if (!place.ok()) return absl::AbortedError(place.message());
   return absl::AbortedError(absl::StrCat("another daemon has taken over the state directory ",
                                          options_.directory, ", in term ", last));
 }
 
 absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
-  CONVENE_RETURN_IF_ERROR(CheckDirectory(options));
+  Options own = options;
+  if (own.directory_number == 0) {
+    CONVENE_ASSIGN_OR_RETURN(own.directory_number, MakeDirectory(own.directory));
+  }
   Opened opened;
-  auto* const file_journal = new FileJournal(options);
+  auto* const file_journal = new FileJournal(own);
   opened.journal.reset(file_journal);
   FileJournal& journal = *file_journal;
+  CONVENE_RETURN_IF_ERROR(journal.CheckDirectory());
   CONVENE_RETURN_IF_ERROR(journal.Lock());
   CONVENE_ASSIGN_OR_RETURN(const std::string from, journal.ClaimTerm());
   CONVENE_RETURN_IF_ERROR(RemoveTree(journal.FreshPath()));
@@ -198,7 +222,7 @@ absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {
     opened.tenure = journal.tenure_ =
         std::make_shared<Tenure>(journal.term_, MonotonicTime::InfiniteFuture());
     CONVENE_RETURN_IF_ERROR(journal.Rewrite());
-    CONVENE_RETURN_IF_ERROR(RemoveTree(from));
+    CONVENE_RETURN_IF_ERROR(journal.RemoveEarlierTerms());
   }
   for (const auto& [id, wire] : journal.jobs_) {
     CONVENE_ASSIGN_OR_RETURN(JobRecord record, FromWire(wire, options.wall_now()));
@@ -279,7 +303,7 @@ absl::Status FileJournal::Append(const RecordChanges& changes) {
   absl::Status status;
   if (may_extend && !is_too_long) {
     status = Extend(bytes);
-  } else {
+  } else if (status = CheckTerm(); status.ok()) {  // a rename could hit another daemon's file
     absl::StatusOr<Fresh> fresh = WriteFresh();
     // A disk without room for a second file may have room for a frame more.
     status = fresh.ok() ? Install(*std::move(fresh)) : may_extend ? Extend(bytes) : fresh.status();

@@ -9,7 +9,8 @@
 //   journal.TERM  the journal of that daemon. The next one claims a higher term before it reads
 //                 this file, and writes one of its own. A daemon whose lock was lost (an NFS server
 //                 gives it to another machine) finds the higher term after its next write: what it
-//                 decided then leaves for nobody, whether the next daemon has read it or not.
+//                 decided then leaves for nobody, whether the next daemon has read it or not. The
+//                 same holds for a daemon in whose directory's place another one stands meanwhile.
 //
 //   frame = length of the entry (4 bytes, little endian)
 //         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
@@ -69,8 +70,9 @@ class FileJournal final : public Journal {
   // which stays when that is mounted again. The system's errors.
   static absl::StatusOr<uint64_t> MakeDirectory(const std::string& directory);
 
-  // OK: the changes are on the disk. Aborted: another daemon has taken over. Otherwise the system's
-  // error; the journal's state is as described above.
+  // OK: the changes are on the disk. Aborted: another daemon has taken over, or another directory
+  // stands in the place of this one. Otherwise the system's error; the journal's state is as
+  // described above.
   absl::Status Append(const RecordChanges& changes) override;
 
   bool is_current() const override { return is_current_; }
@@ -80,13 +82,14 @@ class FileJournal final : public Journal {
   explicit FileJournal(const Options& options)
       : options_(options), incidents_(options.directory + "/incidents") {}
 
-  static absl::Status CheckDirectory(const Options& options);
+  absl::Status CheckDirectory() const;
   std::string path() const;
   absl::Status Lock();
   // The term of the daemon that had the lock last; 0: no daemon takes turns here.
   absl::StatusOr<int64_t> LastTerm() const;
   // Makes this daemon the one that writes, and returns the file to begin with; "": there is none.
   absl::StatusOr<std::string> ClaimTerm();
+  absl::Status RemoveEarlierTerms() const;
   absl::Status CheckTerm();
   absl::StatusOr<int64_t> Load(const std::string& from);
   void Apply(v1::JournalEntry entry);

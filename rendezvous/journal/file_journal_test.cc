@@ -305,10 +305,55 @@ TEST_CASE("a term that ended before its file was there is passed over") {
   Turns turns;
   REQUIRE_OK(turns.Open().journal->Append(Change(RunningJob("job", 3))));
   REQUIRE_OK(WriteFileAtomic(turns.directory.File("term"), "7\n"));
-  REQUIRE_OK(WriteFileAtomic(turns.directory.File("journal.7.new"), "half"));
+  // Daemons that were killed or lost their lock left some of these, and a later one wrote one.
+  for (const char* const name :
+       {"journal.new", "journal.0", "journal.7.new", "journal.9", "journal.x"}) {
+    REQUIRE_OK(WriteFileAtomic(turns.directory.File(name), "half"));
+  }
   const Journal::Opened next = turns.Open();
   CHECK(next.tenure->term() == 8);
   CHECK(next.jobs.size() == 1);
+  auto names = ListDirectory(turns.directory.path());
+  REQUIRE_OK(names);
+  std::sort(names->begin(), names->end());
+  CHECK(*names == std::vector<std::string>{"journal.8", "journal.9", "journal.x", "lock", "term"});
+}
+
+TEST_CASE(
+    "a daemon whose directory is hidden by another daemon's leads no more, and harms nothing") {
+  const testing::TempDir parent;
+  const std::string path = parent.File("state");
+  const auto open = [&](int* lost) {
+    const auto number = FileJournal::MakeDirectory(path);
+    REQUIRE_OK(number);
+    auto opened = FileJournal::Open({.directory = path,
+                                     .is_shared = true,
+                                     .on_lost = [lost] { ++*lost; },
+                                     .directory_number = *number});
+    REQUIRE_OK(opened);
+    CHECK(opened->tenure->term() == 1);
+    return *std::move(opened);
+  };
+  int real_lost = 0;
+  int early_lost = 0;
+  const Journal::Opened real = open(&real_lost);
+  REQUIRE_OK(real.journal->Append(Change(RunningJob("job", 3))));
+  // Another daemon began before this file system was mounted.
+  REQUIRE_OK(RenameFile(path, parent.File("shared")));
+  const Journal::Opened early = open(&early_lost);
+  REQUIRE_OK(RenameFile(path, parent.File("hidden")));
+  REQUIRE_OK(RenameFile(parent.File("shared"), path));
+  for (int time = 1; time <= 2; ++time) {  // the second time it would write its file anew
+    CHECK_STATUS(early.journal->Append(Change(RunningJob("job", 8))), absl::StatusCode::kAborted,
+                 "is not the one that this daemon began with");
+    CHECK_FALSE(early.tenure->Covers(MonotonicTime()));
+    CHECK(early_lost == time);
+  }
+  REQUIRE_OK(real.journal->Append(Change(RunningJob("other", 4))));
+  CHECK(real_lost == 0);
+  const auto content = ReadFile(path + "/journal.1");
+  REQUIRE_OK(content);
+  CHECK_THAT(*content, Catch::Contains("other"));
 }
 
 TEST_CASE(

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/wire/status_json.h"
@@ -42,11 +44,16 @@ absl::StatusOr<std::vector<IncidentView>> IncidentFiles::Read(const std::string&
 
 absl::Status IncidentFiles::Forget(const std::string& job_id) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder_);
-  if (!names.ok()) return absl::OkStatus();
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  CONVENE_RETURN_IF_ERROR(names.status());
+  absl::Status status;
   for (const std::string& name : *names) {
-    if (absl::StartsWith(name, IncidentPrefix(job_id))) unlink(PathOf(name).c_str());
+    if (!absl::StartsWith(name, IncidentPrefix(job_id))) continue;
+    if (unlink(PathOf(name).c_str()) != 0 && errno != ENOENT) {
+      status.Update(ErrnoStatus(errno, absl::StrCat("remove ", PathOf(name))));
+    }
   }
-  return absl::OkStatus();
+  return status;
 }
 
 }  // namespace convene::rendezvous

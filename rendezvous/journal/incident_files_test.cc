@@ -71,6 +71,19 @@ TEST_CASE_METHOD(Fixture, "runs do not mix, whatever their ids are") {
   CHECK(files.Read("a_.._b")->size() == 1);
 }
 
+TEST_CASE_METHOD(Fixture, "reports that may still stand are not called forgotten") {
+  CHECK_OK(files.Forget("run"));  // no folder: nothing stands
+  REQUIRE_OK(WriteFileAtomic(directory.File("file"), "no folder"));
+  CHECK_FALSE(IncidentFiles(directory.File("file")).Forget("run").ok());
+  // A report that cannot be removed keeps no other one.
+  REQUIRE_OK(MakeDirectories(folder + "/" + IncidentName("run", 1)));
+  REQUIRE_OK(files.Write("run", Numbered(2)));
+  CHECK_FALSE(files.Forget("run").ok());
+  CHECK(files.Read("run")->empty());
+  REQUIRE_OK(RemoveTree(folder + "/" + IncidentName("run", 1)));
+  CHECK_OK(files.Forget("run"));
+}
+
 TEST_CASE_METHOD(Fixture, "a run has 32 files at most, and a damaged one is left out") {
   for (int64_t number = 1; number <= 40; ++number) REQUIRE_OK(files.Write("run", Numbered(number)));
   const auto names = ListDirectory(folder);

@@ -23,8 +23,8 @@ class IncidentShelf {
   // The run's incidents, by number; a report that is damaged is left out. Errors: etcd's, the file
   // system's. A folder that does not exist has no reports.
   virtual absl::StatusOr<std::vector<IncidentView>> Read(const std::string& job_id) = 0;
-  // Removes the reports of a run that the daemon forgets. Errors: etcd's; they may all stand then,
-  // and another call tries again. A file that cannot be removed stays.
+  // Removes the reports of a run that the daemon forgets. Errors: etcd's, the file system's; some
+  // or all may stand then, and another call tries again.
   virtual absl::Status Forget(const std::string& job_id) = 0;
 };
 

@@ -252,7 +252,7 @@ uint32_t TlsPipe::WantedOfPlain() const {
   uint32_t events = 0;
   if (!plain_ended_ && EncryptedBytes() < kMostKept) events |= EPOLLIN;
   if (!decrypted_.empty()) events |= EPOLLOUT;
-  return events;
+  return events != 0 ? events : EPOLLET;
 }
 
 }  // namespace convene::rendezvous

@@ -51,6 +51,7 @@ class TlsPipe {
   // The events (of epoll) to wait for. 0: do not watch it at all, for a hang-up would be told again
   // and again.
   uint32_t WantedOfSocket() const;
+  // Never 0: a reader that closes its end is always heard of. EPOLLET alone tells that once.
   uint32_t WantedOfPlain() const;
 
  private:

@@ -27,9 +27,7 @@
 namespace convene::rendezvous {
 namespace {
 
-// The other machine has so long to take the last bytes, once the plain side is closed.
-constexpr absl::Duration kFarewell = absl::Seconds(30);
-// The same when the pump ends.
+// The other machines have so long to take the last bytes when the pump ends.
 constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 class TlsPumpImpl final : public TlsPump {
@@ -295,13 +293,15 @@ class TlsPumpImpl final : public TlsPump {
     // The reader has closed its end, and does not only say no more.
     const bool is_farewell = fd == at->second.pipe->plain() && (events & EPOLLHUP) != 0;
     if (is_farewell && at->second.deadline == MonotonicTime::InfiniteFuture()) {
-      SetDeadline(at, Clock::Real().Now() + kFarewell);
+      SetDeadline(at, Clock::Real().Now() + options_.farewell);
+      if (!at->second.is_member) farewells_.insert({at->second.deadline, id});
     }
     Move(at);
   }
 
   void SetDeadline(Connections::iterator at, MonotonicTime deadline) {
     deadlines_.erase({at->second.deadline, at->first});
+    farewells_.erase({at->second.deadline, at->first});
     at->second.deadline = deadline;
     if (deadline != MonotonicTime::InfiniteFuture()) deadlines_.insert({deadline, at->first});
   }
@@ -311,6 +311,10 @@ class TlsPumpImpl final : public TlsPump {
     while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
       End(connections_.find(deadlines_.begin()->second),
           absl::DeadlineExceededError("the TLS handshake took too long"));
+    }
+    while (farewells_.size() > options_.most_farewells) {
+      End(connections_.find(farewells_.begin()->second),
+          absl::ResourceExhaustedError("too many connections are at their end"));
     }
   }
 
@@ -346,6 +350,7 @@ class TlsPumpImpl final : public TlsPump {
   size_t handshakes_ = 0;                     // of all of them
   std::deque<std::string> turns_;             // addresses with handshakes that are due
   std::set<std::pair<MonotonicTime, uint64_t>> deadlines_;
+  std::set<std::pair<MonotonicTime, uint64_t>> farewells_;  // of those, the farewells of no members
   uint64_t next_id_ = 0;
 
   mutable Mutex mutex_;

@@ -26,6 +26,11 @@ class TlsPump {
     // open connections have their turn. One handshake goes on in each turn; the addresses that
     // handshakes come from take turns.
     absl::Duration handshake_slice = absl::Milliseconds(2);
+    // Once the plain side is closed, the other machine has so long to take the last bytes.
+    absl::Duration farewell = absl::Seconds(30);
+    // With more farewells under way than this the oldest one is ended: a stranger that keeps its
+    // end open costs a descriptor or two so long. Farewells of members do not count.
+    size_t most_farewells = 256;
     // Changed files that are not right are read again, though unchanged, after this time: a clock
     // or a disk may have been at fault.
     absl::Duration retry_after = absl::Seconds(10);

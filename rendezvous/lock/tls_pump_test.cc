@@ -435,6 +435,84 @@ TEST_CASE("bytes behind a farewell are not read, and not waited for") {
   CHECK(guest.Hear() == "last words");
 }
 
+// More than the connection holds, while the other side reads nothing: the rest waits before the
+// pump.
+std::string SayMuch(int fd) {
+  std::string said;
+  const std::string piece(4096, 'w');
+  while (said.size() < (8 << 20)) {
+    const ssize_t count = send(fd, piece.data(), piece.size(), MSG_NOSIGNAL);
+    if (count > 0) said.append(piece, 0, static_cast<size_t>(count));
+    if (count < 0 && !AwaitReady(fd, POLLOUT, Clock::Real().Now() + absl::Milliseconds(200)).ok())
+      break;
+  }
+  return said;
+}
+
+// A guest that keeps its end of the connection open.
+struct StayingGuest {
+  int raw = -1;  // of the guest
+  UniqueFd plain;
+  std::unique_ptr<Stranger> guest;
+
+  explicit StayingGuest(TlsPump& server) {
+    Ends ends = SocketPair();
+    raw = ends.client.get();
+    Waiter waiter;
+    server.Open(std::move(ends.server), "", waiter.Callback());
+    guest = std::make_unique<Stranger>(nullptr, std::move(ends.client));
+    REQUIRE(guest->Shake());
+    auto opened = waiter.Take();
+    REQUIRE_OK(opened);
+    plain = std::move(opened->plain);
+  }
+  // The other side has closed its end, and does not only say no more.
+  bool IsEnded() const { return AwaitReady(raw, 0, Soon()).ok(); }
+};
+
+TEST_CASE("a guest that keeps its end open is ended after the farewell, whatever it takes") {
+  const auto server =
+      Pump(Token(kToken), TlsContext::Side::kServer, {.farewell = absl::Seconds(0)});
+  {
+    StayingGuest hears(*server);
+    // As HTTP after its last answer: first it says no more, then it goes.
+    REQUIRE(shutdown(hears.plain.get(), SHUT_WR) == 0);
+    CHECK(hears.guest->Hear().empty());
+    hears.plain.Reset();
+    CHECK(hears.IsEnded());
+  }
+  StayingGuest takes_nothing(*server);
+  SayMuch(takes_nothing.plain.get());
+  takes_nothing.plain.Reset();
+  CHECK(takes_nothing.IsEnded());
+}
+
+TEST_CASE("of too many guests that keep their end open the oldest is ended, and no member is") {
+  const auto server = Pump(Token(kToken), TlsContext::Side::kServer,
+                           {.farewell = absl::Hours(1), .most_farewells = 2});
+  const auto context = TlsContext::Make(Token(kToken), TlsContext::Side::kClient);
+  REQUIRE_OK(context);
+  Ends ends = SocketPair();
+  const int of_member = ends.client.get();
+  Waiter waiter;
+  server->Open(std::move(ends.server), "", waiter.Callback());
+  MemberByHand member(*context, std::move(ends.client),
+                      "\x09"
+                      "convene/2");
+  REQUIRE_OK(waiter.Take());  // and closed
+  CHECK(member.Hear().empty());
+  StayingGuest first(*server), second(*server), third(*server);
+  for (StayingGuest* const each : {&first, &second, &third}) {
+    each->plain.Reset();
+    CHECK(each->guest->Hear().empty());
+  }
+  CHECK(first.IsEnded());
+  for (const int each : {of_member, second.raw, third.raw}) {
+    pollfd hung_up = {.fd = each, .events = 0, .revents = 0};
+    CHECK(poll(&hung_up, 1, 0) == 0);
+  }
+}
+
 TEST_CASE("the pump's end sends last words, and ends the other side") {
   auto server = Pump(Token(kToken), TlsContext::Side::kServer);
   Ends ends = SocketPair();
@@ -444,17 +522,7 @@ TEST_CASE("the pump's end sends last words, and ends the other side") {
   CHECK(guest.Shake());
   auto opened = waiter.Take();
   REQUIRE_OK(opened);
-  // More than the connection holds, while the guest reads nothing: the rest waits before the pump.
-  std::string words;
-  const std::string piece(4096, 'w');
-  while (words.size() < (8 << 20)) {
-    const ssize_t said = send(opened->plain.get(), piece.data(), piece.size(), MSG_NOSIGNAL);
-    if (said > 0) words.append(piece, 0, static_cast<size_t>(said));
-    if (said < 0 &&
-        !AwaitReady(opened->plain.get(), POLLOUT, Clock::Real().Now() + absl::Milliseconds(200))
-             .ok())
-      break;
-  }
+  const std::string words = SayMuch(opened->plain.get());
   opened->plain.Reset();
   Ends silent = SocketPair();
   Waiter of_stranger;

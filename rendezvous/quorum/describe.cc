@@ -103,6 +103,7 @@ JobView Describe(MonotonicTime now, const std::string& job_id, const JobState& s
     of_node.local_world_size = node.local_world_size;
     of_node.group_rank = node.state == NodeState::kRunning ? node.group_rank : -1;
     of_node.heard_ago = now - node.heard_at;
+    of_node.lease = node.lease;
     of_node.progress = node.progress;
     of_node.ranks = node.ranks;
     DescribeState(now, state, policy, node, place, &of_node);

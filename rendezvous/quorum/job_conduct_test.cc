@@ -274,6 +274,7 @@ TEST_CASE("the status tells progress, silence and the last eight causes") {
   const JobView view = story.job().View(story.now());
   REQUIRE(view.nodes.size() == 1);
   CHECK(view.nodes[0].heard_ago == absl::Seconds(2));
+  CHECK(view.nodes[0].lease == absl::Seconds(5));
   REQUIRE(view.nodes[0].progress.has_value());
   CHECK(view.nodes[0].progress->step == 7);
   REQUIRE(view.last_failures.size() == 8);

@@ -22,6 +22,7 @@ struct NodeView {
   std::string state;    // joining, ready, running, succeeded, spare, waiting, cooling down, away
   std::string why;      // the reason of the state, where it is not plain, or when it ends
   absl::Duration heard_ago;
+  absl::Duration lease;  // 0: not known, as for who asks by the wire
   std::optional<WorkerProgress> progress;
   std::vector<RankProgress> ranks;  // by local rank
 };

@@ -283,6 +283,8 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
       return state.tenure != nullptr || !state.status.ok();
     });
     if (signal != 0) return EndBy(signal, [&] { candidate.reset(); });
+    // A process that stood still for a lease (a paused machine) sees its begin and end at once.
+    if (state.tenure != nullptr && absl::IsAborted(state.status)) continue;
     if (!state.status.ok()) return NoEtcd(state.status, place);
     auto memory = etcd::EtcdJournal::Open(client.get(), place, state.lease, state.tenure);
     if (absl::IsUnavailable(memory.status())) {
@@ -348,6 +350,11 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     const std::shared_ptr<Tenure> tenure = memory->tenure;
     spdlog::info("this daemon leads, in term {}; the journal in {} knows {} job{}", tenure->term(),
                  options.state_dir, memory->jobs.size(), memory->jobs.size() == 1 ? "" : "s");
+    if (tenure->term() == 1) {
+      spdlog::warn(
+          "no daemon has led in {} before: where others use it, is its file system mounted?",
+          options.state_dir);
+    }
     auto server = Server::Start(options, *std::move(memory));
     int signal = 0;
     if (!server.ok()) {
@@ -360,7 +367,8 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     SayServing(options, **server);
     signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
     if (signal != 0) return EndBy(signal, [&] { server->reset(); });
-    spdlog::warn("this daemon leads no more: another one has taken {} over", options.state_dir);
+    spdlog::warn("this daemon leads no more: another one has taken {} over, or stands in its place",
+                 options.state_dir);
     StopServing([&] { server->reset(); });
     has_told = false;
   }

@@ -14,11 +14,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/client/agent_stream.h"
 #include "rendezvous/client/status_client.h"
+#include "rendezvous/journal/file_journal.h"
+#include "rendezvous/journal/tenure.h"
 #include "rendezvous/quorum/messages.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_server.h"
@@ -430,6 +433,29 @@ TEST_CASE("status shows the nodes of a job in the order of their ranks") {
   CHECK(view.nodes[1].group_rank == 1);
   CHECK_STATUS(FetchStatus(EndpointOf(*server), "other", kPatience), absl::StatusCode::kNotFound,
                "knows no job other");
+}
+
+TEST_CASE("who watches the status hears that the daemon went, or leads no more") {
+  auto server = StartServer();
+  const std::string endpoint = EndpointOf(*server);
+  const auto client = StatusClient::Open(endpoint, kPatience);
+  REQUIRE_OK(client);
+  CHECK_OK((*client)->Fetch("", kPatience));
+  server.reset();
+  CHECK_STATUS((*client)->Fetch("", kPatience), absl::StatusCode::kUnavailable,
+               absl::StrCat("lost the daemon at ", endpoint));
+  const testing::TempDir directory;
+  auto memory = FileJournal::Open({.directory = directory.path(), .is_shared = true});
+  REQUIRE_OK(memory);
+  const std::shared_ptr<Tenure> tenure = memory->tenure;
+  Server::Options options;
+  options.host = "127.0.0.1";
+  const auto former = Server::Start(options, *std::move(memory));
+  REQUIRE_OK(former);
+  tenure->End();
+  const absl::Status asked = FetchStatus(EndpointOf(**former), "", kPatience).status();
+  CHECK(absl::IsUnavailable(asked));
+  CHECK(absl::StartsWith(asked.message(), "this daemon leads no more"));
 }
 
 }  // namespace

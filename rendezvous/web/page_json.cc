@@ -14,7 +14,7 @@
 namespace convene::rendezvous {
 namespace {
 
-constexpr absl::Duration kHeardJustNow = absl::Seconds(3);
+constexpr absl::Duration kLeastSilence = absl::Seconds(3);
 
 // Values one after the other, into objects and lists that the caller opens and closes.
 class Json {
@@ -108,8 +108,9 @@ void AddNode(const NodeView& node, int first_rank, Json* json) {
     steps_per_second = Told(node.progress->steps_per_second);
     phase = node.progress->phase;
   }
-  const absl::Duration silent =
-      node.heard_ago < kHeardJustNow ? absl::ZeroDuration() : node.heard_ago;
+  // A node speaks each third of its lease.
+  const bool is_silent = node.heard_ago >= std::max(kLeastSilence, node.lease / 2);
+  const absl::Duration silent = is_silent ? node.heard_ago : absl::ZeroDuration();
   // As text: JavaScript's numbers have 53 bits.
   json->Row(node.host, absl::StrCat(node.agent.value()), node.group_rank, node.state, node.why,
             node.local_world_size, first_rank, silent, step, steps_per_second, phase);

@@ -24,7 +24,8 @@ std::string JobsJson(const std::vector<JobView>& views, const CurvesOf& curves_o
 
 // /api/job: all of one job. As above, and
 //   "node_rows":[[host, agent id, group rank, state, why, workers, first rank, seconds since it
-//                 was heard or 0 below 3 s, step, steps/s, phase], ..]     first rank -1: unknown
+//                 was heard or 0 below 3 s and half its lease, step, steps/s, phase], ..]
+//                first rank -1: unknown
 //   "rank_rows":[[node's index, rank, step, steps/s, phase, compute ms, wait ms, data ms,
 //                 checkpoint ms, loss, tokens/s, bytes, peak bytes], ..]
 //   "failures":[[epoch, what, seconds ago], ..]      "events":[[number, us, kind, text, epoch], ..]

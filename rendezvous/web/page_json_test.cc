@@ -70,6 +70,11 @@ TEST_CASE("a job's page has its nodes, its ranks with their global numbers, and 
   CHECK(page["node_rows"][1][6].GetInt() == 2);
   CHECK(page["node_rows"][0][7].GetInt() == 0);
   CHECK(page["node_rows"][1][7].GetInt() == 12);
+  // A node speaks each third of its lease.
+  job.nodes[1].lease = absl::Seconds(60);
+  CHECK(Parsed(JobJson(job, kNoCurves))["node_rows"][1][7].GetInt() == 0);
+  job.nodes[1].heard_ago = absl::Seconds(31);
+  CHECK(Parsed(JobJson(job, kNoCurves))["node_rows"][1][7].GetInt() == 31);
   REQUIRE(page["rank_rows"].Size() == 4);
   CHECK(page["rank_rows"][3][0].GetInt() == 1);
   CHECK(page["rank_rows"][3][1].GetInt() == 3);

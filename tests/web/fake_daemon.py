@@ -35,29 +35,40 @@ def fake_job(nodes, workers, step, run="llama-70b", now=None):
 
 
 class FakeDaemon:
-    """Serves `job`, which may be changed, at `url`. `page`: the text of the page; `policy`: its Content-Security-Policy."""
+    """Serves `job`, which may be changed, at `url`. `page`: the text of the page; `policy`: its Content-Security-Policy.
+
+    While `may_answer` is not set no question has an answer; while `knows_job` is false those for lines have 404.
+    """
 
     def __init__(self, page, policy, job):
         self.job = job
         self.is_closed = False
+        self.knows_job = True
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                if outer.is_closed:  # a connection that was kept open ends with the daemon
+                hangs = not outer.may_answer.is_set()
+                outer.may_answer.wait()
+                if hangs or outer.is_closed:  # a connection that was kept open ends with the daemon
                     self.close_connection = True
                     return
+                code = 200
                 if self.path.startswith("/api/jobs"):
                     body = json.dumps({"jobs": [outer.job]}, separators=(",", ":"))
                 elif self.path.startswith("/api/job"):
                     body = json.dumps(outer.job, separators=(",", ":"))
+                elif self.path.startswith("/api/logs") and not outer.knows_job:
+                    code, body = 404, "this daemon knows no such job"
                 elif self.path.startswith("/api/logs"):
                     body = json.dumps({"feed": 1, "next": 2, "skipped": 0, "lost": 0, "more": False, "over": "", "lines": outer.lines})
                 else:
                     body = page
-                self.send_response(200)
+                self.send_response(code)
                 self.send_header("Content-Type", "application/json" if self.path.startswith("/api/") else "text/html; charset=utf-8")
                 self.send_header("Content-Security-Policy", policy)
                 self.send_header("Content-Length", str(len(body.encode())))

@@ -200,6 +200,33 @@ class FakeJobTest(PageTestCase):
         browser.look("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         self.assertEqual(browser.complaints, [])
 
+    def test_a_daemon_that_hangs_is_not_live(self):
+        browser = self.browser
+        daemon = self.fake(fake_job(2, 2, 5))
+        self.addCleanup(daemon.may_answer.set)
+        browser.open(daemon.url + "#llama-70b")
+        self.says("live", "#link")
+        browser.look("document.querySelector('#logs-show').click()")
+        self.says("No line yet", "#logs-note")
+        daemon.may_answer.clear()  # as on a machine that died: its connections stay open
+        self.says("The daemon does not answer since", "#link")
+        self.says("The daemon does not answer", "#logs-note")
+        daemon.may_answer.set()
+        self.says("live", "#link")
+        self.says("No line yet", "#logs-note")
+
+    def test_lines_come_again_when_the_daemon_knows_the_job_again(self):
+        browser = self.browser
+        daemon = self.fake(fake_job(2, 2, 5))
+        daemon.lines = [[1, 0, "node0000", True, "a line"]]
+        daemon.knows_job = False
+        browser.open(daemon.url + "#llama-70b")
+        self.says("live", "#link")
+        browser.look("document.querySelector('#logs-show').click()")
+        self.says("knows no such job", "#logs-note")
+        daemon.knows_job = True
+        self.says("a line", "#logs-lines")
+
     def test_an_error_of_the_page_is_no_silent_daemon(self):
         browser = self.browser
         job = fake_job(2, 2, 5)

@@ -59,12 +59,12 @@ class LogView {
     if (/^\d+$/.test(rank)) where.set("rank", rank);
     let pause = LOG_PAUSE_MS;
     try {
-      const answer = await fetch(`api/logs?${where}`, { cache: "no-store" });
+      const answer = await fetch(`api/logs?${where}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
       const said = answer.ok ? await answer.json() : await answer.text();
       if (question !== this.asked) return;
       if (answer.ok) pause = this.take(said);
       else setText(this.note, said);
-      if (answer.status === 404) return;
+      if (answer.status === 404) pause = 5 * LOG_PAUSE_MS;  // a daemon that was restarted may not know the job yet
     } catch {
       if (question !== this.asked) return;
       setText(this.note, "The daemon does not answer; the page asks again.");

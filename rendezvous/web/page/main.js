@@ -38,7 +38,8 @@ async function ask() {
   let answer = null;
   let text = "";
   try {
-    answer = await fetch(where, { cache: "no-store", headers: state.tag ? { "If-None-Match": state.tag } : {} });
+    const headers = state.tag ? { "If-None-Match": state.tag } : {};
+    answer = await fetch(where, { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
     text = await answer.text();
   } catch {
     answer = null;

@@ -14,6 +14,9 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Of a machine that died nothing comes, not even an end.
+const PATIENCE_MS = 10e3;
+
 const isTold = (value) => value !== null && value !== undefined;
 const orDash = (value, words) => (isTold(value) ? words(value) : "–");
 const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
