@@ -13,8 +13,9 @@
 namespace convene::worker {
 
 struct CommandLine {
-  // What --help, -h, --help-exit-codes or --version prints; the rest of the line is then not read.
-  std::string query_text;   // "" without
+  // The answer to --help, -h, --help-exit-codes or --version, after which the rest of the line is
+  // not read; "" without such a flag.
+  std::string query_text;
   std::string config_path;  // --config, "" without
   TrainConfig flags;        // only what was said
 };
