@@ -52,6 +52,9 @@ std::vector<std::string> Node::ArgumentsOf(int local_rank) const {
 
 void Node::StartWarmPool() {
   std::string why = WarmRefusal(options_.command);
+  if (why.empty() && options_.numa_binding != NumaBinding::kNone) {
+    why = BindingRefusal(environment_);
+  }
   if (ArgumentsOf(0) != ArgumentsOf(1)) why = "their arguments have ${local_rank} in them";
   int count = options_.warm_workers;
   const int workers = options_.hello.local_world_size;

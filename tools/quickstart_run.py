@@ -62,7 +62,7 @@ def program_paths(programs: Optional[str]) -> Dict[str, str]:
         built = build()
         paths = {name: os.path.join(built, target[2:].replace(':', '/')) for name, target in TARGETS.items()}
     else:
-        paths = {name: os.path.join(os.path.abspath(programs), name) for name in TARGETS}
+        paths = {name: os.path.realpath(os.path.join(programs, name)) for name in TARGETS}
     for path in paths.values():
         if not os.access(path, os.X_OK):
             raise Failure(f'no program at {path}')

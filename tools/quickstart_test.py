@@ -200,8 +200,8 @@ class QuickstartTest(unittest.TestCase):
         with open(f'{self.root}/page.pod', 'w') as file:
             file.write('text')
 
-    def start(self, count=60, **environment):
-        command = [f'{self.root}/tools/quickstart', '--steps', str(count), '--programs', f'{self.root}/programs', '--data', f'{self.root}/*.pod']
+    def start(self, count=60, programs='programs', **environment):
+        command = [f'{self.root}/tools/quickstart', '--steps', str(count), '--programs', f'{self.root}/{programs}', '--data', f'{self.root}/*.pod']
         return subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def left_running(self):
@@ -226,6 +226,12 @@ class QuickstartTest(unittest.TestCase):
         self.assertIn('step    ⠤ training loss   o validation loss   ┊ restart\n', output)
         self.assertIn('--steps 120', output)
         self.assertEqual(self.left_running(), [])
+
+    def test_the_programs_of_the_run_before_are_taken(self):
+        self.start().communicate(timeout=60)
+        run = self.start(programs='quickstart-run/bin')
+        self.assertIn('Learned: ', run.communicate(timeout=60)[0])
+        self.assertEqual(run.returncode, 0)
 
     def test_too_few_steps_for_a_checkpoint_before_the_kill_are_refused(self):
         run = self.start(count=41)

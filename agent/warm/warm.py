@@ -52,8 +52,27 @@ def mark(value):
 
 def connect(path):
     socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    socket.settimeout(None)  # whatever default an import has set
     socket.connect(path)
     return socket
+
+
+def watched_spec(watcher, then, *asked):
+    """The spec that the finders but `watcher` have for a module; `then` is called with the module as soon as it has been executed."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec(*asked) if finder is not watcher else None
+        if spec is not None:
+            break
+    else:
+        return None
+    execute = spec.loader.exec_module
+
+    def execute_and_watch(module):
+        del spec.loader.exec_module
+        execute(module)
+        then(module)
+    spec.loader.exec_module = execute_and_watch
+    return spec
 
 
 class Recorder:
@@ -73,23 +92,7 @@ class Recorder:
             self.changes.append({os.fsdecode(key): mark(os.environ.get(os.fsdecode(key))) for key in names})
             self.environment = dict(now)
         self.before.setdefault(name, len(self.changes))
-        return self.watched_spec(name, path, target) if name == RECORDED_AT else None
-
-    def watched_spec(self, name, path, target):
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if finder is not self else None
-            if spec is not None:
-                break
-        else:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_watch(module):
-            del spec.loader.exec_module
-            execute(module)
-            self.watch(module)
-        spec.loader.exec_module = execute_and_watch
-        return spec
+        return watched_spec(self, self.watch, name, path, target) if name == RECORDED_AT else None
 
     def watch(self, module):
         import functools
@@ -113,12 +116,12 @@ class Recorder:
             return self.finish()
 
         def after_step(*_):
+            # It stays: the optimizer goes through its hooks just now, and a hook that is taken away would end that.
             self.steps += 1
             if self.steps == 2:
-                handle.remove()
                 self.tell()
                 self.finish()
-        handle = optimizer.register_optimizer_step_post_hook(after_step)
+        optimizer.register_optimizer_step_post_hook(after_step)
 
     def finish(self):
         if self in sys.meta_path:
@@ -151,6 +154,39 @@ class Cold(Exception):
     """Why a module, or a spare, is not used."""
 
 
+class Seeds:
+    """Stands in sys.meta_path, and sees whether an import gives the generators of these modules a seed, which all workers then have."""
+    MODULES = ('random', 'numpy.random')
+
+    def __init__(self):
+        self.given = set()
+        self.watched = []  # (module, what stands for its function, its function)
+        for name in self.MODULES:
+            if name in sys.modules:
+                self.watch(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):
+        return watched_spec(self, self.watch, name, path, target) if name in self.MODULES else None
+
+    def watch(self, module):
+        original = module.seed
+
+        def seed(*arguments, **named):
+            is_given = any(value is not None for value in (*arguments[:1], *named.values()))
+            (self.given.add if is_given else self.given.discard)(module.__name__)
+            return original(*arguments, **named)
+        module.seed = seed
+        self.watched.append((module, seed, original))
+
+    def end(self):
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for module, seed, original in self.watched:
+            if module.seed is seed:
+                module.seed = original
+
+
 class Parent:
     """Imports what was recorded, then forks spares. Lives until the agent closes the socket."""
 
@@ -160,23 +196,36 @@ class Parent:
         self.base = own_environment()  # what Python's own start and imports set is in os.environ, and no change
         self.files = []  # (path, stamp) of all that was recorded: a change makes spares run cold
         self.changed = {}  # what imports did to the environment
+        self.drawn = None  # the state of Python's random, where an import has given a seed
         self.places = frozenset()
+        self.compared = set()  # modules that are the script's own
         self.output = Output()
+        self.seeds = Seeds()
         self.socket = connect(place)
+        hold_stdin()
+        os.environ.__class__ = watched_environment()
+        self.before = shared_state()
+        self.error = import_real()
+        self.output.flush()
 
     def serve(self):
-        """Returns in a process that is to become a worker."""
+        """Returns in a process that is to become a worker, with the error of the real sitecustomize."""
         self.socket.send(b'parent')
         while True:
             message, fds = receive(self.socket, 1)
             word, *rest = message.decode().split('\n')
             if word == 'import':
                 self.places = frozenset(rest[0].split(','))
+                why = self.trace() if not self.files else None
+                if why:
+                    self.socket.send(f'never\nwhat Python itself imports at its start (sitecustomize): {why}'.encode())
+                    os._exit(0)
                 self.take_in([name for name in rest[1].split(',') if name])
             elif word == 'fork':
                 socket = _socket.socket(fileno=fds[0])
+                socket.settimeout(None)
                 if self.fork(socket):
-                    return
+                    return self.error
                 socket.close()
             else:
                 os._exit(0)
@@ -187,9 +236,11 @@ class Parent:
                 record = marshal.loads(file.read(RECORD_BYTES_MAX))
             self.files = [(path, known) for _, path, known, _ in record['modules']] + record['programs']
             self.check_files()
-            with self.output:
-                why = self.import_all(record, left_out)
-            self.changed = {name: os.environ.get(name) for name in set(os.environ) | set(self.base) if os.environ.get(name) != self.base.get(name)}
+            why = self.import_all(record, left_out)
+            self.output.flush()
+            self.drawn = sys.modules['random'].getstate() if 'random' in self.seeds.given else None
+            now = variables()
+            self.changed = {name: now.get(name) for name in {*now, *self.base} if now.get(name) != self.base.get(name)}
             self.socket.send(f'warm\nhas imported {len(sys.modules)} modules, {memory_kib() // 1024} MiB{why}'.encode())
         except Cold as cold:
             self.socket.send(str(cold).encode())
@@ -202,31 +253,25 @@ class Parent:
 
     def import_all(self, record, left_out):
         """Returns words about modules that are left out. Cold: this process can serve no more."""
-        os.environ.__class__ = watched_environment(self.places)
-        hold_stdin()
-        fds, wanted = open_fds(), {}
-        try:
-            for name, path, _, changes in record['modules']:
-                above, _, _ = name.rpartition('.')
-                if name in sys.modules or name.split('.')[0] in left_out or (above and above not in sys.modules):
-                    continue
-                for change in record['changes'][:changes]:
-                    wanted.update(change)
-                own = sorted(key for key, value in wanted.items() if mark(os.environ.get(key)) != value)
-                if own:
-                    return f'; the script sets {own[0]} before it imports {name}, so all from there on is left out'
-                if memory_kib() > MEMORY_KIB_MAX:
-                    return f'; {name} and what follows is left out, because more than {MEMORY_KIB_MAX >> 20} GiB are in use'
-                self.import_one(name, path, fds)
-        finally:
-            os.environ.__class__ = type(os.environ).__mro__[1]
-        for name, path, _, _ in record['modules']:
-            here = origin(sys.modules.get(name))
-            if here not in (None, path):
-                raise Cold(f'leave\n{name.split(".")[0]}\nthe script has {name} from {path}, and {here} comes first here')
-        return f'; {", ".join(left_out)} left out' if left_out else ''
+        paths, wanted, rest = {name: path for name, path, _, _ in record['modules']}, {}, ''
+        for name, path, _, changes in record['modules']:
+            above, _, _ = name.rpartition('.')
+            if name in sys.modules or name.split('.')[0] in left_out or (above and above not in sys.modules):
+                continue
+            for change in record['changes'][:changes]:
+                wanted.update(change)
+            now = variables()
+            own = sorted(key for key, value in wanted.items() if mark(now.get(key)) != value)
+            if own:
+                rest = f'; the script sets {own[0]} before it imports {name}, so all from there on is left out'
+                break
+            if memory_kib() > MEMORY_KIB_MAX:
+                rest = f'; {name} and what follows is left out, because more than {MEMORY_KIB_MAX >> 20} GiB are in use'
+                break
+            self.import_one(name, path, paths)
+        return (f'; {", ".join(left_out)} left out' if left_out else '') + rest
 
-    def import_one(self, name, path, fds):
+    def import_one(self, name, path, paths):
         import importlib.util
         why = None
         try:
@@ -236,9 +281,26 @@ class Parent:
             importlib.import_module(name)
         except BaseException as error:  # pylint: disable=broad-except
             why = f'its import without the script fails: {type(error).__name__}: {error}'
-        why = why or trace_of(fds) or type(os.environ).seen or ('its import reads stdin' if os.lseek(0, 0, os.SEEK_CUR) > 0 else None)
+        why = why or self.trace() or self.stranger(paths)
         if why:
             raise Cold(f'leave\n{name.split(".")[0]}\n{name}: {why}'[:1000])
+
+    def trace(self):
+        """A deed of the last import that each worker must do for itself; None: there is none."""
+        asked = sorted(type(os.environ).asked & self.places)
+        if asked:
+            return f'its import reads {asked[0]}, which each worker has for itself'
+        return 'its import reads stdin' if os.lseek(0, 0, os.SEEK_CUR) > 0 else trace_of(self.before)
+
+    def stranger(self, paths):
+        """A module that the last import brought from another file than the script has, for sys.path has no folder of the script yet; None: there is none."""
+        new = sys.modules.keys() - self.compared
+        self.compared |= new
+        for name in sorted(new & paths.keys()):
+            here = origin(sys.modules[name])
+            if here not in (None, paths[name]):
+                return f'the script has {name} from {paths[name]}, and {here} comes first here'
+        return None
 
     def fork(self, socket):
         """True in the spare, once it is to run. The process between is gone at once, so that the agent, a reaper, becomes the parent."""
@@ -278,6 +340,8 @@ class Parent:
 
     def warm_up(self, told):
         """Makes this process what a worker with this environment would be after its imports. Cold: it cannot be."""
+        os.environ.__class__ = type(os.environ).__mro__[1]
+        self.seeds.end()
         self.check_files()
         for name in sorted(set(told) | set(self.base)):
             if name not in self.places and told.get(name) != self.base.get(name):
@@ -287,8 +351,13 @@ class Parent:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if 'numpy.random' in sys.modules:
-            sys.modules['numpy.random'].seed()  # from the system, as in a process of its own; Python's own random does so at a fork
+        # From the system, as in a process of its own; Python's own random does so at a fork.
+        if 'numpy.random' in sys.modules and 'numpy.random' not in self.seeds.given:
+            sys.modules['numpy.random'].seed()
+        if self.drawn is not None:
+            sys.modules['random'].setstate(self.drawn)
+        if 'threading' in sys.modules:
+            sys.modules['threading'].main_thread()._set_native_id()  # Python 3.11 keeps the parent's.
         self.output.repeat()
 
 
@@ -297,22 +366,14 @@ class Output:
 
     def __init__(self):
         self.kept = [os.memfd_create('convene-warm'), os.memfd_create('convene-warm')]
-        self.own = []
+        self.flush()
+        for number, fd in enumerate(self.kept, 1):
+            os.dup2(fd, number)
 
-    def __enter__(self):
-        self.own = [os.dup(1), os.dup(2)]
-        self.turn(self.kept)
-
-    def __exit__(self, *_):
-        self.turn(self.own)
-        for fd in self.own:
-            os.close(fd)
-
-    def turn(self, fds):
-        for number, (stream, fd) in enumerate(zip((sys.stdout, sys.stderr), fds), 1):
+    def flush(self):
+        for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-            os.dup2(fd, number)
 
     def repeat(self):
         for number, fd in enumerate(self.kept, 1):
@@ -322,14 +383,18 @@ class Output:
             os.close(fd)
 
 
-def watched_environment(places):
+def variables():
+    """The environment. To ask os.environ itself would count as a question of an import."""
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in os.environ._data.items()}  # pylint: disable=protected-access
+
+
+def watched_environment():
     class Watched(type(os.environ)):
         """An import that asks for a rank would get no answer, or another worker's."""
-        seen = ''
+        asked = set()
 
         def __getitem__(self, name):
-            if name in places:
-                Watched.seen = f'its import reads {name}, which each worker has for itself'
+            Watched.asked.add(name)
             return super().__getitem__(name)
     return Watched
 
@@ -360,11 +425,20 @@ def hold_stdin():
     os.close(fd)
 
 
-def trace_of(fds):
-    """A thread, a process or a descriptor that an import left, and that forks would share or lose; None: there is none."""
-    opened = [path for name, path in open_fds().items() if fds.get(name) != path and path not in HARMLESS]
+def shared_state():
+    """(descriptors, memory that is mapped for several processes to write): forks have them in common."""
+    with open('/proc/self/maps', 'rb') as file:
+        return open_fds(), {line for line in file.read().split(b'\n') if b' rw-s ' in line}
+
+
+def trace_of(before):
+    """A thread, a process, a descriptor or memory that an import left, and that forks would share or lose; None: there is none."""
+    fds, memory = shared_state()
+    opened = [path for name, path in fds.items() if before[0].get(name) != path and path not in HARMLESS]
     if opened:
         return f'its import opens {opened[0]}'
+    if memory - before[1]:
+        return 'its import shares memory, as a lock between processes does'
     if len(os.listdir('/proc/self/task')) > 1:
         # A library may end its threads for a fork and start them again when it needs them (OpenBLAS).
         pid = os.fork()
@@ -412,6 +486,15 @@ def own_environment():
     return found
 
 
+def import_real():
+    """Lets the sitecustomize run for which this file stands, and returns its error: site.py expects one where there is none."""
+    try:
+        import sitecustomize as _
+        return None
+    except Exception as error:  # pylint: disable=broad-except
+        return error
+
+
 def begin():
     role, place, path = os.environ.pop(VARIABLE).split(':', 2)
     folder = os.path.dirname(place)
@@ -423,20 +506,16 @@ def begin():
         sys.path.remove(folder)
     sys.path_importer_cache.pop(folder, None)
     del sys.modules['sitecustomize']
-    try:
-        import sitecustomize as _  # the real one
-        absent = None
-    except ImportError as error:
-        absent = error
     if role == 'parent':
         try:
-            Parent(place).serve()
+            error = Parent(place).serve()
         except BaseException:  # pylint: disable=broad-except
             os._exit(1)  # It must never go on to the script: that would be a worker too many.
     else:
+        error = import_real()
         sys.meta_path.insert(0, Recorder(place))
-    if absent is not None:
-        raise absent  # site.py expects it
+    if error is not None:
+        raise error
 
 
 begin()

@@ -76,6 +76,20 @@ std::string WarmRefusal(const std::vector<std::string>& command) {
   return "Python reads its script from stdin";
 }
 
+std::string BindingRefusal(const std::map<std::string, std::string>& environment) {
+  const auto value = [&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  };
+  if (absl::EqualsIgnoreCase(value("OMP_PROC_BIND"), "false")) return "";  // It binds none.
+  for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    if (value(name).empty()) continue;
+    return absl::StrCat(name, " binds the threads of an OpenMP library to CPUs, and ",
+                        "--numa-binding gives each worker others; leave one of the two out");
+  }
+  return "";
+}
+
 std::set<std::string> PlaceVariables(bool own_device) {
   std::set<std::string> names = {
       contract::kRank, contract::kLocalRank, contract::kGroupRank, contract::kRoleRank,

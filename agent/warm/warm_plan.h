@@ -1,6 +1,7 @@
 // PURE. Warm workers: which commands may have them, with which environment, and what comes next.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,6 +16,10 @@ namespace convene::agent {
 // Why the workers of this command (program and arguments) cannot be warm, for a person; "": they
 // can. convene-train can, and Python where it looks at PYTHONPATH and imports `site`.
 std::string WarmRefusal(const std::vector<std::string>& command);
+
+// The same of workers that are bound to CPUs of their own. An OpenMP library that binds its threads
+// looks at the CPUs when it is loaded: forks of one process would all have that one's.
+std::string BindingRefusal(const std::map<std::string, std::string>& environment);
 
 // The variables that each worker has for itself, or each epoch anew; with `own_device` also those
 // that name its device. The parent of spares has none of them, and a module whose import asks for

@@ -1,6 +1,7 @@
 #include "agent/warm/warm_plan.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,6 +59,16 @@ TEST_CASE("convene-train can be warm, and Python where it looks at PYTHONPATH an
     CHECK(refusal.empty() == row.refusal.empty());
     CHECK(refusal.find(row.refusal) != std::string::npos);
   }
+}
+
+TEST_CASE("where an OpenMP library binds threads, workers with CPUs of their own are no forks") {
+  CHECK(BindingRefusal({}).empty());
+  CHECK(BindingRefusal({{"OMP_NUM_THREADS", "4"}, {"OMP_PLACES", ""}}).empty());
+  for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"}) {
+    CHECK(BindingRefusal({{name, "close"}}).find(name) == 0);
+  }
+  // It turns the others off.
+  CHECK(BindingRefusal({{"OMP_PROC_BIND", "False"}, {"OMP_PLACES", "cores"}}).empty());
 }
 
 TEST_CASE("the parent of spares has no rank, and knows the workers' own PYTHONPATH") {

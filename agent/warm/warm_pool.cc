@@ -136,6 +136,10 @@ absl::Status WarmPool::Listen() {
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(ScriptPath(folder), kWarmScript));
   // A file in the place of Python's cache, so that no worker writes one.
   CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/__pycache__"), ""));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return ErrnoStatus(errno, "pipe2");
+  unread_.Reset(ends[0]);
+  output_.Reset(ends[1]);
   listener_.Reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener_.valid() ||
       bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
@@ -317,12 +321,10 @@ void WarmPool::Act() {
 }
 
 absl::Status WarmPool::StartParent() {
-  const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
-  if (!null.valid()) return ErrnoStatus(errno, "open /dev/null");
   SpawnRequest request = example_;
   request.environment =
       ParentEnvironment(request.arguments[0], std::move(request.environment), places_, path_);
-  request.stdout_fd = request.stderr_fd = null.get();
+  request.stdout_fd = request.stderr_fd = output_.get();
   CONVENE_ASSIGN_OR_RETURN(Child child, Spawn(request));
   parent_ = child.pid;
   parent_pidfd_ = std::move(child.pidfd);
@@ -353,6 +355,9 @@ void WarmPool::OnParentWord() {
                            " only when their script does: ", Utf8(words[2], kLongestReason)));
     } else if (words[0] == "changed" && words.size() == 2) {
       Changed(words[1]);
+    } else if (words[0] == "never" && words.size() == 2) {
+      plan_.TurnOff();
+      GiveUp(Utf8(words[1], kLongestReason));
     }
   }
   Think();

@@ -119,6 +119,11 @@ class WarmPool {
   WarmPlan plan_;
   LoopTimer timer_;
   UniqueFd listener_;
+  // The parent's stdout and stderr. A pipe as a worker's, for Python looks once, at its start,
+  // whether a stream can seek. Nobody reads it: warm.py keeps elsewhere what imports print.
+  // Words that come when it is full are lost.
+  UniqueFd output_;
+  UniqueFd unread_;
   std::vector<UniqueFd> guests_;                   // connected, have said nothing
   SpawnRequest example_;                           // of local rank 0, last
   int starts_ = 0;                                 // of local rank 0

@@ -26,8 +26,9 @@ constexpr absl::string_view kVersion = "convene-warm 2 ";
 constexpr absl::string_view kSuffix = ".2.record";
 
 // Per run, allocation or login: no choice of imports depends on them.
-constexpr std::array<absl::string_view, 6> kOfRuns = {"CONVENE_", "TORCHELASTIC_", "SLURM",
-                                                      "OMPI_",    "PMI",           "SSH_"};
+constexpr std::array<absl::string_view, 11> kOfRuns = {
+    "CONVENE_", "TORCHELASTIC_", "SLURM",     "OMPI_", "PMI",  "SSH_",
+    "PBS_",     "LSB_",          "LS_JOBPID", "PALS_", "FLUX_"};
 constexpr absl::string_view kOfSessions =
     " PWD OLDPWD SHLVL _ TERM COLUMNS LINES HOSTNAME DISPLAY WINDOWID TMUX TMUX_PANE TMPDIR "
     "INVOCATION_ID JOURNAL_STREAM DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR XDG_SESSION_ID "

@@ -51,7 +51,8 @@ TEST_CASE("a torn record is refused wherever it is torn, and one of another vers
 TEST_CASE("variables that choose imports count, and those of a rank, a run or a shell do not") {
   const VariableMarks marks =
       MarksOf({"RANK=1", "CHOICE=7", "CONVENE_EPOCH=3", "SLURM_JOB_ID=5", "PWD=/x", "_=/bin/x",
-               "LOCAL_WORLD_SIZE=8", "PYTHONPATH=/p", "no entry"},
+               "LOCAL_WORLD_SIZE=8", "PYTHONPATH=/p", "no entry", "PBS_JOBID=5.host", "LSB_JOBID=5",
+               "LS_JOBPID=7", "PALS_APID=x", "FLUX_JOB_ID=f5"},
               {"RANK"});
   CHECK(marks.size() == 2);
   CHECK(ChangedVariable(marks, MarksOf({"CHOICE=7", "PYTHONPATH=/p"}, {})).empty());

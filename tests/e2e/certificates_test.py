@@ -107,6 +107,20 @@ class CertificatesTest(ConveneTestCase):
         self.assertIn("another join token", self.status(endpoint, *self.flags("ca", "anna"), code=64))
         self.assertEqual(self.look(port, "/", "ca/anna"), 200)
 
+    def test_no_second_ca_takes_the_place_of_one_whose_key_is_kept_elsewhere(self):
+        self.certs("ca", "node0")
+        with open(self.path("ca/ca.pem"), encoding="ascii") as file:
+            before = file.read()
+        os.rename(self.path("ca/ca-key.pem"), self.path("kept"))
+        run = subprocess.run([find_program("tools/certs"), self.path("ca"), "node1"], check=False, capture_output=True, text=True, timeout=60)
+        self.assertEqual((run.returncode, sorted(os.listdir(self.path("ca")))), (64, ["ca.pem", "node0"]), run.stderr)
+        self.assertIn("ca-key.pem", run.stderr)
+        with open(self.path("ca/ca.pem"), encoding="ascii") as file:
+            self.assertEqual(file.read(), before)
+        os.rename(self.path("kept"), self.path("ca/ca-key.pem"))
+        self.certs("ca", "node1")
+        subprocess.run(["openssl", "verify", "-CAfile", self.path("ca/ca.pem"), self.path("ca/node1/cert.pem")], check=True, capture_output=True, timeout=60)
+
     def test_files_that_are_not_right_are_named_before_anything_starts(self):
         self.certs("ca", "127.0.0.1")
         cert, key, authority = self.flags("ca", "127.0.0.1")[1::2]

@@ -4,7 +4,6 @@ A small package stands in the place of torch, so that each case takes fractions 
 """
 
 import glob
-import json
 import os
 import re
 import shutil
@@ -12,201 +11,12 @@ import signal
 import sys
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, find_program, free_port, processes_with, wait_until
+from tests.support.convene_testing import CONVENE, environment_of, find_program, free_port, processes_with, wait_until
 from tests.support.terminals import Terminal
-
-WORKERS = 2
-
-# Beside init_process_group: a variable that an import sets, output of an import, and a module for each thing that must not be shared.
-PACKAGES = {
-    'torch/__init__.py': 'import os, sys\nfrom . import distributed\nos.environ["SET_BY_TORCH"] = "1"\nprint("torch is imported", flush=True)\n'
-                         'print("torch warns", file=sys.stderr, flush=True)\n',
-    'torch/distributed/__init__.py': 'from .distributed_c10d import *\n',
-    'torch/distributed/distributed_c10d.py': 'def init_process_group(*_):\n    return "joined"\n',
-    'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
-    'opener.py': 'import socket\nheld = socket.socket()\n',
-    'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
-    'reads.py': 'import sys\nline = sys.stdin.readline()\n',
-    'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
-    'plain.py': 'value = 1\n',
-    'dies.py': 'import os\nif "RANK" not in os.environ:\n    os._exit(1)\n',
-    'slow.py': 'import os, time\nwhile os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
-    'held.py': 'import os, time\nwith open("/proc/self/environ", "rb") as file:\n    is_parent = b"CONVENE_WARM=parent:" in file.read()\n'
-               'while is_parent and os.path.exists(os.environ["HOLD"]):\n    time.sleep(0.01)\n',
-    'sitecustomize.py': 'import os\nos.environ["SET_BY_SITE"] = "1"\n',
-}
-
-# Writes what it sees; ends when the file `end` is there. A line for each start in `starts`, so that no rank can run twice unseen.
-SCRIPT = '''
-import atexit, faulthandler, json, multiprocessing, os, resource, signal, sys, threading, time, warnings
-IMPORTS
-import torch
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-VOLATILE = {'CONVENE_EPOCH', 'CONVENE_ATTEMPT', 'CONVENE_PROGRESS', 'MASTER_PORT', 'TORCHELASTIC_RESTART_COUNT', 'TORCHELASTIC_ERROR_FILE'}
-
-def child(connection):
-    connection.send([sys.argv, sys.path, os.environ.get('PYTHONPATH'), 'torch' in sys.modules])
-
-def by(method):
-    context = multiprocessing.get_context(method)
-    here, there = context.Pipe()
-    process = context.Process(target=child, args=(there,))
-    process.start()
-    answer = here.recv()
-    process.join()
-    return answer, process.exitcode
-
-def frames():
-    frame, found = sys._getframe(1), []
-    while frame:
-        found.append(frame.f_code.co_filename)
-        frame = frame.f_back
-    return found
-
-def facts():
-    status = dict(line.split(':', 1) for line in open('/proc/self/status') if ':' in line)
-    return {
-        'argv': sys.argv, 'orig_argv': sys.orig_argv, 'path': sys.path, 'file': __file__, 'name': __name__,
-        'spec': getattr(__spec__, 'name', None), 'globals': sorted(globals()),
-        'flags': str(sys.flags), 'warnings': str(warnings.filters), 'frames': frames(), 'joined': torch.distributed.init_process_group(),
-        'environment': {name: value for name, value in os.environ.items() if name not in VOLATILE},
-        'signals': {name: status[name] for name in ('SigBlk', 'SigIgn', 'SigCgt')}, 'threads': threading.active_count(), 'cwd': os.getcwd(),
-        'limits': [resource.getrlimit(limit) for limit in range(16)], 'cpus': sorted(os.sched_getaffinity(0)),
-        'leads': [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()], 'agent': os.getppid(),
-        'files': [os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in range(3)], 'fds': len(os.listdir('/proc/self/fd')),
-        'streams': [str((s.encoding, s.errors, s.line_buffering, s.write_through)) for s in (sys.stdin, sys.stdout, sys.stderr)],
-        'modules': sorted(name for name in sys.modules if name.split('.')[0] in ('torch', 'plain', 'sitecustomize', 'usercustomize')),
-        'finders': [type(finder).__name__ for finder in sys.meta_path][:1] if RANK else [], 'faulthandler': faulthandler.is_enabled(),
-        'spawn': by('spawn'), 'fork': by('fork'), 'settled': getattr(sys.modules.get('settled'), 'value', None),
-        'group': open('/proc/self/cgroup').read().count('convene.'),
-    }
-
-if __name__ == '__main__':
-    RANK, EPOCH = int(os.environ['RANK']), int(os.environ['CONVENE_EPOCH'])
-    with open(f'{FOLDER}/starts', 'a') as starts:
-        starts.write(f'{EPOCH} {RANK} {os.getpid()}\\n')
-    atexit.register(print, 'the end of', RANK)
-    with open(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', 'w') as out:
-        json.dump(facts(), out)
-    os.rename(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', f'{FOLDER}/facts.{EPOCH}.{RANK}')
-    print('rank', RANK, 'runs in', EPOCH)
-    while not os.path.exists(f'{FOLDER}/end'):
-        time.sleep(0.01)
-'''
+from tests.support.warm_testing import PACKAGES, SCRIPT, WORKERS, WarmTestCase, parent_and_age
 
 
-def parent_and_age(pid):
-    """(the parent's pid, the start in ticks); (0, 0) for a process that is gone."""
-    try:
-        with open(f'/proc/{pid}/stat', encoding='ascii') as file:
-            fields = file.read().rsplit(')', 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0, 0
-    return int(fields[1]), int(fields[19])
-
-
-def session_of(pid):
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-class WarmTest(ConveneTestCase):
-
-    def setUp(self):
-        super().setUp()
-        os.mkdir(self.path('run'))
-        for name, text in PACKAGES.items():
-            os.makedirs(os.path.dirname(self.path(f'packages/{name}')), exist_ok=True)
-            self.write(f'packages/{name}', text)
-
-    def write(self, name, text):
-        """A file that has this text stays as it is, with its time."""
-        if os.path.exists(self.path(name)):
-            with open(self.path(name), encoding='utf-8') as file:
-                if file.read() == text:
-                    return
-        with open(self.path(name), 'w', encoding='utf-8') as out:
-            out.write(text)
-
-    def train(self, *command, imports='import plain', spares='auto', rendezvous=('--standalone',), **environment):
-        self.write('script.py', SCRIPT.replace('IMPORTS', imports))
-        command = command or (sys.executable, '-u', '-X', 'faulthandler', '-W', 'error', self.path('script.py'), 'one', '--two')
-        return self.start(CONVENE, 'run', *rendezvous, '--nproc-per-node', WORKERS, '--max-restarts', 9, '--warm-workers', spares, '--no-python', *command,
-                          **{'PYTHONPATH': self.path('packages'), 'XDG_RUNTIME_DIR': self.path('run'), 'XDG_CACHE_HOME': self.path('cache'),
-                             'HOLD': self.path('hold'), 'PYTHONDONTWRITEBYTECODE': '1', **environment})
-
-    def said(self, job, text, times=1):
-        wait_until(lambda: self.output(job).count(text) >= times, 30, lambda: f'"{text}" in\n{self.output(job)}')
-
-    def facts(self, epoch):
-        names = [self.path(f'facts.{epoch}.{rank}') for rank in range(WORKERS)]
-        wait_until(lambda: all(map(os.path.exists, names)), 30, f'the facts of epoch {epoch}')
-        found = []
-        for name in names:
-            with open(name, encoding='utf-8') as file:
-                found.append(json.load(file))
-        return found
-
-    def starts(self):
-        """(epoch, rank): pid; fails where a rank of an epoch has started twice."""
-        found = {}
-        with open(self.path('starts'), encoding='ascii') as lines:
-            for line in lines:
-                epoch, rank, pid = map(int, line.split())
-                self.assertNotIn((epoch, rank), found, 'a rank runs twice')
-                found[epoch, rank] = pid
-        return found
-
-    def spares(self, job):
-        """(the parent's pid, the spares' pids): children of the agent with the parent's environment that are no workers. The parent is the oldest."""
-        workers = set(self.starts().values())
-        ages = {}
-        for pid in set(processes_with(self.marker)) - workers:
-            above, age = parent_and_age(pid)
-            if above == job.pid and environment_of(pid).get('CONVENE_WARM', '').startswith('parent:'):
-                ages[pid] = age
-        first = min(ages, key=ages.get, default=None)
-        return first, [pid for pid in ages if pid != first]
-
-    def wait_for_spares(self, job, count=WORKERS):
-        self.said(job, 'spares that are ready to become workers: 2')
-        wait_until(lambda: len(self.ready_spares(job)) == count, 30, lambda: f'{count} spares in\n{self.output(job)}')
-
-    def ready_spares(self, job):
-        """A spare that is ready leads a session."""
-        return {pid for pid in self.spares(job)[1] if session_of(pid) == pid}
-
-    def kill_worker(self, epoch, rank=1):
-        os.kill(self.starts()[epoch, rank], signal.SIGKILL)
-
-    def end(self, job):
-        self.write('end', '')
-        text = self.finish(job, 60)
-        self.assert_nothing_left()
-        self.starts()
-        self.assertEqual(os.listdir(self.path('run')), [], 'the folder of the agent is gone')
-        return text
-
-    def same(self, cold, warm):
-        self.assertEqual(set(cold), set(warm))
-        for name in cold:
-            self.assertEqual(cold[name], warm[name], name)
-
-    def check_cold_is_warm(self, job):
-        cold = self.facts(1)
-        self.wait_for_spares(job)
-        self.kill_worker(1)
-        self.said(job, '2 of 2 workers start from spares')
-        for before, after in zip(cold, self.facts(2)):
-            self.same(before, after)
-        self.assertEqual(self.facts(2)[1]['leads'], [True, True])
-        self.assertEqual(self.facts(2)[1]['agent'], job.pid)
-        text = self.end(job)
-        # An import prints in each worker, and in the process that multiprocessing spawns.
-        for line, times in (('torch is imported', 4), ('torch warns', 4), ('rank 1 runs in', 2), ('the end of 1', 1)):
-            self.assertEqual(len(re.findall(rf'\[1\] {line}', text)), times, f'{line} in\n{text}')
+class WarmTest(WarmTestCase):
 
     def test_a_script_sees_warm_what_it_sees_cold(self):
         self.check_cold_is_warm(self.train())
@@ -214,9 +24,46 @@ class WarmTest(ConveneTestCase):
     def test_a_module_sees_warm_what_it_sees_cold(self):
         self.check_cold_is_warm(self.train(sys.executable, '-u', '-m', 'script', 'one', PYTHONWARNINGS='ignore', PYTHONHASHSEED='7'))
 
-    def start(self, program, *arguments, **environment):  # pylint: disable=arguments-differ
-        # -m looks in the current directory.
-        return super().start(program, *arguments, prefix=('env', '-C', self.directory), **environment)
+    def test_what_an_import_changes_in_a_process_is_so_in_spares(self):
+        for module in ('seeds', 'impatient'):
+            with self.subTest(module):
+                self.assertNotIn('only when their script does', self.check_cold_is_warm(self.train(imports=f'import {module}')))
+                self.clear()
+
+    def test_a_sitecustomize_that_fails_fails_in_each_worker(self):
+        self.write('packages/sitecustomize.py', PACKAGES['sitecustomize.py'] + 'raise RuntimeError("as every day")\n')
+        self.assertEqual(self.check_cold_is_warm(self.train()).count('RuntimeError: as every day'), 12)
+
+    def test_a_sitecustomize_that_differs_between_workers_keeps_them_cold_and_runs_no_script(self):
+        imports = 'import plain\nif "RANK" not in os.environ: open(os.path.abspath(__file__) + ".alone", "w").close()'
+        for line, why in (('os.environ["LOCAL_RANK"]', 'reads LOCAL_RANK, which each worker has for itself'),
+                          ('os.environ.get("LOCAL_RANK")', 'reads LOCAL_RANK, which each worker has for itself'),
+                          ('socket.socket()', 'opens socket:')):
+            with self.subTest(line):
+                self.write('packages/sitecustomize.py', f'import os, socket\nheld = {line}\n')
+                job = self.train(imports=imports)
+                self.facts(1)
+                self.said(job, f'no more warm workers: what Python itself imports at its start (sitecustomize): its import {why}')
+                self.kill_worker(1)
+                self.facts(2)
+                self.assertNotIn('start from spares', self.end(job))
+                self.assertFalse(os.path.exists(self.path('script.py.alone')))
+                self.clear()
+
+    def test_the_hooks_of_an_optimizer_are_all_called_at_each_step(self):
+        steps = ('from torch import distributed\nfrom torch.optim import optimizer\ndistributed.init_process_group()\ncalled = []\n'
+                 'optimizer.register_optimizer_step_post_hook(lambda: called.append(1))\nfor _ in range(4):\n    optimizer.step()\n'
+                 'assert len(called) == 4')
+        self.assertNotIn('RuntimeError', self.finish(self.train(sys.executable, '-c', steps), 30))
+
+    def test_a_module_beside_the_script_comes_before_one_of_its_name_in_every_start(self):
+        self.write('shared.py', 'value = "beside the script"\n')
+        for then in ('', 'os.environ["CHOICE"] = "7"\nimport settled'):
+            with self.subTest(then):
+                text = self.check_cold_is_warm(self.train(imports=f'import lib\n{then}'))
+                self.assertEqual(text.count('only when their script does'), 1, text)
+                self.assertIn(f'lib only when their script does: lib: the script has shared from {self.path("shared.py")}, and ', text)
+                self.clear()
 
     def test_spares_are_replaced_and_used_again(self):
         job = self.train()
@@ -325,7 +172,8 @@ class WarmTest(ConveneTestCase):
         self.end(job)
 
     def test_what_forks_would_share_is_left_out_in_words(self):
-        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK'), ('reads', 'reads stdin')):
+        for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK'), ('reads', 'reads stdin'),
+                             ('locked', 'shares memory'), ('mapped', 'shares memory')):
             with self.subTest(module):
                 job = self.train(imports=f'import {module}')
                 self.facts(1)
@@ -357,10 +205,6 @@ class WarmTest(ConveneTestCase):
         self.assertNotIn('start from spares', self.end(job))
         self.clear()
         return glob.glob(self.path('cache/convene/warm/*.record'))[0], cold
-
-    def clear(self):
-        for path in [self.path('end'), self.path('starts'), *glob.glob(self.path('facts.*'))]:
-            os.remove(path)
 
     def assert_starts_cold(self, job, why):
         self.facts(1)
@@ -584,6 +428,8 @@ class WarmTest(ConveneTestCase):
             self.assertIn(why, text)
         text = self.finish(self.train(sys.executable, '-c', 'import os, sys; sys.exit(os.environ["CONVENE_EPOCH"] == "1")'), 30)
         self.assertIn('the workers start cold: none of them has told the agent what a start needs', text)
+        text = self.finish(self.train(sys.executable, '-c', 'pass', rendezvous=('--standalone', '--numa-binding', 'node'), OMP_PLACES='cores'), 30)
+        self.assertIn('all workers start cold: OMP_PLACES binds the threads', text)
         self.assertIn('write auto, or a number from 0 to 2', self.finish(self.train('/bin/true', spares=3), 30, 64))
 
 

@@ -50,6 +50,20 @@ class CheckpointChoiceTest(unittest.TestCase):
                             self.assertIn(owner, left[giver].in_memory[state])
                             self.assertTrue(giver == rank or owner not in of_rank.in_memory.get(state, ()))
 
+    def test_a_generation_is_newer_than_all_that_its_ranks_see_and_no_other_epochs(self):
+        seen = 0
+        for epochs in ((1, 2, 3), (1, 2)):  # of one run, then of the next one in the same folder
+            before = seen
+            for epoch in epochs:
+                apart = choice.next_generation(before, epoch)  # by ranks that see nothing of this run
+                seen = choice.next_generation(seen, epoch)
+                self.assertGreater(apart, before)
+                self.assertNotEqual(choice.next_generation(before, epoch + 1), apart)
+        self.assertGreater(choice.next_generation(6, 0), 6)  # of an older version, and without an agent
+        self.assertGreater(choice.next_generation(seen, 0), seen)
+        # Two disjoint halves of the ranks, each of which sees what both had before.
+        self.assertLess(choice.next_generation(seen, 7), choice.next_generation(seen, 8))
+
     def test_the_newest_whole_state_is_chosen_from_all_places(self):
         old, new = (1, 4, 2), (2, 1, 2)
         first, second = choice.Held({old: {0}, new: {0}}, {old: {0}}), choice.Held({old: {1}}, {new: {1}})

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tools/base/files.h"
 
 namespace convene {
@@ -67,8 +68,28 @@ void ReadCpusV1(const std::string& cgroup, CgroupLimits* limits) {
   }
 }
 
-void ReadMemory(const std::string& file, CgroupLimits* limits) {
-  if (const auto bytes = NumberIn(file)) Lower(&limits->memory_bytes, *bytes);
+// The files of a version's memory controller, and the line of its memory.stat that counts the
+// cgroups below, too.
+struct MemoryFiles {
+  const char* limit;
+  const char* used;
+  absl::string_view droppable;
+};
+constexpr MemoryFiles kMemoryV2 = {"/memory.max", "/memory.current", "inactive_file "};
+constexpr MemoryFiles kMemoryV1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                   "total_inactive_file "};
+
+void ReadMemory(const std::string& cgroup, const MemoryFiles& files, CgroupLimits* limits) {
+  const std::optional<int64_t> bytes = NumberIn(cgroup + files.limit);
+  if (!bytes.has_value()) return;
+  Lower(&limits->memory_bytes, *bytes);
+  int64_t droppable = 0;
+  const std::string facts = ReadFile(cgroup + "/memory.stat").value_or("");
+  for (absl::string_view line : absl::StrSplit(facts, '\n')) {
+    if (absl::ConsumePrefix(&line, files.droppable)) (void)absl::SimpleAtoi(line, &droppable);
+  }
+  const int64_t used = NumberIn(cgroup + files.used).value_or(0);
+  Lower(&limits->memory_left_bytes, std::max<int64_t>(0, *bytes - used + droppable));
 }
 
 }  // namespace
@@ -87,7 +108,7 @@ CgroupLimits ReadCgroupLimits(const std::string& root) {
       for (const char* mount : {"", "/unified"}) {
         ForEachAbove({mounts + mount, parts[2]}, [&](const std::string& cgroup) {
           ReadCpusV2(cgroup, &limits);
-          ReadMemory(cgroup + "/memory.max", &limits);
+          ReadMemory(cgroup, kMemoryV2, &limits);
         });
       }
       continue;
@@ -96,9 +117,7 @@ CgroupLimits ReadCgroupLimits(const std::string& root) {
       ForEachAbove({absl::StrCat(mounts, "/", controller), parts[2]},
                    [&](const std::string& cgroup) {
                      if (controller == "cpu") ReadCpusV1(cgroup, &limits);
-                     if (controller == "memory") {
-                       ReadMemory(cgroup + "/memory.limit_in_bytes", &limits);
-                     }
+                     if (controller == "memory") ReadMemory(cgroup, kMemoryV1, &limits);
                    });
     }
   }
@@ -110,15 +129,15 @@ int64_t UsableMemoryBytes() {
   return std::min(bytes, ReadCgroupLimits().memory_bytes.value_or(bytes));
 }
 
-int64_t AvailableMemoryBytes() {
-  const int64_t usable = UsableMemoryBytes();
-  const std::string facts = ReadFile("/proc/meminfo").value_or("");
+int64_t AvailableMemoryBytes(const std::string& root) {
+  int64_t available = UsableMemoryBytes();
+  const std::string facts = ReadFile(root + "/proc/meminfo").value_or("");
   const std::vector<std::string> parts = absl::StrSplit(facts, "MemAvailable:");
   int64_t kibibytes = 0;
-  if (parts.size() < 2 || !absl::SimpleAtoi(parts[1].substr(0, parts[1].find(" kB")), &kibibytes)) {
-    return usable;
+  if (parts.size() > 1 && absl::SimpleAtoi(parts[1].substr(0, parts[1].find(" kB")), &kibibytes)) {
+    available = std::min(available, kibibytes * 1024);
   }
-  return std::min(usable, kibibytes * 1024);
+  return std::min(available, ReadCgroupLimits(root).memory_left_bytes.value_or(available));
 }
 
 }  // namespace convene

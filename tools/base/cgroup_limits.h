@@ -11,6 +11,9 @@ namespace convene {
 struct CgroupLimits {
   std::optional<double> cpus;  // CPU seconds a second; 1.5: one and a half CPUs
   std::optional<int64_t> memory_bytes;
+  // The least that any of these cgroups still has: its limit less the memory that its processes
+  // have taken. Cached files that the kernel can drop at once count as not taken.
+  std::optional<int64_t> memory_left_bytes;
 };
 
 // The least limit over this process's cgroup and every one above it that can be seen, of v2 and v1:
@@ -23,8 +26,8 @@ CgroupLimits ReadCgroupLimits(const std::string& root = "");
 // a Slurm job leave of it.
 int64_t UsableMemoryBytes();
 
-// The part of it that is free now or can be had at once (the kernel's MemAvailable), as far as it
-// can be known: what the other processes of a cgroup have taken cannot.
-int64_t AvailableMemoryBytes();
+// The part of it that is free now or can be had at once: the kernel's MemAvailable, or what is left
+// of the cgroups' limits. `root` as above.
+int64_t AvailableMemoryBytes(const std::string& root = "");
 
 }  // namespace convene

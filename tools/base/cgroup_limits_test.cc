@@ -24,6 +24,7 @@ class FakeMachine {
     REQUIRE_OK(WriteFileAtomic(whole, text));
   }
   CgroupLimits Read() const { return ReadCgroupLimits(directory_.path()); }
+  int64_t AvailableMemory() const { return AvailableMemoryBytes(directory_.path()); }
   int CountCpus() const { return CountUsableCpus(directory_.path()); }
 
  private:
@@ -84,6 +85,34 @@ TEST_CASE("no limit: no files, words instead of numbers, a malformed membership"
   CHECK_FALSE(machine.Read().memory_bytes.has_value());
   machine.Write("/sys/fs/cgroup/cpu.max", "100000 0\n");
   CHECK_FALSE(machine.Read().cpus.has_value());
+}
+
+TEST_CASE("memory that a cgroup has taken is not available, but for what its files can give back") {
+  FakeMachine machine("0::/pod/a\n");
+  const std::string pod = "/sys/fs/cgroup/pod";
+  machine.Write("/proc/meminfo", "MemTotal: 9 kB\nMemAvailable:       7 kB\n");
+  CHECK(machine.AvailableMemory() == 7 << 10);
+  machine.Write(pod + "/memory.max", "100\n");
+  CHECK(machine.AvailableMemory() == 100);  // Where the kernel does not tell what is taken.
+  machine.Write(pod + "/memory.current", "90\n");
+  machine.Write(pod + "/memory.stat", "file 9\ninactive_file 5\nactive_file 4\n");
+  CHECK(machine.AvailableMemory() == 15);
+  machine.Write(pod + "/a/memory.max", "50\n");
+  machine.Write(pod + "/a/memory.current", "40\n");
+  CHECK(machine.AvailableMemory() == 10);
+  machine.Write(pod + "/a/memory.current", "60\n");  // The limit was lowered.
+  CHECK(machine.AvailableMemory() == 0);
+  CHECK(machine.Read().memory_bytes == 50);
+}
+
+TEST_CASE("v1: memory that a cgroup and those below it have taken") {
+  FakeMachine machine("4:memory:/pod\n");
+  const std::string pod = "/sys/fs/cgroup/memory/pod";
+  machine.Write("/proc/meminfo", "MemAvailable: 7 kB\n");
+  machine.Write(pod + "/memory.limit_in_bytes", "100\n");
+  machine.Write(pod + "/memory.usage_in_bytes", "90\n");
+  machine.Write(pod + "/memory.stat", "inactive_file 1\ntotal_inactive_file 5\n");
+  CHECK(machine.AvailableMemory() == 15);
 }
 
 TEST_CASE("a quota leaves whole CPUs, at least one and at most those of the affinity") {

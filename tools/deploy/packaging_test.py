@@ -141,26 +141,32 @@ class FlagsTest(unittest.TestCase):
     def test_nodes_workers_and_where_they_meet(self):
         self.assertEqual(self.flags(rdzv_endpoint='h:1', run_id='r', max_restarts=5, role='trainer', rdzv_configs={'join_timeout': 9},
                                     signals_to_handle=''),
-                         '--nnodes 1:2 --nproc-per-node 4 --role trainer --max-restarts 5 --rdzv-backend c10d --rdzv-endpoint h:1 '
-                         '--rdzv-conf join_timeout=9 --rdzv-id r')
+                         '--nnodes=1:2 --nproc-per-node=4 --role=trainer --max-restarts=5 --rdzv-backend=c10d --rdzv-endpoint=h:1 '
+                         '--rdzv-conf=join_timeout=9 --rdzv-id=r')
 
     def test_a_static_job_meets_at_its_first_node(self):
         text = self.flags(rdzv_backend='static', rdzv_endpoint='[::1]:29500', rdzv_configs={'rank': 1, 'timeout': 900})
-        self.assertIn('--rdzv-backend static --master-addr [::1] --master-port 29500 --node-rank 1 --rdzv-conf timeout=900', text)
+        self.assertIn('--rdzv-backend=static --master-addr=[::1] --master-port=29500 --node-rank=1 --rdzv-conf=timeout=900', text)
         with self.assertRaisesRegex(ValueError, 'host:port'):
             self.flags(rdzv_backend='static', rdzv_endpoint='h')
 
     def test_output_and_the_rest(self):
         text = self.flags(logs_specs=DefaultLogsSpecs('logs', Std.ALL, {1: Std.ERR, 0: Std.OUT}, {3, 0}), numa_options='node', local_addr='me',
                           duplicate_stderr_filters=['a,b', 'c'], virtual_local_rank=True, shutdown_timeout=0)
-        self.assertIn('--log-dir logs --redirects 3 --tee 0:1,1:2 --local-ranks-filter 0,3', text)
-        self.assertIn('--local-addr me --numa-binding node', text)
-        self.assertIn('--duplicate-stderr-filters a,,b,c --shutdown-timeout 0 --virtual-local-rank', text)
+        self.assertIn('--log-dir=logs --redirects=3 --tee=0:1,1:2 --local-ranks-filter=0,3', text)
+        self.assertIn('--local-addr=me --numa-binding=node', text)
+        self.assertIn('--duplicate-stderr-filters=a,,b,c --shutdown-timeout=0 --virtual-local-rank', text)
+
+    def test_a_value_that_begins_with_a_dash_is_no_flag(self):
+        words = flags_of(LaunchConfig(1, 1, 1, duplicate_stdout_filters=['--a'], log_line_prefix_template='- x ', run_id='-7', role='-r',
+                                      rdzv_configs={'-k': 1}, rdzv_endpoint='-h:1', logs_specs=DefaultLogsSpecs('-logs')))
+        self.assertEqual([word for word in words if not word.startswith('--')], [])
+        self.assertTrue({'--duplicate-stdout-filters=--a', '--log-line-prefix-template=- x ', '--rdzv-id=-7', '--log-dir=-logs'} <= set(words))
 
     def test_a_config_of_an_older_pytorch_lacks_fields(self):
         old = types.SimpleNamespace(min_nodes=1, max_nodes=1, nproc_per_node=1, role='x', max_restarts=0, rdzv_backend='c10d', rdzv_endpoint='',
                                     rdzv_configs={}, rdzv_timeout=-1, run_id='', local_addr=None)
-        self.assertEqual(flags_of(old), '--nnodes 1:1 --nproc-per-node 1 --role x --max-restarts 0 --rdzv-backend c10d'.split())
+        self.assertEqual(flags_of(old), '--nnodes=1:1 --nproc-per-node=1 --role=x --max-restarts=0 --rdzv-backend=c10d'.split())
 
     def test_what_no_flag_can_say_is_refused(self):
         with self.assertRaisesRegex(ValueError, 'logs_specs is a dict'):

@@ -125,13 +125,14 @@ class Checkpoint:
         for place in known:
             state = (*place.header.name, place.header.world_size)
             readable[place.is_file].setdefault(state, {})[place.header.owner] = place
-        told = self._tell_any((choice.Held(*({state: set(owners) for state, owners in kind.items()} for kind in readable)), unread, like is not None))
-        held, problems, can_reshard = zip(*told)
+        told = self._tell_any((choice.Held(*({state: set(owners) for state, owners in kind.items()} for kind in readable)), unread, like is not None,
+                               int(os.environ.get('CONVENE_EPOCH', '0'))))
+        held, problems, can_reshard, epochs = zip(*told)
         for rank, why in enumerate(problems):
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
         of_any = {state for of_rank in held for kind in of_rank for state in kind}
-        self._generation = 1 + max((generation for generation, _, _ in of_any), default=0)
+        self._generation = choice.next_generation(max((generation for generation, _, _ in of_any), default=0), max(epochs))
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
         refused: Set[choice.State] = set()
         while (chosen := choice.choose_state(held, None if all(can_reshard) else self._owned[1], refused)) is not None:

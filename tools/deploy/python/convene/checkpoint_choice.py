@@ -30,6 +30,14 @@ def choose_state(held: Sequence[Held], world_size: Optional[int], refused: Colle
     return None
 
 
+def next_generation(newest: int, epoch: int) -> int:
+    """The generation of the states that the ranks of an epoch save. newest: of all that they see.
+
+    Ranks of two epochs may see nothing of each other. Their generations differ all the same, and those of the later epoch are the newer ones.
+    """
+    return ((newest >> 20) + 1 << 20) + epoch
+
+
 def giver(readers: Readers, rank: int) -> int:
     """The rank that reads a copy for this one: from memory before disk, itself before others."""
     ranks = readers[0] or readers[1]

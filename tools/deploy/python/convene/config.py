@@ -79,41 +79,42 @@ def _log_flags(specs: Any) -> List[str]:
                          'Use DefaultLogsSpecs(log_dir, redirects, tee, local_ranks_filter)')
     flags = []
     if specs._root_log_dir and specs._root_log_dir != os.devnull:
-        flags += ['--log-dir', specs._root_log_dir]
-    flags += ['--redirects', _streams(specs._redirects), '--tee', _streams(specs._tee)]
+        flags.append(f'--log-dir={specs._root_log_dir}')
+    flags += [f'--redirects={_streams(specs._redirects)}', f'--tee={_streams(specs._tee)}']
     if specs._local_ranks_filter:
-        flags += ['--local-ranks-filter', ','.join(map(str, sorted(specs._local_ranks_filter)))]
+        flags.append(f'--local-ranks-filter={",".join(map(str, sorted(specs._local_ranks_filter)))}')
     return flags
 
 
 def _rendezvous_flags(config: Any) -> List[str]:
     settings = {'timeout': config.rdzv_timeout} if config.rdzv_timeout != -1 else {}
     settings = {**config.rdzv_configs, **settings}
-    flags = ['--rdzv-backend', config.rdzv_backend]
+    flags = [f'--rdzv-backend={config.rdzv_backend}']
     if config.rdzv_backend == 'static':
         host, colon, port = config.rdzv_endpoint.strip().rpartition(':')
         if not colon or not port.isdigit():
             raise ValueError(f'rdzv_endpoint is {config.rdzv_endpoint!r}: the static backend needs "host:port", the place of the first node')
-        flags += ['--master-addr', host, '--master-port', port, '--node-rank', str(settings.pop('rank', 0))]
+        flags += [f'--master-addr={host}', f'--master-port={port}', f'--node-rank={settings.pop("rank", 0)}']
     elif config.rdzv_endpoint:
-        flags += ['--rdzv-endpoint', config.rdzv_endpoint]
+        flags.append(f'--rdzv-endpoint={config.rdzv_endpoint}')
     if settings:
-        flags += ['--rdzv-conf', ','.join(f'{key}={value}' for key, value in settings.items())]
+        flags.append('--rdzv-conf=' + ','.join(f'{key}={value}' for key, value in settings.items()))
     return flags
 
 
 def flags_of(config: Any) -> List[str]:
-    """The flags of `torchrun`, which convene has too, for a LaunchConfig from here or from any version of PyTorch.
+    """The flags of `torchrun`, which convene has too, for a LaunchConfig from here or from any version of PyTorch. A flag and its value are one word: so a
+    value may begin with a dash.
 
     ValueError: a field that no flag can say.
     """
     if config.min_nodes < 1 or config.max_nodes < config.min_nodes or config.nproc_per_node < 1:
         raise ValueError(f'min_nodes {config.min_nodes}, max_nodes {config.max_nodes}, nproc_per_node {config.nproc_per_node}: '
                          'write 1 <= min_nodes <= max_nodes and 1 <= nproc_per_node')
-    flags = ['--nnodes', f'{config.min_nodes}:{config.max_nodes}', '--nproc-per-node', str(config.nproc_per_node),
-             '--role', config.role, '--max-restarts', str(config.max_restarts), *_rendezvous_flags(config)]
+    flags = [f'--nnodes={config.min_nodes}:{config.max_nodes}', f'--nproc-per-node={config.nproc_per_node}', f'--role={config.role}',
+             f'--max-restarts={config.max_restarts}', *_rendezvous_flags(config)]
     if config.run_id:
-        flags += ['--rdzv-id', config.run_id]
+        flags.append(f'--rdzv-id={config.run_id}')
     flags += _log_flags(getattr(config, 'logs_specs', None))
     numa = getattr(config, 'numa_options', None)
     numa = getattr(numa, 'affinity_mode', numa)
@@ -128,5 +129,5 @@ def flags_of(config: Any) -> List[str]:
     }
     for flag, value in optional.items():
         if value is not None and value != '':
-            flags += [flag, str(value)]
+            flags.append(f'{flag}={value}')
     return flags + (['--virtual-local-rank'] if getattr(config, 'virtual_local_rank', False) else [])
