@@ -1,5 +1,6 @@
 """The trainer's output about its device: the memory plan, the profile, a run in bf16."""
 
+import glob
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import signal
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, read_metrics
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, read_metrics, wait_until
 
 
 def device_totals(text):
@@ -194,6 +195,23 @@ class TrainerOutputTest(ConveneTestCase):
             for one, other in zip(back, again):
                 self.assertAlmostEqual(one["loss"], other["loss"], delta=0 if ranks == 1 else 1e-4)
                 self.assertEqual((one.get("rollbacks"), one.get("skipped")), (other.get("rollbacks"), other.get("skipped")))
+
+    def test_the_way_back_after_a_spike_is_a_phase_of_its_own(self):
+        """A step's limit would end the job while the ranks read their checkpoint."""
+        with open(self.path("page"), "wb") as page:
+            page.write(b"CONVPRG1".ljust(4096, b"\0"))
+        # The metrics file loses lines on the way back, and on no other.
+        trainer = self.start(CONVENE_TRAIN, *self.train_arguments(steps=40, validation_every=0, learning_rate=1e-9, lr_schedule="constant",
+                                                                  warmup_steps=0),
+                             "--max-loss-spike", "1.001", "--spike-window", "4", "--max-skipped-steps", "30", "--on-spike", "rollback",
+                             "--max-rollbacks", "1", prefix=("env", "RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=1"),
+                             CONVENE_PROGRESS=self.path("page"), **self.slow_disk("/metrics.jsonl.tmp."))
+        wait_until(lambda: glob.glob(self.path("metrics.jsonl.tmp.*")), 60, "the way back")
+        with open(self.path("page"), "rb") as page:
+            phase = page.read()[40:64].rstrip(b"\0").decode()
+        os.remove(self.path("hold"))
+        self.assertIn("rolled back: step ", self.finish(trainer, 60))
+        self.assertEqual(phase, "rollback")
 
     def test_behind_a_rollback_a_ramp_neither_repeats_nor_leaves_out_a_sample(self):
         def run(name, steps, *flags, **changes):

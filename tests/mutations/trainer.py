@@ -579,6 +579,8 @@ MUTATIONS = [
              '  if (rollbacks_ > 0) absl::StrAppend(', '  if (rollbacks_ < 0) absl::StrAppend(', '//tests/e2e:trainer_output_test', 'optimizer'),
     Mutation('a second rollback forgets what the first one left out', f'{RUNTIME}/trainer/training_loop.cc',
              '  guard.KeepRollbacks(spike_guard_);\n', '', '//tests/e2e:trainer_output_test', 'optimizer'),
+    Mutation('the way back after a spike is a step that hangs', f'{RUNTIME}/trainer/training_loop.cc',
+             'progress_.Tell(step_, "rollback");', '', '//tests/e2e:trainer_output_test', 'optimizer'),
     Mutation('a rollback may go forward', f'{RUNTIME}/checkpointing/save_restore.cc',
              '{.below_step = below_step};', '{.below_step = std::max(below_step, kAnyStep)};', f'//{RUNTIME}/checkpointing:save_restore_test', 'optimizer'),
     Mutation('a rollback leaves out the step of the spike alone', f'{RUNTIME}/trainer/training_loop.cc',

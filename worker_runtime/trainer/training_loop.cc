@@ -19,6 +19,11 @@
 #include "worker_runtime/trainer/setup.h"
 
 namespace convene::worker {
+namespace {
+
+constexpr char kCopiesPhase[] = "copies in memory";
+
+}  // namespace
 
 // A run that goes on with other sums or micro batches would leave the curve.
 std::string Training::SamplesText() const {
@@ -65,6 +70,7 @@ absl::Status Training::Resume(const CheckpointInfo& info) {
 // to the same spike, and so to the same samples.
 absl::Status Training::GoBack() {
   CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+  progress_.Tell(step_, "rollback");  // It reads a checkpoint, which takes longer than a step.
   if (replicas_ != nullptr) CONVENE_RETURN_IF_ERROR(replicas_->Finish());
   const int64_t spike = step_;
   saver_.reset();
@@ -199,7 +205,7 @@ absl::Status Training::Replicate() {
     return absl::OkStatus();
   }
   const bool is_first = replicas_->is_empty();
-  progress_.Tell(step_, "copies in memory");
+  progress_.Tell(step_, kCopiesPhase);
   CONVENE_RETURN_IF_ERROR(replicas_->Stage(Info(), engine_->optimizer()));
   if (is_first && reporter_ != nullptr) reporter_->Say(replicas_->Description());
   return absl::OkStatus();
@@ -344,6 +350,7 @@ CheckpointInfo Training::Info() const {
 
 absl::StatusOr<TrainingEnd> Training::Stop() {
   if (replicas_ != nullptr) {  // Where the job is formed anew, it loses no step.
+    progress_.Tell(step_, kCopiesPhase);
     CONVENE_RETURN_IF_ERROR(replicas_->Stage(Info(), engine_->optimizer()));
     CONVENE_RETURN_IF_ERROR(replicas_->Finish());
   }
@@ -396,9 +403,9 @@ absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
     if (stops_validation) return Stop();
   }
   CONVENE_RETURN_IF_ERROR(saver_->Finish(step_));
+  progress_.Tell(step_, "end");
   if (replicas_ != nullptr) CONVENE_RETURN_IF_ERROR(replicas_->Finish());
   CONVENE_RETURN_IF_ERROR(skipped_steps_.AtEnd());
-  progress_.Tell(step_, "end");
   CONVENE_RETURN_IF_ERROR(saver_->SaveLast(Info(), engine_->optimizer()));
   CONVENE_RETURN_IF_ERROR(MakeSamples().status());
   CONVENE_RETURN_IF_ERROR(Validate().status());
