@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/inference/testing/weights_source.h"
+#include "worker_runtime/model/initialize.h"
 #include "worker_runtime/testing/places.h"
 
 namespace convene::worker {
@@ -181,6 +183,41 @@ TEST_CASE("In bf16 the model generates as well") {
     equal += texts[i][0] == expected[i][0] ? 1 : 0;
   }
   CHECK(equal >= 3);  // the first tokens are far enough from their rivals
+}
+
+// The logits behind each token, in bf16. GLM's router chooses by score + bias.
+std::vector<float> LogitsWithBiases(const std::function<float(int64_t expert)>& bias) {
+  ModelConfig config = NamedModel("glm4-moe-tiny").value();
+  config.initializer_range = 0.05;
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  const auto source = testing::WeightsSource(config, [&](const ParameterSlice& slice) {
+    std::vector<float> values(slice.count());
+    InitializeParameter(slice, 3, 0, slice.count(), values.data());
+    for (int64_t i = 0; slice.balances && i < slice.count(); ++i) values[i] = bias(i);
+    return values;
+  });
+  const auto model = LanguageModel::Make(
+      {.config = config, .dtype = DType::kBFloat16, .sequences = 1, .context = kContext}, source,
+      (**places)[0].communicators, *(**places)[0].device);
+  REQUIRE_OK(model.status());
+  std::vector<float> all;
+  for (int32_t token = 0; token < 24; ++token) {
+    const auto logits = (*model)->Extend({{0, token, {&token, 1}}});
+    REQUIRE_OK(logits.status());
+    all.insert(all.end(), logits->begin(), logits->end());
+  }
+  return all;
+}
+
+TEST_CASE("In bf16 a router's bias chooses as well, however far from zero all of it lies") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  // Seven binary digits have these.
+  const auto near = [](int64_t expert) { return static_cast<float>(expert * 3 % 8 - 3.5) / 256; };
+  const auto far = [&](int64_t expert) { return 6.9f + near(expert); };
+  const std::vector<float> expected = LogitsWithBiases(near);
+  CHECK(LogitsWithBiases(far) == expected);
+  CHECK(LogitsWithBiases([](int64_t) { return 0.f; }) != expected);
 }
 
 TEST_CASE("A sequence ends with an end token, its sink's word, or a full context") {

@@ -5,8 +5,22 @@
 
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/device/stream.h"
+#include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/shard/centre_bias.h"
 
 namespace convene::worker {
+namespace {
+
+TensorPiece PieceOf(const ParameterSlice& slice) {
+  return {.name = slice.name,
+          .global_shape = {slice.global_shape[0], slice.global_shape[1]},
+          .local_box = {.offset = {slice.offset[0], slice.offset[1]},
+                        .extent = {slice.extent[0], slice.extent[1]}},
+          .flat_count = slice.count()};
+}
+
+}  // namespace
 
 WeightStore::WeightStore(const std::vector<UnitSpec>& units, DType dtype, Device& device,
                          Arena& arena)
@@ -26,14 +40,11 @@ absl::Status WeightStore::Load(const StateSource& source) {
   std::vector<PieceToRead> pieces;
   for (const PlacedParameter& slice : placement_.parameters) {
     pieces.push_back(
-        {{.name = slice.name,
-          .global_shape = {slice.global_shape[0], slice.global_shape[1]},
-          .local_box = {.offset = {slice.offset[0], slice.offset[1]},
-                        .extent = {slice.extent[0], slice.extent[1]}},
-          .flat_count = slice.count()},
+        {PieceOf(slice),
          {host + slice.flat_offset * SizeOf(dtype_), static_cast<size_t>(slice.count()), dtype_}});
   }
   CONVENE_RETURN_IF_ERROR(source.Read(pieces));
+  if (dtype_ == DType::kBFloat16) CONVENE_RETURN_IF_ERROR(CentreBiases(source, host));
   if (!is_host) {
     device_.Copy(host, weights, memory_.size(), device_.compute());
     CONVENE_RETURN_IF_ERROR(device_.Synchronize(absl::Minutes(10)));
@@ -43,6 +54,19 @@ absl::Status WeightStore::Load(const StateSource& source) {
     for (const int tensor : unit.tensors) {
       pointers.push_back(weights + placement_.tensors[tensor].begin * SizeOf(dtype_));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::CentreBiases(const StateSource& source, char* weights) const {
+  Stream stream = Stream::Cpu();
+  for (const PlacedParameter& slice : placement_.parameters) {
+    if (!slice.balances) continue;
+    std::vector<float> bias(slice.count());
+    CONVENE_RETURN_IF_ERROR(source.Read({{PieceOf(slice), absl::MakeSpan(bias)}}));
+    CentreBias(absl::MakeSpan(bias));
+    ToBFloat16(slice.count(), bias.data(), reinterpret_cast<BFloat16*>(weights) + slice.flat_offset,
+               stream);
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,8 @@ class WeightStore : public UnitStore {
   // Declares the weights, in the type `dtype`, in the arena. Borrows the device.
   WeightStore(const std::vector<UnitSpec>& units, DType dtype, Device& device, Arena& arena);
 
-  // Call it once the arena is built, and before the first pass. Errors: the source's;
+  // Call it once the arena is built, and before the first pass. In bf16 routers' biases are centred
+  // (CentreBias). Errors: the source's;
   // DeadlineExceeded and others of the device.
   absl::Status Load(const StateSource& source);
 
@@ -30,6 +31,9 @@ class WeightStore : public UnitStore {
   absl::Status GradientsDone(int unit, bool is_last) override;
 
  private:
+  // Reads routers' biases again, to their places in `weights`.
+  absl::Status CentreBiases(const StateSource& source, char* weights) const;
+
   const Placement placement_;
   const DType dtype_;
   Device& device_;

@@ -8,8 +8,22 @@
 #include "worker_runtime/device/dtype.h"
 #include "worker_runtime/device/elements.h"
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/shard/centre_bias.h"
 
 namespace convene::worker {
+namespace {
+
+// The values before they are rounded.
+void MakeToRound(MakeWeights make, const ParameterSlice& slice, int64_t first,
+                 absl::Span<float> values) {
+  if (!slice.balances) return make(slice, first, values);
+  std::vector<float> bias(slice.count());
+  make(slice, 0, absl::MakeSpan(bias));
+  CentreBias(absl::MakeSpan(bias));
+  std::copy_n(bias.begin() + first, values.size(), values.begin());
+}
+
+}  // namespace
 
 absl::Status FrozenWeights::Set(MakeWeights make) const {
   CONVENE_RETURN_IF_ERROR(device_->Synchronize(timeout_));
@@ -27,8 +41,12 @@ absl::Status FrozenWeights::Set(MakeWeights make) const {
       const int64_t count = std::min(kPieceOfWeights, segment.count - first);
       values.resize(count);
       rounded.resize(rounds ? count : 0);
-      make(slice, segment.slice_begin + first, absl::MakeSpan(values));
-      if (rounds) ToBFloat16(count, values.data(), rounded.data(), host);
+      if (rounds) {
+        MakeToRound(make, slice, segment.slice_begin + first, absl::MakeSpan(values));
+        ToBFloat16(count, values.data(), rounded.data(), host);
+      } else {
+        make(slice, segment.slice_begin + first, absl::MakeSpan(values));
+      }
       const Elements place = weights.Slice(first, count);
       device_->Copy(rounds ? static_cast<const void*>(rounded.data()) : values.data(), place.data,
                     place.size_bytes(), device_->compute());

@@ -25,7 +25,7 @@ class FrozenWeights {
   FrozenWeights(BucketStore& store, Device& device, absl::Duration timeout)
       : store_(&store), device_(&device), timeout_(timeout) {}
 
-  // ShardedOptimizer::SetWeights, of the store.
+  // ShardedOptimizer::SetWeights, of the store. In bf16 routers' biases are centred (CentreBias).
   absl::Status Set(MakeWeights make) const;
 
  private:

@@ -76,12 +76,12 @@ class Folder {
     std::vector<SafeTensor> headers;
     std::string bytes;
     for (const auto& [name, tensor] : tensors_) {
-      headers.push_back({.name = name, .shape = tensor.shape});
+      headers.push_back({.name = name, .type = "F32", .shape = tensor.shape});
       bytes.append(reinterpret_cast<const char*>(tensor.values.data()),
                    tensor.values.size() * sizeof(float));
     }
     REQUIRE_OK(WriteFileAtomic(absl::StrCat(path, "/", kPeftWeightsName),
-                               MakeSafeTensorsHeader("F32", &headers) + bytes));
+                               MakeSafeTensorsHeader(&headers) + bytes));
   }
 
  private:

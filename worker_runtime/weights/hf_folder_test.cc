@@ -179,12 +179,12 @@ std::string PackExperts(const ModelConfig& config, FolderTensors* tensors) {
         tensor.values[own_row * in + i % in] = Unpacked(half, static_cast<uint8_t>(scales[i / 32]));
       }
       const std::string name = experts + (is_down ? "down_proj" : "gate_up_proj");
-      list.push_back({.name = name + "_blocks", .shape = {count, out, in / 32, 16}});
-      list.push_back({.name = name + "_scales", .shape = {count, out, in / 32}});
+      list.push_back({.name = name + "_blocks", .type = "U8", .shape = {count, out, in / 32, 16}});
+      list.push_back({.name = name + "_scales", .type = "U8", .shape = {count, out, in / 32}});
       data += blocks + scales;
     }
   }
-  return MakeSafeTensorsHeader("U8", &list) + data;
+  return MakeSafeTensorsHeader(&list) + data;
 }
 
 TEST_CASE("gpt-oss' experts are unpacked from 4 bits, by every rank's slices") {

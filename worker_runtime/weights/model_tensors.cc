@@ -84,7 +84,7 @@ std::vector<ModelTensor> TensorsOf(const ModelConfig& config, bool of_adapters) 
       if (of_adapters && tensor.is_frozen) continue;
       for (const ParameterSlice& slice : tensor.slices) {
         if (!names.insert(slice.name).second) continue;
-        tensors.push_back({slice.name, slice.global_shape, PlaceOf(config, slice)});
+        tensors.push_back({slice.name, slice.global_shape, PlaceOf(config, slice), slice.balances});
         const auto [rows, columns] = slice.global_shape;
         if (of_adapters) tensors.back().file.shape = {rows, columns};
       }

@@ -26,6 +26,7 @@ struct ModelTensor {
   std::string name;              // as the family's table and our checkpoints have it
   std::array<int64_t, 2> shape;  // ParameterSlice::global_shape
   FilePlace file;
+  bool balances = false;  // ParameterSlice::balances
 
   // The files have its columns one after another.
   bool is_turned() const { return file.row_step < file.column_step; }

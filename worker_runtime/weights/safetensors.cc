@@ -140,9 +140,7 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensorsHeader(absl::string_view
   return tensors;
 }
 
-std::string MakeSafeTensorsHeader(absl::string_view type, std::vector<SafeTensor>* tensors) {
-  const int64_t element_bytes = BytesOf(type);
-  CONVENE_CHECK(element_bytes > 0);
+std::string MakeSafeTensorsHeader(std::vector<SafeTensor>* tensors) {
   JsonBuffer buffer;
   rapidjson::Writer<JsonBuffer> writer(buffer);
   const auto text = [&](absl::string_view key) {
@@ -157,7 +155,8 @@ std::string MakeSafeTensorsHeader(absl::string_view type, std::vector<SafeTensor
   writer.EndObject();
   int64_t end = 0;
   for (SafeTensor& tensor : *tensors) {
-    tensor.type = std::string(type);
+    const int64_t element_bytes = BytesOf(tensor.type);
+    CONVENE_CHECK(element_bytes > 0);
     tensor.begin = end;
     end += element_bytes;
     for (const int64_t size : tensor.shape) end = tensor.begin + (end - tensor.begin) * size;
@@ -165,7 +164,7 @@ std::string MakeSafeTensorsHeader(absl::string_view type, std::vector<SafeTensor
     text(tensor.name);
     writer.StartObject();
     text("dtype");
-    text(type);
+    text(tensor.type);
     text("shape");
     writer.StartArray();
     for (const int64_t size : tensor.shape) writer.Int64(size);

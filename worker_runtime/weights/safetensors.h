@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<SafeTensor>> ParseSafeTensorsHeader(absl::string_view
                                                                int64_t data_bytes);
 
 // The eight bytes and the text, padded with spaces to a multiple of eight, for tensors whose bytes
-// follow in this order. `begin` and `end` are set. `type`: of all, as "F32".
-std::string MakeSafeTensorsHeader(absl::string_view type, std::vector<SafeTensor>* tensors);
+// follow in this order. `begin` and `end` are set.
+std::string MakeSafeTensorsHeader(std::vector<SafeTensor>* tensors);
 
 }  // namespace convene::worker

@@ -17,11 +17,11 @@ std::string Length(uint64_t length) {
 }
 
 TEST_CASE("a header comes back as it was made") {
-  std::vector<SafeTensor> tensors = {{.name = "b \"quoted\"", .shape = {2, 3}},
-                                     {.name = "a", .shape = {}},
-                                     {.name = "empty", .shape = {0, 5}},
-                                     {.name = "c", .shape = {7}}};
-  const std::string header = MakeSafeTensorsHeader("BF16", &tensors);
+  std::vector<SafeTensor> tensors = {{.name = "b \"quoted\"", .type = "BF16", .shape = {2, 3}},
+                                     {.name = "a", .type = "F16", .shape = {}},
+                                     {.name = "empty", .type = "F32", .shape = {0, 5}},
+                                     {.name = "c", .type = "BF16", .shape = {7}}};
+  const std::string header = MakeSafeTensorsHeader(&tensors);
   CHECK(header.size() % 8 == 0);
   const auto length = SafeTensorsHeaderLength(header.substr(0, 8), header.size() + 28);
   REQUIRE_OK(length.status());

@@ -45,6 +45,12 @@ struct FileTensor {
   int64_t elements() const {
     return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   }
+  // transformers, too, keeps a router's bias in fp32: it may lie far from zero, where bf16 makes
+  // equal what tells experts apart.
+  DType TypeOf(DType wanted) const { return slabs[0][0].balances ? DType::kFloat32 : wanted; }
+  int64_t BytesOf(DType wanted) const {
+    return elements() * static_cast<int64_t>(SizeOf(TypeOf(wanted)));
+  }
 };
 
 // In the order of the model's first tensor in each.
@@ -95,47 +101,57 @@ absl::Status ReadRun(const StateSource& source, const std::vector<ModelTensor>& 
 }
 
 template <typename T>
-absl::Status WriteFile(const StateSource& source, const std::vector<FileTensor>& tensors,
-                       const std::string& path) {
-  std::vector<SafeTensor> headers;
-  for (const FileTensor& tensor : tensors) {
-    headers.push_back({.name = tensor.name, .shape = tensor.shape});
-  }
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
-  const char* const type = std::is_same_v<T, float> ? "F32" : "BF16";
-  CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), MakeSafeTensorsHeader(type, &headers), path));
+absl::Status WriteTensor(const StateSource& source, const FileTensor& tensor, int fd,
+                         const std::string& path) {
   std::vector<T> run;
   std::vector<T> spare;
-  for (const FileTensor& tensor : tensors) {
-    for (const std::vector<ModelTensor>& slab : tensor.slabs) {
-      const int64_t rows = slab[0].file_rows();
-      const int64_t step = std::max<int64_t>(1, kRunElements / slab[0].file_row_step());
-      for (int64_t row = 0; row < rows; row += step) {
-        CONVENE_RETURN_IF_ERROR(
-            ReadRun(source, slab, row, std::min(rows, row + step), &run, &spare));
-        const absl::string_view bytes(reinterpret_cast<const char*>(run.data()),
-                                      run.size() * sizeof(T));
-        CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), bytes, path));
-      }
+  for (const std::vector<ModelTensor>& slab : tensor.slabs) {
+    const int64_t rows = slab[0].file_rows();
+    const int64_t step = std::max<int64_t>(1, kRunElements / slab[0].file_row_step());
+    for (int64_t row = 0; row < rows; row += step) {
+      CONVENE_RETURN_IF_ERROR(ReadRun(source, slab, row, std::min(rows, row + step), &run, &spare));
+      const absl::string_view bytes(reinterpret_cast<const char*>(run.data()),
+                                    run.size() * sizeof(T));
+      CONVENE_RETURN_IF_ERROR(WriteAll(fd, bytes, path));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Those in fp32 first, so that each begins at a multiple of its elements' size: torch wants that.
+absl::Status WriteFile(const StateSource& source, std::vector<FileTensor> tensors, DType type,
+                       const std::string& path) {
+  const auto is_float = [=](const FileTensor& tensor) {
+    return tensor.TypeOf(type) == DType::kFloat32;
+  };
+  std::stable_partition(tensors.begin(), tensors.end(), is_float);
+  std::vector<SafeTensor> headers;
+  for (const FileTensor& tensor : tensors) {
+    headers.push_back(
+        {.name = tensor.name, .type = is_float(tensor) ? "F32" : "BF16", .shape = tensor.shape});
+  }
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
+  CONVENE_RETURN_IF_ERROR(WriteAll(fd.get(), MakeSafeTensorsHeader(&headers), path));
+  for (const FileTensor& tensor : tensors) {
+    CONVENE_RETURN_IF_ERROR(is_float(tensor)
+                                ? WriteTensor<float>(source, tensor, fd.get(), path)
+                                : WriteTensor<BFloat16>(source, tensor, fd.get(), path));
   }
   return SyncFile(fd.get(), path);
 }
 
-int64_t CountOf(const ModelTensor& tensor) { return tensor.shape[0] * tensor.shape[1]; }
-int64_t CountOf(const FileTensor& tensor) { return tensor.elements(); }
-
-// Neighbours together, up to so many elements.
-template <typename Tensor>
-std::vector<std::vector<Tensor>> GroupsOf(std::vector<Tensor> tensors, int64_t elements) {
+// Neighbours together, of which all have at most `most` by `size_of`.
+template <typename Tensor, typename SizeOfTensor>
+std::vector<std::vector<Tensor>> GroupsOf(std::vector<Tensor> tensors, int64_t most,
+                                          const SizeOfTensor& size_of) {
   std::vector<std::vector<Tensor>> groups;
-  int64_t count = 0;
+  int64_t size = 0;
   for (Tensor& tensor : tensors) {
-    if (groups.empty() || count + CountOf(tensor) > elements) {
+    if (groups.empty() || size + size_of(tensor) > most) {
       groups.emplace_back();
-      count = 0;
+      size = 0;
     }
-    count += CountOf(tensor);
+    size += size_of(tensor);
     groups.back().push_back(std::move(tensor));
   }
   return groups;
@@ -143,8 +159,9 @@ std::vector<std::vector<Tensor>> GroupsOf(std::vector<Tensor> tensors, int64_t e
 
 absl::Status WriteTensors(const Weights& weights, const HfExport& wanted,
                           const std::string& folder) {
-  const auto groups = GroupsOf(FileTensorsOf(ModelTensors(weights.config)),
-                               wanted.file_bytes / static_cast<int64_t>(SizeOf(wanted.type)));
+  const auto bytes_of = [&](const FileTensor& tensor) { return tensor.BytesOf(wanted.type); };
+  const auto groups =
+      GroupsOf(FileTensorsOf(ModelTensors(weights.config)), wanted.file_bytes, bytes_of);
   std::vector<std::string> map;
   int64_t total = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -152,12 +169,10 @@ absl::Status WriteTensors(const Weights& weights, const HfExport& wanted,
                                                 : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                                                   i + 1, groups.size());
     const std::string path = absl::StrCat(folder, "/", name);
-    CONVENE_RETURN_IF_ERROR(wanted.type == DType::kFloat32
-                                ? WriteFile<float>(*weights.source, groups[i], path)
-                                : WriteFile<BFloat16>(*weights.source, groups[i], path));
+    CONVENE_RETURN_IF_ERROR(WriteFile(*weights.source, groups[i], wanted.type, path));
     for (const FileTensor& tensor : groups[i]) {
       map.push_back(absl::StrCat("    \"", tensor.name, "\": \"", name, "\""));
-      total += CountOf(tensor) * static_cast<int64_t>(SizeOf(wanted.type));
+      total += bytes_of(tensor);
     }
   }
   if (groups.size() == 1) return absl::OkStatus();
@@ -177,6 +192,20 @@ absl::Status FillFolder(const Weights& weights, const HfExport& wanted, const st
   return absl::OkStatus();
 }
 
+// As that rank's part of a checkpoint.
+absl::Status WriteGroup(const StateSource& source, const std::vector<ModelTensor>& tensors,
+                        int rank, const std::string& folder) {
+  std::vector<std::vector<float>> values;
+  std::vector<PieceToWrite> pieces;
+  for (const ModelTensor& tensor : tensors) {
+    const TensorPiece piece = RowsOf(tensor, 0, tensor.file_rows());
+    std::vector<float>& held = values.emplace_back(piece.flat_count);
+    CONVENE_RETURN_IF_ERROR(source.Read({{piece, absl::MakeSpan(held)}}));
+    pieces.push_back({piece, absl::MakeConstSpan(held)});
+  }
+  return WriteShard(folder, source.info().step, rank, pieces);
+}
+
 }  // namespace
 
 absl::Status ExportHf(const Weights& weights, HfExport wanted) {
@@ -190,9 +219,7 @@ absl::Status ExportHf(const Weights& weights, HfExport wanted) {
 
 absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelTensor>& tensors,
                              DType type, const std::string& path) {
-  const std::vector<FileTensor> files = FileTensorsOf(tensors);
-  return type == DType::kFloat32 ? WriteFile<float>(source, files, path)
-                                 : WriteFile<BFloat16>(source, files, path);
+  return WriteFile(source, FileTensorsOf(tensors), type, path);
 }
 
 absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output) {
@@ -214,10 +241,10 @@ absl::Status MakeWhole(const std::string& output,
 }
 
 absl::Status ImportCheckpoint(const Weights& weights, const std::string& output) {
-  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(output));
   // Each group is written as a rank's part.
-  const auto groups = GroupsOf(ModelTensors(weights.config), kShardElements);
+  const auto groups =
+      GroupsOf(ModelTensors(weights.config), kShardElements,
+               [](const ModelTensor& tensor) { return tensor.shape[0] * tensor.shape[1]; });
   CheckpointInfo info = weights.source->info();
   // Weights go without a vocabulary that we cannot read (of a GGUF file).
   CONVENE_ASSIGN_OR_RETURN(const std::string tokenizer, weights.tokenizer);
@@ -227,21 +254,13 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   CONVENE_RETURN_IF_ERROR(files.status());
   info.layout = "imported";
   info.world_size = static_cast<int>(groups.size());
-  absl::Status status;
-  for (int rank = 0; status.ok() && rank < info.world_size; ++rank) {
-    std::vector<std::vector<float>> values;
-    std::vector<PieceToWrite> pieces;
-    for (const ModelTensor& tensor : groups[rank]) {
-      const TensorPiece piece = RowsOf(tensor, 0, tensor.file_rows());
-      std::vector<float>& held = values.emplace_back(piece.flat_count);
-      status.Update(weights.source->Read({{piece, absl::MakeSpan(held)}}));
-      pieces.push_back({piece, absl::MakeConstSpan(held)});
+  return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
+    CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
+    for (int rank = 0; rank < info.world_size; ++rank) {
+      CONVENE_RETURN_IF_ERROR(WriteGroup(*weights.source, groups[rank], rank, folder));
     }
-    if (status.ok()) status = WriteShard(output, info.step, rank, pieces);
-  }
-  if (status.ok()) status = PublishCheckpoint(output, info, *files);
-  if (!status.ok()) DiscardUnpublished(output, info.step).IgnoreError();
-  return status;
+    return PublishCheckpoint(folder, info, *files);
+  });
 }
 
 }  // namespace convene::worker

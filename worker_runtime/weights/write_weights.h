@@ -22,7 +22,8 @@ namespace convene::worker {
 
 struct HfExport {
   std::string output;
-  DType type = DType::kFloat32;        // or kBFloat16: rounded to nearest, ties to even
+  // Or kBFloat16: rounded to nearest, ties to even, but for routers' biases, which stay in fp32.
+  DType type = DType::kFloat32;
   int64_t file_bytes = 5'000'000'000;  // the most tensors of a file, but at least one
   HfConfigExtras extras;               // its type is this one's
   std::vector<NamedFile> other_files;  // that come into it as well

@@ -111,6 +111,57 @@ TEST_CASE("a full disk leaves nothing under the output's name") {
                "is there already");
 }
 
+TEST_CASE("a full disk leaves no half of an imported checkpoint under its name") {
+  const TempDir dir;
+  const ModelConfig config = Small("llama-tiny");
+  WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+  const auto weights = OpenWeights(dir.File("a"));
+  REQUIRE_OK(weights.status());
+  bool is_named_early = false;
+  {
+    const ScopedFileFault fault([&](FileOp op, const std::string&) {
+      is_named_early |= IsDirectory(dir.File("b"));
+      return op == FileOp::kWrite ? ENOSPC : 0;
+    });
+    CHECK_STATUS(ImportCheckpoint(*weights, dir.File("b")), absl::StatusCode::kResourceExhausted,
+                 "No space left");
+  }
+  CHECK_FALSE(is_named_early);
+  CHECK(ListDirectory(dir.path()).value() == std::vector<std::string>{"a"});
+  // A folder that is there, and empty, is no obstacle.
+  REQUIRE_OK(MakeDirectories(dir.File("b")));
+  REQUIRE_OK(ImportCheckpoint(*weights, dir.File("b")));
+  CHECK(ListDirectory(dir.path())->size() == 2);
+}
+
+TEST_CASE("a router's bias stays whole in a folder of bf16") {
+  const TempDir dir;
+  const std::string kBias = "model.layers.1.mlp.gate.e_score_correction_bias";
+  for (const std::string name : {"glm4-moe-tiny", "deepseek-tiny"}) {
+    INFO(name);
+    ModelConfig config = Small(name);
+    config.experts.shared_ffn_size = config.experts.ffn_size;
+    FolderTensors tensors = TensorsOf(config);
+    // As GLM 4.5's: far from zero, and close together. bf16 would make them all 6.90625.
+    std::vector<float>& bias = tensors.at(kBias).values;
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] = 6.9f + 0.001f * static_cast<float>(i);
+    WriteHfFolder(dir.File(name), config, tensors);
+    const auto weights = OpenWeights(dir.File(name));
+    REQUIRE_OK(weights.status());
+    for (const int64_t file_bytes : {int64_t{20000}, int64_t{1} << 30}) {
+      const std::string output = dir.File(absl::StrCat(name, file_bytes));
+      REQUIRE_OK(ExportHf(*weights,
+                          {.output = output, .type = DType::kBFloat16, .file_bytes = file_bytes}));
+      const auto exported = OpenWeights(output);
+      REQUIRE_OK(exported.status());
+      const auto differences = CompareWeights(*weights, *exported);
+      REQUIRE_OK(differences.status());
+      CHECK_FALSE(differences->empty());
+      for (const auto& difference : *differences) CHECK(difference.name != kBias);
+    }
+  }
+}
+
 TEST_CASE("differences are named by tensor, the largest first; averages lie between") {
   const TempDir dir;
   const ModelConfig config = Small("llama-tiny");

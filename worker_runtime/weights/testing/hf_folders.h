@@ -104,11 +104,11 @@ inline void WriteSafeTensors(const std::string& path, const FolderTensors& tenso
   std::vector<SafeTensor> list;
   std::string data;
   for (const auto& [name, tensor] : tensors) {
-    list.push_back({.name = name, .shape = tensor.shape});
+    list.push_back({.name = name, .type = "F32", .shape = tensor.shape});
     data.append(reinterpret_cast<const char*>(tensor.values.data()),
                 tensor.values.size() * sizeof(float));
   }
-  const std::string header = MakeSafeTensorsHeader("F32", &list);
+  const std::string header = MakeSafeTensorsHeader(&list);
   REQUIRE_OK(WriteFileAtomic(path, header + data));
 }
 
