@@ -35,6 +35,8 @@ MUTATIONS = [
              'generation'),
     Mutation("rows of a GGUF file's heads stay as pairs", f'{RUNTIME}/weights/gguf_weights.cc', '2 * (in_head % half) + in_head / half',
              'in_head + 0 * half', '//worker_runtime/weights:gguf_weights_test', 'generation'),
+    Mutation('a GGUF file is scaled only where it names the way', f'{RUNTIME}/weights/gguf_weights.cc', 'type = "linear";', 'type = "none";',
+             '//worker_runtime/weights:gguf_weights_test', 'generation'),
     Mutation("a GGUF file's SentencePiece pieces lose their scores", f'{RUNTIME}/gguf/sentencepiece_vocabulary.cc',
              '.Float(kScore, static_cast<float>((*scores)[id]))', '', '//worker_runtime/gguf:gguf_tokenizer_test', 'generation'),
     Mutation('a GGUF vocabulary has a space before a text whatever it says', f'{RUNTIME}/gguf/sentencepiece_vocabulary.cc',

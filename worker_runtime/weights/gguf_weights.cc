@@ -111,16 +111,24 @@ absl::StatusOr<RopeScaling> ScalingOf(const GgufFile& file, const std::string& p
                                                  Utf8(tensor.name, kShownName),
                                                  "' (factors of rotary positions)", kInstead));
   }
-  if (!file.Has(type_key)) return scaling;
-  CONVENE_ASSIGN_OR_RETURN(const absl::string_view type, file.Text(type_key));
+  // A file that names no type has the linear one, and older files name the factor otherwise
+  // (llama.cpp's llama_model::load_hparams).
+  absl::string_view type = "linear";
+  if (file.Has(type_key)) {
+    CONVENE_ASSIGN_OR_RETURN(type, file.Text(type_key));
+  }
   if (type == "none") return scaling;
   if (type != "linear") {
     return absl::UnimplementedError(
         absl::StrCat("the GGUF file's ", type_key, " '", Utf8(type, 50), "'", kInstead));
   }
+  std::string key = absl::StrCat(prefix, "rope.scaling.factor");
+  if (!file.Has(key)) key = absl::StrCat(prefix, "rope.scale_linear");
+  if (!file.Has(key)) return scaling;
+  CONVENE_ASSIGN_OR_RETURN(const double factor, ShortReal(file, key));
+  if (factor == 0) return scaling;
   scaling.kind = RopeScalingKind::kLinear;
-  CONVENE_ASSIGN_OR_RETURN(scaling.factor,
-                           ShortReal(file, absl::StrCat(prefix, "rope.scaling.factor")));
+  scaling.factor = factor;
   return scaling;
 }
 
@@ -148,6 +156,11 @@ absl::StatusOr<ModelConfig> ConfigOf(const GgufFile& file, const Architecture& a
                            CountOr(file, key("rope.dimension_count"), config.head_size));
   CONVENE_ASSIGN_OR_RETURN(config.rope_scaling,
                            ScalingOf(file, prefix, config.head_size, config.rope_theta));
+  if (rotary != config.head_size && architecture.has_pairs) {
+    return absl::UnimplementedError(absl::StrCat("the GGUF file's '", key("rope.dimension_count"),
+                                                 "' is ", rotary, ", and its heads have ",
+                                                 config.head_size, " elements", kInstead));
+  }
   if (rotary != config.head_size) config.rotary_size = rotary;
   for (const char* const name : {"expert_count", "attention.sliding_window", "attention.scale",
                                  "attention.clamp_kqv", "use_parallel_residual"}) {

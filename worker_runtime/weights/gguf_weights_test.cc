@@ -144,6 +144,30 @@ TEST_CASE("Llama 3's factors of rotary positions become its scaling") {
         RopeScaling{.factor = 8, .kind = RopeScalingKind::kLlama3, .original_positions = 2048});
 }
 
+TEST_CASE("linear scaling is read as llama.cpp reads it, also where no key names it") {
+  const TempDir folder;
+  const auto scaling = [&](const GgufWriter& writer) {
+    const auto weights = Open(folder, writer);
+    REQUIRE_OK(weights.status());
+    return weights->config.rope_scaling;
+  };
+  const RopeScaling fourfold = {.factor = 4, .kind = RopeScalingKind::kLinear};
+  CHECK(scaling(Model("llama").Real("llama.rope.scaling.factor", 4)) == fourfold);
+  CHECK(scaling(Model("llama").Real("llama.rope.scale_linear", 4)) == fourfold);
+  CHECK(
+      scaling(
+          Model("llama").Real("llama.rope.scale_linear", 2).Real("llama.rope.scaling.factor", 4)) ==
+      fourfold);
+  CHECK(scaling(Model("llama")
+                    .Text("llama.rope.scaling.type", "linear")
+                    .Real("llama.rope.scaling.factor", 4)) == fourfold);
+  CHECK(scaling(Model("llama").Real("llama.rope.scaling.factor", 0)) == RopeScaling());
+  CHECK(scaling(Model("llama").Text("llama.rope.scaling.type", "linear")) == RopeScaling());
+  CHECK(scaling(Model("llama")
+                    .Text("llama.rope.scaling.type", "none")
+                    .Real("llama.rope.scaling.factor", 4)) == RopeScaling());
+}
+
 TEST_CASE("a file that is not the model it names is refused") {
   const TempDir folder;
   const auto refuse = [&](const GgufWriter& writer, absl::StatusCode code, const char* why) {
@@ -172,6 +196,8 @@ TEST_CASE("a file that is not the model it names is refused") {
          "'llama.expert_count'");
   refuse(Model("llama").Text("llama.rope.scaling.type", "yarn"), absl::StatusCode::kUnimplemented,
          "rope.scaling.type 'yarn'");
+  refuse(Model("llama").Count("llama.rope.dimension_count", 2), absl::StatusCode::kUnimplemented,
+         "'llama.rope.dimension_count' is 2, and its heads have 4 elements");
   refuse(GgufWriter().Text("general.architecture", "llama"), absl::StatusCode::kNotFound,
          "no key 'llama.block_count'");
 }
