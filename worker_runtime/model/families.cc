@@ -375,7 +375,7 @@ const NamedShape kDeepSeek2s[] = {
     {"deepseek-v2-lite",
      WithExperts({27, 2048, 10944, 16, 16, 192, 102400, 1e4, 1e-6, false, 0.02, kDeepSeek2Scaling,
                   0,  0,    0,     0,  0,  0,   64,     0,   512,  128},
-                 {64, 6, 1408, 2816, 1, 1, 1, 1, 0.003})},
+                 {64, 6, 1408, 2816, 1, 1, 1, 1, 0.001})},
     {"deepseek-v2-tiny",
      WithExperts({8, 64, 192, 16, 16, 8, 256, 1e4, 1e-6, false, 0.02, kDeepSeek2Scaling,
                   0, 0,  0,   0,  0,  0, 4,   0,   16,   6},

@@ -142,6 +142,27 @@ TEST_CASE("experts learn an even load where transformers adds the loss, and as s
   CHECK_FALSE(absl::StrContains(WriteHfConfig(config, {}).value(), "output_router_logits"));
 }
 
+TEST_CASE("DeepSeek's folders may say how strongly experts learn an even load") {
+  const auto balance_loss = [](const std::string& keys) {
+    const auto read = ReadHfConfig(absl::StrCat("{", keys, "}"));
+    REQUIRE_OK(read.status());
+    return read->experts.balance_loss;
+  };
+  const std::string second = R"("model_type": "deepseek_v2")";
+  const std::string third = R"("model_type": "deepseek_v3")";
+  CHECK(balance_loss(second) == 0.003);
+  CHECK(balance_loss(second + R"(, "aux_loss_alpha": 0.001, "seq_aux": true)") == 0.001);
+  CHECK(balance_loss(second + R"(, "aux_loss_alpha": 0)") == 0);
+  CHECK(balance_loss(third) == 0.0001);
+  CHECK(balance_loss(third + R"(, "aux_loss_alpha": 0.001)") == 0.001);
+  // And back.
+  for (const double factor : {0.0, 0.02}) {
+    ModelConfig config = Named("deepseek-v2-lite");
+    config.experts.balance_loss = factor;
+    CHECK(ReadHfConfig(WriteHfConfig(config, {}).value())->experts.balance_loss == factor);
+  }
+}
+
 TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a head turns") {
   const std::string text = R"({
     "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
