@@ -493,7 +493,38 @@ TEST_CASE("a pair that teaches nothing is left out") {
   CHECK(data->packing_counts()->idle == 4);
   options.validation_fraction = 0.5;
   CHECK_STATUS(Dataset::Open(options), absl::StatusCode::kInvalidArgument,
-               "and 2 have the same answers twice, or an answer of which nothing counts");
+               "and 2 have the same answers twice, as far as a half holds them, or an answer");
+}
+
+TEST_CASE("a pair whose answers are the same as far as a row holds them is left out") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 100;
+  const std::vector<int32_t> common = {1, 2, 3, 4, 5, 6, 7, 8};
+  const auto write = [&](const std::string& name, int more, int32_t last) {
+    std::vector<int32_t> answer = common;
+    answer.insert(answer.end(), more, last);
+    std::vector<int32_t> other = common;
+    other.back() = last;
+    WriteTokenFile(dir.File(name), info, {{answer, {}}, {other, {}}});
+  };
+  write("chosen", 4, 9);
+  write("rejected", 6, 10);
+  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
+  REQUIRE_OK(joined);
+  DatasetOptions options = {.sources = {{*joined, std::nullopt}}, .sequence_length = 16};
+  options.packing.emplace();
+  options.pairs = true;
+  const auto data = Dataset::Open(options);
+  REQUIRE_OK(data);
+  CHECK(data->row_count() == 1);
+  CHECK(data->packing_counts()->idle == 2);
+  CHECK(data->packing_counts()->cut == 0);
+  // With room for their ends they differ.
+  options.sequence_length = 32;
+  const auto longer = Dataset::Open(options);
+  REQUIRE_OK(longer);
+  CHECK(longer->row_count() == 2);
 }
 
 TEST_CASE("sources that make no pairs are refused") {

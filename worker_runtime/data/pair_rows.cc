@@ -34,7 +34,7 @@ class PairRows final : public Rows {
         counts_.idle += 2;
       } else {
         counts_.cut += (chosen > half_ ? 1 : 0) + (rejected > half_ ? 1 : 0);
-        counts_.tokens += std::min<int64_t>(chosen, half_) + std::min<int64_t>(rejected, half_);
+        counts_.tokens += KeptOf(pair) + KeptOf(pairs_ + pair);
         kept_.push_back(static_cast<uint32_t>(pair));
         const int64_t lengths[] = {chosen, rejected};
         hash_ = XXH3_64bits_withSeed(lengths, sizeof(lengths), hash_);
@@ -55,8 +55,7 @@ class PairRows final : public Rows {
   void RangesOf(int64_t row, std::vector<TokenRange>* ranges) const override {
     ranges->clear();
     for (const int64_t document : {int64_t{kept_[row]}, pairs_ + kept_[row]}) {
-      ranges->push_back(
-          {source_.document_begin(document), std::min<int64_t>(LengthOf(document), half_)});
+      ranges->push_back({source_.document_begin(document), KeptOf(document)});
     }
   }
   bool are_documents() const override { return true; }
@@ -72,10 +71,13 @@ class PairRows final : public Rows {
     return source_.document_end(document) - source_.document_begin(document);
   }
 
-  // Whether the answers differ, and each has a target that counts within its half.
+  // As many of its tokens as its half of a row has room for.
+  int64_t KeptOf(int64_t document) const { return std::min<int64_t>(LengthOf(document), half_); }
+
+  // Whether within their halves the answers differ, and each has a target that counts.
   bool Teaches(int64_t pair) const {
-    const int64_t length = LengthOf(pair);
-    if (length == LengthOf(pairs_ + pair)) {
+    const int64_t length = KeptOf(pair);
+    if (length == KeptOf(pairs_ + pair)) {
       std::vector<int32_t> chosen(length), rejected(length);
       source_.Read(source_.document_begin(pair), length, chosen.data());
       source_.Read(source_.document_begin(pairs_ + pair), length, rejected.data());
@@ -85,7 +87,7 @@ class PairRows final : public Rows {
   }
   bool HasTarget(int64_t document) const {
     if (!source_.has_counted()) return true;
-    std::vector<uint8_t> counted(std::min<int64_t>(LengthOf(document), half_));
+    std::vector<uint8_t> counted(KeptOf(document));
     source_.ReadCounted(source_.document_begin(document), static_cast<int64_t>(counted.size()),
                         counted.data());
     return std::any_of(counted.begin() + 1, counted.end(), [](uint8_t one) { return one != 0; });
@@ -114,8 +116,8 @@ absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
       "of ", counts.documents / 2, " pairs ", counts.dropped / 2,
       " have an answer that is longer than half of sequence_length ", options.sequence_length, ", ",
       counts.too_short / 2, " one of fewer than two tokens, and ", counts.idle / 2,
-      " have the same answers twice, or an answer of which nothing counts within its "
-      "half: too few are left for one training row",
+      " have the same answers twice, as far as a half holds them, or an answer of which nothing "
+      "counts within its half: too few are left for one training row",
       holds_out ? " and one validation row" : "",
       "; give more data or a longer sequence_length, or cut long answers"));
 }
