@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kRankMax = 1 << 20;
 
 absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
-  if (!said.has_init_from()) return absl::OkStatus();
+  if (said.init_from().empty()) return absl::OkStatus();
   const absl::StatusOr<Weights> weights = OpenWeights(said.init_from());
   if (!weights.ok()) return Annotate(weights.status(), "init_from");
   defaults->set_model(said.init_from());
@@ -40,7 +40,7 @@ absl::Status ApplyInitAdapter(TrainConfig* said, TrainConfig* defaults) {
   defaults->set_lora_rank_stabilized(adapter->config.rank_stabilized);
   defaults->set_lora_dropout(adapter->config.dropout);
   for (const std::string& target : adapter->config.targets) defaults->add_lora_targets(target);
-  if (!said->has_init_from() && !adapter->base.empty()) said->set_init_from(adapter->base);
+  if (said->init_from().empty() && !adapter->base.empty()) said->set_init_from(adapter->base);
   return absl::OkStatus();
 }
 

@@ -451,7 +451,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
   options.chose_vocabulary =
-      said.has_model() || said.has_init_from() || said.model_shape().has_vocabulary_size();
+      said.has_model() || !said.init_from().empty() || said.model_shape().has_vocabulary_size();
   return std::optional<TrainOptions>(std::move(options));
 }
 

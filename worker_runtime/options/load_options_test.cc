@@ -547,6 +547,17 @@ TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--config=/no/such.yaml"}), absl::StatusCode::kNotFound, "/no/such.yaml");
 }
 
+TEST_CASE("an empty --init-from takes back the file's") {
+  const TempDir dir;
+  REQUIRE_OK(WriteFileAtomic(dir.File("train.yaml"), "data: a.txt\ninit_from: /nowhere\n"));
+  const std::string config = "--config=" + dir.File("train.yaml");
+  CHECK_STATUS(Load({config}), absl::StatusCode::kNotFound, "init_from: weights /nowhere");
+  const TrainOptions options = Options({config, "--init-from="});
+  CHECK(options.init_from.empty());
+  CHECK_FALSE(options.chose_vocabulary);
+  CHECK(options.model == *NamedModel("llama-tiny"));
+}
+
 TEST_CASE("adapters want a rank, and weights to stand beside") {
   CHECK_FALSE(Options({"--data", "a.txt"}).model.adapter.is_on());
   CHECK_STATUS(Load({"--lora-rank", "4"}), kInvalid, "no weights are named: give init_from");
