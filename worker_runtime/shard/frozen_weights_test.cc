@@ -11,9 +11,11 @@
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/model/config.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/testing/chunks.h"
+#include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/testing/device_array.h"
 #include "worker_runtime/testing/forwarding_collective.h"
 #include "worker_runtime/testing/places.h"
