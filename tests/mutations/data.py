@@ -22,7 +22,7 @@ MUTATIONS = [
     Mutation('the loss is divided by all targets, counted or not', f'{DATA}/dataset.cc',
              'if (all_count) {', 'if (all_count || place.row >= 0) {', DATASETS, 'mask'),
     Mutation('answers of a pair differ behind the end of their halves', f'{DATA}/pair_rows.cc',
-             'if (length == KeptOf(pairs_ + pair)) {', 'if (LengthOf(pair) == LengthOf(pairs_ + pair)) {', DATASETS, 'rows'),
+             'if (length == KeptOf(pairs_ + pair)) {', 'if (LengthOf(pair) == LengthOf(pairs_ + pair)) {', f'//{DATA}:pair_rows_test', 'rows'),
     Mutation('a target counts by the bit of the token before it', f'{DATA}/dataset.cc',
              'targets[i] = counted[i + 1] != 0', 'targets[i] = counted[i] != 0', DATASETS, 'mask'),
     Mutation("a document's last token has the next document's first as target", f'{DATA}/dataset.cc',

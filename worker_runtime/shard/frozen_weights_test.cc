@@ -1,4 +1,4 @@
-// What parameters that never change become in a store of bf16.
+// Parameters that never change, in a store of bf16.
 #include "worker_runtime/shard/frozen_weights.h"
 
 #include <algorithm>

@@ -118,7 +118,8 @@ absl::Status WriteTensor(const StateSource& source, const FileTensor& tensor, in
   return absl::OkStatus();
 }
 
-// Those in fp32 first, so that each begins at a multiple of its elements' size: torch wants that.
+// Tensors in fp32 come first, so that each begins at a multiple of its elements' size, as torch
+// wants.
 absl::Status WriteFile(const StateSource& source, std::vector<FileTensor> tensors, DType type,
                        const std::string& path) {
   const auto is_float = [=](const FileTensor& tensor) {
