@@ -249,8 +249,8 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
   AddNvlinkTopology(flags, &spec);
-  std::string& health_check = spec.options.health_check.command;
-  if (health_check == "doctor") health_check = DoctorForShell();
+  agent::HealthCheck& health_check = spec.options.health_check;
+  if (health_check.command == "doctor") health_check.program = DoctorProgram();
   if (flags.doctor) spec.options.command = WithPreflight(std::move(spec.options.command));
   EndAtSignalsAsPid1(spec.options.ending_signals);
   // As under torchrun, the first node's name may appear minutes after the others.

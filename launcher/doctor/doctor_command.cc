@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/machine/read_facts.h"
+#include "launcher/command.h"
 #include "launcher/doctor/health_service.h"
 #include "launcher/doctor/nodes.h"
 #include "launcher/doctor/report.h"
@@ -19,7 +20,6 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/contract.h"
-#include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/session/session.h"
 #include "worker_runtime/session/stop_token.h"
 
@@ -80,7 +80,7 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.nproc_per_node = "1";
   job.options.propagate_exit_code = true;
   job.options.log.prefix_template = "";
-  job.command = {OwnProgram(), "doctor"};
+  job.command = DoctorProgram();
   if (flags.is_json) job.command.emplace_back("--json");
   if (!flags.service.empty()) job.command.push_back(absl::StrCat("--service=", flags.service));
   for (const std::string& folder : flags.folders) {
@@ -91,7 +91,7 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
 
 absl::StatusOr<int> Doctor(const DoctorFlags& flags, const RunJobOf& run) {
   if (flags.nnodes.has_value()) return StartNodes(flags, run);
-  if (!ProcessEnvironment()("RANK").has_value()) return DoctorHere(flags);
+  if (!HasRank(ProcessEnvironment())) return DoctorHere(flags);
   CONVENE_ASSIGN_OR_RETURN(const worker::Contract contract,
                            worker::ReadContract(ProcessEnvironment()));
   if (contract.world_size == 1) return DoctorHere(flags);
@@ -196,7 +196,7 @@ Command PreflightRow() {
           add_flags};
 }
 
-std::string DoctorForShell() { return worker::CommandFor("{} doctor", OwnProgram()); }
+std::vector<std::string> DoctorProgram() { return {OwnProgram(), "doctor"}; }
 
 std::vector<std::string> WithPreflight(std::vector<std::string> command) {
   const std::vector<std::string> before = {OwnProgram(), "preflight", "--"};

@@ -41,7 +41,7 @@ Command PreflightRow();
 // The program of a job with the look before it.
 std::vector<std::string> WithPreflight(std::vector<std::string> command);
 
-// The meaning of --health-check's word "doctor": this program's `doctor`, for a shell.
-std::string DoctorForShell();
+// The meaning of --health-check's word "doctor": this program's `doctor`, path and argument.
+std::vector<std::string> DoctorProgram();
 
 }  // namespace convene::launcher
