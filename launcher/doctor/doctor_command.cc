@@ -81,6 +81,7 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.options.propagate_exit_code = true;
   job.options.log.prefix_template = "";
   job.command = DoctorProgram();
+  job.options.credentials = flags.credentials;
   if (flags.is_json) job.command.emplace_back("--json");
   if (!flags.service.empty()) job.command.push_back(absl::StrCat("--service=", flags.service));
   for (const std::string& folder : flags.folders) {
@@ -149,6 +150,7 @@ void AddFlags(FlagReader* reader, DoctorFlags* flags) {
   reader->Option("node-rank", &flags->node_rank, "of this node", {.value = "N", .least = 0});
   reader->Option("local-addr", &flags->local_addr, "by which the others reach this node",
                  {.value = "ADDRESS"});
+  AddCredentialFlags(reader, &flags->credentials);
   reader->Check([flags] {
     const bool names_a_job =
         flags->rdzv_endpoint || flags->rdzv_id || flags->node_rank || flags->local_addr;

@@ -21,6 +21,7 @@ struct DoctorFlags {
   // Of the look at several nodes: as `convene run` has them.
   std::optional<std::string> nnodes, rdzv_endpoint, rdzv_id, local_addr;
   std::optional<int> node_rank;
+  rendezvous::Credentials credentials;
 };
 
 void AddFlags(FlagReader* reader, DoctorFlags* flags);

@@ -131,6 +131,15 @@ class DoctorTest(ConveneTestCase):
             job = ["run", "--standalone", "--health-check", "doctor", "--no-python", "true"]
             self.assertIn("succeeded", self.finish(self.start(CONVENE, *job, prefix=environment, **GOOD), 30))
 
+    def test_the_nodes_meet_at_a_daemon_that_wants_a_token(self):
+        token = self.path("token")
+        with open(token, "w", encoding="ascii", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write("Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc\n")
+        daemon = self.start(CONVENE, "serve", "--host", "127.0.0.1", "--port", "0", "--join-token-file", token)
+        told = wait_until(lambda: re.search(r"serving the rendezvous on (127\.0\.0\.1:\d+)", self.output(daemon)), 20, "the port")
+        place = ["--nnodes", "1", "--rdzv-id", "look", "--rdzv-endpoint", told.group(1)]
+        self.assertRegex(self.doctor(*place, "--join-token-file", token, **GOOD), ": 0 errors")
+
 
 if __name__ == "__main__":
     unittest.main()
