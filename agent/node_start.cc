@@ -212,6 +212,7 @@ void Node::Do(RunHealthCheck& action) {
   }
   if (options_.health_check.command.empty()) return Take(HealthChecked{absl::OkStatus()});
   std::map<std::string, std::string> table = environment_;
+  LeaveNoRank(table);  // A look at the node is no rank, of whichever job.
   table[contract::kEpoch] = absl::StrCat(action.last_epoch.value());
   table[contract::kRunId] = options_.hello.job_id;
   table[contract::kAgentToken] = custody_.token();

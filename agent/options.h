@@ -74,6 +74,8 @@ struct HangLimits {
 
 struct HealthCheck {
   std::string command;  // for /bin/sh -c, before each epoch; not 0: this node is unfit; "" = none
+  // Runs in the command's place, without a shell: path and arguments. Empty: the command itself.
+  std::vector<std::string> program;
   absl::Duration timeout = absl::Seconds(60);
 };
 

@@ -1,10 +1,12 @@
 #include "launcher/bench_command.h"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "launcher/command.h"
 #include "launcher/commands.h"
 #include "launcher/flags.h"
 #include "launcher/trainer_program.h"
@@ -17,14 +19,14 @@
 namespace convene::launcher {
 namespace {
 
-constexpr char kOwnFlag[] = "nproc-per-node";
-
-absl::StatusOr<int> BenchCommand(std::vector<std::string> words, const std::string& nproc) {
-  // A launcher has given this process its rank.
-  if (ProcessEnvironment()("RANK").has_value()) return BecomeProgram(std::move(words));
+absl::StatusOr<int> BenchCommand(std::vector<std::string> words, const std::string& nproc,
+                                 const rendezvous::Credentials& credentials) {
+  if (HasRank(ProcessEnvironment())) return BecomeProgram(std::move(words));
   spdlog::set_level(spdlog::level::warn);
   // Under a scheduler its variables tell the nodes; without one there is this machine.
-  return RunCommand(WorkersOf(std::move(words), nproc));
+  RunFlags run = WorkersOf(std::move(words), nproc);
+  run.options.credentials = credentials;
+  return RunCommand(run);
 }
 
 }  // namespace
@@ -33,14 +35,18 @@ Command BenchRow() {
   const auto add_flags = [](FlagReader* reader) -> Action {
     const auto flags = std::make_shared<worker::BenchFlags>();
     const auto words = std::make_shared<absl::StatusOr<std::vector<std::string>>>();
+    const auto credentials = std::make_shared<rendezvous::Credentials>();
     worker::AddFlags(reader, flags.get());
+    AddCredentialFlags(reader, credentials.get());
     reader->Check([flags, words, reader] {
-      *words = TrainerWords("bench", *reader, flags->operations, kOwnFlag);
+      static const std::set<std::string> kOwn = {"nproc-per-node", "join-token-file", "tls-cert",
+                                                 "tls-key", "tls-ca"};
+      *words = TrainerWords("bench", *reader, flags->operations, kOwn);
       return absl::OkStatus();
     });
-    return [flags, words]() -> absl::StatusOr<int> {
+    return [flags, words, credentials]() -> absl::StatusOr<int> {
       CONVENE_RETURN_IF_ERROR(words->status());
-      return BenchCommand(**words, flags->nproc_per_node);
+      return BenchCommand(**words, flags->nproc_per_node, *credentials);
     };
   };
   return {"bench",

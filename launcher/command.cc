@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/custody/program.h"
 #include "tools/base/files.h"
+#include "worker_runtime/contract/names.h"
 
 namespace convene::launcher {
 namespace {
@@ -69,6 +70,10 @@ absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
     command[0] = FindTrainer(environment, own_directory);
   }
   return command;
+}
+
+bool HasRank(const EnvironmentLookup& environment) {
+  return environment(contract::kRank).has_value() && environment(contract::kLocalRank).has_value();
 }
 
 std::string OwnDirectory() {

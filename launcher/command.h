@@ -25,6 +25,10 @@ absl::StatusOr<std::vector<std::string>> ResolveCommand(const RunFlags& flags,
                                                         const std::string& own_directory,
                                                         const std::string& called_directory);
 
+// Whether a launcher has given this process a rank. RANK without LOCAL_RANK counts pods
+// (PyTorchJob, Volcano).
+bool HasRank(const EnvironmentLookup& environment);
+
 // The directory of the running binary, symbolic links followed.
 std::string OwnDirectory();
 

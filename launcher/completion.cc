@@ -147,7 +147,9 @@ std::string Tcsh(const std::string& program, const std::vector<CompletedCommand>
   // 'c' completes the rest of a word after its pattern, so the names go without their dashes.
   std::vector<std::string> words_after_dashes;
   for (const Flag& flag : FlagsOfAll(commands)) {
-    std::string words = "x:" + flag.details.value + ":";
+    // '@' ends each part of a rule.
+    std::string words =
+        absl::StrCat("x:", absl::StrReplaceAll(flag.details.value, {{"@", " "}}), ":");
     if (!flag.details.choices.empty()) {
       words = absl::StrCat("(", absl::StrJoin(flag.details.choices, " "), ")");
     } else if (flag.details.is_directory) {

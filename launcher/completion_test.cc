@@ -12,6 +12,7 @@ std::vector<FlagReader::Flag> Flags() {
   reader.Option("tee", &value, "to files [and] the user's console: both", {.letter = 't'});
   reader.Option("start-method", &value, "how", {.choices = {"spawn", "fork"}});
   reader.Option("log-dir", &value, "where", {.is_directory = true});
+  reader.Option("include", &value, "hosts", {.value = "HOST[@HOST...]"});
   reader.Switch("standalone", &on, "alone");
   return reader.flags();
 }
@@ -66,6 +67,7 @@ TEST_CASE("tcsh has a rule for each flag with a value, and the long names") {
                                 Catch::Contains("'n@-t@x:VALUE:@'") &&
                                 Catch::Contains("'n@--start-method@(spawn fork)@'") &&
                                 Catch::Contains("'n@--log_dir@d@'") &&
+                                Catch::Contains("'n@--include@x:HOST[ HOST...]:@'") &&
                                 Catch::Contains("'c@--@(help tee start-method start_method"));
 }
 

@@ -9,6 +9,7 @@
 #include "launcher/commands.h"
 #include "launcher/flags.h"
 #include "launcher/trainer_program.h"
+#include "rendezvous/lock/token.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/flag_reader.h"
 #include "tools/base/status_macros.h"
@@ -24,6 +25,7 @@ int ProcessesOf(const worker::EvaluateFlags&) { return 1; }
 
 // Several processes are the workers of a job on this machine, of which rank 0 answers.
 absl::StatusOr<int> BecomeTrainer(std::vector<std::string> words, int processes) {
+  rendezvous::TakeTokenVariable();  // No worker gets it, and this job stays on this machine.
   if (processes == 1) return BecomeProgram(std::move(words));
   RunFlags run = WorkersOf(std::move(words), absl::StrCat(processes));
   run.standalone = true;

@@ -1,4 +1,5 @@
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,9 +82,17 @@ absl::Status CheckLimits(const rendezvous::Hello& hello) {
   return CheckThreads(kThreads);
 }
 
-// Fails now, not when the run has ended.
-absl::Status CheckOutcomeFile(const std::string& path) {
-  if (path.empty() || access(ParentDirectory(path).c_str(), W_OK | X_OK) == 0) {
+// Fails now, not when the run has ended. Where this run ends early, the file of an earlier one must
+// not tell its end.
+absl::Status ClearOutcomeFile(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  struct stat file = {};
+  if (stat(path.c_str(), &file) == 0 && !S_ISREG(file.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--outcome-file ", path, " is a folder or a device: name a file, which may be a new one"));
+  }
+  if (access(ParentDirectory(path).c_str(), W_OK | X_OK) == 0 &&
+      (unlink(path.c_str()) == 0 || errno == ENOENT)) {
     return absl::OkStatus();
   }
   return ErrnoStatus(errno, absl::StrCat("--outcome-file ", path, ": write to its folder"));
@@ -230,18 +239,18 @@ void AddNvlinkTopology(const RunFlags& flags, JobSpec* spec) {
 absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& environment,
                                JobSpec spec) {
   for (const std::string& warning : spec.warnings) spdlog::warn("{}", warning);
+  CONVENE_RETURN_IF_ERROR(ClearOutcomeFile(flags.outcome_file));
   const absl::Status limits = CheckLimits(spec.options.hello);
   if (absl::IsResourceExhausted(limits)) {
     spdlog::error("{}", std::string(limits.message()));
     return static_cast<int>(ExitCode::kUnfitNode);
   }
   CONVENE_RETURN_IF_ERROR(limits);
-  CONVENE_RETURN_IF_ERROR(CheckOutcomeFile(flags.outcome_file));
   CONVENE_ASSIGN_OR_RETURN(spec.options.command,
                            ResolveCommand(flags, environment, OwnDirectory(), CalledDirectory()));
   AddNvlinkTopology(flags, &spec);
-  std::string& health_check = spec.options.health_check.command;
-  if (health_check == "doctor") health_check = DoctorForShell();
+  agent::HealthCheck& health_check = spec.options.health_check;
+  if (health_check.command == "doctor") health_check.program = DoctorProgram();
   if (flags.doctor) spec.options.command = WithPreflight(std::move(spec.options.command));
   EndAtSignalsAsPid1(spec.options.ending_signals);
   // As under torchrun, the first node's name may appear minutes after the others.

@@ -16,7 +16,7 @@ namespace convene::launcher {
 absl::StatusOr<std::vector<std::string>> TrainerWords(const std::string& program,
                                                       const FlagReader& reader,
                                                       const std::vector<std::string>& words,
-                                                      const std::string& passed_over) {
+                                                      const std::set<std::string>& passed_over) {
   RunFlags run;
   run.command = {"convene-train"};
   CONVENE_ASSIGN_OR_RETURN(
@@ -24,7 +24,7 @@ absl::StatusOr<std::vector<std::string>> TrainerWords(const std::string& program
       ResolveCommand(run, ProcessEnvironment(), OwnDirectory(), CalledDirectory()));
   command.push_back(program);
   for (const auto& [name, value] : reader.given()) {
-    if (name == passed_over) continue;
+    if (passed_over.contains(name)) continue;
     const bool is_switch = std::any_of(reader.flags().begin(), reader.flags().end(),
                                        [&name = name](const FlagReader::Flag& flag) {
                                          return flag.name == name && flag.is_switch;

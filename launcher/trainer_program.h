@@ -1,6 +1,7 @@
 // The commands that are done by the trainer's program, which has the numeric libraries.
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,11 +13,10 @@
 namespace convene::launcher {
 
 // `convene-train <program>` with the flags and words that `reader` has read, as words for exec.
-// `passed_over`: a flag that is the launcher's alone. Errors: ResolveCommand's.
-absl::StatusOr<std::vector<std::string>> TrainerWords(const std::string& program,
-                                                      const FlagReader& reader,
-                                                      const std::vector<std::string>& words,
-                                                      const std::string& passed_over = {});
+// `passed_over`: flags that are the launcher's alone. Errors: ResolveCommand's.
+absl::StatusOr<std::vector<std::string>> TrainerWords(
+    const std::string& program, const FlagReader& reader, const std::vector<std::string>& words,
+    const std::set<std::string>& passed_over = {});
 
 // This process becomes that program. Returns only where it cannot be started: NotFound.
 absl::Status BecomeProgram(std::vector<std::string> words);

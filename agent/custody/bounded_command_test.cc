@@ -56,6 +56,13 @@ TEST_CASE_METHOD(Fixture, "both streams and the end of a command are told") {
   CHECK_FALSE(outcome.timed_out);
 }
 
+TEST_CASE_METHOD(Fixture,
+                 "a check that is a program wants no shell, and goes by its command's name") {
+  CHECK_OK(Check({.command = "exit 3", .program = {"/bin/true"}}));
+  CHECK_STATUS(Check({.command = "doctor", .program = {"/usr/bin/env", "false"}}),
+               absl::StatusCode::kFailedPrecondition, "the health check `doctor` ended with exit");
+}
+
 TEST_CASE_METHOD(Fixture, "of a flood the beginning and the end are kept") {
   request.first_bytes = 6;
   request.last_bytes = 5;

@@ -30,10 +30,13 @@ void GoodUnless(size_t before, const std::string& subject, const std::string& go
   if (findings->size() == before) findings->push_back({Severity::kGood, subject, good});
 }
 
+bool IsActive(const RdmaPort& port) { return port.state == "ACTIVE"; }
+
 void CheckLimits(const MachineFacts& facts, Findings* findings) {
   const size_t before = findings->size();
   const Limits& limits = facts.limits;
-  if (limits.locked_bytes != kUnlimited && !facts.rdma_ports.empty()) {
+  const bool has_rdma = std::any_of(facts.rdma_ports.begin(), facts.rdma_ports.end(), IsActive);
+  if (limits.locked_bytes != kUnlimited && has_rdma) {
     findings->push_back({Severity::kError, "limits",
                          absl::StrCat("ulimit -l (locked memory) is ",
                                       HumanBytes(static_cast<double>(limits.locked_bytes))),
@@ -206,7 +209,7 @@ void CheckRdma(const MachineFacts& facts, Findings* findings) {
   bool is_any_active = false;
   for (const RdmaPort& port : facts.rdma_ports) {
     const std::string name = absl::StrCat(port.device, ":", port.port);
-    if (port.state != "ACTIVE") {
+    if (!IsActive(port)) {
       findings->push_back(
           {Severity::kWarning, "RDMA", absl::StrCat(name, " is ", port.state, ", not ACTIVE"),
            "NCCL leaves it out, and its GPUs share the other cards",

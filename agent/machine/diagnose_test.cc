@@ -131,6 +131,8 @@ TEST_CASE("RDMA") {
   MachineFacts facts = GoodMachine();
   facts.limits.locked_bytes = 65536;
   CheckBad(facts, {"error limits: ulimit -l (locked memory) is 64.0 KiB"});
+  facts.rdma_ports[0].state = "DOWN";  // a card of the board that nobody plugged in
+  CheckBad(facts, {"warning RDMA: mlx5_0:1 is DOWN"});
   facts.rdma_ports.clear();
   CheckBad(facts, {});
   facts = GoodMachine();

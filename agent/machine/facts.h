@@ -13,8 +13,9 @@ namespace convene::agent {
 inline constexpr int64_t kUnlimited = -1;
 inline constexpr char kCurrentFolder[] = ".";
 
-struct Limits {  // soft ones of getrlimit(2); kUnlimited
-  int64_t locked_bytes = kUnlimited;
+// Soft ones of getrlimit(2), or kUnlimited.
+struct Limits {
+  int64_t locked_bytes = kUnlimited;  // also where CAP_IPC_LOCK makes the limit void
   int64_t open_files = kUnlimited;
   int64_t processes = kUnlimited;
 };

@@ -1,6 +1,7 @@
 #include "agent/machine/read_facts.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
@@ -33,6 +34,17 @@ int64_t SoftLimit(int resource) {
   rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
   return static_cast<int64_t>(limit.rlim_cur);
+}
+
+// The limit of locked memory does not apply to a process with CAP_IPC_LOCK, which counts only in
+// the first user namespace: the one with all user ids.
+bool MayLockAnyMemory(const std::string& root) {
+  const std::string status = Content(root + "/proc/self/status");
+  const std::vector<std::string> parts = absl::StrSplit(status, "CapEff:\t");
+  uint64_t capabilities = 0;
+  return parts.size() == 2 && absl::SimpleHexAtoi(parts[1].substr(0, 16), &capabilities) &&
+         (capabilities >> CAP_IPC_LOCK & 1) != 0 &&
+         absl::StrContains(Content(root + "/proc/self/uid_map"), " 4294967295\n");
 }
 
 // "MemAvailable:   123 kB", in bytes; "HugePages_Free:  12", a count.
@@ -134,7 +146,7 @@ MachineFacts ReadFacts(const FactsOptions& options) {
     facts.memory_bytes = std::min(facts.memory_bytes, *limit);
     facts.available_bytes = std::min(facts.available_bytes, *limit);
   }
-  facts.limits = {.locked_bytes = SoftLimit(RLIMIT_MEMLOCK),
+  facts.limits = {.locked_bytes = MayLockAnyMemory(root) ? kUnlimited : SoftLimit(RLIMIT_MEMLOCK),
                   .open_files = SoftLimit(RLIMIT_NOFILE),
                   .processes = SoftLimit(RLIMIT_NPROC)};
   facts.folders.push_back(TryFolder(kCurrentFolder));

@@ -1,5 +1,6 @@
 #include "agent/machine/read_facts.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -162,6 +163,25 @@ TEST_CASE("this machine's own facts") {
   CHECK(facts.folders.size() == 1);
   CHECK_FALSE(facts.interfaces.empty());
   CHECK(facts.environment.at("NCCL_DEBUG") == "INFO");
+}
+
+TEST_CASE("the limit of locked memory binds no process with CAP_IPC_LOCK of the whole machine") {
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_MEMLOCK, &before) == 0);
+  const rlimit small = {.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_MEMLOCK, &small) == 0);
+  const auto locked_bytes = [](const std::string& capabilities, const std::string& ids) {
+    FakeRoot machine;
+    machine.Write("/proc/self/status", "Name:\tx\nCapEff:\t" + capabilities + "\nCapBnd:\t0\n");
+    machine.Write("/proc/self/uid_map", ids);
+    return ReadFacts({.root = machine.root()}).limits.locked_bytes;
+  };
+  const std::string all_ids = "         0          0 4294967295\n";
+  CHECK(locked_bytes("0000000000004000", all_ids) == kUnlimited);
+  CHECK(locked_bytes("000001ffffffbfff", all_ids) == 4096);
+  // Root of a user namespace alone, as in a container without root.
+  CHECK(locked_bytes("000001ffffffffff", "         0       1000          1\n") == 4096);
+  REQUIRE(setrlimit(RLIMIT_MEMLOCK, &before) == 0);
 }
 
 TEST_CASE("huge pages that no program holds, in bytes") {

@@ -10,9 +10,19 @@
 
 namespace convene::agent {
 
+void LeaveNoRank(std::map<std::string, std::string>& environment) {
+  for (const char* const name :
+       {contract::kRank, contract::kLocalRank, contract::kNodeLocalRank, contract::kGroupRank,
+        contract::kRoleRank, contract::kWorldSize, contract::kLocalWorldSize,
+        contract::kGroupWorldSize, contract::kRoleWorldSize, contract::kSession,
+        contract::kProgress, contract::kMemory, contract::kTerminal, contract::kHostThreads}) {
+    environment.erase(name);
+  }
+}
+
 std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> table,
                                            const WorkerPlace& place) {
-  table.erase(contract::kHostThreads);  // an outer agent's
+  LeaveNoRank(table);
   if (place.local_world_size > 1 && table.try_emplace(contract::kOmpNumThreads, "1").second) {
     table[contract::kHostThreads] =
         absl::StrCat(std::max(1, place.usable_cpus / place.local_world_size));
@@ -41,13 +51,7 @@ std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> ta
   table[contract::kErrorFile] = place.error_file;
   table[contract::kEpoch] = absl::StrCat(place.epoch.value());
   table[contract::kAttempt] = absl::StrCat(assignment.attempt);
-  // An outer agent's variables must not reach these workers.
-  table.erase(contract::kSession);
-  table.erase(contract::kTerminal);
-  table.erase(contract::kProgress);
-  table.erase(contract::kMemory);
-  table.erase(contract::kTopology);
-  table.erase(contract::kNodeLocalRank);
+  table.erase(contract::kTopology);  // an outer agent's
   if (place.virtual_local_rank) {
     table[contract::kNodeLocalRank] = absl::StrCat(place.local_rank);
   }

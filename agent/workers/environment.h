@@ -40,6 +40,10 @@ struct WorkerPlace {
 std::vector<std::string> WorkerEnvironment(std::map<std::string, std::string> table,
                                            const WorkerPlace& place);
 
+// Takes out what an outer agent told its worker, or a cluster its pod: rank and place, and the ties
+// to an agent. MASTER_ADDR and MASTER_PORT stay.
+void LeaveNoRank(std::map<std::string, std::string>& environment);
+
 // Lets a worker with this environment see only its own device: --virtual-local-rank, by torchrun's
 // rules (PyTorch 2.15, local_elastic_agent.py, _set_local_rank_env). That is the entry of
 // CUDA_VISIBLE_DEVICES (on ROCm HIP_VISIBLE_DEVICES, then both are set) at its local rank, as it

@@ -33,6 +33,20 @@ WorkerPlace Place() {
   return place;
 }
 
+TEST_CASE("of an outer worker's rank and ties nothing is left, and of others' variables all") {
+  Table table = {{"RANK", "3"},
+                 {"LOCAL_RANK", "1"},
+                 {"WORLD_SIZE", "4"},
+                 {"GROUP_RANK", "1"},
+                 {"CONVENE_LOCAL_RANK", "1"},
+                 {"CONVENE_SESSION", "/s"},
+                 {"MASTER_ADDR", "a"},
+                 {"PATH", "/bin"},
+                 {"CONVENE_TOPOLOGY", "rack1"}};
+  LeaveNoRank(table);
+  CHECK(table == Table{{"CONVENE_TOPOLOGY", "rack1"}, {"MASTER_ADDR", "a"}, {"PATH", "/bin"}});
+}
+
 TEST_CASE("a worker is told its place in torchrun's words and in ours") {
   CHECK(absl::StrJoin(WorkerEnvironment({}, Place()), "\n") ==
         "CONVENE_ATTEMPT=5\n"

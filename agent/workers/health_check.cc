@@ -45,8 +45,9 @@ absl::StatusOr<std::unique_ptr<BoundedCommand>> StartHealthCheck(
     EventLoop& loop, const HealthCheck& check, const std::vector<std::string>& environment,
     std::function<void(absl::Status)> on_done) {
   BoundedCommand::Request request;
-  request.spawn.program = "/bin/sh";
-  request.spawn.arguments = {"sh", "-c", check.command};
+  request.spawn.arguments = check.program;
+  if (check.program.empty()) request.spawn.arguments = {"/bin/sh", "-c", check.command};
+  request.spawn.program = request.spawn.arguments[0];
   request.spawn.environment = environment;
   request.timeout = check.timeout;
   request.last_bytes = kBytesKept;

@@ -13,8 +13,8 @@
 
 namespace convene::agent {
 
-// Runs check.command by /bin/sh -c. `on_done` is called once from the loop: OK, or
-// FailedPrecondition with how the command ended and its last lines; it may destroy the command.
+// Runs check.program, or check.command by /bin/sh -c. `on_done` is called once from the loop: OK,
+// or FailedPrecondition with how the command ended and its last lines; it may destroy the command.
 // Errors as BoundedCommand's.
 absl::StatusOr<std::unique_ptr<BoundedCommand>> StartHealthCheck(
     EventLoop& loop, const HealthCheck& check, const std::vector<std::string>& environment,

@@ -167,7 +167,11 @@ NameFaults FindNameFaults(const std::vector<pb::NodeReport>& reports,
         note(faults.exchanged);
         faults.others_name.emplace(peer.node(), peer.address_name());
       }
-      if (peer.address_name().empty() && peer.connect_error().empty()) note(faults.nameless);
+      // A name that was looked up leads somewhere or has an error: else no time was left for it.
+      const bool is_looked_up = !named.empty() || !peer.name_error().empty();
+      if (is_looked_up && peer.address_name().empty() && peer.connect_error().empty()) {
+        note(faults.nameless);
+      }
     }
   }
   return faults;
@@ -238,10 +242,14 @@ void CheckWays(const std::vector<pb::NodeReport>& reports,
          "the right address by --local-addr"});
   }
   if (!unreached.empty()) return;
+  // A node that got slow answers has tried only some.
+  const size_t all = reports.size() * (reports.size() - 1);
+  const std::string tried =
+      ways == all ? absl::StrCat("all ", all) : absl::StrCat(ways, " of ", all);
   findings->push_back({Severity::kGood, "ways",
-                       absl::StrFormat("all %d ways between the nodes are open, the slowest answer "
+                       absl::StrFormat("%s ways between the nodes are open, the slowest answer "
                                        "took %.2f ms",
-                                       ways, slowest * 1e3)});
+                                       tried, slowest * 1e3)});
 }
 
 // Each clock by the median of what the others see.
@@ -256,9 +264,10 @@ void CheckClocks(const std::vector<pb::NodeReport>& reports,
   }
   double largest = 0;
   for (auto& [node, ahead] : seen) {
-    std::nth_element(ahead.begin(), ahead.begin() + static_cast<std::ptrdiff_t>(ahead.size() / 2),
-                     ahead.end());
-    const double median = ahead[ahead.size() / 2];
+    std::sort(ahead.begin(), ahead.end());
+    // Of an even number the middle one that agrees: of three nodes one clock alone is off.
+    const double lower = ahead[(ahead.size() - 1) / 2], upper = ahead[ahead.size() / 2];
+    const double median = std::abs(lower) < std::abs(upper) ? lower : upper;
     largest = std::max(largest, std::abs(median));
     if (std::abs(median) < kClockSeconds) continue;
     findings->push_back({Severity::kWarning, "clocks",

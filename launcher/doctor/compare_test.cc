@@ -66,6 +66,13 @@ TEST_CASE("nodes that are alike: a good finding for each subject") {
   CHECK(findings[1].what.find("all 6 ways") != std::string::npos);
 }
 
+TEST_CASE("ways that no time was left to try are not told as open") {
+  Nodes nodes = MakeNodes(3);
+  nodes.probes[1].mutable_peers()->RemoveLast();
+  CHECK(Bad(nodes).empty());
+  CHECK(Of(nodes)[1].what.find("5 of 6 ways between the nodes are open") == 0);
+}
+
 TEST_CASE("another version, a variable that only some have") {
   Nodes nodes = MakeNodes(8);
   (*nodes.reports[5].mutable_traits())["driver"] = "570.10";
@@ -119,6 +126,12 @@ TEST_CASE("names both ways: a name leads to its node, an address has no other no
   CHECK(findings[1].what == "the address 10.0.0.0 of n0 has the name n1 on n2");
   CHECK(findings[2].severity == Severity::kNote);
   CHECK(findings[2].what == "the addresses of n2 have no names on n1");
+
+  // Where no time was left to look names up, nothing is known of them.
+  nodes = MakeNodes(2);
+  nodes.probes[0].mutable_peers(0)->clear_named_addresses();
+  nodes.probes[0].mutable_peers(0)->clear_address_name();
+  CHECK(Bad(nodes).empty());
 
   // A node of an older build tells no addresses: nothing is known against its name.
   nodes = MakeNodes(2);
@@ -182,6 +195,15 @@ TEST_CASE("the clock that is off is named, whoever looks") {
   const std::vector<Finding> findings = Bad(nodes);
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].what == "the clock of n1 is 3.0 s fast");
+  // Of three nodes each right one is seen by a right one and by the slow one.
+  nodes = MakeNodes(3);
+  for (int node = 0; node < 3; ++node) {
+    for (pb::PeerProbe& peer : *nodes.probes[node].mutable_peers()) {
+      peer.set_clock_ahead_seconds(node == 1 ? 3 : peer.node() == 1 ? -3 : 0.001);
+    }
+  }
+  REQUIRE(Bad(nodes).size() == 1);
+  CHECK(Bad(nodes)[0].what == "the clock of n1 is 3.0 s slow");
   // Of two nodes nobody knows which is right.
   nodes = MakeNodes(2);
   nodes.probes[0].mutable_peers(0)->set_clock_ahead_seconds(3);

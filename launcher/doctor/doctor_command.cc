@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/machine/read_facts.h"
+#include "launcher/command.h"
 #include "launcher/doctor/health_service.h"
 #include "launcher/doctor/nodes.h"
 #include "launcher/doctor/report.h"
@@ -19,7 +20,6 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/contract.h"
-#include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/session/session.h"
 #include "worker_runtime/session/stop_token.h"
 
@@ -80,7 +80,8 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
   job.nproc_per_node = "1";
   job.options.propagate_exit_code = true;
   job.options.log.prefix_template = "";
-  job.command = {OwnProgram(), "doctor"};
+  job.command = DoctorProgram();
+  job.options.credentials = flags.credentials;
   if (flags.is_json) job.command.emplace_back("--json");
   if (!flags.service.empty()) job.command.push_back(absl::StrCat("--service=", flags.service));
   for (const std::string& folder : flags.folders) {
@@ -91,7 +92,7 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
 
 absl::StatusOr<int> Doctor(const DoctorFlags& flags, const RunJobOf& run) {
   if (flags.nnodes.has_value()) return StartNodes(flags, run);
-  if (!ProcessEnvironment()("RANK").has_value()) return DoctorHere(flags);
+  if (!HasRank(ProcessEnvironment())) return DoctorHere(flags);
   CONVENE_ASSIGN_OR_RETURN(const worker::Contract contract,
                            worker::ReadContract(ProcessEnvironment()));
   if (contract.world_size == 1) return DoctorHere(flags);
@@ -149,6 +150,7 @@ void AddFlags(FlagReader* reader, DoctorFlags* flags) {
   reader->Option("node-rank", &flags->node_rank, "of this node", {.value = "N", .least = 0});
   reader->Option("local-addr", &flags->local_addr, "by which the others reach this node",
                  {.value = "ADDRESS"});
+  AddCredentialFlags(reader, &flags->credentials);
   reader->Check([flags] {
     const bool names_a_job =
         flags->rdzv_endpoint || flags->rdzv_id || flags->node_rank || flags->local_addr;
@@ -196,7 +198,7 @@ Command PreflightRow() {
           add_flags};
 }
 
-std::string DoctorForShell() { return worker::CommandFor("{} doctor", OwnProgram()); }
+std::vector<std::string> DoctorProgram() { return {OwnProgram(), "doctor"}; }
 
 std::vector<std::string> WithPreflight(std::vector<std::string> command) {
   const std::vector<std::string> before = {OwnProgram(), "preflight", "--"};

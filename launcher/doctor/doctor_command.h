@@ -21,6 +21,7 @@ struct DoctorFlags {
   // Of the look at several nodes: as `convene run` has them.
   std::optional<std::string> nnodes, rdzv_endpoint, rdzv_id, local_addr;
   std::optional<int> node_rank;
+  rendezvous::Credentials credentials;
 };
 
 void AddFlags(FlagReader* reader, DoctorFlags* flags);
@@ -41,7 +42,7 @@ Command PreflightRow();
 // The program of a job with the look before it.
 std::vector<std::string> WithPreflight(std::vector<std::string> command);
 
-// The meaning of --health-check's word "doctor": this program's `doctor`, for a shell.
-std::string DoctorForShell();
+// The meaning of --health-check's word "doctor": this program's `doctor`, path and argument.
+std::vector<std::string> DoctorProgram();
 
 }  // namespace convene::launcher

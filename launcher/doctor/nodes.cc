@@ -208,18 +208,17 @@ class NodeDoctor {
 
   absl::Status Probe() {
     pb::NodeProbes probes;
-    // Ways that drop packets cost their whole time: the others must hear of them all the same.
+    // Ways that drop packets, and a name service that does not answer, cost their whole time: the
+    // others must hear of them all the same. A peer that was not tried then has no fault.
     const MonotonicTime probes_end = Clock::Real().Now() + options_.timeout / 2;
     // Each begins with its next neighbour, so that no node is asked by all at once.
-    for (int step = 1; step < nodes_; ++step) {
+    for (int step = 1; step < nodes_ && Clock::Real().Now() < probes_end; ++step) {
       const int node = (node_ + step) % nodes_;
-      if (Clock::Real().Now() < probes_end) {
-        *probes.add_peers() = ProbePeer(node, reports_[node], kProbeTimeout);
-        continue;
-      }
-      pb::PeerProbe* const untried = probes.add_peers();
-      untried->set_node(node);
-      untried->set_connect_error("not tried: those before it took all the time");
+      *probes.add_peers() = ProbePeer(node, reports_[node], kProbeTimeout);
+    }
+    for (pb::PeerProbe& peer : *probes.mutable_peers()) {
+      if (Clock::Real().Now() >= probes_end) break;
+      LookUpNames(reports_[peer.node()], kProbeTimeout, &peer);
     }
     const MonotonicTime deadline = Clock::Real().Now() + kFilesAppear;
     for (const std::string& path : options_.folders)

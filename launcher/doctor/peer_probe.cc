@@ -140,19 +140,22 @@ void ProbeServer::Serve() {
 pb::PeerProbe ProbePeer(int node, const pb::NodeReport& peer, absl::Duration timeout) {
   pb::PeerProbe probe;
   probe.set_node(node);
-  const auto named = rendezvous::ResolveHost(peer.host(), timeout);
-  if (!named.ok()) probe.set_name_error(std::string(named.status().message()));
-  for (const rendezvous::ResolvedAddress& each :
-       named.value_or(std::vector<rendezvous::ResolvedAddress>())) {
-    probe.add_named_addresses(AddressText(each.get()));
-  }
-  probe.set_address_name(NameOf(peer.address(), timeout));
   const absl::Status status = Probe(peer, timeout, &probe);
   if (!status.ok()) {
     probe.set_connect_error(std::string(status.message()));
     probe.set_round_trip_seconds(0);
   }
   return probe;
+}
+
+void LookUpNames(const pb::NodeReport& peer, absl::Duration timeout, pb::PeerProbe* probe) {
+  const auto named = rendezvous::ResolveHost(peer.host(), timeout);
+  if (!named.ok()) probe->set_name_error(std::string(named.status().message()));
+  for (const rendezvous::ResolvedAddress& each :
+       named.value_or(std::vector<rendezvous::ResolvedAddress>())) {
+    probe->add_named_addresses(AddressText(each.get()));
+  }
+  probe->set_address_name(NameOf(peer.address(), timeout));
 }
 
 }  // namespace convene::launcher

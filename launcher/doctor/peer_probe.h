@@ -35,10 +35,13 @@ class ProbeServer {
   Thread thread_;
 };
 
-// Looks the host's name and its address up, connects to the address, and asks its clock eight
-// times: the quickest answer counts. At most `timeout` for each of the look-ups, connection and
-// answers. Never fails: errors are words of the probe.
+// Connects to the peer's address, and asks its clock eight times: the quickest answer counts. At
+// most `timeout` for each of connection and answers. Never fails: errors are words of the probe.
 convene::doctor::v1::PeerProbe ProbePeer(int node, const convene::doctor::v1::NodeReport& peer,
                                          absl::Duration timeout);
+
+// Looks the peer's host name and its address up, for its probe: at most `timeout` for each.
+void LookUpNames(const convene::doctor::v1::NodeReport& peer, absl::Duration timeout,
+                 convene::doctor::v1::PeerProbe* probe);
 
 }  // namespace convene::launcher

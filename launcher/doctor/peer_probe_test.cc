@@ -22,7 +22,9 @@ TEST_CASE("a node answers with its clock, one prober after another") {
   const auto server = ProbeServer::Start();
   REQUIRE_OK(server);
   for (int i = 0; i < 3; ++i) {
-    const PeerProbe probe = ProbePeer(7, Here((*server)->port()), absl::Seconds(5));
+    const NodeReport here = Here((*server)->port());
+    PeerProbe probe = ProbePeer(7, here, absl::Seconds(5));
+    LookUpNames(here, absl::Seconds(5), &probe);
     CHECK(probe.node() == 7);
     CHECK(probe.name_error().empty());
     CHECK(probe.connect_error().empty());
@@ -44,7 +46,8 @@ TEST_CASE("a port that nobody serves, and a name that nobody knows, are words") 
   NodeReport report = Here(port);
   report.set_host("no-such-host.invalid");
   report.set_address("127.45.67.89");  // of the loopback, without a name
-  const PeerProbe probe = ProbePeer(1, report, absl::Seconds(5));
+  PeerProbe probe = ProbePeer(1, report, absl::Seconds(5));
+  LookUpNames(report, absl::Seconds(5), &probe);
   CHECK(probe.connect_error().find("onnection refused") != std::string::npos);
   CHECK(probe.name_error().find("no-such-host.invalid") != std::string::npos);
   CHECK(probe.round_trip_seconds() == 0);

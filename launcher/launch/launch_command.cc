@@ -19,6 +19,7 @@
 #include "launcher/launch/fleet.h"
 #include "launcher/launch/host_link.h"
 #include "launcher/launch/plan.h"
+#include "rendezvous/lock/token.h"
 #include "spdlog/spdlog.h"
 #include "tools/base/environment.h"
 #include "tools/base/event_loop.h"
@@ -87,9 +88,14 @@ absl::StatusOr<LaunchPlan> ReadPlan(const LaunchFlags& flags) {
   surroundings.own_program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   surroundings.random_id = absl::StrFormat("%016x", RandomU64());
   surroundings.random_port = kFirstPort + static_cast<int>(RandomFraction() * kPorts);
+  Variables own = agent::ParseEnvironment(environ);
+  // The flags' reader has taken the variable away; the hosts' agents want it, and take it away too.
+  const std::string& token = flags.run.options.credentials.join_token;
+  if (!token.empty() && !WasGiven(flags, "join-token-file")) {
+    own[rendezvous::kTokenVariable] = token;
+  }
   CONVENE_ASSIGN_OR_RETURN(surroundings.variables,
-                           ExportedVariables(agent::ParseEnvironment(environ),
-                                             ReadVariableFiles(environment), flags.exports));
+                           ExportedVariables(own, ReadVariableFiles(environment), flags.exports));
   return MakeLaunchPlan(flags, hosts, surroundings);
 }
 

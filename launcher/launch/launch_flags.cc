@@ -1,5 +1,6 @@
 #include "launcher/launch/launch_flags.h"
 
+#include <algorithm>
 #include <set>
 
 #include "rendezvous/quorum/messages.h"
@@ -73,6 +74,11 @@ void AddFlags(FlagReader* reader, LaunchFlags* flags) {
     }
     return absl::OkStatus();
   });
+}
+
+bool WasGiven(const LaunchFlags& flags, absl::string_view name) {
+  return std::any_of(flags.given_run_flags.begin(), flags.given_run_flags.end(),
+                     [&](const auto& given) { return given.first == name; });
 }
 
 }  // namespace convene::launcher

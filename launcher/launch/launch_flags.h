@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launcher/flags.h"
 #include "launcher/launch/hostfile.h"
@@ -29,5 +30,8 @@ struct LaunchFlags {
 };
 
 void AddFlags(FlagReader* reader, LaunchFlags* flags);
+
+// Whether a flag of `run` was given, by a word or a variable. REQUIRES: the flags have been read.
+bool WasGiven(const LaunchFlags& flags, absl::string_view name);
 
 }  // namespace convene::launcher

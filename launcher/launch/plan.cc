@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "launcher/job_spec.h"
 #include "launcher/meeting_place.h"
+#include "rendezvous/net/service_records.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/flag_reader.h"
 #include "tools/base/host_port.h"
@@ -41,11 +42,6 @@ struct CommonFlags {
   std::string run_id;
 };
 
-bool Has(const LaunchFlags& flags, absl::string_view name) {
-  return std::any_of(flags.given_run_flags.begin(), flags.given_run_flags.end(),
-                     [&](const auto& given) { return given.first == name; });
-}
-
 bool IsSwitch(const std::string& name) {
   RunFlags unused;
   FlagReader reader("", "");
@@ -65,11 +61,11 @@ CommonFlags MakeCommonFlags(const LaunchFlags& flags, const std::vector<LaunchHo
       common.words.push_back("--" + name);
     }
   }
-  if (!Has(flags, "nnodes")) common.words.push_back(absl::StrCat("--nnodes=", hosts.size()));
+  if (!WasGiven(flags, "nnodes")) common.words.push_back(absl::StrCat("--nnodes=", hosts.size()));
   common.run_id = flags.run.rdzv_id.value_or(surroundings.random_id);
-  if (!Has(flags, "rdzv-id")) common.words.push_back("--rdzv-id=" + common.run_id);
-  const bool is_alone = hosts.size() == 1 && !Has(flags, "nnodes");
-  if (!is_alone && !Has(flags, "rdzv-endpoint") && !Has(flags, "master-addr")) {
+  if (!WasGiven(flags, "rdzv-id")) common.words.push_back("--rdzv-id=" + common.run_id);
+  const bool is_alone = hosts.size() == 1 && !WasGiven(flags, "nnodes");
+  if (!is_alone && !WasGiven(flags, "rdzv-endpoint") && !WasGiven(flags, "master-addr")) {
     common.endpoint = FormatHostPort(HostOf(hosts[0]), surroundings.random_port);
     common.words.push_back("--rdzv-endpoint=" + common.endpoint);
   }
@@ -88,7 +84,7 @@ std::vector<std::string> ArgumentsOf(const LaunchFlags& flags, const CommonFlags
   }
   const int workers =
       host.chosen.empty() ? host.slots.value_or(0) : static_cast<int>(host.chosen.size());
-  if (workers > 0 && !Has(flags, "nproc-per-node")) {
+  if (workers > 0 && !WasGiven(flags, "nproc-per-node")) {
     arguments.push_back(absl::StrCat("--nproc-per-node=", workers));
   }
   arguments.emplace_back("--");
@@ -103,8 +99,13 @@ absl::StatusOr<JobSpec> CheckArguments(const std::vector<std::string>& arguments
   AddFlags(&reader, &run);
   const EnvironmentLookup nothing = [](const std::string&) { return std::nullopt; };
   CONVENE_RETURN_IF_ERROR(reader.Read(arguments, nothing).status());
-  // The hosts' devices are not known here.
-  const Machine any = {.host_name = "host", .cpus = 1, .gpus = 1, .xpus = 1};
+  // Each host looks the service up itself: two daemons stand here for those that it will find.
+  if (run.rdzv_endpoint.has_value() && rendezvous::IsService(*run.rdzv_endpoint)) {
+    run.rdzv_endpoint = "a,b";
+  }
+  // The hosts' devices are not known here: each host judges what depends on their number.
+  constexpr int kMost = rendezvous::kMostWorkersPerNode;
+  const Machine any = {.host_name = "host", .cpus = kMost, .gpus = kMost, .xpus = kMost};
   return MakeJobSpec(run, nothing, any, "id");
 }
 
@@ -157,7 +158,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const LaunchFlags& flags,
                                           const std::vector<LaunchHost>& hosts,
                                           const LaunchSurroundings& surroundings) {
   for (const RefusedFlag& refused : kRefused) {
-    if (!Has(flags, refused.name)) continue;
+    if (!WasGiven(flags, refused.name)) continue;
     return absl::InvalidArgumentError(absl::StrCat("--", refused.name, " ", refused.why));
   }
   const CommonFlags common = MakeCommonFlags(flags, hosts, surroundings);

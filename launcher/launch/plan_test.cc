@@ -98,6 +98,19 @@ TEST_CASE("hosts may meet at daemons that take turns") {
   CHECK_FALSE(plan->fleet.first_serves);
 }
 
+TEST_CASE("hosts may look up where the daemons are, each for itself") {
+  const auto plan = Plan({"--rdzv-endpoint=srv:_convene._tcp.x"});
+  REQUIRE_OK(plan);
+  CHECK_THAT(Arguments(*plan, 0), Catch::Contains("--rdzv-endpoint=srv:_convene._tcp.x"));
+  CHECK_FALSE(plan->fleet.first_serves);
+}
+
+TEST_CASE("a number within what the hosts' unknown devices may allow is theirs to judge") {
+  for (const std::string workers : {"gpu", "cpu", "xpu", "auto"}) {
+    CHECK_OK(Plan({"--nproc-per-node=" + workers, "--warm-workers=2", "--debug-rank=7"}));
+  }
+}
+
 TEST_CASE("the user's --rdzv-conf stays, and is_host in it wins") {
   auto plan = Plan({"--rdzv-conf=join_timeout=9"});
   REQUIRE_OK(plan);

@@ -7,7 +7,7 @@ import shutil
 import signal
 import unittest
 
-from tests.support.convene_testing import CONVENE, ConveneTestCase, find_program, free_port, wait_until
+from tests.support.convene_testing import CONVENE, ConveneTestCase, environment_of, find_program, free_port, wait_until
 
 _QUICK = ["-b", "8", "-e", "64K", "-f", "8", "-n", "3", "-w", "1"]
 _OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv"]
@@ -46,6 +46,23 @@ class BenchTest(ConveneTestCase):
         self.assertEqual(len(pairs["members"]), 2)
         self.assertGreater(pairs["bytes_per_second"][1], 1e6)
         self.assertEqual(pairs["bytes_per_second"][0], 0)
+
+    def test_in_a_pod_whose_rank_counts_pods(self):
+        pod = ["env", "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_port()}"]
+        said = self.finish(self.start(CONVENE, "bench", "--nproc-per-node", "2", *_QUICK, "all_reduce", prefix=pod), 60)
+        self.assertIn("# convene bench: 2 ranks", said)
+
+    def test_no_rank_gets_the_join_token(self):
+        token = "Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc"
+        bench = self.start(CONVENE, "bench", "--nproc-per-node", "2", "-b", "4M", "-e", "4M", "-n", "1000000", "all_reduce", CONVENE_JOIN_TOKEN=token)
+        wait_until(lambda: "# convene bench" in self.output(bench), 30, "the first words")
+        for pid in (bench.pid, *self.workers().values()):
+            self.assertFalse(token in str(environment_of(pid)))
+        bench.send_signal(signal.SIGTERM)
+        self.finish(bench, 30, 143)
+        with open(self.path("token"), "w", encoding="ascii", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write(token)
+        self.bench("--join-token-file", self.path("token"), "--nproc-per-node", "2", *_QUICK, "broadcast")
 
     def test_under_mpirun(self):
         if shutil.which("mpirun") is None:

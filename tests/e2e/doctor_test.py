@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -114,6 +115,30 @@ class DoctorTest(ConveneTestCase):
     def test_the_word_doctor_is_a_health_check(self):
         said = self.finish(self.start(CONVENE, "run", "--standalone", "--health-check", "doctor", "true", **BAD), 30, 71)
         self.assertIn("no interface that is up has such a name", said)
+
+    def test_the_word_doctor_wants_no_shell(self):
+        shell_less = ["unshare", "--map-root-user", "--mount", "bash", "-c", 'mount --bind /dev/null "$(realpath /bin/sh)" && exec "$@"', "bash"]
+        if subprocess.run([*shell_less, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("this machine gives us no mount namespace")
+        job = ["run", "--standalone", "--health-check", "doctor", "--no-python", find_program(CONVENE), "--version"]
+        self.assertIn("succeeded", self.finish(self.start(CONVENE, *job, prefix=shell_less, **GOOD), 30))
+
+    def test_what_counts_pods_or_is_an_outer_workers_makes_no_rank_of_it(self):
+        pod = ["env", "RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=23456"]
+        outer = [*pod, "RANK=1", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0", "CONVENE_SESSION=/no/such/session"]
+        self.assertRegex(self.finish(self.start(CONVENE, "doctor", prefix=pod, **GOOD), 20), ": 0 errors")
+        for environment in (pod, outer):
+            job = ["run", "--standalone", "--health-check", "doctor", "--no-python", "true"]
+            self.assertIn("succeeded", self.finish(self.start(CONVENE, *job, prefix=environment, **GOOD), 30))
+
+    def test_the_nodes_meet_at_a_daemon_that_wants_a_token(self):
+        token = self.path("token")
+        with open(token, "w", encoding="ascii", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write("Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc\n")
+        daemon = self.start(CONVENE, "serve", "--host", "127.0.0.1", "--port", "0", "--join-token-file", token)
+        told = wait_until(lambda: re.search(r"serving the rendezvous on (127\.0\.0\.1:\d+)", self.output(daemon)), 20, "the port")
+        place = ["--nnodes", "1", "--rdzv-id", "look", "--rdzv-endpoint", told.group(1)]
+        self.assertRegex(self.doctor(*place, "--join-token-file", token, **GOOD), ": 0 errors")
 
 
 if __name__ == "__main__":

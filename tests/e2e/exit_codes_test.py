@@ -1,5 +1,6 @@
 """The exit code that a scheduler sees for each way in which a worker can end: the rows of `convene --help-exit-codes`."""
 
+import os
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase
@@ -53,6 +54,16 @@ class ExitCodesTest(ConveneTestCase):
 
     def test_what_is_wrong_with_the_command_is_64(self):
         self.run_script("exit 0", 64, "--nproc-per-node", "many")
+
+    def test_an_outcome_file_has_no_earlier_runs_outcome(self):
+        outcome = self.path("outcome")
+        self.run_script("exit 0", 0, "--outcome-file", outcome)
+        self.assertTrue(os.path.exists(outcome))
+        run = self.start(CONVENE, "run", "--standalone", "--outcome-file", outcome, "true", prefix=["sh", "-c", 'ulimit -n 35; exec "$0" "$@"'])
+        self.assertIn("may open 35 files", self.finish(run, 20, 64))
+        self.assertFalse(os.path.exists(outcome))
+        for no_file in (self.directory, "/dev/null"):
+            self.assertIn("--outcome-file", self.run_script("exit 0", 64, "--outcome-file", no_file))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, processes_with, read_metrics, wait_until
+from tests.support.convene_testing import CONVENE, CONVENE_TRAIN, ConveneTestCase, find_program, free_port, processes_with, read_metrics, wait_until
 from tests.support.terminals import Terminal
 
 # Runs the command as sshd does: by a shell, in a session of its own, with an environment that knows nothing of the caller's. As with ssh, the
@@ -80,6 +80,21 @@ class LaunchTest(ConveneTestCase):
         launch.send_signal(signal.SIGTERM)
         self.finish(launch, 60, 128 + signal.SIGTERM)
         self.assert_nothing_left()
+
+    def test_the_join_token_arrives_at_the_agents_and_at_no_worker(self):
+        token = "Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc"
+        endpoint = f"127.0.0.1:{free_port()}"
+        for flags in ((), ("--export", "CONVENE_JOIN_TOKEN")):
+            done = self.path(f"done{len(flags)}")
+            launch = self.launch("--rdzv-endpoint", endpoint, *flags, *self.sh(
+                f"echo $(env | grep -c CONVENE_JOIN_TOKEN) seen; until [ -e {done} ]; do sleep 0.05; done"), CONVENE_JOIN_TOKEN=token)
+            wait_until(lambda launch=launch: self.output(launch).count("0 seen\n") == 2, 30, "both workers")
+            ask = [CONVENE, "status", "--endpoint", endpoint]
+            self.assertIn("--join-token-file", self.finish(self.start(*ask, CONVENE_JOIN_TOKEN=None), 30, 64))
+            self.assertIn("running", self.finish(self.start(*ask, CONVENE_JOIN_TOKEN=token), 30))
+            with open(done, "w", encoding="ascii"):
+                pass
+            self.finish(launch, 30)
 
     def test_lines_stay_whole_and_have_their_host_in_front(self):
         line = 'i=0; while [ $i -lt 300 ]; do printf "%0900d.$i\\n" 0; printf "%0900d.$i\\n" 0 >&2; i=$((i+1)); done'
