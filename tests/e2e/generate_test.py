@@ -126,6 +126,21 @@ class GenerateTest(ConveneTestCase):
         self.generate("--prompts", self.path("prompts.jsonl"), "--output", self.path("kept.jsonl"), "--context", 10, code=64)
         with open(self.path("kept.jsonl"), encoding="ascii") as file:
             self.assertEqual(file.read(), "before")
+        self.assertFalse(os.path.exists(self.path("kept.jsonl.partial")))
+
+    def test_a_command_that_is_stopped_says_where_its_answers_are(self):
+        with open(self.path("endless.jsonl"), "w", encoding="ascii") as file:
+            file.write('{"prompt":"a"}\n' * 100_000)
+        path = os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]
+        command = self.start(CONVENE, "generate", *self.model, "--ignore-end", "--prompts", self.path("endless.jsonl"), "--output", self.path("out.jsonl"),
+                             PATH=path)
+        partial = self.path("out.jsonl.partial")
+        wait_until(lambda: os.path.exists(partial) and os.path.getsize(partial), 60, lambda: self.output(command))
+        command.send_signal(signal.SIGINT)
+        said = self.finish(command, 30, expected_code=-signal.SIGINT)
+        self.assertIn(f"stopped before all answers were there; those that were whole are in {partial}", said)
+        with open(partial, encoding="utf-8") as file:
+            self.assertEqual(json.loads(file.readline())["tokens"], 9)
 
     def test_texts_that_are_longer_than_the_model_was_made_for_are_told(self):
         folder = self.path("exported")
