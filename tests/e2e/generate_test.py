@@ -188,7 +188,7 @@ class GenerateTest(ConveneTestCase):
         port = address.split(":")[-1]
         self.assertIn("another program has the port", self.generate("--serve", port, code=69))
         server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        self.finish(server, 30, expected_code=128 + signal.SIGTERM)
 
     def scores_are_told(self, address):
         """Prompts side by side and alone, with and without an answer; places are those of characters."""
@@ -254,8 +254,8 @@ class GenerateTest(ConveneTestCase):
                 self.assertEqual(told["text_offset"], [len("".join(tokens[:i])) for i in range(len(tokens))])
                 spaces += text[4 if echoes else 0] == " "
         self.assertGreater(spaces, 0)
-        server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        server.send_signal(signal.SIGINT)
+        self.finish(server, 30, expected_code=128 + signal.SIGINT)
 
     def evaluate(self, *arguments, code=0):
         words = [str(word) for word in (CONVENE, "evaluate", *self.model[:2], "--device", "cpu", *arguments)]

@@ -250,10 +250,7 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
     dup2(nothing.get(), STDOUT_FILENO);
     flags.output.clear();
   }
-  if (flags.serve.has_value()) {
-    CONVENE_RETURN_IF_ERROR(Serve(flags, opened));
-    return static_cast<int>(ExitCode::kOk);
-  }
+  if (flags.serve.has_value()) return Serve(flags, opened);
   std::string chat;
   if (flags.chat) chat = opened.tokenizer_path;
   CONVENE_ASSIGN_OR_RETURN(PromptReader prompts,
