@@ -1,6 +1,7 @@
 """`convene generate` as a person uses it: a text, a file of texts, lines of stdin, and mistakes."""
 
 import base64
+import gzip
 import json
 import math
 import os
@@ -282,6 +283,20 @@ class GenerateTest(ConveneTestCase):
                 (["--data", self.path("none")], "none"),
                 ([], "nothing is measured: give --data or --choices")):
             self.assertIn(words, self.evaluate(*arguments, code=64))
+
+    def test_what_is_no_text_and_no_token_file_of_the_model_is_not_measured(self):
+        for name, tokenizer in (("big.bin", self.big_tokenizer()), ("bytes.bin", "byte")):
+            self.finish(self.start(CONVENE, "data", "prepare", "--no-eod", "--tokenizer", tokenizer, "--output", self.path(name), self.path("text.txt")), 60)
+        with open(self.path("text.txt"), "rb") as text, gzip.open(self.path("packed.txt"), "wb") as packed:
+            packed.write(text.read())
+        with open(self.path("lines.jsonl"), "w", encoding="ascii") as file:
+            file.write('{"text": "a text"}\n')
+        for name, words in (
+                ("big.bin", r"big.bin: its ids are of the tokenizer \S*big.tiktoken \(.*\), and the model's is byte"),
+                ("packed.txt", r"packed.txt: it is packed, .*\(convene data prepare --tokenizer byte"),
+                ("lines.jsonl", r"lines.jsonl: it is .*JSON lines .*\(convene data prepare --tokenizer byte")):
+            said = self.evaluate("--tokenizer", "byte", "--data", self.path("bytes.bin"), "--data", self.path(name), code=64)
+            self.assertRegex(said, words)
 
     def test_the_weights_of_a_gguf_file_answer_as_transformers_does(self):
         model = tokenizer_environment.vocabulary("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
