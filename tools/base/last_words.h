@@ -1,4 +1,4 @@
-// What a person reads when a signal ends a command that has begun something.
+// The words that a person reads when a signal ends a command that has begun something.
 #pragma once
 
 #include <string>
