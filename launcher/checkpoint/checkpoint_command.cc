@@ -91,14 +91,25 @@ absl::StatusOr<int> ShowCommand(const ShowCheckpointFlags& flags) {
   return 0;
 }
 
+// Of a job's directory its newest one, whether that can be opened or not.
+absl::StatusOr<CheckpointReader> OpenToVerify(const std::string& path) {
+  const auto newest_first = worker::ListCheckpoints(path);
+  if (newest_first.ok() && !newest_first->empty()) {
+    return CheckpointReader::Open(newest_first->front());
+  }
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+  if (!absl::IsNotFound(reader.status())) return reader;
+  return absl::NotFoundError(absl::StrCat(path, " has no checkpoints"));
+}
+
 // Goes on behind a bad one, so that one run finds all of them.
 absl::StatusOr<int> VerifyCommand(const VerifyCheckpointFlags& flags) {
   size_t bad = 0;
   for (const std::string& path : flags.checkpoints) {
-    const auto reader = CheckpointReader::Open(path);
+    const auto reader = OpenToVerify(path);
     const absl::Status status = reader.ok() ? reader->Verify() : reader.status();
     if (status.ok()) {
-      Print(absl::StrCat(path, ": whole\n"));
+      Print(absl::StrCat(reader->name(), ": whole\n"));
       continue;
     }
     ++bad;

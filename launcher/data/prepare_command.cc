@@ -1,4 +1,3 @@
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,7 +11,7 @@
 #include "launcher/data/file_tokenizer.h"
 #include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
-#include "tools/base/signals.h"
+#include "tools/base/last_words.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/chat/chat_format.h"
 #include "worker_runtime/data/prepare/chat_documents.h"
@@ -67,32 +66,13 @@ absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFl
       "tokenizer's own. Give --tokenizer ", made_by.path, " instead of ", "--vocabulary-of"));
 }
 
-// A signal's handler may make no text.
-const std::string* g_last_words = nullptr;
-
-void SayLastWords(int signal) {
-  [[maybe_unused]] const ssize_t written =
-      write(STDERR_FILENO, g_last_words->data(), g_last_words->size());
-  raise(signal);  // ends the process when the handler returns
-}
-
-void SetHandler(void (*handler)(int)) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESETHAND;
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
-    if (!IsIgnored(signal)) sigaction(signal, &action, nullptr);
-  }
-}
-
 // A signal ends the command at once, as a kill would; before that a person reads what is left. The
 // words are true at each moment of PrepareOutput, also before there is a part.
 void TellOfSignals(const PrepareFlags& flags, bool is_terminal) {
-  g_last_words = new std::string(absl::StrCat(
+  SetLastWords(absl::StrCat(
       is_terminal ? "\r\x1b[K" : "", "convene data prepare: stopped by a signal; what stands in ",
       flags.output, ".partial is kept, and the same command goes on from its last journal ",
       "(--journal-interval ", absl::FormatDuration(flags.options.journal_interval), ")\n"));
-  SetHandler(SayLastWords);
 }
 
 }  // namespace
@@ -120,7 +100,7 @@ absl::StatusOr<int> PrepareCommand(const PrepareFlags& flags) {
   worker::ProgressOutput progress(stderr, is_terminal);
   const absl::StatusOr<worker::PrepareSummary> summary = worker::PrepareOutput(
       options, flags.output, [&](int64_t done, int64_t total) { progress.Show(done, total); });
-  SetHandler(SIG_DFL);
+  SetLastWords("");
   progress.End();
   CONVENE_RETURN_IF_ERROR(summary.status());
   CONVENE_ASSIGN_OR_RETURN(const auto made, worker::OpenTokenSource(flags.output));

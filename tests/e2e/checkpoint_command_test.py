@@ -39,6 +39,10 @@ class CheckpointCommandTest(ConveneTestCase):
         said = self.checkpoint("verify", *self.steps, code=1)
         self.assertEqual(said.count(": whole\n"), 2)
         self.assertIn("1 of 3 checkpoints are not whole, as said above", said)
+        self.assertEqual(self.checkpoint("verify", self.path("run")), f"{self.steps[2]}: whole\n")  # a job's newest
+        self.damage(self.steps[2])
+        self.assertIn(self.steps[2], self.checkpoint("verify", self.path("run"), code=1))
+        self.assertIn("cache has no checkpoints", self.checkpoint("verify", self.path("cache"), code=1))
 
     def damage(self, checkpoint):
         name = max((os.path.join(checkpoint, name) for name in os.listdir(checkpoint)), key=os.path.getsize)

@@ -1,6 +1,7 @@
 """`convene generate` as a person uses it: a text, a file of texts, lines of stdin, and mistakes."""
 
 import base64
+import gzip
 import json
 import math
 import os
@@ -126,6 +127,21 @@ class GenerateTest(ConveneTestCase):
         self.generate("--prompts", self.path("prompts.jsonl"), "--output", self.path("kept.jsonl"), "--context", 10, code=64)
         with open(self.path("kept.jsonl"), encoding="ascii") as file:
             self.assertEqual(file.read(), "before")
+        self.assertFalse(os.path.exists(self.path("kept.jsonl.partial")))
+
+    def test_a_command_that_is_stopped_says_where_its_answers_are(self):
+        with open(self.path("endless.jsonl"), "w", encoding="ascii") as file:
+            file.write('{"prompt":"a"}\n' * 100_000)
+        path = os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]
+        command = self.start(CONVENE, "generate", *self.model, "--ignore-end", "--prompts", self.path("endless.jsonl"), "--output", self.path("out.jsonl"),
+                             PATH=path)
+        partial = self.path("out.jsonl.partial")
+        wait_until(lambda: os.path.exists(partial) and os.path.getsize(partial), 60, lambda: self.output(command))
+        command.send_signal(signal.SIGINT)
+        said = self.finish(command, 30, expected_code=-signal.SIGINT)
+        self.assertIn(f"stopped before all answers were there; those that were whole are in {partial}", said)
+        with open(partial, encoding="utf-8") as file:
+            self.assertEqual(json.loads(file.readline())["tokens"], 9)
 
     def test_texts_that_are_longer_than_the_model_was_made_for_are_told(self):
         folder = self.path("exported")
@@ -173,7 +189,7 @@ class GenerateTest(ConveneTestCase):
         port = address.split(":")[-1]
         self.assertIn("another program has the port", self.generate("--serve", port, code=69))
         server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        self.finish(server, 30, expected_code=128 + signal.SIGTERM)
 
     def scores_are_told(self, address):
         """Prompts side by side and alone, with and without an answer; places are those of characters."""
@@ -239,8 +255,8 @@ class GenerateTest(ConveneTestCase):
                 self.assertEqual(told["text_offset"], [len("".join(tokens[:i])) for i in range(len(tokens))])
                 spaces += text[4 if echoes else 0] == " "
         self.assertGreater(spaces, 0)
-        server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        server.send_signal(signal.SIGINT)
+        self.finish(server, 30, expected_code=128 + signal.SIGINT)
 
     def evaluate(self, *arguments, code=0):
         words = [str(word) for word in (CONVENE, "evaluate", *self.model[:2], "--device", "cpu", *arguments)]
@@ -267,6 +283,20 @@ class GenerateTest(ConveneTestCase):
                 (["--data", self.path("none")], "none"),
                 ([], "nothing is measured: give --data or --choices")):
             self.assertIn(words, self.evaluate(*arguments, code=64))
+
+    def test_what_is_no_text_and_no_token_file_of_the_model_is_not_measured(self):
+        for name, tokenizer in (("big.bin", self.big_tokenizer()), ("bytes.bin", "byte")):
+            self.finish(self.start(CONVENE, "data", "prepare", "--no-eod", "--tokenizer", tokenizer, "--output", self.path(name), self.path("text.txt")), 60)
+        with open(self.path("text.txt"), "rb") as text, gzip.open(self.path("packed.txt"), "wb") as packed:
+            packed.write(text.read())
+        with open(self.path("lines.jsonl"), "w", encoding="ascii") as file:
+            file.write('{"text": "a text"}\n')
+        for name, words in (
+                ("big.bin", r"big.bin: its ids are of the tokenizer \S*big.tiktoken \(.*\), and the model's is byte"),
+                ("packed.txt", r"packed.txt: it is packed, .*\(convene data prepare --tokenizer byte"),
+                ("lines.jsonl", r"lines.jsonl: it is .*JSON lines .*\(convene data prepare --tokenizer byte")):
+            said = self.evaluate("--tokenizer", "byte", "--data", self.path("bytes.bin"), "--data", self.path(name), code=64)
+            self.assertRegex(said, words)
 
     def test_the_weights_of_a_gguf_file_answer_as_transformers_does(self):
         model = tokenizer_environment.vocabulary("smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")

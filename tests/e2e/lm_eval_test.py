@@ -36,7 +36,7 @@ class LmEvalTest(TorchTestCase):
         os.mkdir(self.path(work))
         lines = self.script_says("ask", said.group(1), folder, self.path(work)).splitlines()
         server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        self.finish(server, 30, expected_code=128 + signal.SIGTERM)
         return json.loads([line for line in lines if line.startswith('{"scores"')][0])
 
     def check(self, measured, most):

@@ -46,7 +46,7 @@ class OpenAiClientTest(ConveneTestCase):
         said = self.finish(self.start(SCRIPT, address, "the node", prefix=[torch_environment.PYTHON]), 60)
         said = json.loads(re.search(r"^said (.*)$", said, re.MULTILINE).group(1))
         server.send_signal(signal.SIGTERM)
-        self.finish(server, 30)
+        self.finish(server, 30, expected_code=128 + signal.SIGTERM)
         self.assertEqual(said["model"], "run")
         self.assertEqual((said["text"], said["text_stream"], said["end"], said["text_tokens"], len(said["text_scores"])), (text, text, "length", 9, 9))
         self.assertEqual((said["chat"], said["chat_stream"], said["role"], said["chat_stream_tokens"]), (chat, chat, "assistant", 9))

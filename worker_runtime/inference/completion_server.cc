@@ -5,6 +5,7 @@
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/thread.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -49,6 +50,17 @@ Buffer BufferOf(const std::string& text) {
   return buffer;
 }
 
+// libevent tells on stderr alone that a name has no address.
+absl::Status CheckHasAddress(const std::string& host) {
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, nullptr, &found); error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen at ", host, ": ", gai_strerror(error), " (--host)"));
+  }
+  freeaddrinfo(found);
+  return absl::OkStatus();
+}
+
 // A request that waits or is answered.
 struct Job {
   CompletionRequest request;
@@ -70,6 +82,7 @@ class CompletionServer::Web {
         answer_(std::move(answer)) {}
 
   absl::Status Start(const std::string& host, int port) {
+    CONVENE_RETURN_IF_ERROR(CheckHasAddress(host));
     evthread_use_pthreads();
     base_.reset(event_base_new());
     http_.reset(evhttp_new(base_.get()));

@@ -163,6 +163,9 @@ TEST_CASE("a server that goes ends the request that runs") {
 TEST_CASE("an address that cannot be had is told") {
   CHECK_STATUS(CompletionServer::Start("203.0.113.1", 0, "tiny", Count),
                absl::StatusCode::kUnavailable, "cannot listen at 203.0.113.1:0");
+  // No server is asked for a name with a space.
+  CHECK_STATUS(CompletionServer::Start("no host", 0, "tiny", Count), absl::StatusCode::kUnavailable,
+               "cannot listen at no host: Name or service not known");
   const auto server = Serve(Count);
   CHECK_STATUS(CompletionServer::Start("127.0.0.1", server->port(), "tiny", Count),
                absl::StatusCode::kUnavailable, "another program has the port");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tools/base/environment.h"
@@ -45,9 +46,25 @@ absl::Status CheckTokens(const std::vector<int32_t>& tokens, int vocabulary_size
   return absl::OkStatus();
 }
 
+// A file that does not say what its ids are is believed.
+absl::Status CheckTokenizer(const TokenizerIdentity& made_by, const OpenedModel& opened) {
+  if (opened.tokenizer == nullptr || made_by.fingerprint == 0 ||
+      made_by.fingerprint == opened.tokenizer->fingerprint()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "its ids are of ", made_by.compact.has_value() ? "some tokens of " : "", "the tokenizer ",
+      made_by.path, " (", made_by.kind, "), and the model's is ", opened.tokenizer_path, " (",
+      opened.tokenizer->kind(),
+      "): prepare the text with that one (convene data prepare --tokenizer ", opened.tokenizer_path,
+      "), or, if the model was trained on such ids, name the tokenizer that made "
+      "them (--tokenizer)"));
+}
+
 absl::StatusOr<TextScore> ScoreTokenFile(const std::string& path, const OpenedModel& opened,
                                          Scorer& scorer) {
   CONVENE_ASSIGN_OR_RETURN(const auto source, OpenTokenSource(path));
+  CONVENE_RETURN_IF_ERROR(CheckTokenizer(source->tokenizer(), opened));
   const std::vector<uint16_t> ours = BytesOfTokens(opened.tokenizer.get());
   const absl::Span<const uint16_t> bytes =
       source->token_bytes().empty() ? absl::MakeConstSpan(ours) : source->token_bytes();
@@ -73,6 +90,18 @@ absl::StatusOr<TextScore> ScoreTokenFile(const std::string& path, const OpenedMo
   return score;
 }
 
+// `convene data prepare` unpacks such a file, or finds the texts in it; here it would be measured
+// as the bytes that it is.
+bool HasToBePrepared(const std::string& path, absl::string_view bytes) {
+  for (const absl::string_view mark : {"\x1F\x8B", "\x28\xB5\x2F\xFD"}) {  // gzip's, zstd's
+    if (absl::StartsWith(bytes, mark)) return true;
+  }
+  for (const absl::string_view suffix : {".jsonl", ".ndjson", ".json"}) {
+    if (absl::EndsWithIgnoreCase(path, suffix)) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<TextScore> ScoreTextFile(const std::string& path, const OpenedModel& opened,
                                         Scorer& scorer) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
@@ -80,6 +109,12 @@ absl::StatusOr<TextScore> ScoreTextFile(const std::string& path, const OpenedMod
     return absl::InvalidArgumentError(
         "it is a text, and the model has no tokenizer: name the one that it was trained with "
         "(--tokenizer PATH, or --tokenizer byte)");
+  }
+  if (HasToBePrepared(path, text)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is packed, or JSON lines by its name: make tokens of its texts (convene data prepare "
+        "--tokenizer ",
+        opened.tokenizer_path, " --output FILE ", path, "), and give FILE"));
   }
   std::vector<int32_t> tokens(opened.tokenizer->prefix().begin(), opened.tokenizer->prefix().end());
   opened.tokenizer->NewEncoder(SpecialText::kAsText)->Encode(text, &tokens);

@@ -20,6 +20,7 @@
 #include "tools/base/exit_code.h"
 #include "tools/base/files.h"
 #include "tools/base/flag_reader.h"
+#include "tools/base/last_words.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/data/chat/conversation.h"
@@ -94,18 +95,39 @@ class Lines {
                          kind == std::filesystem::file_type::not_found;
     lines.written_ = is_file ? path + ".partial" : path;
     CONVENE_ASSIGN_OR_RETURN(lines.fd_, OpenFile(lines.written_, O_WRONLY | O_CREAT | O_TRUNC));
+    if (is_file) SetLastWords(lines.LastWords());
     return lines;
   }
+  // Answers that an error has stopped are kept: they may have taken hours.
+  ~Lines() {
+    if (!fd_.valid() || written_ == path_) return;
+    if (lseek(fd_.get(), 0, SEEK_CUR) == 0) {
+      unlink(written_.c_str());
+    } else {
+      std::fputs(LastWords().c_str(), stderr);
+    }
+  }
+  Lines(Lines&&) = default;
+  Lines& operator=(Lines&&) = default;
 
   absl::Status Add(const std::string& line) const {
     return WriteAll(fd_.valid() ? fd_.get() : STDOUT_FILENO, line,
                     fd_.valid() ? written_ : "stdout");
   }
-  absl::Status Finish() const {
+  absl::Status Finish() {
+    SetLastWords("");
+    fd_.Reset();
     return written_ == path_ ? absl::OkStatus() : RenameFile(written_, path_);
   }
 
  private:
+  Lines() = default;
+  std::string LastWords() const {
+    return absl::StrCat(
+        "convene generate: stopped before all answers were there; those that were whole are in ",
+        written_, "\n");
+  }
+
   std::string path_, written_;
   UniqueFd fd_;
 };
@@ -151,7 +173,7 @@ int ContextFor(const GenerateFlags& flags, const std::vector<Tokens>& prompts) {
 
 absl::Status AnswerFile(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<Tokens> prompts, ReadPrompts(flags.prompts, reader));
-  CONVENE_ASSIGN_OR_RETURN(const Lines lines, Lines::Open(flags.output));
+  CONVENE_ASSIGN_OR_RETURN(Lines lines, Lines::Open(flags.output));
   const int batch = std::min(flags.batch_size, static_cast<int>(prompts.size()));
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(batch, ContextFor(flags, prompts)));
@@ -228,10 +250,7 @@ absl::StatusOr<int> GenerateCommand(const std::vector<std::string>& arguments) {
     dup2(nothing.get(), STDOUT_FILENO);
     flags.output.clear();
   }
-  if (flags.serve.has_value()) {
-    CONVENE_RETURN_IF_ERROR(Serve(flags, opened));
-    return static_cast<int>(ExitCode::kOk);
-  }
+  if (flags.serve.has_value()) return Serve(flags, opened);
   std::string chat;
   if (flags.chat) chat = opened.tokenizer_path;
   CONVENE_ASSIGN_OR_RETURN(PromptReader prompts,

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,6 +17,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "tools/base/check.h"
+#include "tools/base/exit_code.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
@@ -141,7 +145,7 @@ class Answerer {
 
 }  // namespace
 
-absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
+absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened) {
   const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
   CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
   absl::StatusOr<PromptReader> chats =
@@ -161,7 +165,9 @@ absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened) {
                flags.host.c_str(), server->port());
   pollfd signal = {signals.get(), POLLIN, 0};
   while (signal.revents == 0) poll(&signal, 1, -1);
-  return absl::OkStatus();
+  signalfd_siginfo info = {};
+  CONVENE_CHECK(read(signals.get(), &info, sizeof(info)) == sizeof(info));
+  return ExitCodeForSignal(static_cast<int>(info.ssi_signo));
 }
 
 }  // namespace convene::worker

@@ -1,14 +1,14 @@
 // `convene generate --serve`: a model on OpenAI's wire.
 #pragma once
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker_runtime/inference/generate_flags.h"
 #include "worker_runtime/inference/open_model.h"
 
 namespace convene::worker {
 
-// Answers until SIGINT or SIGTERM. Call it on the main thread, before others start. Errors:
-// CompletionServer::Start's, LanguageModel::Make's.
-absl::Status Serve(const GenerateFlags& flags, OpenedModel& opened);
+// Answers until SIGINT or SIGTERM, and gives its exit code (ExitCodeForSignal). Call it on the main
+// thread, before others start. Errors: CompletionServer::Start's, LanguageModel::Make's.
+absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened);
 
 }  // namespace convene::worker

@@ -137,10 +137,6 @@ absl::Status ValidateSurroundings(const TrainOptions& options) {
   if (options.resume == ResumeMode::kDirectory && options.resume_directory.empty()) {
     return absl::InvalidArgumentError("resume must be auto, none or a checkpoint's directory");
   }
-  if (options.token_cache_dir.empty()) {
-    return absl::InvalidArgumentError(
-        "token_cache_dir is not set, and neither XDG_CACHE_HOME nor HOME says where caches go");
-  }
   CONVENE_RETURN_IF_ERROR(Demand(options.token_cache_days >= 0, "token_cache_days",
                                  options.token_cache_days,
                                  "at least 0 (0: files of any age stay)"));

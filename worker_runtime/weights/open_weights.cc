@@ -1,5 +1,7 @@
 #include "worker_runtime/weights/open_weights.h"
 
+#include <fcntl.h>
+
 #include <utility>
 #include <vector>
 
@@ -48,7 +50,9 @@ absl::StatusOr<Weights> OpenAny(const std::string& path) {
   if (IsGgufFile(path)) return OpenGgufWeights(path);
   if (IsLlmcModel(path)) return OpenLlmcModel(path);
   if (!IsDirectory(path)) {
-    return absl::NotFoundError(
+    // A file that may not be read has no format either. A pipe without a writer would block.
+    CONVENE_RETURN_IF_ERROR(Annotate(OpenFile(path, O_RDONLY | O_NONBLOCK).status(), "weights"));
+    return absl::InvalidArgumentError(
         absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
   }
   if (IsFile(absl::StrCat(path, "/", kHfConfigName))) return OpenHfFolder(path);

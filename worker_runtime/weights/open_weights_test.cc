@@ -1,5 +1,6 @@
 #include "worker_runtime/weights/open_weights.h"
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,17 @@ TEST_CASE("a job's newest checkpoint gives its weights, and its shape") {
   }
 }
 
+TEST_CASE("a file that may not be read is no file of an unknown format") {
+  const TempDir dir;
+  REQUIRE_OK(WriteFileAtomic(dir.File("text"), "Once upon a time"));
+  CHECK_STATUS(OpenWeights(dir.File("text")), absl::StatusCode::kInvalidArgument,
+               "it is no directory, no GGUF file and no model of llm.c");
+  const ScopedFileFault fault(
+      [](FileOp op, const std::string&) { return op == FileOp::kOpen ? EACCES : 0; });
+  CHECK_STATUS(OpenWeights(dir.File("text")), absl::StatusCode::kPermissionDenied,
+               "Permission denied");
+}
+
 TEST_CASE("a damaged file of the tokenizer leaves the weights in use, and says how to go on") {
   const TempDir dir;
   const std::string model = ShapeText(NamedModel("qwen3-moe-tiny").value());
@@ -72,7 +84,7 @@ TEST_CASE("a damaged file of the tokenizer leaves the weights in use, and says h
 TEST_CASE("what has no weights is refused, and said") {
   const TempDir dir;
   CHECK_STATUS(OpenWeights(absl::StrCat(dir.path(), "/none")), absl::StatusCode::kNotFound,
-               "it is no directory, no GGUF file and no model of llm.c");
+               "No such file or directory");
   CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kNotFound,
                "has no weights; give a folder with config.json");
   WriteCheckpoint(dir.path(), 1, "another program's text");

@@ -1,9 +1,11 @@
 #include "worker_runtime/weights/write_weights.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -232,13 +234,24 @@ absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::st
 absl::Status MakeWhole(const std::string& output,
                        absl::FunctionRef<absl::Status(const std::string& path)> make) {
   CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
-  const std::string unfinished = absl::StrCat(output, ".tmp.", getpid());
+  const std::string name = output.substr(0, output.find_last_not_of('/') + 1);
+  // Always the same folder: what a killed process left there goes with the next one.
+  const std::string folder = absl::StrCat(name, ".partial");
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock, OpenFile(folder, O_RDONLY | O_DIRECTORY));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        folder, ": another process is at work there; wait for its end, or give another output"));
+  }
+  const std::string unfinished = absl::StrCat(folder, "/whole");
+  const absl::Cleanup remove = [&] {
+    RemoveTree(unfinished).IgnoreError();
+    rmdir(folder.c_str());
+  };
   CONVENE_RETURN_IF_ERROR(RemoveTree(unfinished));
-  absl::Cleanup remove = [&] { RemoveTree(unfinished).IgnoreError(); };
   CONVENE_RETURN_IF_ERROR(make(unfinished));
-  CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, output));
-  std::move(remove).Cancel();
-  return SyncDirectory(ParentDirectory(output));
+  CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, name));
+  return SyncDirectory(ParentDirectory(name));
 }
 
 absl::Status ImportCheckpoint(const Weights& weights, const std::string& output) {

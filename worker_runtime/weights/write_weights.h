@@ -52,8 +52,10 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
 // model is no GPT-2 of llm.c's kind.
 absl::Status ExportLlmc(const Weights& weights, DType type, const std::string& output);
 
-// Calls `make` with a path beside `output`, and gives the file or folder that it makes there the
-// output's name; removes it where `make` fails, whose error it returns.
+// Calls `make` with a path in the folder `output`.partial, and gives the file or folder that it
+// makes there the output's name; removes it where `make` fails, whose error it returns. The
+// remains of a killed process go with the next call. AlreadyExists: the output is there, or another
+// process makes it.
 absl::Status MakeWhole(const std::string& output,
                        absl::FunctionRef<absl::Status(const std::string& path)> make);
 

@@ -1,5 +1,8 @@
 #include "worker_runtime/weights/write_weights.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <string>
 #include <vector>
 
@@ -160,6 +163,29 @@ TEST_CASE("a router's bias stays whole in a folder of bf16") {
       for (const auto& difference : *differences) CHECK(difference.name != kBias);
     }
   }
+}
+
+TEST_CASE("an export goes where a killed one was, and never where another is at work") {
+  const TempDir dir;
+  const ModelConfig config = Small("llama-tiny");
+  WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+  const auto weights = OpenWeights(dir.File("a"));
+  REQUIRE_OK(weights.status());
+  const std::string partial = dir.File("b.partial");
+  REQUIRE_OK(MakeDirectories(absl::StrCat(partial, "/whole/old")));
+  {
+    const auto other = OpenFile(partial, O_RDONLY);
+    REQUIRE_OK(other.status());
+    REQUIRE(flock(other->get(), LOCK_EX | LOCK_NB) == 0);
+    CHECK_STATUS(ExportHf(*weights, {.output = dir.File("b")}), absl::StatusCode::kAlreadyExists,
+                 "b.partial");
+    CHECK(IsDirectory(absl::StrCat(partial, "/whole/old")));
+  }
+  REQUIRE_OK(ExportHf(*weights, {.output = dir.File("b")}));
+  CHECK(ListDirectory(dir.path()).value() == std::vector<std::string>{"a", "b"});
+  CHECK_FALSE(IsDirectory(dir.File("b/old")));
+  REQUIRE_OK(ExportHf(*weights, {.output = dir.File("c/")}));  // as a shell completes a name
+  CHECK(ListDirectory(dir.path()).value() == std::vector<std::string>{"a", "b", "c"});
 }
 
 TEST_CASE("differences are named by tensor, the largest first; averages lie between") {

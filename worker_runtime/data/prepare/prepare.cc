@@ -317,6 +317,11 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
                                                 const TokenCache& cache,
                                                 const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
+  if (cache.directory.empty()) {
+    return absl::FailedPreconditionError(
+        "data: a text becomes a file of tokens, and neither XDG_CACHE_HOME nor HOME says where "
+        "such files go: name a folder (--token-cache-dir)");
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<SourceFile> sources, SourcesOf(options));
   // A file that fewer broken lines are allowed for must not be the one that more were.
   const uint64_t key =

@@ -29,7 +29,7 @@ namespace convene::worker {
 using PrepareProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 struct TokenCache {
-  // Where token files are kept, best on a disk of this node. Made when absent.
+  // Where token files are kept, best on a disk of this node. Made when absent. "": nowhere.
   std::string directory;
   // After a file was made, what is surplus by these goes (token_cache.h).
   TokenCacheBounds bounds = {};
@@ -51,6 +51,7 @@ struct PreparedTokens {
 // it leaves a part, from which the next call goes on.
 //
 // Also DeadlineExceeded: silence_max passed (names the other process and the lock file).
+// FailedPrecondition: the cache has no directory.
 absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
                                                 const TokenCache& cache,
                                                 const PrepareProgress& progress);

@@ -128,6 +128,13 @@ TEST_CASE("a new file makes an old one go, but not while any process uses it") {
   CHECK(make("a.txt") == a);  // it is made again when it is asked for
 }
 
+TEST_CASE("without a folder for token files a text is refused with the flag that names one") {
+  const TempDir dir;
+  Put(dir.File("a.txt"), "aaa");
+  CHECK_STATUS(PrepareTokenFile(LetterOptions(dir, {"a.txt"}), {}, nullptr),
+               absl::StatusCode::kFailedPrecondition, "--token-cache-dir");
+}
+
 TEST_CASE("using a file again makes it young") {
   TempDir dir;
   Put(dir.File("a.txt"), "aaa");

@@ -192,6 +192,10 @@ absl::Status WriteMegatron(const TokenSource& source, const std::string& path, C
 }
 
 absl::Status WriteLlmc(const TokenSource& source, const std::string& path, Conversion* tokens) {
+  if (absl::EndsWith(path, ".ds")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": by a name that ends in .ds it would be taken for nanotron's; give another one"));
+  }
   if (source.token_count() > kInt32Max) {
     return absl::InvalidArgumentError(
         absl::StrCat(source.path(), " has ", source.token_count(),

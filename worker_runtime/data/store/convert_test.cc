@@ -218,6 +218,14 @@ TEST_CASE("a folder of the output's name is left alone") {
   CHECK(ListDirectory(dir.File("n.ds"))->size() == 1);
 }
 
+TEST_CASE("llm.c's tokens get no name by which they would be taken for nanotron's") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});
+  CHECK_STATUS(ConvertTokens(*ours, dir.File("n.ds"), {.format = TokenFormat::kLlmc}),
+               absl::StatusCode::kInvalidArgument, "n.ds");
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"ours"});
+}
+
 TEST_CASE("a file is described and its bytes are checked") {
   const TempDir dir;
   TokenFileInfo info;

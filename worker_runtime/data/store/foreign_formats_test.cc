@@ -1,3 +1,4 @@
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -245,6 +246,18 @@ TEST_CASE("what is no file of tokens is not taken for one") {
   }
   CHECK_FALSE(TokenFormatOf(dir.path()).has_value());
   CHECK_STATUS(OpenTokenSource(dir.File("none")), absl::StatusCode::kNotFound, "no such file");
+}
+
+TEST_CASE("a file that may not be read is no file of an unknown format") {
+  const TempDir dir;
+  Put(dir.File("a.bin"), "");
+  Put(dir.File("m.idx"), "");
+  const ScopedFileFault fault([&](FileOp op, const std::string& path) {
+    const bool is_closed = path == dir.File("a.bin") || path == dir.File("m.idx");
+    return op == FileOp::kOpen && is_closed ? EACCES : 0;
+  });
+  CHECK_STATUS(OpenTokenSource(dir.File("a.bin")), absl::StatusCode::kPermissionDenied, "a.bin");
+  CHECK_STATUS(OpenTokenSource(dir.File("m")), absl::StatusCode::kPermissionDenied, "m.idx");
 }
 
 }  // namespace

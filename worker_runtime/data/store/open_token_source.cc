@@ -1,8 +1,5 @@
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-#include <cerrno>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -32,9 +29,13 @@ bool IsMegatronIndex(const std::string& path) {
 }
 
 absl::Status NoFormat(const std::string& path) {
-  struct stat info;
   const std::string index = MegatronPathsOf(path).index;
-  if (stat(path.c_str(), &info) != 0 && errno == ENOENT) {
+  // A pipe without a writer would block.
+  const absl::Status opened = OpenFile(path, O_RDONLY | O_NONBLOCK).status();
+  for (const absl::Status& status : {opened, OpenFile(index, O_RDONLY | O_NONBLOCK).status()}) {
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+  }
+  if (!opened.ok()) {
     return absl::NotFoundError(absl::StrCat(path, ": no such file, and no ", index));
   }
   return absl::InvalidArgumentError(absl::StrCat(

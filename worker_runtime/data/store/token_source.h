@@ -96,7 +96,8 @@ std::optional<TokenFormat> TokenFormatOf(const std::string& path);
 
 // Opens `path` by its content: ours, Megatron's (x.bin or x.idx or the common prefix x), llm.c's,
 // nanotron's (x.ds). NotFound; InvalidArgument: none of these; DataLoss: damaged, cut short, or an
-// index that lies about its tokens; FailedPrecondition: another version. All with the path.
+// index that lies about its tokens; FailedPrecondition: another version; else as
+// tools/base/files.h. All with the path.
 absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokenSource(const std::string& path);
 
 // FailedPrecondition: one id means two tokens in two of the sources, by the fingerprints of those
