@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import unittest
 import urllib.request
 
@@ -95,7 +96,7 @@ class CheckpointTokenizerTest(ConveneTestCase):
         with urllib.request.urlopen(urllib.request.Request(address + "/v1/chat/completions", body), timeout=60) as answer:
             self.assertEqual(json.loads(answer.read())["choices"][0]["message"]["content"].split("\n")[0], chat)
         server.terminate()
-        self.finish(server, 30)
+        self.finish(server, 30, expected_code=128 + signal.SIGTERM)
 
     def damage_is_told(self, folder):
         self.assertIn(": whole\n", self.convene("checkpoint", "verify", self.path("alone")))
