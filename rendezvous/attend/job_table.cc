@@ -265,8 +265,8 @@ absl::StatusOr<std::vector<JobView>> JobTable::Views(MonotonicTime now,
     views.push_back(entry.job.View(now, /*with_news=*/!job_id.empty()));
   }
   if (!job_id.empty() && views.empty()) {
-    return absl::NotFoundError(absl::StrCat("this daemon knows no job ", job_id,
-                                            "; `convene status` lists its jobs"));
+    return absl::NotFoundError(
+        absl::StrCat("this daemon knows no job ", job_id, "; `convene status` lists its jobs"));
   }
   return views;
 }
