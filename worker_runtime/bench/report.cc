@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,12 +87,85 @@ std::string Change(double before, double now) {
                          now < 0.9 * before ? "  slower" : "");
 }
 
-// Lines of Change, under their head.
-void AddCompared(const char* what, const std::string& lines, std::string* text) {
+// Lines of Change, under their head. `unit`: a billion of it a second.
+void AddCompared(const char* what, const char* unit, const std::string& lines, std::string* text) {
   if (lines.empty()) return;
-  absl::StrAppendFormat(text, "#%-28s %12s %12s %9s\n", what, "then (GB/s)", "now (GB/s)",
+  const auto column = [unit](const char* when) { return absl::StrCat(when, " (", unit, ")"); };
+  absl::StrAppendFormat(text, "#%-28s %12s %12s %9s\n", what, column("then"), column("now"),
                         "now/then");
   *text += lines;
+}
+
+// One rank alone moves nothing to others: the size it was asked for counts.
+double ComparedBandwidth(const BenchRow& row, int ranks) {
+  return ranks == 1 ? row.algorithm_bandwidth() : BusBandwidth(row, ranks);
+}
+
+void CompareRows(const BenchResult& before, const BenchResult& now, std::string* text) {
+  std::map<std::pair<std::string, int64_t>, double> rows;
+  for (const BenchRow& row : before.rows) {
+    rows[{row.operation, row.bytes}] = ComparedBandwidth(row, before.ranks);
+  }
+  std::string lines;
+  for (const BenchRow& row : now.rows) {
+    const auto then = rows.find({row.operation, row.bytes});
+    if (then == rows.end()) continue;
+    absl::StrAppendFormat(&lines, " %-15s %12d ", row.operation, row.bytes);
+    lines += Change(then->second, ComparedBandwidth(row, now.ranks));
+  }
+  AddCompared(" operation            size(B)", "GB/s", lines, text);
+  if (!now.rows.empty() && lines.empty()) {
+    *text += "# The saved run has none of these operations.\n";
+  }
+}
+
+// Products and attention by their FLOPs, passes by their bytes.
+void CompareCompute(const BenchResult& before, const BenchResult& now, std::string* text) {
+  const auto speed = [](const ComputeRow& row) {
+    return (row.flops > 0 ? row.flops : row.bytes) / row.seconds;
+  };
+  std::map<std::tuple<std::string, DType, int64_t, int64_t>, double> rows;
+  for (const ComputeRow& row : before.compute) {
+    rows[{row.operation, row.dtype, row.rows, row.width}] = speed(row);
+  }
+  std::string with_flops, passes;
+  for (const ComputeRow& row : now.compute) {
+    const auto then = rows.find({row.operation, row.dtype, row.rows, row.width});
+    if (then == rows.end()) continue;
+    std::string& lines = row.flops > 0 ? with_flops : passes;
+    absl::StrAppendFormat(&lines, " %-9s %4s %6d %6d ", row.operation, DTypeName(row.dtype),
+                          row.rows, row.width);
+    lines += Change(then->second, speed(row));
+  }
+  const char* const head = " compute   type   rows  width";
+  AddCompared(head, "GFLOP/s", with_flops, text);
+  AddCompared(head, "GB/s", passes, text);
+  if (!now.compute.empty() && with_flops.empty() && passes.empty()) {
+    *text += "# The saved run has none of this arithmetic.\n";
+  }
+}
+
+// The members may stand in another order.
+std::pair<std::string, std::string> LinkOf(const PairTable& table, int from, int to) {
+  return std::minmax({table.members[from], table.members[to]});
+}
+
+void ComparePairs(const PairTable& before, const PairTable& now, std::string* text) {
+  std::map<std::pair<std::string, std::string>, double> links;
+  for (const auto& [from, to] : LinksBySpeed(before)) {
+    links[LinkOf(before, from, to)] = before.bytes_per_second[from * before.members.size() + to];
+  }
+  std::string lines;
+  for (const auto& [from, to] : LinksBySpeed(now)) {
+    const auto then = links.find(LinkOf(now, from, to));
+    if (then == links.end()) continue;
+    absl::StrAppendFormat(
+        &lines, " %-28s ",
+        absl::StrCat(Printable(then->first.first), " - ", Printable(then->first.second)));
+    lines += Change(then->second, now.bytes_per_second[from * now.members.size() + to]);
+  }
+  AddCompared(" pair", "GB/s", lines, text);
+  if (lines.empty()) *text += "# The saved run has none of these pairs.\n";
 }
 
 }  // namespace
@@ -229,37 +304,11 @@ std::string ComparisonText(const BenchResult& before, const BenchResult& now) {
   differ("number of ranks", before.ranks, now.ranks);
   differ("transport", before.transport, now.transport);
   differ("type of elements", before.dtype, now.dtype);
-  std::map<std::pair<std::string, int64_t>, double> rows;
-  for (const BenchRow& row : before.rows) {
-    rows[{row.operation, row.bytes}] = BusBandwidth(row, before.ranks);
+  CompareRows(before, now, &text);
+  CompareCompute(before, now, &text);
+  if (before.pairs.has_value() && now.pairs.has_value()) {
+    ComparePairs(*before.pairs, *now.pairs, &text);
   }
-  std::string lines;
-  for (const BenchRow& row : now.rows) {
-    const auto then = rows.find({row.operation, row.bytes});
-    if (then == rows.end()) continue;
-    absl::StrAppendFormat(&lines, " %-15s %12d ", row.operation, row.bytes);
-    lines += Change(then->second, BusBandwidth(row, now.ranks));
-  }
-  AddCompared(" operation            size(B)", lines, &text);
-  if (!now.rows.empty() && lines.empty()) text += "# The saved run has none of these operations.\n";
-  if (!before.pairs.has_value() || !now.pairs.has_value()) return text;
-  std::map<std::pair<std::string, std::string>, double> links;
-  for (const auto& [from, to] : LinksBySpeed(*before.pairs)) {
-    links[{before.pairs->members[from], before.pairs->members[to]}] =
-        before.pairs->bytes_per_second[from * before.pairs->members.size() + to];
-  }
-  lines.clear();
-  for (const auto& [from, to] : LinksBySpeed(*now.pairs)) {
-    const auto then = links.find({now.pairs->members[from], now.pairs->members[to]});
-    if (then == links.end()) continue;
-    absl::StrAppendFormat(
-        &lines, " %-28s ",
-        absl::StrCat(Printable(then->first.first), " - ", Printable(then->first.second)));
-    lines +=
-        Change(then->second, now.pairs->bytes_per_second[from * now.pairs->members.size() + to]);
-  }
-  AddCompared(" pair", lines, &text);
-  if (lines.empty()) text += "# The saved run has none of these pairs.\n";
   return text;
 }
 

@@ -1,6 +1,8 @@
 #include "worker_runtime/bench/report.h"
 
 #include <set>
+#include <string>
+#include <utility>
 
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/bench/sweep.h"
@@ -165,12 +167,32 @@ TEST_CASE("two runs side by side") {
             .find("# pair                         then (GB/s)   now (GB/s)  now/then\n"
                   " n0 - n1                             1.000        2.000     2.00x\n") !=
         std::string::npos);
+  std::swap(now.pairs->members[0], now.pairs->members[1]);
+  CHECK(ComparisonText(before, now).find(" n0 - n1 ") != std::string::npos);
   now.pairs->members = {"a", "b"};
   now.rows[0].bytes = now.rows[1].bytes = 12;
   CHECK(ComparisonText(before, now)
             .find("none of these operations.\n# The saved run has none of these pairs.\n") !=
         std::string::npos);
   CHECK(ComparisonText(before, now).find("now/then") == std::string::npos);
+}
+
+TEST_CASE("two runs' arithmetic side by side, and operations of one rank") {
+  BenchResult before = SomeResult(), now = SomeResult();
+  before.ranks = now.ranks = 1;
+  before.compute = {{kProduct, DType::kBFloat16, 64, 256, 1e9, 1e6, 0.25},
+                    {kPass, DType::kFloat32, 64, 256, 0, 1e6, 0.125}};
+  now.compute = before.compute;
+  now.compute[0].seconds = 0.125;
+  std::string text = ComparisonText(before, now);
+  CHECK(text.find("# compute   type   rows  width then (GFLOP/s) now (GFLOP/s)  now/then\n"
+                  " product   bf16     64    256        4.000        8.000     2.00x\n") !=
+        std::string::npos);
+  CHECK(text.find(" pass      fp32     64    256        0.008        0.008     1.00x\n") !=
+        std::string::npos);
+  CHECK(text.find("nan") == std::string::npos);
+  now.compute[0].rows = now.compute[1].rows = 65;
+  CHECK(ComparisonText(before, now).find("none of this arithmetic") != std::string::npos);
 }
 
 TEST_CASE("each two members meet once, and nobody meets two at a time") {
