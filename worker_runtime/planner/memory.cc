@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "worker_runtime/comm/nccl/buffers.h"
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/ops/kinds.h"
 
@@ -323,7 +322,6 @@ MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCou
     const MemoryParts parts = MemoryOfStage(job, strategy, stage, counts);
     if (parts.Total() > most.Total()) most = parts;
   }
-  most.nccl = static_cast<double>(NcclBufferBytes(strategy.layout));
   return most;
 }
 

@@ -17,7 +17,7 @@ struct MemoryParts {
   double logits = 0;       // the head's
   // Gathered units and their gradients on the way, messages of pipeline and context ranks.
   double communication = 0;
-  double nccl = 0;  // besides: NCCL's own buffers, an estimate (NcclBufferBytes)
+  double nccl = 0;  // besides: NCCL's own buffers, an estimate (NcclBufferBytes); 0 on CPUs
 
   double Total() const {
     return parameters + gradients + optimizer + activations + scratch + logits + communication;
@@ -40,10 +40,11 @@ int64_t DeferredSlots(const Strategy& strategy, int stage, int64_t microbatches)
 // Bytes that one block of a rank keeps of one micro batch.
 double SavedBytes(const PlanJob& job, const Strategy& strategy, bool has_experts);
 
-// Of one pipeline rank, without `nccl`. REQUIRES: the layout is legal (Legal, search.h).
+// Of one pipeline rank, without `nccl`, which depends on the cluster. REQUIRES: the layout is legal
+// (Legal, search.h).
 MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stage,
                           ModelCounts& counts);
-// Of the pipeline rank that needs the most, with `nccl`.
+// Of the pipeline rank that needs the most, likewise.
 MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCounts& counts);
 
 // Parameters, gradients, optimizer state in bytes of the whole model on one GPU, without

@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker_runtime/comm/nccl/buffers.h"
 #include "worker_runtime/model/parameters.h"
 
 namespace convene::worker {
@@ -55,6 +56,13 @@ bool FitsArrays(const PlanJob& job, const Strategy& strategy) {
 
 bool Allows(const std::optional<int>& wish, int value) {
   return !wish.has_value() || *wish == value;
+}
+
+MemoryParts MemoryOf(const PlanJob& job, const Cluster& cluster, const Strategy& strategy,
+                     ModelCounts& counts) {
+  MemoryParts memory = LargestMemory(job, strategy, counts);
+  if (!cluster.gpu.is_cpu) memory.nccl = static_cast<double>(NcclBufferBytes(strategy.layout));
+  return memory;
 }
 
 // Walks over the strategies of a cluster. What is wished for is tried wherever it is legal; of the
@@ -170,7 +178,8 @@ class Searcher {
 
   // Whether it fits.
   bool Consider(const Strategy& strategy) {
-    Estimate estimate = {.strategy = strategy, .memory = LargestMemory(job_, strategy, counts_)};
+    Estimate estimate = {.strategy = strategy,
+                         .memory = MemoryOf(job_, cluster_, strategy, counts_)};
     RungResult& rung = plans_.rungs[static_cast<size_t>(RungOf(strategy))];
     if (!rung.leanest.has_value() || estimate.memory.Total() < rung.leanest->memory.Total()) {
       rung.leanest = estimate;
@@ -248,7 +257,7 @@ bool Legal(const PlanJob& job, const Strategy& strategy, ModelCounts& counts) {
 Estimate EstimateOf(const PlanJob& job, const Cluster& cluster, const Strategy& strategy,
                     ModelCounts& counts, const Efficiency& efficiency) {
   StepTimer timer(job, cluster, efficiency, counts);
-  return {strategy, LargestMemory(job, strategy, counts), timer.Time(strategy)};
+  return {strategy, MemoryOf(job, cluster, strategy, counts), timer.Time(strategy)};
 }
 
 namespace {

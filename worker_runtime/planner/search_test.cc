@@ -347,14 +347,17 @@ TEST_CASE(
 
 TEST_CASE("NCCL's buffers leave less room where experts exchange tokens with many ranks") {
   const PlanJob job = JobOf("qwen3-30b-a3b", 4096, 64);
-  const Cluster cluster = ClusterOf("rtx-4090", 8);
+  Cluster cluster = ClusterOf("rtx-4090", 8);
   ModelCounts counts(job.model);
   const auto usable = [&](int ep) {
     const Strategy strategy = {.layout = {.dp = 8, .ep = ep}, .zero_stage = 3};
-    return UsableBytes(LargestMemory(job, strategy, counts), cluster);
+    return UsableBytes(EstimateOf(job, cluster, strategy, counts).memory, cluster);
   };
   CHECK(usable(1) == Approx(0.9 * cluster.gpu.memory_bytes));
   CHECK(usable(8) < 0.85 * cluster.gpu.memory_bytes);
+  // CPUs have no NCCL.
+  cluster.gpu.is_cpu = true;
+  CHECK(usable(8) == Approx(0.9 * cluster.gpu.memory_bytes));
 }
 
 TEST_CASE(
