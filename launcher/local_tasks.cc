@@ -187,7 +187,11 @@ void LocalTaskLeader::OnSignal(int number) {
   raise(number);  // takes effect when this handler returns
 }
 
-absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(const LocalTask& task) {
+absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(
+    const LocalTask& task, const std::vector<int>& signals) {
+  // A task that finds the listener at once has ignored the signals since: no signal may end this
+  // process before its handler tells that task.
+  const ScopedAllSignalsBlocked blocked;
   auto listener = ListenAt(PlaceOfJob(task), task.count);
   if (absl::IsAlreadyExists(listener.status())) {
     return absl::AlreadyExistsError(absl::StrCat(
@@ -201,8 +205,10 @@ absl::StatusOr<std::unique_ptr<LocalTaskLeader>> LocalTaskLeader::Lead(const Loc
   auto group_listener = ListenAt(PlaceOfGroup(task), SOMAXCONN);
   if (absl::IsAlreadyExists(group_listener.status())) group_listener = UniqueFd();
   CONVENE_RETURN_IF_ERROR(group_listener.status());
-  return std::unique_ptr<LocalTaskLeader>(
+  std::unique_ptr<LocalTaskLeader> leader(
       new LocalTaskLeader(task, *std::move(listener), *std::move(group_listener)));
+  leader->DismissAtSignals(signals);
+  return leader;
 }
 
 bool LocalTaskLeader::Accept(absl::Duration patience) {
@@ -217,6 +223,8 @@ bool LocalTaskLeader::Accept(absl::Duration patience) {
 }
 
 void LocalTaskLeader::AcceptPeer() {
+  // Between the listener and peers_ a handler would not find the task.
+  const ScopedAllSignalsBlocked blocked;
   UniqueFd peer = AcceptOwn(listener_.get());
   TaskHello hello;
   if (!peer.valid() || recv(peer.get(), &hello, sizeof(hello), 0) != sizeof(hello)) return;

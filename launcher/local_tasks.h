@@ -30,15 +30,14 @@ namespace convene::launcher {
 // Lives on the main thread.
 class LocalTaskLeader {
  public:
-  // From now on the others find this process. AlreadyExists where another process leads them.
-  static absl::StatusOr<std::unique_ptr<LocalTaskLeader>> Lead(const LocalTask& task);
+  // From now on the others find this process. Until the process blocks them, each of `signals` that
+  // would end this process tells the others the code first (128 + n); ignored ones stay ignored.
+  // AlreadyExists where another process leads them.
+  static absl::StatusOr<std::unique_ptr<LocalTaskLeader>> Lead(const LocalTask& task,
+                                                               const std::vector<int>& signals);
   ~LocalTaskLeader();
   LocalTaskLeader(const LocalTaskLeader&) = delete;
   LocalTaskLeader& operator=(const LocalTaskLeader&) = delete;
-
-  // From now until the process blocks them, each of `signals` that would end this process tells the
-  // others the code first (128 + n). Ignored ones stay ignored.
-  void DismissAtSignals(const std::vector<int>& signals);
 
   // Waits until the others have come, for `patience` at most, and lets this process run on the CPUs
   // of all of them: the scheduler may have bound each task to its own. Call it before a thread
@@ -51,6 +50,7 @@ class LocalTaskLeader {
  private:
   LocalTaskLeader(const LocalTask& task, UniqueFd listener, UniqueFd group_listener);
 
+  void DismissAtSignals(const std::vector<int>& signals);
   // In a handler of signal `number`.
   static void OnSignal(int number);
 

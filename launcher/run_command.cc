@@ -309,8 +309,8 @@ absl::StatusOr<int> RunLocalTask(const RunFlags& flags, const EnvironmentLookup&
     if (spec.has_worker_a_task) spec.options.hello.local_world_size = 1;
     return RunAgentOf(flags, environment, std::move(spec));
   }
-  CONVENE_ASSIGN_OR_RETURN(const auto leader, LocalTaskLeader::Lead(task));
-  leader->DismissAtSignals(spec.options.ending_signals);
+  CONVENE_ASSIGN_OR_RETURN(const auto leader,
+                           LocalTaskLeader::Lead(task, spec.options.ending_signals));
   const int beside = leader->Gather(kGatherPatience);
   if (spec.has_worker_a_task) spec.options.hello.local_world_size -= beside;
   const absl::StatusOr<int> exit_code = RunAgentOf(flags, environment, std::move(spec));
