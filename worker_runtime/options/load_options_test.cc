@@ -551,7 +551,7 @@ TEST_CASE("an empty --init-from takes back the file's") {
   const TempDir dir;
   REQUIRE_OK(WriteFileAtomic(dir.File("train.yaml"), "data: a.txt\ninit_from: /nowhere\n"));
   const std::string config = "--config=" + dir.File("train.yaml");
-  CHECK_STATUS(Load({config}), absl::StatusCode::kNotFound, "init_from: weights /nowhere");
+  CHECK_STATUS(Load({config}), absl::StatusCode::kNotFound, "init_from: weights: open /nowhere");
   const TrainOptions options = Options({config, "--init-from="});
   CHECK(options.init_from.empty());
   CHECK_FALSE(options.chose_vocabulary);
