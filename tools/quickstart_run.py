@@ -235,6 +235,8 @@ def claim_folder() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise Failure(f'another tools/quickstart runs in this clone and writes to {RUN}: wait until it ends, or stop it with ^C') from error
+    except OSError:
+        pass  # NFS locks only what is open for writing: there nobody is kept away
 
 
 def prepare(programs: Optional[str]) -> Dict[str, str]:

@@ -33,9 +33,9 @@ absl::StatusOr<Measured> ReadMeasured(const std::string& path);
 // PURE. Measured figures take the place of the tables', whatever the order of the files. Measured
 // arithmetic makes the cluster one of such ranks: machines of as many, on a CPU where they ran on
 // one. Between machines of CPUs there is then their usual network, unless another one was measured
-// or the cluster's is what the user asked for (`network_is_given`). InvalidArgument, with
-// the file's path, where the cluster's machines have another number of ranks, since ranks share a
-// machine's cores and memory; and where the GPUs do not fill such machines.
+// or the user gave one (`network_is_given`). InvalidArgument, with the file's path, where the
+// cluster's machines have another number of ranks, since ranks share a machine's cores and memory;
+// and where the GPUs do not fill such machines.
 absl::Status UseMeasured(const std::vector<Measured>& files, const worker::PlanJob& job,
                          bool network_is_given, worker::Cluster* cluster,
                          worker::Efficiency* efficiency);

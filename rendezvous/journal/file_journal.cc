@@ -195,6 +195,9 @@ absl::Status FileJournal::RemoveEarlierTerms() const {
 absl::Status FileJournal::CheckTerm() {
   if (tenure_ == nullptr) return absl::OkStatus();
   CONVENE_ASSIGN_OR_RETURN(const int64_t last, LastTerm());
+  // A file system that cannot tell has not told of another folder.
+  const absl::Status seen = NumberOf(options_.directory).status();
+  if (!seen.ok() && !absl::IsNotFound(seen)) return seen;
   const absl::Status place = CheckDirectory();
   if (last == term_ && place.ok()) return absl::OkStatus();
   tenure_->End();

@@ -148,7 +148,7 @@ class CheckpointCopiesTest(unittest.TestCase):
         for name, limit in (('a', '50000'), ('a/b', 'max')):
             write(f'cgroup/{name}/memory.max', limit)
             write(f'cgroup/{name}/memory.current', '20000')
-            write(f'cgroup/{name}/memory.stat', 'active_file 3\ninactive_file 1000\n')
+            write(f'cgroup/{name}/memory.stat', 'file 9\nactive_file 400\ninactive_file 600\n')
         self.assertEqual(free(), 31000)
         write('cgroup/a/memory.current', '90000')
         self.assertEqual(free(), 0)

@@ -68,25 +68,31 @@ void ReadCpusV1(const std::string& cgroup, CgroupLimits* limits) {
   }
 }
 
-// The files of a version's memory controller, and the line of its memory.stat that counts the
-// cgroups below, too.
+// The files of a version's memory controller, and what stands before the lines of its memory.stat
+// that count the cgroups below, too.
 struct MemoryFiles {
   const char* limit;
   const char* used;
-  absl::string_view droppable;
+  absl::string_view total;
 };
-constexpr MemoryFiles kMemoryV2 = {"/memory.max", "/memory.current", "inactive_file "};
-constexpr MemoryFiles kMemoryV1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                                   "total_inactive_file "};
+constexpr MemoryFiles kMemoryV2 = {"/memory.max", "/memory.current", ""};
+constexpr MemoryFiles kMemoryV1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"};
 
 void ReadMemory(const std::string& cgroup, const MemoryFiles& files, CgroupLimits* limits) {
   const std::optional<int64_t> bytes = NumberIn(cgroup + files.limit);
   if (!bytes.has_value()) return;
   Lower(&limits->memory_bytes, *bytes);
+  // The pages of files, as in the kernel's MemAvailable; those of /dev/shm do not count there.
   int64_t droppable = 0;
   const std::string facts = ReadFile(cgroup + "/memory.stat").value_or("");
   for (absl::string_view line : absl::StrSplit(facts, '\n')) {
-    if (absl::ConsumePrefix(&line, files.droppable)) (void)absl::SimpleAtoi(line, &droppable);
+    int64_t pages = 0;
+    if (absl::ConsumePrefix(&line, files.total) &&
+        (absl::ConsumePrefix(&line, "inactive_file ") ||
+         absl::ConsumePrefix(&line, "active_file ")) &&
+        absl::SimpleAtoi(line, &pages)) {
+      droppable += pages;
+    }
   }
   const int64_t used = NumberIn(cgroup + files.used).value_or(0);
   Lower(&limits->memory_left_bytes, std::max<int64_t>(0, *bytes - used + droppable));

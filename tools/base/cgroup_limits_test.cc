@@ -95,7 +95,7 @@ TEST_CASE("memory that a cgroup has taken is not available, but for what its fil
   machine.Write(pod + "/memory.max", "100\n");
   CHECK(machine.AvailableMemory() == 100);  // Where the kernel does not tell what is taken.
   machine.Write(pod + "/memory.current", "90\n");
-  machine.Write(pod + "/memory.stat", "file 9\ninactive_file 5\nactive_file 4\n");
+  machine.Write(pod + "/memory.stat", "file 9\ninactive_file 3\nactive_file 2\nshmem 7\n");
   CHECK(machine.AvailableMemory() == 15);
   machine.Write(pod + "/a/memory.max", "50\n");
   machine.Write(pod + "/a/memory.current", "40\n");
@@ -111,7 +111,7 @@ TEST_CASE("v1: memory that a cgroup and those below it have taken") {
   machine.Write("/proc/meminfo", "MemAvailable: 7 kB\n");
   machine.Write(pod + "/memory.limit_in_bytes", "100\n");
   machine.Write(pod + "/memory.usage_in_bytes", "90\n");
-  machine.Write(pod + "/memory.stat", "inactive_file 1\ntotal_inactive_file 5\n");
+  machine.Write(pod + "/memory.stat", "inactive_file 1\ntotal_inactive_file 3\ntotal_active_file 2\n");
   CHECK(machine.AvailableMemory() == 15);
 }
 

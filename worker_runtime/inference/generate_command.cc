@@ -95,7 +95,6 @@ class Lines {
                          kind == std::filesystem::file_type::not_found;
     lines.written_ = is_file ? path + ".partial" : path;
     CONVENE_ASSIGN_OR_RETURN(lines.fd_, OpenFile(lines.written_, O_WRONLY | O_CREAT | O_TRUNC));
-    if (is_file) SetLastWords(lines.LastWords());
     return lines;
   }
   // Answers that an error has stopped are kept: they may have taken hours.
@@ -111,8 +110,10 @@ class Lines {
   Lines& operator=(Lines&&) = default;
 
   absl::Status Add(const std::string& line) const {
-    return WriteAll(fd_.valid() ? fd_.get() : STDOUT_FILENO, line,
-                    fd_.valid() ? written_ : "stdout");
+    if (!fd_.valid()) return WriteAll(STDOUT_FILENO, line, "stdout");
+    CONVENE_RETURN_IF_ERROR(WriteAll(fd_.get(), line, written_));
+    if (written_ != path_) SetLastWords(LastWords());
+    return absl::OkStatus();
   }
   absl::Status Finish() {
     SetLastWords("");

@@ -110,9 +110,13 @@ bool IsClosed(const std::string& yaml, int begin) {
   return false;
 }
 
-absl::Status CheckQuotes(const std::string& path, const std::string& yaml, const YAML::Node& node) {
+// An alias may name what it stands in, so depth has a bound: keys are no deeper.
+absl::Status CheckQuotes(const std::string& path, const std::string& yaml, const YAML::Node& node,
+                         int depth = 0) {
+  constexpr int kDepthMax = 4;
+  if (depth > kDepthMax) return absl::OkStatus();
   for (const auto& item : node) {
-    CONVENE_RETURN_IF_ERROR(CheckQuotes(path, yaml, node.IsMap() ? item.second : item));
+    CONVENE_RETURN_IF_ERROR(CheckQuotes(path, yaml, node.IsMap() ? item.second : item, depth + 1));
   }
   const int begin = node.Mark().pos;
   if (!node.IsScalar() || node.Tag() != "!" || begin < 0 ||

@@ -97,6 +97,7 @@ TEST_CASE("broken YAML is named with its line") {
                "train.yaml:3: the quote that begins here has no end");
   CHECK_STATUS(Parse("checkpoint_dir: 'it''s\n"), kInvalid, "train.yaml:1: the quote");
   CHECK_OK(Parse("checkpoint_dir: 'it''s'\nmetrics_file: \"a\\\"b\"\n"));
+  CHECK_STATUS(Parse("data: &x [*x]\n"), kInvalid, "train.yaml:1");
   CHECK_STATUS(Parse("data: " + std::string(100'000, '[')), kInvalid, "this is not YAML");
 }
 

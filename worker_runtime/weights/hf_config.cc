@@ -48,7 +48,7 @@ constexpr char kFixed[] =
 
 // These change nothing here: what is held in memory, how a training went, how text is made.
 constexpr char kHarmless[] =
-    R"(architectures attention_dropout attn_pdrop auto_map bos_token_id
+    R"(architectures attention_dropout attn_pdrop auto_map aux_loss_alpha bos_token_id
     cache_implementation chunk_size_feed_forward dtype embd_pdrop eos_token_id ep_size
     experts_implementation experts_per_token gradient_checkpointing hidden_act id2label
     initial_context_length is_llama_config label2id max_position_embeddings max_window_layers
@@ -61,7 +61,8 @@ constexpr char kHarmless[] =
     use_cache)";
 
 // The factor of the loss that evens the experts' load in each sequence, as RouterPenalty has it
-// (DeepSeek's own modeling_deepseek.py, MoEGate).
+// (modeling_deepseek.py of DeepSeek-V2's folders, MoEGate). Folders of DeepSeek-V3 have the key
+// too, and their code adds no such loss.
 constexpr char kSequenceLoss[] = "aux_loss_alpha";
 
 // The member; null where there is none.
@@ -268,7 +269,9 @@ absl::Status Reader::ReadGroups() {
   // Where the folder does not say it: as in the papers (DeepSeek-V2, section 3.1.2; DeepSeek-V3,
   // section 4.2).
   experts.balance_loss = config_.family->router_bias ? 0.0001 : 0.003;
-  CONVENE_RETURN_IF_ERROR(ReadFields({{kSequenceLoss, &experts.balance_loss}}));
+  if (!config_.family->router_bias) {
+    CONVENE_RETURN_IF_ERROR(ReadFields({{kSequenceLoss, &experts.balance_loss}}));
+  }
   experts.bias_rate = config_.family->router_bias ? 0.001 : 0;
   if (experts.first_dense_layers >= config_.layers) experts = {};
   return absl::OkStatus();
@@ -542,7 +545,7 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
   }
   if (family.router_groups && has_experts) {
     WriteField({"n_shared_experts", &shared}, writer);
-    WriteField({kSequenceLoss, &experts.balance_loss, false}, writer);
+    if (!family.router_bias) WriteField({kSequenceLoss, &experts.balance_loss, false}, writer);
     writer.Key("topk_method");
     writer.String(RouterMethod(config));
   }

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -34,6 +37,44 @@ absl::Status RefuseExisting(const std::string& path) {
   if (absl::IsNotFound(names.status()) || (names.ok() && names->empty())) return absl::OkStatus();
   return absl::AlreadyExistsError(
       absl::StrCat(path, " is there already; give another, or remove it"));
+}
+
+// The name that a rename can give to the whole output: that of an empty folder itself where
+// `output` is a link to it.
+absl::StatusOr<std::string> PlaceOf(const std::string& output) {
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
+  std::error_code error;
+  const std::string real = std::filesystem::canonical(output, error).string();
+  if (error) return output.substr(0, output.find_last_not_of('/') + 1);
+  struct stat own = {}, above = {};
+  if (stat(real.c_str(), &own) == 0 && stat(ParentDirectory(real).c_str(), &above) == 0 &&
+      (own.st_dev != above.st_dev || own.st_ino == above.st_ino)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(output,
+                     " is where a file system is mounted, and the output gets its name when it is "
+                     "whole: name a new folder in it, such as ",
+                     output, "/model"));
+  }
+  return real;
+}
+
+// The lock of the only process that works in `folder`. A file that is open for writing: NFS locks
+// no other ones between machines.
+absl::StatusOr<UniqueFd> LockWork(const std::string& folder, const std::string& path) {
+  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
+  CONVENE_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT));
+  const bool is_locked = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!is_locked && errno != EWOULDBLOCK) {
+    return ErrnoStatus(errno, absl::StrCat("flock ", path));
+  }
+  // The process before this one removes the file when it ends.
+  struct stat held = {}, named = {};
+  if (!is_locked || fstat(lock.get(), &held) != 0 || stat(path.c_str(), &named) != 0 ||
+      held.st_ino != named.st_ino) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        folder, ": another process is at work there; wait for its end, or give another output"));
+  }
+  return lock;
 }
 
 // A tensor of the files.
@@ -233,21 +274,19 @@ absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::st
 
 absl::Status MakeWhole(const std::string& output,
                        absl::FunctionRef<absl::Status(const std::string& path)> make) {
-  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
-  const std::string name = output.substr(0, output.find_last_not_of('/') + 1);
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, PlaceOf(output));
   // Always the same folder: what a killed process left there goes with the next one.
   const std::string folder = absl::StrCat(name, ".partial");
-  CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
-  CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock, OpenFile(folder, O_RDONLY | O_DIRECTORY));
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        folder, ": another process is at work there; wait for its end, or give another output"));
-  }
   const std::string unfinished = absl::StrCat(folder, "/whole");
+  const std::string lock_path = absl::StrCat(folder, "/lock");
+  CONVENE_ASSIGN_OR_RETURN(const UniqueFd lock, LockWork(folder, lock_path));
   const absl::Cleanup remove = [&] {
     RemoveTree(unfinished).IgnoreError();
+    unlink(lock_path.c_str());
     rmdir(folder.c_str());
   };
+  // Another process may have been at work until now.
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(name));
   CONVENE_RETURN_IF_ERROR(RemoveTree(unfinished));
   CONVENE_RETURN_IF_ERROR(make(unfinished));
   CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, name));

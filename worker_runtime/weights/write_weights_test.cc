@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -174,7 +175,7 @@ TEST_CASE("an export goes where a killed one was, and never where another is at 
   const std::string partial = dir.File("b.partial");
   REQUIRE_OK(MakeDirectories(absl::StrCat(partial, "/whole/old")));
   {
-    const auto other = OpenFile(partial, O_RDONLY);
+    const auto other = OpenFile(partial + "/lock", O_RDWR | O_CREAT);
     REQUIRE_OK(other.status());
     REQUIRE(flock(other->get(), LOCK_EX | LOCK_NB) == 0);
     CHECK_STATUS(ExportHf(*weights, {.output = dir.File("b")}), absl::StatusCode::kAlreadyExists,
@@ -186,6 +187,11 @@ TEST_CASE("an export goes where a killed one was, and never where another is at 
   CHECK_FALSE(IsDirectory(dir.File("b/old")));
   REQUIRE_OK(ExportHf(*weights, {.output = dir.File("c/")}));  // as a shell completes a name
   CHECK(ListDirectory(dir.path()).value() == std::vector<std::string>{"a", "b", "c"});
+  // A link to an empty folder is as good as the folder.
+  REQUIRE_OK(MakeDirectories(dir.File("d")));
+  REQUIRE(symlink("d", dir.File("link").c_str()) == 0);
+  REQUIRE_OK(ExportHf(*weights, {.output = dir.File("link")}));
+  CHECK(IsFile(dir.File("d/config.json")));
 }
 
 TEST_CASE("differences are named by tensor, the largest first; averages lie between") {

@@ -59,11 +59,10 @@ class LogView {
     if (/^\d+$/.test(rank)) where.set("rank", rank);
     let pause = LOG_PAUSE_MS;
     try {
-      const answer = await fetch(`api/logs?${where}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
-      const said = answer.ok ? await answer.json() : await answer.text();
+      const [answer, text] = await fetchText(`api/logs?${where}`);
       if (question !== this.asked) return;
-      if (answer.ok) pause = this.take(said);
-      else setText(this.note, said);
+      if (answer.ok) pause = this.take(JSON.parse(text));
+      else setText(this.note, text);
       if (answer.status === 404) pause = 5 * LOG_PAUSE_MS;  // a daemon that was restarted may not know the job yet
     } catch {
       if (question !== this.asked) return;

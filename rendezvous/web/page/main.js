@@ -38,9 +38,7 @@ async function ask() {
   let answer = null;
   let text = "";
   try {
-    const headers = state.tag ? { "If-None-Match": state.tag } : {};
-    answer = await fetch(where, { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
-    text = await answer.text();
+    [answer, text] = await fetchText(where, state.tag ? { "If-None-Match": state.tag } : {});
   } catch {
     answer = null;
   }

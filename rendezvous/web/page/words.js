@@ -14,8 +14,21 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Of a machine that died nothing comes, not even an end.
-const PATIENCE_MS = 10e3;
+// The answer and its text. Of a machine that died nothing comes, not even an end; a large text may take a slow link a while.
+const HEAD_PATIENCE_MS = 10e3;
+const TEXT_PATIENCE_MS = 60e3;
+async function fetchText(where, headers = {}) {
+  const control = new AbortController();
+  let limit = setTimeout(() => control.abort(), HEAD_PATIENCE_MS);
+  try {
+    const answer = await fetch(where, { cache: "no-store", headers, signal: control.signal });
+    clearTimeout(limit);
+    limit = setTimeout(() => control.abort(), TEXT_PATIENCE_MS);
+    return [answer, await answer.text()];
+  } finally {
+    clearTimeout(limit);
+  }
+}
 
 const isTold = (value) => value !== null && value !== undefined;
 const orDash = (value, words) => (isTold(value) ? words(value) : "–");

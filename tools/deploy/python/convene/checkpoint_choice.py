@@ -33,7 +33,8 @@ def choose_state(held: Sequence[Held], world_size: Optional[int], refused: Colle
 def next_generation(newest: int, epoch: int) -> int:
     """The generation of the states that the ranks of an epoch save. newest: of all that they see.
 
-    Ranks of two epochs may see nothing of each other. Their generations differ all the same, and those of the later epoch are the newer ones.
+    Ranks of two epochs may see nothing of each other. Their generations differ all the same, so a state is never mixed of both. Where both saw
+    the same newest state, those of the later epoch are the newer ones.
     """
     return ((newest >> 20) + 1 << 20) + epoch
 

@@ -162,7 +162,7 @@ def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
         try:
             with open(f'{folder}/memory.max', encoding='ascii') as limit, open(f'{folder}/memory.current', encoding='ascii') as used, \
                     open(f'{folder}/memory.stat', encoding='ascii') as stat:
-                cache = next(int(line.split()[1]) for line in stat if line.startswith('inactive_file '))
+                cache = sum(int(line.split()[1]) for line in stat if line.startswith(('inactive_file ', 'active_file ')))
                 least = min(least, int(limit.read()) - int(used.read()) + cache)
         except (OSError, ValueError):
             pass  # the root has no limit, and 'max' is none
