@@ -52,6 +52,15 @@ void AddWishes(FlagReader* reader, worker::Wishes* wishes) {
                                            "what the backward pass computes again");
 }
 
+// Flags that do not go together.
+absl::Status CheckPairs(const PlanFlags& flags) {
+  if (!flags.cluster.empty() && !flags.gpu.empty()) {
+    return absl::InvalidArgumentError("--cluster and --gpu both say which GPU; give one of them");
+  }
+  if (!flags.is_json || flags.file == PlanFile::kNone) return absl::OkStatus();
+  return absl::InvalidArgumentError("--json and --emit print different things; give one of them");
+}
+
 }  // namespace
 
 absl::StatusOr<double> ParseCount(const std::string& text) {
@@ -135,13 +144,7 @@ void AddFlags(FlagReader* reader, PlanFlags* flags) {
   reader->Option("data", &flags->data, "what these files name as data [tokens.bin]",
                  {.value = "PATH"});
   reader->Switch("json", &flags->is_json, "print JSON, for programs");
-  reader->Check([flags] {
-    if (!flags->cluster.empty() && !flags->gpu.empty()) {
-      return absl::InvalidArgumentError("--cluster and --gpu both say which GPU; give one of them");
-    }
-    if (!flags->is_json || flags->file == PlanFile::kNone) return absl::OkStatus();
-    return absl::InvalidArgumentError("--json and --emit print different things; give one of them");
-  });
+  reader->Check([flags] { return CheckPairs(*flags); });
 }
 
 absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {

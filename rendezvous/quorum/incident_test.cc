@@ -95,7 +95,7 @@ TEST_CASE("the GPU's driver says whether the card or the program is wrong") {
   CHECK(Told(failure).substr(0, 10) == "node, sure");
   failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 31, pid=77, MMU Fault"};
   CHECK(Told(failure).substr(0, 12) == "code, likely");
-  // Whatever the driver told of the program beside the card's error.
+  // The card's error counts, and not the end of the program that the driver tells first.
   failure.kernel_lines = {"NVRM: Xid (PCI:0000:3b:00): 45, pid=77, Ch 00000008",
                           "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus."};
   CHECK(Told(failure) == "node, sure: the GPU's driver: " + failure.kernel_lines[1]);

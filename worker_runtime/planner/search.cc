@@ -65,8 +65,8 @@ MemoryParts MemoryOf(const PlanJob& job, const Cluster& cluster, const Strategy&
   return memory;
 }
 
-// Walks over the strategies of a cluster. What is wished for is tried wherever it is legal; of the
-// rest only what is worth a try.
+// Walks over the strategies of a cluster. A wish is tried wherever it is legal; other degrees are
+// tried where they are worth it.
 class Searcher {
  public:
   Searcher(const PlanJob& job, const Cluster& cluster, const Wishes& wishes,
