@@ -111,7 +111,8 @@ TEST_CASE("v1: memory that a cgroup and those below it have taken") {
   machine.Write("/proc/meminfo", "MemAvailable: 7 kB\n");
   machine.Write(pod + "/memory.limit_in_bytes", "100\n");
   machine.Write(pod + "/memory.usage_in_bytes", "90\n");
-  machine.Write(pod + "/memory.stat", "inactive_file 1\ntotal_inactive_file 3\ntotal_active_file 2\n");
+  machine.Write(pod + "/memory.stat",
+                "inactive_file 1\ntotal_inactive_file 3\ntotal_active_file 2\n");
   CHECK(machine.AvailableMemory() == 15);
 }
 
