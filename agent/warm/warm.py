@@ -116,7 +116,7 @@ class Recorder:
             return self.finish()
 
         def after_step(*_):
-            # It stays: the optimizer goes through its hooks just now, and a hook that is taken away would end that.
+            # The hook stays: the optimizer goes through its hooks just now, and one that is taken away would end that with an error.
             self.steps += 1
             if self.steps == 2:
                 self.tell()

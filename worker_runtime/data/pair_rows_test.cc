@@ -16,6 +16,17 @@ using testing::OpenTokens;
 using testing::WriteTokenFile;
 using Tokens = std::vector<int32_t>;
 
+// Of the folder's files "chosen" and "rejected".
+DatasetOptions PairsIn(const TempDir& dir, int sequence_length) {
+  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
+  REQUIRE_OK(joined);
+  DatasetOptions options = {.sources = {{*joined, std::nullopt}},
+                            .sequence_length = sequence_length};
+  options.packing.emplace();
+  options.pairs = true;
+  return options;
+}
+
 TEST_CASE("a pair that teaches nothing is left out") {
   const TempDir dir;
   TokenFileInfo info;
@@ -26,11 +37,7 @@ TEST_CASE("a pair that teaches nothing is left out") {
                  {{{1, 2, 3}, {0, 1, 1}}, {{1, 2, 3, 4, 5}, {0, 0, 0, 0, 1}}, {{6, 7}, {0, 1}}});
   WriteTokenFile(dir.File("rejected"), info,
                  {{{1, 9}, {0, 1}}, {{1, 2, 3, 4, 8}, {0, 0, 0, 0, 1}}, {{6, 7}, {0, 1}}});
-  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
-  REQUIRE_OK(joined);
-  DatasetOptions options = {.sources = {{*joined, std::nullopt}}, .sequence_length = 8};
-  options.packing.emplace();
-  options.pairs = true;
+  DatasetOptions options = PairsIn(dir, 8);
   const auto data = Dataset::Open(options);
   REQUIRE_OK(data);
   CHECK(data->row_count() == 1);
@@ -54,11 +61,7 @@ TEST_CASE("a pair whose answers are the same as far as a row holds them is left 
   };
   write("chosen", 4, 9);
   write("rejected", 6, 10);
-  const auto joined = JoinPairs(OpenTokens(dir.File("chosen")), OpenTokens(dir.File("rejected")));
-  REQUIRE_OK(joined);
-  DatasetOptions options = {.sources = {{*joined, std::nullopt}}, .sequence_length = 16};
-  options.packing.emplace();
-  options.pairs = true;
+  DatasetOptions options = PairsIn(dir, 16);
   const auto data = Dataset::Open(options);
   REQUIRE_OK(data);
   CHECK(data->row_count() == 1);

@@ -100,19 +100,20 @@ class Lines {
   // Answers that an error has stopped are kept: they may have taken hours.
   ~Lines() {
     if (!fd_.valid() || written_ == path_) return;
-    if (lseek(fd_.get(), 0, SEEK_CUR) == 0) {
-      unlink(written_.c_str());
-    } else {
+    if (has_answers_) {
       std::fputs(LastWords().c_str(), stderr);
+    } else {
+      unlink(written_.c_str());
     }
   }
   Lines(Lines&&) = default;
   Lines& operator=(Lines&&) = default;
 
-  absl::Status Add(const std::string& line) const {
+  absl::Status Add(const std::string& line) {
     if (!fd_.valid()) return WriteAll(STDOUT_FILENO, line, "stdout");
     CONVENE_RETURN_IF_ERROR(WriteAll(fd_.get(), line, written_));
-    if (written_ != path_) SetLastWords(LastWords());
+    // Not earlier: a signal while the model is loaded leaves no answers to speak of.
+    if (written_ != path_ && !std::exchange(has_answers_, true)) SetLastWords(LastWords());
     return absl::OkStatus();
   }
   absl::Status Finish() {
@@ -131,6 +132,7 @@ class Lines {
 
   std::string path_, written_;
   UniqueFd fd_;
+  bool has_answers_ = false;
 };
 
 absl::Status Print(const std::string& text) { return WriteAll(STDOUT_FILENO, text, "stdout"); }
