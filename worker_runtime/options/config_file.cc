@@ -100,12 +100,12 @@ absl::Status SetField(const std::string& path, const YAML::Mark& place, const YA
 bool IsClosed(const std::string& yaml, int begin) {
   const char quote = yaml[begin];
   for (size_t i = begin + 1; i < yaml.size(); ++i) {
-    if (quote == '"' && yaml[i] == '\\')
+    const bool is_doubled = i + 1 < yaml.size() && yaml[i] == '\'' && yaml[i + 1] == '\'';
+    if (quote == '"' ? yaml[i] == '\\' : is_doubled) {
       ++i;
-    else if (yaml[i] == quote && quote == '\'' && i + 1 < yaml.size() && yaml[i + 1] == quote)
-      ++i;
-    else if (yaml[i] == quote)
+    } else if (yaml[i] == quote) {
       return true;
+    }
   }
   return false;
 }
