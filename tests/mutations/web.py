@@ -43,7 +43,7 @@ MUTATIONS = [
     Mutation('a search shows every line', f'{PAGE}/logs.js', '.includes(wanted)) : this.lines;', '.includes("")) : this.lines;', SEEN),
     Mutation('a job that failed looks well', f'{PAGE}/words.js', 'if (job.phase === "failed") {', 'if (job.phase === "lost") {', SEEN),
     Mutation('a daemon that is gone looks alive', f'{PAGE}/main.js', 'tell(state.heard ? ', 'void (state.heard ? ', SEEN),
-    Mutation('a daemon that hangs looks alive', f'{PAGE}/words.js', 'const PATIENCE_MS = 10e3;', 'const PATIENCE_MS = 10e6;', SEEN),
+    Mutation('a daemon that hangs looks alive', f'{PAGE}/words.js', 'const HEAD_PATIENCE_MS = 10e3;', 'const HEAD_PATIENCE_MS = 10e6;', SEEN),
     Mutation('lines of a job that the daemon does not know yet never come', f'{PAGE}/logs.js', 'pause = 5 * LOG_PAUSE_MS;', 'return;', SEEN),
     Mutation('a node with a long lease is silent between its words', JSON, 'std::max(kLeastSilence, node.lease / 2)', 'kLeastSilence', TOLD),
     Mutation('the Tab key stops at each row of the table', f'{PAGE}/table.js', 'row.index === this.at ? 0 : -1;', '0;', SEEN),
