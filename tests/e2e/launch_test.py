@@ -84,11 +84,12 @@ class LaunchTest(ConveneTestCase):
     def test_the_join_token_arrives_at_the_agents_and_at_no_worker(self):
         token = "Xz3Vq0k7sT1mN8bYw5Jr2aPfL9dH4eGc"
         endpoint = f"127.0.0.1:{free_port()}"
-        for flags in ((), ("--export", "CONVENE_JOIN_TOKEN")):
-            done = self.path(f"done{len(flags)}")
+        for number, flags in enumerate(((), ("--export", "CONVENE_JOIN_TOKEN")), 1):
+            done = self.path(f"done{number}")
             launch = self.launch("--rdzv-endpoint", endpoint, *flags, *self.sh(
                 f"echo $(env | grep -c CONVENE_JOIN_TOKEN) seen; until [ -e {done} ]; do sleep 0.05; done"), CONVENE_JOIN_TOKEN=token)
-            wait_until(lambda launch=launch: self.output(launch).count("0 seen\n") == 2, 30, "both workers")
+            # Every launch of a test writes to one log: the first launch's words stand in front.
+            wait_until(lambda launch=launch, number=number: self.output(launch).count("0 seen\n") == 2 * number, 30, "both workers")
             ask = [CONVENE, "status", "--endpoint", endpoint]
             self.assertIn("--join-token-file", self.finish(self.start(*ask, CONVENE_JOIN_TOKEN=None), 30, 64))
             self.assertIn("running", self.finish(self.start(*ask, CONVENE_JOIN_TOKEN=token), 30))
