@@ -83,4 +83,12 @@ MUTATIONS = [
              'return n * sizeof(T) % wanted == 0 && AlignmentBytes(a)', 'return n > 0 && AlignmentBytes(a)', ON_GPUS),
     Mutation('every number of rows is a choice of its own', f'{OPS}/matmul/matmul_plans.cc',
              'std::bit_floor(static_cast<unsigned>(key.*rows))', 'key.*rows', f'//{OPS}/matmul:matmul_emulated_test_forward'),
+    Mutation('an algorithm that splits k serves other k than it was asked for', f'{OPS}/matmul/matmul_plans.cc',
+             'key.unsplit = rows == &MatMulKey::k;', '', f'//{OPS}/matmul:matmul_emulated_test_forward'),
+    Mutation('the sum over any k may be split', f'{OPS}/matmul/problem.cc',
+             'if (!MaySplit(key)) return', 'if (false) return', f'//{OPS}/matmul:matmul_emulated_test_forward'),
+    Mutation('the pool keeps the scratch of timed products', f'{OPS}/matmul/matmul_plans.cc',
+             'if (scratch.has_value()) scratch->GiveBack();', '', f'//{OPS}/matmul:matmul_emulated_test_forward'),
+    Mutation('a collective beside a product changes its bits in deterministic runs', f'{OPS}/matmul/plan_choice.h',
+             'key.multiprocessors = 0;', '', f'//{OPS}/matmul:plan_choice_test'),
 ]

@@ -1,6 +1,9 @@
-// Products by plain loops in float, one order of summation whatever the algorithm. Where
-// CONVENE_EMULATED_FASTEST says 0 or 1, that algorithm is the fastest by far, and algorithm 1 adds
-// in the other order, so that a choice shows in the bits.
+// Products by plain loops in float, one order of summation whatever the algorithm. A real choice
+// may change bits, so three choices do so here. Where CONVENE_EMULATED_FASTEST says 0 or 1, that
+// algorithm is the fastest by far, and algorithm 1 adds in the other order. A product that may use
+// some of the multiprocessors only adds in the other order, too. An algorithm that may split the
+// sum of bfloat16 products drops the end of a depth that is no multiple of 64, as cuBLASLt 12 and
+// 13 were seen to do (facebookexperimental/triton, pull request 2767).
 #include <cublasLt.h>
 #include <cublas_v2.h>
 
@@ -20,6 +23,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x656d756c61746564;
 constexpr int kAlgorithms = 2;  // so that there is one to choose
+constexpr uint64_t kSliceDepth = 64;
 
 // -1: none.
 int FastestAlgorithm() {
@@ -87,8 +91,9 @@ void ReverseRows(std::vector<float>& rows, uint64_t columns) {
 }
 
 void Multiply(const Product& product, const void* a, const void* b, const void* c, void* d,
-              bool adds_backward = false) {
+              bool adds_backward = false, uint64_t dropped = 0) {
   const uint64_t depth = product.depth();
+  const uint64_t summed = depth - dropped;
   auto left =
       Rows(a, product.a, product.operation.transpose_a == CUBLAS_OP_T, product.rows(), depth);
   // Turned, so that both are read along their rows.
@@ -108,11 +113,11 @@ void Multiply(const Product& product, const void* a, const void* b, const void* 
       float sums[kSums] = {};
       const float* const x = &left[row * depth];
       const float* const y = &right[column * depth];
-      const uint64_t whole = depth / kSums * kSums;
+      const uint64_t whole = summed / kSums * kSums;
       for (uint64_t i = 0; i < whole; i += kSums) {
         for (uint64_t lane = 0; lane < kSums; ++lane) sums[lane] += x[i + lane] * y[i + lane];
       }
-      for (uint64_t i = whole; i < depth; ++i) sums[i - whole] += x[i] * y[i];
+      for (uint64_t i = whole; i < summed; ++i) sums[i - whole] += x[i] * y[i];
       const uint64_t at = column * product.d.stride + row;
       float value = alpha * (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
                              ((sums[4] + sums[5]) + (sums[6] + sums[7])));
@@ -173,7 +178,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComputeType_t compute,
                                       cudaDataType_t scale) {
   if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *operation = {CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr};
+  *operation = {CUBLAS_OP_N, CUBLAS_OP_N, nullptr, nullptr, 0};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -201,7 +206,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_TRANSB:
       operation->transpose_b = static_cast<cublasOperation_t>(number);
       return CUBLAS_STATUS_SUCCESS;
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:  // a hint, without effect here
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+      operation->multiprocessors = number;
       return number > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -215,7 +221,9 @@ cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataT
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
-  *preference = {.workspace_bytes = 0, .alignments = {256, 256, 256, 256}};
+  *preference = {.workspace_bytes = 0,
+                 .alignments = {256, 256, 256, 256},
+                 .reductions = CUBLASLT_REDUCTION_SCHEME_MASK};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -228,7 +236,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
   }
   if (bytes != sizeof(uint32_t)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) return CUBLAS_STATUS_SUCCESS;
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+    std::memcpy(&preference->reductions, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   std::memcpy(&preference->alignments[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
               value, bytes);
   return CUBLAS_STATUS_SUCCESS;
@@ -245,8 +256,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   while (*found < std::min(wanted, kAlgorithms)) {
     // The second one takes all the scratch that it may.
     const size_t workspace_bytes = *found == 0 ? 0 : preference->workspace_bytes;
+    const bool splits =
+        a->type == CUDA_R_16BF && preference->reductions != CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulHeuristicResult_t result = {
-        {kMagic, workspace_bytes, {}, product.depth()}, workspace_bytes, CUBLAS_STATUS_SUCCESS};
+        {kMagic, workspace_bytes, {}, product.depth(), splits},
+        workspace_bytes,
+        CUBLAS_STATUS_SUCCESS};
     std::memcpy(result.algo.alignments, preference->alignments, sizeof(preference->alignments));
     results[(*found)++] = result;
   }
@@ -281,8 +296,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
       !IsAligned(c, algorithm->alignments[2]) || !IsAligned(d, algorithm->alignments[3])) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const cudaError_t error =
-      convene::emulated::QueueWork(stream, [=, scratch_bytes = algorithm->workspace_bytes] {
+  const cudaError_t error = convene::emulated::QueueWork(
+      stream, [=, scratch_bytes = algorithm->workspace_bytes, splits = algorithm->splits] {
         // Both ends of all of it: 32 MiB for each product would be most of a test's time.
         const size_t end_bytes = std::min(scratch_bytes, size_t{1} << 16);
         std::memset(workspace, 0xff, end_bytes);
@@ -292,7 +307,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
         if (is_told && FastestAlgorithm() != number) {
           convene::Clock::Real().SleepFor(absl::Milliseconds(1));
         }
-        Multiply(product, a, b, c, d, is_told && number == 1);
+        const bool adds_backward =
+            (is_told && number == 1) != (product.operation.multiprocessors > 0);
+        Multiply(product, a, b, c, d, adds_backward, splits ? product.depth() % kSliceDepth : 0);
       });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
@@ -335,7 +352,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx(
   };
   std::vector<Product> products;
   for (int i = 0; i < groups; ++i) {
-    products.push_back({{transpose_a[i], transpose_b[i], nullptr, nullptr},
+    products.push_back({{transpose_a[i], transpose_b[i], nullptr, nullptr, 0},
                         layout(type_a, transpose_a[i] == CUBLAS_OP_T, m[i], k[i], stride_a[i]),
                         layout(type_b, transpose_b[i] == CUBLAS_OP_T, k[i], n[i], stride_b[i]),
                         layout(type_c, false, m[i], n[i], stride_c[i]),

@@ -1,5 +1,6 @@
 // Memory, copies and the device's properties. Device memory is the process's own, so a pointer of
 // one kind works as the other; README.md names the mistakes that this hides.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +21,8 @@ cudaError_t Allocate(void** data, size_t bytes, cudaMemoryType type) {
   const MutexLock lock(&state.mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   size_t& in_use = state.device_bytes[CurrentDevice()];
-  if (bytes > kDeviceBytes || in_use + bytes > kDeviceBytes) return Say(cudaErrorMemoryAllocation);
+  const size_t taken = in_use + state.pool_bytes[CurrentDevice()];
+  if (bytes > kDeviceBytes || taken + bytes > kDeviceBytes) return Say(cudaErrorMemoryAllocation);
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, bytes == 0 ? 1 : bytes) != 0) {
     return Say(cudaErrorMemoryAllocation);
@@ -98,12 +100,23 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 cudaError_t cudaFree(void* data) { return Free(data, cudaMemoryTypeDevice); }
 
 cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t /*stream*/) {
+  {
+    const MutexLock lock(&TheState().mutex);
+    size_t& pool = TheState().pool_bytes[CurrentDevice()];
+    pool -= std::min(pool, bytes);
+  }
   return cudaMalloc(data, bytes);
 }
 
+// The pool gives memory back at the next synchronize alone (CUDA Runtime API,
+// cudaMemPoolAttrReleaseThreshold, by default 0).
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
-  return Enqueue(stream, {.work = [data] { (void)Release(data, cudaMemoryTypeDevice); }});
+  return Enqueue(stream, {.work = [data] {
+                   const Block block = BlockFrom(data);
+                   TheState().pool_bytes[block.device] += block.bytes;
+                   (void)Release(data, cudaMemoryTypeDevice);
+                 }});
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int /*flags*/) {
@@ -115,7 +128,8 @@ cudaError_t cudaFreeHost(void* data) { return Free(data, cudaMemoryTypeHost); }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const MutexLock lock(&TheState().mutex);
   *total_bytes = kDeviceBytes;
-  *free_bytes = kDeviceBytes - TheState().device_bytes[CurrentDevice()];
+  *free_bytes = kDeviceBytes - TheState().device_bytes[CurrentDevice()] -
+                TheState().pool_bytes[CurrentDevice()];
   return Health();
 }
 

@@ -84,8 +84,9 @@ struct State {
   Mutex mutex;
   CondVar changed;  // A stream that had to wait may go on.
   Order order = OrderFromEnvironment();
-  std::string failure;                                // of the first launch that failed
-  std::vector<size_t> device_bytes;                   // by device
+  std::string failure;               // of the first launch that failed
+  std::vector<size_t> device_bytes;  // by device
+  std::vector<size_t> pool_bytes;    // by device: freed in stream order, and not given back yet
   std::vector<std::unique_ptr<CUstream_st>> streams;  // the devices' default streams first
   std::map<const char*, Block> memory;
   std::map<const void*, size_t> dynamic_shared_max;  // by kernel

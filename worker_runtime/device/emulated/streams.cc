@@ -87,7 +87,7 @@ int DevicesFromEnvironment() {
 
 }  // namespace
 
-State::State() : device_bytes(DevicesFromEnvironment()) {
+State::State() : device_bytes(DevicesFromEnvironment()), pool_bytes(device_bytes.size()) {
   for (size_t device = 0; device < device_bytes.size(); ++device) {
     streams.push_back(std::make_unique<CUstream_st>());
     streams.back()->device = static_cast<int>(device);
@@ -171,6 +171,7 @@ void FinishAll() {
     const cudaStream_t stream = TheState().streams[i].get();
     if (stream->device == CurrentDevice()) Finish(stream);
   }
+  TheState().pool_bytes[CurrentDevice()] = 0;
 }
 
 cudaError_t QueueWork(cudaStream_t stream, std::function<void()> work) {
@@ -227,6 +228,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const MutexLock lock(&TheState().mutex);
   if (SpoilsCapture()) return Say(cudaErrorStreamCaptureUnsupported);
   Finish(Resolve(stream));
+  TheState().pool_bytes[Resolve(stream)->device] = 0;
   return Health();
 }
 

@@ -140,8 +140,11 @@ TEST_CASE("reproducible sums: over tp and cp the bits are those of their degrees
     run.layout.dp = 2;
     run.layout.pp = 2;
     run.zero_stage = 3;
-    INFO(run.layout.ToString());
-    CHECK_THAT(BitDifference(CurveOf(run), narrow), Catch::Equals(""));
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      run.schedule = schedule;
+      INFO(run.layout.ToString() << ", " << schedule);
+      CHECK_THAT(BitDifference(CurveOf(run), narrow), Catch::Equals(""));
+    }
   }
 }
 

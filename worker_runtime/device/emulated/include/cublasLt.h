@@ -46,6 +46,7 @@ struct cublasLtMatmulDescOpaque_t {
   cublasOperation_t transpose_b;
   const float* scale_a;  // in the device's memory; null: 1
   const float* scale_b;
+  int32_t multiprocessors;  // SM_COUNT_TARGET; 0: all
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -56,6 +57,7 @@ struct cublasLtMatrixLayoutOpaque_t {
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace_bytes;
   uint32_t alignments[4];  // of a, b, c and d
+  uint32_t reductions;     // the schemes that are allowed
 };
 typedef cublasLtMatmulDescOpaque_t* cublasLtMatmulDesc_t;
 typedef cublasLtMatrixLayoutOpaque_t* cublasLtMatrixLayout_t;
@@ -66,6 +68,7 @@ struct cublasLtMatmulAlgo_t {
   size_t workspace_bytes;
   uint32_t alignments[4];
   uint64_t depth;
+  bool splits;  // the sum over the depth into slices
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;

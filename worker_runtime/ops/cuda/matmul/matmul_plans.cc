@@ -35,15 +35,26 @@ class Scratch {
       queue.Report(error, "cudaMallocAsync of a product's scratch output");
     }
   }
-  ~Scratch() {
-    if (data_ != nullptr) queue_.Report(cudaFreeAsync(data_, queue_.stream()), "cudaFreeAsync");
-  }
+  ~Scratch() { Free(); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   void* get() const { return data_; }
+  // Gives the memory back to the GPU: the pool of memory in stream order keeps what is freed until
+  // somebody synchronizes, and NCCL may want it in the same step. The stream has nothing else to
+  // do.
+  void GiveBack() {
+    if (data_ == nullptr) return;
+    Free();
+    queue_.Report(cudaStreamSynchronize(queue_.stream()), "a product's scratch output");
+  }
 
  private:
+  void Free() {
+    if (data_ != nullptr) queue_.Report(cudaFreeAsync(data_, queue_.stream()), "cudaFreeAsync");
+    data_ = nullptr;
+  }
+
   Queue& queue_;
   void* data_ = nullptr;
 };
@@ -67,6 +78,7 @@ std::optional<size_t> Fastest(Queue& queue, const MatMulKey& key, const MatMulPr
     if (!absl::IsDeadlineExceeded(times.status())) queue.Report(times.status());
     return std::nullopt;
   }
+  if (scratch.has_value()) scratch->GiveBack();
   return FastestCandidate(*times);
 }
 
@@ -107,7 +119,7 @@ void SetMatMulChoices(MatMulChoices* choices) { process_choices = choices; }
 std::string CublasLtVersion() { return absl::StrCat("cuBLASLt ", cublasLtGetVersion()); }
 
 void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
-  key.mode = CurrentMatMulMode();
+  key = InMode(key, CurrentMatMulMode());
   Plan* plan = Find(key, operands);
   if (plan == nullptr) return;
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -119,8 +131,9 @@ void MatMulPlans::Run(MatMulKey key, const MatMulOperands& operands) {
 }
 
 void MatMulPlans::RunRows(MatMulKey key, int MatMulKey::*rows, const MatMulOperands& operands) {
-  key.mode = CurrentMatMulMode();
-  if (key.mode == MatMulMode::kTimed) key.mode = MatMulMode::kFirst;
+  const MatMulMode mode = CurrentMatMulMode();
+  key = InMode(key, mode == MatMulMode::kTimed ? MatMulMode::kFirst : mode);
+  key.unsplit = rows == &MatMulKey::k;  // The algorithm serves other k than it was asked for.
   MatMulKey alike = key;
   alike.*rows = static_cast<int>(std::bit_floor(static_cast<unsigned>(key.*rows)));
   const Plan* const known = Find(alike, operands);

@@ -162,6 +162,31 @@ TEST_CASE("choosing an algorithm by the clock adds to c once") {
         std::vector<float>(product.c_count(), 128.5f));
 }
 
+TEST_CASE("choosing an algorithm by the clock keeps no memory of the GPU") {
+  if (!HasGpuOrSkips()) return;
+  const auto free_bytes = [] {
+    size_t free = 0;
+    size_t total = 0;
+    REQUIRE_CUDA(cudaMemGetInfo(&free, &total));
+    return free;
+  };
+  TestQueue queue;
+  const ScopedMode mode(MatMulMode::kTimed);
+  REQUIRE(queue.queue().cublaslt() != nullptr);
+  REQUIRE(queue.queue().matmul_workspace() != nullptr);
+  // A GPU's driver keeps a few MiB for modules that are loaded at a first use; this is 64 MiB.
+  const Product product{.m = 4096, .n = 4096, .k = 1, .beta = 1};
+  OnGpu<BFloat16> a(product.a_count());
+  OnGpu<BFloat16> b(product.b_count());
+  OnGpu<float> c(product.c_count());
+  Stream stream = queue.stream();
+  const size_t before = free_bytes();
+  cuda::MatMul(Transpose::kNo, Transpose::kNo, product.m, product.n, product.k, a.data(), b.data(),
+               product.beta, c.data(), stream);
+  queue.Finish();
+  CHECK(free_bytes() + (size_t{48} << 20) > before);
+}
+
 TEST_CASE("a deterministic product has the same bits in another queue") {
   if (!HasGpuOrSkips()) return;
   const ScopedMode mode(MatMulMode::kDeterministic);

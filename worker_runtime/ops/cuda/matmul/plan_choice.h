@@ -46,6 +46,7 @@ struct MatMulKey {
   int alignment_b = 0;
   int alignment_c = 0;
   int multiprocessors = 0;  // that it may use; 0: all
+  bool unsplit = false;     // no algorithm that cuts the sum over k into slices
   MatMulMode mode = MatMulMode::kTimed;
 
   friend bool operator==(const MatMulKey&, const MatMulKey&) = default;
@@ -53,19 +54,43 @@ struct MatMulKey {
   friend H AbslHashValue(H state, const MatMulKey& key) {
     return H::combine(std::move(state), key.transpose_a, key.transpose_b, key.accumulate, key.m,
                       key.n, key.k, key.in_a, key.in_b, key.out, key.fast_sums, key.alignment_a,
-                      key.alignment_b, key.alignment_c, key.multiprocessors, key.mode);
+                      key.alignment_b, key.alignment_c, key.multiprocessors, key.unsplit, key.mode);
   }
 };
 
+// The key in that mode. For kDeterministic it leaves out what changes with the layout of a run and
+// not with the product: alignment beyond 16 bytes, and multiprocessors that a collective beside it
+// wants. Else the library may propose another algorithm, and so other bits.
+inline MatMulKey InMode(MatMulKey key, MatMulMode mode) {
+  key.mode = mode;
+  if (mode != MatMulMode::kDeterministic) return key;
+  constexpr int kWidestLoad = 16;  // bytes
+  for (int* alignment : {&key.alignment_a, &key.alignment_b, &key.alignment_c}) {
+    *alignment = std::min(*alignment, kWidestLoad);
+  }
+  key.multiprocessors = 0;
+  return key;
+}
+
+// Whether the library may cut the sum over k into slices ("split-K") that are added afterwards.
+// For 16-bit numbers cuBLASLt 12 and 13 were seen to drop the end of k where k is no multiple of
+// the tile that a slice is made of, silently (facebookexperimental/triton, pull request 2767; not
+// tried here). 128 is the deepest tile of such products.
+inline bool MaySplit(const MatMulKey& key) {
+  return key.in_a != DType::kBFloat16 || (!key.unsplit && key.k % 128 == 0);
+}
+
 // The product's name to MatMulChoices: all of the key but the mode, as "aT,b m64 n64 k16384
-// bf16,bf16>fp32 +c align 256,256,256", with " fast" and " of 116 multiprocessors" where they are.
+// bf16,bf16>fp32 +c align 256,256,256", with " fast", " of 116 multiprocessors" and " unsplit"
+// where they are.
 inline std::string ToText(const MatMulKey& key) {
   return absl::StrCat(
       key.transpose_a ? "aT," : "a,", key.transpose_b ? "bT" : "b", " m", key.m, " n", key.n, " k",
       key.k, " ", DTypeName(key.in_a), ",", DTypeName(key.in_b), ">", DTypeName(key.out),
       key.accumulate ? " +c" : "", " align ", key.alignment_a, ",", key.alignment_b, ",",
       key.alignment_c, key.fast_sums ? " fast" : "",
-      key.multiprocessors > 0 ? absl::StrCat(" of ", key.multiprocessors, " multiprocessors") : "");
+      key.multiprocessors > 0 ? absl::StrCat(" of ", key.multiprocessors, " multiprocessors") : "",
+      key.unsplit ? " unsplit" : "");
 }
 
 // The index of the candidate with the lowest median time. `milliseconds[i]` are candidate i's

@@ -43,7 +43,7 @@ TEST_CASE("an address's alignment is its largest power of two, up to 256") {
 TEST_CASE("a key differs in each of its parts") {
   const MatMulKey key{
       .m = 3, .n = 4, .k = 5, .alignment_a = 16, .alignment_b = 16, .alignment_c = 16};
-  std::vector<MatMulKey> keys(16, key);
+  std::vector<MatMulKey> keys(17, key);
   keys[1].transpose_a = true;
   keys[2].transpose_b = true;
   keys[3].accumulate = true;
@@ -59,6 +59,7 @@ TEST_CASE("a key differs in each of its parts") {
   keys[13].multiprocessors = 116;
   keys[14].in_b = DType::kE5M2;
   keys[15].fast_sums = true;
+  keys[16].unsplit = true;
   const absl::flat_hash_set<MatMulKey> different(keys.begin(), keys.end());
   CHECK(different.size() == keys.size());
   CHECK(different.contains(key));
@@ -69,15 +70,48 @@ TEST_CASE("a key differs in each of its parts") {
   CHECK(ToText(keys[12]) == ToText(key));
 }
 
+TEST_CASE("a deterministic choice knows nothing of the layout") {
+  const MatMulKey one{
+      .m = 3, .alignment_a = 256, .alignment_b = 16, .alignment_c = 2, .multiprocessors = 116};
+  MatMulKey other = one;
+  other.alignment_a = 64;
+  other.multiprocessors = 0;
+  const MatMulKey chosen = InMode(one, MatMulMode::kDeterministic);
+  CHECK(chosen == InMode(other, MatMulMode::kDeterministic));
+  // A smaller alignment excludes algorithms, so it is still told.
+  CHECK(chosen.alignment_a == 16);
+  CHECK(chosen.alignment_b == 16);
+  CHECK(chosen.alignment_c == 2);
+  CHECK(chosen.m == 3);
+  CHECK(chosen.mode == MatMulMode::kDeterministic);
+  for (const MatMulMode mode : {MatMulMode::kTimed, MatMulMode::kFirst}) {
+    CHECK_FALSE(InMode(one, mode) == InMode(other, mode));
+    CHECK(InMode(one, mode).mode == mode);
+  }
+}
+
+TEST_CASE("16-bit sums over k are cut into slices only where whole tiles fill it") {
+  const auto may_split = [](DType in, int k, bool unsplit) {
+    return MaySplit({.k = k, .in_a = in, .in_b = in, .unsplit = unsplit});
+  };
+  CHECK(may_split(DType::kBFloat16, 1024, false));
+  CHECK_FALSE(may_split(DType::kBFloat16, 1024, true));
+  CHECK_FALSE(may_split(DType::kBFloat16, 1025, false));
+  CHECK_FALSE(may_split(DType::kBFloat16, 2880, false));
+  CHECK(may_split(DType::kFloat32, 1025, false));
+  CHECK(may_split(DType::kE4M3, 2880, false));
+}
+
 TEST_CASE("the longest name of a product is one line of 128 bytes at most") {
   const int large = 2'000'000'000;
   MatMulKey key{true, true, true, large, large, large, DType::kBFloat16, DType::kBFloat16};
   key.fast_sums = true;
   key.alignment_a = key.alignment_b = key.alignment_c = 256;
   key.multiprocessors = 1000;
+  key.unsplit = true;
   CHECK(ToText(key) ==
         "aT,bT m2000000000 n2000000000 k2000000000 bf16,bf16>fp32 +c align 256,256,256 fast of "
-        "1000 multiprocessors");
+        "1000 multiprocessors unsplit");
   CHECK(ToText(key).size() <= 128);
 }
 

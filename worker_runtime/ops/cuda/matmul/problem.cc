@@ -22,6 +22,7 @@ cudaDataType_t LibraryType(DType dtype) {
 // of bfloat16, since sums are made in float. Where the bits must be the same each time, only the
 // separate, ordered pass adds them.
 uint32_t ReductionSchemes(const MatMulKey& key) {
+  if (!MaySplit(key)) return CUBLASLT_REDUCTION_SCHEME_NONE;
   if (key.mode == MatMulMode::kDeterministic || key.out != DType::kFloat32) {
     return CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   }
