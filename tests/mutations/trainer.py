@@ -334,6 +334,8 @@ MUTATIONS = [
              'CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));',
              'if (Clock::Real().Now() > deadline) CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));', NCCL_RANKS, '18'),
     Mutation('a group works in windows that no abort frees', f'{RUNTIME}/comm/nccl/limits.h', '= 22907;', '= 22800;', NCCL_RANKS, 'nccl'),
+    Mutation('ranks that send other numbers of tokens are blamed for it', f'{RUNTIME}/comm/nccl/stall.cc',
+             ' || one.operation == kOfAnySize', '', '//worker_runtime/comm/nccl:stall_test', 'nccl'),
     Mutation('an all-to-all of NCCL sends every rank the first shard', NCCL_GROUP,
              'ncclSend(input.Slice(peer * count, count).data, count,', 'ncclSend(input.Slice(0, count).data, count,', NCCL_RANKS, 'nccl'),
     Mutation('a merge forgets how much it has merged', f'{RUNTIME}/ops/attention_merge.h',

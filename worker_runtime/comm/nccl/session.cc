@@ -159,7 +159,7 @@ absl::Status NcclSession::Start(const Operation& operation,
       ++progress.started;
       progress.operation.assign(operation.counted_as.data(), operation.counted_as.size());
       progress.size_bytes = operation.data.size_bytes();
-      progress.dtype = operation.data.dtype;
+      progress.dtype = DTypeName(operation.data.dtype);
       Open& open = order.open.emplace_back();
       open.sequence = progress.started;
       open.record = options_.recorder->Start(operation.group, operation.operation, progress.started,
