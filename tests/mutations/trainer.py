@@ -334,6 +334,8 @@ MUTATIONS = [
              'CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));',
              'if (Clock::Real().Now() > deadline) CONVENE_RETURN_IF_ERROR(AwaitQueued(handle, deadline));', NCCL_RANKS, '18'),
     Mutation('a group works in windows that no abort frees', f'{RUNTIME}/comm/nccl/limits.h', '= 22907;', '= 22800;', NCCL_RANKS, 'nccl'),
+    Mutation('memory is registered for networks where NCCL may hang', f'{RUNTIME}/comm/nccl/nccl_bootstrap.cc',
+             'return machines_[rank] == machines_[group.front()];', 'return rank >= 0;', NCCL_RANKS, 'nccl'),
     Mutation('ranks that send other numbers of tokens are blamed for it', f'{RUNTIME}/comm/nccl/stall.cc',
              ' || one.operation == kOfAnySize', '', '//worker_runtime/comm/nccl:stall_test', 'nccl'),
     Mutation('an all-to-all of NCCL sends every rank the first shard', NCCL_GROUP,

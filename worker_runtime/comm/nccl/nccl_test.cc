@@ -68,13 +68,13 @@ RankOrders OrdersOfThisRank() {
 }
 
 // However many GPUs there are: this test uses the first.
-std::vector<std::pair<std::string, std::string>> EnvironmentOf(const RankOrders& orders) {
+NcclPlace PlaceOf(const RankOrders& orders) {
   const int world_size = orders.layout.world_size();
-  return NcclEnvironment({.host_name = "nccl-test",
-                          .local_rank = orders.rank,
-                          .local_world_size = world_size,
-                          .world_size = world_size,
-                          .gpus = 1});
+  return {.host_name = "nccl-test",
+          .local_rank = orders.rank,
+          .local_world_size = world_size,
+          .world_size = world_size,
+          .gpus = 1};
 }
 
 absl::StatusOr<CommunicatorSet> Bootstrap(const RankOrders& orders, const std::string& key_prefix,
@@ -87,7 +87,7 @@ absl::StatusOr<CommunicatorSet> Bootstrap(const RankOrders& orders, const std::s
     options.base.pp_links.emplace_back(place - 1, place);
   }
   if (orders.layout.pp > 2) options.base.pp_links.emplace_back(0, orders.layout.pp - 1);
-  options.environment = EnvironmentOf(orders);
+  options.place = PlaceOf(orders);
   options.open_store = [directory = orders.directory](absl::Duration) {
     return std::unique_ptr<rendezvous::StoreClient>(std::make_unique<DirectoryStore>(directory));
   };
