@@ -170,6 +170,7 @@ def part_scripts(run: Run) -> None:
     run.step('tools/deploy/bundling_test.py')
     run.step('tools/deploy/packaging_test.py')
     run.step('tools/gpu/gpu_check_test.py')
+    run.step('tools/gpu/machine_test.py')
     run.step('tools/gpu/sessions_test.py')
     run.step('tools/gpu/fake_machine_test.py')
     run.step('tests/mutations/mutations.py', '--check')

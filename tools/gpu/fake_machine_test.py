@@ -56,6 +56,7 @@ TRAINER = '''#!/usr/bin/python3
 import json, os, sys, time
 flags = dict(zip(sys.argv[1:], sys.argv[2:]))
 time.sleep(float(os.environ.get('FAKE_START_SECONDS', 0)))
+if os.environ.get('RANK') == '0': print('[rank 0] info: NCCL 2.28.9: 2 x P2P/CUMEM', flush=True)
 if '--cuda-graphs' in sys.argv: print('[rank 0] CUDA graphs  on, captured in the second step', flush=True)
 if '--tuning-dir' in flags:
     known = 8 * os.path.exists(flags['--tuning-dir'])
@@ -142,6 +143,7 @@ class FakeMachineTest(unittest.TestCase):
         for name in ('fp32, one rank', 'bf16, dp2 x tp2 x pp2', 'deterministic bf16, dp2, twice', 'CUDA graphs, deterministic bf16, pp2', 'copy',
                      'kill -9 of rank 1, deterministic bf16, dp2', 'PyTorch, llama-3.2-3b, 2 x 4096', 'ours beside PyTorch, llama-125m, 32 x 1024'):
             self.assertIn(name, names)
+        self.assertIn('; NCCL 2.28.9: 2 x P2P/CUMEM', rows[names.index('bf16, dp2 x tp2 x pp2')]['text'])
         with open(f'{self.folder}/sanitized', encoding='utf-8') as file:
             sanitized = file.read().splitlines()
         self.assertEqual(len(sanitized), 4)  # two tests that launch kernels of ours, under two tools

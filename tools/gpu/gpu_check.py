@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests and benchmarks of Convene on this machine's NVIDIA GPU.
 
-usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only NAME] [--after FOLDER] [--seconds N] [--gpu N]      (in a checkout)
+usage: tools/gpu_check [PART...] [--bundle PATH] [--output FOLDER] [--only NAME] [--after FOLDER] [--seconds N] [--gpu LIST]   (in a checkout)
        convene/gpu_check ...                                                        (in an unpacked bundle, which then is the bundle)
 Needs an NVIDIA driver (580 or later), CUDA 13's libraries (PyTorch's copies will do), and PyTorch for the comparisons with it.
 In a checkout without --bundle it first builds one. A call ends within its time, which is 220 s for ops, 260 s for sanitize, 480 s for layouts, 480 s
@@ -45,7 +45,7 @@ class Check(NamedTuple):
     """The arguments of every part."""
     bundle: str
     device: str
-    gpu: str
+    gpu: str  # nvidia-smi's name of the first
     environment: Dict[str, str]
     torch: Callable[[], Dict[str, Any]]  # looks for PyTorch when it is first called: from a cold disk that takes a minute
     only: AbstractSet[str]  # the names of the chosen items; empty: all
@@ -157,7 +157,9 @@ def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace
     parser.add_argument('--after', action='append', default=[], metavar='FOLDER',
                         help='(second) the output of an earlier call: its items that failed or were cut come first; may be given several times')
     parser.add_argument('--seconds', type=float, help='that the whole call may take (default: what its parts need)')
-    parser.add_argument('--gpu', default='0', help='which of several (default: %(default)s)')
+    parser.add_argument('--gpu', default=machine.inherited_gpus(), metavar='LIST',
+                        help='numbers or UUIDs, a comma between: the first for each item of one GPU; where a layout has no more ranks than these, each rank '
+                             'has its own, else ranks share them over sockets (default: CUDA_VISIBLE_DEVICES, or 0)')
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu tries this tool itself, without a GPU, on the parts layouts and bench')
     parsed = parser.parse_args(arguments)
     why = why_bad_usage(parsed)
@@ -242,12 +244,13 @@ def run_parts(arguments: argparse.Namespace, bundle: str, budget: Budget) -> int
     except (ValueError, OSError) as error:
         print(f'gpu_check: {error}', file=sys.stderr)
         return 64
-    facts = machine.describe(bundle, arguments.gpu)
+    gpu = machine.first_gpu(arguments.gpu)
+    facts = machine.describe(bundle, gpu)
     print(f'{facts["gpu"]}, driver {facts["driver"]}, bundle {facts["bundle"]["commit"][:12]} of {facts["bundle"]["date"]}', flush=True)
     results = Results(arguments.output, facts)
     torch = functools.lru_cache(maxsize=None)(lambda: find_torch(arguments, environment, budget, results))
     turns = 1 if arguments.parts[0] in sessions.SECONDS else training.TURNS
-    check = Check(bundle, arguments.device, arguments.gpu, environment, torch, frozenset(), turns, binaries, results)
+    check = Check(bundle, arguments.device, gpu, environment, torch, frozenset(), turns, binaries, results)
     if first_look(check, budget):
         run_stages(groups, check, budget)
     else:

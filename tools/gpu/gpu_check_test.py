@@ -268,6 +268,12 @@ class LayoutsTest(unittest.TestCase):
         self.assertEqual(len(text.made_up_text(1000)), 1000)
 
 
+    def test_a_run_tells_how_its_ranks_met(self):
+        output = '[0] epoch 1\n[0] info: NCCL 2.28.9: 2 x NET/Socket over lo\n[0] step 1/40\n'
+        self.assertEqual(layouts.transports(output), '; NCCL 2.28.9: 2 x NET/Socket over lo')
+        self.assertEqual(layouts.transports('[0] NCCL works without registered memory: why\n'), '')
+
+
 class TrainTest(Workplace):
     """Of a launcher that makes steps until it is stopped."""
 
@@ -527,22 +533,6 @@ class TrainingTest(unittest.TestCase):
         output = 'warning: {x\n{"losses": [2.0], "step_seconds": [0.1], "attention": "cudnn"}\n{"x": 1}\n{torn\n{"losses": [1.0], "step_seconds": []}\n'
         self.assertEqual(peer.parse(output), [peer.Answer([2.0], [0.1], {'attention': 'cudnn'}), peer.Answer([1.0], [], {})])
         self.assertEqual(peer.parse('Traceback\n'), [])
-
-
-class MachineTest(unittest.TestCase):
-    def test_what_does_not_answer_in_time_ends_nothing_without_a_word(self):
-        with mock.patch.object(machine.subprocess, 'run', side_effect=subprocess.TimeoutExpired('x', 1)):
-            self.assertEqual(machine.needed_libraries(['/bin/sh'], {}), ({}, ['sh']))
-            with self.assertRaisesRegex(RuntimeError, 'find_cuda'):
-                machine.environment('/bundle', '0')
-
-    def test_pytorch_keeps_its_own_library_path(self):
-        ours = {'LD_LIBRARY_PATH': '/cuda', 'CUDA_VISIBLE_DEVICES': '0'}
-        with mock.patch.dict(os.environ, {'LD_LIBRARY_PATH': '/theirs'}):
-            self.assertEqual(machine.torch_environment(ours), {'LD_LIBRARY_PATH': '/theirs', 'CUDA_VISIBLE_DEVICES': '0'})
-        with mock.patch.dict(os.environ):
-            os.environ.pop('LD_LIBRARY_PATH', None)
-            self.assertEqual(machine.torch_environment(ours), {'CUDA_VISIBLE_DEVICES': '0'})
 
 
 class CommandTest(Workplace):

@@ -1,4 +1,4 @@
-"""The part `layouts`: convene-train over NCCL with several processes on one GPU, judged by its loss curves."""
+"""The part `layouts`: convene-train over NCCL with several processes, on a GPU each or all on one, judged by its loss curves."""
 
 import functools
 import math
@@ -147,6 +147,12 @@ def train(run: Run, place: machine.Place, limit_s: float, results: Results) -> T
     return Trained(curve, failure, done.seconds, done.output, done.code is None)
 
 
+def transports(output: str) -> str:
+    """The trainer's line about NCCL: whether the ranks met over NVLink, or over sockets. '' where it has none."""
+    line = re.search(r'NCCL \d[\d.]*: .*', output)
+    return f'; {line.group(0)}' if line else ''
+
+
 def has_done_enough(run: Run, place: machine.Place) -> bool:
     return run.enough < run.steps and max(curves.read(metrics_path(run, place)), default=0) >= run.enough
 
@@ -228,7 +234,7 @@ class Curves:
         else:
             verdict = (curves.judge_fp32(ours, self.oracle, run.layout.least_steps) if run.precision == 'fp32' else
                        curves.judge_bf16(ours, self.oracle, self.distances, run.layout.least_steps))
-            self.results.judged('layouts', run.name, verdict.good, verdict.text, distance=verdict.distance, losses=ours)
+            self.results.judged('layouts', run.name, verdict.good, verdict.text + transports(trained.output), distance=verdict.distance, losses=ours)
 
 
 def judge_same(name: str, first: Trained, second: Trained, steps: int, failure: str, results: Results) -> None:

@@ -46,6 +46,15 @@ def why_no_gpu() -> str:
     return '' if error == 0 and count.value > 0 else f'the NVIDIA driver shows no GPU to this process (cuDeviceGetCount: error {error})'
 
 
+def inherited_gpus() -> str:
+    """The GPUs that this process was given, by CUDA's numbers or by UUID, a comma between; '0' where nobody chose."""
+    return os.environ.get('CUDA_VISIBLE_DEVICES') or '0'
+
+
+def first_gpu(gpus: str) -> str:
+    return gpus.split(',')[0].strip()
+
+
 def smi(gpu: str, query: str) -> str:
     try:
         command = ['nvidia-smi', '-i', gpu, f'--query-gpu={query}', '--format=csv,noheader,nounits']
@@ -105,8 +114,8 @@ def needed_libraries(programs: List[str], variables: Dict[str, str]) -> Librarie
     return found
 
 
-def environment(bundle: str, gpu: str) -> Dict[str, str]:
-    """The environment of all programs that are started here. RuntimeError when CUDA's libraries are not on this machine."""
+def environment(bundle: str, gpus: str) -> Dict[str, str]:
+    """The environment of all programs that are started here: they see these GPUs. RuntimeError when CUDA's libraries are not on this machine."""
     try:
         done = subprocess.run([sys.executable, os.path.join(bundle, 'find_cuda')], check=False, capture_output=True, text=True,
                               timeout=FIND_CUDA_SECONDS)
@@ -114,8 +123,10 @@ def environment(bundle: str, gpu: str) -> Dict[str, str]:
         raise RuntimeError(f'find_cuda did not find CUDA\'s libraries in {FIND_CUDA_SECONDS} s') from expired
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
-    # In the order of nvidia-smi, which is asked about the same number.
-    variables = {**os.environ, 'CUDA_VISIBLE_DEVICES': gpu, 'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONUNBUFFERED': '1'}
+    variables = {**os.environ, 'CUDA_VISIBLE_DEVICES': gpus, 'PYTHONDONTWRITEBYTECODE': '1', 'PYTHONUNBUFFERED': '1'}
+    if gpus != os.environ.get('CUDA_VISIBLE_DEVICES'):
+        # In the order of nvidia-smi, which is asked about the same number. Numbers that were given to this process stay what they were.
+        variables['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'
     if done.stdout.strip():
         variables['LD_LIBRARY_PATH'] = done.stdout.strip()
     return variables

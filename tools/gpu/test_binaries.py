@@ -18,10 +18,12 @@ TEST_LIMIT_SECONDS = 120  # a test that takes longer hangs
 # Its sweep of shapes builds a hundred of cuDNN's graphs, each for up to seconds: it comes last, and may take longer.
 SLOWEST_TEST = '//worker_runtime/ops/cuda/attention:attention_test'
 SWEEP = '[sweep]'
-# It starts jobs of several ranks one after another, and gives each 30 s. Each of its cases is a program run of its own, so that ranks that wait for
-# each other without end cost the case that they belong to, and no other.
+# It starts jobs of several ranks that share a GPU, one a case, and gives each 90 s. Each of its cases is a program run of its own, so that ranks that
+# wait for each other without end cost the case that they belong to, and no other.
 NCCL_TEST = '//worker_runtime/comm/nccl:nccl_test'
-LONG_LIMIT_SECONDS = {SLOWEST_TEST: 180, NCCL_TEST: 180}
+# On one GPU most of its cases skip; on several it is a dozen tests.
+ON_GPUS_TEST = '//worker_runtime/trainer/testing:on_gpus_test'
+LONG_LIMIT_SECONDS = {SLOWEST_TEST: 180, NCCL_TEST: 400, ON_GPUS_TEST: 300}
 LIST_SECONDS = 30  # to load the libraries, and tell the names of the cases
 SANITIZER_FLOOR_SECONDS = 20
 # The tests of single kernels of ours: the others call libraries alone, train with the same kernels, or need several GPUs.

@@ -19,4 +19,15 @@ std::vector<std::pair<std::string, std::string>> NcclEnvironment(const NcclPlace
   return variables;
 }
 
+std::string SharingWarning(const NcclPlace& place) {
+  if (place.local_world_size <= place.gpus) return "";
+  return absl::StrCat(
+      place.local_world_size, " ranks share ", place.gpus, place.gpus == 1 ? " GPU" : " GPUs",
+      " of ", place.host_name,
+      ": they divide its memory and its time, and all their traffic goes over sockets or a "
+      "network, "
+      "none over NVLink. Start as many ranks as a node has GPUs (--nproc-per-node gpu), or see why "
+      "there are no more (CUDA_VISIBLE_DEVICES, nvidia-smi)");
+}
+
 }  // namespace convene::worker

@@ -1,4 +1,4 @@
-// PURE. The settings of NCCL with which several ranks may share one GPU.
+// PURE. The settings of NCCL with which several ranks may share one GPU, and the warning of it.
 #pragma once
 
 #include <string>
@@ -22,5 +22,9 @@ struct NcclPlace {
 // becomes a host of its own, and all traffic goes over sockets: right results, by the real library,
 // slowly. The ranks' kernels take turns on the GPU.
 std::vector<std::pair<std::string, std::string>> NcclEnvironment(const NcclPlace& place);
+
+// The warning where ranks of this machine share a GPU, as a person rarely means it: what it costs,
+// and what to look at. "" where none does.
+std::string SharingWarning(const NcclPlace& place);
 
 }  // namespace convene::worker

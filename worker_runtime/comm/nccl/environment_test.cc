@@ -25,6 +25,15 @@ TEST_CASE("ranks that share a GPU are hosts of their own, over the loopback inte
   CHECK(first.at("NCCL_SOCKET_IFNAME") == "lo");
 }
 
+TEST_CASE("ranks that share a GPU are told of it, the others are not") {
+  CHECK(SharingWarning({.host_name = "node", .local_world_size = 8, .gpus = 8}).empty());
+  CHECK_THAT(SharingWarning({.host_name = "node", .local_world_size = 8, .gpus = 7}),
+             Catch::StartsWith("8 ranks share 7 GPUs of node: ") &&
+                 Catch::Contains("--nproc-per-node") && Catch::Contains("CUDA_VISIBLE_DEVICES"));
+  CHECK_THAT(SharingWarning({.host_name = "node", .local_world_size = 2, .gpus = 1}),
+             Catch::StartsWith("2 ranks share 1 GPU of node: "));
+}
+
 TEST_CASE("ranks of two machines do not meet on the loopback interface") {
   const auto variables =
       MapOf({.host_name = "node", .local_world_size = 2, .world_size = 4, .gpus = 1});

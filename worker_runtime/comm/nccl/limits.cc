@@ -26,6 +26,12 @@ NcclBlocks NcclBlocksMax(int multiprocessors) {
           .message = std::min(message, kMost / 2)};
 }
 
+absl::Duration NcclConnectTimeout(int communicator, absl::Duration connect_timeout,
+                                  absl::Duration operation_timeout) {
+  return std::min(connect_timeout + communicator * connect_timeout / 3,
+                  std::max(connect_timeout, operation_timeout));
+}
+
 bool MayLoadKernelsLate(absl::string_view pp_schedule) {
   constexpr absl::string_view kComeToTheirEnd[] = {"gpipe", "1f1b", "zb-h1", "dualpipe-v"};
   return absl::c_linear_search(kComeToTheirEnd, pp_schedule);

@@ -1,10 +1,11 @@
-// PURE. The oldest version of NCCL that will do, the most blocks of its kernels, and when CUDA may
-// load kernels.
+// PURE. The oldest version of NCCL that will do, the most blocks of its kernels, the time that
+// communicators have to connect, and when CUDA may load kernels.
 #pragma once
 
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace convene::worker {
 
@@ -16,6 +17,12 @@ inline constexpr int kOldestNcclVersion = 21900;
 // waits through one for a lost rank never looks whether its communicator is aborted
 // (nccl_device/impl/lsa_barrier__funcs.h), so that ncclCommAbort would never return.
 inline constexpr int kOldestNcclWithWindows = 22907;
+
+// From 2.24 on an operation over a network works on registered memory in place. But before 2.32's
+// first update the thread that receives may wipe out the word by which such an operation begins,
+// when a small one ran before it (NVIDIA/nccl#2389): all ranks then wait for ever. NVIDIA's release
+// notes have 2.32.6 next after 2.32.3, which is older than the mend.
+inline constexpr int kOldestNcclThatRegistersForNetworks = 23206;
 
 // `version_code` as ncclGetVersion gives it: "2.28.9" for 22809.
 std::string NcclVersionText(int version_code);
@@ -37,6 +44,13 @@ struct NcclBlocks {
   int message = 1;
 };
 NcclBlocks NcclBlocksMax(int multiprocessors);
+
+// The time from the start of the bootstrap within which a rank's communicator of this number, from
+// 0, is made. The first one has `connect_timeout`, a third of it goes to each later one: the first
+// loads plugins and finds the machine's devices, and it shows which rank has not come. At most
+// `operation_timeout`, where that is the longer one.
+absl::Duration NcclConnectTimeout(int communicator, absl::Duration connect_timeout,
+                                  absl::Duration operation_timeout);
 
 // Whether with this pipeline schedule (--pp-schedule) CUDA may load a kernel at its first use. CUDA
 // may then wait until all that the process has queued is done, messages too (CUDA Programming

@@ -3,6 +3,8 @@
 #include <bit>
 #include <catch2/catch.hpp>
 
+#include "absl/time/time.h"
+
 namespace convene::worker {
 namespace {
 
@@ -27,6 +29,18 @@ TEST_CASE("all kernels that can wait for peers at once find multiprocessors besi
   CHECK(NcclBlocksMax(132).message == 16);
   CHECK(NcclBlocksMax(16).collective == 4);  // a seventh of an H100
   CHECK(NcclBlocksMax(16).message == 2);
+}
+
+TEST_CASE("many communicators have more time to connect than one, but not more than operations") {
+  const auto seconds = [](int communicator, int of_operations) {
+    return absl::ToInt64Seconds(
+        NcclConnectTimeout(communicator, absl::Seconds(60), absl::Seconds(of_operations)));
+  };
+  CHECK(seconds(0, 300) == 60);
+  CHECK(seconds(1, 300) == 80);
+  CHECK(seconds(9, 300) == 240);
+  CHECK(seconds(14, 300) == 300);
+  CHECK(seconds(14, 30) == 60);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "tools/base/logging.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/connect.h"
-#include "worker_runtime/comm/nccl/environment.h"
 #include "worker_runtime/comm/nccl/nccl_bootstrap.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
@@ -25,11 +24,11 @@ absl::StatusOr<CommunicatorSet> ConnectGpus(const Layout& layout, int rank,
                                           options.bootstrap.connect_timeout));
   const NcclBootstrapOptions nccl = {
       .base = options.bootstrap,
-      .environment = NcclEnvironment({.host_name = host_name,
-                                      .local_rank = options.local_rank,
-                                      .local_world_size = options.local_world_size,
-                                      .world_size = layout.world_size(),
-                                      .gpus = gpus}),
+      .place = {.host_name = host_name,
+                .local_rank = options.local_rank,
+                .local_world_size = options.local_world_size,
+                .world_size = layout.world_size(),
+                .gpus = gpus},
       .open_store = [host = options.bootstrap.store_host,
                      port = options.store_port](absl::Duration timeout) {
         return rendezvous::StoreClient::Connect(host, port, timeout);

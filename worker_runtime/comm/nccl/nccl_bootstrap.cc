@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/comm/members.h"
 #include "worker_runtime/comm/nccl/debug_log.h"
+#include "worker_runtime/comm/nccl/environment.h"
 #include "worker_runtime/comm/nccl/limits.h"
 #include "worker_runtime/comm/nccl/nccl_collective.h"
 #include "worker_runtime/comm/nccl/nccl_memory.h"
@@ -27,16 +31,26 @@ namespace {
 // Makes the groups of one rank.
 class Maker {
  public:
+  // `machines`: a number by rank, the same for ranks of one machine. Empty: memory is registered
+  // for networks too.
   Maker(rendezvous::StoreClient& store, const std::string& key_prefix, int rank,
         std::shared_ptr<NcclSession> session, const BootstrapOptions& options,
-        const NcclBlocks& blocks_max)
+        const NcclBlocks& blocks_max, std::vector<float> machines)
       : store_(store),
         key_prefix_(key_prefix),
         rank_(rank),
         session_(std::move(session)),
         options_(options),
         blocks_max_(blocks_max),
-        deadline_(Clock::Real().Now() + options.connect_timeout) {}
+        machines_(std::move(machines)) {
+    std::vector<int> world(machines_.size());
+    std::iota(world.begin(), world.end(), 0);
+    if (rank != 0 || TakesMemory(world)) return;
+    spdlog::info(
+        "NCCL registers no memory for groups of several machines: before {} it may hang there "
+        "(NVIDIA/nccl#2389)",
+        NcclVersionText(kOldestNcclThatRegistersForNetworks));
+  }
 
   absl::StatusOr<std::unique_ptr<Collective>> Make(const CommunicatorMember& member,
                                                    const std::vector<int>& group, Stream& stream) {
@@ -57,7 +71,8 @@ class Maker {
     CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<NcclCollective> collective,
                              NcclCollective::Create(session_, name, group, PlaceIn(group), parts,
                                                     options_.*member.timeout));
-    CONVENE_RETURN_IF_ERROR(collective->WarmUp(stream, deadline_));
+    const bool exchanges = member.axes == Axes::kCp || member.axes == Axes::kEp;
+    CONVENE_RETURN_IF_ERROR(collective->WarmUp(exchanges, stream, deadline_));
     return collective;
   }
 
@@ -65,6 +80,12 @@ class Maker {
   // Ranks of one stage of the pipeline declare equal arenas (device/arena.h).
   static bool HasEqualMemory(Axes axes) {
     return axes != Axes::kPp && axes != Axes::kPipelineEnds && axes != Axes::kWorld;
+  }
+
+  bool TakesMemory(const std::vector<int>& group) const {
+    return machines_.empty() || std::all_of(group.begin(), group.end(), [&](int rank) {
+             return machines_[rank] == machines_[group.front()];
+           });
   }
 
   int PlaceIn(const std::vector<int>& group) const {
@@ -96,7 +117,10 @@ class Maker {
   }
 
   absl::StatusOr<int> Connect(const std::string& name, const std::vector<int>& group,
-                              const NcclCommunicatorTraits& traits) {
+                              NcclCommunicatorTraits traits) {
+    traits.takes_memory = TakesMemory(group);
+    deadline_ = start_ + NcclConnectTimeout(communicators_++, options_.connect_timeout,
+                                            options_.operation_timeout);
     const auto id = AgreeOnId(name, group);
     if (!id.ok()) return Annotate(id.status(), absl::StrCat(name, " communicator"));
     return session_->MakeCommunicator(name, static_cast<int>(group.size()), PlaceIn(group), *id,
@@ -131,12 +155,32 @@ class Maker {
   const std::shared_ptr<NcclSession> session_;
   const BootstrapOptions& options_;
   const NcclBlocks blocks_max_;
-  const MonotonicTime deadline_;
+  const std::vector<float> machines_;
+  const MonotonicTime start_ = Clock::Real().Now();
+  int communicators_ = 0;   // begun
+  MonotonicTime deadline_;  // of the last one
 };
 
+// A number of each rank's machine, by rank: a hash that a float holds exactly.
+absl::StatusOr<std::vector<float>> TellMachines(const std::string& host_name, Collective& host) {
+  uint32_t hash = 0x811c9dc5;  // FNV-1a
+  for (const char letter : host_name) {
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x01000193;
+  }
+  std::vector<float> machines(host.size());
+  machines[host.rank()] = static_cast<float>(hash >> 8);
+  Stream stream = Stream::Cpu();
+  CONVENE_RETURN_IF_ERROR(host.AllGather(absl::MakeSpan(machines), stream));
+  return machines;
+}
+
 // Logs rank 0's line, and the warning of the first rank that has one.
-absl::Status ReportTransports(const std::string& log, int version, Collective& host) {
-  const TransportSummary summary = SummarizeTransports(log, NcclVersionText(version));
+absl::Status ReportTransports(const std::string& log, int version, const NcclPlace& place,
+                              Collective& host) {
+  TransportSummary summary = SummarizeTransports(log, NcclVersionText(version));
+  // Ranks that share a GPU have no other way than sockets.
+  const std::string sharing = SharingWarning(place);
+  if (!sharing.empty()) summary.warning = sharing;
   if (host.rank() == 0 && !log.empty()) spdlog::info("{}", summary.line);
   std::vector<float> warned(host.size());
   warned[host.rank()] = summary.warning.empty() ? 0.0f : 1.0f;
@@ -158,6 +202,14 @@ absl::Status MakeAll(const Layout& layout, int rank, Maker& maker, Stream& strea
     CONVENE_ASSIGN_OR_RETURN(set.*member.place, maker.Make(member, group, stream));
   }
   return absl::OkStatus();
+}
+
+// The error, with what NCCL's log says to it.
+absl::Status WithWordsOf(const NcclDebugLog& log, absl::Status status) {
+  if (status.ok()) return status;
+  const std::string words = ExplainFailure(log.Read());
+  if (words.empty()) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", words));
 }
 
 }  // namespace
@@ -192,7 +244,7 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
   CONVENE_ASSIGN_OR_RETURN(CommunicatorSet set, BootstrapGloo(layout, rank, store, key_prefix,
                                                               options.base, GlooPart::kHostMemory));
   if (layout.world_size() == 1) return set;
-  for (const auto& [name, value] : options.environment) {
+  for (const auto& [name, value] : NcclEnvironment(options.place)) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
   }
   const NcclDebugLog debug_log;
@@ -213,10 +265,14 @@ absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
                          .recorder = options.base.recorder,
                          .open_store = options.open_store,
                          .key_prefix = key_prefix});
+  CONVENE_ASSIGN_OR_RETURN(std::vector<float> machines,
+                           TellMachines(options.place.host_name, *set.host));
+  if (version >= kOldestNcclThatRegistersForNetworks) machines.clear();
   Maker maker(store, key_prefix, rank, session, options.base,
-              NcclBlocksMax(device.compute().queue().multiprocessors()));
-  absl::Status status = MakeAll(layout, rank, maker, device.communication(), set);
-  if (status.ok()) status = ReportTransports(debug_log.Read(), version, *set.host);
+              NcclBlocksMax(device.compute().queue().multiprocessors()), std::move(machines));
+  absl::Status status =
+      WithWordsOf(debug_log, MakeAll(layout, rank, maker, device.communication(), set));
+  if (status.ok()) status = ReportTransports(debug_log.Read(), version, options.place, *set.host);
   if (!status.ok()) {
     // A communicator that is half made cannot be finalized: the other ranks may not even know of
     // it.

@@ -3,13 +3,12 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rendezvous/store/store_client.h"
 #include "worker_runtime/comm/bootstrap.h"
+#include "worker_runtime/comm/nccl/environment.h"
 #include "worker_runtime/comm/nccl/peers.h"
 #include "worker_runtime/device/device.h"
 #include "worker_runtime/mesh/mesh.h"
@@ -18,9 +17,9 @@ namespace convene::worker {
 
 struct NcclBootstrapOptions {
   BootstrapOptions base;
-  // NcclEnvironment's variables; they are set before NCCL's first call, where the user has not set
-  // them.
-  std::vector<std::pair<std::string, std::string>> environment;
+  // This rank's. NcclEnvironment's variables are set before NCCL's first call, where the user has
+  // not set them.
+  NcclPlace place;
   // Opens a client of the job's store for the watchdog's own thread when an operation fails (a
   // StoreClient serves one thread). Null: errors do not tell what the other ranks did.
   OpenStore open_store;
@@ -41,13 +40,18 @@ absl::StatusOr<int> CountGpusInUse(rendezvous::StoreClient& store, const std::st
 // the lanes of options.base.pp_links (kNcclLinksMax to a rank at most), and run
 // their first operation here, so that no later one waits for connections; then the watchdog starts.
 // One key of the store a communicator, written by the first rank of its group. Logs one line about
-// the transports (rank 0), and one warning when they are slow ones.
+// the transports (rank 0), and one warning when they are slow ones, or when ranks share a GPU.
+//
+// Memory is registered with all of them; but where NCCL is older than
+// kOldestNcclThatRegistersForNetworks (limits.h), only with those whose ranks are on one machine.
 //
 // Consequence of one session (session.h): a rank's NCCL communicators fail together; destroying the
 // set ends them, which all ranks should do at about the same time.
 //
 // Errors: BootstrapGloo's; FailedPrecondition when the NCCL library is too old or `device` no GPU;
-// DeadlineExceeded when a rank did not come within connect_timeout; NCCL's own, with its words.
+// DeadlineExceeded when a rank did not come in time (NcclConnectTimeout, limits.h); NCCL's own,
+// with its words. Where NCCL's log is kept (debug_log.h), both have its interface and last
+// warnings.
 absl::StatusOr<CommunicatorSet> BootstrapNccl(const Layout& layout, int rank,
                                               rendezvous::StoreClient& store,
                                               const std::string& key_prefix,

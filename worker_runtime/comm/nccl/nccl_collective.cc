@@ -69,9 +69,10 @@ absl::StatusOr<std::unique_ptr<NcclCollective>> NcclCollective::Create(
 
 absl::Status NcclCollective::MakeResources() {
   order_ = session_->MakeOrder(name_, members_);
+  const size_t bytes = members_.size() * sizeof(float);
   CONVENE_RETURN_IF_ERROR(
-      CudaStatus(cudaMalloc(reinterpret_cast<void**>(&token_), sizeof(float)), "cudaMalloc"));
-  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaMemset(token_, 0, sizeof(float)), "cudaMemset"));
+      CudaStatus(cudaMalloc(reinterpret_cast<void**>(&token_), 2 * bytes), "cudaMalloc"));
+  CONVENE_RETURN_IF_ERROR(CudaStatus(cudaMemset(token_, 0, 2 * bytes), "cudaMemset"));
   // A memset of device memory is not done when it returns, and other streams do not wait for it.
   CONVENE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(nullptr), "cudaMemset"));
   CONVENE_RETURN_IF_ERROR(
@@ -98,7 +99,7 @@ absl::Status NcclCollective::MakeLane(int communicator, int from, int to, int pr
 
 NcclCollective::~NcclCollective() {
   // CUDA keeps objects that are still in use until their work is done, except memory. Only barriers
-  // use the token, and they wait for their end.
+  // and warm-ups use the token, and they wait for their end.
   for (const OpenMessage& message : open_messages_) {
     if (message.over != nullptr) cudaEventDestroy(message.over);
   }
@@ -209,8 +210,14 @@ absl::Status NcclCollective::Meet(absl::string_view operation, Stream& stream,
   return session_->Await(order_, deadline);
 }
 
-absl::Status NcclCollective::WarmUp(Stream& stream, MonotonicTime deadline) {
+absl::Status NcclCollective::WarmUp(bool exchanges, Stream& stream, MonotonicTime deadline) {
   CONVENE_RETURN_IF_ERROR(Meet("warm up", stream, deadline));
+  if (exchanges) {
+    const Elements sent(token_, members_.size(), DType::kFloat32);
+    const Elements arrived(token_ + members_.size(), members_.size(), DType::kFloat32);
+    CONVENE_RETURN_IF_ERROR(Start("warm up", {CollectiveKind::kAllToAll, sent, arrived}, stream));
+    CONVENE_RETURN_IF_ERROR(session_->Await(order_, deadline));
+  }
   const Elements token(token_, 1, DType::kFloat32);
   for (const Link& link : communicators_.links) {
     // The lower rank sends first, so that each message finds its other end.

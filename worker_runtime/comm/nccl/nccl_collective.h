@@ -67,9 +67,11 @@ class NcclCollective final : public Collective {
       const Parts& communicators, absl::Duration timeout);
   ~NcclCollective() override;
 
-  // Runs one operation over each connection that the training will use, and waits for it: all ranks
-  // of the group, before StartWatchdog. Errors: the session's.
-  absl::Status WarmUp(Stream& stream, MonotonicTime deadline);
+  // Runs a small all-reduce, a message in each lane and, where the ranks exchange data pair by pair
+  // (`exchanges`: all-to-alls, shifts), an all-to-all, and waits for them: all ranks of the group,
+  // before StartWatchdog. NCCL connects what the training uses besides at the first operation that
+  // takes it (README, "First uses"). Errors: the session's.
+  absl::Status WarmUp(bool exchanges, Stream& stream, MonotonicTime deadline);
 
   const std::shared_ptr<NcclSession>& session() const { return session_; }
 
@@ -133,7 +135,7 @@ class NcclCollective final : public Collective {
   const Parts communicators_;
   int order_ = -1;
   std::vector<LanesOfPeer> lanes_;  // by rank of the group
-  float* token_ = nullptr;          // one element, for barriers
+  float* token_ = nullptr;          // one element for barriers; two for each rank, to warm up
   cudaEvent_t ordering_ = nullptr;  // recorded and waited for within one call
   std::array<OpenMessage, kOpenMessagesMax> open_messages_;
   size_t open_message_count_ = 0;

@@ -15,9 +15,10 @@ namespace convene::worker {
 class NcclSession;
 
 // Blocks come from ncclMemAlloc, of the current device (rounded up to its granularity, 2 MiB or
-// more: few and large ones), and are registered with every communicator of the session, or with
-// none: by ncclCommWindowRegister where all ranks of the communicator have equal memory and NCCL is
-// kOldestNcclWithWindows or newer, by ncclCommRegister elsewhere.
+// more: few and large ones), and are registered with every communicator of the session that takes
+// memory (NcclCommunicatorTraits), or with none: by ncclCommWindowRegister where all ranks of the
+// communicator have equal memory and NCCL is kOldestNcclWithWindows or newer, by ncclCommRegister
+// elsewhere.
 //
 // All ranks allocate the same blocks in the same order: NCCL does not define the case that one rank
 // passes a registered buffer and another rank an unregistered one, so each Allocate asks over

@@ -29,16 +29,17 @@ constexpr size_t kBytes = 4096;
 
 MonotonicTime Soon() { return Clock::Real().Now() + absl::Seconds(5); }
 
-// A job of two ranks, threads of this process. Rank 0 has the communicators 1 and 2, rank 1 has 3
-// and 4.
+// A job of two ranks, threads of this process. Rank 0 has the communicators 1 (dp) and 2 (tp), rank
+// 1 has 3 and 4.
 class Job {
  public:
-  Job() : sets_(LoopbackCommunicators({.dp = 2})) {
+  explicit Job(bool dp_takes_memory = true) : sets_(LoopbackCommunicators({.dp = 2})) {
     for (int rank = 0; rank < 2; ++rank) {
       sessions_.push_back(std::make_shared<NcclSession>(NcclSessionOptions{
           .global_rank = rank, .operation_timeout = absl::Minutes(1), .recorder = &recorder_}));
       for (const char* const name : {"dp", "tp"}) {
-        REQUIRE_OK(sessions_[rank]->MakeCommunicator(name, 2, rank, {}, Soon()));
+        REQUIRE_OK(sessions_[rank]->MakeCommunicator(
+            name, 2, rank, {}, Soon(), {.takes_memory = name[0] != 'd' || dp_takes_memory}));
       }
       memories_.push_back(std::make_unique<NcclMemory>(sessions_[rank], *sets_[rank].host));
     }
@@ -125,6 +126,22 @@ TEST_CASE("communicators that end first deregister what is theirs, the block goe
   CHECK(Place(calls, "deregister 2") < Place(calls, "finalize 1"));
   CHECK(Count(calls, "deregister 1") == 1);
   CHECK(Place(calls, "destroy 4") < Place(calls, "free 0"));
+}
+
+TEST_CASE("a communicator that takes no memory is left out, and the others have theirs") {
+  PlayedNccl& nccl = PlayedNccl::Reset();
+  Job job(/*dp_takes_memory=*/false);
+  job.Allocate();
+  job.Free();
+  const Calls calls = nccl.Calls();
+  for (const char* const dp : {"1", "3"}) {
+    CHECK(Count(calls, std::string("register ") + dp) == 0);
+    CHECK(Count(calls, std::string("deregister ") + dp) == 0);
+  }
+  for (const char* const tp : {"2", "4"}) {
+    CHECK(Count(calls, std::string("register ") + tp) == 1);
+    CHECK(Count(calls, std::string("deregister ") + tp) == 1);
+  }
 }
 
 TEST_CASE("what one rank cannot register, none does") {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/comm/bootstrap.h"
@@ -55,6 +56,9 @@ class Job {
     });
   }
 
+  // The name of each rank's machine; else they are all on one.
+  void Place(const std::vector<std::string>& machines) { machines_ = machines; }
+
   void Connect(const std::string& key_prefix, absl::Duration operation_timeout) {
     RequireOk(OnEveryRank([&](Rank& rank) -> absl::Status {
       if (rank.device == nullptr) {
@@ -62,6 +66,7 @@ class Job {
       }
       NcclBootstrapOptions options;
       options.base.operation_timeout = operation_timeout;
+      if (!machines_.empty()) options.place.host_name = machines_[rank.number];
       // A ring.
       for (int place = 1; place < layout_.pp; ++place) {
         options.base.pp_links.emplace_back(place - 1, place);
@@ -97,6 +102,7 @@ class Job {
  private:
   const Layout layout_;
   MemoryStore store_;
+  std::vector<std::string> machines_;
   std::vector<Rank> ranks_;
 };
 
@@ -215,6 +221,35 @@ TEST_CASE("a rank that does not work on registered memory is named, and the othe
   CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded,
                "dp all_reduce #2 (4096 B): did not complete");
   CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("rank 1 never started it"));
+  REQUIRE(unsetenv("CONVENE_EMULATED_NCCL_VERSION") == 0);
+}
+
+// Through a window each rank reads the others' data at its own offset, and the emulated NCCL ends
+// the process where these differ: no group of both machines has one.
+TEST_CASE("between machines an NCCL that may hang there works on no registered memory") {
+  if (!HasGpusOrSkips(4)) return;
+  const convene::testing::LoggedText log;
+  const bool is_mended = GENERATE(false, true);
+  REQUIRE(setenv("CONVENE_EMULATED_NCCL_VERSION", is_mended ? "23206" : "22907", 1) == 0);
+  Job job({.dp = 2, .tp = 2});
+  job.Place({"a", "a", "b", "b"});
+  job.Connect("epoch/1", absl::Seconds(20));
+  CHECK(log.CountOf("registers no memory for groups of several machines: before 2.32.6") ==
+        (is_mended ? 0 : 1));
+  Job::RequireOk(job.OnEveryRank([&](Job::Rank& rank) -> absl::Status {
+    constexpr size_t kCount = 256;
+    Stream& stream = rank.device->compute();
+    CONVENE_ASSIGN_OR_RETURN(void* const data, rank.registered->Allocate(8 * kCount));
+    auto* const values = static_cast<float*>(data);
+    const Elements same(values, kCount, DType::kFloat32);
+    CONVENE_RETURN_IF_ERROR(rank.set->tp->AllReduce(same, ReduceOp::kSum, stream));
+    const int place = is_mended ? 0 : rank.set->dp->rank();
+    const Elements elsewhere(values + place * kCount, kCount, DType::kFloat32);
+    CONVENE_RETURN_IF_ERROR(rank.set->dp->AllReduce(elsewhere, ReduceOp::kSum, stream));
+    CONVENE_RETURN_IF_ERROR(rank.device->Synchronize(absl::Seconds(20)));
+    rank.registered->Free(data, 8 * kCount);
+    return absl::OkStatus();
+  }));
   REQUIRE(unsetenv("CONVENE_EMULATED_NCCL_VERSION") == 0);
 }
 

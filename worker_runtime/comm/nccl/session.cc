@@ -100,9 +100,8 @@ absl::StatusOr<int> NcclSession::MakeCommunicator(const std::string& name, int s
   if (traits.blocks_max > 0) config.maxCTAs = traits.blocks_max;
   // From here on the session's end aborts this communicator too, even half made.
   queueing_ = static_cast<int>(communicators_.size());
-  communicators_.push_back({.name = name,
-                            .handle = std::make_unique<ncclComm_t>(nullptr),
-                            .has_equal_memory = traits.has_equal_memory});
+  communicators_.push_back(
+      {.name = name, .handle = std::make_unique<ncclComm_t>(nullptr), .traits = traits});
   ncclComm_t* const made = communicators_.back().handle.get();
   absl::Status status = NcclStatus(ncclCommInitRankConfig(made, size, id, rank, &config));
   if (status.ok()) status = AwaitQueued(*made, deadline);
@@ -159,7 +158,7 @@ absl::Status NcclSession::Start(const Operation& operation,
       ++progress.started;
       progress.operation.assign(operation.counted_as.data(), operation.counted_as.size());
       progress.size_bytes = operation.data.size_bytes();
-      progress.dtype = operation.data.dtype;
+      progress.dtype = DTypeName(operation.data.dtype);
       Open& open = order.open.emplace_back();
       open.sequence = progress.started;
       open.record = options_.recorder->Start(operation.group, operation.operation, progress.started,
@@ -441,6 +440,7 @@ absl::Status NcclSession::RegisterMemory(void* data, size_t bytes) {
       const MonotonicTime deadline = Clock::Real().Now() + options_.operation_timeout;
       Registration registration(communicators_.size());
       for (size_t i = 0; i < communicators_.size(); ++i) {
+        if (!communicators_[i].traits.takes_memory) continue;
         const absl::Status status =
             Register(communicators_[i], data, bytes, deadline, registration[i]);
         if (first.ok() && !status.ok()) {
@@ -462,7 +462,7 @@ absl::Status NcclSession::Register(const Communicator& communicator, void* data,
                                    MonotonicTime deadline, Handles& handles) {
   const ncclComm_t handle = *communicator.handle;
   bool is_registered = false;
-  if (communicator.has_equal_memory && options_.has_windows) {
+  if (communicator.traits.has_equal_memory && options_.has_windows) {
     auto window = std::make_unique<ncclWindow_t>(nullptr);
     // Where the GPUs do not reach each other's memory, NCCL registers locally instead.
     absl::Status made = NcclStatus(

@@ -52,6 +52,8 @@ struct NcclCommunicatorTraits {
   // Memory that is registered lies alike on all of its ranks: equal sizes, and data that one
   // operation works on at one offset. Such a communicator gets a window into it.
   bool has_equal_memory = false;
+  // Whether memory is registered with it at all. All of its ranks say the same.
+  bool takes_memory = true;
 };
 
 // Thread-safe. The communicators of one rank share a session and end together: the first error of
@@ -147,12 +149,13 @@ class NcclSession {
   // Ends the session, unless it has ended. Aborts all communicators; returns when that is done.
   void Fail(const absl::Status& status);
 
-  // Registers device memory with all present communicators, so that NCCL uses it without copies in
-  // between. Results are right without it. All ranks of a communicator call it at about the same
-  // time, because a window is made by all of them together. After an error no communicator has it:
-  // NcclStatus's; FailedPrecondition when NCCL's settings turn it off; DeadlineExceeded when
-  // another rank did not come within one timeout of operations for all communicators, after which
-  // the session is to be ended; the session's. REQUIRES: it has not been registered.
+  // Registers device memory with all present communicators that take memory, so that NCCL uses it
+  // without copies in between. Results are right without it. All ranks of a communicator call it at
+  // about the same time, because a window is made by all of them together. After an error no
+  // communicator has it: NcclStatus's; FailedPrecondition when NCCL's settings turn it off;
+  // DeadlineExceeded when another rank did not come within one timeout of operations for all
+  // communicators, after which the session is to be ended; the session's. REQUIRES: it has not been
+  // registered.
   absl::Status RegisterMemory(void* data, size_t bytes);
   // Memory that is not registered is fine. REQUIRES: no queued work still uses the memory. When the
   // session has ended, it waits as status() does until the communicators are aborted, which gives
@@ -165,7 +168,7 @@ class NcclSession {
     // On the heap, because a thread of NCCL's may write it for as long as the communicator is being
     // made.
     std::unique_ptr<ncclComm_t> handle;
-    bool has_equal_memory = false;
+    NcclCommunicatorTraits traits;
   };
   // An operation that is queued, and not known to be complete.
   struct Open {

@@ -7,12 +7,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "worker_runtime/comm/collective.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr size_t kNamesMax = 8;
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat64};
+// Each rank gives it another number of rows.
+constexpr absl::string_view kOfAnySize = CollectiveName(CollectiveKind::kAllToAllV);
+
+bool IsSame(const NcclProgress& one, const NcclProgress& other) {
+  return one.operation == other.operation && one.dtype == other.dtype &&
+         (one.size_bytes == other.size_bytes || one.operation == kOfAnySize);
+}
 
 // The reason why `rank` has not done the stuck operation; empty when it has.
 std::string Blame(int rank, const NcclProgress& stuck,
@@ -32,12 +39,9 @@ std::string Blame(int rank, const NcclProgress& stuck,
   }
   // A rank that is ahead no longer knows its operation of this number.
   if (same->started > stuck.started) return "";
-  if (same->operation != stuck.operation || same->size_bytes != stuck.size_bytes ||
-      same->dtype != stuck.dtype) {
-    return absl::StrCat("rank ", rank, " started ", same->operation, " (", same->size_bytes, " B ",
-                        DTypeName(same->dtype), ") instead");
-  }
-  return "";
+  if (IsSame(*same, stuck)) return "";
+  return absl::StrCat("rank ", rank, " started ", same->operation, " (", same->size_bytes, " B ",
+                      same->dtype, ") instead");
 }
 
 }  // namespace
@@ -46,7 +50,7 @@ std::string SerializeProgress(const std::vector<NcclProgress>& orders) {
   std::string text;
   for (const NcclProgress& order : orders) {
     absl::StrAppend(&text, order.order, "\t", order.started, "\t", order.completed, "\t",
-                    order.operation, "\t", order.size_bytes, "\t", DTypeName(order.dtype), "\n");
+                    order.operation, "\t", order.size_bytes, "\t", order.dtype, "\n");
   }
   return text;
 }
@@ -56,19 +60,15 @@ absl::StatusOr<std::vector<NcclProgress>> ParseProgress(absl::string_view text) 
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> fields = absl::StrSplit(line, '\t');
     NcclProgress order;
-    const bool numbers = fields.size() == 6 && absl::SimpleAtoi(fields[1], &order.started) &&
-                         absl::SimpleAtoi(fields[2], &order.completed) &&
-                         absl::SimpleAtoi(fields[4], &order.size_bytes);
-    const auto* const type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](DType dtype) {
-      return numbers && fields[5] == DTypeName(dtype);
-    });
-    if (type == std::end(kTypes)) {
+    if (fields.size() != 6 || !absl::SimpleAtoi(fields[1], &order.started) ||
+        !absl::SimpleAtoi(fields[2], &order.completed) ||
+        !absl::SimpleAtoi(fields[4], &order.size_bytes)) {
       return absl::InvalidArgumentError(
           absl::StrCat("not a line of progress: \"", line.substr(0, 80), "\""));
     }
     order.order = fields[0];
     order.operation = fields[3];
-    order.dtype = *type;
+    order.dtype = fields[5];
     orders.push_back(std::move(order));
   }
   return orders;

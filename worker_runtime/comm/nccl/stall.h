@@ -22,7 +22,7 @@ struct NcclProgress {
   // Of the last one queued. Messages are "message" at both ends.
   std::string operation;
   size_t size_bytes = 0;
-  DType dtype = DType::kFloat32;
+  std::string dtype = DTypeName(DType::kFloat32);
 
   friend bool operator==(const NcclProgress&, const NcclProgress&) = default;
 };
@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<NcclProgress>> ParseProgress(absl::string_view text);
 // global ranks that take part in it; `ranks` has each rank's progress, by global rank, without
 // ranks that told nothing. Names the ranks that keep the others waiting:
 //   "rank 2 never started it (its last there: all_reduce #16); rank 3 left no word"
-//   "rank 1 started broadcast (64 B fp32) instead"
+//   "rank 1 started broadcast (64 B fp32) instead"; its size does not count where ranks have sizes
+//     of their own (all_to_all_v)
 //   "all 4 ranks started it"
 std::string ExplainStall(const NcclProgress& stuck, const std::vector<int>& members,
                          const std::map<int, std::vector<NcclProgress>>& ranks);

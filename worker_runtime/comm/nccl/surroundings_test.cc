@@ -40,6 +40,18 @@ TEST_CASE("ranks that fail together learn what the others did last") {
         "rank 1 never started it (its last there: all_reduce #6)");
 }
 
+// --reproducible: its sums are of whole numbers (shard/binned_gradients.h).
+TEST_CASE("of ranks that add up whole numbers the missing one alone is blamed") {
+  testing::MemoryStore store;
+  std::vector<NcclProgress> own = At(7);
+  own.push_back({.order = "dp gather", .started = 3, .operation = "all_gather", .dtype = "int32"});
+  const auto peers = NcclPeers::Publish(OpeningOf(store), "epoch/1", 0, own);
+  REQUIRE(peers != nullptr);
+  REQUIRE(NcclPeers::Publish(OpeningOf(store), "epoch/1", 1, own) != nullptr);
+  CHECK_THAT(ExplainStall(own.front(), {0, 1, 2}, peers->Ask({0, 1, 2})),
+             Catch::StartsWith("rank 2 left no word") && !Catch::Contains("rank 1"));
+}
+
 TEST_CASE("words that cannot be read are as good as none") {
   testing::MemoryStore store;
   REQUIRE_OK(store.Set("epoch/1/nccl/progress/1", "nonsense"));

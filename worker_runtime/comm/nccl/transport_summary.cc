@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +24,7 @@ struct Seen {
   std::map<std::string, Devices> found;       // by network: "IB", "Socket"
   std::map<std::string, std::set<int>> used;  // device numbers, by transport
   bool nvls = false;
+  bool has_no_infiniband = false;  // NCCL looked, and found none
 };
 
 // "[0]mlx5_0:1/RoCE [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>" -> {0: mlx5_0, 1: mlx5_1}.
@@ -60,12 +62,18 @@ void CountChannel(absl::string_view via, Seen& seen) {
   if (seen.channels[transport]++ == 0) seen.order.push_back(transport);
 }
 
+constexpr absl::string_view kInfo = "NCCL INFO ";
+
+// The line's text behind these words; "" where it has them not.
+absl::string_view TextBehind(absl::string_view words, absl::string_view line) {
+  const size_t start = line.find(words);
+  return start == absl::string_view::npos ? "" : line.substr(start + words.size());
+}
+
 // Formats as in NCCL 2.28.9's own strings, and in its older logs.
 void ReadLine(absl::string_view line, Seen& seen) {
-  constexpr absl::string_view kInfo = "NCCL INFO ";
-  const size_t start = line.find(kInfo);
-  if (start == absl::string_view::npos) return;
-  const absl::string_view text = line.substr(start + kInfo.size());
+  const absl::string_view text = TextBehind(kInfo, line);
+  if (absl::StartsWith(text, "NET/IB : No device found")) seen.has_no_infiniband = true;
   constexpr absl::string_view kUsing = " : Using";
   const size_t list = text.find(kUsing);
   if (absl::StartsWith(text, "NET/") && list != absl::string_view::npos) {
@@ -119,6 +127,11 @@ std::string WarningOf(const Seen& seen) {
     return absl::StrCat(sockets, ", although there is ", NamesOf(infiniband->second),
                         ": see NCCL_NET, NCCL_IB_DISABLE, and that all nodes see such devices");
   }
+  if (!seen.has_no_infiniband) {
+    return absl::StrCat(sockets,
+                        ": NCCL did not look for InfiniBand or RoCE; see NCCL_NET, and "
+                        "that libibverbs is there");
+  }
   return absl::StrCat(sockets,
                       ": no InfiniBand or RoCE device was found; see NCCL_IB_HCA, and in a "
                       "container that /dev/infiniband is there");
@@ -147,6 +160,37 @@ TransportSummary SummarizeTransports(absl::string_view log, const std::string& n
   if (parts.empty()) parts.push_back("no channels in its log");
   return {.line = absl::StrCat("NCCL ", nccl_version, ": ", absl::StrJoin(parts, ", ")),
           .warning = WarningOf(seen)};
+}
+
+std::string ExplainFailure(absl::string_view log) {
+  constexpr size_t kWarningsMax = 3;
+  constexpr size_t kWarningBytesMax = 200;
+  std::string interface;
+  std::vector<std::string> warnings;  // the newest last
+  for (const absl::string_view line : absl::StrSplit(log, '\n')) {
+    const absl::string_view info = TextBehind(kInfo, line);
+    if (absl::StartsWith(info, "Bootstrap")) {
+      const absl::string_view chosen = absl::StripAsciiWhitespace(TextBehind(": Using", info));
+      if (!chosen.empty()) interface = std::string(chosen);
+    }
+    // A connection that fails is told as information for as long as NCCL tries again.
+    const absl::string_view said =
+        absl::StrContains(info, ", retrying") ? info : TextBehind("NCCL WARN ", line);
+    if (said.empty()) continue;
+    std::string warning(said.substr(0, kWarningBytesMax));
+    warnings.erase(std::remove(warnings.begin(), warnings.end(), warning), warnings.end());
+    warnings.push_back(std::move(warning));
+    if (warnings.size() > kWarningsMax) warnings.erase(warnings.begin());
+  }
+  std::vector<std::string> parts;
+  if (!interface.empty()) {
+    parts.push_back(absl::StrCat("NCCL chose the network interface ", interface,
+                                 ", NCCL_SOCKET_IFNAME names another"));
+  }
+  if (!warnings.empty()) {
+    parts.push_back(absl::StrCat("its last warnings: ", absl::StrJoin(warnings, "; ")));
+  }
+  return absl::StrJoin(parts, "; ");
 }
 
 }  // namespace convene::worker

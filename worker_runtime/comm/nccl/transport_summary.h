@@ -1,4 +1,4 @@
-// PURE. NCCL's log in one line: the transports between the ranks.
+// PURE. NCCL's log in one line: the transports between the ranks, or why there are none.
 #pragma once
 
 #include <string>
@@ -17,5 +17,9 @@ struct TransportSummary {
 
 // `log`: the log of one process under NCCL_DEBUG=INFO (debug_log.h). Unknown lines are passed over.
 TransportSummary SummarizeTransports(absl::string_view log, const std::string& nccl_version);
+
+// The log's words about communicators that could not be made: the network interface that NCCL
+// chose, and its last warnings. "" where it says neither.
+std::string ExplainFailure(absl::string_view log);
 
 }  // namespace convene::worker

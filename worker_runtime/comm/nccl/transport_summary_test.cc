@@ -76,6 +76,15 @@ TEST_CASE("sockets beside an unused InfiniBand device are warned of by its name"
              Catch::Contains("although there is mlx5_2: see NCCL_NET, NCCL_IB_DISABLE"));
 }
 
+TEST_CASE("sockets that were asked for are not taken for a missing InfiniBand device") {
+  CHECK_THAT(SummarizeTransports("n:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via "
+                                 "NET/Socket/0",
+                                 "2.28.9")
+                 .warning,
+             Catch::Contains("did not look for InfiniBand or RoCE; see NCCL_NET") &&
+                 !Catch::Contains("was found"));
+}
+
 TEST_CASE("shared memory is one transport, whatever copies into it") {
   const TransportSummary summary = SummarizeTransports(kSharedMemory, "2.28.9");
   CHECK(summary.line == "NCCL 2.28.9: 2 x SHM, 1 x P2P/direct pointer");
@@ -90,6 +99,31 @@ TEST_CASE("a plugin's network is named as it calls itself") {
                             "NET/IBext_v8/2\n",
                             "2.28.9")
             .line == "NCCL 2.28.9: 1 x NET/AWS Libfabric/GDRDMA, 1 x NET/IBext_v8");
+}
+
+// #1105, sglang#3820, and 2.28.9's strings: nodes that do not reach each other where NCCL tries it.
+TEST_CASE("a failure is explained by the interface and the last warnings, each once") {
+  const std::string log =
+      "ps-8:796:796 [1] NCCL INFO Bootstrap : Using virbr0:192.168.122.1<0>\n"
+      "ps-8:796:796 [1] NCCL INFO NET/IB : No device found.\n"
+      "ps-8:796:822 [1] NCCL INFO socketPollConnect: connect to 192.168.1.9<54263> returned No "
+      "route "
+      "to host, retrying (1/34) after sleep for 100 msec\n"
+      "\n"
+      "ps-8:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed\n"
+      "[2026-11-30 09:00:00] ps-8:795:822 [0] socket.cc:1 NCCL WARN first\n"
+      "ps-8:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed\n"
+      "ps-8:795:822 [0] NCCL INFO init.cc:1 -> 2\n";
+  CHECK(ExplainFailure(log) ==
+        "NCCL chose the network interface virbr0:192.168.122.1<0>, NCCL_SOCKET_IFNAME names "
+        "another; its last warnings: socketPollConnect: connect to 192.168.1.9<54263> returned No "
+        "route to host, retrying (1/34) after sleep for 100 msec; first; Net : Connect to "
+        "192.168.1.9<54263> failed");
+  CHECK(ExplainFailure("n:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>") ==
+        "NCCL chose the network interface eth0:10.0.0.1<0>, NCCL_SOCKET_IFNAME names another");
+  CHECK(ExplainFailure("n:1:1 [0] NCCL WARN Cuda failure 'out of memory'") ==
+        "its last warnings: Cuda failure 'out of memory'");
+  CHECK(ExplainFailure("").empty());
 }
 
 TEST_CASE("a log that says nothing gives a line that says so") {
