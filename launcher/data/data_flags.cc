@@ -68,9 +68,9 @@ void AddInputFlags(FlagReader* reader, worker::InputOptions* input) {
       {{"auto", InputFormat::kAuto},
        {"text", InputFormat::kText},
        {"jsonl", InputFormat::kJsonLines}},
-      "text, or jsonl: a JSON object on each line. auto: jsonl for names in .jsonl, .ndjson or "
-      ".json, and for files whose first line is an object with the field (default auto). Files may "
-      "be packed by gzip or zstd, whatever their names are");
+      "text, or jsonl: a JSON object on each line. auto: jsonl for names in .jsonl, "
+      ".jsonlines, .ndjson or .json, and for files whose first line is an object with the field "
+      "(default auto). Files may be packed by gzip or zstd, whatever their names are");
   reader->Option("field", &input->field,
                  "the text's key in each JSON line; dots lead into objects: meta.text (default "
                  "text)",

@@ -17,6 +17,7 @@ CHATS = f'//{CHAT}:chat_encoder_test'
 TEMPLATES = f'//{CHAT}/jinja:chat_template_test'
 GOLDEN_TEMPLATES = f'//{CHAT}/jinja:golden_test'
 JOURNALS = f'//{DATA}/prepare:journal_test'
+READERS = f'//{DATA}/prepare:reader_test'
 
 MUTATIONS = [
     Mutation('the loss is divided by all targets, counted or not', f'{DATA}/dataset.cc',
@@ -31,6 +32,10 @@ MUTATIONS = [
              'parts_->sequence_length - filled, static_cast<int32_t>(filled));', 'parts_->sequence_length - filled, 0);', DATASETS, 'borders'),
     Mutation('all sources go through their samples in the same order', f'{DATA}/dataset.cc',
              'static_cast<uint64_t>(source) * 0x9e3779b97f4a7c15);', 'static_cast<uint64_t>(source) * 0);', DATASETS, 'order'),
+    Mutation('a short file among many ends the run', f'{DATA}/dataset.cc',
+             'if (absl::IsOutOfRange(why)) {', 'if (absl::IsOutOfRange(why) && weight.has_value()) {', DATASETS, 'order'),
+    Mutation('a file is left out because its last document is too long', f'{DATA}/packed_rows.cc',
+             'return is_short ? absl', 'return is_short || has_validation ? absl', DATASETS, 'order'),
     Mutation('a document that is cut fills more than its row', f'{DATA}/packed_rows.cc',
              'range.count = std::min<int64_t>(range.count, sequence_length_);', '', DATASETS, 'borders'),
     Mutation('held-out rows are the documents of the training rows', f'{DATA}/packed_rows.cc',
@@ -70,6 +75,17 @@ MUTATIONS = [
     Mutation('a variable that a loop sets is there in the next round', f'{CHAT}/jinja/evaluator.cc',
              'const Exchanged<Scope*> inside(&scope_, &scope);\n    CONVENE_RETURN_IF_ERROR(Assign(statement.target, items[',
              'CONVENE_RETURN_IF_ERROR(Assign(statement.target, items[', GOLDEN_TEMPLATES, 'template'),
+    Mutation('one value that is no number makes a JSON line broken', f'{DATA}/prepare/json_field.cc',
+             'ReadJson<rapidjson::kParseNanAndInfFlag>', 'ReadJson<0>', f'//{DATA}/prepare:json_field_test', 'lines'),
+    Mutation('JSON lines without the field are a text', f'{DATA}/prepare/chunk_reader.cc',
+             'if (!keys.ok() || lines.size() < 2 ||', 'if (!keys.ok() || lines.size() < 3 ||', READERS, 'lines'),
+    Mutation('JSON lines whose first document is long are a text', f'{DATA}/prepare/chunk_reader.cc',
+             'ends < 2 && head.size() <= most_bytes', 'ends < 2 && head.size() * 4 <= most_bytes', READERS, 'lines'),
+    Mutation("a whole zstd file is called damaged for its window", f'{DATA}/prepare/byte_stream.cc',
+             '!= ZSTD_error_frameParameter_windowTooLarge', '!= ZSTD_error_no_error', READERS, 'lines'),
+    Mutation("llm.c's tokens take the place of a Megatron index's", f'{DATA}/store/convert.cc',
+             'if ((path == megatron.tokens || path == megatron.index) &&', 'if (path == megatron.index &&',
+             f'//{DATA}/store:store_test', 'files'),
     Mutation('prepare goes on in the middle of a document as at its begin', f'{DATA}/prepare/journal.cc',
              'journal.position.is_in_document ? 1 : 0', 'journal.position.is_in_document ? 0 : 0', JOURNALS, 'resume'),
     Mutation('a journal that was changed is read', f'{DATA}/prepare/journal.cc',

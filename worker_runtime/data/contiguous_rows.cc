@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Rows>> CutContiguously(const TokenSource& source,
   const int64_t rows = std::max<int64_t>(0, (source.token_count() - 1) / length);
   const int64_t needed_rows = has_validation ? 2 : 1;
   if (rows < needed_rows) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrCat("data has ", source.token_count(), " tokens; sequence_length ", length,
                      " needs at least ", needed_rows * length + 1, " (one training sample",
                      has_validation ? " and one validation sample" : "",

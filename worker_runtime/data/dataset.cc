@@ -78,6 +78,7 @@ std::string IdentityOf(const TokenSource& source) {
 struct Dataset::Parts {
   std::vector<std::shared_ptr<const TokenSource>> sources;
   std::vector<std::unique_ptr<Rows>> rows;  // of each source
+  std::vector<std::shared_ptr<const TokenSource>> left_out;
   std::vector<int64_t> weights;
   std::unique_ptr<Blend> training, validation;  // null where there is nothing of it
   int sequence_length = 0;
@@ -135,6 +136,13 @@ absl::StatusOr<std::unique_ptr<Rows>> Cut(const TokenSource& source,
   return CutContiguously(source, cut);
 }
 
+// `why`: the first source's, where there are several.
+absl::Status TooShort(const absl::Status& why, size_t sources) {
+  if (sources == 1) return absl::InvalidArgumentError(why.message());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data: each of the ", sources, " files is too short; the first: ", why.message()));
+}
+
 }  // namespace
 
 Dataset::Dataset(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -146,6 +154,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
   parts->id_limit = options.vocabulary_size > 0 ? options.vocabulary_size : int64_t{1} << 31;
   std::vector<int64_t> training_counts;
   std::vector<int64_t> validation_counts;
+  absl::Status first_too_short;
   for (const auto& [source, weight] : options.sources) {
     const int needed = source->document_vocabulary_size();
     if (needed > parts->id_limit) {
@@ -155,7 +164,15 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
                        " and must be at least that"));
     }
     absl::StatusOr<std::unique_ptr<Rows>> rows = Cut(*source, options);
-    if (!rows.ok()) return Annotate(rows.status(), source->path());
+    const absl::Status why = Annotate(rows.status(), source->path());
+    if (absl::IsOutOfRange(why)) {
+      // A source with a share is one that the user counts on.
+      if (weight.has_value()) return TooShort(why, 1);
+      first_too_short.Update(why);
+      parts->left_out.push_back(source);
+      continue;
+    }
+    CONVENE_RETURN_IF_ERROR(why);
     parts->sources.push_back(source);
     const int64_t trained = (*rows)->training_rows();
     training_counts.push_back(HoldsAllOut(options) ? 0 : trained);
@@ -164,6 +181,7 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
     parts->validation_samples += validation_counts.back();
     parts->rows.push_back(*std::move(rows));
   }
+  if (parts->sources.empty()) return TooShort(first_too_short, options.sources.size());
   std::vector<double> shares;
   for (const DatasetSource& source : options.sources) {
     if (source.weight.has_value()) shares.push_back(*source.weight);
@@ -176,6 +194,10 @@ absl::StatusOr<Dataset> Dataset::Open(const DatasetOptions& options) {
     parts->validation = std::make_unique<Blend>(validation_counts);
   }
   return Dataset(parts);
+}
+
+absl::Span<const std::shared_ptr<const TokenSource>> Dataset::left_out() const {
+  return parts_->left_out;
 }
 
 int Dataset::sequence_length() const { return parts_->sequence_length; }

@@ -30,7 +30,7 @@ struct DatasetSource {
   std::shared_ptr<const TokenSource> tokens;
   // The share of the samples that come from it, in any unit; above 0. Either all sources have one
   // or none has; without, each source's share is its number of samples, and all come round
-  // together.
+  // together; a source that is too short for a sample is then left out, as long as another is not.
   std::optional<double> weight;
 };
 
@@ -68,11 +68,16 @@ struct DatasetOptions {
 // Read-only and thread-safe; copies are cheap.
 class Dataset {
  public:
-  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1], too few tokens in a source for
-  // one training sample (and one validation sample), a source with ids for more than
-  // `vocabulary_size`, Megatron's order with several sources, packing, all held out or a bad seed,
-  // packing of a source that does not know its documents. The text names the source.
+  // InvalidArgument: sequence_length < 1, a fraction outside [0, 1], too few tokens for one
+  // training sample (and one validation sample) in all sources or in one with a share, a source
+  // with ids for more than `vocabulary_size`, Megatron's order with several sources, packing, all
+  // held out or a bad seed, packing of a source that does not know its documents. The text names
+  // the source.
   static absl::StatusOr<Dataset> Open(const DatasetOptions& options);
+
+  // The sources that were left out, in their order: they are in nothing else that is asked here.
+  // The options alone decide which sources these are, so that ranks and restarts agree.
+  absl::Span<const std::shared_ptr<const TokenSource>> left_out() const;
 
   int sequence_length() const;
   // The largest of the sources that say; 0: none does.

@@ -169,8 +169,14 @@ TEST_CASE("too little data says how much is needed, and of which source") {
                "sequence_length 0");
   CHECK_STATUS(Dataset::Open(Options({path}, 8, 1.1)), absl::StatusCode::kInvalidArgument,
                "validation_fraction 1.1");
-  CHECK_STATUS(Dataset::Open(Options({path, Counting(dir, 7, "short")}, 8)),
-               absl::StatusCode::kInvalidArgument, dir.File("short") + ": data has 7 tokens");
+  DatasetOptions shares = Options({path, Counting(dir, 7, "short")}, 8);
+  for (DatasetSource& source : shares.sources) source.weight = 1.0;
+  CHECK_STATUS(Dataset::Open(shares), absl::StatusCode::kInvalidArgument,
+               dir.File("short") + ": data has 7 tokens");
+  CHECK_STATUS(
+      Dataset::Open(Options({dir.File("short"), Counting(dir, 5, "shorter")}, 8)),
+      absl::StatusCode::kInvalidArgument,
+      "each of the 2 files is too short; the first: " + dir.File("short") + ": data has 7");
   CHECK_STATUS(Dataset::Open(Options({}, 8)), absl::StatusCode::kInvalidArgument, "no source");
 }
 

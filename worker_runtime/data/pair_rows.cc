@@ -112,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
   const bool holds_out = options.validation_fraction > 0;
   if (rows->training_rows() >= 1 && (!holds_out || rows->validation_rows() >= 1)) return rows;
   const PackingCounts counts = *rows->packing_counts();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return absl::OutOfRangeError(absl::StrCat(
       "of ", counts.documents / 2, " pairs ", counts.dropped / 2,
       " have an answer that is longer than half of sequence_length ", options.sequence_length, ", ",
       counts.too_short / 2, " one of fewer than two tokens, and ", counts.idle / 2,

@@ -52,20 +52,21 @@ struct RowsOptions {
 };
 
 // Row i is the tokens [i * T, i * T + T] of the source; its last token is the next row's first. The
-// tokens left at the end (fewer than T + 1) are unused. InvalidArgument: too few tokens; the text
-// says how many there are and how many are needed. The source is borrowed.
+// tokens left at the end (fewer than T + 1) are unused. OutOfRange: too few tokens; the text says
+// how many there are and how many are needed. The source is borrowed.
 absl::StatusOr<std::unique_ptr<Rows>> CutContiguously(const TokenSource& source,
                                                       const RowsOptions& options);
 
 // Rows of whole documents; the last documents are held out and packed apart. InvalidArgument: the
-// source does not know its documents, or too few of them fit.
+// source does not know its documents, or it has rows, but none to train, or none to hold out.
+// OutOfRange: all documents that fit fill fewer rows than one of each kind that is wanted.
 absl::StatusOr<std::unique_ptr<Rows>> PackDocuments(const TokenSource& source,
                                                     const RowsOptions& options,
                                                     const PackingOptions& packing);
 
 // Rows of a pair of answers each (pair_source.h gives the source). With `packing` an answer longer
-// than half a row is cut, or its pair left out; the last pairs are held out. InvalidArgument: too
-// few pairs fit.
+// than half a row is cut, or its pair left out; the last pairs are held out. OutOfRange: too few
+// pairs fit.
 absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
                                                const RowsOptions& options,
                                                const PackingOptions& packing);

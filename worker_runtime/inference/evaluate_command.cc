@@ -96,7 +96,7 @@ bool HasToBePrepared(const std::string& path, absl::string_view bytes) {
   for (const absl::string_view mark : {"\x1F\x8B", "\x28\xB5\x2F\xFD"}) {  // gzip's, zstd's
     if (absl::StartsWith(bytes, mark)) return true;
   }
-  for (const absl::string_view suffix : {".jsonl", ".ndjson", ".json"}) {
+  for (const absl::string_view suffix : {".jsonl", ".jsonlines", ".ndjson", ".json"}) {
     if (absl::EndsWithIgnoreCase(path, suffix)) return true;
   }
   return false;

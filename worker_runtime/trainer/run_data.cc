@@ -30,6 +30,7 @@ namespace {
 
 constexpr char kByteTokenizer[] = "byte";
 constexpr absl::Duration kTellInterval = absl::Seconds(10);
+constexpr size_t kNamedFiles = 5;
 
 std::string NameOf(const std::string& path, const std::string& kind) {
   return path == kind || kind.empty() ? path : absl::StrCat(path, " (", kind, ")");
@@ -215,6 +216,23 @@ std::string PackingText(const PackingCounts& counts) {
   return text;
 }
 
+std::string LeftOutText(const Dataset& dataset) {
+  int64_t tokens = 0;
+  std::vector<std::string> files;
+  for (const auto& source : dataset.left_out()) {
+    tokens += source->token_count();
+    files.push_back(
+        absl::StrCat(source->path(), " (", WithThousands(source->token_count()), " tokens)"));
+  }
+  return absl::StrCat(WithThousands(files.size()), files.size() == 1 ? " file" : " files", " with ",
+                      WithThousands(tokens), " tokens, too few for samples of ",
+                      WithThousands(dataset.sequence_length()),
+                      dataset.validation_samples() > 0 && dataset.training_samples() > 0
+                          ? " and a held-out part"
+                          : "",
+                      ": ", JoinCapped(files, kNamedFiles));
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* options) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = LoadTokenizer(options->tokenizer_path);
   if (!loaded.ok()) return Annotate(loaded.status(), "tokenizer");
@@ -272,6 +290,10 @@ absl::StatusOr<RunData> OpenRunData(const TrainOptions& options, const Tokenizer
     CONVENE_RETURN_IF_ERROR(CheckSameVocabulary(sources));
     CONVENE_ASSIGN_OR_RETURN(Dataset dataset,
                              Dataset::Open(DatasetOptionsOf(options, opened, held_out)));
+    if (contract.rank == 0 && !dataset.left_out().empty()) {
+      std::printf("left out     %s\n", LeftOutText(dataset).c_str());
+      std::fflush(stdout);
+    }
     CONVENE_RETURN_IF_ERROR(CheckDocumentsEnd(options, dataset, opened));
     return dataset;
   };

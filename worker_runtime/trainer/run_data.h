@@ -27,6 +27,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRunTokenizer(TrainOptions* option
 // PURE. "1,200 documents in 310 samples, 39,000 tokens, 12 cut to a sample's length".
 std::string PackingText(const PackingCounts& counts);
 
+// PURE. "2 files with 1,030 tokens, too few for samples of 1,024: a.ds (1,025 tokens), b.ds (5
+// tokens)", of Dataset::left_out(). REQUIRES: there are such files.
+std::string LeftOutText(const Dataset& dataset);
+
 struct ValidationSet {
   std::string name;
   Dataset dataset;  // all of it is held out
@@ -41,7 +45,8 @@ struct RunData {
 
 // Makes token files of texts and messages that are not prepared yet, once a node. The rank with
 // local rank 0 prints how far the node has come; `tell` is called with that ("31.4%") on each of
-// its ranks, now and then. Rank 0 prints how documents were packed.
+// its ranks, now and then. Rank 0 prints how documents were packed, and which files are too short
+// and left out.
 // FailedPrecondition: a file was made by another tokenizer than the named one, or two files of the
 // training or held-out data by two. InvalidArgument: packed documents whose end occurs nowhere,
 // shares within a validation set. ChatDocuments's, OpenData's (data/prepare/open_data.h),

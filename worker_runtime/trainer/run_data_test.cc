@@ -229,6 +229,27 @@ TEST_CASE("several files are mixed by their weights, or else by their size") {
   CHECK_STATUS(OpenFor(options), kInvalid, "1 of 2 sources have a share");
 }
 
+TEST_CASE("files that are too short for a sample are named, with what they hold") {
+  const TempDir directory;
+  const std::string whole = WriteTokens(directory, "whole.bin", 100, 40);
+  const std::string none = WriteTokens(directory, "none.bin", 100, 0);
+  testing::WriteTokenFile(directory.File("few.bin"), 100, {1, 2, 3});
+  const auto text = [&](const std::vector<std::string>& arguments) {
+    TrainOptions options = Options(directory, arguments);
+    const auto dataset = OpenFor(options);
+    REQUIRE_OK(dataset);
+    return LeftOutText(*dataset);
+  };
+  const std::string few = directory.File("few.bin");
+  CHECK(text({"--validation-fraction=0", "--data", whole, few}) ==
+        "1 file with 3 tokens, too few for samples of 8: " + few + " (3 tokens)");
+  CHECK(text({"--data", none, whole, few}) ==
+        "2 files with 3 tokens, too few for samples of 8 and a held-out part: " + none +
+            " (0 tokens), " + few + " (3 tokens)");
+  TrainOptions options = Options(directory, {"--data", whole + ":0.5," + few + ":0.5"});
+  CHECK_STATUS(OpenFor(options), kInvalid, few + ": data has 3 tokens");
+}
+
 TEST_CASE("packed documents need a token that ends one, within the data") {
   const TempDir directory;
   const TokenizerIdentity made_by = {.kind = "BPE", .path = "gpt2/", .end_of_document = 7};

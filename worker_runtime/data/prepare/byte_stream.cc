@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -162,7 +163,7 @@ class ZstdStream : public PackedStream {
       if (is_at_end() && is_between_) return 0;
       const size_t result = ZSTD_decompressStream(context_.get(), &out, &in);
       used_ = in.pos;
-      if (ZSTD_isError(result)) return Damaged("zstd", ZSTD_getErrorName(result));
+      if (ZSTD_isError(result)) return Refusal(result);
       is_between_ = result == 0;
       if (out.pos > 0) return out.pos;
       if (is_at_end() && !is_between_) return Truncated("zstd");
@@ -173,6 +174,17 @@ class ZstdStream : public PackedStream {
   struct Free {
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
+  absl::Status Refusal(size_t result) const {
+    if (ZSTD_getErrorCode(result) != ZSTD_error_frameParameter_windowTooLarge) {
+      return Damaged("zstd", ZSTD_getErrorName(result));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: ", source_.path, " was packed with a window of more than ",
+        (int64_t{1} << kZstdWindowLogMax) >> 20,
+        " MiB (zstd --long=28 or above), which this program does not keep in memory. Let zstd "
+        "unpack it: convene data prepare --through 'zstd -dc --long=31 {}'"));
+  }
+
   const std::unique_ptr<ZSTD_DCtx, Free> context_;
   bool is_between_ = true;  // two frames
 };

@@ -28,7 +28,7 @@ class ByteStream {
 
   // Fills `buffer` with the next `size` bytes; fewer only at the end of the content. DataLoss: the
   // packed data is damaged or ends too early (file and offset). FailedPrecondition: the file
-  // changed meanwhile.
+  // changed meanwhile. InvalidArgument: zstd's data need a window of more than 128 MiB.
   absl::StatusOr<size_t> Read(char* buffer, size_t size);
 
   // Reads past the next `bytes`. DataLoss where there are not so many, else as Read.

@@ -1,5 +1,8 @@
 #include "worker_runtime/data/prepare/byte_stream.h"
 
+#include <zstd.h>
+
+#include <memory>
 #include <string>
 
 #include "tools/base/files.h"
@@ -83,6 +86,27 @@ TEST_CASE("damaged packed data is told with its place") {
   const auto read = ReadAll(PutSource(dir.File("z"), zstd), 1 << 20);
   // zstd's frames of one call have no checksum, so that a text of the right length may pass.
   if (!read.ok()) CHECK_STATUS(read, absl::StatusCode::kDataLoss, "damaged at byte");
+}
+
+TEST_CASE("a frame that needs too large a window is whole, and another reader is named") {
+  TempDir dir;
+  const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(),
+                                                                   ZSTD_freeCCtx);
+  const auto pack = [&](int window_log, std::string text) {
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, window_log);
+    std::string packed(ZSTD_compressBound(text.size()), '\0');
+    ZSTD_inBuffer in = {text.data(), text.size(), 0};
+    ZSTD_outBuffer out = {packed.data(), packed.size(), 0};
+    // In two calls, so that the frame does not say how long its content is.
+    ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue);
+    REQUIRE(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end) == 0);
+    packed.resize(out.pos);
+    return packed;
+  };
+  CHECK(*ReadAll(PutSource(dir.File("27"), pack(27, "text"))) == "text");
+  const auto wide = ReadAll(PutSource(dir.File("28"), pack(28, "text")));
+  CHECK_STATUS(wide, absl::StatusCode::kInvalidArgument, dir.File("28") + " was packed with");
+  CHECK_STATUS(wide, absl::StatusCode::kInvalidArgument, "--through 'zstd -dc --long=31 {}'");
 }
 
 TEST_CASE("files of other formats are named") {

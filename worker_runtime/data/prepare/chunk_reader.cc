@@ -6,21 +6,51 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/data/prepare/json_field.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
-constexpr size_t kHeadBytes = 64 << 10;
+constexpr size_t kNamedKeys = 10;
 // The mark with which some Windows programs begin a file.
 constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
 bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
 
 bool IsCharacterStart(char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }
+
+// Appends up to `bytes` to `text`; false at the end of the content.
+absl::StatusOr<bool> ReadMore(size_t bytes, ByteStream* stream, std::string* text) {
+  const size_t old_size = text->size();
+  text->resize(old_size + bytes);
+  const absl::StatusOr<size_t> n = stream->Read(text->data() + old_size, bytes);
+  if (!n.ok()) return n.status();
+  text->resize(old_size + *n);
+  return *n == bytes;
+}
+
+// The two lines with which a file begins that may be JSON lines: fewer where it has fewer, or where
+// they do not end within about `most_bytes`; none of another file.
+absl::StatusOr<std::vector<std::string>> FirstObjectLines(ByteStream* stream, size_t most_bytes) {
+  std::string head;
+  bool has_more = true;
+  int64_t ends = 0;
+  while (has_more && ends < 2 && head.size() <= most_bytes) {
+    const auto begin = static_cast<std::ptrdiff_t>(head.size());
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, stream, &head));
+    if (begin == 0 && absl::StartsWith(head, kByteOrderMark)) head.erase(0, 3);
+    if (!absl::StartsWith(head, "{")) return std::vector<std::string>();
+    ends += std::count(head.begin() + begin, head.end(), '\n');
+  }
+  std::vector<std::string> lines = absl::StrSplit(head, absl::MaxSplits('\n', 2));
+  lines.resize(std::min<int64_t>(2, ends + (has_more ? 0 : 1)));
+  return lines;
+}
 
 }  // namespace
 
@@ -47,15 +77,6 @@ absl::StatusOr<std::unique_ptr<ChunkReader>> ChunkReader::Open(const SourceFile&
   return std::unique_ptr<ChunkReader>(new ChunkReader(std::move(stream), source, start, rules));
 }
 
-absl::StatusOr<bool> ChunkReader::ReadMore(size_t bytes, std::string* text) {
-  const size_t old_size = text->size();
-  text->resize(old_size + bytes);
-  const absl::StatusOr<size_t> n = stream_->Read(text->data() + old_size, bytes);
-  if (!n.ok()) return n.status();
-  text->resize(old_size + *n);
-  return *n == bytes;
-}
-
 absl::Status ChunkReader::Next(Chunk* chunk) {
   *chunk = {.is_json_lines = rules_.is_json_lines, .text = std::exchange(carry_, std::string())};
   const bool is_one_document = !rules_.is_json_lines && rules_.separator.empty();
@@ -80,7 +101,8 @@ absl::Status ChunkReader::NextPart(Chunk* chunk) {
   // One byte more than a part tells whether the document goes on behind it.
   while (has_more && text.size() <= rules_.part_bytes) {
     CONVENE_ASSIGN_OR_RETURN(
-        has_more, ReadMore(std::min(kReadBytes, rules_.part_bytes + 1 - text.size()), &text));
+        has_more,
+        ReadMore(std::min(kReadBytes, rules_.part_bytes + 1 - text.size()), stream_.get(), &text));
   }
   const bool is_last = text.size() <= rules_.part_bytes;
   const size_t used = is_last ? text.size() : CutOfText(text);
@@ -102,7 +124,7 @@ absl::Status ChunkReader::SkipLine(Chunk* chunk) {
   while (end == std::string::npos && has_more) {
     position_.offset += static_cast<int64_t>(text.size());
     text.clear();
-    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, stream_.get(), &text));
     end = text.find('\n');
   }
   const size_t used = end == std::string::npos ? text.size() : end + 1;
@@ -165,7 +187,7 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
     }
     // A separator may have begun in the bytes that are there.
     scanned = std::max(begin, text.size() - std::min(text.size(), separator.size() - 1));
-    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, &text));
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, stream_.get(), &text));
   }
   const bool at_end = !has_more && !is_full();
   if (at_end && begin < text.size()) {
@@ -176,22 +198,29 @@ absl::Status ChunkReader::NextSeparated(Chunk* chunk) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field) {
+absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field,
+                                    int64_t max_document_bytes) {
   absl::string_view name = source.path;
-  if (!absl::ConsumeSuffix(&name, ".gz")) absl::ConsumeSuffix(&name, ".zst");
-  for (const absl::string_view suffix : {".jsonl", ".ndjson", ".json"}) {
+  for (const absl::string_view packed : {".gz", ".zst", ".zstd"}) {
+    if (absl::ConsumeSuffix(&name, packed)) break;
+  }
+  for (const absl::string_view suffix : {".jsonl", ".jsonlines", ".ndjson", ".json"}) {
     if (absl::EndsWithIgnoreCase(name, suffix)) return true;
   }
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<ByteStream> stream, ByteStream::Open(source));
-  std::string head(kHeadBytes, '\0');
-  CONVENE_ASSIGN_OR_RETURN(const size_t n, stream->Read(head.data(), head.size()));
-  absl::string_view text(head.data(), n);
-  absl::ConsumePrefix(&text, kByteOrderMark);
-  if (!absl::StartsWith(text, "{")) return false;
-  const size_t end = text.find('\n');
-  if (end == absl::string_view::npos && n == kHeadBytes) return false;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
+                           FirstObjectLines(stream.get(), max_document_bytes));
+  if (lines.empty()) return false;
   JsonField reader(field);
-  return reader.Find(text.substr(0, end)).ok();
+  const absl::Status found = reader.Find(lines[0]).status();
+  if (found.ok()) return true;
+  const absl::StatusOr<std::vector<std::string>> keys = KeysOfJsonObject(lines[0]);
+  if (!keys.ok() || lines.size() < 2 || !KeysOfJsonObject(lines[1]).ok()) return false;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data: ", source.path, " has JSON objects as lines, but the first has ", found.message(),
+      " (its keys: ", JoinCapped(*keys, kNamedKeys),
+      "): name the one with the text (--text-field of the trainer, --field of convene data "
+      "prepare). If the objects themselves are the text: convene data prepare --format text"));
 }
 
 }  // namespace convene::worker

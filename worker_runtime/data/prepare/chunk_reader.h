@@ -74,8 +74,6 @@ class ChunkReader {
 
   absl::Status NextSeparated(Chunk* chunk);
   absl::Status NextPart(Chunk* chunk);
-  // Appends up to `bytes` to `text`; false at the end of the content.
-  absl::StatusOr<bool> ReadMore(size_t bytes, std::string* text);
   // The record of chunk->text[begin, end), unless it is a blank line.
   absl::Status AddRecord(size_t begin, size_t end, Chunk* chunk);
   // A chunk of one line that is too long, with which chunk->text begins; passes over the line.
@@ -97,7 +95,10 @@ class ChunkReader {
 // same ids for the parts; SentencePiece begins each part as it begins a text.
 size_t CutOfText(absl::string_view text);
 
-// Whether kAuto (options.h) means JSON lines for this file. Errors: ByteStream's.
-absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field);
+// Whether kAuto (options.h) means JSON lines for this file. A line above `max_document_bytes` is
+// taken for a text's. InvalidArgument: the first two lines are JSON objects, and the first has no
+// text at `field` (its keys are named). Else ByteStream's errors.
+absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field,
+                                    int64_t max_document_bytes);
 
 }  // namespace convene::worker

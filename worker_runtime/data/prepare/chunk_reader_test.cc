@@ -166,8 +166,13 @@ TEST_CASE("from each chunk's end reading goes on with the same records") {
 
 TEST_CASE("JSON lines are known by the name or by the first line") {
   TempDir dir;
+  const auto look = [&](const std::string& name, const std::string& content) {
+    return HoldsJsonLines(PutSource(dir.File(name), content), "text", 1'000'000);
+  };
   const auto holds = [&](const std::string& name, const std::string& content) {
-    return *HoldsJsonLines(PutSource(dir.File(name), content), "text");
+    const auto holds = look(name, content);
+    REQUIRE_OK(holds);
+    return *holds;
   };
   CHECK(holds("a.jsonl", "x"));
   CHECK(holds("a.JSON.gz", "x"));
@@ -179,7 +184,27 @@ TEST_CASE("JSON lines are known by the name or by the first line") {
   CHECK_FALSE(holds("a.txt", "{\"other\": \"x\"}\n"));
   CHECK_FALSE(holds("b.txt", "{\n\"text\": \"x\"}\n"));
   CHECK_FALSE(holds("c.txt", "text"));
-  CHECK_FALSE(holds("d.txt", "{\"text\": \"" + std::string(100'000, 'x') + "\"}"));
+  const auto of_length = [](size_t size) {
+    return "{\"text\": \"" + std::string(size, 'x') + "\"}";
+  };
+  CHECK(holds("d.txt", of_length(900'000)));
+  CHECK(holds("e.jsonlines.zstd", "x"));
+  CHECK(holds("part-4", of_length(900'000) + "\n" + of_length(2'000'000)));
+  CHECK_FALSE(holds("part-5", of_length(2'000'000)));
+  // Julia.
+  CHECK_FALSE(holds("f.jl", "function f(x)\n"));
+  // Two objects are not by chance what a text begins with.
+  const std::string other = "{\"id\": 1, \"content\": {\"a\": \"x\"}}\n{\"id\": 2}\n{";
+  const auto refused = look("part-6", other);
+  CHECK_STATUS(
+      refused, absl::StatusCode::kInvalidArgument,
+      dir.File("part-6") + " has JSON objects as lines, but the first has no field 'text'");
+  CHECK_STATUS(refused, absl::StatusCode::kInvalidArgument, "(its keys: id, content)");
+  CHECK_STATUS(refused, absl::StatusCode::kInvalidArgument, "--format text");
+  CHECK_STATUS(look("part-7", "{\"messages\": []}\n{\"messages\": []}"),
+               absl::StatusCode::kInvalidArgument, "--chat-template");
+  CHECK_FALSE(holds("part-8", "{\"other\": 1}\nanything"));
+  CHECK_FALSE(holds("part-9", "{\"other\": 1}\n\n{\"other\": 1}"));
 }
 
 }  // namespace

@@ -2,15 +2,20 @@
 
 #include <rapidjson/reader.h>
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "worker_runtime/tokenizer/json_reader.h"
 
 namespace convene::worker {
 namespace {
+
+constexpr size_t kShownKeyBytes = 40;
 
 // Follows the keys from the root through objects.
 class FieldHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, FieldHandler> {
@@ -85,7 +90,50 @@ class FieldHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Fiel
   absl::string_view text_;
 };
 
+class KeysHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, KeysHandler> {
+ public:
+  bool Key(const char* text, rapidjson::SizeType size, bool) {
+    if (depth_ == 1) keys_.push_back(Printable(Utf8({text, size}, kShownKeyBytes)));
+    return true;
+  }
+  bool StartObject() {
+    if (depth_ == 0) is_object_ = true;
+    return ++depth_ <= kMostJsonDepth;
+  }
+  bool EndObject(rapidjson::SizeType) {
+    --depth_;
+    return true;
+  }
+  bool StartArray() { return ++depth_ <= kMostJsonDepth; }
+  bool EndArray(rapidjson::SizeType) {
+    --depth_;
+    return true;
+  }
+
+  bool is_object() const { return is_object_; }
+  std::vector<std::string> Take() && { return std::move(keys_); }
+
+ private:
+  int depth_ = 0;
+  bool is_object_ = false;
+  std::vector<std::string> keys_;
+};
+
+template <typename Handler>
+absl::Status ReadLine(absl::string_view line, std::string* buffer, Handler* handler) {
+  CONVENE_RETURN_IF_ERROR(ReadJson<rapidjson::kParseNanAndInfFlag>(
+      line, buffer, handler, absl::StrCat("nested deeper than ", kMostJsonDepth)));
+  return handler->is_object() ? absl::OkStatus() : absl::InvalidArgumentError("not a JSON object");
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> KeysOfJsonObject(absl::string_view line) {
+  KeysHandler handler;
+  std::string buffer;
+  CONVENE_RETURN_IF_ERROR(ReadLine(line, &buffer, &handler));
+  return std::move(handler).Take();
+}
 
 JsonField::JsonField(const std::string& path) : path_(path), keys_(absl::StrSplit(path, '.')) {
   for (const std::string& key : keys_) CONVENE_CHECK(!key.empty());
@@ -93,9 +141,7 @@ JsonField::JsonField(const std::string& path) : path_(path), keys_(absl::StrSpli
 
 absl::StatusOr<absl::string_view> JsonField::Find(absl::string_view line) {
   FieldHandler handler(keys_);
-  CONVENE_RETURN_IF_ERROR(
-      ReadJson(line, &buffer_, &handler, absl::StrCat("nested deeper than ", kMostJsonDepth)));
-  if (!handler.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  CONVENE_RETURN_IF_ERROR(ReadLine(line, &buffer_, &handler));
   if (!handler.found()) {
     const bool is_conversation =
         absl::StrContains(line, "\"messages\"") || absl::StrContains(line, "\"conversations\"");

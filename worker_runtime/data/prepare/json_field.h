@@ -1,4 +1,4 @@
-// PURE. Finds one text in a line of JSON.
+// PURE. Finds one text in a line of JSON, or says what is there.
 #pragma once
 
 #include <string>
@@ -12,6 +12,10 @@ namespace convene::worker {
 // JSON nested deeper than this is refused, as by most readers.
 inline constexpr int kMostJsonDepth = 512;
 
+// The keys of the JSON object that the line is, in its order, for people: long ones are cut.
+// InvalidArgument: it is no object.
+absl::StatusOr<std::vector<std::string>> KeysOfJsonObject(absl::string_view line);
+
 // Keeps its buffers from line to line. Not thread-safe.
 class JsonField {
  public:
@@ -20,8 +24,9 @@ class JsonField {
 
   // The text at the path, valid until the next call. Of equal keys the last counts, as in Python.
   // The whole line is read by RFC 8259 (RapidJSON's reader, which does not recurse) and must be
-  // UTF-8. InvalidArgument: the line is broken (why, and at which byte), no JSON object, has no
-  // such field, or the field is no text.
+  // UTF-8; NaN, Infinity and -Infinity pass as numbers, because Python writes them.
+  // InvalidArgument: the line is broken (why, and at which byte), no JSON object, has no such
+  // field, or the field is no text.
   absl::StatusOr<absl::string_view> Find(absl::string_view line);
 
  private:

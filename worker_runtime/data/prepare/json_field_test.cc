@@ -41,6 +41,17 @@ TEST_CASE("dots lead into objects, and into no others") {
   }
 }
 
+// Python writes them for a missing value unless it is told not to.
+TEST_CASE("values that are no number pass where nobody asks for them, and are no text") {
+  CHECK(Found("text", R"({"a": NaN, "text": "x", "b": -Infinity, "c": [Infinity, {"d": NaN}]})") ==
+        "x");
+  CHECK(Found("a.b", R"({"a": {"x": -Infinity, "b": "y"}})") == "y");
+  CheckBroken(R"({"text": NaN})", "the field 'text' is not a text");
+  CheckBroken(R"({"text": "x", "a": Nan})", "broken JSON at byte 22");
+  CheckBroken(R"({"text": "x", "a": -})", "broken JSON");
+  CheckBroken("NaN", "not a JSON object");
+}
+
 TEST_CASE("each kind of broken line has its reason") {
   CheckBroken(R"({"text": "a)", "byte 12: the text ends too early");
   CheckBroken(R"({"text": "a")", "the text ends too early");
@@ -60,6 +71,16 @@ TEST_CASE("each kind of broken line has its reason") {
   CheckBroken(R"({"messages": []})", "give its template with --chat-template PATH");
   for (const std::string value : {"1", "null", "true", "{}", "[\"a\"]", "1.5e3"}) {
     CheckBroken("{\"text\": " + value + "}", "the field 'text' is not a text");
+  }
+}
+
+TEST_CASE("an object's own keys are listed, as they may be shown") {
+  CHECK(*KeysOfJsonObject(R"({"id": NaN, "meta": {"a": [{"b": 1}]}, "c\td": [], "id": 2})") ==
+        std::vector<std::string>{"id", "meta", "c?d", "id"});
+  CHECK(KeysOfJsonObject("{\"" + std::string(100, 'k') + "\": 1}")->at(0) == std::string(40, 'k'));
+  CHECK(KeysOfJsonObject("{}")->empty());
+  for (const std::string line : {"[{\"a\": 1}]", "1", "", "{\"a\": 1} x"}) {
+    CHECK_FALSE(KeysOfJsonObject(line).ok());
   }
 }
 

@@ -17,8 +17,9 @@
 namespace convene::worker {
 
 enum class InputFormat {
-  // JSON lines where the name (without .gz, .zst) ends in .jsonl, .ndjson or .json, or where the
-  // first line is a JSON object with the field; else text.
+  // JSON lines where the name (without .gz, .zst, .zstd) ends in .jsonl, .jsonlines, .ndjson or
+  // .json, or where the first line is a JSON object with the field. Else text, unless two objects
+  // without the field begin the file: that is refused.
   kAuto,
   kText,
   kJsonLines,

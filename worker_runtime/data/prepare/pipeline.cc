@@ -128,7 +128,8 @@ absl::StatusOr<std::unique_ptr<ChunkReader>> Pipeline::Open(int64_t file) const 
   rules.is_json_lines = has_command ? options_.format != InputFormat::kText
                                     : options_.format == InputFormat::kJsonLines;
   if (!has_command && options_.format == InputFormat::kAuto) {
-    CONVENE_ASSIGN_OR_RETURN(rules.is_json_lines, HoldsJsonLines(source, options_.field));
+    CONVENE_ASSIGN_OR_RETURN(rules.is_json_lines,
+                             HoldsJsonLines(source, options_.field, rules.max_document_bytes));
   }
   return ChunkReader::Open(source, file == start_.file ? start_ : InputPosition{.file = file},
                            rules);

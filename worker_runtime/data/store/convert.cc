@@ -196,6 +196,13 @@ absl::Status WriteLlmc(const TokenSource& source, const std::string& path, Conve
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": by a name that ends in .ds it would be taken for nanotron's; give another one"));
   }
+  const MegatronPaths megatron = MegatronPathsOf(path);
+  if ((path == megatron.tokens || path == megatron.index) &&
+      TokenFormatOf(megatron.index) == TokenFormat::kMegatron) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(megatron.index, " is Megatron's, and its tokens are to stand in ",
+                     megatron.tokens, ": neither can hold llm.c's; give another name"));
+  }
   if (source.token_count() > kInt32Max) {
     return absl::InvalidArgumentError(
         absl::StrCat(source.path(), " has ", source.token_count(),

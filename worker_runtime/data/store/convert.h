@@ -31,9 +31,10 @@ struct ConvertOptions {
 //
 // InvalidArgument: an id that is no id or outside `vocabulary_size`; tokens that count unequally
 // for a format that cannot say so; more than 2^31 - 1 tokens for llm.c, or in one document for
-// Megatron; a name that does not end in .ds for nanotron, or does for llm.c; a file to write that
-// is one of `source`'s, by whatever name (nothing is written then). Otherwise as
-// tools/base/files.h; nothing is left under the new names then.
+// Megatron; a name that does not end in .ds for nanotron, or does for llm.c; for llm.c the name
+// of a Megatron index that is there, or of its tokens; a file to write that is one of `source`'s,
+// by whatever name (nothing is written then). Otherwise as tools/base/files.h; nothing is left
+// under the new names then.
 absl::Status ConvertTokens(const TokenSource& source, const std::string& path,
                            const ConvertOptions& options);
 

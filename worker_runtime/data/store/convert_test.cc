@@ -226,6 +226,26 @@ TEST_CASE("llm.c's tokens get no name by which they would be taken for nanotron'
   CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"ours"});
 }
 
+TEST_CASE("llm.c's tokens get no name by which they would be taken for Megatron's") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 999}, {}}});
+  const auto other = Ours(dir.File("other"), 1000, {{{1, 2, 3}, {}}});
+  REQUIRE_OK(ConvertTokens(*other, dir.File("web"), {.format = TokenFormat::kMegatron}));
+  const std::string tokens = *ReadFile(dir.File("web.bin"));
+  const std::string index = *ReadFile(dir.File("web.idx"));
+  for (const std::string name : {"web.bin", "web.idx"}) {
+    CHECK_STATUS(ConvertTokens(*ours, dir.File(name), {.format = TokenFormat::kLlmc}),
+                 absl::StatusCode::kInvalidArgument, dir.File("web.idx") + " is Megatron's");
+  }
+  CHECK(*ReadFile(dir.File("web.bin")) == tokens);
+  CHECK(*ReadFile(dir.File("web.idx")) == index);
+  // The index may wait for its tokens.
+  REQUIRE_OK(RemoveTree(dir.File("web.bin")));
+  CHECK_STATUS(ConvertTokens(*ours, dir.File("web.bin"), {.format = TokenFormat::kLlmc}),
+               absl::StatusCode::kInvalidArgument, dir.File("web.idx") + " is Megatron's");
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"other", "ours", "web.idx"});
+}
+
 TEST_CASE("a file is described and its bytes are checked") {
   const TempDir dir;
   TokenFileInfo info;
