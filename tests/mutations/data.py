@@ -17,6 +17,7 @@ CHATS = f'//{CHAT}:chat_encoder_test'
 TEMPLATES = f'//{CHAT}/jinja:chat_template_test'
 GOLDEN_TEMPLATES = f'//{CHAT}/jinja:golden_test'
 JOURNALS = f'//{DATA}/prepare:journal_test'
+JSONS = f'//{TOKENIZER}/json:tokenizer_json_test'
 
 MUTATIONS = [
     Mutation('the loss is divided by all targets, counted or not', f'{DATA}/dataset.cc',
@@ -82,4 +83,9 @@ MUTATIONS = [
     Mutation('spaces go with the new line that follows them', f'{TOKENIZER}/scanners.cc',
              'if (lines && after_newline > at) return after_newline;', 'if (lines && after_newline > at) return end;',
              f'//{TOKENIZER}:scanners_test', 'ids'),
+    Mutation('a compact vocabulary needs tokens for bytes that no token has', f'{TOKENIZER}/compact_tokenizer.cc',
+             'if (ids[byte] != kNone || holders[byte] == kNone) continue;', 'if (ids[byte] != kNone) continue;',
+             f'//{TOKENIZER}:compact_tokenizer_test', 'ids'),
+    Mutation("added tokens of tokenizer_config.json do not count", f'{TOKENIZER}/json/added_tokens.cc',
+             'if (added.Add(token, vocabulary))', 'if (token.content.empty())', JSONS, 'ids'),
 ]

@@ -106,6 +106,30 @@ TEST_CASE("the letters of a special token are not that token because the model h
   }
 }
 
+TEST_CASE("added tokens of the config count behind the file's") {
+  const auto with = [](const std::string& decoder) {
+    return Read(File(""), absl::StrCat(R"({"added_tokens_decoder":{)", decoder, "}}"));
+  };
+  const std::string tool = R"("9":{"content":"<tool>","normalized":false)";
+  const auto same = with(tool + "}");
+  CHECK(Encode(*same, "a<tool> a") == Ids{0, 9, 3, 0});
+  CHECK(Encode(*with(tool + R"(,"rstrip":true})"), "a<tool> a") == Ids{0, 9, 0});
+  CHECK(Encode(*with(tool + R"(,"special":true})"), "a<tool>b", SpecialText::kAsText) == Ids{0, 1});
+  // A new one has the next free id, whatever the config says; they are taken in order of ids.
+  const auto more = with(R"("1000":{"content":"<y>","special":true},"300":{"content":"<x>"})");
+  CHECK(Encode(*more, "a<x>b<y>", SpecialText::kAsTokens) == Ids{0, 10, 1, 11});
+  CHECK(more->SpecialId("<y>") == 11);
+  // A special one is looked for as the file says.
+  const std::string bos = R"("7":{"content":"<s>","special":true,"normalized":true})";
+  const auto plain = Read(File(""))->fingerprint();
+  CHECK(same->fingerprint() == plain);
+  CHECK(with(bos)->fingerprint() == plain);
+  CHECK(more->fingerprint() != plain);
+  CHECK(with(tool + R"(,"rstrip":true})")->fingerprint() != plain);
+  CHECK(with(tool + R"(,"lstrip":true})")->fingerprint() !=
+        with(tool + R"(,"rstrip":true})")->fingerprint());
+}
+
 TEST_CASE("each token stands for its bytes, special ones for none") {
   const auto tokenizer = Read(File(""));
   const auto bytes_of = [&](int32_t id) {
