@@ -88,4 +88,6 @@ MUTATIONS = [
              f'//{TOKENIZER}:compact_tokenizer_test', 'ids'),
     Mutation("added tokens of tokenizer_config.json do not count", f'{TOKENIZER}/json/added_tokens.cc',
              'if (added.Add(token, vocabulary))', 'if (token.content.empty())', JSONS, 'ids'),
+    Mutation('add_bos_token counts for classes that do not heed it', f'{TOKENIZER}/json/post_processor.cc',
+             'if (!IsHeeding(config.tokenizer_class))', 'if (!IsHeeding(config.tokenizer_class) && frame == nullptr)', JSONS, 'ids'),
 ]

@@ -135,6 +135,7 @@ absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
     return absl::InvalidArgumentError(absl::StrCat(kFile, " is no JSON object"));
   }
   result.pattern = TextAt(config, "pat_str");
+  result.tokenizer_class = TextAt(config, "tokenizer_class");
   result.begin_of_document = TextAt(config, "bos_token");
   result.end_of_document = TextAt(config, "eos_token");
   result.adds_begin_of_document = BoolAt(config, "add_bos_token");

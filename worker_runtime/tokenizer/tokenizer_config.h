@@ -32,6 +32,7 @@ struct AddedToken {
 
 struct VocabularyConfig {
   std::string pattern;                             // pat_str
+  std::string tokenizer_class;                     // empty where nothing is said
   std::vector<AddedToken> added_tokens;            // added_tokens_decoder, by ids
   std::string begin_of_document, end_of_document;  // bos_token, eos_token
   std::optional<bool> adds_begin_of_document;      // add_bos_token

@@ -184,6 +184,15 @@ TEST_CASE("the config and the post-processor say what stands around a document a
         Ids{7, -1, 8});
   CHECK(frame("", "{" + tokens + R"(,"add_bos_token":true})") == Ids{7, -1});
   CHECK(frame(post, "{" + tokens + R"(,"add_bos_token":false})") == Ids{-1});
+  // transformers heeds the settings for few classes.
+  const std::string none = R"({"tokenizer_class":"PreTrainedTokenizerFast","bos_token":"<x>",)";
+  CHECK(frame("", none + R"("add_bos_token":true,"eos_token":"</s>","add_eos_token":true})") ==
+        Ids{-1});
+  const std::string of = R"({"tokenizer_class":"LlamaTokenizerFast",)" + tokens;
+  CHECK(frame(post, of + R"(,"add_bos_token":false,"add_eos_token":true})") == Ids{-1, 8});
+  CHECK(
+      frame(post, "{" + tokens + R"(,"tokenizer_class":"Qwen2Tokenizer","add_bos_token":false})") ==
+      Ids{7, -1});
   // The usual name tells; without one, or with several, the config.
   CHECK(Read(File(""))->end_of_document() == 8);
   CHECK(Read(File(""), R"({"eos_token":"<s>"})")->end_of_document() == 8);
