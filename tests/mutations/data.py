@@ -90,6 +90,8 @@ MUTATIONS = [
              'if (added.Add(token, vocabulary))', 'if (token.content.empty())', JSONS, 'ids'),
     Mutation('add_bos_token counts for classes that do not heed it', f'{TOKENIZER}/json/post_processor.cc',
              'if (!IsHeeding(config.tokenizer_class))', 'if (!IsHeeding(config.tokenizer_class) && frame == nullptr)', JSONS, 'ids'),
+    Mutation("marks that Hugging Face's library does not know change places", f'{TOKENIZER}/json/unicode_forms.cc',
+             'static_cast<char32_t>(code)) ? 0 : known;', 'static_cast<char32_t>(code)) ? known : known;', JSONS, 'ids'),
     Mutation("Cohere's digits are grouped before a word as well", f'{TOKENIZER}/scanners.cc',
              'IsWordOfOniguruma(CharacterAt(text, end).code)', 'IsDecimalDigit(CharacterAt(text, end).code)', f'//{TOKENIZER}:scanners_test', 'ids'),
 ]
