@@ -18,6 +18,7 @@ TEMPLATES = f'//{CHAT}/jinja:chat_template_test'
 GOLDEN_TEMPLATES = f'//{CHAT}/jinja:golden_test'
 JOURNALS = f'//{DATA}/prepare:journal_test'
 READERS = f'//{DATA}/prepare:reader_test'
+JSONS = f'//{TOKENIZER}/json:tokenizer_json_test'
 
 MUTATIONS = [
     Mutation('the loss is divided by all targets, counted or not', f'{DATA}/dataset.cc',
@@ -98,4 +99,15 @@ MUTATIONS = [
     Mutation('spaces go with the new line that follows them', f'{TOKENIZER}/scanners.cc',
              'if (lines && after_newline > at) return after_newline;', 'if (lines && after_newline > at) return end;',
              f'//{TOKENIZER}:scanners_test', 'ids'),
+    Mutation('a compact vocabulary needs tokens for bytes that no token has', f'{TOKENIZER}/compact_tokenizer.cc',
+             'if (ids[byte] != kNone || holders[byte] == kNone) continue;', 'if (ids[byte] != kNone) continue;',
+             f'//{TOKENIZER}:compact_tokenizer_test', 'ids'),
+    Mutation("added tokens of tokenizer_config.json do not count", f'{TOKENIZER}/json/added_tokens.cc',
+             'if (added.Add(token, vocabulary))', 'if (token.content.empty())', JSONS, 'ids'),
+    Mutation('add_bos_token counts for classes that do not heed it', f'{TOKENIZER}/json/post_processor.cc',
+             'if (!IsHeeding(config.tokenizer_class))', 'if (!IsHeeding(config.tokenizer_class) && frame == nullptr)', JSONS, 'ids'),
+    Mutation("marks that Hugging Face's library does not know change places", f'{TOKENIZER}/json/unicode_forms.cc',
+             'static_cast<char32_t>(code)) ? 0 : known;', 'static_cast<char32_t>(code)) ? known : known;', JSONS, 'ids'),
+    Mutation("Cohere's digits are grouped before a word as well", f'{TOKENIZER}/scanners.cc',
+             'IsWordOfOniguruma(CharacterAt(text, end).code)', 'IsDecimalDigit(CharacterAt(text, end).code)', f'//{TOKENIZER}:scanners_test', 'ids'),
 ]

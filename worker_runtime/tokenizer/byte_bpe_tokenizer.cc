@@ -27,7 +27,9 @@ class ByteBpeTokenizer : public Tokenizer {
       : bpe_(std::move(bpe)),
         pattern_(std::move(pattern)),
         special_tokens_(std::move(parts.special_tokens)),
-        normalizer_(parts.is_normalized_to_nfc ? MakeUnicodeForm(UnicodeForm::kNfc) : nullptr) {
+        normalizer_(parts.is_normalized_to_nfc
+                        ? MakeUnicodeForm(UnicodeForm::kNfc, UnicodeMarks::kOfUnicode15)
+                        : nullptr) {
     kind_ = std::move(parts.kind);
     prefix_ = std::move(parts.prefix);
     suffix_ = std::move(parts.suffix);

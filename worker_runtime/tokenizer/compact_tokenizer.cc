@@ -20,13 +20,21 @@ constexpr int32_t kNone = -1;
 
 using ByteIds = std::array<int32_t, 256>;
 
+// The bytes by which a token is written where it was cut away.
+std::string WrittenBytes(const Tokenizer& whole, int32_t id) {
+  std::string bytes = whole.SpecialTextOf(id);
+  if (bytes.empty()) whole.AppendTokenBytes(id, &bytes);
+  return bytes;
+}
+
+// kNone for a byte that no token is alone, nor has in it.
 absl::StatusOr<ByteIds> FindByteIds(const Tokenizer& whole) {
-  ByteIds ids;
+  ByteIds ids, holders;  // holders: a token that has the byte
   ids.fill(kNone);
-  std::string bytes;
+  holders.fill(kNone);
   for (int32_t id = 0; id < whole.vocabulary_size(); ++id) {
-    bytes.clear();
-    whole.AppendTokenBytes(id, &bytes);
+    const std::string bytes = WrittenBytes(whole, id);
+    for (const char byte : bytes) holders[static_cast<unsigned char>(byte)] = id;
     if (bytes.size() != 1 || !whole.AddedTextOf(id).empty()) continue;
     int32_t& known = ids[static_cast<unsigned char>(bytes[0])];
     // SentencePiece has two tokens for a space. A text's first space is left out where it is an
@@ -34,13 +42,16 @@ absl::StatusOr<ByteIds> FindByteIds(const Tokenizer& whole) {
     const auto shown = [&whole](int32_t one) { return whole.Decode({&one, 1}, false).size(); };
     if (known == kNone || shown(id) < shown(known)) known = id;
   }
-  const auto missing = std::find(ids.begin(), ids.end(), kNone);
-  if (missing == ids.end()) return ids;
-  return absl::UnimplementedError(absl::StrCat(
-      "a tokenizer of kind ", whole.kind(), " without a token for the byte 0x",
-      absl::Hex(missing - ids.begin(), absl::kZeroPad2),
-      " alone cannot have a compact vocabulary: a text with a token that was cut away could not be "
-      "written. Take the whole vocabulary, or a tokenizer with byte fallback"));
+  for (size_t byte = 0; byte < ids.size(); ++byte) {
+    if (ids[byte] != kNone || holders[byte] == kNone) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "a tokenizer of kind ", whole.kind(), ", whose token ", holders[byte], " has the byte 0x",
+        absl::Hex(byte, absl::kZeroPad2),
+        ", which is no token alone, cannot have a compact vocabulary: a text with that token could "
+        "not be written where it is cut away. Take the whole vocabulary, or a tokenizer with byte "
+        "fallback"));
+  }
+  return ids;
 }
 
 class CompactTokenizer : public Tokenizer {
@@ -60,7 +71,7 @@ class CompactTokenizer : public Tokenizer {
     for (const int32_t id : whole_->prefix()) prefix_.push_back(compact_ids_[id]);
     for (const int32_t id : whole_->suffix()) suffix_.push_back(compact_ids_[id]);
     for (size_t byte = 0; byte < byte_ids.size(); ++byte) {
-      byte_ids_[byte] = compact_ids_[byte_ids[byte]];
+      byte_ids_[byte] = byte_ids[byte] == kNone ? kNone : compact_ids_[byte_ids[byte]];
     }
   }
 
@@ -87,9 +98,9 @@ class CompactTokenizer : public Tokenizer {
   void AppendCompact(int32_t original_id, std::vector<int32_t>* ids) const {
     const int32_t id = compact_ids_[original_id];
     if (id != kNone) return ids->push_back(id);
-    std::string bytes = whole_->SpecialTextOf(original_id);
-    if (bytes.empty()) whole_->AppendTokenBytes(original_id, &bytes);
-    for (const char byte : bytes) ids->push_back(byte_ids_[static_cast<unsigned char>(byte)]);
+    for (const char byte : WrittenBytes(*whole_, original_id)) {
+      ids->push_back(byte_ids_[static_cast<unsigned char>(byte)]);
+    }
   }
 
   const Tokenizer& whole() const { return *whole_; }
@@ -107,7 +118,7 @@ class CompactTokenizer : public Tokenizer {
   std::unique_ptr<Tokenizer> whole_;
   std::vector<int32_t> original_ids_;
   std::vector<int32_t> compact_ids_;  // by original id
-  ByteIds byte_ids_;
+  ByteIds byte_ids_;                  // kNone for a byte that no token has
 };
 
 class CompactEncoder : public Encoder {
@@ -132,7 +143,10 @@ std::unique_ptr<Encoder> CompactTokenizer::NewEncoder(SpecialText special_text) 
 }
 
 std::vector<int32_t> IndispensableIdsOf(const Tokenizer& whole, const ByteIds& byte_ids) {
-  std::vector<int32_t> ids(byte_ids.begin(), byte_ids.end());
+  std::vector<int32_t> ids;
+  for (const int32_t id : byte_ids) {
+    if (id != kNone) ids.push_back(id);
+  }
   ids.insert(ids.end(), whole.prefix().begin(), whole.prefix().end());
   ids.insert(ids.end(), whole.suffix().begin(), whole.suffix().end());
   if (whole.end_of_document().has_value()) ids.push_back(*whole.end_of_document());
@@ -154,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeCompactTokenizer(std::unique_ptr<
   const std::vector<int32_t> needed = IndispensableIdsOf(*whole, byte_ids);
   const bool ascends = std::adjacent_find(original_ids.begin(), original_ids.end(),
                                           std::greater_equal<>()) == original_ids.end();
-  if (!ascends ||
+  if (original_ids.empty() || !ascends ||
       !std::includes(original_ids.begin(), original_ids.end(), needed.begin(), needed.end()) ||
       original_ids.front() < 0 || original_ids.back() >= whole->vocabulary_size()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -10,10 +10,11 @@
 
 namespace convene::worker {
 
-// The ids that every compact vocabulary of `whole` has, ascending: for each byte the token that
-// stands for it alone, the tokens around a document, and the one that ends it. Unimplemented: there
-// is a byte without such a token (SentencePiece without byte fallback), so that a text with a token
-// that was cut away could not be written.
+// The ids that every compact vocabulary of `whole` has, ascending: for each byte that a token has
+// in it the token that stands for that byte alone, the tokens around a document, and the one that
+// ends it. A byte that is in no token (SmolLM2 has 21) needs none. Unimplemented: there is a byte
+// in a token, but not alone (SentencePiece without byte fallback), so that a text with a token that
+// was cut away could not be written.
 absl::StatusOr<std::vector<int32_t>> IndispensableIds(const Tokenizer& whole);
 
 // The id i stands for the token original_ids[i] of `whole`. A text is encoded as by `whole`; in the

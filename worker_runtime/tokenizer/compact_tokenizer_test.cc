@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 #include "worker_runtime/tokenizer/byte_bpe_tokenizer.h"
 #include "worker_runtime/tokenizer/byte_tokenizer.h"
 #include "worker_runtime/tokenizer/fingerprint.h"
+#include "worker_runtime/tokenizer/json/tokenizer_json.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 #include "worker_runtime/tokenizer/testing/small_vocabulary.h"
 
@@ -127,11 +129,35 @@ TEST_CASE("any text decodes as with the whole vocabulary, whatever was cut away"
   }
 }
 
-TEST_CASE("a tokenizer without a token for each byte is refused, and so is another one's cut") {
+// Byte level, as SmolLM2, but with tokens for the bytes of "<>aeh" alone; "he" 5, "hea" 6, and the
+// special token 7 with this text.
+std::unique_ptr<Tokenizer> OfFewBytes(const std::string& special) {
+  auto tokenizer = ReadTokenizerJson(
+      absl::StrCat(R"({"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},)",
+                   R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"<":0,">":1,)",
+                   R"("a":2,"e":3,"h":4,"he":5,"hea":6},"merges":["h e","he a"]},)",
+                   R"("added_tokens":[{"id":7,"content":")", special, R"(","special":true}]})"),
+      "");
+  REQUIRE_OK(tokenizer);
+  return *std::move(tokenizer);
+}
+
+TEST_CASE("a byte that no token has needs no token of its own") {
+  CHECK(IndispensableIds(*OfFewBytes("<a>")).value() == Ids{0, 1, 2, 3, 4});
+  const auto compact = Compact(OfFewBytes("<a>"), {5});
+  CHECK(compact->vocabulary_size() == 6);
+  // The whole tokenizer drops such a byte too.
+  CHECK(Encoded(*compact, "a\x0bhe heax") == Ids{2, 5, 4, 3, 2});
+  CHECK(Encoded(*compact, "he<a>", SpecialText::kAsTokens) == Ids{5, 0, 2, 1});
+}
+
+TEST_CASE("a token whose bytes have no tokens is refused, and so is another one's cut") {
+  CHECK_STATUS(IndispensableIds(*OfFewBytes("<b>")), absl::StatusCode::kUnimplemented,
+               "(BPE), whose token 7 has the byte 0x62, which is no token alone, cannot have a");
   const auto unigram = LoadTokenizer(std::string(kGolden) + "unigram_rules.model");
   REQUIRE_OK(unigram);
   CHECK_STATUS(IndispensableIds(**unigram), absl::StatusCode::kUnimplemented,
-               "without a token for the byte 0x00 alone cannot have a compact vocabulary");
+               "which is no token alone, cannot have a compact vocabulary");
   CHECK_STATUS(MakeCompactTokenizer(MakeByteTokenizer(), {1, 2}),
                absl::StatusCode::kInvalidArgument, "is not one of this tokenizer (byte, 256");
   Ids ids = WithMore(*Words(), {});

@@ -31,7 +31,9 @@ namespace {
 // Ten times the largest known one. A file of weights given by mistake must not be read whole.
 constexpr uintmax_t kLargestFile = uintmax_t{256} << 20;
 
-constexpr const char* kFileNames[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
+// "tiktoken.model" is Kimi's and Moonlight's.
+constexpr const char* kFileNames[] = {"tokenizer.json", "tekken.json", "tokenizer.model",
+                                      "tiktoken.model"};
 
 // The tokenizer of a model folder.
 absl::StatusOr<std::string> FindInFolder(const std::string& folder) {

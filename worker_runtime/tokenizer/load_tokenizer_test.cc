@@ -75,6 +75,8 @@ TEST_CASE("a folder's tokenizer is found in a fixed order") {
   Write(folder, "y.tiktoken", testing::TiktokenFile(testing::TokensOf({})));
   CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument,
                "x.tiktoken, y.tiktoken");
+  Write(folder, "tiktoken.model", testing::TiktokenFile(testing::TokensOf({"ab"})));
+  CHECK(KindOf(folder.path()) == "tiktoken");
   Write(folder, "tokenizer.model", SentencePieceFile());
   CHECK(KindOf(folder.path()) == "SentencePiece (unigram)");
   Write(folder, "tekken.json", testing::TekkenFile(testing::TokensOf({}), 20, "null"));

@@ -30,6 +30,8 @@ const absl::string_view kTekkenPattern =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+const absl::string_view kCohereDigitsPattern = R"(\d{1,3}(?=(?:\d{3})*\b))";
+
 namespace {
 
 constexpr size_t kNoMatch = static_cast<size_t>(-1);
@@ -326,6 +328,62 @@ class Scanner : public SplitPattern {
   const KindTable& table_ = KindTable::Get();
 };
 
+// Cohere's digits, in groups of three that are counted from the end of their run. A run has no
+// group where a character of a word stands behind it: only between the two is no \b. PCRE2 looks
+// from each group to the end of the run, which takes squared time.
+class DigitGroups : public SplitPattern {
+ public:
+  size_t FindSome(absl::string_view text, size_t begin, size_t limit,
+                  std::vector<TextRange>* matches) const override {
+    // The call before stopped within a run: whole groups are left of it.
+    bool is_within = begin > 0 && IsDigit(CharacterAt(text, PreviousCharacter(text, begin)).code);
+    size_t at = begin;
+    while (at < text.size() && limit > 0) {
+      const Character first = CharacterAt(text, at);
+      if (!IsDigit(first.code)) {
+        is_within = false;
+        at += first.bytes;
+        continue;
+      }
+      size_t digits = 3;
+      if (!is_within) {
+        size_t end = at;
+        const size_t run = CountDigits(text, &end, text.size());
+        if (end < text.size() && IsWordOfOniguruma(CharacterAt(text, end).code)) {
+          at = end;
+          continue;
+        }
+        digits = (run - 1) % 3 + 1;
+      }
+      size_t end = at;
+      CountDigits(text, &end, digits);
+      matches->push_back({at, end});
+      at = end;
+      is_within = true;
+      --limit;
+    }
+    return at;
+  }
+
+ private:
+  static bool IsDigit(char32_t character) {
+    if (character < 0x80) return character >= '0' && character <= '9';
+    return (KindTable::Get().Of(character) & Kind::kNumber) != 0 && IsDecimalDigit(character);
+  }
+  // Moves *at behind the digits there, `most` at most.
+  static size_t CountDigits(absl::string_view text, size_t* at, size_t most) {
+    size_t count = 0;
+    for (; count < most && *at < text.size(); ++count) {
+      const Character character = CharacterAt(text, *at);
+      if (!IsDigit(character.code)) break;
+      *at += character.bytes;
+    }
+    return count;
+  }
+};
+
+std::unique_ptr<SplitPattern> MakeDigitGroups() { return std::make_unique<DigitGroups>(); }
+
 template <typename Rules>
 std::unique_ptr<SplitPattern> Make() {
   return std::make_unique<Scanner<Rules>>();
@@ -350,6 +408,7 @@ const std::vector<Known>& Table() {
       {kTekkenPattern, Make<O200k<1, /*kContractions=*/false>>},
       {R"(\p{N}{1,3})", Make<DeepSeekNumbers>},
       {"[一-龥぀-ゟ゠-ヿ]+", Make<DeepSeekCjk>},
+      {kCohereDigitsPattern, MakeDigitGroups},
       {R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
        R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
        Make<DeepSeekWords>},
@@ -366,7 +425,8 @@ std::vector<absl::string_view> KnownPatterns() {
 }
 
 std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex, PatternDialect dialect) {
-  if (regex == kCl100kPattern && dialect == PatternDialect::kOniguruma) return nullptr;
+  const bool is_rust = dialect == PatternDialect::kRust;
+  if (regex == (is_rust ? kCohereDigitsPattern : kCl100kPattern)) return nullptr;
   // DeepSeek's files have the characters themselves in the place of \r and \n.
   const std::string escaped = absl::StrReplaceAll(regex, {{"\r", "\\r"}, {"\n", "\\n"}});
   for (const Known& known : Table()) {

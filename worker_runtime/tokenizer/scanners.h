@@ -18,12 +18,14 @@ extern const absl::string_view kLlama3Pattern;  // also cl100k in tokenizer.json
 extern const absl::string_view kQwen2Pattern;
 extern const absl::string_view kO200kPattern;  // also Llama 4
 extern const absl::string_view kTekkenPattern;
+extern const absl::string_view kCohereDigitsPattern;  // one step of Command A's, and of AFMoE's
 
 // Every pattern that has a scanner.
 std::vector<absl::string_view> KnownPatterns();
 
 // The scanner of a known pattern, else null. cl100k's present form means something else to
-// Oniguruma, which has no possessive intervals: none for it there.
+// Oniguruma, which has no possessive intervals: none for it there. Cohere's digits have one there
+// alone: \b is not the same to Rust.
 std::unique_ptr<SplitPattern> MakeScanner(absl::string_view regex, PatternDialect dialect);
 
 }  // namespace convene::worker

@@ -49,9 +49,9 @@ class SplitPattern {
   }
 };
 
-// The patterns of GPT-2, cl100k and Llama 3, Qwen, o200k, tekken and DeepSeek run by hand-written
-// scanners (recognised by their text; scanners.h). Any other one is translated from its dialect and
-// runs by PCRE2 (pcre_pattern.h).
+// The patterns of GPT-2, cl100k and Llama 3, Qwen, o200k, tekken, DeepSeek and Cohere's digits run
+// by hand-written scanners (recognised by their text; scanners.h). Any other one is translated from
+// its dialect and runs by PCRE2 (pcre_pattern.h).
 //
 // InvalidArgument: no regular expression, with the place. Unimplemented: a part that is not
 // translated, by name; a pattern that may match the empty text.

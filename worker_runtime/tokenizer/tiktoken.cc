@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -90,15 +91,17 @@ std::optional<int32_t> IdOf(absl::string_view text,
 // The known special tokens with the config's in place of those with the same id or text. A token
 // that the vocabulary has as an ordinary one stays ordinary.
 std::vector<SpecialTokens::Token> Merged(const std::vector<SpecialTokens::Token>& known,
-                                         const std::vector<SpecialTokens::Token>& config,
+                                         const std::vector<AddedToken>& config,
                                          const std::vector<std::string>& tokens) {
   std::map<int32_t, std::string> text_of;
-  for (const SpecialTokens::Token& token : config) {
+  absl::flat_hash_set<std::string> named;
+  for (const AddedToken& token : config) {
     const auto index = static_cast<size_t>(token.id);
-    if (index >= tokens.size() || tokens[index].empty()) text_of[token.id] = token.text;
+    if (index >= tokens.size() || tokens[index].empty()) text_of[token.id] = token.content;
+    named.insert(token.content);
   }
   for (const SpecialTokens::Token& token : known) {
-    if (!IdOf(token.text, config).has_value()) text_of.emplace(token.id, token.text);
+    if (!named.contains(token.text)) text_of.emplace(token.id, token.text);
   }
   std::vector<SpecialTokens::Token> merged;
   for (auto& [id, text] : text_of) merged.push_back({text, id});
@@ -135,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTiktoken(absl::string_view conten
   ByteBpeParts parts;
   parts.kind = known == nullptr ? "tiktoken" : absl::StrCat("tiktoken (", base.name, ")");
   parts.pattern = config.pattern.empty() ? std::string(base.pattern) : config.pattern;
-  parts.special_tokens = Merged(base.special_tokens, config.special_tokens, tokens);
+  parts.special_tokens = Merged(base.special_tokens, config.added_tokens, tokens);
   const absl::string_view begin = config.begin_of_document.empty()
                                       ? base.begin_of_document
                                       : absl::string_view(config.begin_of_document);

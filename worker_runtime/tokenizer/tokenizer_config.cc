@@ -2,7 +2,9 @@
 
 #include <rapidjson/writer.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -80,6 +82,20 @@ std::optional<bool> BoolAt(const JsonNode& config, const char* key) {
   return member->value().GetBool();
 }
 
+AddedToken ReadAddedToken(const JsonNode& node, int32_t id) {
+  const auto flag = [&node](const char* key, bool otherwise) {
+    return BoolAt(node, key).value_or(otherwise);
+  };
+  const bool is_special = flag("special", false);
+  return {.content = TextOfToken(node).value_or(""),
+          .id = id,
+          .single_word = flag("single_word", false),
+          .lstrip = flag("lstrip", false),
+          .rstrip = flag("rstrip", false),
+          .normalized = flag("normalized", !is_special),
+          .special = is_special};
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadTokenizerConfig(const std::string& folder) {
@@ -119,6 +135,7 @@ absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
     return absl::InvalidArgumentError(absl::StrCat(kFile, " is no JSON object"));
   }
   result.pattern = TextAt(config, "pat_str");
+  result.tokenizer_class = TextAt(config, "tokenizer_class");
   result.begin_of_document = TextAt(config, "bos_token");
   result.end_of_document = TextAt(config, "eos_token");
   result.adds_begin_of_document = BoolAt(config, "add_bos_token");
@@ -133,9 +150,11 @@ absl::StatusOr<VocabularyConfig> ReadVocabularyConfig(const std::string& json) {
           absl::StrCat(kFile, " has \"", Utf8(TextOf(key), 50),
                        "\" in added_tokens_decoder, which is no id from 0 to ", kLargestId));
     }
-    const std::string text = TextOfToken(JsonNode(&token, added->place())).value_or("");
-    if (!text.empty()) result.special_tokens.push_back({text, id});
+    AddedToken read = ReadAddedToken(JsonNode(&token, added->place()), id);
+    if (!read.content.empty()) result.added_tokens.push_back(std::move(read));
   }
+  const auto by_id = [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; };
+  std::stable_sort(result.added_tokens.begin(), result.added_tokens.end(), by_id);
   return result;
 }
 

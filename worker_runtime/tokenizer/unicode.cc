@@ -2,11 +2,13 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cstring>
 #include <map>
 
+#include "absl/types/span.h"
 #include "tools/base/text.h"
 #include "worker_runtime/tokenizer/unicode_changes.h"
 
@@ -86,6 +88,21 @@ bool IsWordCharacter(char32_t character) {
   return IsBetween(character, 0x24B6, 0x24E9) || IsBetween(character, 0x1F130, 0x1F149) ||
          IsBetween(character, 0x1F150, 0x1F169) || IsBetween(character, 0x1F170, 0x1F189) ||
          character == 0x200C || character == 0x200D;
+}
+
+bool IsDecimalDigit(char32_t character) {
+  if (IsIn(character, From(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_ND))) return true;
+  const absl::Span<const UnicodeChange> changes = UnicodeChangesOf("Nd");
+  return std::any_of(changes.begin(), changes.end(), [character](const UnicodeChange& change) {
+    return change.is_added && IsBetween(character, change.first, change.last);
+  });
+}
+
+bool IsWordOfOniguruma(char32_t character) {
+  if (character == 0x200C || character == 0x200D) return false;
+  return IsWordCharacter(character) || IsDecimalDigit(character) ||
+         (KindTable::Get().Of(character) & (Kind::kLetter | Kind::kMark)) != 0 ||
+         IsBetween(character, 0xB2, 0xB3) || character == 0xB9 || IsBetween(character, 0xBC, 0xBE);
 }
 
 bool IsNonspacingMark(char32_t character) {

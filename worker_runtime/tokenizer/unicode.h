@@ -47,6 +47,9 @@ class KindTable {
 bool IsWhiteSpace(char32_t character);
 // `\w` of Rust's regex: Alphabetic, marks, decimal digits, connectors, joiners.
 bool IsWordCharacter(char32_t character);
+// `\d` of Oniguruma, and its `\w` outside of brackets (Unicode 16).
+bool IsDecimalDigit(char32_t character);
+bool IsWordOfOniguruma(char32_t character);
 bool IsNonspacingMark(char32_t character);
 // Whether `text`, which is UTF-8, has a character of unicode_changes.h.
 bool HasChangedCharacter(absl::string_view text);

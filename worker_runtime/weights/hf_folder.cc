@@ -163,7 +163,7 @@ absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& c
 bool HasTokenizer(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return name == "tokenizer.json" || name == "tekken.json" || name == "tokenizer.model" ||
-           absl::EndsWith(name, ".tiktoken");
+           name == "tiktoken.model" || absl::EndsWith(name, ".tiktoken");
   });
 }
 

@@ -14,10 +14,17 @@
 namespace convene::worker {
 namespace {
 
-constexpr absl::string_view kNames[] = {
-    "added_tokens.json",       "chat_template.jinja", "generation_config.json", "merges.txt",
-    "special_tokens_map.json", "tekken.json",         "tokenizer.json",         "tokenizer.model",
-    "tokenizer_config.json",   "vocab.json"};
+constexpr absl::string_view kNames[] = {"added_tokens.json",
+                                        "chat_template.jinja",
+                                        "generation_config.json",
+                                        "merges.txt",
+                                        "special_tokens_map.json",
+                                        "tekken.json",
+                                        "tiktoken.model",
+                                        "tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "vocab.json"};
 
 // As data/chat/chat_format.h has it.
 constexpr char kToolUseTemplate[] = "additional_chat_templates/tool_use.jinja";

@@ -82,6 +82,7 @@ TEST_CASE("a folder that gets the files of a tokenizer has them all, in their fo
   const TempDir dir;
   const std::vector<NamedFile> files = {{"additional_chat_templates/tool_use.jinja", "t"},
                                         {"chat_template.jinja", "d"},
+                                        {"tiktoken.model", "m"},
                                         {"tokenizer.json", "{}"}};
   for (const NamedFile& file : files) REQUIRE_OK(WriteNamedFile(dir.File("a"), file));
   REQUIRE_OK(WriteFileAtomic(dir.File("a/additional_chat_templates/rag.jinja"), "r"));

@@ -21,6 +21,17 @@ absl::StatusOr<AddedToken> ReadToken(const JsonNode& node) {
   return token;
 }
 
+absl::StatusOr<std::vector<AddedToken>> ReadTokens(const std::optional<JsonNode>& node) {
+  std::vector<AddedToken> tokens;
+  if (!node.has_value()) return tokens;
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
+  for (const JsonNode& element : elements) {
+    CONVENE_ASSIGN_OR_RETURN(AddedToken token, ReadToken(element));
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
 bool StandsAlone(absl::string_view text, size_t begin, size_t end) {
   const auto is_word = [text](size_t at) { return IsWordCharacter(CharacterAt(text, at).code); };
   return (begin == 0 || !is_word(PreviousCharacter(text, begin))) &&
@@ -30,26 +41,27 @@ bool StandsAlone(absl::string_view text, size_t begin, size_t end) {
 }  // namespace
 
 absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& node,
+                                              const std::vector<AddedToken>& config,
                                               const Vocabulary& vocabulary,
                                               const TextNormalizer& normalizer) {
   AddedTokens added;
-  if (!node.has_value()) return added;
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
-  for (const JsonNode& element : elements) {
-    CONVENE_ASSIGN_OR_RETURN(const AddedToken token, ReadToken(element));
-    added.Add(token, vocabulary);
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<AddedToken> tokens, ReadTokens(node));
+  for (const AddedToken& token : tokens) added.Add(token, vocabulary);
+  for (const AddedToken& token : config) {
+    if (added.Add(token, vocabulary)) added.changed_.push_back(token);
   }
   CONVENE_RETURN_IF_ERROR(added.MakeFinders(normalizer));
   return added;
 }
 
-absl::StatusOr<SpecialContents> AddedTokens::ReadSpecials(const std::optional<JsonNode>& node) {
+absl::StatusOr<SpecialContents> AddedTokens::ReadSpecials(const std::optional<JsonNode>& node,
+                                                          const std::vector<AddedToken>& config) {
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<AddedToken> tokens, ReadTokens(node));
   SpecialContents specials;
-  if (!node.has_value()) return specials;
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<JsonNode> elements, node->Elements());
-  for (const JsonNode& element : elements) {
-    CONVENE_ASSIGN_OR_RETURN(AddedToken token, ReadToken(element));
-    if (token.special) specials.insert(std::move(token.content));
+  for (const std::vector<AddedToken>* of : {&tokens, &config}) {
+    for (const AddedToken& token : *of) {
+      if (token.special) specials.insert(token.content);
+    }
   }
   return specials;
 }
@@ -59,15 +71,18 @@ int32_t AddedTokens::NextId(const Vocabulary& vocabulary) const {
   return std::max(size, id_count_);
 }
 
-void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
-  if (token.content.empty()) return;
-  if (token.special && specials_.emplace(token.content, true).second) {
+bool AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
+  if (token.content.empty()) return false;
+  if (token.special && specials_.emplace(token.content, token.normalized).second) {
     special_order_.push_back(token);
   }
   AddedToken added = token;
+  if (const auto first = specials_.find(token.content); first != specials_.end()) {
+    added.normalized = first->second;
+  }
   if (const auto known = ids_.find(token.content); known != ids_.end()) {
     added.id = known->second;
-    if (tokens_.at(added.id) == added) return;
+    if (tokens_.at(added.id) == added) return false;
   } else {
     added.id = vocabulary.Find(token.content).value_or(NextId(vocabulary));
   }
@@ -75,6 +90,7 @@ void AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
   tokens_.insert_or_assign(added.id, added);
   id_count_ = std::max(id_count_, added.id + 1);
   if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
+  return true;
 }
 
 absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {

@@ -17,34 +17,27 @@
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 #include "worker_runtime/tokenizer/json/token_model.h"
 #include "worker_runtime/tokenizer/json/vocabulary.h"
+#include "worker_runtime/tokenizer/tokenizer_config.h"
 
 namespace convene::worker {
-
-struct AddedToken {
-  std::string content;
-  int32_t id = 0;
-  bool single_word = false;  // not where a letter or the like stands beside it
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and behind it
-  bool normalized = true;    // looked for in the normalised text, by its own normalised content
-  bool special = false;      // left out of decoded text
-
-  friend bool operator==(const AddedToken&, const AddedToken&) = default;
-};
 
 // Read-only and thread-safe.
 class AddedTokens {
  public:
   // `node`: the file's "added_tokens". A token that the vocabulary does not have gets the next free
   // id, whatever the file says, as in the original. Of tokens with the same normalised content a
-  // special one counts, else the first (in the original, chance decides). InvalidArgument;
-  // Unimplemented: a token whose normalised content is empty.
+  // special one counts, else the first (in the original, chance decides). `config`: the tokens that
+  // transformers adds behind the file's: so it has new ones, with the next free ids too, and other
+  // flags, but `normalized` of a special one stays the file's. InvalidArgument; Unimplemented: a
+  // token whose normalised content is empty.
   static absl::StatusOr<AddedTokens> Read(const std::optional<JsonNode>& node,
+                                          const std::vector<AddedToken>& config,
                                           const Vocabulary& vocabulary,
                                           const TextNormalizer& normalizer);
 
-  // The contents of the special ones in `node`. InvalidArgument.
-  static absl::StatusOr<SpecialContents> ReadSpecials(const std::optional<JsonNode>& node);
+  // The contents of the special ones in `node` and `config`. InvalidArgument.
+  static absl::StatusOr<SpecialContents> ReadSpecials(const std::optional<JsonNode>& node,
+                                                      const std::vector<AddedToken>& config);
 
   struct Cut {
     size_t begin = 0, end = 0;  // bytes of the text
@@ -65,20 +58,24 @@ class AddedTokens {
   const std::string& DecodedText(int32_t id) const { return decoded_.at(id); }
   // Whether a token of this text is left out of decoded text.
   bool IsSpecial(absl::string_view content) const { return specials_.contains(content); }
+  // The tokens of the config that are not as the file has them.
+  const std::vector<AddedToken>& changed() const { return changed_; }
   // One more than the largest id.
   int32_t id_count() const { return id_count_; }
 
  private:
   int32_t NextId(const Vocabulary& vocabulary) const;
-  void Add(const AddedToken& token, const Vocabulary& vocabulary);
+  // False: it is there already.
+  bool Add(const AddedToken& token, const Vocabulary& vocabulary);
   absl::Status MakeFinders(const TextNormalizer& normalizer);
 
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;  // the last one given for each id
   absl::flat_hash_map<int32_t, std::string> decoded_;
-  absl::flat_hash_map<std::string, bool> specials_;
+  absl::flat_hash_map<std::string, bool> specials_;  // `normalized` of the first with the content
   // In the order in which equal normalised contents win.
   std::vector<AddedToken> special_order_, other_order_;
+  std::vector<AddedToken> changed_;
   ByteTrie raw_{{}}, normalized_{{}};
   int32_t id_count_ = 0;
 };

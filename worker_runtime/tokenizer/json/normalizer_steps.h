@@ -20,9 +20,13 @@ absl::StatusOr<std::unique_ptr<NormalizerStep>> ReadReplace(const JsonNode& node
 
 // Unicode's normalization forms (UAX #15), by libutf8proc.
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+// The marks that are known: of Unicode 9, as in the crate of Hugging Face's tokenizers, or of 15,
+// as in Python's unicodedata.
+enum class UnicodeMarks { kOfUnicode9, kOfUnicode15 };
 // n log n in the length of a run of marks, else linear. Text that is in the form already is found
 // out quickly and left alone. Making a step takes some milliseconds (a table of all characters).
-std::unique_ptr<NormalizerStep> MakeUnicodeForm(UnicodeForm form);
+std::unique_ptr<NormalizerStep> MakeUnicodeForm(UnicodeForm form,
+                                                UnicodeMarks marks = UnicodeMarks::kOfUnicode9);
 
 // The part "Precompiled": SentencePiece's table of replacements, as Hugging Face's tokenizers apply
 // it, which is not as SentencePiece does. `charsmap`: SentencePiece's precompiled_charsmap

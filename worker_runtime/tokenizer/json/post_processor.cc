@@ -1,8 +1,12 @@
 #include "worker_runtime/tokenizer/json/post_processor.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::worker {
@@ -74,6 +78,18 @@ constexpr const char* kEndNames[] = {
     "<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>", "<｜end▁of▁sentence｜>",
 };
 
+// The beginnings of the classes whose add_bos_token and add_eos_token transformers 4 heeds:
+// "LlamaTokenizerFast". The others, and all of version 5, have what the post-processor says. A file
+// without a class may be one of llama.cpp's, which says it by these settings alone.
+constexpr absl::string_view kHeeding[] = {"Llama", "CodeLlama", "Gemma", "Cohere", "GPTNeoX"};
+
+bool IsHeeding(absl::string_view tokenizer_class) {
+  return tokenizer_class.empty() ||
+         std::any_of(std::begin(kHeeding), std::end(kHeeding), [&](absl::string_view name) {
+           return absl::StartsWith(tokenizer_class, name);
+         });
+}
+
 // Makes the token `id` the first or last of `side`, where `setting` says so, or takes it away.
 absl::Status Apply(std::optional<bool> is_wanted, const char* setting, const std::string& text,
                    std::optional<int32_t> id, bool is_first, std::vector<int32_t>* side) {
@@ -107,6 +123,7 @@ absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& nod
 
 absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
                                    std::optional<int32_t> eos, AddedAround* frame) {
+  if (!IsHeeding(config.tokenizer_class)) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(Apply(config.adds_begin_of_document, "add_bos_token",
                                 config.begin_of_document, bos, /*is_first=*/true, &frame->prefix));
   return Apply(config.adds_end_of_document, "add_eos_token", config.end_of_document, eos,

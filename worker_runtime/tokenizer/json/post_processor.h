@@ -25,8 +25,9 @@ absl::StatusOr<AddedAround> ReadPostProcessor(const std::optional<JsonNode>& nod
                                               int vocabulary_size);
 
 // Makes `frame` begin with `bos` where add_bos_token is true and not where it is false, and end
-// with `eos` likewise, as transformers does with these settings. InvalidArgument: a token is to be
-// added that the tokenizer does not have.
+// with `eos` likewise, where transformers heeds these settings: with the tokenizer classes of
+// Llama, Gemma, Cohere and GPT-NeoX, and where the config names no class. InvalidArgument: a token
+// is to be added that the tokenizer does not have.
 absl::Status ApplyVocabularyConfig(const VocabularyConfig& config, std::optional<int32_t> bos,
                                    std::optional<int32_t> eos, AddedAround* frame);
 

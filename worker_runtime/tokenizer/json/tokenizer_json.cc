@@ -22,7 +22,8 @@
 namespace convene::worker {
 namespace {
 
-// Changes when the same file would give other ids than before.
+// Changes when the same file would give other ids than before. Steps of a normalizer have their own
+// (NormalizerStep::rules_version), so that files without such a step keep their fingerprint.
 constexpr int64_t kRulesVersion = 2;
 
 struct Parts {
@@ -148,8 +149,7 @@ std::optional<int32_t> FindToken(const std::string& text, const Parts& parts) {
   return added.has_value() ? added : parts.model->vocabulary().Find(text);
 }
 
-absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
-  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
+absl::Status Configure(const VocabularyConfig& config, Parts* parts) {
   const std::optional<int32_t> bos = FindToken(config.begin_of_document, *parts);
   const std::optional<int32_t> eos = FindToken(config.end_of_document, *parts);
   CONVENE_RETURN_IF_ERROR(ApplyVocabularyConfig(config, bos, eos, &parts->frame));
@@ -157,7 +157,7 @@ absl::Status ReadConfig(const std::string& config_json, Parts* parts) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
+absl::StatusOr<Parts> ReadParts(const JsonNode& document, const VocabularyConfig& config) {
   Parts parts;
   if (const auto version = document.Find("version"); version.has_value()) {
     if (version->String().value_or("") != "1.0") {
@@ -165,14 +165,15 @@ absl::StatusOr<Parts> ReadParts(const JsonNode& document) {
     }
   }
   CONVENE_ASSIGN_OR_RETURN(const JsonNode model, document.Get("model"));
-  CONVENE_ASSIGN_OR_RETURN(const SpecialContents specials,
-                           AddedTokens::ReadSpecials(document.Find("added_tokens")));
+  CONVENE_ASSIGN_OR_RETURN(
+      const SpecialContents specials,
+      AddedTokens::ReadSpecials(document.Find("added_tokens"), config.added_tokens));
   CONVENE_ASSIGN_OR_RETURN(parts.model, ReadModel(model, specials));
   CONVENE_ASSIGN_OR_RETURN(parts.normalizer, TextNormalizer::Read(document.Find("normalizer")));
   CONVENE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::Read(document.Find("pre_tokenizer")));
-  CONVENE_ASSIGN_OR_RETURN(
-      parts.added, AddedTokens::Read(document.Find("added_tokens"), parts.model->vocabulary(),
-                                     parts.normalizer));
+  CONVENE_ASSIGN_OR_RETURN(parts.added,
+                           AddedTokens::Read(document.Find("added_tokens"), config.added_tokens,
+                                             parts.model->vocabulary(), parts.normalizer));
   CONVENE_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::Read(document.Find("decoder")));
   CONVENE_ASSIGN_OR_RETURN(
       parts.frame, ReadPostProcessor(document.Find("post_processor"), VocabularySize(parts)));
@@ -192,6 +193,15 @@ uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
     for (const int32_t id : *side) fingerprint.Add(int64_t{id});
   }
   fingerprint.Add(int64_t{parts.end_of_document.value_or(-1)});
+  // Behind all else, so that old files keep their fingerprint where nothing of this is.
+  if (const int64_t rules = parts.normalizer.rules_version(); rules != 0) fingerprint.Add(rules);
+  for (const AddedToken& token : parts.added.changed()) {
+    fingerprint.Add(token.content);
+    for (const bool flag :
+         {token.single_word, token.lstrip, token.rstrip, token.normalized, token.special}) {
+      fingerprint.Add(int64_t{flag});
+    }
+  }
   return fingerprint.value();
 }
 
@@ -200,8 +210,9 @@ uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(absl::string_view json_text,
                                                              const std::string& config_json) {
   CONVENE_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Parse(json_text));
-  CONVENE_ASSIGN_OR_RETURN(Parts parts, ReadParts(document.root()));
-  CONVENE_RETURN_IF_ERROR(ReadConfig(config_json, &parts));
+  CONVENE_ASSIGN_OR_RETURN(const VocabularyConfig config, ReadVocabularyConfig(config_json));
+  CONVENE_ASSIGN_OR_RETURN(Parts parts, ReadParts(document.root(), config));
+  CONVENE_RETURN_IF_ERROR(Configure(config, &parts));
   const uint64_t fingerprint = FingerprintOf(json_text, parts);
   return std::make_unique<JsonTokenizer>(std::move(parts), fingerprint);
 }

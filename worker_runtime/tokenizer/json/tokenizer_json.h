@@ -12,7 +12,8 @@ namespace convene::worker {
 
 // Reads the text of a tokenizer.json (huggingface/tokenizers, version "1.0"); the ids are those of
 // their version 0.23. `config_json`: the text of the tokenizer_config.json
-// beside it, or empty; it names bos and eos and says whether they are added.
+// beside it, or empty; it names bos and eos and says whether they are added, and its
+// added_tokens_decoder counts as in transformers: behind the file's own added tokens (AddedTokens).
 //
 // InvalidArgument: no JSON, or not a tokenizer. Unimplemented: a feature that we lack, by the name
 // that it has in the file: the models WordPiece and WordLevel, dropout, and what README.md lists.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "worker_runtime/tokenizer/json/normalizer_steps.h"
 
 namespace convene::worker {
 namespace {
@@ -106,6 +107,30 @@ TEST_CASE("the letters of a special token are not that token because the model h
   }
 }
 
+TEST_CASE("added tokens of the config count behind the file's") {
+  const auto with = [](const std::string& decoder) {
+    return Read(File(""), absl::StrCat(R"({"added_tokens_decoder":{)", decoder, "}}"));
+  };
+  const std::string tool = R"("9":{"content":"<tool>","normalized":false)";
+  const auto same = with(tool + "}");
+  CHECK(Encode(*same, "a<tool> a") == Ids{0, 9, 3, 0});
+  CHECK(Encode(*with(tool + R"(,"rstrip":true})"), "a<tool> a") == Ids{0, 9, 0});
+  CHECK(Encode(*with(tool + R"(,"special":true})"), "a<tool>b", SpecialText::kAsText) == Ids{0, 1});
+  // A new one has the next free id, whatever the config says; they are taken in order of ids.
+  const auto more = with(R"("1000":{"content":"<y>","special":true},"300":{"content":"<x>"})");
+  CHECK(Encode(*more, "a<x>b<y>", SpecialText::kAsTokens) == Ids{0, 10, 1, 11});
+  CHECK(more->SpecialId("<y>") == 11);
+  // A special one is looked for as the file says.
+  const std::string bos = R"("7":{"content":"<s>","special":true,"normalized":true})";
+  const auto plain = Read(File(""))->fingerprint();
+  CHECK(same->fingerprint() == plain);
+  CHECK(with(bos)->fingerprint() == plain);
+  CHECK(more->fingerprint() != plain);
+  CHECK(with(tool + R"(,"rstrip":true})")->fingerprint() != plain);
+  CHECK(with(tool + R"(,"lstrip":true})")->fingerprint() !=
+        with(tool + R"(,"rstrip":true})")->fingerprint());
+}
+
 TEST_CASE("each token stands for its bytes, special ones for none") {
   const auto tokenizer = Read(File(""));
   const auto bytes_of = [&](int32_t id) {
@@ -160,6 +185,15 @@ TEST_CASE("the config and the post-processor say what stands around a document a
         Ids{7, -1, 8});
   CHECK(frame("", "{" + tokens + R"(,"add_bos_token":true})") == Ids{7, -1});
   CHECK(frame(post, "{" + tokens + R"(,"add_bos_token":false})") == Ids{-1});
+  // transformers heeds the settings for few classes.
+  const std::string none = R"({"tokenizer_class":"PreTrainedTokenizerFast","bos_token":"<x>",)";
+  CHECK(frame("", none + R"("add_bos_token":true,"eos_token":"</s>","add_eos_token":true})") ==
+        Ids{-1});
+  const std::string of = R"({"tokenizer_class":"LlamaTokenizerFast",)" + tokens;
+  CHECK(frame(post, of + R"(,"add_bos_token":false,"add_eos_token":true})") == Ids{-1, 8});
+  CHECK(
+      frame(post, "{" + tokens + R"(,"tokenizer_class":"Qwen2Tokenizer","add_bos_token":false})") ==
+      Ids{7, -1});
   // The usual name tells; without one, or with several, the config.
   CHECK(Read(File(""))->end_of_document() == 8);
   CHECK(Read(File(""), R"({"eos_token":"<s>"})")->end_of_document() == 8);
@@ -190,6 +224,32 @@ TEST_CASE("a post-processor may not put ids around a document that no token has"
       R"("special_tokens":{"x":{"ids":[70]}}})");
   CHECK(absl::IsInvalidArgument(frame));
   CHECK(absl::StrContains(frame.message(), "special_tokens.x.ids[0]"));
+}
+
+TEST_CASE("marks that are newer than the library's Unicode are no marks, but to Python") {
+  const auto form = [](UnicodeForm form, UnicodeMarks marks, const std::string& text) {
+    const auto step = MakeUnicodeForm(form, marks);
+    std::string result;
+    if (step->Leaves(text)) return text;
+    step->Apply(text, 0, &result);
+    return result;
+  };
+  const auto theirs = [&](const std::string& text) {
+    CHECK(form(UnicodeForm::kNfd, UnicodeMarks::kOfUnicode9, text) == text);
+    return form(UnicodeForm::kNfc, UnicodeMarks::kOfUnicode9, text);
+  };
+  const auto python = [&](const std::string& text) {
+    return form(UnicodeForm::kNfc, UnicodeMarks::kOfUnicode15, text);
+  };
+  // As tokenizers 0.23.3 has them.
+  for (const char* const text : {"e\u1df7\u0301", "\u0639\u089b\u0650", "\u0c15\u0c4d\u0c3c"}) {
+    INFO(text);
+    CHECK(theirs(text) == text);
+    CHECK(python(text) != text);
+  }
+  CHECK(theirs("e\u0301\u1df7") == "\u00e9\u1df7");
+  CHECK(python("e\u1df7\u0301") == "\u00e9\u1df7");
+  CHECK(theirs("e\u0327\u0301") == "\u0229\u0301");
 }
 
 TEST_CASE("fingerprints differ where ids may") {

@@ -77,11 +77,11 @@ class SentencePieceTokenizer : public Tokenizer {
 
   // Called once, before Build.
   absl::Status Configure(const VocabularyConfig& config) {
-    for (const SpecialTokens::Token& token : config.special_tokens) {
+    for (const AddedToken& token : config.added_tokens) {
       if (token.id < vocabulary_size()) continue;
       return absl::UnimplementedError(
           absl::StrCat("the tokenizer_config.json beside it adds the token \"",
-                       Utf8(token.text, 80), "\" with the id ", token.id,
+                       Utf8(token.content, 80), "\" with the id ", token.id,
                        ", which the model does not have: use the model's "
                        "tokenizer.json"));
     }
