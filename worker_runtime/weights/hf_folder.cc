@@ -51,6 +51,10 @@ absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
     }
     names.insert(*name);
   }
+  // save_pretrained leaves the index of the shards that it has removed or that another program
+  // wrote.
+  const bool is_alone = IsFile(absl::StrCat(path, "/", kHfWeightsName));
+  if (is_alone && !names.contains(kHfWeightsName)) return std::set<std::string>{kHfWeightsName};
   return names;
 }
 
