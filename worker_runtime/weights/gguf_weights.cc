@@ -321,6 +321,8 @@ absl::StatusOr<Weights> Open(const MappedFile& mapped) {
       AddTensors(weights.config, architecture->has_pairs, std::move(tensors), source.get()));
   weights.source = std::move(source);
   if (file.Has("tokenizer.ggml.model")) weights.tokenizer = mapped.path();
+  CONVENE_ASSIGN_OR_RETURN(weights.longest_text,
+                           CountOr(file, absl::StrCat(architecture->name, ".context_length"), 0));
   return weights;
 }
 

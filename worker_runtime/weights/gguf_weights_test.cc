@@ -98,6 +98,8 @@ TEST_CASE("the shape comes from the file's facts and tensors") {
                                        .norm_epsilon = 1e-5,
                                        .tied_embeddings = true});
   CHECK(weights->tokenizer->empty());
+  CHECK(weights->longest_text == 0);
+  CHECK(Open(folder, Model("llama").Count("llama.context_length", 2048))->longest_text == 2048);
 }
 
 TEST_CASE("a rank reads its rows, and rows of heads stand as halves") {
