@@ -130,7 +130,7 @@ std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
 
 absl::Status ExportFolder(const Weights& weights, worker::DType type, const ExportFlags& flags) {
   worker::HfExport wanted = {.output = flags.output, .type = type};
-  wanted.extras.positions = flags.positions;
+  wanted.extras.positions = flags.positions > 0 ? flags.positions : weights.longest_text;
   std::string folder = flags.tokenizer;
   if (folder.empty()) {
     CONVENE_ASSIGN_OR_RETURN(folder, weights.tokenizer);
@@ -152,6 +152,16 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
   return worker::ExportHf(weights, wanted);
 }
 
+// The number that ExportFolder had to guess, for the line that tells of its end.
+std::string GuessText(const Weights& weights, const ExportFlags& flags) {
+  if (flags.format != ExportFormat::kHf || flags.positions > 0 || weights.longest_text > 0 ||
+      weights.config.family->learned_positions) {
+    return "";
+  }
+  return absl::StrCat("; its max_position_embeddings, ", worker::GuessedLongestText(weights.config),
+                      ", is a guess: --positions says it");
+}
+
 absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(worker::Adapter adapter, worker::OpenAdapter(flags.checkpoint));
   if (!flags.base.empty()) adapter.base = flags.base;
@@ -171,7 +181,7 @@ absl::StatusOr<int> ExportCommand(const ExportFlags& flags) {
                           : flags.format == ExportFormat::kLlmc
                               ? worker::ExportLlmc(weights, type, flags.output)
                               : worker::ExportSafeTensors(weights, type, flags.output));
-  Print(absl::StrCat(flags.output, ": ", weights.source->name(), "\n"));
+  Print(absl::StrCat(flags.output, ": ", weights.source->name(), GuessText(weights, flags), "\n"));
   return 0;
 }
 

@@ -83,8 +83,9 @@ void AddFlags(FlagReader* reader, ExportFlags* flags) {
   });
   reader->Option(
       "positions", &flags->positions,
-      "the longest sequence, for programs that read it (default: as far as scaled rotary "
-      "positions reach, else 4096)",
+      "the longest text that the model is made for, for programs that read it (default: what "
+      "the weights say with which a run began, and no less than the run's samples have; where "
+      "nothing says it, as far as scaled rotary positions reach, else 4096)",
       {.value = "N", .least = 1, .most = std::numeric_limits<int>::max()});
 }
 

@@ -30,7 +30,7 @@ struct ExportFlags {
   std::string tokenizer;  // a folder; "": the checkpoint's own, where it has one
   std::string base;       // of adapters; "": where it lay when they were trained
   bool is_bfloat16 = false;
-  int positions = 0;  // 0: HfConfigExtras' default
+  int positions = 0;  // 0: Weights::longest_text, else HfConfigExtras' default
 };
 
 struct ImportFlags {

@@ -57,6 +57,7 @@ class CheckpointCommandTest(ConveneTestCase):
         with open(self.path("folder/config.json"), encoding="utf-8") as file:
             config = json.load(file)
         self.assertEqual((config["model_type"], config["hidden_size"], config["max_position_embeddings"]), ("llama", 32, 128))
+        self.assertIn("its max_position_embeddings, 4096, is a guess", self.checkpoint("export", self.path("run"), "--output", self.path("guessed")))
         self.checkpoint("import", self.path("folder"), "--output", self.path("again"))
         same = self.checkpoint("diff", self.path("run"), self.path("again"))
         self.assertRegex(same, r"^0 of \d+ tensors differ")
@@ -64,7 +65,10 @@ class CheckpointCommandTest(ConveneTestCase):
         with open(self.path("alone"), "rb") as alone, open(self.path("folder/model.safetensors"), "rb") as whole:
             self.assertEqual(alone.read(), whole.read())
         # Weights alone: a run begins with them, and none goes on from them.
-        self.assertIn("finished: 3 steps", self.train("--init-from", self.path("again"), "--steps", 3))
+        self.assertIn("finished: 3 steps", self.train("--init-from", self.path("again"), "--steps", 3, "--checkpoint-dir", self.path("tuned")))
+        self.assertNotIn("guess", self.checkpoint("export", self.path("tuned"), "--output", self.path("given")))
+        with open(self.path("given/config.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["max_position_embeddings"], 128)
         self.assertIn("finished: 3 steps", self.train("--init-from", self.path("folder"), "--steps", 3))
         other = self.checkpoint("diff", self.steps[0], self.steps[2], "--rows", 3)
         self.assertEqual(other.count(" at ("), 3)

@@ -31,7 +31,7 @@ MUTATIONS = [
     Mutation("adapters whose tokenizer is damaged take their base's", f'{RUNTIME}/weights/open_weights.cc',
              'if (!tokenizer.ok() || !tokenizer->empty())', 'if (tokenizer.ok() && !tokenizer->empty())', SEEN, 'checkpoint'),
     Mutation('a run begins as bytes where its tokenizer is damaged', f'{RUNTIME}/options/load_first_weights.cc',
-             'return Annotate(tokenizer.status(), "init_from");', 'return absl::OkStatus();', SEEN, 'checkpoint'),
+             'if (!tokenizer.ok()) return Annotate(tokenizer.status(), "init_from");', 'if (!tokenizer.ok()) return 0;', SEEN, 'checkpoint'),
     Mutation('adapters are added to the weights that lie where their base lay', f'{RUNTIME}/weights/open_weights.cc',
              'moved.empty() ? adapter.base : moved', 'moved.empty() ? adapter.base : adapter.base', '//worker_runtime/weights:adapter_test', 'checkpoint'),
     Mutation('experts that were restored are not what the passes read', f'{RUNTIME}/shard/rank_stores.cc',

@@ -292,6 +292,24 @@ TEST_CASE("a checkpoint remembers its tokenizer to the letter, with its files") 
             .starts_with("convene-checkpoint-manifest 8, "));
 }
 
+TEST_CASE("a checkpoint remembers how long a text its model is made for, with a tokenizer or not") {
+  for (const char* const tokenizer : {"", "/models/a"}) {
+    TempDir dir;
+    const std::vector<float> values = {1.0f, 2.0f};
+    REQUIRE_OK(WriteShard(dir.path(), 5, 0,
+                          {{{"weight", {2}, {{0}, {2}}, 0, 2}, absl::MakeConstSpan(values)}}));
+    CheckpointInfo info = InfoOf(5, 1);
+    info.tokenizer.path = tokenizer;
+    info.longest_text = 32768;
+    REQUIRE_OK(PublishCheckpoint(dir.path(), info));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader.status());
+    CHECK(reader->info() == info);
+    CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest") ==
+          "convene-checkpoint-manifest 9, tensor fp32 1 2 weight");
+  }
+}
+
 TEST_CASE(
     "a tokenizer's file that is damaged or missing is told; without the folder there is none") {
   TempDir dir;

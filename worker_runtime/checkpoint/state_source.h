@@ -52,7 +52,10 @@ struct CheckpointInfo {
   // of the references of its pairs of answers. "": it has neither. "" below version 7.
   std::string base;
   TokenizerMark tokenizer;  // not known below version 8
-  std::string layout;       // "dp2 x tp2 x pp2": for people, not for loading
+  // The most tokens of a text that the model is made for: as the weights say with which the run
+  // began, or as long as its samples are, where that is more. 0: not known; so below version 9.
+  int longest_text = 0;
+  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
 };

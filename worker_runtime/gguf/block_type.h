@@ -16,7 +16,8 @@ struct BlockType {
   void (*decode)(const char* block, float* elements);
 };
 
-// F32, F16, BF16, Q8_0, Q4_0, Q4_1. Unimplemented for others, with the name of those that ggml has.
+// F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K. Unimplemented for others, with
+// the name of a type that ggml has.
 absl::StatusOr<const BlockType*> FindBlockType(uint32_t number);
 
 // The elements of `bytes`, which are a whole number of blocks. Exact: each is ggml's own value.

@@ -76,6 +76,52 @@ TEST_CASE("a block's numbers are those of ggml's formulas") {
   CHECK(read[0] == 1);
 }
 
+// The values are those that gguf-py 0.19 (quants.dequantize) makes of the same bytes.
+TEST_CASE("numbers of five and six bits, and those of parts with scales of their own, are ggml's") {
+  struct Case {
+    uint32_t number;
+    int scale_at;
+    int offset_at;
+    std::vector<float> some;  // at 0, 1, 17, three behind the middle, the last
+    double sum;               // of each element times its place, from 1 on
+  };
+  const std::vector<Case> cases = {{6, 0, -1, {-2, -1.5f, -8, 7.5f, 3.5f}, 495},
+                                   {7, 0, 2, {0.75f, 5.75f, 7.75f, 12.25f, 5.75f}, 4411.5},
+                                   {12, 0, 2, {37.75f, 61.75f, 85.75f, 2.75f, 41.5f}, 2592661.5},
+                                   {13, 0, 2, {97.75f, 181.75f, 103.75f, 44.75f, 73}, 5472189.5},
+                                   {14, 208, -1, {-246.5f, 59.5f, -157.5f, 552, -26}, 2557515}};
+  for (const Case& each : cases) {
+    const BlockType& type = **FindBlockType(each.number);
+    INFO(type.name);
+    std::string block;
+    uint32_t state = 7;
+    for (int i = 0; i < type.bytes; ++i) {
+      state = state * 1664525 + 1013904223;
+      block += static_cast<char>(state >> 24);
+    }
+    block.replace(each.scale_at, 2, std::string("\x00\x38", 2));                            // 0.5
+    if (each.offset_at >= 0) block.replace(each.offset_at, 2, std::string("\x00\x34", 2));  // 0.25
+    std::vector<float> read(type.elements);
+    DecodeBlocks(type, block, read.data());
+    CHECK(std::vector<float>{read[0], read[1], read[17], read[type.elements / 2 + 3],
+                             read.back()} == each.some);
+    double sum = 0;
+    for (size_t i = 0; i < read.size(); ++i) sum += read[i] * static_cast<double>(i + 1);
+    CHECK(sum == each.sum);
+  }
+}
+
+TEST_CASE("a file of one type has a table of another, as llama-quantize writes it") {
+  const std::string bytes = GgufWriter()
+                                .Tensor("token_embd.weight", {512, 2}, 14, std::string(840, 'x'))
+                                .Tensor("blk.0.ffn_up.weight", {512}, 2, std::string(288, 'x'))
+                                .File();
+  const auto file = GgufFile::Parse(bytes);
+  REQUIRE_OK(file.status());
+  CHECK(file->tensors()[0].bytes.size() == 840);
+  CHECK(file->tensors()[1].bytes.size() == 288);
+}
+
 TEST_CASE("a file cut anywhere is refused, and so is what contradicts itself") {
   const std::string whole = Small().File();
   // The last tensor's bytes end before the file does.
@@ -105,7 +151,8 @@ TEST_CASE("a file cut anywhere is refused, and so is what contradicts itself") {
   refuse(GgufWriter().Tensor("t", {8}, 0, data, 4), kInvalid, "lies at an odd place");
   refuse(GgufWriter().Tensor("t", {16}, 0, data, 64), kInvalid, "beyond the file's end");
   refuse(GgufWriter().Tensor("t", {17}, 2, data), kInvalid, "no multiple of 32 as Q4_0 wants");
-  refuse(GgufWriter().Tensor("t", {32}, 12, data), kLack, "elements of type Q4_K (12)");
+  refuse(GgufWriter().Tensor("t", {128}, 14, data), kInvalid, "no multiple of 256 as Q6_K wants");
+  refuse(GgufWriter().Tensor("t", {32}, 10, data), kLack, "elements of type Q2_K (10)");
   refuse(GgufWriter().Tensor("t", {32}, 4711, data), kLack, "elements of type 4711 are");
   refuse(GgufWriter().Tensor("t", {0}, 0, data), kInvalid, "a size that no tensor has");
   refuse(GgufWriter().Tensor("t", {1ull << 40, 1ull << 40}, 0, data), kInvalid,

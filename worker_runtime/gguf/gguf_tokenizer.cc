@@ -197,8 +197,6 @@ absl::StatusOr<std::string> ConfigText(const GgufFile& file, bool adds_begin) {
   return std::string(buffer.GetString(), buffer.GetSize());
 }
 
-constexpr char kInstead[] = ": take the tokenizer from the model's Hugging Face folder";
-
 }  // namespace
 
 absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
@@ -213,7 +211,13 @@ absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
   }
   if (model != "gpt2") {
     return absl::UnimplementedError(absl::StrCat("a GGUF vocabulary of the kind '", Utf8(model, 50),
-                                                 "' (tokenizer.ggml.model)", kInstead));
+                                                 "' (tokenizer.ggml.model)", kTokenizerInstead));
+  }
+  if (!file.Has("tokenizer.ggml.pre")) {
+    return absl::UnimplementedError(
+        absl::StrCat("a GGUF vocabulary that does not say how it cuts words (tokenizer.ggml.pre; "
+                     "files of before May 2024 lack it)",
+                     kTokenizerInstead));
   }
   CONVENE_ASSIGN_OR_RETURN(const absl::string_view name, file.Text("tokenizer.ggml.pre"));
   for (const WordCut& cut : WordCuts()) {
@@ -224,7 +228,8 @@ absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file) {
     return made;
   }
   return absl::UnimplementedError(absl::StrCat("a GGUF vocabulary that cuts words as '",
-                                               Utf8(name, 50), "' (tokenizer.ggml.pre)", kInstead));
+                                               Utf8(name, 50), "' (tokenizer.ggml.pre)",
+                                               kTokenizerInstead));
 }
 
 bool IsGgufFile(const std::string& path) {

@@ -16,8 +16,9 @@ struct GgufTokenizer {
 
 // PURE. NotFound: the file has no vocabulary. Unimplemented, by its name: a vocabulary that is
 // neither byte-level BPE nor SentencePiece's BPE, or byte-level BPE whose way of cutting words
-// (tokenizer.ggml.pre) is none of gpt-2, smollm, llama-bpe and qwen2: the model's Hugging Face
-// folder has it whole. InvalidArgument: as GgufFile's, and SentencePieceModelOf's.
+// (tokenizer.ggml.pre) is absent or none of gpt-2, smollm, llama-bpe and qwen2, or
+// SentencePieceModelOf's: the model's Hugging Face folder has it whole. InvalidArgument: as
+// GgufFile's, and SentencePieceModelOf's.
 absl::StatusOr<GgufTokenizer> TokenizerOf(const GgufFile& file);
 
 // Whether `path` is a file that begins as a GGUF file does.

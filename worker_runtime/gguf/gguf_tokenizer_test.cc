@@ -76,10 +76,10 @@ TEST_CASE("what begins a text where a file does not say it is llama.cpp's") {
 }
 
 // As Llama 2's: the unknown piece, two control pieces, bytes, then pieces of which "ab" is merged
-// first.
-GgufWriter SentencePieceVocabulary() {
+// first. In newer files the unknown piece is of type 3, as control pieces are.
+GgufWriter SentencePieceVocabulary(int32_t unknown_type = 2, bool has_scores = true) {
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
-  std::vector<int32_t> types = {2, 3, 3};
+  std::vector<int32_t> types = {unknown_type, 3, 3};
   for (int byte = 0; byte < 256; ++byte) {
     tokens.push_back(absl::StrFormat("<0x%02X>", byte));
     types.push_back(6);
@@ -91,7 +91,9 @@ GgufWriter SentencePieceVocabulary() {
   tokens.push_back("<call>");
   types.push_back(4);
   std::vector<float> scores(tokens.size());
-  for (size_t id = 259; id < scores.size(); ++id) scores[id] = 259.0f - static_cast<float>(id);
+  for (size_t id = 259; id < scores.size(); ++id) {
+    scores[id] = has_scores ? 259.0f - static_cast<float>(id) : -1000;
+  }
   GgufWriter writer;
   writer.Text("tokenizer.ggml.model", "llama")
       .Texts("tokenizer.ggml.tokens", tokens)
@@ -100,6 +102,36 @@ GgufWriter SentencePieceVocabulary() {
       .Count("tokenizer.ggml.bos_token_id", 1)
       .Count("tokenizer.ggml.eos_token_id", 2);
   return writer;
+}
+
+// The id of a character that a vocabulary without bytes does not have.
+int32_t UnknownId(const std::vector<std::string>& special, const std::vector<int32_t>& types,
+                  int key) {
+  std::vector<std::string> tokens = special;
+  tokens.insert(tokens.end(), {"\u2581", "a"});
+  std::vector<int32_t> all_types = types;
+  all_types.resize(tokens.size(), 1);
+  GgufWriter writer;
+  writer.Text("tokenizer.ggml.model", "llama")
+      .Texts("tokenizer.ggml.tokens", tokens)
+      .Reals("tokenizer.ggml.scores", std::vector<float>(tokens.size(), 0))
+      .Numbers("tokenizer.ggml.token_type", all_types);
+  if (key >= 0) writer.Count("tokenizer.ggml.unknown_token_id", key);
+  const TempDir folder;
+  REQUIRE_OK(WriteFileAtomic(folder.File("model.gguf"), writer.File()));
+  const auto tokenizer = LoadTokenizer(folder.File("model.gguf"));
+  REQUIRE_OK(tokenizer.status());
+  std::vector<int32_t> ids;
+  (*tokenizer)->NewEncoder(SpecialText::kAsText)->Encode("\u00e9", &ids);
+  REQUIRE(ids.size() == 2);
+  return ids[1];
+}
+
+TEST_CASE("the unknown piece of a SentencePiece vocabulary may stand there as a control piece") {
+  CHECK(UnknownId({"<s>", "</s>", "<unk>"}, {3, 3, 3}, -1) == 2);
+  CHECK(UnknownId({"<s>", "</s>", "[UNK]"}, {3, 3, 3}, 2) == 2);
+  CHECK(UnknownId({"[UNK]", "<s>", "</s>"}, {3, 3, 3}, -1) == 0);  // as in llama.cpp
+  CHECK(UnknownId({"<unk>", "<s>", "</s>"}, {3, 3, 2}, 0) == 2);
 }
 
 TEST_CASE("a SentencePiece vocabulary is a tokenizer, with the space before a text as it says") {
@@ -127,11 +159,14 @@ TEST_CASE("a SentencePiece vocabulary is a tokenizer, with the space before a te
       CHECK((*tokenizer)->Decode(ids, true) == each.text);
     }
   };
-  check(SentencePieceVocabulary(), {{"ab", {kSpaceAb}},
-                                    {"aba", {kSpaceAb, kA}},  // "ab" before "ba"
-                                    {"a  b", {kSpace, kA, kSpace, kSpace, kB}},
-                                    {"b<call>", {kSpace, kB, kCall}},
-                                    {"\u00e9", {kSpace, kFirstByte + 0xC3, kFirstByte + 0xA9}}});
+  for (const int32_t unknown_type : {2, 3}) {
+    check(SentencePieceVocabulary(unknown_type),
+          {{"ab", {kSpaceAb}},
+           {"aba", {kSpaceAb, kA}},  // "ab" before "ba"
+           {"a  b", {kSpace, kA, kSpace, kSpace, kB}},
+           {"b<call>", {kSpace, kB, kCall}},
+           {"\u00e9", {kSpace, kFirstByte + 0xC3, kFirstByte + 0xA9}}});
+  }
   check(SentencePieceVocabulary().Bool("tokenizer.ggml.add_space_prefix", false),
         {{"ab", {kAb}}, {" ab", {kSpaceAb}}});
 }
@@ -160,6 +195,10 @@ TEST_CASE("a vocabulary that is not read here is refused by its name") {
          absl::StatusCode::kInvalidArgument,
          "has 2 tokens, 1 scores (tokenizer.ggml.scores) and 2");
   refuse(Vocabulary("falcon"), absl::StatusCode::kUnimplemented, "cuts words as 'falcon'");
+  refuse(GgufWriter().Text("tokenizer.ggml.model", "gpt2"), absl::StatusCode::kUnimplemented,
+         "does not say how it cuts words (tokenizer.ggml.pre");
+  refuse(SentencePieceVocabulary(2, /*has_scores=*/false), absl::StatusCode::kUnimplemented,
+         "does not say which are merged first: take the tokenizer");
   GgufWriter wrong = Vocabulary("qwen2");
   refuse(wrong.Count("tokenizer.ggml.padding_token_id", 9), absl::StatusCode::kInvalidArgument,
          "'tokenizer.ggml.padding_token_id' is 9, and it has 9 tokens");

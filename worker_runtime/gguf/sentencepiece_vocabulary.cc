@@ -4,11 +4,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -50,9 +52,41 @@ constexpr uint32_t kText = 1, kScore = 2, kType = 3;
 constexpr uint32_t kModelType = 3, kByteFallback = 35, kBeginPiece = 46, kEndPiece = 47;
 constexpr uint32_t kDummyPrefix = 3, kRemoveExtraSpaces = 4;
 constexpr uint64_t kBpe = 2;
-constexpr int64_t kByteType = 6;
+constexpr int64_t kNormalType = 1, kUnknownType = 2, kByteType = 6;
 
 constexpr char kAddsSpace[] = "tokenizer.ggml.add_space_prefix";
+constexpr char kUnknownId[] = "tokenizer.ggml.unknown_token_id";
+
+absl::StatusOr<size_t> UnknownPiece(const GgufFile& file,
+                                    const std::vector<absl::string_view>& tokens,
+                                    const std::vector<int64_t>& types) {
+  const auto known = std::find(types.begin(), types.end(), kUnknownType);
+  if (known != types.end()) return static_cast<size_t>(known - types.begin());
+  if (file.Has(kUnknownId)) {
+    CONVENE_ASSIGN_OR_RETURN(const int id, file.Count(kUnknownId));
+    return static_cast<size_t>(id);  // beyond the tokens it is refused where the config names it
+  }
+  const auto named = std::find(tokens.begin(), tokens.end(), "<unk>");
+  return named == tokens.end() ? 0 : static_cast<size_t>(named - tokens.begin());
+}
+
+// Whether the pieces that are made by merges, which are longer than a character, tell their order.
+absl::Status CheckScores(const std::vector<absl::string_view>& tokens,
+                         const std::vector<double>& scores, const std::vector<int64_t>& types) {
+  std::optional<double> first;
+  int merged = 0;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (types[id] != kNormalType || CountCharacters(tokens[id]) < 2) continue;
+    if (scores[id] != first.value_or(scores[id])) return absl::OkStatus();
+    first = scores[id];
+    ++merged;
+  }
+  if (merged < 2) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "a GGUF vocabulary whose tokens all have one score (tokenizer.ggml.scores), so that it does "
+      "not say which are merged first",
+      kTokenizerInstead));
+}
 
 }  // namespace
 
@@ -66,13 +100,16 @@ absl::StatusOr<std::string> SentencePieceModelOf(const GgufFile& file) {
                      " scores (tokenizer.ggml.scores) and ", types->size(),
                      " types (tokenizer.ggml.token_type)"));
   }
+  CONVENE_RETURN_IF_ERROR(CheckScores(*tokens, *scores, *types));
+  CONVENE_ASSIGN_OR_RETURN(const size_t unknown, UnknownPiece(file, *tokens, *types));
   Message model;
   for (size_t id = 0; id < tokens->size(); ++id) {
     // The types are numbered as SentencePiece's.
+    const int64_t type = id == unknown ? kUnknownType : (*types)[id];
     model.Bytes(kPiece, Message()
                             .Bytes(kText, (*tokens)[id])
                             .Float(kScore, static_cast<float>((*scores)[id]))
-                            .Number(kType, static_cast<uint64_t>((*types)[id]))
+                            .Number(kType, static_cast<uint64_t>(type))
                             .text());
   }
   Message trainer;

@@ -61,7 +61,7 @@ absl::StatusOr<OpenedModel> OpenModel(const ModelFlags& flags, bool needs_tokeni
     if (!model.end_tokens.empty() || !IsDirectory(folder)) continue;
     CONVENE_ASSIGN_OR_RETURN(model.end_tokens, EndTokensOf(folder));
   }
-  CONVENE_ASSIGN_OR_RETURN(model.longest_text, LongestTextOf(flags.model));
+  model.longest_text = model.weights.longest_text;
   const RopeScaling& scaling = model.weights.config.rope_scaling;
   if (model.longest_text > 0 && scaling.factor > 1) {  // some configs tell it without the scaling
     model.longest_text =
@@ -82,9 +82,8 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> OpenedModel::Load(int sequences, 
   if (longest_text > 0 && context > longest_text && ranks->speaks()) {
     std::fprintf(
         stderr,
-        "convene: the model was made for texts of %d tokens (max_position_embeddings of its "
-        "config.json), and these may have %d with their answers: what it says beyond that "
-        "may make no sense\n",
+        "convene: the model was made for texts of %d tokens, as its files say, and these may have "
+        "%d with their answers: what it says beyond that may make no sense\n",
         longest_text, context);
   }
   return LanguageModel::Make({.config = weights.config,

@@ -1,6 +1,5 @@
 #include "worker_runtime/inference/prompts.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <variant>
@@ -177,13 +176,6 @@ absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder) {
     return ids;
   }
   return ids;
-}
-
-absl::StatusOr<int> LongestTextOf(const std::string& folder) {
-  CONVENE_ASSIGN_OR_RETURN(const Dict object, ReadObject(absl::StrCat(folder, "/config.json")));
-  const Value* const positions = object.Find("max_position_embeddings");
-  if (positions == nullptr || !positions->is_int()) return 0;
-  return static_cast<int>(std::clamp<int64_t>(positions->as_int(), 0, 1 << 30));
 }
 
 }  // namespace convene::worker

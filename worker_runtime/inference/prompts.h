@@ -63,9 +63,6 @@ void AddMessage(const std::string& role, const std::string& content, Conversatio
 // generation_config.json, else of config.json; none where neither has one. InvalidArgument: a file
 // that is no JSON object, or an id that is no number.
 absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder);
-// The most tokens of a text that a model of this folder was made for: "max_position_embeddings" of
-// config.json; 0 where it has none. InvalidArgument: a file that is no JSON object.
-absl::StatusOr<int> LongestTextOf(const std::string& folder);
 // EndTokensOf where there are no such files: the tokenizer's eos_token, which ends an answer in a
 // chat, and its end of a document.
 std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer);

@@ -119,16 +119,5 @@ TEST_CASE("A folder's end tokens are those of its generation, else of its config
                "neither a number nor a list");
 }
 
-TEST_CASE("a folder's configuration tells the longest text that its model was made for") {
-  const TempDir folder;
-  CHECK(LongestTextOf(folder.path()).value() == 0);
-  REQUIRE_OK(WriteFileAtomic(folder.File("config.json"), R"({"max_position_embeddings": null})"));
-  CHECK(LongestTextOf(folder.path()).value() == 0);
-  REQUIRE_OK(WriteFileAtomic(folder.File("config.json"), R"({"max_position_embeddings": 64})"));
-  CHECK(LongestTextOf(folder.path()).value() == 64);
-  REQUIRE_OK(WriteFileAtomic(folder.File("config.json"), "[64]"));
-  CHECK_STATUS(LongestTextOf(folder.path()), absl::StatusCode::kInvalidArgument, "no JSON object");
-}
-
 }  // namespace
 }  // namespace convene::worker

@@ -1,5 +1,6 @@
 #include "worker_runtime/options/load_first_weights.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/weights/adapter.h"
+#include "worker_runtime/weights/hf_config.h"
 #include "worker_runtime/weights/open_weights.h"
 
 namespace convene::worker {
@@ -20,15 +22,16 @@ namespace {
 // type.
 constexpr int64_t kRankMax = 1 << 20;
 
-absl::Status ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
-  if (said.init_from().empty()) return absl::OkStatus();
+absl::StatusOr<int> ApplyInitFrom(const TrainConfig& said, TrainConfig* defaults) {
+  if (said.init_from().empty()) return 0;
   const absl::StatusOr<Weights> weights = OpenWeights(said.init_from());
   if (!weights.ok()) return Annotate(weights.status(), "init_from");
   defaults->set_model(said.init_from());
-  if (said.has_tokenizer()) return absl::OkStatus();
+  if (said.has_tokenizer()) return weights->longest_text;
   const absl::StatusOr<std::string>& tokenizer = weights->tokenizer;
-  if (tokenizer.ok() && !tokenizer->empty()) defaults->set_tokenizer(*tokenizer);
-  return Annotate(tokenizer.status(), "init_from");
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), "init_from");
+  if (!tokenizer->empty()) defaults->set_tokenizer(*tokenizer);
+  return weights->longest_text;
 }
 
 absl::Status ApplyInitAdapter(TrainConfig* said, TrainConfig* defaults) {
@@ -46,9 +49,16 @@ absl::Status ApplyInitAdapter(TrainConfig* said, TrainConfig* defaults) {
 
 }  // namespace
 
-absl::Status ApplyFirstWeights(TrainConfig* said, TrainConfig* defaults) {
+absl::StatusOr<int> ApplyFirstWeights(TrainConfig* said, TrainConfig* defaults) {
   CONVENE_RETURN_IF_ERROR(ApplyInitAdapter(said, defaults));
   return ApplyInitFrom(*said, defaults);
+}
+
+int ResolveLongestText(const TrainOptions& options, int first) {
+  if (options.model.family->learned_positions) return 0;
+  const int samples = static_cast<int>(options.sequence_length);
+  if (first > 0) return std::max(first, samples);
+  return samples > GuessedLongestText(options.model) ? samples : 0;
 }
 
 absl::Status ResolveFirstWeights(const TrainConfig& config, TrainOptions* options) {

@@ -10,9 +10,13 @@ namespace convene::worker {
 // `said`: the keys that file and flags gave. Weights come with a shape, and often with a tokenizer;
 // adapters come with a rank, an alpha and targets, and name the weights beside which they were
 // trained: all of these become defaults, the last one of init_from. An empty init_from names none.
-// Errors: OpenWeights's and OpenAdapter's, and that of Weights::tokenizer where `said` has no
-// tokenizer, with the key.
-absl::Status ApplyFirstWeights(TrainConfig* said, TrainConfig* defaults);
+// The result is Weights::longest_text. Errors: OpenWeights's and OpenAdapter's, and that of
+// Weights::tokenizer where `said` has no tokenizer, with the key.
+absl::StatusOr<int> ApplyFirstWeights(TrainConfig* said, TrainConfig* defaults);
+
+// TrainOptions::longest_text. `first`: that of the first weights. A run of short samples from
+// nothing does not tell it: 0.
+int ResolveLongestText(const TrainOptions& options, int first);
 
 // Fills in options->init_from, init_adapter and model.adapter; options->model is resolved already.
 // InvalidArgument: a rank below 0 or beyond all sizes, keys of adapters without a rank, adapters

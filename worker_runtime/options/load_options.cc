@@ -447,9 +447,10 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseUnused(said));
   TrainConfig config = DefaultConfig();
-  CONVENE_RETURN_IF_ERROR(ApplyFirstWeights(&said, &config));
+  CONVENE_ASSIGN_OR_RETURN(const int longest_text, ApplyFirstWeights(&said, &config));
   Overlay(said, &config);
   CONVENE_ASSIGN_OR_RETURN(TrainOptions options, Resolve(config, environment));
+  options.longest_text = ResolveLongestText(options, longest_text);
   options.chose_vocabulary =
       said.has_model() || !said.init_from().empty() || said.model_shape().has_vocabulary_size();
   return std::optional<TrainOptions>(std::move(options));

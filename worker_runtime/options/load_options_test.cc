@@ -5,6 +5,7 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/options/load_first_weights.h"
 #include "worker_runtime/options/ramp_options.h"
 
 namespace convene::worker {
@@ -556,6 +557,19 @@ TEST_CASE("an empty --init-from takes back the file's") {
   CHECK(options.init_from.empty());
   CHECK_FALSE(options.chose_vocabulary);
   CHECK(options.model == *NamedModel("llama-tiny"));
+}
+
+TEST_CASE("a run's model is made for the longest text of its first weights or its samples") {
+  const auto of_samples = [](const std::string& length) {
+    return Options({"--data", "a.txt", "--sequence-length", length}).longest_text;
+  };
+  CHECK(of_samples("128") == 0);  // nobody knows how far it reaches
+  CHECK(of_samples("16384") == 16384);
+  TrainOptions options = Options({"--data", "a.txt", "--sequence-length", "1024"});
+  CHECK(ResolveLongestText(options, 32768) == 32768);
+  CHECK(ResolveLongestText(options, 512) == 1024);
+  options = Options({"--data", "a.txt", "--model", "gpt2-tiny", "--sequence-length", "64"});
+  CHECK(ResolveLongestText(options, 0) == 0);
 }
 
 TEST_CASE("adapters want a rank, and weights to stand beside") {

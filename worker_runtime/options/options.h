@@ -146,6 +146,7 @@ struct TrainOptions {
   std::string resume_directory;  // for kDirectory
   std::string init_from;         // the first weights; "": the seed's
   std::string init_adapter;      // the first adapters; "": the seed's
+  int longest_text = 0;          // CheckpointInfo::longest_text of the checkpoints of a new run
   bool accept_new_data = false;
   std::string metrics_file;     // "" = none
   std::string tensorboard_dir;  // the same

@@ -99,6 +99,11 @@ absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Colle
   const std::string base = world.rank() == 0 ? BaseOfNewest(options) : "";
   CONVENE_ASSIGN_OR_RETURN(first.weights, Settle(options.init_from, base, world, stream));
   CONVENE_ASSIGN_OR_RETURN(first.adapter, Settle(options.init_adapter, "", world, stream));
+  // The nodes' folders may differ in it, and all ranks must tell one.
+  double longest_text = options.longest_text;
+  CONVENE_RETURN_IF_ERROR(
+      world.AllReduce(absl::MakeSpan(&longest_text, 1), ReduceOp::kMax, stream));
+  first.longest_text = static_cast<int>(longest_text);
   return first;
 }
 

@@ -17,6 +17,7 @@ namespace convene::worker {
 struct FirstWeights {
   std::string weights;
   std::string adapter;
+  int longest_text = 0;  // the largest TrainOptions::longest_text of all ranks
 };
 
 // Every rank calls it: options.init_from and options.init_adapter, and where these are jobs'

@@ -51,6 +51,7 @@ absl::Status Training::CreateReporter() {
 
 absl::Status Training::Resume(const CheckpointInfo& info) {
   step_ = info.step;
+  first_weights_.longest_text = std::max(first_weights_.longest_text, info.longest_text);
   skipped_steps_ = SkippedSteps(options_.max_skipped_steps, info.updates);
   SpikeGuard guard(options_.spikes);
   CONVENE_RETURN_IF_ERROR(guard.Restore(info.spike_guard));
@@ -344,6 +345,7 @@ CheckpointInfo Training::Info() const {
                       ? first_weights_.weights
                       : "",
           .tokenizer = data_.tokenizer,
+          .longest_text = first_weights_.longest_text,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

@@ -262,12 +262,15 @@ TEST_CASE("a checkpoint of adapters is the model that they make, where their bas
     pieces.push_back({RowsOf(tensor, 0, tensor.file_rows()), absl::MakeConstSpan(values.back())});
   }
   REQUIRE_OK(WriteShard(dir.File("job"), 7, 0, pieces));
-  REQUIRE_OK(PublishCheckpoint(dir.File("job"),
-                               {.step = 7, .model = ShapeText(adapted), .base = dir.File("base")}));
+  REQUIRE_OK(PublishCheckpoint(
+      dir.File("job"),
+      {.step = 7, .model = ShapeText(adapted), .base = dir.File("base"), .longest_text = 5000}));
   const auto of_job = OpenWeights(dir.File("job"));
   const auto of_folder = OpenWeights(dir.File("adapter"));
   REQUIRE_OK(of_job.status());
   REQUIRE_OK(of_folder.status());
+  CHECK(of_folder->longest_text == 4096);  // its base's
+  CHECK(of_job->longest_text == 5000);
   for (const ModelTensor& tensor : ModelTensors(model)) {
     CHECK(ReadAll(*of_job->source, tensor) == ReadAll(*of_folder->source, tensor));
   }

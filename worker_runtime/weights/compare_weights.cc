@@ -94,9 +94,11 @@ absl::StatusOr<Weights> AverageWeights(std::vector<Weights> all) {
   }
   const ModelConfig config = all.front().config;
   const absl::StatusOr<std::string> tokenizer = all.front().tokenizer;
+  const int longest_text = all.front().longest_text;
   return Weights{.config = config,
                  .source = std::make_unique<AveragedSource>(std::move(all)),
-                 .tokenizer = tokenizer};
+                 .tokenizer = tokenizer,
+                 .longest_text = longest_text};
 }
 
 }  // namespace convene::worker

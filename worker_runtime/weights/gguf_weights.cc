@@ -285,8 +285,21 @@ absl::Status AddTensors(const ModelConfig& config, bool has_pairs, TensorsByName
                                                  "' is none of the model's"));
 }
 
+// Of a file that llama-gguf-split cut. Parts behind the first have no facts but these.
+absl::Status RefusePart(const GgufFile& file) {
+  CONVENE_ASSIGN_OR_RETURN(const int parts, CountOr(file, "split.count", 1));
+  CONVENE_ASSIGN_OR_RETURN(const int before, CountOr(file, "split.no", 0));
+  if (parts <= 1) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("it is part ", before + 1, " of ", parts,
+                   " of a GGUF file: make one file of them (llama-gguf-split --merge FIRST-PART "
+                   "OUTPUT), or take "
+                   "the model's Hugging Face folder"));
+}
+
 absl::StatusOr<Weights> Open(const MappedFile& mapped) {
   CONVENE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Parse(mapped.bytes()));
+  CONVENE_RETURN_IF_ERROR(RefusePart(file));
   CONVENE_ASSIGN_OR_RETURN(const absl::string_view name, file.Text("general.architecture"));
   const auto* const architecture =
       std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
@@ -308,6 +321,8 @@ absl::StatusOr<Weights> Open(const MappedFile& mapped) {
       AddTensors(weights.config, architecture->has_pairs, std::move(tensors), source.get()));
   weights.source = std::move(source);
   if (file.Has("tokenizer.ggml.model")) weights.tokenizer = mapped.path();
+  CONVENE_ASSIGN_OR_RETURN(weights.longest_text,
+                           CountOr(file, absl::StrCat(architecture->name, ".context_length"), 0));
   return weights;
 }
 

@@ -12,9 +12,9 @@ namespace convene::worker {
 // fp32: blocks of small numbers are multiplied out. A read decodes no rows but those that it wants,
 // a MiB at a time.
 //
-// Unimplemented: another architecture, a key that changes the arithmetic in a way that we lack, by
-// its name. InvalidArgument: GgufFile::Parse's; tensors that are not the model's. Else as
-// tools/base/files.h. All with the path.
+// Unimplemented: a part of a file that was cut into several, another architecture, a key that
+// changes the arithmetic in a way that we lack, by its name. InvalidArgument: GgufFile::Parse's;
+// tensors that are not the model's. Else as tools/base/files.h. All with the path.
 absl::StatusOr<Weights> OpenGgufWeights(const std::string& path);
 
 }  // namespace convene::worker

@@ -98,6 +98,8 @@ TEST_CASE("the shape comes from the file's facts and tensors") {
                                        .norm_epsilon = 1e-5,
                                        .tied_embeddings = true});
   CHECK(weights->tokenizer->empty());
+  CHECK(weights->longest_text == 0);
+  CHECK(Open(folder, Model("llama").Count("llama.context_length", 2048))->longest_text == 2048);
 }
 
 TEST_CASE("a rank reads its rows, and rows of heads stand as halves") {
@@ -179,6 +181,11 @@ TEST_CASE("a file that is not the model it names is refused") {
     });
   };
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  refuse(GgufWriter().Count("split.count", 3).Count("split.no", 1),
+         absl::StatusCode::kUnimplemented, "part 2 of 3 of a GGUF file");
+  refuse(with_rows("blk.0.ffn_up.weight", 0).Count("split.count", 3).Count("split.no", 0),
+         absl::StatusCode::kUnimplemented, "part 1 of 3 of a GGUF file");
+  CHECK_OK(Open(folder, Model("llama").Count("split.count", 1).Count("split.no", 0)).status());
   refuse(Model("mamba"), absl::StatusCode::kUnimplemented, "of architecture 'mamba'");
   refuse(with_rows("blk.0.ffn_up.weight", 0), kInvalid, "lacks the tensor 'blk.0.ffn_up.weight'");
   refuse(with_rows("token_embd.weight", 0), kInvalid, "lacks the tensor 'token_embd.weight'");

@@ -510,6 +510,18 @@ absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text) {
   return Reader(root.value(), own.root().value(), common.root().value()).Read(*family);
 }
 
+absl::StatusOr<int> ReadLongestText(absl::string_view text) {
+  CONVENE_ASSIGN_OR_RETURN(const JsonDocument file, JsonDocument::Parse(text));
+  const std::optional<JsonNode> positions = file.root().Find("max_position_embeddings");
+  if (!positions.has_value() || !positions->value().IsInt()) return 0;
+  return std::max(0, positions->value().GetInt());
+}
+
+int GuessedLongestText(const ModelConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  return scaling.factor == 1 ? 4096 : static_cast<int>(scaling.original_positions * scaling.factor);
+}
+
 absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfConfigExtras& extras) {
   const absl::Status lacks = absl::UnimplementedError(
       absl::StrCat("no config.json can say this shape: ", ShapeText(config)));
@@ -561,9 +573,7 @@ absl::StatusOr<std::string> WriteHfConfig(const ModelConfig& config, const HfCon
     writer.EndArray();
   }
   if (!family.learned_positions) {
-    const RopeScaling& scaling = config.rope_scaling;
-    const double reach = scaling.factor == 1 ? 4096 : scaling.original_positions * scaling.factor;
-    int positions = extras.positions > 0 ? extras.positions : static_cast<int>(reach);
+    int positions = extras.positions > 0 ? extras.positions : GuessedLongestText(config);
     WriteField({family.keys.positions, &positions}, writer);
     WriteRopes(config, writer);
   }

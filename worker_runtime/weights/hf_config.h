@@ -16,10 +16,17 @@ namespace convene::worker {
 // we lack, and every key that we do not know, since it might.
 absl::StatusOr<ModelConfig> ReadHfConfig(absl::string_view text);
 
+// "max_position_embeddings" of the same text: the most tokens that the model was made for, which a
+// shape with rotary positions does not say. 0: no number stands there. InvalidArgument: no JSON.
+absl::StatusOr<int> ReadLongestText(absl::string_view text);
+
+// The same of a model of which nothing tells it: as far as scaled positions reach, else 4096.
+int GuessedLongestText(const ModelConfig& config);
+
 struct HfConfigExtras {
   const char* type = "float32";  // of the tensors: "float32" or "bfloat16"
-  // The longest sequence, which a shape with rotary positions does not say; programs read from it
-  // how much they may ask. 0: as far as scaled positions reach, else 4096.
+  // As ReadLongestText gives it: programs read from it how much they may ask. 0:
+  // GuessedLongestText. Learned positions are in the shape.
   int positions = 0;
   int begin_of_document = -1;  // the tokens' ids; -1: none
   int end_of_document = -1;

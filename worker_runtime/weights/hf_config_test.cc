@@ -234,6 +234,23 @@ TEST_CASE("rotary positions in both spellings") {
   CHECK(yarn.rope_scaling.high_frequency_factor == 32);
 }
 
+TEST_CASE("a config.json tells the longest text that the model was made for") {
+  CHECK(ReadLongestText("{}").value() == 0);
+  CHECK(ReadLongestText(R"({"max_position_embeddings": null})").value() == 0);
+  CHECK(ReadLongestText(R"({"max_position_embeddings": -1})").value() == 0);
+  CHECK(ReadLongestText(R"({"max_position_embeddings": 64})").value() == 64);
+  CHECK_STATUS(ReadLongestText("{"), kInvalid, "");
+  ModelConfig config = NamedModel("llama-tiny").value();
+  const auto written = [&](int positions) {
+    return ReadLongestText(WriteHfConfig(config, {.positions = positions}).value()).value();
+  };
+  CHECK(written(2048) == 2048);
+  CHECK(written(0) == 4096);
+  config.rope_scaling = {.factor = 8, .kind = RopeScalingKind::kLlama3, .original_positions = 8192};
+  CHECK(written(0) == 65536);
+  CHECK(written(131072) == 131072);
+}
+
 TEST_CASE("transformers 5 writes Qwen's experts under another name") {
   CHECK(ReadHfConfig(R"({"model_type": "qwen3_moe", "norm_topk_prob": true,
                          "num_local_experts": 16})")

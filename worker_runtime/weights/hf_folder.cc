@@ -51,6 +51,10 @@ absl::StatusOr<std::set<std::string>> FilesOf(const std::string& path) {
     }
     names.insert(*name);
   }
+  // save_pretrained leaves the index of the shards that it has removed or that another program
+  // wrote.
+  const bool is_alone = IsFile(absl::StrCat(path, "/", kHfWeightsName));
+  if (is_alone && !names.contains(kHfWeightsName)) return std::set<std::string>{kHfWeightsName};
   return names;
 }
 
@@ -158,6 +162,18 @@ absl::StatusOr<HeldTensors> FitAll(const std::string& path, const ModelConfig& c
   return held;
 }
 
+std::string ConfigPath(const std::string& folder) {
+  return absl::StrCat(folder, "/", kHfConfigName);
+}
+
+// Of the text of the file at `config_path`.
+absl::StatusOr<ModelConfig> ShapeOf(const std::string& text, const std::string& config_path) {
+  const absl::StatusOr<ModelConfig> config = ReadHfConfig(text);
+  const absl::Status valid = config.ok() ? ValidateModel(*config, Layout()) : config.status();
+  if (!valid.ok()) return Annotate(valid, config_path);
+  return config;
+}
+
 }  // namespace
 
 bool HasTokenizer(const std::vector<std::string>& names) {
@@ -168,16 +184,16 @@ bool HasTokenizer(const std::vector<std::string>& names) {
 }
 
 absl::StatusOr<ModelConfig> ReadHfShape(const std::string& path) {
-  const std::string config_path = absl::StrCat(path, "/", kHfConfigName);
+  const std::string config_path = ConfigPath(path);
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path));
-  const absl::StatusOr<ModelConfig> config = ReadHfConfig(text);
-  const absl::Status valid = config.ok() ? ValidateModel(*config, Layout()) : config.status();
-  if (!valid.ok()) return Annotate(valid, config_path);
-  return config;
+  return ShapeOf(text, config_path);
 }
 
 absl::StatusOr<Weights> OpenHfFolder(const std::string& path) {
-  CONVENE_ASSIGN_OR_RETURN(const ModelConfig config, ReadHfShape(path));
+  const std::string config_path = ConfigPath(path);
+  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config_path));
+  CONVENE_ASSIGN_OR_RETURN(const ModelConfig config, ShapeOf(text, config_path));
+  CONVENE_ASSIGN_OR_RETURN(const int longest_text, ReadLongestText(text));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> present, ListDirectory(path));
   CONVENE_ASSIGN_OR_RETURN(const std::set<std::string> names, FilesOf(path));
   std::vector<MappedFile> files;
@@ -196,7 +212,8 @@ absl::StatusOr<Weights> OpenHfFolder(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(auto tensors, FitAll(path, config, std::move(places)));
   return Weights{.config = config,
                  .source = MapWeights(path, config, std::move(files), std::move(tensors)),
-                 .tokenizer = HasTokenizer(present) ? path : ""};
+                 .tokenizer = HasTokenizer(present) ? path : "",
+                 .longest_text = longest_text};
 }
 
 }  // namespace convene::worker

@@ -14,9 +14,11 @@ inline constexpr char kHfWeightsName[] = "model.safetensors";
 inline constexpr char kHfIndexName[] = "model.safetensors.index.json";
 
 // The tensors stand in model.safetensors, or in the files that model.safetensors.index.json names.
-// They are mapped, in F32, F16 or BF16, and a reader touches the elements alone that it wants:
-// other types are converted, GPT-2's matrices turned round. Names with and without the base model's
-// prefix are known. The files must not be cut while the source lives.
+// An index that names other files alone is of an earlier save where model.safetensors is there, and
+// is passed over, as in transformers. The tensors are mapped, in F32, F16 or BF16, and a reader
+// touches the elements alone that it wants: other types are converted, GPT-2's matrices turned
+// round. Names with and without the base model's prefix are known. The files must not be cut while
+// the source lives.
 //
 // InvalidArgument, with the file: what ReadHfConfig and safetensors.h refuse; a file that the index
 // names and that is not there; a tensor that is missing, of another shape than config.json says, or

@@ -147,6 +147,24 @@ TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") 
   CHECK_STATUS(OpenHfFolder(dir.path()), kInvalid, "has no tensor");
 }
 
+TEST_CASE("an index of an earlier save does not hide the one file") {
+  const TempDir dir;
+  const ModelConfig config = Small("qwen3-tiny");
+  const FolderTensors tensors = TensorsOf(config);
+  FolderTensors earlier = tensors;
+  for (auto& [name, tensor] : earlier) tensor.values[0] += 1;
+  WriteSafeTensors(dir.File("model-00001-of-00001.safetensors"), earlier);
+  REQUIRE_OK(WriteFileAtomic(dir.File("model.safetensors.index.json"),
+                             R"({"weight_map": {"x": "model-00001-of-00001.safetensors"}})"));
+  WriteHfFolder(dir.path(), config, tensors);
+  for (const bool has_shards : {true, false}) {
+    if (!has_shards) REQUIRE_OK(RemoveTree(dir.File("model-00001-of-00001.safetensors")));
+    const auto weights = OpenHfFolder(dir.path());
+    REQUIRE_OK(weights.status());
+    CheckRead(*weights->source, config, tensors, 1, 1);
+  }
+}
+
 // By the specification, one element after another: E2M1 in halves of bytes, powers of two.
 float Unpacked(int half, int scale) {
   const int exponent = (half >> 1) & 3;

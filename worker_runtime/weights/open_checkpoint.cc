@@ -61,9 +61,11 @@ absl::StatusOr<OpenedCheckpoint> OpenCheckpoint(const std::string& path) {
   }
   if (reader.info().tokenizer.path == "byte") tokenizer = "byte";
   const std::string base = reader.info().base;
+  const int longest_text = reader.info().longest_text;
   return OpenedCheckpoint{.config = *std::move(config),
                           .base = base,
                           .tokenizer = std::move(tokenizer),
+                          .longest_text = longest_text,
                           .source = std::make_unique<CheckpointWeights>(std::move(reader))};
 }
 

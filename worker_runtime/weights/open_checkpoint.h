@@ -15,6 +15,7 @@ struct OpenedCheckpoint {
   std::string base;    // of adapters: CheckpointInfo::base
   // As Weights::tokenizer; its files are compared with their checksums.
   absl::StatusOr<std::string> tokenizer = std::string();
+  int longest_text = 0;  // CheckpointInfo::longest_text
   // Its info is of step 0 and has the shape as `model`; the rest stays as it is by default.
   std::unique_ptr<StateSource> source;
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -59,16 +60,19 @@ absl::StatusOr<Weights> OpenAny(const std::string& path) {
   CONVENE_ASSIGN_OR_RETURN(OpenedCheckpoint opened, OpenCheckpoint(path));
   return Weights{.config = std::move(opened.config),
                  .source = std::move(opened.source),
-                 .tokenizer = std::move(opened.tokenizer)};
+                 .tokenizer = std::move(opened.tokenizer),
+                 .longest_text = opened.longest_text};
 }
 
 }  // namespace
 
 absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& base) {
   bool is_adapter = IsPeftFolder(path);
+  int longest_text = 0;  // of the run that trained adapters
   if (!is_adapter) {
     CONVENE_ASSIGN_OR_RETURN(Weights weights, OpenAny(path));
     is_adapter = weights.config.adapter.is_on();
+    longest_text = weights.longest_text;
     if (!is_adapter && base.empty()) return weights;
   }
   if (!is_adapter) {
@@ -76,7 +80,9 @@ absl::StatusOr<Weights> OpenWeights(const std::string& path, const std::string& 
         path, " holds a whole model, and no adapters beside a base: leave --base out"));
   }
   CONVENE_ASSIGN_OR_RETURN(Adapter adapter, OpenAdapter(path));
-  return OpenMerged(path, std::move(adapter), base);
+  CONVENE_ASSIGN_OR_RETURN(Weights merged, OpenMerged(path, std::move(adapter), base));
+  merged.longest_text = std::max(merged.longest_text, longest_text);
+  return merged;
 }
 
 absl::StatusOr<std::optional<int64_t>> NewestStep(const std::string& path) {

@@ -21,6 +21,9 @@ struct Weights {
   // folder of these within it, or byte; "": it has none. DataLoss: a file of a checkpoint's folder
   // is damaged or missing, which harms nobody that takes no tokenizer from here.
   absl::StatusOr<std::string> tokenizer = std::string();
+  // The most tokens of a text with its answer, that the model was made for, as these files say it:
+  // max_position_embeddings, context_length, or CheckpointInfo::longest_text. 0: they do not.
+  int longest_text = 0;
 };
 
 // `path`: a Hugging Face folder (hf_folder.h), a GGUF file (gguf_weights.h), a model of llm.c

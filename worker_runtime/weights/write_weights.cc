@@ -305,6 +305,7 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   if (files.ok()) info.tokenizer.path = tokenizer;
   if (absl::IsUnimplemented(files.status())) files.emplace();
   CONVENE_RETURN_IF_ERROR(files.status());
+  info.longest_text = weights.longest_text;
   info.layout = "imported";
   info.world_size = static_cast<int>(groups.size());
   return MakeWhole(output, [&](const std::string& folder) -> absl::Status {

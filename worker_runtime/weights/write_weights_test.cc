@@ -52,6 +52,20 @@ TEST_CASE("a folder comes back bit for bit, through a checkpoint") {
   }
 }
 
+TEST_CASE("the longest text that a model was made for goes through checkpoints and averages") {
+  const TempDir dir;
+  const ModelConfig config = Small("llama-tiny");
+  WriteHfFolder(dir.File("a"), config, TensorsOf(config));
+  REQUIRE_OK(WriteFileAtomic(dir.File("a/config.json"),
+                             WriteHfConfig(config, {.positions = 32768}).value()));
+  REQUIRE_OK(ImportCheckpoint(OpenWeights(dir.File("a")).value(), dir.File("b")));
+  CHECK(OpenWeights(dir.File("b"))->longest_text == 32768);
+  std::vector<Weights> all;
+  for (const char* const name : {"a", "b"}) all.push_back(OpenWeights(dir.File(name)).value());
+  REQUIRE_OK(ImportCheckpoint(AverageWeights(std::move(all)).value(), dir.File("c")));
+  CHECK(OpenWeights(dir.File("c"))->longest_text == 32768);
+}
+
 TEST_CASE("tensors go into several files, of few bytes each") {
   const TempDir dir;
   const ModelConfig config = Small("qwen3-tiny");
