@@ -404,9 +404,11 @@ std::string JobOfTask(const RunFlags& flags) {
 // So is a line with --standalone.
 absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLookup& environment,
                                       const Machine& machine, JobSpec* spec) {
-  absl::StatusOr<DetectedJob> detected = DetectJob(
-      environment,
-      {.host_name = machine.host_name, .full_name = machine.full_name, .parent = machine.parent});
+  absl::StatusOr<DetectedJob> detected =
+      DetectJob(environment, {.host_name = machine.host_name,
+                              .full_name = machine.full_name,
+                              .parent = machine.parent,
+                              .hydra_proxy = machine.hydra_proxy});
   if (detected.ok()) spec->meeting.scheduled_nodes = detected->nodes.value_or(1);
   if (flags.as_torchrun) {
     DetectedJob tasks;
