@@ -14,6 +14,7 @@
 #include "launcher/cluster/kubernetes.h"
 #include "launcher/log_options.h"
 #include "launcher/rendezvous_conf.h"
+#include "launcher/task_agents.h"
 #include "launcher/worker_options.h"
 #include "rendezvous/client/places.h"
 #include "tools/base/host_port.h"
@@ -170,6 +171,50 @@ absl::Status CheckStandalone(const RunFlags& flags, const rendezvous::Hello& hel
   return absl::OkStatus();
 }
 
+// PyTorchJob's operator sets PET_MASTER_PORT also where its PET_RDZV_ENDPOINT has the same port
+// (elasticPolicy with a Master): no person wrote either.
+RunFlags WithoutTakenPort(RunFlags flags, std::vector<std::string>* reasons) {
+  if (!flags.master_port.has_value() || flags.rdzv_backend == "static") return flags;
+  const auto places =
+      rendezvous::ParsePlaces(flags.rdzv_endpoint.value_or(""), kDefaultRendezvousPort);
+  if (!places.ok() || places->size() > 1 || places->front().port != *flags.master_port) {
+    return flags;
+  }
+  const std::string written = absl::StrCat("--master-port=", *flags.master_port, " (");
+  for (const std::string& flag : flags.from_environment) {
+    if (!absl::StartsWith(flag, written)) continue;
+    reasons->push_back(absl::StrCat(flag,
+                                    " is also the port of --rdzv-endpoint: the workers' "
+                                    "store gets any free port instead"));
+    flags.master_port.reset();
+  }
+  return flags;
+}
+
+// The scheduler's id is that of its own nodes alone: nodes of another job or step have another one,
+// and wait elsewhere. In a shell on one node (which has no rank) two commands may still meet.
+absl::Status CheckOwnId(const DetectedJob& detected, JobSpec* spec) {
+  const rendezvous::Hello& hello = spec->options.hello;
+  const std::string remedy = "give --rdzv-id, the same on all nodes of the run";
+  if (*detected.nodes < hello.nodes_min && detected.node_rank.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nnodes asks for ", hello.nodes_min,
+                     " node(s) at least, but the scheduler started this command on ",
+                     *detected.nodes, ", and the run's id ", hello.job_id,
+                     " is of these alone: no others could join. If the others belong to another "
+                     "job or step, ",
+                     remedy, "; else ask for more nodes, or write --nnodes ", *detected.nodes));
+  }
+  if (hello.nodes_max + hello.spares > *detected.nodes) {
+    spec->warnings.push_back(absl::StrCat(
+        "the run's id ", hello.job_id,
+        " is the scheduler's: nodes of other jobs have another one, and do not meet this node. If "
+        "they are to be one run, ",
+        remedy));
+  }
+  return absl::OkStatus();
+}
+
 // Nodes, rank and id by flags, else by the scheduler.
 absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   rendezvous::Hello& hello = spec->options.hello;
@@ -182,15 +227,26 @@ absl::Status ApplyDetected(const RunFlags& flags, const DetectedJob& detected, J
     CONVENE_RETURN_IF_ERROR(ParseNodes(absl::StrCat(*detected.nodes), &hello));
   }
   const int nodes = detected.nodes.value_or(0);
-  // A single node that is told where to meet waits for nodes of other jobs, an array's for example.
-  const bool is_part = nodes == 1 && has_place;
+  // A single node that is told where to meet waits for nodes of other jobs, an array's for example,
+  // and so do several that are too few.
+  const bool is_part = has_place && nodes > 0 && (nodes == 1 || nodes < hello.nodes_min);
   if (!is_part && nodes >= hello.nodes_min && nodes <= hello.nodes_max) {
     hello.nodes_expected = nodes;
   }
-  hello.node_rank = flags.node_rank.value_or(detected.node_rank.value_or(-1));
+  const bool has_own_ranks = is_part && !is_one_node;
+  const int node_rank = has_own_ranks ? -1 : detected.node_rank.value_or(-1);
+  hello.node_rank = flags.node_rank.value_or(node_rank);
   hello.job_id = flags.rdzv_id.value_or(detected.job_id.value_or("none"));
+  if (is_part && !flags.rdzv_id.has_value() && detected.job_id.has_value()) {
+    CONVENE_RETURN_IF_ERROR(CheckOwnId(detected, spec));
+  }
   spec->reasons.insert(spec->reasons.end(), detected.reasons.begin(), detected.reasons.end());
   spec->warnings.insert(spec->warnings.end(), detected.warnings.begin(), detected.warnings.end());
+  if (has_own_ranks && detected.node_rank.has_value()) {
+    spec->reasons.push_back(
+        "no node rank by the scheduler: nodes of other jobs may come, and the ranks of each job "
+        "begin with 0");
+  }
   if (detected.local_task.has_value() && detected.local_task->count > 1) {
     spec->local_task = detected.local_task;
   }
@@ -382,31 +438,29 @@ ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
   return is_static ? ConfReader::kStatic : ConfReader::kC10d;
 }
 
-// `srun --ntasks-per-node=8 torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8`: the line means one
-// agent a node, and torchrun would start eight, of which most find no seat.
-bool MeansOneAgentANode(const RunFlags& flags, const rendezvous::Hello& hello,
-                        const DetectedJob& detected) {
-  int workers = 0;
-  return detected.local_task.has_value() && detected.local_task->count > 1 &&
-         detected.nodes.value_or(1) > 1 && hello.nodes_min == hello.nodes_max &&
-         hello.nodes_max == *detected.nodes &&
-         absl::SimpleAtoi(flags.nproc_per_node.value_or(""), &workers) &&
-         workers == detected.local_task->count;
-}
-
-// Agents with the same four flags would meet; others would not.
-std::string JobOfTask(const RunFlags& flags) {
-  return absl::StrCat(flags.rdzv_id.value_or(""), " ", flags.rdzv_endpoint.value_or(""), " ",
-                      flags.master_addr.value_or(""), " ", flags.master_port.value_or(0));
+void MakeOneAgentATask(DetectedJob* detected, JobSpec* spec) {
+  LocalTask& task = *detected->local_task;
+  spec->meeting.agents_here = task.count;
+  detected->nodes = task.count_of_all;
+  detected->node_rank = task.rank_of_all;
+  detected->reasons.push_back(absl::StrCat(
+      "--nnodes ", task.count_of_all,
+      " is the number of this step's tasks, not of its nodes: each task is an agent of its own, "
+      "and this one's node rank is the task's, ",
+      task.rank_of_all));
+  task.rank = 0;
+  task.count = 1;
 }
 
 // torchrun asks no scheduler: its line in a batch script is one node, however many nodes there are.
 // So is a line with --standalone.
 absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLookup& environment,
                                       const Machine& machine, JobSpec* spec) {
-  absl::StatusOr<DetectedJob> detected = DetectJob(
-      environment,
-      {.host_name = machine.host_name, .full_name = machine.full_name, .parent = machine.parent});
+  absl::StatusOr<DetectedJob> detected =
+      DetectJob(environment, {.host_name = machine.host_name,
+                              .full_name = machine.full_name,
+                              .parent = machine.parent,
+                              .hydra_proxy = machine.hydra_proxy});
   if (detected.ok()) spec->meeting.scheduled_nodes = detected->nodes.value_or(1);
   if (flags.as_torchrun) {
     DetectedJob tasks;
@@ -424,6 +478,9 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
     spec->warnings.push_back(detected->signal_warning);
   }
   if (flags.standalone) return DetectedJob();
+  if (detected.ok() && MeansOneAgentATask(flags, spec->options.hello, *detected)) {
+    MakeOneAgentATask(&*detected, spec);
+  }
   return detected;
 }
 
@@ -460,7 +517,10 @@ absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
   // their images are pulled, and a successor waits until its predecessor has ended.
   spec->comes_late = InPod(environment);
   spec->options.awaits_node_rank = spec->comes_late;
-  if ((spec->is_static || spec->comes_late) && !conf.connect_timeout.has_value()) {
+  // Under Slurm the first node may start minutes later, too (it fetches an image, say), and its
+  // name is no slip of the pen.
+  const bool is_slurms = !spec->slurm_host.empty();
+  if ((spec->is_static || spec->comes_late || is_slurms) && !conf.connect_timeout.has_value()) {
     spec->options.connect_timeout = spec->options.hello.join_timeout;
   }
   // Several commands that are one node each must not share the id of the step that they are in.
@@ -489,8 +549,8 @@ absl::StatusOr<JobSpec> MakeJobSpec(const RunFlags& given_flags,
     return absl::InvalidArgumentError(
         "--module runs under Python and --no-python does not: leave one out");
   }
-  const RunFlags flags =
-      given_flags.as_torchrun ? AsTorchrunReads(given_flags, &spec.reasons) : given_flags;
+  const RunFlags flags = given_flags.as_torchrun ? AsTorchrunReads(given_flags, &spec.reasons)
+                                                 : WithoutTakenPort(given_flags, &spec.reasons);
   agent::AgentOptions& options = spec.options;
   options = flags.options;
   rendezvous::Hello& hello = options.hello;

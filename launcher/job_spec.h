@@ -22,6 +22,7 @@ struct Machine {
   int xpus = 0;                // Intel's
   std::string full_name = {};  // the host's name with its domain; "": /etc/hosts has none
   std::string parent = {};     // the name of the program that started this process
+  int hydra_proxy = 0;         // ProcessFacts::hydra_proxy
 };
 
 struct JobSpec {

@@ -1,4 +1,4 @@
-// Several tasks a node under the name torchrun: which of them are one agent.
+// Several tasks a node: which of them are one agent.
 #include "launcher/job_spec.h"
 
 #include <optional>
@@ -15,11 +15,12 @@ using testing::LookupIn;
 using Table = testing::EnvironmentTable;
 
 // A step of four nodes; task 1 of 2 on the second one.
-const Table kTasks = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "0"},
-                      {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_NODELIST", "n[1-4]"},
-                      {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_NODEID", "1"},
-                      {"SLURM_LOCALID", "1"},        {"SLURM_GTIDS", "2,3"},
-                      {"SLURMD_NODENAME", "n2"},     {"SLURM_JOB_NODELIST", "n[1-4]"}};
+const Table kTasks = {{"SLURM_JOB_ID", "7"},           {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_NODES", "4"},   {"SLURM_STEP_NODELIST", "n[1-4]"},
+                      {"SLURM_STEP_NUM_TASKS", "8"},   {"SLURM_NODEID", "1"},
+                      {"SLURM_LOCALID", "1"},          {"SLURM_GTIDS", "2,3"},
+                      {"SLURM_PROCID", "3"},           {"SLURMD_NODENAME", "n2"},
+                      {"SLURM_JOB_NODELIST", "n[1-4]"}};
 
 std::optional<LocalTask> TaskOf(const RunFlags& flags, const Table& table = kTasks) {
   auto spec = MakeJobSpec(flags, LookupIn(table), {"me", 16, 0}, "random");
@@ -44,6 +45,34 @@ TEST_CASE("as torchrun, a task for each worker is one agent a node, where --nnod
   alone["SLURM_GTIDS"] = "1";
   alone["SLURM_STEP_NUM_TASKS"] = "4";
   CHECK_FALSE(TaskOf(Torchrun("4", "2"), alone).has_value());
+}
+
+TEST_CASE("where --nnodes counts the tasks, each task is an agent, and its rank the node's") {
+  RunFlags flags;
+  flags.nnodes = "8";
+  flags.nproc_per_node = "1";
+  Table single = kTasks;  // a node with one task of such a step
+  single["SLURM_LOCALID"] = "0";
+  single["SLURM_GTIDS"] = "3";
+  const bool has_place = GENERATE(true, false);
+  if (has_place) flags.master_addr = "n1";
+  for (const Table& table : {kTasks, single}) {
+    auto spec = MakeJobSpec(flags, LookupIn(table), {"me", 16, 0}, "random");
+    REQUIRE_OK(spec);
+    CHECK_FALSE(spec->local_task.has_value());
+    CHECK(spec->options.hello.node_rank == 3);
+    CHECK(spec->options.hello.nodes_expected == 8);
+    CHECK(spec->options.hello.local_world_size == 1);
+    CHECK(spec->options.endpoint == (has_place ? "n1:29500" : "n1:29512"));
+    CHECK(spec->meeting.scheduled_nodes == 4);
+  }
+  flags.nnodes = "4";
+  CHECK(TaskOf(flags)->rank == 1);
+  flags.nnodes = "8";
+  flags.nproc_per_node.reset();  // a worker for each task: an agent a node
+  flags.rdzv_id = "with other jobs";
+  flags.rdzv_endpoint = "daemon";
+  CHECK(TaskOf(flags)->rank == 1);
 }
 
 TEST_CASE("tasks that would meet elsewhere or under another id are another job") {

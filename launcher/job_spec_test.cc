@@ -417,6 +417,8 @@ TEST_CASE("under srun no flag is needed") {
   CHECK_FALSE(spec.is_slurm_host);
   CHECK_FALSE(spec.local_task.has_value());
   CHECK(Good({}, With(kSlurm, {{"SLURMD_NODENAME", "n1"}})).is_slurm_host);
+  CHECK(spec.options.connect_timeout == spec.options.hello.join_timeout);
+  CHECK(Good(WithConf("read_timeout=7"), kSlurm).options.connect_timeout == absl::Seconds(7));
 }
 
 TEST_CASE("a step of one node is that node by itself, under the step's id") {
@@ -484,6 +486,7 @@ TEST_CASE("an allocation that does not fit --nnodes is refused with both numbers
   // Nodes of other jobs may come to a place that the flags name.
   RunFlags elsewhere = WithNodes("5");
   elsewhere.rdzv_endpoint = "daemon";
+  elsewhere.rdzv_id = "ours";
   CHECK(Good(elsewhere, kSlurm).slurm_host.empty());
 }
 
@@ -532,6 +535,7 @@ TEST_CASE("flags win over Slurm, and standalone forgets it") {
 TEST_CASE("a count that --nnodes excludes is not expected") {
   RunFlags flags = WithNodes("5:8");
   flags.rdzv_endpoint = "head";
+  flags.rdzv_id = "ours";
   CHECK(Good(flags, kSlurm).options.hello.nodes_expected == 0);
 }
 

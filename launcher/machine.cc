@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "launcher/cluster/detected_job.h"
 #include "launcher/cluster/kubernetes.h"
@@ -76,6 +77,21 @@ int CountGpus(const EnvironmentLookup& environment, const std::string& root) {
                      environment);
 }
 
+std::string ProgramOf(int pid) {
+  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+  return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";
+}
+
+// 0: not to be known.
+int ParentOf(int pid) {
+  const std::string status = ReadFile(absl::StrCat("/proc/", pid, "/status")).value_or("");
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    int parent = 0;
+    if (absl::ConsumePrefix(&line, "PPid:") && absl::SimpleAtoi(line, &parent)) return parent;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::string NvlinkTopology(const agent::GpuDriver& driver) {
@@ -89,9 +105,12 @@ std::string NvlinkTopology(const agent::GpuDriver& driver) {
   return absl::StrCat("nvlink-", domain);
 }
 
-std::string ParentName() {
-  const auto name = ReadFile(absl::StrCat("/proc/", getppid(), "/comm"));
-  return name.ok() ? std::string(absl::StripAsciiWhitespace(*name)) : "";
+std::string ParentName() { return ProgramOf(getppid()); }
+
+int AncestorNamed(const std::string& name) {
+  int pid = getppid();
+  while (pid > 0 && ProgramOf(pid) != name) pid = ParentOf(pid);
+  return pid;
 }
 
 Machine InspectMachine(const EnvironmentLookup& environment, const std::string& root) {
@@ -99,6 +118,7 @@ Machine InspectMachine(const EnvironmentLookup& environment, const std::string& 
   machine.host_name = HostName();
   machine.full_name = FullNameIn(ReadFile("/etc/hosts").value_or(""), machine.host_name);
   machine.parent = ParentName();
+  machine.hydra_proxy = AncestorNamed("hydra_pmi_proxy");
   machine.cpus = CountUsableCpus();
   machine.gpus = CountGpus(environment, root);
   machine.xpus = CountUsable(CountIntel(root), {"ZE_AFFINITY_MASK"}, environment);

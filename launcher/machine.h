@@ -24,4 +24,8 @@ std::string NvlinkTopology(const agent::GpuDriver& driver);
 // The name of the parent's program. Empty where the parent is outside of this pid namespace.
 std::string ParentName();
 
+// The nearest process above this one whose program has this name (15 bytes at most); 0: there is
+// none in this pid namespace.
+int AncestorNamed(const std::string& name);
+
 }  // namespace convene::launcher

@@ -1,5 +1,9 @@
 #include "launcher/machine.h"
 
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <optional>
@@ -23,6 +27,32 @@ TEST_CASE("a machine has a name and at least one CPU") {
   CHECK_FALSE(machine.host_name.empty());
   CHECK(machine.cpus >= 1);
   CHECK_FALSE(machine.parent.empty());
+}
+
+// Runs `is_right` in a grandchild of this process; the program between them has another name.
+template <typename IsRight>
+bool HoldsInGrandchild(const IsRight& is_right) {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_NAME, "between");
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(is_right() ? 0 : 1);
+    int status = 1;
+    waitpid(grandchild, &status, 0);
+    _exit(status == 0 ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST_CASE("an ancestor is found by its program's name, however far up it is") {
+  CHECK(AncestorNamed(ParentName()) == getppid());
+  CHECK(AncestorNamed("no such program") == 0);
+  const pid_t own = getpid();
+  char name[16] = {};
+  prctl(PR_GET_NAME, name);
+  CHECK(HoldsInGrandchild([&] { return AncestorNamed(name) == own; }));
 }
 
 TEST_CASE("nodes of one NVLink domain have one label") {

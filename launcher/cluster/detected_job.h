@@ -19,6 +19,9 @@ struct LocalTask {
   // The same text in the tasks of one step on one node, and in no other process of this machine:
   // job, step, restart and node.
   std::string group;
+  // Among the tasks of all nodes; 0: nothing tells how many these are.
+  int rank_of_all = 0;
+  int count_of_all = 0;
   // The tasks of a group that have the same text here are one job; another text is another job
   // beside it.
   std::string job;
@@ -31,6 +34,7 @@ struct ProcessFacts {
   std::string host_name;
   std::string full_name;  // the host's name with its domain; "": /etc/hosts has none
   std::string parent;     // the name of the program that started this one, such as "slurmstepd"
+  int hydra_proxy = 0;  // the pid of the ancestor by which MPICH started this one; 0: there is none
 };
 
 // These are only defaults: flags win. nullopt: no scheduler tells the fact.

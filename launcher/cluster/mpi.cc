@@ -31,15 +31,14 @@ constexpr Family kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 // Slurm's pmi2 sets PMI_RANK and PMI_SIZE, too, and none of the others.
 constexpr Family kHydra = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr};
 
-// REQUIRES: count > 0.
-void ChooseTask(int rank, int count, const std::string& group, const std::string& source,
-                DetectedJob* job) {
+// REQUIRES: task.count > 0.
+void ChooseTask(const LocalTask& task, const std::string& source, DetectedJob* job) {
   if (job->local_task.has_value()) return;
-  job->local_task = LocalTask{rank, count, group};
-  if (count == 1 || job->workers.has_value()) return;
-  job->workers = count;
+  job->local_task = task;
+  if (task.count == 1 || job->workers.has_value()) return;
+  job->workers = task.count;
   job->workers_reason =
-      absl::StrCat(count, " workers, one for each process that was started here, by ", source);
+      absl::StrCat(task.count, " workers, one for each process that was started here, by ", source);
 }
 
 // "1234.0;tcp://10.0.0.1,172.17.0.1:40123;tcp6://[fd00::2]:40124" gives "10.0.0.1". "" where it is
@@ -106,7 +105,13 @@ absl::StatusOr<bool> DetectFamily(const Family& family, const EnvironmentLookup&
   if (!id.empty()) {
     Choose(&job->job_id, id, absl::StrCat("job id ", id, ", by ", family.job_id), job);
   }
-  ChooseTask(local_rank.value_or(0), *local_size, absl::StrCat("mpi-", id, "-", process.host_name),
+  // Two runs of one user may be on this machine at the same time.
+  if (id.empty() && process.hydra_proxy > 0) id = absl::StrCat(process.hydra_proxy);
+  ChooseTask({.rank = local_rank.value_or(0),
+              .count = *local_size,
+              .group = absl::StrCat("mpi-", id, "-", process.host_name),
+              .rank_of_all = *rank,
+              .count_of_all = *size},
              family.local_size, job);
   return true;
 }
@@ -131,7 +136,11 @@ absl::Status DetectFlux(const EnvironmentLookup& environment, const ProcessFacts
   if (count == 1) {
     Choose(&job->node_rank, *rank, absl::StrCat("node rank ", *rank, ", by FLUX_TASK_RANK"), job);
   }
-  ChooseTask(local_rank.value_or(0), count, absl::StrCat("flux-", *id, "-", process.host_name),
+  ChooseTask({.rank = local_rank.value_or(0),
+              .count = count,
+              .group = absl::StrCat("flux-", *id, "-", process.host_name),
+              .rank_of_all = *rank,
+              .count_of_all = size.value_or(*nodes)},
              "FLUX_JOB_SIZE and FLUX_JOB_NNODES", job);
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// PURE. Reads the variables of mpirun and of starters like it (tried with Open MPI 4.1; the code
-// for the others follows their manuals).
+// PURE. Reads the variables of mpirun and of starters like it (tried with Open MPI 4.1, and on
+// one machine with MPICH 5.0 and Intel MPI 2021.18; the code for the others follows their manuals).
 #pragma once
 
 #include "absl/status/status.h"

@@ -53,6 +53,8 @@ TEST_CASE("mpirun with one process a slot makes them tasks of one agent, with a 
   CHECK(job.local_task->rank == 1);
   CHECK(job.local_task->count == 4);
   CHECK(job.local_task->group == "mpi-2014052353-here");
+  CHECK(job.local_task->rank_of_all == 5);
+  CHECK(job.local_task->count_of_all == 8);
   CHECK(job.workers == 4);
   CHECK_THAT(job.workers_reason, Catch::Contains("OMPI_COMM_WORLD_LOCAL_SIZE"));
 }
@@ -111,6 +113,20 @@ TEST_CASE("Hydra's processes, and not Slurm's pmi2") {
   CHECK(job.workers == 2);
   CHECK(job.local_task->rank == 1);
   CHECK_FALSE(Good({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}).nodes.has_value());
+}
+
+TEST_CASE("two runs under Hydra on one machine are told apart by its proxies") {
+  const auto group = [](int proxy) {
+    const Table hydra = {
+        {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
+    const auto job = DetectJob(LookupIn(hydra), {.host_name = "here", .hydra_proxy = proxy});
+    REQUIRE_OK(job);
+    CHECK_FALSE(job->job_id.has_value());  // another machine's proxy has another pid
+    return job->local_task->group;
+  };
+  CHECK(group(71) == group(71));
+  CHECK(group(71) != group(72));
+  CHECK(group(0) == "mpi--here");
 }
 
 TEST_CASE("Flux") {

@@ -104,6 +104,11 @@ absl::Status DetectSlurmTasks(const EnvironmentLookup& environment, DetectedJob*
   const std::string node = environment("SLURMD_NODENAME").value_or("");
   job->local_task = LocalTask{*local_id, count, absl::StrCat("slurm-", *job->job_id, "-", node)};
   CONVENE_ASSIGN_OR_RETURN(const auto all, CountOf(environment, "SLURM_STEP_NUM_TASKS"));
+  CONVENE_ASSIGN_OR_RETURN(const auto rank, CountOf(environment, "SLURM_PROCID"));
+  if (all.has_value() && rank.has_value()) {
+    job->local_task->rank_of_all = *rank;
+    job->local_task->count_of_all = *all;
+  }
   // The same rule on every node, also on one that has a single task of several tasks a node.
   if (count > 1 || all.value_or(0) > job->nodes.value_or(1)) {
     job->workers = count;

@@ -148,7 +148,7 @@ std::string SbatchText(const PlanAnswer& answer) {
       ": \"${RUN:=$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME}\"\nmkdir -p \"$RUN\"\n"
       "# Slurm 22.05 and 23.02 do not hand the job's CPUs on to srun by themselves.\n"
       "[ -z \"${SLURM_CPUS_PER_TASK:-}\" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n"
-      "exec srun --kill-on-bad-exit=0 \\\n  convene run --nproc-per-node gpu --max-restarts 3 "
+      "srun --kill-on-bad-exit=0 \\\n  convene run --nproc-per-node gpu --max-restarts 3 "
       "--stop-grace signal=100 --log-dir \"$RUN/logs\" \\\n  convene-train --config train.yaml "
       "--checkpoint-dir \"$RUN/checkpoints\" --metrics-file \"$RUN/metrics.jsonl\" \"$@\"\n");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -22,21 +23,73 @@ absl::string_view Digits(absl::string_view text, size_t from, size_t* end) {
   return text.substr(from, *end - from);
 }
 
-bool NewcomerLess(const Node* a, const Node* b) {
-  if (a->topology != b->topology) {
-    if (a->topology.empty() || b->topology.empty()) return b->topology.empty();
-    return NaturalLess(a->topology, b->topology);
-  }
-  const auto rank = [](const Node* node) {
-    return node->node_rank < 0 ? std::numeric_limits<int>::max() : node->node_rank;
-  };
-  if (rank(a) != rank(b)) return rank(a) < rank(b);
+using Seats = std::map<int, const Node*>;
+using Nodes = std::vector<const Node*>;
+
+int RankOf(const Node* node) {
+  return node->node_rank < 0 ? std::numeric_limits<int>::max() : node->node_rank;
+}
+
+// Of nodes of one label.
+bool NeighbourLess(const Node* a, const Node* b) {
+  if (a->node_rank != b->node_rank) return RankOf(a) < RankOf(b);
   if (a->host != b->host) return NaturalLess(a->host, b->host);
   return std::tie(a->incarnation, a->id) < std::tie(b->incarnation, b->id);
 }
 
-using Seats = std::map<int, const Node*>;
-using Nodes = std::vector<const Node*>;
+// The place in `label`, at or after `from`, where a branch ends: "core." of "core.leaf7".
+size_t BranchEnd(absl::string_view label, size_t from) {
+  const size_t separator = label.find_first_of("./", from);
+  return separator == absl::string_view::npos ? label.size() : separator + 1;
+}
+
+// The smallest node rank under each label, and under each branch that it is on.
+using LeastRanks = std::map<std::string, int, std::less<>>;
+
+// Of two labels: compares the first branches that differ.
+bool LabelLess(const LeastRanks& least, absl::string_view a, absl::string_view b) {
+  absl::string_view a_branch;
+  absl::string_view b_branch;
+  do {
+    a_branch = a.substr(0, BranchEnd(a, a_branch.size()));
+    b_branch = b.substr(0, BranchEnd(b, b_branch.size()));
+  } while (a_branch == b_branch && a_branch.size() < std::min(a.size(), b.size()));
+  if (a_branch == b_branch) return a.size() < b.size();  // such as "core." and "core.leaf7"
+  const int a_rank = least.find(a_branch)->second;
+  const int b_rank = least.find(b_branch)->second;
+  if (a_rank != b_rank) return a_rank < b_rank;
+  if (a.empty() || b.empty()) return b.empty();
+  return NaturalLess(a_branch, b_branch);
+}
+
+// In the order of a first epoch.
+Nodes InOrder(const Nodes& newcomers) {
+  std::map<std::string, Nodes> of_label;
+  LeastRanks least;
+  for (const Node* node : newcomers) {
+    const std::string& label = node->topology;
+    of_label[label].push_back(node);
+    size_t end = 0;
+    do {
+      end = BranchEnd(label, end);
+      int& rank = least.emplace(label.substr(0, end), RankOf(node)).first->second;
+      rank = std::min(rank, RankOf(node));
+    } while (end < label.size());
+  }
+  std::vector<std::string> labels;
+  for (auto& [label, nodes] : of_label) {
+    std::sort(nodes.begin(), nodes.end(), NeighbourLess);
+    labels.push_back(label);
+  }
+  std::sort(labels.begin(), labels.end(),
+            [&](const std::string& a, const std::string& b) { return LabelLess(least, a, b); });
+  Nodes ordered;
+  for (const std::string& label : labels) {
+    const Nodes& nodes = of_label[label];
+    ordered.insert(ordered.end(), nodes.begin(), nodes.end());
+  }
+  return ordered;
+}
 
 // Gives each newcomer the seat of its own node rank. Returns the newcomers that got none. Node
 // ranks that do not fit the seats (counted from 1, say) still give the order when there are no
@@ -113,7 +166,7 @@ Seating SeatMembers(const JobState& state, int nodes_max) {
       newcomers.push_back(&node);
     }
   }
-  std::sort(newcomers.begin(), newcomers.end(), NewcomerLess);
+  newcomers = InOrder(newcomers);
   newcomers = has_labels ? TakeSeatsBesideLabel(newcomers, nodes_max, &seats)
                          : TakeOwnSeats(newcomers, nodes_max, &seats);
   int seat = 0;

@@ -109,7 +109,8 @@ TEST_CASE("several agents of one host stand in the order of their incarnations")
   CHECK(Order({{"a"}, {"a"}, {"a"}}, 3) == Hosts{"a", "a", "a"});
 }
 
-TEST_CASE("labels group the nodes in natural order, node ranks order them within, none come last") {
+TEST_CASE(
+    "labels group the nodes, node ranks order the groups and the nodes within, none come last") {
   CHECK(Order({{"a", 5, "rack10"},
                {"b", 4, "rack10"},
                {"c", 0, "rack2"},
@@ -117,7 +118,36 @@ TEST_CASE("labels group the nodes in natural order, node ranks order them within
                {"e"},
                {"node10", -1, "rack1"},
                {"node9", -1, "rack1"}},
-              7) == Hosts{"node9", "node10", "c", "d", "b", "a", "e"});
+              7) == Hosts{"c", "d", "b", "a", "node9", "node10", "e"});
+}
+
+TEST_CASE("the node of rank 0 is the first one, whatever the labels") {
+  CHECK(Order({{"a", 0, "r2"}, {"b", 1, "r1"}}, 2) == Hosts{"a", "b"});
+  CHECK(Order({{"a", 1, "r1"}, {"b", 0, ""}, {"c", 2, ""}}, 3) == Hosts{"b", "c", "a"});
+  CHECK(Order({{"a", 3, "r1"}, {"b", 0, "r2"}, {"c", 1, "r1"}, {"d", 2, "r2"}}, 4) ==
+        Hosts{"b", "d", "c", "a"});
+}
+
+TEST_CASE("labels of one branch stay together, and the branch of rank 0 is the first one") {
+  for (const std::string separator : {".", "/"}) {
+    const auto leaf = [&](int core, int number) {
+      return absl::StrCat("core", core, separator, "leaf", number);
+    };
+    CHECK(Order({{"a", 0, leaf(2, 1)},
+                 {"b", 1, leaf(1, 3)},
+                 {"c", 2, leaf(2, 2)},
+                 {"d", 3, leaf(1, 4)},
+                 {"e", 4, leaf(2, 1)}},
+                5) == Hosts{"a", "e", "c", "b", "d"});
+    CHECK(Order({{"a", -1, leaf(10, 1)},
+                 {"b", -1, leaf(2, 3)},
+                 {"c", -1, leaf(10, 2)},
+                 {"d", -1, leaf(2, 1)},
+                 {"e"}},
+                5) == Hosts{"d", "b", "a", "c", "e"});
+  }
+  CHECK(Order({{"a", 1, "core"}, {"b", 0, "core.leaf"}, {"c", 2, "core"}}, 3) ==
+        Hosts{"b", "a", "c"});
 }
 
 std::vector<Newcomer> ThreeRacks() {

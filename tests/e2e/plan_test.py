@@ -61,6 +61,7 @@ class PlanTest(ConveneTestCase):
         # A task without a number gets one CPU, for all workers of its node.
         self.assertIn("\n#SBATCH --cpus-per-task=96\n", said)
         self.assertIn(" || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n", said)
+        self.assertIn("\nsrun --kill-on-bad-exit=0 ", said)  # Without exec: srun answers a TERM of its own with KILL.
 
     def test_bad_input_is_64_and_told(self):
         self.assertIn('did you mean "llama-3-70b"', self.plan("--model", "llama-3-70", code=64))

@@ -154,8 +154,8 @@ class ManifestsTest(unittest.TestCase):
                        if name.startswith("JOBSET_") and "valueFrom" in one}
         self.assertEqual(annotations, {
             variable: f"metadata.annotations['jobset.sigs.k8s.io/{annotation}']" for variable, annotation in (
-                ("JOBSET_NAME", "jobset-name"), ("JOBSET_COORDINATOR", "coordinator"), ("JOBSET_GLOBAL_REPLICAS", "global-replicas"),
-                ("JOBSET_JOB_GLOBAL_INDEX", "job-global-index"), ("JOBSET_RESTART_ATTEMPT", "restart-attempt"))})
+                ("JOBSET_NAME", "jobset-name"), ("JOBSET_COORDINATOR", "coordinator"), ("JOBSET_GLOBAL_REPLICAS", "replicatedjob-replicas"),
+                ("JOBSET_JOB_GLOBAL_INDEX", "job-index"), ("JOBSET_RESTART_ATTEMPT", "restart-attempt"))})
 
     def commands(self):
         for name, one in objects():

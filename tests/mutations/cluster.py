@@ -1,4 +1,4 @@
-"""Bugs planted in `convene bench` and in the doctor's look at several nodes."""
+"""Bugs planted in `convene bench`, in the doctor's look at several nodes, and in what schedulers tell."""
 
 from planting import Mutation
 
@@ -87,6 +87,12 @@ MUTATIONS = [
              '//tests/e2e:surroundings_test'),
     Mutation("a node's GPUs are NVIDIA's alone", 'launcher/machine.cc', 'CountUsable(CountAmd(root),',
              'CountUsable(0 * CountAmd(root),', '//launcher:place_test'),
+    Mutation("a label decides which node is the first, against the node's rank", 'rendezvous/quorum/ranks.cc', 'if (a_rank != b_rank) return a_rank < b_rank;',
+             'if (a_rank < 0) return true;', '//rendezvous/quorum:ranks_test'),
+    Mutation('two runs under MPICH on one machine share their tasks', 'launcher/cluster/mpi.cc', 'process.hydra_proxy > 0)', 'process.hydra_proxy < 0)',
+             '//launcher/cluster:cluster_test'),
+    Mutation("nodes of several jobs take their own job's ranks", 'launcher/job_spec.cc', 'has_own_ranks ? -1 :', 'has_own_ranks && is_one_node ? -1 :',
+             '//launcher:job_spec_test'),
     Mutation('a switch of `convene launch` is on by 1 alone', 'launcher/launch/plan.cc', 'ParseValue(value, &is_on).ok() && is_on', 'value == "1" && !is_on',
              '//launcher/launch:plan_test'),
 ]
