@@ -1,5 +1,5 @@
-// PURE. Which of the tasks that a scheduler starts on a node are one agent, by what the command
-// line means.
+// PURE. Tells by what the command line means whether the tasks that a scheduler starts on a node
+// are one agent or several.
 #pragma once
 
 #include <string>
