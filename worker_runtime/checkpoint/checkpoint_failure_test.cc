@@ -273,9 +273,9 @@ TEST_CASE("an element type that nobody knows is damage, and the line is named") 
 TEST_CASE("a later format says so") {
   TempDir dir;
   REQUIRE_OK(MakeDirectories(StepPath(dir, 1)));
-  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 9\n"));
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 1) + "/manifest", "convene-checkpoint-manifest 10\n"));
   CHECK_STATUS(CheckpointReader::Open(StepPath(dir, 1)), absl::StatusCode::kFailedPrecondition,
-               "format version 9; this program reads up to 8");
+               "format version 10; this program reads up to 9");
 }
 
 std::string FirstDataFile(const TempDir& dir, int step) {

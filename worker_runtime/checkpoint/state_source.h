@@ -52,7 +52,10 @@ struct CheckpointInfo {
   // of the references of its pairs of answers. "": it has neither. "" below version 7.
   std::string base;
   TokenizerMark tokenizer;  // not known below version 8
-  std::string layout;       // "dp2 x tp2 x pp2": for people, not for loading
+  // The --resume that the run began with: a checkpoint's path, or "none". "": with auto, and below
+  // version 9.
+  std::string began_with;
+  std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;
 };
