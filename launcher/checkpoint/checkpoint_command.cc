@@ -232,9 +232,10 @@ absl::StatusOr<int> PruneCommand(const PruneFlags& flags) {
       const CheckpointReader newest,
       worker::OpenNewest(flags.directory, std::numeric_limits<int64_t>::max(), &refused));
   CONVENE_ASSIGN_OR_RETURN(
-      const UniqueFd lock,
-      worker::LockDirectory(flags.directory,
-                            {.job = "convene checkpoint prune", .wait_timeout = {}}));
+      const worker::DirectoryLock lock,
+      worker::LockDirectory(
+          flags.directory,
+          {.job = "convene checkpoint prune", .wait_timeout = {}, .lost_machine_timeout = {}}));
   CONVENE_RETURN_IF_ERROR(
       worker::RemoveOldCheckpoints(flags.directory, newest.info().step, flags.keep));
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> after,

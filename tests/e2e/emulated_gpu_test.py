@@ -159,6 +159,18 @@ class EmulatedGpuTest(ConveneTestCase):
                 resumed = self.train(EMULATED_TRAIN, f"{name}-resumed", order="forward", first_step=3, **common)
                 self.assertEqual(resumed, whole[2:])
 
+    def test_a_gpu_goes_on_from_the_nodes_memory_without_a_checkpoint_directory(self):
+        program = self.path("convene-train")  # The agent knows the trainer by its name.
+        os.symlink(find_program(EMULATED_TRAIN), program)
+        job = self.start(CONVENE, "run", "--standalone", "--nproc-per-node", 1, "--max-restarts", 1, "--no-python", program,
+                         *self.train_arguments(device="cuda", layers=2, steps=400, checkpoint_dir=None, checkpoint_every=None, replicate_every=2))
+        self.wait_for_step(6)
+        os.kill(self.workers()[0], signal.SIGKILL)
+        wait_until(lambda: "from the nodes' memory" in self.output(job) or job.poll() is not None, 60, "a restart")
+        self.assertIsNone(job.poll(), self.output(job))
+        job.send_signal(signal.SIGTERM)
+        self.finish(job, 60, 128 + signal.SIGTERM)
+
     def test_a_gpu_goes_back_from_a_spike_as_a_cpu_does(self):
         common = {"precision": "fp32", "max_gradient_spike": 1.06, "spike_window": 2, "learning_rate": 1e-9, "on_spike": "rollback",
                   "max_rollbacks": 1, "checkpoint_every": 2}

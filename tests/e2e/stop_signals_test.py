@@ -50,6 +50,26 @@ class StopSignalsTest(ConveneTestCase):
         self.assertNotIn('killing', text)
         self.assert_saved_at_the_last_step()
 
+    def test_the_same_command_goes_on_with_a_run_that_began_with_another_runs_checkpoint(self):
+        self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=4, checkpoint_dir=self.path('main'), metrics_file=None)), 60)
+        branch = self.train(nproc=1, resume=self.path('main/step_00000004'))
+        agent = self.start(CONVENE, *branch)
+        self.wait_for_step(6)
+        agent.send_signal(signal.SIGTERM)
+        text = self.finish(agent, 60, 128 + signal.SIGTERM)
+        self.assertIn('resumed after step 4,', text)
+        # So does a scheduler that puts the job back into its queue, and a person who believes the last line.
+        stopped = int(re.search(r'to go on +the same command goes on from step (\d+) to', text).group(1))
+        self.assertGreaterEqual(stopped, 6)
+        again = self.start(CONVENE, *branch, log='again.log')
+        self.wait_for_step(stopped + 2)
+        again.send_signal(signal.SIGTERM)
+        text = self.finish(again, 60, 128 + signal.SIGTERM)
+        self.assertIn(f'resumed after step {stopped},', text)
+        self.assertIn('of a run that began with --resume ', text)
+        steps = [m['step'] for m in read_metrics(self.path('metrics.jsonl'))]
+        self.assertEqual(steps, list(range(5, len(steps) + 5)))
+
     def test_a_stop_beside_a_checkpoint_waits_for_it_and_saves_its_own_step_too(self):
         agent = self.start(CONVENE, *self.train(checkpoint_every=20), **self.slow_disk('/step_00000020/'))
         self.wait_for_step(21)

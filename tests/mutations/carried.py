@@ -1,4 +1,4 @@
-"""Bugs planted in what checkpoints carry: the tokenizer of a run, experts, adapters whose base has moved."""
+"""Bugs planted in what checkpoints carry: the tokenizer of a run, experts, adapters whose base has moved, what its run began with; and in who may write it."""
 
 from planting import Mutation
 
@@ -8,6 +8,8 @@ FORMAT = '//worker_runtime/checkpoint:checkpoint_test'
 FAULTS = '//worker_runtime/checkpoint:checkpoint_failure_test'
 BITS = '//worker_runtime/checkpointing:checkpoint_bits_test'
 SEEN = '//tests/e2e:checkpoint_tokenizer_test'
+RESTORED = '//worker_runtime/checkpointing:save_restore_test'
+LOCKED = '//worker_runtime/checkpoint:directory_lock_test'
 
 MUTATIONS = [
     Mutation("damage of a tokenizer's file spreads to later checkpoints", KEPT,
@@ -45,4 +47,25 @@ MUTATIONS = [
     Mutation("copies in memory have no experts", f'{RUNTIME}/shard/rank_stores.cc',
              'return Joined<PieceToWrite>(all_, [](ShardedOptimizer& own) { return own.PiecesInPlace(); });',
              'return all_.front()->PiecesInPlace();', '//worker_runtime/replicas:engines_test', 'experts'),
+    Mutation('a restart waits for a lost machine for ever', f'{RUNTIME}/checkpoint/directory_lock.cc',
+             'if (!is_predecessor) return', 'return', LOCKED, 'checkpoint'),
+    Mutation('a lock on a file that was replaced counts', f'{RUNTIME}/checkpoint/directory_lock.cc',
+             'if (there.ok() && *there == content)', 'if (there.ok())', LOCKED, 'checkpoint'),
+    Mutation('a writer that stood still publishes', f'{RUNTIME}/checkpoint/publish.cc',
+             '  if (lock != nullptr) CONVENE_RETURN_IF_ERROR(lock->Check());\n', '', RESTORED, 'checkpoint'),
+    Mutation('a writer that stood still removes what its successor writes', f'{RUNTIME}/checkpointing/save_restore.cc',
+             '!published.ok()) && check().ok()', '!published.ok())', RESTORED, 'checkpoint'),
+    Mutation('a run that has lost its directory tries again', f'{RUNTIME}/checkpointing/saver.cc',
+             'end_ = absl::IsAborted(verdict) ? verdict : failures.Record(verdict);', 'end_ = failures.Record(verdict);',
+             '//worker_runtime/checkpointing:saver_test', 'checkpoint'),
+    Mutation('a restart goes on from whatever lies in the directory', f'{RUNTIME}/checkpoint/publish.cc',
+             'reader->info().began_with != run->began_with', 'false', RESTORED, 'checkpoint'),
+    Mutation("a run writes over another run's checkpoints", f'{RUNTIME}/checkpointing/choose_checkpoint.cc',
+             'choice.status = RefuseOthers(options, choice.step);', '', RESTORED, 'checkpoint'),
+    Mutation("a run's checkpoints do not say what it began with", f'{RUNTIME}/trainer/training_loop.cc',
+             '          .began_with = began_with_,\n', '', '//tests/e2e:stop_signals_test', 'checkpoint'),
+    Mutation('a GPU cannot read the copies in memory', f'{RUNTIME}/trainer/setup.cc',
+             ' ||\n          options.replicate_every > 0);', ');', f'//{RUNTIME}/trainer:setup_test', 'checkpoint'),
+    Mutation('nobody is told that the base may be removed', f'{RUNTIME}/trainer/first_weights.cc',
+             '  if (writer.empty()) return;\n', '  if (!writer.empty()) return;\n', f'//{RUNTIME}/trainer:first_weights_test', 'checkpoint'),
 ]

@@ -21,7 +21,7 @@ MUTATIONS = [
     Mutation("a copy's bytes are not checked", f'{REPLICAS}/memory_state.cc',
              'if (XXH3_64bits(data, elements.size_bytes()) == place.checksum) return elements;', 'return elements;', REPLICATED, 'replicas'),
     Mutation('an older state in memory goes before a newer checkpoint', f'{RUNTIME}/checkpointing/save_restore.cc',
-             'state != nullptr && state->info().step >= step;', 'state != nullptr;', '//worker_runtime/replicas:engines_test', 'replicas'),
+             'state != nullptr && state->info().step >= choice.step;', 'state != nullptr;', '//worker_runtime/replicas:engines_test', 'replicas'),
     Mutation('where no checkpoint opens, the states in memory are not asked', f'{RUNTIME}/checkpointing/save_restore.cc',
              'state != nullptr && has_none', 'false && has_none', '//worker_runtime/checkpointing:save_restore_test', 'replicas'),
     Mutation('a job that may grow is refused while it is small', f'{REPLICAS}/peer_replicas.cc',

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/kept_files.h"
 #include "worker_runtime/checkpoint/manifest.h"
 #include "worker_runtime/checkpoint/state_source.h"
@@ -43,8 +44,12 @@ absl::Status WriteShard(const std::string& directory, int64_t step, int rank,
 // error the checkpoint may exist only when the fsync of a directory failed; calling again is safe.
 //
 // `tokenizer_files`: of the tokenizer that the info names; they come with the checkpoint.
+//
+// `lock` (null: none) of `directory` is checked last before the rename: where another start has
+// taken it over, nothing is published. Aborted: DirectoryLock::Check.
 absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info,
-                               absl::Span<const NamedFile> tokenizer_files = {});
+                               absl::Span<const NamedFile> tokenizer_files = {},
+                               const DirectoryLock* lock = nullptr);
 
 // Instead of step 2, one rank, when WriteShard failed anywhere and no rank is writing any more:
 // removes the files of all ranks. A checkpoint of this step that was published before stays.
@@ -94,15 +99,23 @@ class CheckpointReader final : public StateSource {
 // there is none (also when `directory` is absent).
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& directory);
 
-// The newest checkpoint of a step below `below_step` that opens. Appends "path: why" to `refused`
-// for each newer one that does not open: damaged, unreadable, of a later format, or no directory at
-// all. NotFound when no checkpoint opens. ResourceExhausted is returned at once: it says nothing
+// A run that began with what it was told: its checkpoints name that, and are of no step before.
+struct RunBeginning {
+  std::string began_with;  // CheckpointInfo::began_with
+  int64_t step = 0;
+};
+
+// The newest checkpoint of a step below `below_step` that opens, and is of `run` (null: of any).
+// Appends "path: why" to `refused` for each newer one that does not open: damaged, unreadable, of a
+// later format, or no directory at all; it may be of the run, unless its step is before the run's
+// first. NotFound when no checkpoint opens. ResourceExhausted is returned at once: it says nothing
 // about a checkpoint.
 //
 // Its chunks have not been read yet: when Read gives DataLoss on any rank, the caller asks for the
 // next older checkpoint, with this one's step as `below_step`. All ranks together read every chunk,
 // so nothing needs to be checked twice.
 absl::StatusOr<CheckpointReader> OpenNewest(const std::string& directory, int64_t below_step,
-                                            std::vector<std::string>* refused);
+                                            std::vector<std::string>* refused,
+                                            const RunBeginning* run = nullptr);
 
 }  // namespace convene::worker

@@ -310,6 +310,55 @@ TEST_CASE("a checkpoint remembers how long a text its model is made for, with a 
   }
 }
 
+TEST_CASE("a checkpoint says what its run began with, and only where that was named") {
+  for (const char* const beginning : {"", "none", "/main/step_00000004 \n\\"}) {
+    TempDir dir;
+    REQUIRE_OK(WriteRank(dir.path(), 5, 0, 0, Cut(1, 1, 12)[0]));
+    CheckpointInfo info = InfoOf(5, 1);
+    info.began_with = beginning;
+    REQUIRE_OK(PublishCheckpoint(dir.path(), info));
+    const auto reader = CheckpointReader::Open(StepPath(dir, 5));
+    REQUIRE_OK(reader.status());
+    CHECK(reader->info() == info);
+    CHECK(VersionAndTensors(StepPath(dir, 5) + "/manifest")
+              .starts_with(*beginning == 0 ? "convene-checkpoint-manifest 3, "
+                                           : "convene-checkpoint-manifest 9, "));
+  }
+}
+
+TEST_CASE("the newest checkpoint of a run is found beside those of other runs") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 12);
+  const auto write = [&](int64_t step, const std::string& beginning) {
+    REQUIRE_OK(WriteRank(dir.path(), step, 0, 0, ranks[0]));
+    CheckpointInfo info = InfoOf(step, 1);
+    info.began_with = beginning;
+    REQUIRE_OK(PublishCheckpoint(dir.path(), info));
+  };
+  write(3, "none");
+  write(5, "/main");
+  write(8, "/main");
+  write(9, "");
+  std::vector<std::string> refused;
+  const auto newest = [&](const RunBeginning& run, int64_t below_step = 100) {
+    const auto reader = OpenNewest(dir.path(), below_step, &refused, &run);
+    return reader.ok() ? reader->info().step : -1;
+  };
+  CHECK(OpenNewest(dir.path(), 100, &refused)->info().step == 9);
+  CHECK(newest({.began_with = "none"}) == 3);
+  CHECK(newest({.began_with = "/main"}) == 8);
+  CHECK(newest({.began_with = "/main"}, 8) == 5);
+  CHECK(newest({.began_with = "/main", .step = 6}, 8) == -1);
+  CHECK(newest({.began_with = "/other"}) == -1);
+  CHECK(refused.empty());
+  // A damaged one may be of any run.
+  REQUIRE_OK(WriteFileAtomic(StepPath(dir, 5) + "/manifest", "cut"));
+  CHECK(newest({.began_with = "/main", .step = 6}, 8) == -1);
+  CHECK(refused.empty());
+  CHECK(newest({.began_with = "none"}) == 3);
+  CHECK(refused.size() == 1);
+}
+
 TEST_CASE(
     "a tokenizer's file that is damaged or missing is told; without the folder there is none") {
   TempDir dir;

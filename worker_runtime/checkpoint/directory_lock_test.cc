@@ -1,5 +1,6 @@
 #include "worker_runtime/checkpoint/directory_lock.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,8 +24,8 @@ struct Attempt {
   ManualClock clock;
   std::vector<std::string> said;
 
-  absl::StatusOr<UniqueFd> Acquire(const TempDir& dir, const std::string& job,
-                                   bool is_restart = false) {
+  absl::StatusOr<DirectoryLock> Acquire(const TempDir& dir, const std::string& job,
+                                        bool is_restart = false) {
     return LockDirectory(dir.path(),
                          {.job = job,
                           .is_restart = is_restart,
@@ -48,19 +49,87 @@ TEST_CASE("a second holder waits its time and is told who the first is") {
   CHECK_THAT(second.said[0], Catch::Contains("job alpha") && Catch::Contains("waiting up to 5s"));
 }
 
-TEST_CASE("a restarted job waits longer for its own predecessor, and may try again") {
+TEST_CASE("a restarted job waits longer for its own predecessor, and then takes its place") {
   TempDir dir;
-  Attempt first, restarted, other, nameless;
+  Attempt first, restarted, other, nameless, again;
   const auto held = first.Acquire(dir, "alpha\nbeta");
   REQUIRE_OK(held);
-  CHECK_STATUS(restarted.Acquire(dir, "alpha\nbeta", /*is_restart=*/true),
-               absl::StatusCode::kDeadlineExceeded, "job alpha");
-  CHECK(restarted.clock.Now() - MonotonicTime() >= absl::Minutes(2));
+  CHECK_OK(held->Check());
   CHECK_STATUS(other.Acquire(dir, "alpha", /*is_restart=*/true), absl::StatusCode::kAlreadyExists,
                "job alpha");
   CHECK(other.clock.Now() - MonotonicTime() < absl::Seconds(6));
   CHECK_STATUS(nameless.Acquire(dir, "", /*is_restart=*/true), absl::StatusCode::kAlreadyExists,
                "job alpha");
+  CHECK_OK(held->Check());
+  // Its machine is lost, and the file server will never free the lock.
+  const auto replaced = restarted.Acquire(dir, "alpha\nbeta", /*is_restart=*/true);
+  REQUIRE_OK(replaced);
+  CHECK(restarted.clock.Now() - MonotonicTime() >= absl::Minutes(2));
+  REQUIRE(restarted.said.size() == 2);
+  CHECK_THAT(restarted.said[1], Catch::Contains("an earlier start of this job: it is given up"));
+  CHECK_OK(replaced->Check());
+  // It only stood still.
+  CHECK_STATUS(held->Check(), absl::StatusCode::kAborted,
+               absl::StrCat(dir.path(), " has been taken over by process ", getpid()));
+  CHECK_STATUS(again.Acquire(dir, "beta"), absl::StatusCode::kAlreadyExists, "job alpha");
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"writer.lock"});
+}
+
+TEST_CASE("a job that waits sees that the file it waits for has been replaced") {
+  TempDir dir;
+  Attempt first, restarted;
+  auto held = first.Acquire(dir, "alpha");
+  REQUIRE_OK(held);
+  absl::StatusOr<DirectoryLock> replaced = absl::UnknownError("not yet");
+  const auto waited = LockDirectory(
+      dir.path(), {.job = "beta", .wait_timeout = absl::Seconds(1), .on_wait = [&](auto&) {
+                     replaced = restarted.Acquire(dir, "alpha", /*is_restart=*/true);
+                     // The file that is not in its place any more has no lock now.
+                     *held = DirectoryLock();
+                   }});
+  REQUIRE_OK(replaced);
+  CHECK_STATUS(waited, absl::StatusCode::kAlreadyExists, "job alpha");
+  CHECK_OK(replaced->Check());
+}
+
+TEST_CASE("a holder on another machine gets the time after which a file server lets go") {
+  TempDir dir;
+  Attempt first, second;
+  const auto held = first.Acquire(dir, "alpha");
+  REQUIRE_OK(held);
+  const std::string words = "alpha\nprocess 7 on elsewhere, job alpha, since today\n";
+  const auto file = OpenFile(dir.File("writer.lock"), O_WRONLY | O_TRUNC);
+  REQUIRE_OK(file);
+  REQUIRE_OK(WriteAll(file->get(), words, "writer.lock"));
+  CHECK_STATUS(second.Acquire(dir, "beta"), absl::StatusCode::kAlreadyExists,
+               "process 7 on elsewhere");
+  CHECK(second.clock.Now() - MonotonicTime() >= absl::Minutes(2));
+}
+
+TEST_CASE("a lock whose file a person has removed is free, and its holder notices the next one") {
+  TempDir dir;
+  Attempt first, second;
+  const auto held = first.Acquire(dir, "alpha");
+  REQUIRE_OK(held);
+  REQUIRE_OK(RemoveTree(dir.File("writer.lock")));
+  CHECK_OK(held->Check());
+  const auto next = second.Acquire(dir, "beta");
+  REQUIRE_OK(next);
+  CHECK_STATUS(held->Check(), absl::StatusCode::kAborted, "job beta");
+}
+
+TEST_CASE("who writes into a directory is told without asking for its lock") {
+  TempDir dir;
+  Attempt first, second;
+  CHECK(WriterOf(dir.path()) == "");
+  {
+    const auto held = first.Acquire(dir, "alpha");
+    REQUIRE_OK(held);
+    CHECK_THAT(WriterOf(dir.path()), Catch::Contains("job alpha, since "));
+    CHECK_OK(held->Check());
+  }
+  CHECK(WriterOf(dir.path()) == "");
+  CHECK_OK(second.Acquire(dir, "beta"));
 }
 
 TEST_CASE("a holder that goes is followed, and its words with it") {

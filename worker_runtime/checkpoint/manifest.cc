@@ -37,7 +37,9 @@ constexpr int kFirstVersionWithSpikeGuard = 6;
 constexpr int kFirstVersionWithBase = 7;
 // It names the tokenizer and its files.
 constexpr int kFirstVersionWithTokenizer = 8;
-constexpr int kFirstVersionWithLongestText = 9;
+// It says what a run began with that was not to take whatever it found, and how long a text the
+// model is made for.
+constexpr int kFirstVersionWithBeginning = 9;
 // "end " + 16 hexadecimal digits + newline.
 constexpr size_t kEndLineBytes = 21;
 
@@ -174,9 +176,10 @@ absl::Status DecodeInfo(LineReader* reader, int64_t version, Manifest* manifest)
   if (version >= kFirstVersionWithTokenizer) {
     CONVENE_RETURN_IF_ERROR(DecodeTokenizer(reader, manifest));
   }
-  if (version >= kFirstVersionWithLongestText) {
+  if (version >= kFirstVersionWithBeginning) {
     CONVENE_RETURN_IF_ERROR(reader->Line("longest_text", &longest_text));
     info->longest_text = static_cast<int>(longest_text);
+    CONVENE_RETURN_IF_ERROR(reader->Line("began_with", &info->began_with));
   }
   return reader->Line("layout", &info->layout);
 }
@@ -265,9 +268,9 @@ void AppendTokenizer(const Manifest& manifest, std::string* text) {
 
 std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   const CheckpointInfo& info = manifest.info;
-  const bool has_longest_text = info.longest_text > 0;
+  const bool has_beginning = !info.began_with.empty() || info.longest_text > 0;
   const bool has_tokenizer =
-      has_longest_text || info.tokenizer != TokenizerMark() || !manifest.tokenizer_files.empty();
+      has_beginning || info.tokenizer != TokenizerMark() || !manifest.tokenizer_files.empty();
   const bool has_base = has_tokenizer || !info.base.empty();
   const bool has_spike_guard = has_base || !info.spike_guard.empty();
   const bool has_optimizer = has_spike_guard || info.optimizer != kFirstOptimizer;
@@ -275,7 +278,7 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
       has_optimizer ||
       std::any_of(manifest.places.begin(), manifest.places.end(),
                   [](const ChunkPlace& place) { return place.dtype != DType::kFloat32; });
-  const int version = has_longest_text  ? kVersion
+  const int version = has_beginning     ? kVersion
                       : has_tokenizer   ? kFirstVersionWithTokenizer
                       : has_base        ? kFirstVersionWithBase
                       : has_spike_guard ? kFirstVersionWithSpikeGuard
@@ -291,7 +294,10 @@ std::string EncodeManifest(ManifestKind kind, const Manifest& manifest) {
   if (has_spike_guard) absl::StrAppend(&text, "\nspike_guard ", absl::CEscape(info.spike_guard));
   if (has_base) absl::StrAppend(&text, "\nbase ", absl::CEscape(info.base));
   if (has_tokenizer) AppendTokenizer(manifest, &text);
-  if (has_longest_text) absl::StrAppend(&text, "\nlongest_text ", info.longest_text);
+  if (has_beginning) {
+    absl::StrAppend(&text, "\nlongest_text ", info.longest_text, "\nbegan_with ",
+                    absl::CEscape(info.began_with));
+  }
   absl::StrAppend(&text, "\nlayout ", absl::CEscape(info.layout), "\n");
   absl::StrAppend(&text, "files ", manifest.files.size(), "\n");
   for (const DataFile& file : manifest.files) {

@@ -49,7 +49,8 @@ absl::Status RemoveCheckpoint(const std::string& step_directory) {
 }  // namespace
 
 absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInfo& info,
-                               absl::Span<const NamedFile> tokenizer_files) {
+                               absl::Span<const NamedFile> tokenizer_files,
+                               const DirectoryLock* lock) {
   if (info.step < 0 || info.world_size < 1 || info.samples_consumed < 0 || info.updates < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("step ", info.step, ", world_size ", info.world_size, ", samples_consumed ",
@@ -74,7 +75,9 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
   // No file can be renamed to a place where a directory stands; such a directory was never
   // published.
   if (IsDirectory(path)) CONVENE_RETURN_IF_ERROR(RemoveTree(path));
-  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path, EncodeManifest(ManifestKind::kManifest, manifest)));
+  const std::string text = EncodeManifest(ManifestKind::kManifest, manifest);
+  if (lock != nullptr) CONVENE_RETURN_IF_ERROR(lock->Check());
+  CONVENE_RETURN_IF_ERROR(WriteFileAtomic(path, text));
   CONVENE_RETURN_IF_ERROR(SyncDirectory(directory));
   // Removes files of earlier attempts. The checkpoint exists even where that fails; the next
   // publication tries again.
@@ -122,12 +125,15 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
 }
 
 absl::StatusOr<CheckpointReader> OpenNewest(const std::string& directory, int64_t below_step,
-                                            std::vector<std::string>* refused) {
+                                            std::vector<std::string>* refused,
+                                            const RunBeginning* run) {
   CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(directory));
   for (const int64_t step : steps) {
     if (step >= below_step) continue;
+    if (run != nullptr && step < run->step) break;
     const std::string path = StepDirectory(directory, step);
     absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(path);
+    if (reader.ok() && run != nullptr && reader->info().began_with != run->began_with) continue;
     if (reader.ok() || absl::IsResourceExhausted(reader.status())) return reader;
     if (absl::IsNotFound(reader.status())) continue;  // never published
     refused->push_back(absl::StrCat(path, ": ", reader.status().message()));

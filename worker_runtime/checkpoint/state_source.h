@@ -55,6 +55,9 @@ struct CheckpointInfo {
   // The most tokens of a text that the model is made for: as the weights say with which the run
   // began, or as long as its samples are, where that is more. 0: not known; so below version 9.
   int longest_text = 0;
+  // The --resume that the run began with: a checkpoint's path, or "none". "": with auto, and below
+  // version 9.
+  std::string began_with;
   std::string layout;  // "dp2 x tp2 x pp2": for people, not for loading
   int world_size = 1;
   friend bool operator==(const CheckpointInfo&, const CheckpointInfo&) = default;

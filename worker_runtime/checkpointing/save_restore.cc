@@ -21,16 +21,7 @@ namespace convene::worker {
 namespace {
 
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
-constexpr absl::Duration kPredecessorsTimeToEnd = absl::Minutes(2);
-
-// The state to begin from, as a number, so that rank 0 can tell the others by an all-reduce.
-enum class Origin { kNothing = 0, kOwnDirectory = 1, kNamed = 2 };
-
-struct Choice {
-  absl::Status status;
-  Origin origin = Origin::kNothing;
-  int64_t step = 0;  // of kOwnDirectory
-};
+constexpr absl::Duration kLostMachinesTimeToEnd = absl::Minutes(2);
 
 // Fails now, not after the steps up to the first checkpoint.
 absl::Status MakeWritable(const std::string& directory) {
@@ -42,86 +33,26 @@ absl::Status MakeWritable(const std::string& directory) {
   return Annotate(status, "--checkpoint-dir cannot take checkpoints; give another");
 }
 
-absl::StatusOr<UniqueFd> Claim(const TrainOptions& options, const JobIdentity& job) {
+absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdentity& job) {
   CONVENE_RETURN_IF_ERROR(MakeWritable(options.checkpoint_dir));
   const auto warn = [](const std::string& text) { spdlog::warn("{}", text); };
   const absl::Duration wait_max = options.checkpoint_timeout / 2;
-  absl::StatusOr<UniqueFd> lock = LockDirectory(
+  absl::StatusOr<DirectoryLock> lock = LockDirectory(
       options.checkpoint_dir, {.job = job.name,
                                .is_restart = job.is_restart,
                                .wait_timeout = std::min(kOtherJobsTimeToEnd, wait_max),
-                               .predecessor_timeout = std::min(kPredecessorsTimeToEnd, wait_max),
+                               .lost_machine_timeout = std::min(kLostMachinesTimeToEnd, wait_max),
                                .on_wait = warn,
                                .on_unlocked = warn});
   if (!absl::IsAlreadyExists(lock.status())) return lock;
   return absl::AlreadyExistsError(absl::StrCat(
-      lock.status().message(), ": give this job another --checkpoint-dir, or stop that one"));
+      lock.status().message(),
+      ": give this job another --checkpoint-dir, or stop that one. Where it died with its machine, "
+      "and the file server still keeps its lock, remove ",
+      options.checkpoint_dir, "/writer.lock"));
 }
-
-// The checkpoints that have been refused so far.
-struct Refused {
-  int64_t below_step = kAnyStep;     // those of steps from here on
-  std::vector<std::string> reasons;  // "path: why", the newest first
-};
 
 void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }
-
-Choice ChooseNewest(const std::string& directory, Refused* refused) {
-  const size_t known = refused->reasons.size();
-  const auto reader = OpenNewest(directory, refused->below_step, &refused->reasons);
-  for (size_t i = known; i < refused->reasons.size(); ++i) {
-    LogRefused(refused->reasons[i]);
-  }
-  // The next call refuses none of these again.
-  refused->below_step = reader.ok() ? reader->info().step + 1 : 0;
-  if (reader.ok()) return {absl::OkStatus(), Origin::kOwnDirectory, reader->info().step};
-  if (!absl::IsNotFound(reader.status())) return {reader.status()};
-  if (refused->reasons.empty()) return {};
-  return {absl::DataLossError(
-      absl::StrCat("none of the ", refused->reasons.size(), " checkpoints in ", directory,
-                   " is whole; the newest: ", refused->reasons[0],
-                   ". To begin anew, give another --checkpoint-dir or remove them"))};
-}
-
-// A restart takes the newest checkpoint in `directory` for the job's own.
-absl::Status RefuseLaterCheckpoints(const TrainOptions& options, int64_t first_step) {
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(options.checkpoint_dir));
-  if (steps.empty() || steps.front() <= first_step) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(options.checkpoint_dir, " already holds checkpoints up to step ", steps.front(),
-                   ", and this run is to begin after step ", first_step,
-                   ": after a restart they could not be told from its own. Give another "
-                   "--checkpoint-dir, remove them, or leave --resume at auto"));
-}
-
-Choice ChooseNamed(const TrainOptions& options) {
-  const std::string& path = options.resume_directory;
-  const auto reader = CheckpointReader::Open(path);
-  if (reader.ok()) return {absl::OkStatus(), Origin::kNamed, reader->info().step};
-  if (!absl::IsNotFound(reader.status())) return {reader.status()};
-  const absl::StatusOr<std::vector<std::string>> inside = ListCheckpoints(path);
-  return {absl::NotFoundError(absl::StrCat(
-      "--resume ", path, " is no checkpoint: it has no file \"manifest\". ",
-      inside.ok() && !inside->empty()
-          ? absl::StrCat("It holds ", inside->size(), ", the newest is ", inside->front(),
-                         ": give that, or --checkpoint-dir ", path, " with --resume auto")
-          : "Give the directory of one, such as CHECKPOINT_DIR/step_00000100, or --resume auto for "
-            "the newest in --checkpoint-dir"))};
-}
-
-Choice ChooseCheckpoint(const TrainOptions& options, bool is_restart, Refused* refused) {
-  const bool saves = !options.checkpoint_dir.empty();
-  if (saves && (is_restart || options.resume == ResumeMode::kAuto)) {
-    Choice own = ChooseNewest(options.checkpoint_dir, refused);
-    if (!own.status.ok() || own.origin != Origin::kNothing) return own;
-  }
-  Choice choice;
-  if (options.resume == ResumeMode::kDirectory) choice = ChooseNamed(options);
-  if (choice.status.ok() && saves && !is_restart && options.resume != ResumeMode::kAuto) {
-    choice.status = RefuseLaterCheckpoints(options, choice.step);
-  }
-  return choice;
-}
 
 std::string DataText(const std::string& data, const std::string& samples) {
   return absl::StrCat(data, samples.empty() ? "" : ", ", samples);
@@ -222,31 +153,48 @@ absl::Status Load(const StateSource& source, const TrainOptions& options, const 
   return read;
 }
 
+// By rank 0.
+CheckpointChoice ChooseAndTell(const TrainOptions& options, const JobIdentity& job,
+                               Refused* refused) {
+  const size_t known = refused->reasons.size();
+  const CheckpointChoice choice = ChooseCheckpoint(options, refused);
+  for (size_t i = known; i < refused->reasons.size(); ++i) LogRefused(refused->reasons[i]);
+  if (choice.status.ok() && choice.origin == Origin::kOwnDirectory && !job.is_restart &&
+      options.resume != ResumeMode::kAuto) {
+    spdlog::info(
+        "{} holds checkpoints of a run that began with --resume {}: it goes on. To begin anew, "
+        "give another --checkpoint-dir",
+        options.checkpoint_dir, BeganWith(options));
+  }
+  return choice;
+}
+
 }  // namespace
 
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
                                          Collective& world, Stream& stream, ShardWrite* write,
-                                         absl::Span<const NamedFile> tokenizer_files) {
-  const absl::Status written = pieces.ok()
-                                   ? WriteShard(directory, info.step, world.rank(), *pieces, write)
-                                   : pieces.status();
+                                         absl::Span<const NamedFile> tokenizer_files,
+                                         const DirectoryLock* lock) {
+  const auto check = [lock] { return lock == nullptr ? absl::OkStatus() : lock->Check(); };
+  absl::Status written = pieces.ok() ? check() : pieces.status();
+  if (written.ok()) written = WriteShard(directory, info.step, world.rank(), *pieces, write);
   CONVENE_ASSIGN_OR_RETURN(
       const Agreement all_written,
       ReachAgreement(written, "write its part of the checkpoint", world, stream));
   absl::Status published;
   if (world.rank() == 0) {
     if (all_written.verdict.ok()) {
-      published = PublishCheckpoint(directory, info, tokenizer_files);
+      published = PublishCheckpoint(directory, info, tokenizer_files, lock);
       const absl::Status removed =
           published.ok() ? RemoveOldCheckpoints(directory, info.step, keep) : absl::OkStatus();
       // The new checkpoint exists all the same; after the next one old ones are removed again.
       if (!removed.ok())
         spdlog::warn("old checkpoints could not be removed: {}", removed.ToString());
     }
-    // Files that a manifest names stay.
-    if (!all_written.verdict.ok() || !published.ok()) {
+    // Files that a manifest names stay, and so do those of another start.
+    if ((!all_written.verdict.ok() || !published.ok()) && check().ok()) {
       const absl::Status discarded = DiscardUnpublished(directory, info.step);
       if (!discarded.ok())
         spdlog::warn("the remains of a failed checkpoint could not be removed: {}",
@@ -261,14 +209,14 @@ absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const Che
   return ReachAgreement(published, "publish the checkpoint", world, stream);
 }
 
-absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOptions& options,
-                                                                 const JobIdentity& job,
-                                                                 Collective& world,
-                                                                 Stream& stream) {
-  std::optional<UniqueFd> lock;
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream) {
+  std::optional<DirectoryLock> lock;
   absl::Status status;
   if (world.rank() == 0 && !options.checkpoint_dir.empty()) {
-    absl::StatusOr<UniqueFd> claimed = Claim(options, job);
+    absl::StatusOr<DirectoryLock> claimed = Claim(options, job);
     status = claimed.status();
     if (claimed.ok()) lock = *std::move(claimed);
   }
@@ -297,26 +245,28 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(
   }
   Refused refused = {.below_step = below_step};
   for (;;) {
-    Choice choice;
-    if (world.rank() == 0) choice = ChooseCheckpoint(options, job.is_restart, &refused);
+    CheckpointChoice choice;
+    if (world.rank() == 0) choice = ChooseAndTell(options, job, &refused);
     const bool has_none = absl::IsDataLoss(choice.status) || absl::IsNotFound(choice.status);
     if (state != nullptr && has_none) choice = {};
     CONVENE_RETURN_IF_ERROR(Agree(choice.status, "open the checkpoint", world, stream));
     double told[] = {static_cast<double>(choice.origin), static_cast<double>(choice.step)};
     CONVENE_RETURN_IF_ERROR(world.AllReduce(absl::MakeSpan(told), ReduceOp::kMax, stream));
-    const Origin origin = static_cast<Origin>(static_cast<int>(told[0]));
-    const int64_t step = static_cast<int64_t>(told[1]);
-    const bool is_in_memory = state != nullptr && state->info().step >= step;
-    if (origin == Origin::kNothing && !is_in_memory) return std::nullopt;
-    const bool is_named = origin == Origin::kNamed && !is_in_memory;
-    const std::string path = is_in_memory ? ""
-                             : is_named   ? options.resume_directory
-                                          : StepDirectory(options.checkpoint_dir, step);
+    choice = {absl::OkStatus(), static_cast<Origin>(static_cast<int>(told[0])),
+              static_cast<int64_t>(told[1])};
+    const bool is_in_memory = state != nullptr && state->info().step >= choice.step;
+    if (choice.origin == Origin::kNothing && !is_in_memory) return std::nullopt;
+    const bool is_named = choice.origin == Origin::kNamed && !is_in_memory;
+    const std::string path = is_in_memory ? "" : PathOf(options, choice);
     const auto source = is_in_memory ? std::exchange(state, nullptr) : OpenChosen(path);
     CONVENE_ASSIGN_OR_RETURN(const Agreement loaded,
                              RestoreFrom(source, options, job, optimizer, world, stream));
     const absl::Status& verdict = loaded.verdict;
-    if (verdict.ok()) return Restored{(*source)->info(), path};
+    if (verdict.ok()) {
+      Restored restored = {(*source)->info(), path};
+      if (is_named) restored.info.began_with = BeganWith(options);
+      return restored;
+    }
     if (is_named || !IsDamage(verdict)) return verdict;
     const std::string reason =
         absl::StrCat(is_in_memory ? (*source)->name() : path, ": ", verdict.message());
@@ -326,7 +276,7 @@ absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(
       continue;
     }
     refused.reasons.push_back(reason);
-    refused.below_step = step;
+    refused.below_step = choice.step;
   }
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,10 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "tools/base/unique_fd.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/state_source.h"
 #include "worker_runtime/checkpointing/agree.h"
+#include "worker_runtime/checkpointing/choose_checkpoint.h"
 #include "worker_runtime/comm/collective.h"
 #include "worker_runtime/device/stream.h"
 #include "worker_runtime/options/options.h"
@@ -26,14 +26,17 @@ namespace convene::worker {
 // The verdict is OK when the checkpoint is published. Else it gives the reason (a full disk, say),
 // the job is as sound as before, older checkpoints stay, and the next attempt may succeed. It is
 // Cancelled where a rank's `write` was given up. On success all but the newest `keep` are removed
-// (rank 0 logs failures to remove). `tokenizer_files`, of rank 0, come with it. Errors: the
-// collective's.
+// (rank 0 logs failures to remove). `tokenizer_files`, of rank 0, come with it.
+//
+// `lock`, of rank 0 (null: none), is of `directory`. Where another start has taken it over, the
+// verdict is Aborted, nothing is published, and that start's files stay. Errors: the collective's.
 absl::StatusOr<Agreement> SaveCheckpoint(const std::string& directory, const CheckpointInfo& info,
                                          int keep,
                                          const absl::StatusOr<std::vector<PieceToWrite>>& pieces,
                                          Collective& world, Stream& stream,
                                          ShardWrite* write = nullptr,
-                                         absl::Span<const NamedFile> tokenizer_files = {});
+                                         absl::Span<const NamedFile> tokenizer_files = {},
+                                         const DirectoryLock* lock = nullptr);
 
 // The job that saves and resumes.
 struct JobIdentity {
@@ -49,14 +52,15 @@ struct JobIdentity {
 // absent and locks it for as long as the returned value lives; the other ranks get nullopt, and so
 // do all ranks without a checkpoint_dir.
 //
-// Another job that holds it gets 5 s to end, a restarted job's own predecessor 2 min (a file server
-// may keep the locks of a lost node so long), but neither more than half of
-// options.checkpoint_timeout. Then, on all ranks, AlreadyExists; for a predecessor
-// DeadlineExceeded, because starting again later may succeed. PermissionDenied and other codes of
-// the file system when the directory cannot be written to.
-absl::StatusOr<std::optional<UniqueFd>> ClaimCheckpointDirectory(const TrainOptions& options,
-                                                                 const JobIdentity& job,
-                                                                 Collective& world, Stream& stream);
+// Another job on rank 0's machine that holds it gets 5 s to end; a job on another machine, and a
+// restarted job's own predecessor, 2 min (a file server may keep the locks of a lost node so long);
+// but neither more than half of options.checkpoint_timeout. Then a predecessor's lock is replaced;
+// for another job, on all ranks, AlreadyExists. PermissionDenied and other codes of the file system
+// when the directory cannot be written to.
+absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
+                                                                      const JobIdentity& job,
+                                                                      Collective& world,
+                                                                      Stream& stream);
 
 // Every rank calls it with the same arguments but `source`: where this rank reads the job's state
 // from, or why it cannot. The sources of all ranks hold the same state. The verdict is OK when the
@@ -81,23 +85,16 @@ class StatesInMemory {
   virtual absl::StatusOr<std::unique_ptr<StateSource>> OpenNext() = 0;
 };
 
-inline constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
-
 struct Restored {
-  CheckpointInfo info;
-  std::string path;  // "": from memory
+  CheckpointInfo info;  // began_with is the run's own, also where the checkpoint is another run's
+  std::string path;     // "": from memory
 };
 
-// Every rank calls it with the same arguments. RestoreFrom the checkpoint that options.resume
-// names; nullopt on all ranks when there is nothing to resume from. Rank 0 chooses the checkpoint,
-// and logs each one that it had to refuse. When any rank finds one of the job's own checkpoints
-// damaged, the next older one is tried: every rank checks the chunks that it reads, and no chunk is
-// checked twice. Errors are the same on all ranks.
-//
-// A restarted job goes on from its own newest checkpoint; options.resume is for the first start
-// only. A first start with `none` or a directory is refused (FailedPrecondition) where
-// checkpoint_dir holds checkpoints of later steps: after a restart they could not be told from the
-// job's own.
+// Every rank calls it with the same arguments. RestoreFrom the checkpoint that ChooseCheckpoint
+// gives rank 0; nullopt on all ranks when there is nothing to resume from. Rank 0 logs each one
+// that it had to refuse. When any rank finds one of the run's own checkpoints damaged, the next
+// older one is tried: every rank checks the chunks that it reads, and no chunk is checked twice.
+// Errors are the same on all ranks.
 //
 // `memory` (null: none) goes before the files of a restarted job where it holds a state that is as
 // new as the newest checkpoint that opens: then no data file is read. A state there that is damaged
@@ -106,8 +103,7 @@ struct Restored {
 //
 // Of the job's own checkpoints only those of steps below `below_step` count.
 //
-// DataLoss when all of the job's own are damaged; NotFound or DataLoss for a named one that is not
-// there or not whole; FailedPrecondition: as RestoreFrom.
+// Errors: ChooseCheckpoint's and RestoreFrom's; DataLoss when all of the run's own are damaged.
 absl::StatusOr<std::optional<Restored>> RestoreCheckpoint(const TrainOptions& options,
                                                           const JobIdentity& job,
                                                           CheckpointedState& optimizer,

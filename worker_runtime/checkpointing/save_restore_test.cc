@@ -116,7 +116,7 @@ TEST_CASE("a directory that another job writes to is refused by every rank") {
   World first({.pp = 1, .dp = 2, .tp = 1}), second({.pp = 1, .dp = 2, .tp = 1});
   TrainOptions options = ResumeFrom(directory.File("made/by/the/first"));
   options.checkpoint_timeout = absl::Milliseconds(200);  // the wait is at most half of it
-  std::optional<UniqueFd> held, refused;
+  std::optional<DirectoryLock> held, refused;
   RequireAllOk(first.Claim(options, {.name = "first"}, &held));
   CHECK(held.has_value());
   auto statuses = second.Claim(options, {.name = "second"}, &refused);
@@ -125,9 +125,7 @@ TEST_CASE("a directory that another job writes to is refused by every rank") {
   CHECK_STATUS(statuses[1], absl::StatusCode::kAlreadyExists,
                "rank 0 could not have the checkpoint directory for itself: ");
   CHECK_STATUS(statuses[1], absl::StatusCode::kAlreadyExists, "another --checkpoint-dir, or stop");
-  // A restart, whose predecessor it may be, is to try again.
-  statuses = second.Claim(options, {.name = "first", .is_restart = true}, &refused);
-  CHECK_STATUS(statuses[0], absl::StatusCode::kDeadlineExceeded, "job first, since ");
+  CHECK_STATUS(statuses[0], absl::StatusCode::kAlreadyExists, "/writer.lock");
   held.reset();
   RequireAllOk(second.Claim(options, {.name = "second"}, &refused));
   options.checkpoint_dir.clear();
@@ -135,42 +133,153 @@ TEST_CASE("a directory that another job writes to is refused by every rank") {
   CHECK_FALSE(held.has_value());
 }
 
+TEST_CASE("a restart takes a directory from its predecessor, which publishes nothing any more") {
+  const TempDir directory;
+  World first({.pp = 1, .dp = 2, .tp = 1}), restarted({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom(directory.path());
+  options.checkpoint_timeout = absl::Milliseconds(200);
+  std::optional<DirectoryLock> held, taken;
+  RequireAllOk(first.Claim(options, {.name = "job"}, &held));
+  RequireAllOk(first.Save(directory.path(), first.Info(1), 2, &*held));
+  RequireAllOk(restarted.Claim(options, {.name = "job", .is_restart = true}, &taken));
+  RequireAllOk(restarted.Save(directory.path(), restarted.Info(2), 2, &*taken));
+  // The restart is about to publish this.
+  REQUIRE_OK(MakeDirectories(directory.File("step_00000003")));
+  REQUIRE_OK(WriteFileAtomic(directory.File("step_00000003/rank_00000.index"), "of the restart"));
+  for (const absl::Status& status : first.Save(directory.path(), first.Info(3), 2, &*held)) {
+    CHECK_STATUS(status, absl::StatusCode::kAborted, "has been taken over by process");
+  }
+  CHECK(*ReadFile(directory.File("step_00000003/rank_00000.index")) == "of the restart");
+  CHECK_FALSE(IsFile(directory.File("step_00000003/manifest")));
+  RequireAllOk(restarted.Save(directory.path(), restarted.Info(3), 2, &*taken));
+}
+
+TEST_CASE("a writer that stands still until its place is taken has published nothing") {
+  const TempDir directory;
+  World first({.pp = 1, .dp = 1, .tp = 1}), restarted({.pp = 1, .dp = 1, .tp = 1});
+  TrainOptions options = ResumeFrom(directory.path());
+  options.checkpoint_timeout = absl::Milliseconds(200);
+  std::optional<DirectoryLock> held, taken;
+  RequireAllOk(first.Claim(options, {.name = "job"}, &held));
+  {
+    const ScopedFileFault pause([&](FileOp op, const std::string& path) {
+      if (op == FileOp::kRename && absl::EndsWith(path, "/rank_00000.index")) {
+        (void)restarted.Claim(options, {.name = "job", .is_restart = true}, &taken);
+      }
+      return 0;
+    });
+    CHECK_STATUS(first.Save(directory.path(), first.Info(1), 2, &*held)[0],
+                 absl::StatusCode::kAborted, "has been taken over by process");
+  }
+  REQUIRE(taken.has_value());
+  CHECK_FALSE(IsFile(directory.File("step_00000001/manifest")));
+}
+
 TEST_CASE("a directory that cannot take checkpoints is refused by every rank") {
   const TempDir directory;
   REQUIRE_OK(WriteFileAtomic(directory.File("file"), "text"));
   World world({.pp = 1, .dp = 2, .tp = 1});
-  std::optional<UniqueFd> lock;
+  std::optional<DirectoryLock> lock;
   const auto statuses = world.Claim(ResumeFrom(directory.File("file/below")), {}, &lock);
   CHECK_THAT(std::string(statuses[0].message()), Catch::Contains("--checkpoint-dir cannot take"));
   CHECK(statuses[1].code() == statuses[0].code());
   CHECK_THAT(std::string(statuses[1].message()), Catch::Contains("--checkpoint-dir cannot take"));
 }
 
-TEST_CASE("a restart goes on from the job's own newest checkpoint whatever the first start said") {
+TrainOptions Named(const std::string& directory, const std::string& checkpoint) {
+  TrainOptions options = ResumeFrom(directory);
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = checkpoint;
+  return options;
+}
+
+TEST_CASE("each start goes on from the run's own newest checkpoint, with the words that began it") {
+  const TempDir old_run;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  RequireAllOk(world.Save(old_run.path(), 4));
+  for (const ResumeMode mode : {ResumeMode::kNone, ResumeMode::kDirectory}) {
+    const TempDir directory;
+    TrainOptions options = Named(directory.path(), old_run.File("step_00000004"));
+    options.resume = mode;
+    const int64_t first = mode == ResumeMode::kNone ? -1 : 4;
+    for (const bool is_restart : {false, true}) {
+      std::vector<int64_t> steps;
+      // Before the run has saved anything.
+      RequireAllOk(world.Restore(options, &steps, is_restart));
+      CHECK(steps == std::vector<int64_t>(2, first));
+      // Cut off before it was published.
+      REQUIRE_OK(MakeDirectories(directory.File("step_00000007")));
+      CheckpointInfo info = world.Info(6);
+      info.began_with = BeganWith(options);
+      RequireAllOk(world.Save(directory.path(), info, 2));
+      RequireAllOk(world.Restore(options, &steps, is_restart));
+      CHECK(steps == std::vector<int64_t>(2, 6));
+      RequireAllOk(world.Restore(ResumeFrom(directory.path()), &steps, is_restart));
+      CHECK(steps == std::vector<int64_t>(2, 6));
+      REQUIRE_OK(RemoveTree(directory.File("step_00000006")));
+    }
+  }
+}
+
+TEST_CASE("the checkpoints of another run are neither gone on from nor written over") {
   const TempDir old_run, directory;
   World world({.pp = 1, .dp = 2, .tp = 1});
   RequireAllOk(world.Save(old_run.path(), 4));
-  TrainOptions fresh = ResumeFrom(directory.path());
+  const TrainOptions named = Named(directory.path(), old_run.File("step_00000004"));
+  TrainOptions fresh = named;
   fresh.resume = ResumeMode::kNone;
-  TrainOptions named = ResumeFrom(directory.path());
-  named.resume = ResumeMode::kDirectory;
-  named.resume_directory = old_run.File("step_00000004");
-  const std::vector<int64_t> nothing(2, -1), named_step(2, 4), own_step(2, 6);
   std::vector<int64_t> steps;
   for (const bool is_restart : {false, true}) {
-    // Before the job has saved anything.
-    RequireAllOk(world.Restore(fresh, &steps, is_restart));
-    CHECK(steps == nothing);
+    RequireAllOk(world.Save(directory.path(), 2));
     RequireAllOk(world.Restore(named, &steps, is_restart));
-    CHECK(steps == named_step);
-  }
-  RequireAllOk(world.Save(directory.path(), 6));
-  for (const TrainOptions& options : {fresh, named}) {
-    RequireAllOk(world.Restore(options, &steps, /*is_restart=*/true));
-    CHECK(steps == own_step);
-    CHECK_STATUS(world.Restore(options, &steps)[0], absl::StatusCode::kFailedPrecondition,
+    CHECK(steps == std::vector<int64_t>(2, 4));
+    CHECK_STATUS(world.Restore(fresh, &steps, is_restart)[1], absl::StatusCode::kFailedPrecondition,
+                 "already holds checkpoints up to step 2 of a run that did not begin with --resume "
+                 "none, and this run is to go on after step 0");
+    RequireAllOk(world.Save(directory.path(), 6));
+    CHECK_STATUS(world.Restore(named, &steps, is_restart)[0], absl::StatusCode::kFailedPrecondition,
                  "already holds checkpoints up to step 6");
+    REQUIRE_OK(RemoveTree(directory.File("step_00000006")));
   }
+}
+
+TEST_CASE("a run goes on without the checkpoint that it began with, but not before its own") {
+  const TempDir directory;
+  World world({.pp = 1, .dp = 2, .tp = 1});
+  const TrainOptions options = Named(directory.path(), directory.File("step_00000004"));
+  CheckpointInfo info = world.Info(5);
+  info.began_with = BeganWith(options);
+  RequireAllOk(world.Save(directory.path(), info, 2));
+  std::vector<int64_t> steps;
+  RequireAllOk(world.Restore(options, &steps));
+  CHECK(steps == std::vector<int64_t>(2, 5));
+  // Nobody can tell whose it was. The run does not silently begin again.
+  RequireAllOk(world.Save(directory.path(), 4));
+  REQUIRE_OK(WriteFileAtomic(directory.File("step_00000005/manifest"), "cut"));
+  CHECK_STATUS(world.Restore(options, &steps)[0], absl::StatusCode::kDataLoss,
+               "none of the 1 checkpoints in");
+}
+
+TEST_CASE("a run that is restored knows what it began with") {
+  const TempDir old_run, directory;
+  World world({.pp = 1, .dp = 1, .tp = 1});
+  CheckpointInfo info = world.Info(4);
+  info.began_with = "/older";
+  RequireAllOk(world.Save(old_run.path(), info, 2));
+  const auto began_with = [&](const TrainOptions& options) {
+    std::string found;
+    RequireAllOk(world.OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
+      CONVENE_ASSIGN_OR_RETURN(const std::optional<Restored> restored,
+                               RestoreCheckpoint(options, {.data = kData, .samples = kSamples},
+                                                 rank.engine->optimizer(), *rank.world, stream));
+      found = restored->info.began_with;
+      return absl::OkStatus();
+    }));
+    return found;
+  };
+  const std::string named = old_run.File("step_00000004");
+  CHECK(began_with(Named(directory.path(), named)) == named);
+  CHECK(began_with(ResumeFrom(old_run.path())) == "/older");
 }
 
 TEST_CASE("a rank that cannot write fails the save everywhere and the older checkpoint stays") {
@@ -253,9 +362,7 @@ TEST_CASE("a checkpoint that one rank finds damaged is refused by all, and the o
   CHECK(world.State() == state);
   CHECK(world.EveryRankHolds(state));
 
-  TrainOptions named = ResumeFrom("");
-  named.resume = ResumeMode::kDirectory;
-  named.resume_directory = directory.File("step_00000002");
+  const TrainOptions named = Named("", directory.File("step_00000002"));
   auto statuses = world.Restore(named, &steps);
   CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "rank 1 could not load the checkpoint: ");
   CHECK_STATUS(statuses[0], absl::StatusCode::kDataLoss, "has checksum");
@@ -362,9 +469,7 @@ TEST_CASE("each rank reads what it needs once, and rank 0 no more than the other
 TEST_CASE("a directory that is no checkpoint says what was looked for and what to give") {
   const TempDir directory;
   World world({.pp = 1, .dp = 2, .tp = 1});
-  TrainOptions options = ResumeFrom("");
-  options.resume = ResumeMode::kDirectory;
-  options.resume_directory = directory.path();
+  const TrainOptions options = Named("", directory.path());
   std::vector<int64_t> steps;
   auto statuses = world.Restore(options, &steps);
   CHECK_STATUS(statuses[0], absl::StatusCode::kNotFound,

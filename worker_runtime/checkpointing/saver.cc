@@ -103,7 +103,7 @@ void CheckpointSaver::Write() {
   const OwnTime own;
   flight_->result =
       SaveCheckpoint(options_.directory, flight_->info, options_.keep, flight_->pieces, world_,
-                     stream, &write_, options_.tokenizer_files);
+                     stream, &write_, options_.tokenizer_files, options_.lock);
   flight_->took = clock_.Now() - flight_->began;
   flight_->own = own.Get();
 }
@@ -134,7 +134,8 @@ absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration paus
     }
     return absl::OkStatus();
   }
-  end_ = failures.Record(verdict);
+  // A run that has lost its directory does not get it back.
+  end_ = absl::IsAborted(verdict) ? verdict : failures.Record(verdict);
   if (verdict.ok()) saved_step_ = step;
   if (listener_ == nullptr || !end_.ok()) return absl::OkStatus();
   if (verdict.ok()) {

@@ -53,6 +53,7 @@ class CheckpointSaver {
     bool in_background = false;
     int64_t saved_step = -1;                           // the step that `directory` already holds
     absl::Span<const NamedFile> tokenizer_files = {};  // borrowed; see SaveCheckpoint
+    const DirectoryLock* lock = nullptr;               // the same
   };
 
   // Borrows the references and `listener`, which is null on all ranks but 0. Until the saver is
@@ -82,8 +83,9 @@ class CheckpointSaver {
   // Reports a save that has ended meanwhile; does not wait. Errors: the collective's, the
   // listener's.
   absl::Status Poll();
-  // Too many saves in a row have failed. Ranks notice at different steps, so each asks all others
-  // to stop (EngineOptions::stop_wanted), and SaveLast gives the error on all of them.
+  // Too many saves in a row have failed, or another start has taken the directory over. Ranks
+  // notice at different steps, so each asks all others to stop (EngineOptions::stop_wanted), and
+  // SaveLast gives the error on all of them.
   bool wants_stop() const { return !end_.ok(); }
 
  private:
@@ -114,7 +116,7 @@ class CheckpointSaver {
   Clock& clock_;
   int64_t saved_step_;
   FailuresInARow failures_;
-  absl::Status end_;  // not OK: too many failures
+  absl::Status end_;  // not OK: no further save
   std::optional<Flight> flight_;
   ShardWrite write_;  // of the save in flight
   // Ends first: what it still holds uses the others.

@@ -139,7 +139,8 @@ struct Reports final : SaveListener {
 
 // Two data-parallel ranks and their savers.
 struct Run {
-  explicit Run(int64_t failures_max, bool offloads = false)
+  // `lock` of the first rank: the saver's.
+  explicit Run(int64_t failures_max, bool offloads = false, const DirectoryLock* lock = nullptr)
       : world({.dp = 2}, kSeed, DType::kFloat32, 1, true, 1, offloads, testing::Small(),
               /*copies=*/true) {
     savers.resize(2);
@@ -149,7 +150,8 @@ struct Run {
           CheckpointSaver::Options{.directory = directory.File("saved"),
                                    .keep = 5,
                                    .failures_max = failures_max,
-                                   .in_background = true},
+                                   .in_background = true,
+                                   .lock = number == 0 ? lock : nullptr},
           *rank.world, *progress, number == 0 ? &reports : nullptr, Clock::Real());
       return absl::OkStatus();
     }));
@@ -261,6 +263,23 @@ TEST_CASE("saves that fail beside the training are counted on all ranks until th
   }
   CHECK(run.ReportedSteps() == std::vector<int64_t>{2});
   CHECK(*ListDirectory(run.directory.File("saved")) == std::vector<std::string>{"step_00000002"});
+}
+
+TEST_CASE("a directory that another start has taken over ends the run at once") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  const TempDir locked;
+  const auto lock = LockDirectory(locked.path(), {.job = "job"});
+  REQUIRE_OK(lock);
+  Run run(/*failures_max=*/5, /*offloads=*/false, &*lock);
+  RequireAllOk(run.Save(1));
+  RequireAllOk(run.SaveLast(2));
+  REQUIRE_OK(RemoveTree(locked.File("writer.lock")));
+  CHECK_OK(LockDirectory(locked.path(), {.job = "job"}));
+  for (const absl::Status& status : run.SaveLast(3)) {
+    CHECK_STATUS(status, absl::StatusCode::kAborted, "has been taken over by process");
+  }
+  CHECK(run.ReportedSteps() == std::vector<int64_t>{1, 2});
+  CHECK_FALSE(run.IsSaved(3));
 }
 
 TEST_CASE("a rank that sees too many failures asks all to stop, and goes on until they do") {

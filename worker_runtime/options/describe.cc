@@ -50,9 +50,9 @@ std::string DescribeCheckpoints(const TrainOptions& options) {
     case ResumeMode::kAuto:
       return text;
     case ResumeMode::kNone:
-      return absl::StrCat(text, "; starting fresh");
+      return absl::StrCat(text, "; the run begins fresh");
     case ResumeMode::kDirectory:
-      return absl::StrCat(text, "; starting from ", options.resume_directory);
+      return absl::StrCat(text, "; the run begins from ", options.resume_directory);
   }
   return text;
 }

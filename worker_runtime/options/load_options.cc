@@ -30,7 +30,8 @@
 namespace convene::worker {
 namespace {
 
-absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
+absl::Status ResolveResume(const TrainConfig& config, TrainOptions* options) {
+  const std::string& resume = config.resume();
   if (resume == "auto") {
     options->resume = ResumeMode::kAuto;
     return absl::OkStatus();
@@ -40,9 +41,14 @@ absl::Status ResolveResume(const std::string& resume, TrainOptions* options) {
     return absl::OkStatus();
   }
   options->resume = ResumeMode::kDirectory;
-  options->resume_directory = resume;
   std::error_code ignored;
+  // Checkpoints of the run name it.
+  const std::string absolute =
+      std::filesystem::absolute(resume, ignored).lexically_normal().string();
+  options->resume_directory = std::string(absl::StripSuffix(absolute, "/"));
   if (std::filesystem::is_directory(resume, ignored)) return absl::OkStatus();
+  // It may have been removed since: a run that has checkpoints of its own needs it no more.
+  if (std::filesystem::is_directory(config.checkpoint_dir(), ignored)) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(
       "resume \"", resume, "\" is no directory; it can be auto, none or a checkpoint's directory"));
 }
@@ -405,7 +411,7 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   options.max_failed_checkpoints = config.max_failed_checkpoints();
   options.replicate_every = config.replicate_every();
   CONVENE_RETURN_IF_ERROR(TakeInt(config, "replicas", 0, &options.replicas));
-  CONVENE_RETURN_IF_ERROR(ResolveResume(config.resume(), &options));
+  CONVENE_RETURN_IF_ERROR(ResolveResume(config, &options));
   CONVENE_RETURN_IF_ERROR(ResolveFirstWeights(config, &options));
   options.accept_new_data = config.accept_new_data();
   options.metrics_file = config.metrics_file();

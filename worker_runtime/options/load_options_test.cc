@@ -460,8 +460,14 @@ TEST_CASE("resume is auto, none or a directory that exists") {
   const TrainOptions options = Options({"--resume", dir.path()});
   CHECK(options.resume == ResumeMode::kDirectory);
   CHECK(options.resume_directory == dir.path());
+  CHECK(Options({"--resume", dir.path() + "/./"}).resume_directory == dir.path());
   CHECK_STATUS(Load({"--resume=atuo"}), absl::StatusCode::kNotFound,
                "resume \"atuo\" is no directory; it can be auto, none or");
+  CHECK_STATUS(Load({"--resume="}), absl::StatusCode::kNotFound, "resume \"\" is no directory");
+  // A run that has saved may have lost what it began with.
+  const std::string gone = dir.File("step_00000100");
+  CHECK_STATUS(Load({"--resume", gone}), absl::StatusCode::kNotFound, "is no directory");
+  CHECK(Options({"--resume", gone, "--checkpoint-dir", dir.path()}).resume_directory == gone);
 }
 
 TEST_CASE("help ends the reading") {

@@ -457,8 +457,9 @@ TEST_CASE("the description tells a changed shape and where checkpoints go") {
                  Catch::Contains("/data/run1, every 50 steps, newest 3 kept\n"));
   options.checkpoint_every = 0;
   options.resume = ResumeMode::kNone;
-  CHECK_THAT(Describe(options, Layout{}, 1),
-             Catch::Contains("/data/run1, the last step only, newest 3 kept; starting fresh\n"));
+  CHECK_THAT(
+      Describe(options, Layout{}, 1),
+      Catch::Contains("/data/run1, the last step only, newest 3 kept; the run begins fresh\n"));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "worker_runtime/trainer/first_weights.h"
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,10 +10,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "spdlog/spdlog.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/agree.h"
+#include "worker_runtime/checkpointing/choose_checkpoint.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/adapter.h"
 #include "worker_runtime/weights/open_weights.h"
@@ -25,16 +27,23 @@ namespace {
 using Source = std::unique_ptr<StateSource>;
 
 // Of the checkpoint from which the run goes on; "": it begins, or the checkpoint names none.
-std::string BaseOfNewest(const TrainOptions& options) {
-  std::vector<std::string> refused;  // RestoreCheckpoint tells them
-  absl::StatusOr<CheckpointReader> reader = absl::NotFoundError("there are no checkpoints");
-  if (!options.checkpoint_dir.empty()) {
-    reader = OpenNewest(options.checkpoint_dir, std::numeric_limits<int64_t>::max(), &refused);
-  }
-  if (!reader.ok() && options.resume == ResumeMode::kDirectory) {
-    reader = CheckpointReader::Open(options.resume_directory);
-  }
+std::string BaseOfChosen(const TrainOptions& options) {
+  Refused refused;  // RestoreCheckpoint tells them, and what else is wrong.
+  const CheckpointChoice choice = ChooseCheckpoint(options, &refused);
+  if (!choice.status.ok() || choice.origin == Origin::kNothing) return "";
+  const auto reader = CheckpointReader::Open(PathOf(options, choice));
   return reader.ok() ? reader->info().base : "";
+}
+
+// Each start reads `step` in --init-from again, and a job that still saves there removes old ones.
+void WarnOfWriter(const TrainOptions& options, const std::string& step) {
+  const std::string writer = WriterOf(options.init_from);
+  if (writer.empty()) return;
+  spdlog::warn(
+      "each start of this run reads {} again, and {} may remove it: {} is being written to. Copy "
+      "that step and give the copy to --init-from, or let that job keep more "
+      "(--checkpoint-keep)",
+      step, writer, options.init_from);
 }
 
 // The path that all ranks take for this one. `base`, of rank 0: a step in it goes before the
@@ -96,8 +105,12 @@ absl::Status Load(WeightSet set, const absl::StatusOr<Source>& source, Engine& e
 absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Collective& world,
                                               Stream& stream) {
   FirstWeights first;
-  const std::string base = world.rank() == 0 ? BaseOfNewest(options) : "";
+  const std::string base = world.rank() == 0 ? BaseOfChosen(options) : "";
   CONVENE_ASSIGN_OR_RETURN(first.weights, Settle(options.init_from, base, world, stream));
+  const bool stays_beside_them = options.model.adapter.is_on() || options.preference_beta > 0;
+  if (world.rank() == 0 && stays_beside_them && first.weights != options.init_from) {
+    WarnOfWriter(options, first.weights);
+  }
   CONVENE_ASSIGN_OR_RETURN(first.adapter, Settle(options.init_adapter, "", world, stream));
   // The nodes' folders may differ in it, and all ranks must tell one.
   double longest_text = options.longest_text;

@@ -23,6 +23,7 @@ struct FirstWeights {
 // Every rank calls it: options.init_from and options.init_adapter, and where these are jobs'
 // directories, which may gain checkpoints meanwhile, the newest step that rank 0 finds. But a run
 // that goes on from a file takes the step in options.init_from that this one names as its base.
+// Rank 0 warns where a run that stays beside this step may lose it to the job that saves there.
 // Errors, the same on all ranks: NewestStep's, the collective's.
 absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Collective& world,
                                               Stream& stream);

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "tools/base/status_macros.h"
+#include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/thread.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
 #include "worker_runtime/comm/bootstrap.h"
 #include "worker_runtime/comm/testing/loopback.h"
 #include "worker_runtime/device/device.h"
@@ -64,6 +66,51 @@ TEST_CASE("first adapters of another rank are refused with the flag that is wron
   CHECK_OK(Begin(dir.File("same")));
   CHECK_STATUS(Begin(dir.File("other")), absl::StatusCode::kInvalidArgument,
                "holds adapters of rank 2, and this run's have rank 4: leave out --lora-rank");
+}
+
+TEST_CASE("a step that another job may remove is warned of, where each start needs it again") {
+  const TempDir dir;
+  WriteAdapters(dir.path(), WithAdapters(4));
+  TrainOptions options;
+  options.init_from = dir.path();
+  CommunicatorSet communicators = SoloCommunicators();
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const auto warnings = [&] {
+    const convene::testing::LoggedText log;
+    const auto first = FindFirstWeights(options, *communicators.world, device->host());
+    REQUIRE_OK(first);
+    return log.CountOf(first->weights + " again, and process ");
+  };
+  {
+    const auto lock = LockDirectory(dir.path(), {.job = "pretraining"});
+    REQUIRE_OK(lock);
+    CHECK(warnings() == 0);  // A full tuning has read it when it has begun.
+    options.model = WithAdapters(4);
+    CHECK(warnings() == 1);
+    options.init_from = dir.File("step_00000007");
+    CHECK(warnings() == 0);
+    options.init_from = dir.path();
+  }
+  CHECK(warnings() == 0);
+}
+
+TEST_CASE("a run's base is that of the checkpoint from which it goes on") {
+  const TempDir dir;
+  for (const int64_t step : {3, 5}) WriteAdapters(dir.File("bases"), WithAdapters(4), step);
+  // Of another run, begun by mistake, and what this one is to begin with.
+  WriteAdapters(dir.File("run"), WithAdapters(4), 1, dir.File("bases/step_00000005"));
+  WriteAdapters(dir.File("main"), WithAdapters(4), 2, dir.File("bases/step_00000003"));
+  TrainOptions options;
+  options.model = WithAdapters(4);
+  options.init_from = dir.File("bases");
+  options.checkpoint_dir = dir.File("run");
+  options.resume = ResumeMode::kDirectory;
+  options.resume_directory = dir.File("main/step_00000002");
+  CommunicatorSet communicators = SoloCommunicators();
+  const std::unique_ptr<Device> device = Device::Cpu();
+  const auto first = FindFirstWeights(options, *communicators.world, device->host());
+  REQUIRE_OK(first);
+  CHECK(first->weights == dir.File("bases/step_00000003"));
 }
 
 TEST_CASE("all ranks begin with the checkpoint that rank 0 finds") {

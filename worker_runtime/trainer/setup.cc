@@ -54,10 +54,12 @@ std::vector<MemoryPlan> PlansOf(const TrainOptions& options, const Layout& layou
   return PlanMemory(MakeEngineOptions(options, layout, /*rank=*/0, device.kind()), device);
 }
 
-// A GPU's state is read and written by way of host memory.
+// A GPU's state is read and written by way of host memory. A restart reads it from the copies in
+// memory too.
 bool CopiesFromDevice(const TrainOptions& options, DeviceKind device) {
   return device == DeviceKind::kCuda && !options.offload_optimizer &&
-         (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory);
+         (!options.checkpoint_dir.empty() || options.resume == ResumeMode::kDirectory ||
+          options.replicate_every > 0);
 }
 
 std::string Bytes(size_t bytes) { return HumanBytes(static_cast<double>(bytes)); }

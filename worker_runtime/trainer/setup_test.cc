@@ -57,6 +57,22 @@ TEST_CASE("a GPU that a spare has opened is the rank's where it is the one of it
   CHECK(none->device == nullptr);
 }
 
+TEST_CASE("a GPU's state has a way through host memory wherever a start may have to read it") {
+  const auto copies = [](const std::string& flag, DeviceKind device) {
+    const auto options =
+        LoadOptions({"--data=a.txt", "--token-cache-dir=/c", flag},
+                    [](const std::string&) { return std::optional<std::string>(); });
+    REQUIRE_OK(options);
+    return MakeEngineOptions(**options, Layout{}, /*rank=*/0, device).copies_for_checkpoints;
+  };
+  CHECK_FALSE(copies("--steps=5", DeviceKind::kCuda));
+  for (const char* const flag : {"--replicate-every=5", "--resume=/tmp"}) {
+    INFO(flag);
+    CHECK(copies(flag, DeviceKind::kCuda));
+    CHECK_FALSE(copies(flag, DeviceKind::kCpu));
+  }
+}
+
 class OlderGpu final : public testing::ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;

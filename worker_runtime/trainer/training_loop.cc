@@ -10,7 +10,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/step_directory.h"
 #include "worker_runtime/checkpointing/agree.h"
-#include "worker_runtime/checkpointing/save_restore.h"
+#include "worker_runtime/checkpointing/choose_checkpoint.h"
 #include "worker_runtime/contract/progress_page.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/optimizer/learning_rate.h"
@@ -49,9 +49,12 @@ absl::Status Training::CreateReporter() {
   return absl::OkStatus();
 }
 
-absl::Status Training::Resume(const CheckpointInfo& info) {
+absl::Status Training::Resume(const std::optional<Restored>& resumed) {
+  const CheckpointInfo info =
+      resumed.has_value() ? resumed->info : CheckpointInfo{.began_with = BeganWith(options_)};
   step_ = info.step;
   first_weights_.longest_text = std::max(first_weights_.longest_text, info.longest_text);
+  began_with_ = info.began_with;
   skipped_steps_ = SkippedSteps(options_.max_skipped_steps, info.updates);
   SpikeGuard guard(options_.spikes);
   CONVENE_RETURN_IF_ERROR(guard.Restore(info.spike_guard));
@@ -131,7 +134,7 @@ absl::Status Training::Prepare(bool goes_back) {
     first_weights_.weights = resumed->info.base;
   }
   CONVENE_RETURN_IF_ERROR(MakeWeights(resumed.has_value()));
-  CONVENE_RETURN_IF_ERROR(Resume(resumed.has_value() ? resumed->info : CheckpointInfo()));
+  CONVENE_RETURN_IF_ERROR(Resume(resumed));
   CONVENE_RETURN_IF_ERROR(
       Agree(CreateReporter(), "open the metrics file", *communicators_.checkpoint, host_stream_));
   op_reports_.emplace(options_, layout_, *communicators_.host, reporter_.get(), progress_, device_,
@@ -146,7 +149,8 @@ absl::Status Training::Prepare(bool goes_back) {
                                .failures_max = options_.max_failed_checkpoints,
                                .in_background = SavesInBackground(options_),
                                .saved_step = is_own ? step_ : -1,
-                               .tokenizer_files = data_.tokenizer_files},
+                               .tokenizer_files = data_.tokenizer_files,
+                               .lock = checkpoint_lock_.has_value() ? &*checkpoint_lock_ : nullptr},
       *communicators_.checkpoint, progress_, reporter_.get(), clock_);
   if (contract_.rank != 0) return absl::OkStatus();
   reporter_->SetRollbacks(spike_guard_.rollbacks());
@@ -346,6 +350,7 @@ CheckpointInfo Training::Info() const {
                       : "",
           .tokenizer = data_.tokenizer,
           .longest_text = first_weights_.longest_text,
+          .began_with = began_with_,
           .layout = layout_.ToString(),
           .world_size = contract_.world_size};
 }

@@ -12,7 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
-#include "tools/base/unique_fd.h"
+#include "worker_runtime/checkpoint/directory_lock.h"
+#include "worker_runtime/checkpointing/save_restore.h"
 #include "worker_runtime/checkpointing/saver.h"
 #include "worker_runtime/checkpointing/spares.h"
 #include "worker_runtime/comm/bootstrap.h"
@@ -78,7 +79,7 @@ class Training {
   absl::StatusOr<TrainingEnd> TrainToEnd();
   // `goes_back`: after a spike, by all ranks; then only what follows the checkpoint is made anew.
   absl::Status Prepare(bool goes_back);
-  absl::Status Resume(const CheckpointInfo& info);
+  absl::Status Resume(const std::optional<Restored>& resumed);
   absl::Status GoBack();
   absl::Status MakeWeights(bool resumed);
   absl::Status FindAllReferences();
@@ -128,8 +129,8 @@ class Training {
   Validation validation_;
   const Samples samples_;
   FirstWeights first_weights_;
-  std::vector<double> references_;           // of pairs of answers, by their rows' numbers
-  std::optional<UniqueFd> checkpoint_lock_;  // rank 0 only
+  std::vector<double> references_;                // of pairs of answers, by their rows' numbers
+  std::optional<DirectoryLock> checkpoint_lock_;  // rank 0 only
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Reporter> reporter_;  // rank 0 only
   SkippedSteps skipped_steps_;
@@ -138,6 +139,7 @@ class Training {
   std::unique_ptr<PeerReplicas> replicas_;  // made by Prepare; null without --replicate-every
   std::optional<OpReports> op_reports_;     // made by Prepare
   int64_t step_ = 0;                        // finished
+  std::string began_with_;                  // CheckpointInfo::began_with
   bool goes_back_ = false;                  // after the step that is finished
   std::optional<TokenBatch> ready_;         // of the step after the one that was queued last
   MonotonicTime last_time_;                 // when the last step ended, or the one under way began

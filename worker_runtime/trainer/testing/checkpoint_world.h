@@ -165,11 +165,18 @@ class World {
   std::vector<absl::Status> Save(const std::string& directory, int64_t step, int keep = 2,
                                  const std::string& data = kData,
                                  const std::string& samples = kSamples) {
+    return Save(directory, Info(step, data, samples), keep);
+  }
+
+  // `lock`, of rank 0: SaveCheckpoint's.
+  std::vector<absl::Status> Save(const std::string& directory, const CheckpointInfo& info, int keep,
+                                 const DirectoryLock* lock = nullptr) {
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
       CONVENE_ASSIGN_OR_RETURN(
           const Agreement saved,
-          SaveCheckpoint(directory, Info(step, data, samples), keep,
-                         rank.engine->optimizer().PiecesToWrite(), *rank.world, stream));
+          SaveCheckpoint(directory, info, keep, rank.engine->optimizer().PiecesToWrite(),
+                         *rank.world, stream, nullptr, {},
+                         rank.world->rank() == 0 ? lock : nullptr));
       return saved.verdict;
     });
   }
@@ -217,9 +224,9 @@ class World {
 
   // Rank 0's lock stays in `lock`.
   std::vector<absl::Status> Claim(const TrainOptions& options, const JobIdentity& job,
-                                  std::optional<UniqueFd>* lock) {
+                                  std::optional<DirectoryLock>* lock) {
     return OnEveryRank([&](Rank& rank, Stream& stream) -> absl::Status {
-      CONVENE_ASSIGN_OR_RETURN(std::optional<UniqueFd> mine,
+      CONVENE_ASSIGN_OR_RETURN(std::optional<DirectoryLock> mine,
                                ClaimCheckpointDirectory(options, job, *rank.world, stream));
       if (rank.world->rank() == 0) *lock = std::move(mine);
       return absl::OkStatus();
