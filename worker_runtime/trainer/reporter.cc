@@ -142,8 +142,8 @@ void Reporter::PrintProgress(const StepMetrics& metrics) {
                   .reward_accuracy = metrics.reward_accuracy,
                   .reward_margin = metrics.reward_margin,
                   .learning_rate = metrics.learning_rate,
-                  .tokens_per_second = TokensOf(step) / absl::ToDoubleSeconds(rate_.step_time()),
-                  .remaining = rate_.Remaining(options_.steps - step)},
+                  .tokens_per_second = rate_.tokens_per_second(),
+                  .remaining = rate_.Remaining(TokensAfter(options_.steps) - TokensAfter(step))},
                  clock_.Now());
 }
 
@@ -152,7 +152,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   const int64_t tokens = TokensOf(step);
   const double seconds = absl::ToDoubleSeconds(step_time);
   const bool is_empty = result.counted_targets == 0;
-  rate_.Record(step_time);
+  rate_.Record(step_time, tokens);
   if (!is_empty) {
     if (std::isfinite(result.loss)) {
       last_loss_ = result.loss;

@@ -106,7 +106,7 @@ class Reporter final : public SaveListener {
   std::optional<EventFile> events_;
   bool loses_events_ = false;
   ProgressPrinter printer_;
-  StepRate rate_;
+  TokenRate rate_;
   std::optional<double> last_loss_;  // that is a number
   int64_t last_loss_step_ = 0;
   int64_t made_ = 0;  // steps, with those that were taken back
