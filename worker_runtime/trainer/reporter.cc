@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -234,6 +235,25 @@ void Reporter::AddExperts(const StepResult& result, StepMetrics& metrics) {
       metrics.step, 100 * *metrics.experts_in_pieces, options_.model.experts.memory_factor));
 }
 
+template <typename Metrics, typename IsIt>
+bool Reporter::Has(const IsIt& is_it) const {
+  return metrics_.has_value() &&
+         absl::c_any_of(metrics_->of_resumed_step(), [&](const MetricsRecord& record) {
+           const Metrics* const known = std::get_if<Metrics>(&record);
+           return known != nullptr && is_it(*known);
+         });
+}
+
+bool Reporter::HasValidation(int64_t step, const std::optional<std::string>& validation_set) const {
+  return Has<ValidationMetrics>([&](const ValidationMetrics& known) {
+    return known.step == step && known.validation_set == validation_set;
+  });
+}
+
+bool Reporter::HasSample(int64_t step) const {
+  return Has<SampleMetrics>([&](const SampleMetrics& known) { return known.step == step; });
+}
+
 absl::Status Reporter::Validation(const ValidationMetrics& validation) {
   const auto last = absl::c_find_if(validations_, [&](const ValidationMetrics& known) {
     return known.validation_set == validation.validation_set;
@@ -256,6 +276,7 @@ absl::Status Reporter::Validation(const ValidationMetrics& validation) {
                           100 * *validation.reward_accuracy, *validation.reward_margin);
   }
   Say(text);
+  if (HasValidation(validation.step, validation.validation_set)) return absl::OkStatus();
   return WriteMetrics(validation);
 }
 
