@@ -241,8 +241,7 @@ absl::Status PruneFile(const std::string& path, int64_t resumed_step,
   const absl::StatusOr<std::string> content = ReadFile(path);
   if (absl::IsNotFound(content.status())) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(content.status());
-  const absl::StatusOr<std::string> kept =
-      KeptLines(*content, path, resumed_step, of_resumed_step);
+  const absl::StatusOr<std::string> kept = KeptLines(*content, path, resumed_step, of_resumed_step);
   if (!kept.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat(kept.status().message(),

@@ -109,8 +109,7 @@ TEST_CASE("the rank that has read its weights waits for the slowest disk as for 
   const ModelConfig plain = NamedModel("llama-tiny").value();
   Write(dir.path(), plain, ModelTensors(plain), /*step=*/7, /*base=*/"");
   const Layout layout = {.dp = 2};
-  std::vector<CommunicatorSet> sets =
-      LoopbackCommunicators(layout, {.timeout = absl::Seconds(1)});
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout, {.timeout = absl::Seconds(1)});
   const LoopbackWorld patient(2);
   const auto checkpoint = patient.Group({0, 1}, "checkpoint");
   std::vector<absl::Status> made(2);
@@ -129,9 +128,9 @@ TEST_CASE("the rank that has read its weights waits for the slowest disk as for 
             Engine::Create(
                 {.model = options.model, .layout = layout, .rank = rank, .fresh_weights = false},
                 sets[rank], *device));
-        CONVENE_RETURN_IF_ERROR(
-            MakeFirstWeights(options, {.weights = dir.File("step_00000007")}, /*resumed=*/false,
-                             *engine, read_slowly, *checkpoint[rank], stream));
+        CONVENE_RETURN_IF_ERROR(MakeFirstWeights(options, {.weights = dir.File("step_00000007")},
+                                                 /*resumed=*/false, *engine, read_slowly,
+                                                 *checkpoint[rank], stream));
         CONVENE_RETURN_IF_ERROR(device->Synchronize(absl::Seconds(60)));
         return sets[rank].dp_gather->Check();
       }();

@@ -38,8 +38,8 @@ void Validation::SetReferences(absl::Span<const double> references) {
 }
 
 bool Validation::IsTold(int64_t step, const Reporter& reporter) const {
-  return absl::c_all_of(
-      sets_, [&](const Set& set) { return reporter.HasValidation(step, set.name); });
+  return absl::c_all_of(sets_,
+                        [&](const Set& set) { return reporter.HasValidation(step, set.name); });
 }
 
 absl::StatusOr<bool> Validation::Run(int64_t step, Engine& engine, Reporter* reporter) {
