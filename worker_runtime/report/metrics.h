@@ -37,8 +37,8 @@ struct StepMetrics {
   double learning_rate = 0;
   // Of models with experts: what the router's losses add to the loss that is trained; the most
   // tokens of an expert over the mean, and the entropy of the experts' shares in nats, each the
-  // mean over layers and microbatches; and the share of these whose tokens went to the experts in
-  // pieces, for want of memory.
+  // mean over layers and microbatches, without padding; and the share of these whose tokens went to
+  // the experts in pieces, for want of memory.
   std::optional<double> balance_loss, z_loss, expert_load, expert_entropy, experts_in_pieces;
   // Of pairs of answers: the share of those that count whose chosen answer has the higher reward,
   // and the mean by which it is higher (ops/preference_loss.h), before the update.
