@@ -1,5 +1,6 @@
 """A request to stop is one request, whoever sends it and how often: the checkpoint of the current step is saved."""
 
+import json
 import os
 import re
 import signal
@@ -79,6 +80,30 @@ class StopSignalsTest(ConveneTestCase):
         self.finish(agent, 60, 128 + signal.SIGTERM)
         self.assertTrue(os.path.exists(self.path('checkpoints/step_00000020/manifest')))
         self.assert_saved_at_the_last_step()
+
+    def validations(self):
+        with open(self.path('metrics.jsonl'), encoding='utf-8') as file:
+            return [(line['step'], line.get('validation_set')) for line in map(json.loads, file) if 'validation_loss' in line]
+
+    def test_a_validation_that_a_stop_cuts_short_is_made_up(self):
+        letters = self.path('letters.txt')
+        with open(letters, 'w', encoding='ascii') as file:
+            file.write('abcdefgh' * 100)
+        # The first set is quick, and told before the stop; the second one takes seconds.
+        changes = {'checkpoint_every': 5, 'validation_every': 5, 'validation_fraction': 0.001}
+        flags = ['--validation-data', f'all={self.data}', f'letters={letters}']
+        agent = self.start(CONVENE, *self.train(validation_samples=100000, **changes), *flags)
+        wait_until(lambda: os.path.exists(self.path('metrics.jsonl')) and self.validations(), 60, 'the first set')
+        agent.send_signal(signal.SIGTERM)
+        self.finish(agent, 60, 128 + signal.SIGTERM)
+        self.assertEqual(self.validations(), [(5, None)])
+        everything = [(step, name) for step in (5, 7) for name in (None, 'all', 'letters')]
+        # The end of a run that is whole is not told twice either.
+        for log in ('resumed.log', 'again.log'):
+            self.finish(self.start(CONVENE, *self.train(steps=7, validation_samples=8, **changes), *flags, log=log), 60)
+            self.assertEqual(self.validations(), everything)
+        steps = [m['step'] for m in read_metrics(self.path('metrics.jsonl'))]
+        self.assertEqual(steps, list(range(1, 8)))
 
     def test_workers_that_hear_the_scheduler_before_their_agent_does(self):
         agent = self.start(CONVENE, *self.train())

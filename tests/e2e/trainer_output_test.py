@@ -111,6 +111,19 @@ class TrainerOutputTest(ConveneTestCase):
             self.assertAlmostEqual(one["validation_loss"], three["validation_loss"], places=4)
         self.assertEqual(len({line["validation_loss"] for line in found[0]}), 6)
 
+    def test_padding_is_no_load_of_experts(self):
+        changes = {"model": "moe-tiny", "steps": 3, "global_batch_size": 1, "validation_every": 0, "checkpoint_dir": None, "checkpoint_every": None}
+        found = []
+        for ranks in (1, 2):  # of two ranks one has padding alone
+            metrics = self.path(f"{ranks}.jsonl")
+            self.finish(self.start(CONVENE, "run", "--standalone", "--nproc-per-node", str(ranks), CONVENE_TRAIN,
+                                   *self.train_arguments(metrics_file=metrics, **changes)), 60)
+            found.append(read_metrics(metrics))
+        self.assertEqual(len(found[1]), 3)
+        for one, two in zip(*found):
+            for key in ("loss", "balance_loss", "expert_load", "expert_entropy", "experts_in_pieces"):
+                self.assertAlmostEqual(one[key], two[key], places=4, msg=key)
+
     def test_spikes_are_skipped_by_the_rule_also_after_a_resume_and_on_other_ranks(self):
         flags = ["--max-loss-spike", "1.001", "--max-gradient-spike", "1.06", "--spike-window", "4", "--max-skipped-steps", "9"]
 

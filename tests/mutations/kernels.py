@@ -65,6 +65,8 @@ MUTATIONS = [
              '//worker_runtime/trainer/testing:on_gpus_emulated_test_forward'),
     Mutation('all threads of a block write one place', f'{OPS}/elementwise.cu',
              'if (threadIdx.x == 0) partials[blockIdx.x] = total;', 'partials[blockIdx.x] = total;', KERNELS + 'thread'),
+    Mutation('on a GPU padding goes to experts as tokens do', f'{OPS}/router.cu',
+             'targets[number] == kPaddingTarget', 'targets[number] == kPaddingTarget - 1', KERNELS + 'forward', 'experts'),
     Mutation("on a GPU a gate's logit learns as if the gate were open", f'{OPS}/expert_rows.cu',
              'Narrow((1 - gate) * dot, dlogits + row);', 'Narrow(dot, dlogits + row);', KERNELS + 'forward', 'experts'),
     Mutation('more than 48 KiB without asking', FLASH,

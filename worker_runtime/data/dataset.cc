@@ -11,11 +11,10 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/blend.h"
 #include "worker_runtime/data/rows.h"
+#include "worker_runtime/ops/targets.h"
 
 namespace convene::worker {
 namespace {
-
-constexpr int32_t kIgnoredTarget = -1;
 
 // Sources with as many samples must not go through them in the same order. The first source has the
 // seed itself: data that was one source stays in its order.
@@ -357,7 +356,8 @@ absl::Status Dataset::FillRow(const Place& place, int32_t* inputs, int32_t* targ
   }
   std::copy_n(tokens.begin(), length, inputs);
   for (int64_t i = 0; i < length; ++i) {
-    targets[i] = counted[i + 1] != 0 ? tokens[i + 1] : kIgnoredTarget;
+    const int32_t none = i < filled ? kIgnoredTarget : kPaddingTarget;
+    targets[i] = counted[i + 1] != 0 ? tokens[i + 1] : none;
   }
   return absl::OkStatus();
 }
@@ -368,7 +368,7 @@ absl::Status Dataset::Fill(absl::Span<const Place> places, int32_t* inputs,
   for (const Place& place : places) {
     if (place.row == kNoSample) {
       std::fill_n(inputs, length, 0);
-      std::fill_n(targets, length, kIgnoredTarget);
+      std::fill_n(targets, length, kPaddingTarget);
     } else {
       CONVENE_RETURN_IF_ERROR(FillRow(place, inputs, targets));
     }

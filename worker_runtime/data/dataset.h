@@ -59,11 +59,12 @@ struct DatasetOptions {
 
 // Row r of what is filled is one sample: `sequence_length` = T inputs and, one later in the text, T
 // targets. A target is -1, which the loss does not count, where the file says that its token does
-// not count, and where there is none (after a document of a packed row, in padding). Training
+// not count, and where there is none (after a document of a packed row); behind the last token of a
+// packed row it is -2 (ops/targets.h). Training
 // samples stand at positions of an endless order: a function of the seed and the position alone
 // (blend.h says which source, sample_order.h which of its samples). Held-out samples have an index
 // in [0, validation_samples()): any first n of them have the sources' shares of all held-out ones.
-// A position or index of kNoSample is a row of padding: inputs 0, targets -1.
+// A position or index of kNoSample is a row of padding: inputs 0, targets -2.
 //
 // Read-only and thread-safe; copies are cheap.
 class Dataset {
@@ -128,7 +129,7 @@ class Dataset {
   // has_documents().
   void FillDocuments(absl::Span<const Place> places, int32_t* begin) const;
 
-  // How many targets of these rows are not -1: what the loss of a global batch is divided by. Reads
+  // How many targets of these rows are tokens: what the loss of a global batch is divided by. Reads
   // no tokens, and nothing at all where all count. Of pairs the pairs that are there.
   int64_t CountedTargets(absl::Span<const Place> places) const;
 

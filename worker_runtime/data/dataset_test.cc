@@ -84,7 +84,7 @@ TEST_CASE("a training row is its sample, its targets the tokens one later") {
     }
   }
   CHECK(Tokens(filled.inputs.begin() + 8, filled.inputs.end()) == Tokens(4, 0));
-  CHECK(Tokens(filled.targets.begin() + 8, filled.targets.end()) == Tokens(4, -1));
+  CHECK(Tokens(filled.targets.begin() + 8, filled.targets.end()) == Tokens(4, -2));
   CHECK(data->CountedTargets(data->TrainingPlaces(7, positions)) == 8);
   CHECK_FALSE(data->has_counted());
 }
@@ -429,7 +429,7 @@ TEST_CASE("rows of padding are one document") {
   Tokens begin(16, 99);
   data->FillDocuments(data->TrainingPlaces(1, positions), begin.data());
   CHECK(filled.inputs == Tokens{1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  CHECK(filled.targets == Tokens{2, 3, -1, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
+  CHECK(filled.targets == Tokens{2, 3, -1, 5, -1, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2});
   CHECK(begin == Tokens{0, 0, 0, 3, 3, 5, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0});
   CHECK(data->CountedTargets(data->TrainingPlaces(1, positions)) == 3);
   CHECK_THAT(data->SamplesText(),
@@ -458,8 +458,8 @@ TEST_CASE("a pair of answers fills a row, half of it each, and counts once") {
   REQUIRE_OK(data->Fill(places, inputs.data(), targets.data()));
   data->FillDocuments(places, begin.data());
   CHECK(inputs == Tokens{1, 2, 3, 0, 1, 9, 0, 0, 1, 2, 3, 4, 1, 2, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  CHECK(targets == Tokens{2,  3, -1, -1, 9,  -1, -1, -1, -1, 3,  4,  -1,
-                          -1, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1});
+  CHECK(targets == Tokens{2,  3, -1, -1, 9,  -1, -2, -2, -1, 3,  4,  -1,
+                          -1, 8, -1, -2, -2, -2, -2, -2, -2, -2, -2, -2});
   CHECK(begin == Tokens{0, 0, 0, 3, 4, 4, 6, 6, 0, 0, 0, 0, 4, 4, 4, 7, 0, 0, 0, 0, 0, 0, 0, 0});
   CHECK(data->CountedTargets(places) == 2);
   CHECK(data->RowNumber(places[1]) == 1);

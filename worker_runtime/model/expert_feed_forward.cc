@@ -126,13 +126,14 @@ absl::Status ExpertFeedForward<T>::Route(const Pass<T>& pass, const T* x) {
   if (pass.Has(kRouterLogitBias)) {
     AddBias(s_.rows(), router.experts, FloatBias(pass, kRouterLogitBias), At(a.logits), stream);
   }
-  RouterForward(router, At(a.logits), FloatBias(pass, kRouterBias),
+  RouterForward(router, At(a.logits), FloatBias(pass, kRouterBias), pass.targets,
                 At(a.chosen) + dispatch().rank * choices(), At(a.weights), stream);
   if (pass.gradient_scale != nullptr) CONVENE_RETURN_IF_ERROR(Penalize(pass));
   CONVENE_RETURN_IF_ERROR(FetchChosen(pass));
   const ExpertLoad load = plan(pass).Route(
       absl::MakeConstSpan(Around(pass).chosen, static_cast<size_t>(a.chosen.size())));
-  if (pass.gradient_scale != nullptr) {
+  // A micro batch of padding alone is no routing.
+  if (pass.gradient_scale != nullptr && load.highest > 0) {
     ExpertTotals& totals = *Around(pass).totals;
     ++totals.routings;
     totals.highest_load += load.highest;

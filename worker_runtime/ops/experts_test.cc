@@ -9,6 +9,7 @@
 #include "worker_runtime/ops/expert_rows.h"
 #include "worker_runtime/ops/grouped_matmul.h"
 #include "worker_runtime/ops/router.h"
+#include "worker_runtime/ops/targets.h"
 #include "worker_runtime/ops/testing/op_arrays.h"
 #include "worker_runtime/ops/testing/ops_testing.h"
 #include "worker_runtime/ops/testing/reference/experts.h"
@@ -62,33 +63,40 @@ struct RouterInputs {
   explicit RouterInputs(const RouterShape& shape)
       : logits(Numbers(count(shape.rows, shape.experts), 1, 4)),
         bias(Numbers(shape.experts, 2, 0.1f)),
-        targets(Integers(shape.rows, 3, -1, 3)),
+        targets(Integers(shape.rows, 3, kPaddingTarget, 3)),
         experts(count(shape.rows, shape.chosen)),
         dweights(Numbers(experts.size(), 4)),
         balance(Numbers(logits.size(), 5, 0.1f)) {
     std::fill_n(targets.begin() + rows_per_sequence, rows_per_sequence, -1);  // none of one counts
     std::vector<double> weights(experts.size());
-    reference::RouterForward<double>(shape, As<double>(logits).data(), bias.data(), experts.data(),
-                                     weights.data());
+    reference::RouterForward<double>(shape, As<double>(logits).data(), bias.data(), nullptr,
+                                     experts.data(), weights.data());
+    sent_to = experts;
+    reference::RouterForward<double>(shape, As<double>(logits).data(), bias.data(), targets.data(),
+                                     sent_to.data(), weights.data());
   }
   static size_t count(int rows, int columns) { return static_cast<size_t>(rows) * columns; }
 
   int rows_per_sequence = 2;
   std::vector<float> logits, bias;
-  std::vector<int32_t> targets, experts;
+  // sent_to: the experts where rows may be padding, which goes to none.
+  std::vector<int32_t> targets, experts, sent_to;
   std::vector<float> dweights, balance;
 };
 
 // Experts, as floats, and weights.
 Outputs<float> Route(const RouterShape& shape, const std::vector<float>& logits,
-                     const std::vector<float>& bias) {
+                     const std::vector<float>& bias, const std::vector<int32_t>& targets = {}) {
   const Array<float> logits_there(logits);
   const Array<float> bias_there(bias);
+  const DeviceArray<int32_t> targets_there(
+      targets.empty() ? std::vector<int32_t>(shape.rows) : targets, TheDevice());
   const DeviceArray<int32_t> experts(
-      std::vector<int32_t>(RouterInputs::count(shape.rows, shape.chosen), -1), TheDevice());
+      std::vector<int32_t>(RouterInputs::count(shape.rows, shape.chosen), -9), TheDevice());
   const Array<float> weights(Poison(experts.span().size()));
   RouterForward(shape, logits_there.data(), bias.empty() ? nullptr : bias_there.data(),
-                experts.data(), weights.data(), TheStream());
+                targets.empty() ? nullptr : targets_there.data(), experts.data(), weights.data(),
+                TheStream());
   const std::vector<int32_t> chosen = experts.Fetch();
   return {std::vector<float>(chosen.begin(), chosen.end()), weights.Fetch()};
 }
@@ -100,15 +108,16 @@ TEST_CASE("a router chooses and weighs experts as the reference does") {
     for (const bool is_biased : {false, true}) {
       CAPTURE(shape.rows, shape.experts, shape.chosen, shape.groups, is_biased);
       const std::vector<float> bias = is_biased ? in.bias : std::vector<float>();
+      const std::vector<int32_t> targets = is_biased ? in.targets : std::vector<int32_t>();
       Compare<float>(
-          kForward, [&] { return Route(shape, in.logits, bias); },
+          kForward, [&] { return Route(shape, in.logits, bias, targets); },
           [&](auto zero) {
             using Real = decltype(zero);
             std::vector<int32_t> experts(in.experts.size());
             Outputs<Real> out = {{}, std::vector<Real>(experts.size())};
-            reference::RouterForward<Real>(shape, As<Real>(in.logits).data(),
-                                           is_biased ? bias.data() : nullptr, experts.data(),
-                                           out[1].data());
+            reference::RouterForward<Real>(
+                shape, As<Real>(in.logits).data(), is_biased ? bias.data() : nullptr,
+                is_biased ? targets.data() : nullptr, experts.data(), out[1].data());
             out[0].assign(experts.begin(), experts.end());
             return out;
           });
@@ -182,7 +191,7 @@ TEST_CASE("a router's statistics and the penalty made of them agree with the ref
           kForward,
           [&] {
             const Array<float> logits(in.logits);
-            const DeviceArray<int32_t> experts(in.experts, TheDevice());
+            const DeviceArray<int32_t> experts(all_count ? in.experts : in.sent_to, TheDevice());
             const DeviceArray<int32_t> targets(in.targets, TheDevice());
             const Array<float> statistics(Poison(width));
             RouterStatistics(shape, in.rows_per_sequence, logits.data(), experts.data(),
@@ -204,7 +213,8 @@ TEST_CASE("a router's statistics and the penalty made of them agree with the ref
             using Real = decltype(zero);
             Outputs<Real> out = {std::vector<Real>(width), std::vector<Real>(slopes), {1, 2}};
             reference::RouterStatistics<Real>(
-                shape, in.rows_per_sequence, As<Real>(in.logits).data(), in.experts.data(),
+                shape, in.rows_per_sequence, As<Real>(in.logits).data(),
+                (all_count ? in.experts : in.sent_to).data(),
                 all_count ? nullptr : in.targets.data(), out[0].data());
             reference::RouterPenalty<Real>(sequences, shape, kBalance, kZ, kScale, out[0].data(),
                                            out[1].data(), out[2].data());
@@ -227,7 +237,7 @@ TEMPLATE_TEST_CASE("a router's backward pass agrees with the reference", "", flo
             kBackward,
             [&] {
               const Array<float> logits(in.logits);
-              const DeviceArray<int32_t> experts(in.experts, TheDevice());
+              const DeviceArray<int32_t> experts(all_count ? in.experts : in.sent_to, TheDevice());
               const DeviceArray<int32_t> targets(in.targets, TheDevice());
               const Array<float> dweights(in.dweights);
               const Array<float> balance(in.balance);
@@ -243,8 +253,8 @@ TEMPLATE_TEST_CASE("a router's backward pass agrees with the reference", "", flo
               using Real = decltype(zero);
               Outputs<Real> out = {std::vector<Real>(in.logits.size())};
               reference::RouterBackward<Real>(
-                  shape, in.rows_per_sequence, As<Real>(in.logits).data(), in.experts.data(),
-                  As<Real>(in.dweights).data(),
+                  shape, in.rows_per_sequence, As<Real>(in.logits).data(),
+                  (all_count ? in.experts : in.sent_to).data(), As<Real>(in.dweights).data(),
                   has_penalties ? As<Real>(in.balance).data() : nullptr, z_coefficient, kScale,
                   all_count ? nullptr : in.targets.data(), out[0].data());
               return out;

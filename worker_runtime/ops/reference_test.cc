@@ -73,7 +73,8 @@ TEST_CASE("a router's backward pass is the slope of its weights and of its penal
       // The weights, and one number more: the penalty.
       const auto forward = [&](const Vector& logits) {
         Vector results(experts.size() + 1);
-        reference::RouterForward(shape, logits.data(), nullptr, experts.data(), results.data());
+        reference::RouterForward(shape, logits.data(), nullptr, nullptr, experts.data(),
+                                 results.data());
         Vector statistics(2 * 11);
         reference::RouterStatistics(shape, rows_per_sequence, logits.data(), experts.data(),
                                     targets, statistics.data());

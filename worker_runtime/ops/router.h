@@ -37,8 +37,10 @@ struct RouterShape {
 // likewise. bias: (experts), or null: none. Then, and without groups, logits stand for scores:
 // these rise with those, and cannot round to equal numbers. weights: (rows, chosen), of the scores
 // without bias. A row with a NaN among its logits has NaN for weights, and still distinct experts.
+// A row of padding goes to no expert: all its experts are -1, and its weights 0. targets: (rows),
+// kPaddingTarget in padding (ops/targets.h); null: there is none.
 void RouterForward(const RouterShape& shape, const float* logits, const float* bias,
-                   int32_t* experts, float* weights, Stream& stream);
+                   const int32_t* targets, int32_t* experts, float* weights, Stream& stream);
 
 // Numbers that RouterStatistics leaves for a sequence: of each expert the count and the share, and
 // one more.
@@ -71,7 +73,7 @@ void RouterPenalty(int sequences, const RouterShape& shape, float balance_coeffi
 // dlogits: (rows, experts), overwritten: the gradient through the weights (dweights: (rows,
 // chosen)), and of rows that count also through the shares, by balance[row / rows_per_sequence]
 // (null: none), and through the log-sum-exp, by 2 z_coefficient *gradient_scale log-sum-exp. The
-// choice of experts has no gradient. T: float or BFloat16.
+// choice of experts has no gradient. Zeros in a row that goes to no expert. T: float or BFloat16.
 template <typename T>
 void RouterBackward(const RouterShape& shape, int rows_per_sequence, const float* logits,
                     const int32_t* experts, const float* dweights, const float* balance,

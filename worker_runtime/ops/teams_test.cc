@@ -46,8 +46,8 @@ std::vector<BenchOp> OtherOps(const BenchInputs& in) {
   for (int64_t i = 0; i < choices; ++i) (*experts)[i] = static_cast<int32_t>(i % router.experts);
   return {{"router_forward", 0,
            [=, &stream = in.stream](Pieces& set) {
-             RouterForward(router, set.Take<float>(logits), nullptr, set.Take<int32_t>(choices),
-                           set.Take<float>(choices), stream);
+             RouterForward(router, set.Take<float>(logits), nullptr, nullptr,
+                           set.Take<int32_t>(choices), set.Take<float>(choices), stream);
            }},
           {"router_statistics", 0,
            [=, &stream = in.stream](Pieces& set) {

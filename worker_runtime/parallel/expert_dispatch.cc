@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tools/base/check.h"
 #include "tools/base/rounding.h"
@@ -39,7 +40,9 @@ void ExpertDispatch::ForChoices(absl::Span<const int32_t> chosen, int rank,
   const int32_t* choice =
       chosen.data() + (int64_t{rank} * shape_.rows + row_begin_) * shape_.chosen;
   for (int token = 0; token < rows_; ++token) {
-    for (int j = 0; j < shape_.chosen; ++j) visit(token, j, *choice++);
+    for (int j = 0; j < shape_.chosen; ++j, ++choice) {
+      if (*choice >= 0) visit(token, j, *choice);
+    }
   }
 }
 
@@ -52,12 +55,12 @@ ExpertLoad ExpertDispatch::Route(absl::Span<const int32_t> chosen) {
   for (int rank = 0; rank < shape_.ranks; ++rank) {
     ForChoices(chosen, rank, [&](int, int, int expert) { ++by_expert[expert]; });
   }
-  const double all = static_cast<double>(chosen.size());
+  const double all = std::accumulate(by_expert, by_expert + shape_.experts, 0.0);
   ExpertLoad load;
   int64_t of_rank = 0;
   int64_t most = 0;
   for (int expert = 0; expert < shape_.experts; ++expert) {
-    const double share = by_expert[expert] / all;
+    const double share = all > 0 ? by_expert[expert] / all : 0;
     load.highest = std::max(load.highest, share * shape_.experts);
     if (share > 0) load.entropy -= share * std::log(share);
     if (expert % shape_.local_experts() == 0) of_rank = 0;
@@ -98,6 +101,7 @@ void ExpertDispatch::PlanSent(absl::Span<const int32_t> chosen) {
   int32_t* const sent_from = At(arrays_);
   int32_t* const sent_choices = sent_from + choices();
   int32_t* const places = sent_choices + choices();
+  std::fill_n(places, int64_t{rows_} * shape_.chosen, -1);
   ForChoices(chosen, shape_.rank, [&](int token, int j, int expert) {
     const int32_t at = next[expert]++;
     const int32_t choice = token * shape_.chosen + j;

@@ -11,6 +11,7 @@
 //
 // and back the same way: arrived[i] = sorted[arrived_at[i]], AllToAllV, and token t takes
 // sent[places[t][j]] of its j-th expert. Where each rank has all experts, `sent` is sorted already.
+// A token may go to no expert: then it is not sent, and its places are -1.
 //
 // How many tokens a rank gets is known when they are routed alone, and its memory is planned before
 // (`bound`). A microbatch with more for any rank of the group goes in chunks of its tokens, so few
@@ -45,7 +46,7 @@ int64_t BoundOf(const DispatchShape& shape, double factor);
 
 // How the load of a microbatch is spread over the group's experts.
 struct ExpertLoad {
-  double highest = 0;  // the most tokens of an expert, over the mean of all
+  double highest = 0;  // the most tokens of an expert, over the mean of all; 0: there are none
   double entropy = 0;  // of the shares of experts in the tokens, in nats
   bool is_chunked = false;
 };
@@ -58,7 +59,8 @@ class ExpertDispatch {
   ExpertDispatch(const DispatchShape& shape, Arena& host);
 
   // Takes the choices of all ranks: (ranks, rows, chosen), of which each token's are distinct
-  // numbers below `experts`. Says how the load is spread. The plan is then chunk 0's.
+  // numbers below `experts`, or all -1: it goes to no expert. Says how the load is spread. The plan
+  // is then chunk 0's.
   ExpertLoad Route(absl::Span<const int32_t> chosen);
 
   int chunks() const { return chunks_; }
@@ -68,7 +70,7 @@ class ExpertDispatch {
   // Of the chunk: this rank's tokens, and how many rows come to its experts.
   int row_begin() const { return row_begin_; }
   int rows() const { return rows_; }
-  int sent() const { return rows_ * shape_.chosen; }
+  int sent() const { return sent_begin_.span().back(); }
   int received() const { return sorted_begin().back(); }
   // By receiving rank, and by sending rank: (ranks + 1) borders.
   const int32_t* sent_begin() const { return At(sent_begin_); }
@@ -94,7 +96,7 @@ class ExpertDispatch {
 
  private:
   int64_t choices() const { return int64_t{shape_.rows} * shape_.chosen; }
-  // Calls for each choice of a rank's tokens in the chunk: (token, place among its choices,
+  // Calls for each expert that a rank's tokens in the chunk chose: (token, place among its choices,
   // expert).
   template <typename Visit>
   void ForChoices(absl::Span<const int32_t> chosen, int rank, const Visit& visit) const;

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kRows = 13;
 
-// Each token's experts, distinct; `skew`: so many of 8 tokens choose the first experts.
-std::vector<int32_t> Choices(const DispatchShape& shape, int skew, int seed) {
+// Each token's experts, distinct; `skew`: so many of 8 tokens choose the first experts. Of those
+// with `padding` each third goes to none.
+std::vector<int32_t> Choices(const DispatchShape& shape, int skew, int seed, bool padding = false) {
   std::mt19937 random(seed);
   std::vector<int32_t> chosen, experts(shape.experts);
   for (int token = 0; token < shape.ranks * shape.rows; ++token) {
@@ -22,6 +23,7 @@ std::vector<int32_t> Choices(const DispatchShape& shape, int skew, int seed) {
     if (static_cast<int>(random() % 8) >= skew) {
       std::shuffle(experts.begin(), experts.end(), random);
     }
+    if (padding && token % 3 == 1) std::fill(experts.begin(), experts.end(), -1);
     chosen.insert(chosen.end(), experts.begin(), experts.begin() + shape.chosen);
   }
   return chosen;
@@ -38,6 +40,9 @@ struct Way {
     for (size_t r = 0; r < ranks.size(); ++r) {
       const ExpertDispatch& plan = ranks[r];
       const int32_t* const arrays = plan.arrays().data();
+      const int choices = plan.rows() * shape.chosen;
+      REQUIRE(std::count_if(plan.Places(arrays), plan.Places(arrays) + choices,
+                            [](int32_t place) { return place >= 0; }) == plan.sent());
       for (int i = 0; i < plan.sent(); ++i) {
         const int token = plan.row_begin() + plan.SentFrom(arrays)[i];
         const int choice = plan.SentChoices(arrays)[i];
@@ -100,7 +105,7 @@ void CheckWay(DispatchShape shape, const std::vector<int32_t>& chosen, bool is_c
   for (int rank = 0; rank < shape.ranks; ++rank) {
     for (int i = 0; i < shape.rows * shape.chosen; ++i) {
       const int expert = chosen[rank * shape.rows * shape.chosen + i];
-      wanted.push_back(Row(rank, i / shape.chosen, expert));
+      if (expert >= 0) wanted.push_back(Row(rank, i / shape.chosen, expert));
     }
   }
   std::sort(seen.begin(), seen.end());
@@ -113,10 +118,11 @@ TEST_CASE("each token reaches each of its experts once, whatever the load") {
     for (const int chosen : {1, 2, 5, 8}) {
       for (const int skew : {0, 4, 8}) {
         DispatchShape shape = {.ranks = ranks, .rows = kRows, .chosen = chosen, .experts = 8};
-        const std::vector<int32_t> choices = Choices(shape, skew, ranks * 100 + chosen);
         INFO("ranks " << ranks << " chosen " << chosen << " skew " << skew);
         shape.bound = MostReceived(shape, kRows);
-        CheckWay(shape, choices, false);
+        for (const bool padding : {false, true}) {
+          CheckWay(shape, Choices(shape, skew, ranks * 100 + chosen, padding), false);
+        }
       }
     }
   }
@@ -130,6 +136,7 @@ TEST_CASE("more tokens than a rank has room for go in chunks") {
         shape.bound = MostReceived(shape, tokens);
         INFO("ranks " << ranks << " chosen " << chosen << " tokens " << tokens);
         CheckWay(shape, Choices(shape, 8, 7), true);
+        if (tokens <= kRows / 2) CheckWay(shape, Choices(shape, 8, 7, /*padding=*/true), true);
       }
     }
   }
@@ -157,6 +164,23 @@ TEST_CASE("the load's spread is told") {
   CHECK(one.highest == 4);
   CHECK(one.entropy == 0);
   CHECK_FALSE(one.is_chunked);
+}
+
+TEST_CASE("tokens that go to no expert are no load, and take no room") {
+  const DispatchShape shape = {.ranks = 2, .rows = 2, .chosen = 1, .experts = 2, .bound = 2};
+  Arena host("test");
+  ExpertDispatch dispatch(shape, host);
+  REQUIRE_OK(host.Build());
+  const ExpertLoad load = dispatch.Route({1, 0, -1, -1});
+  CHECK(load.highest == 1);
+  CHECK(load.entropy == Approx(std::log(2)));
+  CHECK_FALSE(load.is_chunked);
+  CHECK(dispatch.sent() == 2);
+  const ExpertLoad nothing = dispatch.Route({-1, -1, -1, -1});
+  CHECK(nothing.highest == 0);
+  CHECK(nothing.entropy == 0);
+  CHECK(dispatch.sent() == 0);
+  CHECK(dispatch.received() == 0);
 }
 
 }  // namespace

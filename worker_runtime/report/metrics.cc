@@ -204,9 +204,10 @@ std::optional<MetricsRecord> Parse(absl::string_view line) {
 }
 
 // The lines of `content` that a run keeps when it resumes after `resumed_step` steps, without a
-// torn last one.
+// torn last one; those of that step go to *of_resumed_step too.
 absl::StatusOr<std::string> KeptLines(absl::string_view content, const std::string& path,
-                                      int64_t resumed_step) {
+                                      int64_t resumed_step,
+                                      std::vector<MetricsRecord>* of_resumed_step) {
   std::string kept;
   for (int64_t line_number = 1; !content.empty(); ++line_number) {
     const size_t end = content.find('\n');
@@ -221,7 +222,9 @@ absl::StatusOr<std::string> KeptLines(absl::string_view content, const std::stri
       return Annotate(record.status(), absl::StrCat(path, ":", line_number));
     }
     const int64_t step = std::visit([](const auto& metrics) { return metrics.step; }, *record);
-    if (resumed_step > 0 && step <= resumed_step) absl::StrAppend(&kept, line, "\n");
+    if (resumed_step == 0 || step > resumed_step) continue;
+    absl::StrAppend(&kept, line, "\n");
+    if (step == resumed_step) of_resumed_step->push_back(*record);
   }
   return kept;
 }
@@ -232,12 +235,13 @@ bool KeepsNothing(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
-absl::Status PruneFile(const std::string& path, int64_t resumed_step) {
+absl::Status PruneFile(const std::string& path, int64_t resumed_step,
+                       std::vector<MetricsRecord>* of_resumed_step) {
   if (KeepsNothing(path)) return absl::OkStatus();
   const absl::StatusOr<std::string> content = ReadFile(path);
   if (absl::IsNotFound(content.status())) return absl::OkStatus();
   CONVENE_RETURN_IF_ERROR(content.status());
-  const absl::StatusOr<std::string> kept = KeptLines(*content, path, resumed_step);
+  const absl::StatusOr<std::string> kept = KeptLines(*content, path, resumed_step, of_resumed_step);
   if (!kept.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat(kept.status().message(),
@@ -287,9 +291,10 @@ absl::StatusOr<MetricsRecord> ParseMetricsLine(absl::string_view line) {
 
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t resumed_step) {
   CONVENE_RETURN_IF_ERROR(MakeDirectories(ParentDirectory(path)));
-  CONVENE_RETURN_IF_ERROR(PruneFile(path, resumed_step));
+  std::vector<MetricsRecord> of_resumed_step;
+  CONVENE_RETURN_IF_ERROR(PruneFile(path, resumed_step, &of_resumed_step));
   CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_APPEND | O_CREAT));
-  return MetricsFile(path, std::move(fd));
+  return MetricsFile(path, std::move(fd), std::move(of_resumed_step));
 }
 
 absl::Status MetricsFile::Append(const MetricsRecord& record) {

@@ -19,6 +19,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -36,8 +37,8 @@ struct StepMetrics {
   double learning_rate = 0;
   // Of models with experts: what the router's losses add to the loss that is trained; the most
   // tokens of an expert over the mean, and the entropy of the experts' shares in nats, each the
-  // mean over layers and microbatches; and the share of these whose tokens went to the experts in
-  // pieces, for want of memory.
+  // mean over layers and microbatches, without padding; and the share of these whose tokens went to
+  // the experts in pieces, for want of memory.
   std::optional<double> balance_loss, z_loss, expert_load, expert_entropy, experts_in_pieces;
   // Of pairs of answers: the share of those that count whose chosen answer has the higher reward,
   // and the mean by which it is higher (ops/preference_loss.h), before the update.
@@ -118,14 +119,19 @@ class MetricsFile {
   // file.
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t resumed_step);
 
+  // The lines of resumed_step that were kept; none of a fresh start.
+  const std::vector<MetricsRecord>& of_resumed_step() const { return of_resumed_step_; }
+
   // On failure (ResourceExhausted when the disk is full) no part of the line stays behind.
   absl::Status Append(const MetricsRecord& record);
 
  private:
-  MetricsFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  MetricsFile(std::string path, UniqueFd fd, std::vector<MetricsRecord> of_resumed_step)
+      : path_(std::move(path)), fd_(std::move(fd)), of_resumed_step_(std::move(of_resumed_step)) {}
 
   std::string path_;
   UniqueFd fd_;
+  std::vector<MetricsRecord> of_resumed_step_;
 };
 
 }  // namespace convene::worker

@@ -30,15 +30,16 @@ std::string ProgressBar(int64_t done_bytes, int64_t total_bytes) {
                          HumanBytes(total_bytes));
 }
 
-void StepRate::Record(absl::Duration step_time) {
+void TokenRate::Record(absl::Duration step_time, int64_t tokens) {
   constexpr double kWeight = 0.1;
+  const double seconds = absl::ToDoubleSeconds(step_time) / static_cast<double>(tokens);
   ++recorded_;
-  smoothed_ = recorded_ <= 2 ? step_time : smoothed_ + kWeight * (step_time - smoothed_);
+  seconds_ = recorded_ <= 2 ? seconds : seconds_ + kWeight * (seconds - seconds_);
 }
 
-absl::Duration StepRate::Remaining(int64_t steps) const {
-  if (steps <= 0) return absl::ZeroDuration();
-  return smoothed_ * steps;
+absl::Duration TokenRate::Remaining(int64_t tokens) const {
+  if (tokens <= 0) return absl::ZeroDuration();
+  return absl::Seconds(seconds_ * static_cast<double>(tokens));
 }
 
 void ProgressPrinter::Print(const ProgressState& state, MonotonicTime now) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -29,20 +30,22 @@ std::string ProgressLine(const ProgressState& state);
 // PURE. "[##########----------]  50%  4.6 MiB of 9.1 MiB".
 std::string ProgressBar(int64_t done_bytes, int64_t total_bytes);
 
-// PURE. A step's time, smoothed over about the last ten, so that the time left does not jump.
-class StepRate {
+// PURE. The time of a token, smoothed over about the last ten steps, so that the time left does not
+// jump. Steps may have ever more tokens (--rampup-batch-size).
+class TokenRate {
  public:
   // The first step also pays for the start (caches, connections): it counts only until the second
-  // is known.
-  void Record(absl::Duration step_time);
+  // is known. REQUIRES: tokens > 0.
+  void Record(absl::Duration step_time, int64_t tokens);
 
+  // 0 before the first Record.
+  double tokens_per_second() const { return 1 / seconds_; }
   // Infinite before the first Record.
-  absl::Duration step_time() const { return smoothed_; }
-  absl::Duration Remaining(int64_t steps) const;
+  absl::Duration Remaining(int64_t tokens) const;
 
  private:
   int64_t recorded_ = 0;
-  absl::Duration smoothed_ = absl::InfiniteDuration();
+  double seconds_ = std::numeric_limits<double>::infinity();
 };
 
 // Writes progress lines. On a terminal one line is redrawn in place, at most ten times a second;

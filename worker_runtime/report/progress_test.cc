@@ -60,15 +60,25 @@ TEST_CASE("a progress line is short and complete") {
 }
 
 TEST_CASE("the time left is unknown before a step, and forgets the slow first one") {
-  StepRate rate;
+  TokenRate rate;
   CHECK(rate.Remaining(10) == absl::InfiniteDuration());
-  rate.Record(absl::Seconds(9));
-  CHECK(rate.Remaining(10) == absl::Seconds(90));
-  rate.Record(absl::Seconds(1));
-  CHECK(rate.Remaining(10) == absl::Seconds(10));
-  rate.Record(absl::Seconds(2));
-  CHECK(rate.step_time() == absl::Milliseconds(1100));
+  CHECK(rate.tokens_per_second() == 0);
+  rate.Record(absl::Seconds(9), 2);
+  CHECK(rate.Remaining(20) == absl::Seconds(90));
+  rate.Record(absl::Seconds(1), 2);
+  CHECK(rate.Remaining(20) == absl::Seconds(10));
+  rate.Record(absl::Seconds(2), 2);
+  CHECK(rate.tokens_per_second() == Approx(2 / 1.1));
   CHECK(rate.Remaining(0) == absl::ZeroDuration());
+}
+
+TEST_CASE("a batch that grows changes neither the rate nor what is left of the run") {
+  TokenRate rate;
+  for (const int64_t batch : {1, 1, 1, 2, 2, 4}) {
+    rate.Record(absl::Seconds(batch), batch * 1024);
+    CHECK(rate.tokens_per_second() == Approx(1024));
+    CHECK(absl::ToDoubleSeconds(rate.Remaining(100 * 1024)) == Approx(100));
+  }
 }
 
 TEST_CASE("a log gets a line for the first, the last and every tenth step") {

@@ -25,7 +25,7 @@ void MakeToRound(MakeWeights make, const ParameterSlice& slice, int64_t first,
 
 }  // namespace
 
-absl::Status FrozenWeights::Set(MakeWeights make) const {
+absl::Status FrozenWeights::Fill(MakeWeights make) const {
   CONVENE_RETURN_IF_ERROR(device_->Synchronize(timeout_));
   const FlatShard& shard = store_->shard();
   const bool rounds = store_->dtype() == DType::kBFloat16;
@@ -52,7 +52,11 @@ absl::Status FrozenWeights::Set(MakeWeights make) const {
                     place.size_bytes(), device_->compute());
     }
   }
-  for (size_t i = 0; i < shard.parts.size(); ++i) {
+  return absl::OkStatus();
+}
+
+absl::Status FrozenWeights::Publish() const {
+  for (size_t i = 0; i < store_->shard().parts.size(); ++i) {
     CONVENE_RETURN_IF_ERROR(store_->Updated(i, device_->compute()));
   }
   return store_->CopyToOtherEnd();

@@ -25,8 +25,10 @@ class FrozenWeights {
   FrozenWeights(BucketStore& store, Device& device, absl::Duration timeout)
       : store_(&store), device_(&device), timeout_(timeout) {}
 
-  // ShardedOptimizer::SetWeights, of the store. In bf16 routers' biases are centred (CentreBias).
-  absl::Status Set(MakeWeights make) const;
+  // ShardedOptimizer::FillWeights and its PublishMasters, of the store. In bf16 routers' biases are
+  // centred (CentreBias).
+  absl::Status Fill(MakeWeights make) const;
+  absl::Status Publish() const;
 
  private:
   BucketStore* store_;

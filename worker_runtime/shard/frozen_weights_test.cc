@@ -52,7 +52,9 @@ void AddOwn(int rank, const MakeWeights& make, ValuesByName* values) {
                     {.dp = reduce, .dp_gather = gather, .dp_replicate = *solo.dp, .tp = *solo.tp},
                     *device, arena, arena);
   REQUIRE_OK(arena.Build());
-  REQUIRE_OK(FrozenWeights(store, *device, absl::Seconds(60)).Set(make));
+  const FrozenWeights frozen(store, *device, absl::Seconds(60));
+  REQUIRE_OK(frozen.Fill(make));
+  REQUIRE_OK(frozen.Publish());
   REQUIRE_OK(device->Synchronize(absl::Seconds(60)));
   for (const ShardSegment& segment : store.shard().segments) {
     const ParameterSlice& slice = store.placement().parameters[segment.parameter];

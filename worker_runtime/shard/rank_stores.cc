@@ -120,12 +120,22 @@ absl::Status RankOptimizers::Bind() {
   return absl::OkStatus();
 }
 
-absl::Status RankOptimizers::SetWeights(WeightSet set, MakeWeights make) {
+absl::Status RankOptimizers::SetWeights(WeightSet set, MakeWeights make,
+                                        absl::FunctionRef<absl::Status()> filled) {
+  const bool of_frozen = set != WeightSet::kLearning;
+  const bool of_learning = set != WeightSet::kFrozen;
   for (const FrozenWeights& frozen : frozen_) {
-    if (set != WeightSet::kLearning) CONVENE_RETURN_IF_ERROR(frozen.Set(make));
+    if (of_frozen) CONVENE_RETURN_IF_ERROR(frozen.Fill(make));
   }
   for (ShardedOptimizer* const optimizer : all_) {
-    if (set != WeightSet::kFrozen) CONVENE_RETURN_IF_ERROR(optimizer->SetWeights(make));
+    if (of_learning) CONVENE_RETURN_IF_ERROR(optimizer->FillWeights(make));
+  }
+  CONVENE_RETURN_IF_ERROR(filled());
+  for (const FrozenWeights& frozen : frozen_) {
+    if (of_frozen) CONVENE_RETURN_IF_ERROR(frozen.Publish());
+  }
+  for (ShardedOptimizer* const optimizer : all_) {
+    if (of_learning) CONVENE_RETURN_IF_ERROR(optimizer->PublishMasters());
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "worker_runtime/model/parameters.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/frozen_weights.h"
@@ -77,7 +78,11 @@ class RankOptimizers final : public CheckpointedState {
 
   // All as ShardedOptimizer's. A checkpoint has nothing of what is frozen.
   absl::Status Bind();
-  absl::Status SetWeights(WeightSet set, MakeWeights make);
+  // FillWeights, of all; then, once `filled` has returned, PublishMasters. An error of `filled` is
+  // this call's, and nothing is published.
+  absl::Status SetWeights(
+      WeightSet set, MakeWeights make,
+      absl::FunctionRef<absl::Status()> filled = [] { return absl::OkStatus(); });
   void SumOwnedSquares(double* sum);
   absl::Status Update(const UpdateRule::Factors* factors, const StepControl* control);
   absl::Status CopyGradients();

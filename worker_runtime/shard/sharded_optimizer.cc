@@ -122,7 +122,7 @@ float* ShardedOptimizer::MasterOf(const ShardPart& part) const {
                        : store_.ParametersOf(part).As<float>().data();
 }
 
-absl::Status ShardedOptimizer::SetWeights(MakeWeights make) {
+absl::Status ShardedOptimizer::FillWeights(MakeWeights make) {
   CONVENE_RETURN_IF_ERROR(store_.FinishUpdate());
   CONVENE_RETURN_IF_ERROR(device_.Synchronize(options_.timeout));
   std::vector<float> values;
@@ -141,7 +141,7 @@ absl::Status ShardedOptimizer::SetWeights(MakeWeights make) {
       device_.Copy(values.data(), master + first, count * sizeof(float), device_.compute());
     }
   }
-  return PublishMasters();
+  return absl::OkStatus();
 }
 
 // Exact sums of all parts go into one: they come one after the other, in communication() or behind

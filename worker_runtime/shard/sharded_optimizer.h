@@ -82,9 +82,12 @@ class ShardedOptimizer final : public CheckpointedState {
   absl::Status Bind();
 
   // The weights of the shard become what `make` gives, which is called for each of them once, piece
-  // by piece; every rank gets all parameters. All ranks of dp call it. Errors: the device's, the
-  // collective's, those of an update that is still to be finished.
-  absl::Status SetWeights(MakeWeights make);
+  // by piece. No rank waits for another, as long as no update is under way. Errors: the device's,
+  // those of an update that is still to be finished.
+  absl::Status FillWeights(MakeWeights make);
+  // Masters become weights, of all parts, and every rank gets all parameters. All ranks of dp call
+  // it behind FillWeights. Errors: the collective's.
+  absl::Status PublishMasters();
 
   // *sum (in the device's memory) += sum of squares of the reduced gradients in this shard, of the
   // parameters this rank owns: the ranks' sums add up to the global norm's square, each parameter
@@ -158,8 +161,6 @@ class ShardedOptimizer final : public CheckpointedState {
   int64_t PlaceIn(size_t state, int64_t shard_begin) const;
   // An array for each of the rule's states; all of one name, or each of the state's name.
   std::vector<ArenaBlock<float>> DeclareStates(const char* name, Arena& arena) const;
-  // Masters become weights, of all parts, and every rank gets them.
-  absl::Status PublishMasters();
   // The part's weights, elsewhere than its parameters, become these. `stream`: the device's, that
   // made them.
   absl::Status Publish(size_t part, const Stream& stream);

@@ -68,7 +68,7 @@ struct Sharded {
         optimizer(store, optimizer_options, device, arena, staging) {
     CONVENE_CHECK(arena.Build().ok() && staging.Build().ok());
     CONVENE_CHECK(optimizer.Bind().ok());
-    CONVENE_CHECK(optimizer.SetWeights(MakeOnes).ok());
+    CONVENE_CHECK(optimizer.FillWeights(MakeOnes).ok() && optimizer.PublishMasters().ok());
   }
 
   std::vector<float> parameters() {
@@ -505,7 +505,8 @@ TEST_CASE("while the host updates, a unit waits for its own bucket alone") {
   REQUIRE_OK(arena.Build());
   REQUIRE_OK(staging.Build());
   REQUIRE_OK(optimizer.Bind());
-  REQUIRE_OK(optimizer.SetWeights(MakeOnes));
+  REQUIRE_OK(optimizer.FillWeights(MakeOnes));
+  REQUIRE_OK(optimizer.PublishMasters());
   const auto end = absl::MakeCleanup([&] {
     device.GoOn();
     store.FinishUpdate().IgnoreError();

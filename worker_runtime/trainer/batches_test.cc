@@ -82,7 +82,7 @@ std::vector<int32_t> Firsts(const BatchLoader& loader, int micro_batch_size,
     const int32_t* inputs = batch.inputs + row * kSequenceLength;
     const int32_t* targets = batch.targets + row * kSequenceLength;
     if (targets[0] < 0) {
-      CHECK(std::all_of(targets, targets + kSequenceLength, [](int32_t t) { return t == -1; }));
+      CHECK(std::all_of(targets, targets + kSequenceLength, [](int32_t t) { return t == -2; }));
       continue;
     }
     for (int i = 0; i < kSequenceLength; ++i) CHECK(targets[i] == inputs[i] + 1);

@@ -83,15 +83,18 @@ absl::Status Engine::Allocate() {
 }
 
 absl::Status Engine::SetWeights(WeightSet set, MakeWeights make,
-                                absl::FunctionRef<void(double done)> tell) {
+                                absl::FunctionRef<void(double done)> tell,
+                                absl::FunctionRef<absl::Status()> filled) {
   CONVENE_CHECK(!is_in_flight_);
   int64_t made = 0;
   return parts_.optimizers.SetWeights(
-      set, [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
+      set,
+      [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
         make(slice, first, values);
         made += static_cast<int64_t>(values.size());
         tell(static_cast<double>(made) / static_cast<double>(parts_.ShardCount()));
-      });
+      },
+      filled);
 }
 
 absl::Status Engine::InitializeWeights(WeightSet set, absl::FunctionRef<void(double done)> tell) {
@@ -106,15 +109,17 @@ absl::Status Engine::InitializeWeights(WeightSet set, absl::FunctionRef<void(dou
         });
         device_.Synchronize(absl::InfiniteDuration()).IgnoreError();  // it stays the device's
       },
-      tell);
+      tell, [] { return absl::OkStatus(); });
 }
 
 absl::Status Engine::LoadWeights(WeightSet set, const StateSource& source,
-                                 absl::FunctionRef<void(double done)> tell, absl::Status* read) {
+                                 absl::FunctionRef<void(double done)> tell,
+                                 absl::FunctionRef<absl::Status(const absl::Status& read)> agree) {
+  absl::Status read;
   return SetWeights(
       set,
       [&](const ParameterSlice& slice, int64_t first, absl::Span<float> values) {
-        if (!read->ok()) return;
+        if (!read.ok()) return;
         const TensorPiece piece = {
             .name = slice.name,
             .global_shape = {slice.global_shape.begin(), slice.global_shape.end()},
@@ -122,9 +127,9 @@ absl::Status Engine::LoadWeights(WeightSet set, const StateSource& source,
                           {slice.extent.begin(), slice.extent.end()}},
             .flat_begin = first,
             .flat_count = static_cast<int64_t>(values.size())};
-        *read = source.Read({{piece, values}});
+        read = source.Read({{piece, values}});
       },
-      tell);
+      tell, [&] { return agree(read); });
 }
 
 void Engine::Feed(const TokenBatch& batch, int microbatches, bool is_training) {

@@ -78,14 +78,16 @@ class Engine {
 
   // The weights that the seed gives, on every layout the same bits. A rank makes those of its shard
   // alone, on the threads of device.host(), and `tell` hears how far it is: of 1. All ranks call
-  // it. Errors: as ShardedOptimizer::SetWeights. REQUIRES: no step is in flight.
+  // it. Errors: as RankOptimizers::SetWeights. REQUIRES: no step is in flight.
   absl::Status InitializeWeights(
       WeightSet set = WeightSet::kAll, absl::FunctionRef<void(double done)> tell = [](double) {});
   // The same with the weights that `source` holds, under the model's names and of its shape, and as
-  // a first step finds the moments. *read: how reading them went on this rank; where it failed, the
-  // other ranks have to hear of it, and the weights are garbage.
+  // a first step finds the moments. `agree` hears how reading them went on this rank, before any
+  // rank waits for another one's weights: it waits for the slowest disk, and where it returns an
+  // error, which is then this call's, the weights are garbage.
   absl::Status LoadWeights(WeightSet set, const StateSource& source,
-                           absl::FunctionRef<void(double done)> tell, absl::Status* read);
+                           absl::FunctionRef<void(double done)> tell,
+                           absl::FunctionRef<absl::Status(const absl::Status& read)> agree);
 
   // Starts one optimizer step over this rank's part of the global batch: options.microbatches, or
   // as many as one of options.shorter_schedules has. The batch may be reused on return. A gradient
@@ -140,7 +142,8 @@ class Engine {
          Device& device);
   absl::Status Allocate();
   absl::Status SetWeights(WeightSet set, MakeWeights make,
-                          absl::FunctionRef<void(double done)> tell);
+                          absl::FunctionRef<void(double done)> tell,
+                          absl::FunctionRef<absl::Status()> filled);
 
   // Copies the batch, zeroes the totals and hands the stage its tokens.
   void Feed(const TokenBatch& batch, int microbatches, bool is_training);

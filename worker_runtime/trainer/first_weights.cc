@@ -95,9 +95,9 @@ absl::StatusOr<Source> OpenFirstAdapter(const TrainOptions& options, const std::
 absl::Status Load(WeightSet set, const absl::StatusOr<Source>& source, Engine& engine,
                   absl::FunctionRef<void(double done)> tell, Collective& world, Stream& stream) {
   CONVENE_RETURN_IF_ERROR(Agree(source.status(), "open the weights to begin with", world, stream));
-  absl::Status read;
-  CONVENE_RETURN_IF_ERROR(engine.LoadWeights(set, **source, tell, &read));
-  return Agree(read, "read the weights to begin with", world, stream);
+  return engine.LoadWeights(set, **source, tell, [&](const absl::Status& read) {
+    return Agree(read, "read the weights to begin with", world, stream);
+  });
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ absl::StatusOr<FirstWeights> FindFirstWeights(const TrainOptions& options, Colle
 // `resumed`: a checkpoint has given all that learns; then only what is frozen, which no checkpoint
 // holds, is filled in. Errors, the same on all ranks: OpenWeights's, OpenAdapter's,
 // StateSource::Read's, InvalidArgument for weights of another shape than options.model; and
-// Engine::LoadWeights's.
+// Engine::LoadWeights's. `world` waits for the slowest rank's disk.
 absl::Status MakeFirstWeights(const TrainOptions& options, const FirstWeights& first, bool resumed,
                               Engine& engine, absl::FunctionRef<void(double done)> tell,
                               Collective& world, Stream& stream);

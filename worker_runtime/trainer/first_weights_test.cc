@@ -3,8 +3,11 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
@@ -29,17 +32,22 @@ ModelConfig WithAdapters(int rank) {
   return model;
 }
 
-// A job's checkpoint of adapters.
-void WriteAdapters(const std::string& directory, const ModelConfig& model, int64_t step = 7,
-                   const std::string& base = "/base") {
+// A job's checkpoint of these tensors.
+void Write(const std::string& directory, const ModelConfig& model,
+           const std::vector<ModelTensor>& tensors, int64_t step, const std::string& base) {
   std::vector<std::vector<float>> values;
   std::vector<PieceToWrite> pieces;
-  for (const ModelTensor& tensor : AdapterTensors(model)) {
+  for (const ModelTensor& tensor : tensors) {
     values.emplace_back(tensor.shape[0] * tensor.shape[1], 0.5f);
     pieces.push_back({RowsOf(tensor, 0, tensor.file_rows()), absl::MakeConstSpan(values.back())});
   }
   REQUIRE_OK(WriteShard(directory, step, 0, pieces));
   REQUIRE_OK(PublishCheckpoint(directory, {.step = step, .model = ShapeText(model), .base = base}));
+}
+
+void WriteAdapters(const std::string& directory, const ModelConfig& model, int64_t step = 7,
+                   const std::string& base = "/base") {
+  Write(directory, model, AdapterTensors(model), step, base);
 }
 
 // A run with adapters of rank 4 that begins with those.
@@ -138,6 +146,45 @@ TEST_CASE("all ranks begin with the checkpoint that rank 0 finds") {
     CHECK(found[rank].weights == dir.File("0/step_00000007"));
     CHECK(found[rank].adapter == dir.File(std::to_string(rank) + "/step_00000007"));
   }
+}
+
+TEST_CASE("the rank that has read its weights waits for the slowest disk as for a checkpoint") {
+  const TempDir dir;
+  const bool has_adapters = GENERATE(false, true);
+  TrainOptions options;
+  options.model = has_adapters ? WithAdapters(4) : NamedModel("llama-tiny").value();
+  const ModelConfig plain = NamedModel("llama-tiny").value();
+  Write(dir.path(), plain, ModelTensors(plain), /*step=*/7, /*base=*/"");
+  const Layout layout = {.dp = 2};
+  std::vector<CommunicatorSet> sets = LoopbackCommunicators(layout, {.timeout = absl::Seconds(1)});
+  const LoopbackWorld patient(2);
+  const auto checkpoint = patient.Group({0, 1}, "checkpoint");
+  std::vector<absl::Status> made(2);
+  std::vector<Thread> threads;
+  for (const int rank : {0, 1}) {
+    threads.emplace_back("rank", [&, rank] {
+      const std::unique_ptr<Device> device = Device::Cpu();
+      Stream stream = Stream::Cpu();
+      bool has_slept = rank == 0;
+      const auto read_slowly = [&](double) {
+        if (!std::exchange(has_slept, true)) absl::SleepFor(absl::Milliseconds(1500));
+      };
+      made[rank] = [&]() -> absl::Status {
+        CONVENE_ASSIGN_OR_RETURN(
+            const auto engine,
+            Engine::Create(
+                {.model = options.model, .layout = layout, .rank = rank, .fresh_weights = false},
+                sets[rank], *device));
+        CONVENE_RETURN_IF_ERROR(MakeFirstWeights(options, {.weights = dir.File("step_00000007")},
+                                                 /*resumed=*/false, *engine, read_slowly,
+                                                 *checkpoint[rank], stream));
+        CONVENE_RETURN_IF_ERROR(device->Synchronize(absl::Seconds(60)));
+        return sets[rank].dp_gather->Check();
+      }();
+    });
+  }
+  for (Thread& thread : threads) thread.Join();
+  for (const absl::Status& status : made) CHECK_OK(status);
 }
 
 TEST_CASE("a run that goes on has the first weights that its checkpoint names") {

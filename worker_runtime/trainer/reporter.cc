@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -142,8 +143,8 @@ void Reporter::PrintProgress(const StepMetrics& metrics) {
                   .reward_accuracy = metrics.reward_accuracy,
                   .reward_margin = metrics.reward_margin,
                   .learning_rate = metrics.learning_rate,
-                  .tokens_per_second = TokensOf(step) / absl::ToDoubleSeconds(rate_.step_time()),
-                  .remaining = rate_.Remaining(options_.steps - step)},
+                  .tokens_per_second = rate_.tokens_per_second(),
+                  .remaining = rate_.Remaining(TokensAfter(options_.steps) - TokensAfter(step))},
                  clock_.Now());
 }
 
@@ -152,7 +153,7 @@ absl::Status Reporter::Step(int64_t step, const StepResult& result, double learn
   const int64_t tokens = TokensOf(step);
   const double seconds = absl::ToDoubleSeconds(step_time);
   const bool is_empty = result.counted_targets == 0;
-  rate_.Record(step_time);
+  rate_.Record(step_time, tokens);
   if (!is_empty) {
     if (std::isfinite(result.loss)) {
       last_loss_ = result.loss;
@@ -234,6 +235,25 @@ void Reporter::AddExperts(const StepResult& result, StepMetrics& metrics) {
       metrics.step, 100 * *metrics.experts_in_pieces, options_.model.experts.memory_factor));
 }
 
+template <typename Metrics, typename IsIt>
+bool Reporter::Has(const IsIt& is_it) const {
+  return metrics_.has_value() &&
+         absl::c_any_of(metrics_->of_resumed_step(), [&](const MetricsRecord& record) {
+           const Metrics* const known = std::get_if<Metrics>(&record);
+           return known != nullptr && is_it(*known);
+         });
+}
+
+bool Reporter::HasValidation(int64_t step, const std::optional<std::string>& validation_set) const {
+  return Has<ValidationMetrics>([&](const ValidationMetrics& known) {
+    return known.step == step && known.validation_set == validation_set;
+  });
+}
+
+bool Reporter::HasSample(int64_t step) const {
+  return Has<SampleMetrics>([&](const SampleMetrics& known) { return known.step == step; });
+}
+
 absl::Status Reporter::Validation(const ValidationMetrics& validation) {
   const auto last = absl::c_find_if(validations_, [&](const ValidationMetrics& known) {
     return known.validation_set == validation.validation_set;
@@ -256,6 +276,7 @@ absl::Status Reporter::Validation(const ValidationMetrics& validation) {
                           100 * *validation.reward_accuracy, *validation.reward_margin);
   }
   Say(text);
+  if (HasValidation(validation.step, validation.validation_set)) return absl::OkStatus();
   return WriteMetrics(validation);
 }
 

@@ -48,9 +48,13 @@ class Reporter final : public SaveListener {
                     absl::Duration step_time, absl::Duration data_time = absl::ZeroDuration());
   // Steps tell their MFU from now on, if the planner knows the GPU by this name.
   void SetGpu(absl::string_view description);
-  // `validation_loss`: nats a target that counts.
+  // `validation_loss`: nats a target that counts. A line that HasValidation is not written again.
   absl::Status Validation(const ValidationMetrics& validation);
   absl::Status Sample(const SampleMetrics& sample);
+  // Whether the metrics file had such a line when it was opened, of the step after which the
+  // training goes on.
+  bool HasValidation(int64_t step, const std::optional<std::string>& validation_set) const;
+  bool HasSample(int64_t step) const;
   // The summary names it: the newest, saved by this run or the one that it resumed from.
   void Checkpoint(int64_t step, const std::string& path);
   // SaveListener. Errors: as Step.
@@ -88,6 +92,9 @@ class Reporter final : public SaveListener {
   void WriteEvents(const MetricsRecord& record);
   // To both files.
   absl::Status WriteMetrics(const MetricsRecord& record);
+  // Whether `is_it` holds for one of MetricsFile::of_resumed_step that is of this kind.
+  template <typename Metrics, typename IsIt>
+  bool Has(const IsIt& is_it) const;
   // To the metrics file alone.
   absl::Status WriteLine(const MetricsRecord& record);
   // Reports changes; returns the error that ends the training.
@@ -106,7 +113,7 @@ class Reporter final : public SaveListener {
   std::optional<EventFile> events_;
   bool loses_events_ = false;
   ProgressPrinter printer_;
-  StepRate rate_;
+  TokenRate rate_;
   std::optional<double> last_loss_;  // that is a number
   int64_t last_loss_step_ = 0;
   int64_t made_ = 0;  // steps, with those that were taken back

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,36 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
     CHECK(history->steps[i].step == i + 1);
     CHECK(history->steps[i].loss == (i == 0 ? 1.0 : 2.0));
   }
+}
+
+TEST_CASE("a run that resumes knows what was told after its step, and tells it once") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  const auto tell = [](Reporter& reporter, const std::optional<std::string>& set) {
+    CHECK_OK(reporter.Validation({.step = 2, .validation_set = set, .validation_loss = 3}));
+  };
+  {
+    const auto first = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+    REQUIRE_OK(first);
+    tell(**first, std::nullopt);
+    CHECK_OK((*first)->Sample({.step = 2, .sample_end = "length"}));
+    CHECK_FALSE((*first)->HasValidation(2, std::nullopt));  // it goes on after step 0
+  }
+  const auto second = Reporter::Create(options, OfFour(2), {}, 2, Clock::Real());
+  REQUIRE_OK(second);
+  CHECK((*second)->HasValidation(2, std::nullopt));
+  CHECK_FALSE((*second)->HasValidation(2, "code"));
+  CHECK_FALSE((*second)->HasValidation(4, std::nullopt));
+  CHECK((*second)->HasSample(2));
+  tell(**second, std::nullopt);
+  tell(**second, "code");
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  REQUIRE(history->validations.size() == 2);
+  CHECK(history->validations[1].validation_set == "code");
+  const auto third = Reporter::Create(options, OfFour(3), {}, 3, Clock::Real());
+  REQUIRE_OK(third);
+  CHECK_FALSE((*third)->HasSample(2));
 }
 
 TEST_CASE("a training that goes back takes back the lines of the later steps") {

@@ -335,6 +335,26 @@ absl::StatusOr<bool> Training::MakeSamples() {
       host_stream_);
 }
 
+// What a stop or a death has cut short after the step from which the run goes on: whatever is due
+// there and does not stand in the metrics file, which rank 0 alone knows. Returns whether to stop.
+absl::StatusOr<bool> Training::MakeUp() {
+  const bool has_samples = IsDue(options_.samples.every, step_);
+  const bool has_validation = IsDue(options_.validation_every, step_) && !validation_.is_empty();
+  if (step_ == 0 || (!has_samples && !has_validation)) return false;
+  double missing[] = {0, 0};
+  if (reporter_ != nullptr) {
+    missing[0] = has_samples && !reporter_->HasSample(step_) ? 1 : 0;
+    missing[1] = has_validation && !validation_.IsTold(step_, *reporter_) ? 1 : 0;
+  }
+  CONVENE_RETURN_IF_ERROR(
+      communicators_.host->AllReduce(absl::MakeSpan(missing), ReduceOp::kMax, host_stream_));
+  if (missing[0] > 0) {
+    CONVENE_ASSIGN_OR_RETURN(const bool stops, MakeSamples());
+    if (stops) return true;
+  }
+  return missing[1] > 0 ? Validate() : false;
+}
+
 CheckpointInfo Training::Info() const {
   return {.step = step_,
           .samples_consumed = FirstSample(step_),
@@ -389,6 +409,11 @@ absl::StatusOr<TrainingEnd> Training::Run() {
 absl::StatusOr<TrainingEnd> Training::TrainToEnd() {
   CONVENE_RETURN_IF_ERROR(Prepare(/*goes_back=*/false));
   stop_.Watch();
+  if (step_ < options_.steps) {
+    CONVENE_RETURN_IF_ERROR(Replicate());
+    CONVENE_ASSIGN_OR_RETURN(const bool stops, MakeUp());
+    if (stops) return Stop();
+  }
   while (step_ < options_.steps) {
     CONVENE_RETURN_IF_ERROR(Replicate());
     CONVENE_ASSIGN_OR_RETURN(const bool stop_requested, Advance());

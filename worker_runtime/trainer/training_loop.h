@@ -95,6 +95,7 @@ class Training {
   absl::Status Report(const StepResult& result, absl::Duration step_time, absl::Duration data_time);
   absl::StatusOr<bool> Validate();
   absl::StatusOr<bool> MakeSamples();
+  absl::StatusOr<bool> MakeUp();
   CheckpointInfo Info() const;
   absl::StatusOr<TrainingEnd> Stop();
   static bool IsDue(int64_t every, int64_t step) { return every > 0 && step % every == 0; }

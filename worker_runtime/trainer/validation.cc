@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numbers>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/dataset.h"
@@ -34,6 +35,11 @@ Validation::Validation(const TrainOptions& options, const Layout& layout, int ra
 
 void Validation::SetReferences(absl::Span<const double> references) {
   for (Set& set : sets_) set.loader.SetReferences(references);
+}
+
+bool Validation::IsTold(int64_t step, const Reporter& reporter) const {
+  return absl::c_all_of(sets_,
+                        [&](const Set& set) { return reporter.HasValidation(step, set.name); });
 }
 
 absl::StatusOr<bool> Validation::Run(int64_t step, Engine& engine, Reporter* reporter) {

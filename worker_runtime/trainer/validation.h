@@ -30,6 +30,9 @@ class Validation {
   // Whether no sample is held out: then there is nothing to run.
   bool is_empty() const { return sets_.empty(); }
 
+  // Whether the reporter HasValidation of each set.
+  bool IsTold(int64_t step, const Reporter& reporter) const;
+
   // BatchLoader's, of the held-out part of the training data.
   void SetReferences(absl::Span<const double> references);
 

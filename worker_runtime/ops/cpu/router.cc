@@ -11,6 +11,7 @@
 #include "worker_runtime/ops/cpu/softmax.h"
 #include "worker_runtime/ops/cpu/thread_count.h"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/targets.h"
 
 namespace convene::worker::cpu {
 namespace {
@@ -141,11 +142,16 @@ CONVENE_CPU_CLONES void StoreGradient(int count, bool is_softmax, const float* s
 }  // namespace
 
 void RouterForward(const RouterShape& shape, const float* logits, const float* bias,
-                   int32_t* experts, float* weights, Stream& /*stream*/) {
+                   const int32_t* targets, int32_t* experts, float* weights, Stream& /*stream*/) {
   CONVENE_CHECK(shape.experts <= kRouterExpertsMax);
   ForPieces(ForwardNanoseconds(shape.experts) * shape.rows, shape.rows, [=](int64_t row) {
     const float* const row_logits = logits + row * shape.experts;
     int32_t* const row_experts = experts + row * shape.chosen;
+    if (targets != nullptr && targets[row] == kPaddingTarget) {
+      std::fill_n(row_experts, shape.chosen, -1);
+      std::fill_n(weights + row * shape.chosen, shape.chosen, 0.0f);
+      return;
+    }
     float scores[kRouterExpertsMax];
     const float sum = Scores(shape, row_logits, scores);
     Choose(shape, row_logits, scores, bias, row_experts);
@@ -215,6 +221,10 @@ void RouterBackward(const RouterShape& shape, int rows_per_sequence, const float
   const float z_factor = z_coefficient == 0 ? 0 : 2 * z_coefficient * *gradient_scale;
   ForPieces(BackwardNanoseconds(count) * shape.rows, shape.rows, [=](int64_t row) {
     const float* const row_logits = logits + row * count;
+    if (experts[row * shape.chosen] < 0) {
+      std::fill_n(dlogits + row * count, count, T(0.0f));
+      return;
+    }
     const bool counts = targets == nullptr || targets[row] >= 0;
     float scores[kRouterExpertsMax];
     float slopes[kRouterExpertsMax] = {};

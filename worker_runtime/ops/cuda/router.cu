@@ -9,6 +9,7 @@
 #include "worker_runtime/ops/cuda/launch.cuh"
 #include "worker_runtime/ops/cuda/vector.cuh"
 #include "worker_runtime/ops/instantiate.h"
+#include "worker_runtime/ops/targets.h"
 
 namespace convene::worker::cuda {
 namespace {
@@ -91,12 +92,21 @@ __device__ __forceinline__ void DropGroups(const RouterShape& shape, const Rank&
 }
 
 __global__ void __launch_bounds__(kWarp* kRows)
-    Forward(const RouterShape shape, const float* logits, const float* bias, int32_t* experts,
-            float* weights) {
+    Forward(const RouterShape shape, const float* logits, const float* bias, const int32_t* targets,
+            int32_t* experts, float* weights) {
   __shared__ uint64_t all_keys[kRows][kRouterExpertsMax];
   __shared__ uint64_t all_group_keys[kRows][kRouterExpertsMax];
   const int64_t number = int64_t{blockIdx.x} * kRows + threadIdx.y;
   if (number >= shape.rows) return;
+  experts += number * shape.chosen;
+  weights += number * shape.chosen;
+  if (targets != nullptr && targets[number] == kPaddingTarget) {
+    for (int j = Row::Lane(); j < shape.chosen; j += kWarp) {
+      experts[j] = -1;
+      weights[j] = 0;
+    }
+    return;
+  }
   const Row row(shape, logits, number);
   uint64_t* const keys = all_keys[threadIdx.y];
   const bool by_score = bias != nullptr || shape.groups > 1;
@@ -105,7 +115,6 @@ __global__ void __launch_bounds__(kWarp* kRows)
   };
   for (int i = Row::Lane(); i < shape.experts; i += kWarp) keys[i] = ChoiceKey(rank(i), i);
   if (shape.groups > 1) DropGroups(shape, rank, all_group_keys[threadIdx.y], keys);
-  experts += number * shape.chosen;
   for (int j = 0; j < shape.chosen; ++j) {
     uint64_t largest = 0;
     // A lane reads and writes its own keys alone.
@@ -119,8 +128,7 @@ __global__ void __launch_bounds__(kWarp* kRows)
   __syncwarp();
   const float factor = shape.scale * Normalizer(shape, row, experts);
   for (int j = Row::Lane(); j < shape.chosen; j += kWarp) {
-    weights[number * shape.chosen + j] =
-        std::isnan(row.log_sum_exp) ? row.log_sum_exp : factor * row.Score(experts[j]);
+    weights[j] = std::isnan(row.log_sum_exp) ? row.log_sum_exp : factor * row.Score(experts[j]);
   }
 }
 
@@ -202,6 +210,12 @@ __global__ void __launch_bounds__(kWarp* kRows)
   __shared__ float all_slopes[kRows][kRouterExpertsMax];  // of the scores
   const int64_t number = int64_t{blockIdx.x} * kRows + threadIdx.y;
   if (number >= shape.rows) return;
+  dlogits += number * shape.experts;
+  experts += number * shape.chosen;
+  if (experts[0] < 0) {
+    for (int i = Row::Lane(); i < shape.experts; i += kWarp) Narrow(0.0f, dlogits + i);
+    return;
+  }
   const Row row(shape, logits, number);
   const bool counts = targets == nullptr || targets[number] >= 0;
   float* const slopes = all_slopes[threadIdx.y];
@@ -218,7 +232,6 @@ __global__ void __launch_bounds__(kWarp* kRows)
     slopes[i] = is_balanced ? (balance[i] - mean) / sum : 0.0f;
   }
   __syncwarp();
-  experts += number * shape.chosen;
   dweights += number * shape.chosen;
   const float normalizer = Normalizer(shape, row, experts);
   float mean_dweight = 0;  // by the weights
@@ -236,17 +249,17 @@ __global__ void __launch_bounds__(kWarp* kRows)
   for (int i = Row::Lane(); i < shape.experts; i += kWarp) {
     const float score = row.Score(i);
     const float slope = row.is_softmax ? slopes[i] - mean_slope : (1.0f - score) * slopes[i];
-    Narrow(score * slope + z_slope * row.Softmax(i), dlogits + number * shape.experts + i);
+    Narrow(score * slope + z_slope * row.Softmax(i), dlogits + i);
   }
 }
 
 }  // namespace
 
 void RouterForward(const RouterShape& shape, const float* logits, const float* bias,
-                   int32_t* experts, float* weights, Stream& stream) {
+                   const int32_t* targets, int32_t* experts, float* weights, Stream& stream) {
   CONVENE_CHECK(shape.experts <= kRouterExpertsMax);
   Launch(stream, "router_forward", CeilDivide(shape.rows, kRows), dim3(kWarp, kRows), Forward,
-         shape, logits, bias, experts, weights);
+         shape, logits, bias, targets, experts, weights);
 }
 
 void RouterStatistics(const RouterShape& shape, int rows_per_sequence, const float* logits,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "worker_runtime/ops/router.h"
+#include "worker_runtime/ops/targets.h"
 
 namespace convene::worker::reference {
 
@@ -70,8 +71,13 @@ Real WeightSum(const RouterShape& shape, const std::vector<Real>& scores, const 
 
 template <typename Real>
 void RouterForward(const RouterShape& shape, const Real* logits, const float* bias,
-                   int32_t* experts, Real* weights) {
+                   const int32_t* targets, int32_t* experts, Real* weights) {
   for (ptrdiff_t row = 0; row < shape.rows; ++row) {
+    if (targets != nullptr && targets[row] == kPaddingTarget) {
+      std::fill_n(experts + row * shape.chosen, shape.chosen, -1);
+      std::fill_n(weights + row * shape.chosen, shape.chosen, Real{0});
+      continue;
+    }
     const std::vector<Real> scores = RouterScores(shape, logits + row * shape.experts);
     const std::vector<int32_t> chosen = ChosenExperts(shape, scores, bias);
     std::copy(chosen.begin(), chosen.end(), experts + row * shape.chosen);
@@ -135,6 +141,10 @@ void RouterBackward(const RouterShape& shape, int rows_per_sequence, const Real*
   for (ptrdiff_t row = 0; row < shape.rows; ++row) {
     const Real* const its = logits + row * shape.experts;
     const int32_t* const chosen = experts + row * shape.chosen;
+    if (chosen[0] < 0) {
+      std::fill_n(dlogits + row * shape.experts, shape.experts, Real{0});
+      continue;
+    }
     const std::vector<Real> scores = RouterScores(shape, its);
     const bool counts = targets == nullptr || targets[row] >= 0;
     std::vector<Real> dscores(shape.experts);
