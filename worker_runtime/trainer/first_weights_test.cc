@@ -3,11 +3,12 @@
 #include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/testing/logged_text.h"
 #include "tools/base/testing/status_testing.h"
@@ -165,9 +166,11 @@ TEST_CASE("the rank that has read its weights waits for the slowest disk as for 
     threads.emplace_back("rank", [&, rank] {
       const std::unique_ptr<Device> device = Device::Cpu();
       Stream stream = Stream::Cpu();
-      bool has_slept = rank == 0;
+      bool is_read = rank == 0;
       const auto read_slowly = [&](double) {
-        if (!std::exchange(has_slept, true)) absl::SleepFor(absl::Milliseconds(1500));
+        if (std::exchange(is_read, true)) return;
+        const MonotonicTime end = Clock::Real().Now() + absl::Milliseconds(1500);
+        while (Clock::Real().Now() < end) std::this_thread::yield();
       };
       made[rank] = [&]() -> absl::Status {
         CONVENE_ASSIGN_OR_RETURN(

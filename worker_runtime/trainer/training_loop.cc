@@ -335,8 +335,9 @@ absl::StatusOr<bool> Training::MakeSamples() {
       host_stream_);
 }
 
-// What a stop or a death has cut short after the step from which the run goes on: whatever is due
-// there and does not stand in the metrics file, which rank 0 alone knows. Returns whether to stop.
+// The samples and the validation that are due after the step from which the run goes on, where a
+// stop or a death has cut them short: the metrics file, which rank 0 alone knows, has none. Returns
+// whether to stop.
 absl::StatusOr<bool> Training::MakeUp() {
   const bool has_samples = IsDue(options_.samples.every, step_);
   const bool has_validation = IsDue(options_.validation_every, step_) && !validation_.is_empty();
