@@ -192,11 +192,12 @@ RunFlags WithoutTakenPort(RunFlags flags, std::vector<std::string>* reasons) {
 }
 
 // The scheduler's id is that of its own nodes alone: nodes of another job or step have another one,
-// and wait elsewhere. In a shell on one node (which has no rank) two commands may still meet.
+// and wait elsewhere. Two commands of one shell (salloc's has no rank) may still meet.
 absl::Status CheckOwnId(const DetectedJob& detected, JobSpec* spec) {
   const rendezvous::Hello& hello = spec->options.hello;
   const std::string remedy = "give --rdzv-id, the same on all nodes of the run";
-  if (*detected.nodes < hello.nodes_min && detected.node_rank.has_value()) {
+  if (*detected.nodes < hello.nodes_min && detected.node_rank.has_value() &&
+      !detected.is_in_shell) {
     return absl::InvalidArgumentError(
         absl::StrCat("--nnodes asks for ", hello.nodes_min,
                      " node(s) at least, but the scheduler started this command on ",
@@ -467,7 +468,10 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
     if (detected.ok() && detected->local_task.has_value()) {
       spec->meeting.agents_here = detected->local_task->count;
     }
-    if (!detected.ok() || !MeansOneAgentANode(flags, spec->options.hello, *detected)) return tasks;
+    if (!detected.ok() || !detected->hidden_gpus.empty() ||
+        !MeansOneAgentANode(flags, spec->options.hello, *detected)) {
+      return tasks;
+    }
     tasks.local_task = detected->local_task;
     spec->meeting.agents_here = 1;
     tasks.gpus = detected->gpus;
@@ -478,8 +482,11 @@ absl::StatusOr<DetectedJob> DetectFor(const RunFlags& flags, const EnvironmentLo
     spec->warnings.push_back(detected->signal_warning);
   }
   if (flags.standalone) return DetectedJob();
-  if (detected.ok() && MeansOneAgentATask(flags, spec->options.hello, *detected)) {
+  if (!detected.ok()) return detected;
+  if (MeansOneAgentATask(flags, spec->options.hello, *detected)) {
     MakeOneAgentATask(&*detected, spec);
+  } else if (!detected->hidden_gpus.empty()) {
+    return absl::InvalidArgumentError(detected->hidden_gpus);
   }
   return detected;
 }

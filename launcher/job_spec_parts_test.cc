@@ -76,6 +76,35 @@ TEST_CASE("a run that one node may begin begins, with a word about other jobs' n
   CHECK(Good(Nodes("1:4"), {}).warnings.empty());
 }
 
+TEST_CASE("two commands of a shell in one step or pod may be two nodes, and are warned") {
+  RunFlags flags;
+  flags.nnodes = "2";
+  flags.node_rank = 1;
+  flags.master_addr = "127.0.0.1";
+  Table terminal = kArrayTask;
+  terminal["SLURM_PTY_PORT"] = "39029";
+  const Table pod = {{"JOBSET_COORDINATOR", "c"}, {"JOBSET_NAME", "x"}};
+  const Machine task = {"me", 16, 0};
+  Machine under_shell = task;
+  under_shell.parent = "bash";
+  Machine under_other = task;
+  under_other.parent = "tmux: server";
+  const auto check_warned = [&](const Table& table, const Machine& machine) {
+    auto spec = MakeJobSpec(flags, LookupIn(table), machine, "random");
+    REQUIRE_OK(spec);
+    CHECK(spec->options.hello.node_rank == 1);
+    CHECK_THAT(spec->warnings.back(), Catch::Contains("is the scheduler's"));
+  };
+  check_warned(kArrayTask, under_shell);
+  check_warned(pod, under_shell);
+  check_warned(terminal, under_shell);
+  check_warned(terminal, under_other);
+  for (const Table& table : {kArrayTask, pod}) {
+    CHECK_STATUS(MakeJobSpec(flags, LookupIn(table), task, "random"),
+                 absl::StatusCode::kInvalidArgument, "is of these alone");
+  }
+}
+
 // As training-operator 1.9 sets them where a PyTorchJob has an elasticPolicy and a Master.
 RunFlags ElasticWithMaster() {
   RunFlags flags = Nodes("1:4");

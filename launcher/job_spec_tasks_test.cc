@@ -75,6 +75,61 @@ TEST_CASE("where --nnodes counts the tasks, each task is an agent, and its rank 
   CHECK(TaskOf(flags)->rank == 1);
 }
 
+TEST_CASE(
+    "--nproc-per-node that counts a node's tasks is an agent a node, whatever --nnodes counts") {
+  // A job of an array of four, which has as many tasks as the array has jobs.
+  Table array_task = kTasks;
+  array_task["SLURM_STEP_NUM_NODES"] = "1";
+  array_task["SLURM_STEP_NODELIST"] = array_task["SLURMD_NODENAME"] = "n2";
+  array_task["SLURM_STEP_NUM_TASKS"] = "4";
+  array_task["SLURM_GTIDS"] = "0,1,2,3";
+  array_task["SLURM_NODEID"] = "0";
+  array_task["SLURM_LOCALID"] = array_task["SLURM_PROCID"] = "3";
+  array_task["SLURM_GPUS_ON_NODE"] = "4";
+  RunFlags flags;
+  flags.nnodes = "4";
+  flags.rdzv_endpoint = "daemon";
+  flags.rdzv_id = "array";
+  for (const std::string workers : {"4", "gpu"}) {
+    flags.nproc_per_node = workers;
+    const auto task = TaskOf(flags, array_task);
+    REQUIRE(task.has_value());
+    CHECK(task->rank == 3);
+    CHECK(task->count == 4);
+  }
+  flags.nproc_per_node = "1";
+  CHECK_FALSE(TaskOf(flags, array_task).has_value());
+  flags.nnodes = "8";
+  flags.nproc_per_node = "2";  // eight nodes of four jobs like this one
+  CHECK(TaskOf(flags).has_value());
+}
+
+TEST_CASE("GPUs that each task has for itself are refused unless each task is an agent") {
+  Table bound = kTasks;
+  bound["SLURM_GPUS_ON_NODE"] = "2";
+  bound["CUDA_VISIBLE_DEVICES"] = "0";
+  const auto make = [&](const RunFlags& flags) {
+    return MakeJobSpec(flags, LookupIn(bound), {"me", 16, 0}, "random");
+  };
+  const std::string refusal = "Leave --gpus-per-task and --gpu-bind out";
+  CHECK_STATUS(make({}), absl::StatusCode::kInvalidArgument, refusal);
+  RunFlags flags;
+  flags.nnodes = "4";
+  flags.nproc_per_node = "2";
+  CHECK_STATUS(make(flags), absl::StatusCode::kInvalidArgument, refusal);
+  flags.nnodes = "8";
+  flags.nproc_per_node = "1";
+  auto spec = make(flags);
+  REQUIRE_OK(spec);
+  CHECK_FALSE(spec->local_task.has_value());
+  CHECK(spec->options.hello.node_rank == 3);
+  CHECK_OK(make(Torchrun("4", "2")));  // each task for itself: torchrun asks no scheduler
+  CHECK_FALSE(make(Torchrun("4", "2"))->local_task.has_value());
+  flags = RunFlags();
+  flags.standalone = true;
+  CHECK_OK(make(flags));
+}
+
 TEST_CASE("tasks that would meet elsewhere or under another id are another job") {
   RunFlags flags;
   if (GENERATE(true, false)) flags = Torchrun("4", "2");

@@ -1,5 +1,7 @@
 #include "launcher/task_agents.h"
 
+#include <cstdint>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -19,8 +21,11 @@ bool MeansOneAgentATask(const RunFlags& flags, const rendezvous::Hello& hello,
                         const DetectedJob& detected) {
   if (!detected.local_task.has_value() || !flags.nnodes.has_value()) return false;
   const int tasks = detected.local_task->count_of_all;
-  return flags.nproc_per_node.has_value() && detected.nodes.value_or(tasks) < tasks &&
-         hello.nodes_min == hello.nodes_max && hello.nodes_max == tasks;
+  const int nodes = detected.nodes.value_or(tasks);
+  int workers = 0;
+  return absl::SimpleAtoi(flags.nproc_per_node.value_or(""), &workers) && nodes < tasks &&
+         int64_t{workers} * nodes != tasks && hello.nodes_min == hello.nodes_max &&
+         hello.nodes_max == tasks;
 }
 
 std::string JobOfTask(const RunFlags& flags) {

@@ -17,6 +17,8 @@ bool MeansOneAgentANode(const RunFlags& flags, const rendezvous::Hello& hello,
 
 // `srun --ntasks-per-node=8 convene run --nnodes=$SLURM_NTASKS --nproc-per-node=1`: the line means
 // an agent for each task. The same rule holds on every node, also on one that has a single task.
+// Where --nproc-per-node is the tasks of each node, the line means one agent a node, and --nnodes
+// may count nodes of other jobs: an array often has as many jobs as a node has GPUs.
 bool MeansOneAgentATask(const RunFlags& flags, const rendezvous::Hello& hello,
                         const DetectedJob& detected);
 

@@ -13,6 +13,8 @@ absl::StatusOr<DetectedJob> DetectJob(const EnvironmentLookup& environment,
   CONVENE_RETURN_IF_ERROR(DetectMpi(environment, process, &job));
   CONVENE_RETURN_IF_ERROR(DetectSlurm(environment, process, &job));
   CONVENE_RETURN_IF_ERROR(DetectKubernetes(environment, process, &job));
+  // Under `srun --pty` a person types, whatever program started this one.
+  job.is_in_shell = IsShell(process.parent) || environment("SLURM_PTY_PORT").has_value();
   return job;
 }
 

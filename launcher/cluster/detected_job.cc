@@ -1,5 +1,7 @@
 #include "launcher/cluster/detected_job.h"
 
+#include <set>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -28,6 +30,12 @@ int CountVisibleDevices(const std::string& list) {
     ++count;
   }
   return count;
+}
+
+bool IsShell(const std::string& program) {
+  static const std::set<std::string> kShells = {"ash", "bash", "csh",  "dash", "fish",
+                                                "ksh", "sh",   "tcsh", "zsh"};
+  return kShells.count(program) > 0;
 }
 
 }  // namespace convene::launcher

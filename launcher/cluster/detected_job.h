@@ -56,6 +56,11 @@ struct DetectedJob {
   std::string endpoint_hint;
   // Not empty: a usage error, unless flags tell how many nodes there are and where they meet.
   std::string refusal;
+  // Not empty: each task sees a part of the node's GPUs only; a usage error where one of them is to
+  // be the agent of all, and as it should be where each is an agent of its own.
+  std::string hidden_gpus;
+  // A shell started this command: the shell's other commands have the same job id and may meet it.
+  bool is_in_shell = false;
   // Not empty: the scheduler's signals may not reach this process, or without a grace.
   std::string signal_warning;
   std::vector<std::string> reasons;   // one line a choice, for the log
@@ -65,6 +70,9 @@ struct DetectedJob {
 // How many devices a list such as CUDA_VISIBLE_DEVICES shows. As in CUDA itself, the list ends at
 // the first entry that names no device ("-1", Slurm's "NoDevFiles").
 int CountVisibleDevices(const std::string& list);
+
+// Whether a program of this name (ProcessFacts::parent) is a shell.
+bool IsShell(const std::string& program);
 
 // The count that a variable holds; nullopt where it is not set, InvalidArgument where it is no
 // count.

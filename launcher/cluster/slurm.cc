@@ -187,12 +187,6 @@ absl::Status DetectOutsideOfSteps(const EnvironmentLookup& environment, const Pr
   return absl::OkStatus();
 }
 
-bool IsShell(const std::string& program) {
-  static const std::set<std::string> kShells = {"ash", "bash", "csh",  "dash", "fish",
-                                                "ksh", "sh",   "tcsh", "zsh"};
-  return kShells.count(program) > 0;
-}
-
 std::string SignalWarning(const EnvironmentLookup& environment, const ProcessFacts& process,
                           const Place& place) {
   if (place.kind == Place::Kind::kBatchScript && process.parent != "slurmstepd") {

@@ -11,8 +11,8 @@ namespace convene::launcher {
 // runs inside of Slurm's job: then the step and the tasks that Slurm tells of are the starter's
 // own, and only what concerns the whole allocation counts.
 //
-// InvalidArgument where a variable is no number, where a node list cannot be read, where variables
-// contradict each other, and where srun hides the GPUs of this node's other tasks from this one.
+// InvalidArgument where a variable is no number, where a node list cannot be read, and where
+// variables contradict each other.
 absl::Status DetectSlurm(const EnvironmentLookup& environment, const ProcessFacts& process,
                          DetectedJob* job);
 

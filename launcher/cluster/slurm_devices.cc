@@ -38,14 +38,14 @@ int TasksHere(const DetectedJob& job) {
   return job.local_task.has_value() ? job.local_task->count : 1;
 }
 
-absl::Status HiddenGpus(const Counted& given, const Counted& visible, int tasks) {
-  return absl::InvalidArgumentError(absl::StrCat(
+std::string HiddenGpus(const Counted& given, const Counted& visible, int tasks) {
+  return absl::StrCat(
       "srun hides from each of this node's ", tasks, " tasks the GPUs of the others (",
       given.source, ", but ", visible.source,
       " in this task), and one `convene run` starts all the workers of a ",
       "node. Leave --gpus-per-task and --gpu-bind out, or start one task a node that sees every "
       "GPU: `srun --ntasks-per-node=1 --gpus-per-node=",
-      given.count, " convene run ...`"));
+      given.count, " convene run ...`");
 }
 
 absl::Status DetectGpus(const EnvironmentLookup& environment, DetectedJob* job,
@@ -65,7 +65,8 @@ absl::Status DetectGpus(const EnvironmentLookup& environment, DetectedJob* job,
   const bool sees_less = visible->count < given->count;
   const int tasks = TasksHere(*job);
   if (sees_less && visible->count > 0 && visible->count < tasks) {
-    return HiddenGpus(*given, *visible, tasks);
+    job->hidden_gpus = HiddenGpus(*given, *visible, tasks);
+    return absl::OkStatus();
   }
   job->warnings.push_back(absl::StrCat(
       visible->source, " and ", given->source, " do not agree: ", chosen.count,

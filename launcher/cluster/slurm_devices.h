@@ -14,7 +14,7 @@ absl::Status DetectSlurmTasks(const EnvironmentLookup& environment, DetectedJob*
 // The node's GPUs and CPUs, and the number of workers that follows from them and from the tasks.
 // Where Slurm's count of GPUs and the visible ones differ, the smaller count wins: a worker can use
 // only what it sees, and what Slurm did not give belongs to other jobs. InvalidArgument where a
-// variable is no number, and where several tasks each see a part of the node's GPUs only.
+// variable is no number.
 absl::Status DetectSlurmDevices(const EnvironmentLookup& environment, DetectedJob* job);
 
 }  // namespace convene::launcher

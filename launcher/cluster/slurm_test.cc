@@ -266,13 +266,15 @@ TEST_CASE("a node with one task of a step with more tasks than nodes has one wor
   CHECK(Good(With(kStep, {{"SLURM_STEP_NUM_TASKS", "7"}})).workers == 1);
 }
 
-TEST_CASE("GPUs that srun hides from a node's other tasks are refused with what to write") {
+TEST_CASE("GPUs that srun hides from a node's other tasks are told, with what to write") {
   Table table = With(kTaskPerGpu, {{"CUDA_VISIBLE_DEVICES", "0"}, {"SLURM_STEP_GPUS", "3"}});
-  CheckRefused(table, "Leave --gpus-per-task and --gpu-bind out");
-  CheckRefused(table, "srun --ntasks-per-node=1 --gpus-per-node=8 convene run");
+  CHECK_THAT(Good(table).hidden_gpus,
+             Catch::Contains("Leave --gpus-per-task and --gpu-bind out") &&
+                 Catch::Contains("srun --ntasks-per-node=1 --gpus-per-node=8 convene run"));
   // Enough for all workers: the tasks were only asked for with fewer GPUs.
   table["CUDA_VISIBLE_DEVICES"] = "0,1,2,3,4,5,6,7";
   CHECK(Good(table).workers == 8);
+  CHECK(Good(table).hidden_gpus.empty());
   table["CUDA_VISIBLE_DEVICES"] = "";  // a run on CPUs
   CHECK(Good(table).gpus == 0);
 }
