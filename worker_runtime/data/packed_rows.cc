@@ -106,16 +106,18 @@ absl::StatusOr<std::unique_ptr<Rows>> PackDocuments(const TokenSource& source,
   CONVENE_ASSIGN_OR_RETURN(Packing training_rows, pack(0, training));
   CONVENE_ASSIGN_OR_RETURN(Packing validation_rows, pack(training, held_out));
   if (training_rows.row_count() < 1 || (has_validation && validation_rows.row_count() < 1)) {
+    const int64_t dropped = training_rows.counts().dropped + validation_rows.counts().dropped;
     const std::string why =
-        absl::StrCat("of ", documents, " documents ",
-                     training_rows.counts().dropped + validation_rows.counts().dropped,
-                     " are longer than sequence_length ", options.sequence_length, " and ",
+        absl::StrCat("of ", documents, " documents ", dropped, " are longer than sequence_length ",
+                     options.sequence_length, " and ",
                      training_rows.counts().too_short + validation_rows.counts().too_short,
                      " have fewer than two tokens: too few are left for one training row",
                      has_validation ? " and one validation row" : "",
                      "; give more data or a longer sequence_length, or cut long documents");
-    // A file that only lacks its held-out row may be long.
-    const bool is_short = training_rows.row_count() + validation_rows.row_count() < needed;
+    // A file that only lacks its held-out row may be long, and so is one whose documents were
+    // dropped.
+    const bool is_short =
+        dropped == 0 && training_rows.row_count() + validation_rows.row_count() < needed;
     return is_short ? absl::OutOfRangeError(why) : absl::InvalidArgumentError(why);
   }
   return std::make_unique<PackedRows>(source, options.sequence_length, training,

@@ -112,14 +112,17 @@ absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
   const bool holds_out = options.validation_fraction > 0;
   if (rows->training_rows() >= 1 && (!holds_out || rows->validation_rows() >= 1)) return rows;
   const PackingCounts counts = *rows->packing_counts();
-  return absl::OutOfRangeError(absl::StrCat(
+  const std::string why = absl::StrCat(
       "of ", counts.documents / 2, " pairs ", counts.dropped / 2,
       " have an answer that is longer than half of sequence_length ", options.sequence_length, ", ",
       counts.too_short / 2, " one of fewer than two tokens, and ", counts.idle / 2,
       " have the same answers twice, as far as a half holds them, or an answer of which nothing "
       "counts within its half: too few are left for one training row",
       holds_out ? " and one validation row" : "",
-      "; give more data or a longer sequence_length, or cut long answers"));
+      "; give more data or a longer sequence_length, or cut long answers");
+  // Pairs that were dropped, or teach nothing, are a fault of the file, however long it is.
+  const bool is_short = counts.dropped == 0 && counts.idle == 0;
+  return is_short ? absl::OutOfRangeError(why) : absl::InvalidArgumentError(why);
 }
 
 }  // namespace convene::worker

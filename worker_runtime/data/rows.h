@@ -58,15 +58,16 @@ absl::StatusOr<std::unique_ptr<Rows>> CutContiguously(const TokenSource& source,
                                                       const RowsOptions& options);
 
 // Rows of whole documents; the last documents are held out and packed apart. InvalidArgument: the
-// source does not know its documents, or it has rows, but none to train, or none to hold out.
-// OutOfRange: all documents that fit fill fewer rows than one of each kind that is wanted.
+// source does not know its documents; or it has too few rows though documents were dropped; or it
+// has rows, but none to train, or none to hold out. OutOfRange: all its documents fill fewer rows
+// than one of each kind that is wanted.
 absl::StatusOr<std::unique_ptr<Rows>> PackDocuments(const TokenSource& source,
                                                     const RowsOptions& options,
                                                     const PackingOptions& packing);
 
 // Rows of a pair of answers each (pair_source.h gives the source). With `packing` an answer longer
-// than half a row is cut, or its pair left out; the last pairs are held out. OutOfRange: too few
-// pairs fit.
+// than half a row is cut, or its pair left out; the last pairs are held out. OutOfRange: too
+// few pairs. InvalidArgument: too few pairs are left where pairs were left out or teach nothing.
 absl::StatusOr<std::unique_ptr<Rows>> CutPairs(const TokenSource& source,
                                                const RowsOptions& options,
                                                const PackingOptions& packing);

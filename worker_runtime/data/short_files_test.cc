@@ -1,4 +1,5 @@
 // Files that are too short for a row, among others.
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/data/dataset.h"
+#include "worker_runtime/data/pair_source.h"
 #include "worker_runtime/data/testing/token_files.h"
 
 namespace convene::worker {
@@ -88,13 +90,47 @@ TEST_CASE("a packed file without a row is left out, one that only lacks its held
     options.packing = PackingOptions{.drop_too_long = true};
     return Dataset::Open(options);
   };
-  const auto data = open({dir.File("short"), dir.File("good"), dir.File("long")});
+  const auto data = open({dir.File("short"), dir.File("good")});
   REQUIRE_OK(data);
-  CHECK(data->left_out().size() == 2);
+  CHECK(data->left_out().size() == 1);
   CHECK(data->Identity() == open({dir.File("good")})->Identity());
   CHECK(data->packing_counts()->documents == 3);
   CHECK_STATUS(open({dir.File("good"), dir.File("end")}), absl::StatusCode::kInvalidArgument,
                dir.File("end") + ": of 4 documents 1 are longer");
+  // A file whose documents were dropped is not short.
+  CHECK_STATUS(open({dir.File("good"), dir.File("long")}), absl::StatusCode::kInvalidArgument,
+               dir.File("long") + ": of 2 documents 2 are longer");
+}
+
+TEST_CASE("a file of too few pairs is left out, one whose pairs are dropped or idle is refused") {
+  const TempDir dir;
+  TokenFileInfo info;
+  info.vocabulary_size = 100;
+  const auto pair = [&](const std::string& name, const Tokens& chosen, const Tokens& rejected) {
+    // The second pair is always too short.
+    WriteTokenFile(dir.File(name + ".c"), info, {{chosen, {}}, {{1}, {}}});
+    WriteTokenFile(dir.File(name + ".r"), info, {{rejected, {}}, {{2}, {}}});
+    const auto joined =
+        JoinPairs(OpenTokens(dir.File(name + ".c")), OpenTokens(dir.File(name + ".r")));
+    REQUIRE_OK(joined);
+    return *joined;
+  };
+  const auto good = pair("good", {1, 2, 3}, {1, 4});
+  const auto open = [&](const std::shared_ptr<const TokenSource>& other) {
+    DatasetOptions options;
+    options.sources = {{good, std::nullopt}, {other, std::nullopt}};
+    options.sequence_length = 8;
+    options.packing = PackingOptions{.drop_too_long = true};
+    options.pairs = true;
+    return Dataset::Open(options);
+  };
+  const auto data = open(pair("short", {1}, {2, 3}));
+  REQUIRE_OK(data);
+  CHECK(data->left_out().size() == 1);
+  CHECK_STATUS(open(pair("long", Tokens(20, 7), {1, 2})), absl::StatusCode::kInvalidArgument,
+               "of 2 pairs 1 have an answer that is longer");
+  CHECK_STATUS(open(pair("idle", {5, 6}, {5, 6})), absl::StatusCode::kInvalidArgument,
+               "and 1 have the same answers twice");
 }
 
 }  // namespace

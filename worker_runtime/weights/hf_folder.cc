@@ -179,7 +179,7 @@ absl::StatusOr<ModelConfig> ShapeOf(const std::string& text, const std::string& 
 bool HasTokenizer(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return name == "tokenizer.json" || name == "tekken.json" || name == "tokenizer.model" ||
-           name == "tiktoken.model" || absl::EndsWith(name, ".tiktoken");
+           absl::EndsWith(name, ".tiktoken");
   });
 }
 

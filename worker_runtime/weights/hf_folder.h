@@ -26,7 +26,9 @@ inline constexpr char kHfIndexName[] = "model.safetensors.index.json";
 // ReadHfConfig's, and a tensor of another type. Else as tools/base/files.h.
 absl::StatusOr<Weights> OpenHfFolder(const std::string& path);
 
-// Whether a folder with these files has a tokenizer.
+// Whether a folder with these files has a tokenizer that can be loaded from it. A tiktoken.model
+// (Kimi) counts for none: its pattern stands in Python code, so that whoever wants the tokenizer
+// names it, and nobody else is stopped by it.
 bool HasTokenizer(const std::vector<std::string>& names);
 
 // Its config.json alone.

@@ -135,7 +135,8 @@ TEST_CASE("tensors in several files, behind an index; a tokenizer beside them") 
   const auto weights = OpenHfFolder(dir.path());
   REQUIRE_OK(weights.status());
   CHECK(*weights->tokenizer == dir.path());
-  CHECK(HasTokenizer({"config.json", "tiktoken.model"}));
+  CHECK(HasTokenizer({"config.json", "qwen.tiktoken"}));
+  CHECK_FALSE(HasTokenizer({"config.json", "tiktoken.model"}));
   CHECK_FALSE(HasTokenizer({"config.json", "model.safetensors"}));
   CheckRead(*weights->source, config, tensors, 2, 1);
 

@@ -16,6 +16,7 @@ namespace convene::worker {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
+constexpr size_t kHeadBytes = 4 << 10;  // show that most files begin with no object
 constexpr size_t kNamedKeys = 10;
 // The mark with which some Windows programs begin a file.
 constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
@@ -42,7 +43,8 @@ absl::StatusOr<std::vector<std::string>> FirstObjectLines(ByteStream* stream, si
   int64_t ends = 0;
   while (has_more && ends < 2 && head.size() <= most_bytes) {
     const auto begin = static_cast<std::ptrdiff_t>(head.size());
-    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(kReadBytes, stream, &head));
+    const size_t bytes = begin == 0 ? kHeadBytes : kReadBytes;
+    CONVENE_ASSIGN_OR_RETURN(has_more, ReadMore(bytes, stream, &head));
     if (begin == 0 && absl::StartsWith(head, kByteOrderMark)) head.erase(0, 3);
     if (!absl::StartsWith(head, "{")) return std::vector<std::string>();
     ends += std::count(head.begin() + begin, head.end(), '\n');

@@ -217,6 +217,16 @@ absl::Status Pipeline::TakeAll(absl::FunctionRef<absl::Status(EncodedChunk chunk
 
 }  // namespace
 
+absl::Status CheckHeads(const std::vector<SourceFile>& sources, const PipelineOptions& options) {
+  if (options.format != InputFormat::kAuto) return absl::OkStatus();
+  for (const SourceFile& source : sources) {
+    if (!source.command.empty()) continue;
+    CONVENE_RETURN_IF_ERROR(
+        HoldsJsonLines(source, options.field, options.rules.max_document_bytes).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunPipeline(const std::vector<SourceFile>& sources, const InputPosition& start,
                          const PipelineOptions& options,
                          absl::FunctionRef<absl::Status(EncodedChunk chunk)> take) {

@@ -30,6 +30,10 @@ struct PipelineOptions {
   std::function<absl::StatusOr<std::unique_ptr<RecordEncoder>>()> new_encoder;
 };
 
+// Looks at the beginning of every file: RunPipeline itself would refuse a file when that file's
+// turn comes, perhaps after hours. Errors: HoldsJsonLines'.
+absl::Status CheckHeads(const std::vector<SourceFile>& sources, const PipelineOptions& options);
+
 // Calls `take` from the calling thread with the chunks of `sources` from `start` on, in order:
 // their sequence of records does not depend on the threads. Returns the first error in that order,
 // after all chunks before it were taken; or an error of `take`, at once. All threads have ended

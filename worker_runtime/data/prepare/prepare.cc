@@ -222,6 +222,8 @@ absl::StatusOr<PrepareSummary> MakeTokenFile(const std::vector<SourceFile>& sour
                                              const std::string& path, const PrepareOptions& options,
                                              bool keeps_part, FileLock* lock,
                                              const PrepareProgress& progress) {
+  // Before the output, so that an earlier part of it stays for whoever mends the input.
+  CONVENE_RETURN_IF_ERROR(CheckHeads(sources, PipelineOf(options)));
   const auto tell = [&](int64_t done, int64_t total) {
     lock->Say(done, total);
     if (progress) progress(done, total);

@@ -207,6 +207,21 @@ TEST_CASE("bad sources are named") {
                "'a..b' has an empty key");
 }
 
+TEST_CASE("a file of objects without the text is refused before the files in front are read") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  Put(dir.File("b.log"), "{\"id\": 1}\n{\"id\": 2}\n");
+  PrepareOptions options = LetterOptions(dir, {"a.txt", "b.log"});
+  int told = 0;
+  const auto progress = [&](int64_t, int64_t) { ++told; };
+  CHECK_STATUS(PrepareOutput(options, dir.File("out.bin"), progress),
+               absl::StatusCode::kInvalidArgument,
+               dir.File("b.log") + " has JSON objects as lines");
+  CHECK(told == 0);
+  options.input.format = InputFormat::kText;
+  CHECK(Made(dir, options) == "text|{\"id\": 1}\n{\"id\": 2}\n|");
+}
+
 TEST_CASE("an output never replaces an input") {
   TempDir dir;
   Put(dir.File("a.txt"), "text");

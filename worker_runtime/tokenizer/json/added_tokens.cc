@@ -48,7 +48,8 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const std::optional<JsonNode>& nod
   CONVENE_ASSIGN_OR_RETURN(const std::vector<AddedToken> tokens, ReadTokens(node));
   for (const AddedToken& token : tokens) added.Add(token, vocabulary);
   for (const AddedToken& token : config) {
-    if (added.Add(token, vocabulary)) added.changed_.push_back(token);
+    const AddedToken* const changed = added.Add(token, vocabulary);
+    if (changed != nullptr) added.changed_.push_back(*changed);
   }
   CONVENE_RETURN_IF_ERROR(added.MakeFinders(normalizer));
   return added;
@@ -71,26 +72,27 @@ int32_t AddedTokens::NextId(const Vocabulary& vocabulary) const {
   return std::max(size, id_count_);
 }
 
-bool AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
-  if (token.content.empty()) return false;
+const AddedToken* AddedTokens::Add(const AddedToken& token, const Vocabulary& vocabulary) {
+  if (token.content.empty()) return nullptr;
   if (token.special && specials_.emplace(token.content, token.normalized).second) {
     special_order_.push_back(token);
   }
   AddedToken added = token;
   if (const auto first = specials_.find(token.content); first != specials_.end()) {
     added.normalized = first->second;
+    added.special = true;  // A token that was special once stays so.
   }
   if (const auto known = ids_.find(token.content); known != ids_.end()) {
     added.id = known->second;
-    if (tokens_.at(added.id) == added) return false;
+    if (tokens_.at(added.id) == added) return nullptr;
   } else {
     added.id = vocabulary.Find(token.content).value_or(NextId(vocabulary));
   }
   ids_.insert_or_assign(added.content, added.id);
-  tokens_.insert_or_assign(added.id, added);
+  if (!added.special) other_order_.push_back(added);
   id_count_ = std::max(id_count_, added.id + 1);
-  if (!IsSpecial(added.content)) other_order_.push_back(std::move(added));
-  return true;
+  const int32_t id = added.id;
+  return &tokens_.insert_or_assign(id, std::move(added)).first->second;
 }
 
 absl::Status AddedTokens::MakeFinders(const TextNormalizer& normalizer) {

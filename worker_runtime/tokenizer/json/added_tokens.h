@@ -58,15 +58,15 @@ class AddedTokens {
   const std::string& DecodedText(int32_t id) const { return decoded_.at(id); }
   // Whether a token of this text is left out of decoded text.
   bool IsSpecial(absl::string_view content) const { return specials_.contains(content); }
-  // The tokens of the config that are not as the file has them.
+  // The tokens of the config that are not as the file has them, as they count.
   const std::vector<AddedToken>& changed() const { return changed_; }
   // One more than the largest id.
   int32_t id_count() const { return id_count_; }
 
  private:
   int32_t NextId(const Vocabulary& vocabulary) const;
-  // False: it is there already.
-  bool Add(const AddedToken& token, const Vocabulary& vocabulary);
+  // The token as it counts, until the next one is added. Null: it is there already.
+  const AddedToken* Add(const AddedToken& token, const Vocabulary& vocabulary);
   absl::Status MakeFinders(const TextNormalizer& normalizer);
 
   absl::flat_hash_map<std::string, int32_t> ids_;

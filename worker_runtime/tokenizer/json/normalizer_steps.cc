@@ -187,8 +187,6 @@ class Bert : public NormalizerStep {
 
   bool Leaves(absl::string_view) const override { return false; }
 
-  int64_t rules_version() const override { return decompose_->rules_version(); }
-
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
     std::string spaced;
     at_start = RewriteCharacters(text, at_start, &spaced,

@@ -1,7 +1,5 @@
 #include "worker_runtime/tokenizer/json/text_normalizer.h"
 
-#include <algorithm>
-
 #include "tools/base/status_macros.h"
 #include "worker_runtime/tokenizer/json/normalizer_steps.h"
 
@@ -26,14 +24,6 @@ absl::string_view TextNormalizer::Apply(absl::string_view text, size_t* at_start
     free = 1 - free;
   }
   return text;
-}
-
-int64_t TextNormalizer::rules_version() const {
-  int64_t version = 0;
-  for (const std::unique_ptr<NormalizerStep>& step : steps_) {
-    version = std::max(version, step->rules_version());
-  }
-  return version;
 }
 
 }  // namespace convene::worker

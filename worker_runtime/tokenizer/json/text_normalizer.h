@@ -1,7 +1,6 @@
 // The "normalizer" of a tokenizer.json: rewrites text before it is cut into pieces.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,9 +29,6 @@ class NormalizerStep {
 
   // One byte becomes at most so many, as far as the file decides about it.
   virtual size_t growth() const { return 1; }
-
-  // Changes when the step makes other texts than before.
-  virtual int64_t rules_version() const { return 0; }
 };
 
 // Read-only and thread-safe.
@@ -49,9 +45,6 @@ class TextNormalizer {
   // `text` itself where nothing changes, else a view of the scratch that holds until the next
   // call. *at_start: as NormalizerStep::Apply has it.
   absl::string_view Apply(absl::string_view text, size_t* at_start, Scratch* scratch) const;
-
-  // The largest of its steps.
-  int64_t rules_version() const;
 
  private:
   std::vector<std::unique_ptr<NormalizerStep>> steps_;

@@ -22,8 +22,8 @@
 namespace convene::worker {
 namespace {
 
-// Changes when the same file would give other ids than before. Steps of a normalizer have their own
-// (NormalizerStep::rules_version), so that files without such a step keep their fingerprint.
+// Changes when the same file would give other ids than before. Another number refuses all prepared
+// data and all runs in flight, so that a change to rare texts alone may leave it (README.md).
 constexpr int64_t kRulesVersion = 2;
 
 struct Parts {
@@ -193,8 +193,7 @@ uint64_t FingerprintOf(absl::string_view json_text, const Parts& parts) {
     for (const int32_t id : *side) fingerprint.Add(int64_t{id});
   }
   fingerprint.Add(int64_t{parts.end_of_document.value_or(-1)});
-  // Behind all else, so that old files keep their fingerprint where nothing of this is.
-  if (const int64_t rules = parts.normalizer.rules_version(); rules != 0) fingerprint.Add(rules);
+  // Behind all else, so that a tokenizer whose config changes no token keeps its fingerprint.
   for (const AddedToken& token : parts.added.changed()) {
     fingerprint.Add(token.content);
     for (const bool flag :

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/json/normalizer_steps.h"
 
 namespace convene::worker {
@@ -125,6 +126,11 @@ TEST_CASE("added tokens of the config count behind the file's") {
   const auto plain = Read(File(""))->fingerprint();
   CHECK(same->fingerprint() == plain);
   CHECK(with(bos)->fingerprint() == plain);
+  // "special" stays, whatever the config says.
+  const auto not_special = with(R"("7":{"content":"<s>","special":false},"8":{"content":"</s>"})");
+  CHECK(not_special->fingerprint() == plain);
+  CHECK(Encode(*not_special, "a<s>b", SpecialText::kAsText) == Ids{0, 1});
+  CHECK(not_special->SpecialId("<s>") == 7);
   CHECK(more->fingerprint() != plain);
   CHECK(with(tool + R"(,"rstrip":true})")->fingerprint() != plain);
   CHECK(with(tool + R"(,"lstrip":true})")->fingerprint() !=
@@ -258,6 +264,28 @@ TEST_CASE("fingerprints differ where ids may") {
   CHECK(plain == Read(File(""))->fingerprint());
   CHECK(plain != Read(File(""), config)->fingerprint());
   CHECK(plain != Read(File(R"("normalizer":{"type":"NFC"})"))->fingerprint());
+}
+
+TEST_CASE("a fingerprint is the file's and the frame's alone, so that prepared data stay of use") {
+  // A repetition of the file's tokens is what save_pretrained writes into the config.
+  const std::string repetition =
+      R"({"added_tokens_decoder":{"7":{"content":"<s>","special":true,"normalized":false},)"
+      R"("8":{"content":"</s>","special":true,"normalized":false},)"
+      R"("9":{"content":"<tool>","special":false,"normalized":false}}})";
+  const std::string files[] = {
+      File(""), File(R"("normalizer":{"type":"NFC"})"), File(R"("normalizer":{"type":"NFKC"})"),
+      File(R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFD"}]})"),
+      File(R"("normalizer":{"type":"BertNormalizer"})")};
+  for (const std::string& file : files) {
+    INFO(file);
+    Fingerprint expected;
+    expected.Add("tokenizer.json");
+    expected.Add(int64_t{2});
+    expected.Add(file);
+    for (const int64_t number : {0, 0, 8}) expected.Add(number);  // prefix, suffix, end
+    CHECK(Read(file)->fingerprint() == expected.value());
+    CHECK(Read(file, repetition)->fingerprint() == expected.value());
+  }
 }
 
 TEST_CASE("a split pattern is in Oniguruma's words") {

@@ -90,8 +90,6 @@ class UnicodeFormStep : public NormalizerStep {
     }
   }
 
-  int64_t rules_version() const override { return 1; }
-
   size_t Apply(absl::string_view text, size_t at_start, std::string* result) const override {
     if (at_start > 0 && at_start < text.size()) {
       std::string head;
