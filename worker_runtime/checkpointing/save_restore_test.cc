@@ -154,6 +154,19 @@ TEST_CASE("a restart takes a directory from its predecessor, which publishes not
   RequireAllOk(restarted.Save(directory.path(), restarted.Info(3), 2, &*taken));
 }
 
+TEST_CASE("a restart without a run id of its own takes the directory from nobody") {
+  const TempDir directory;
+  World first({.pp = 1, .dp = 2, .tp = 1}), other({.pp = 1, .dp = 2, .tp = 1});
+  TrainOptions options = ResumeFrom(directory.path());
+  options.checkpoint_timeout = absl::Milliseconds(200);
+  std::optional<DirectoryLock> held, taken;
+  RequireAllOk(first.Claim(options, {.name = "none"}, &held));
+  CHECK_STATUS(other.Claim(options, {.name = "none", .is_restart = true}, &taken)[0],
+               absl::StatusCode::kDeadlineExceeded, "/writer.lock");
+  CHECK_FALSE(taken.has_value());
+  RequireAllOk(first.Save(directory.path(), first.Info(1), 2, &*held));
+}
+
 TEST_CASE("a writer that stands still until its place is taken has published nothing") {
   const TempDir directory;
   World first({.pp = 1, .dp = 1, .tp = 1}), restarted({.pp = 1, .dp = 1, .tp = 1});
@@ -235,7 +248,7 @@ TEST_CASE("the checkpoints of another run are neither gone on from nor written o
     CHECK(steps == std::vector<int64_t>(2, 4));
     CHECK_STATUS(world.Restore(fresh, &steps, is_restart)[1], absl::StatusCode::kFailedPrecondition,
                  "already holds checkpoints up to step 2 of a run that did not begin with --resume "
-                 "none, and this run is to go on after step 0");
+                 "none (or that an older build saved), and this run is to go on after step 0");
     RequireAllOk(world.Save(directory.path(), 6));
     CHECK_STATUS(world.Restore(named, &steps, is_restart)[0], absl::StatusCode::kFailedPrecondition,
                  "already holds checkpoints up to step 6");
