@@ -9,6 +9,7 @@ FAULTS = '//worker_runtime/checkpoint:checkpoint_failure_test'
 BITS = '//worker_runtime/checkpointing:checkpoint_bits_test'
 SEEN = '//tests/e2e:checkpoint_tokenizer_test'
 RESTORED = '//worker_runtime/checkpointing:save_restore_test'
+ONE_WRITER = '//worker_runtime/checkpointing:one_writer_test'
 LOCKED = '//worker_runtime/checkpoint:directory_lock_test'
 
 MUTATIONS = [
@@ -49,12 +50,14 @@ MUTATIONS = [
              'return all_.front()->PiecesInPlace();', '//worker_runtime/replicas:engines_test', 'experts'),
     Mutation('a restart waits for a lost machine for ever', f'{RUNTIME}/checkpoint/directory_lock.cc',
              'if (!is_predecessor) return', 'return', LOCKED, 'checkpoint'),
+    Mutation('jobs that only share the default name take a directory from each other', f'{RUNTIME}/checkpointing/save_restore.cc',
+             'job.name != kNobodysName', 'true', ONE_WRITER, 'checkpoint'),
     Mutation('a lock on a file that was replaced counts', f'{RUNTIME}/checkpoint/directory_lock.cc',
              'if (there.ok() && *there == content)', 'if (there.ok())', LOCKED, 'checkpoint'),
     Mutation('a writer that stood still publishes', f'{RUNTIME}/checkpoint/publish.cc',
-             '  if (lock != nullptr) CONVENE_RETURN_IF_ERROR(lock->Check());\n', '', RESTORED, 'checkpoint'),
+             '  if (lock != nullptr) CONVENE_RETURN_IF_ERROR(lock->Check());\n', '', ONE_WRITER, 'checkpoint'),
     Mutation('a writer that stood still removes what its successor writes', f'{RUNTIME}/checkpointing/save_restore.cc',
-             '!published.ok()) && check().ok()', '!published.ok())', RESTORED, 'checkpoint'),
+             '!published.ok()) && check().ok()', '!published.ok())', ONE_WRITER, 'checkpoint'),
     Mutation('a run that has lost its directory tries again', f'{RUNTIME}/checkpointing/saver.cc',
              'end_ = absl::IsAborted(verdict) ? verdict : failures.Record(verdict);', 'end_ = failures.Record(verdict);',
              '//worker_runtime/checkpointing:saver_test', 'checkpoint'),

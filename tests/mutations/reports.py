@@ -50,4 +50,9 @@ MUTATIONS = [
     Mutation("a GPU's arithmetic counts as its wait", WAITS, 'is_open_ = absl::StartsWith(op, kCommunicationPrefix);', 'is_open_ = op != nullptr;', WAITED),
     Mutation('ops behind a sampled step count as its own', WAITS, '(absl::Duration time) {\n  End();', '(absl::Duration time) {', WAITED),
     Mutation('the waits of all samples are those of the last', WAITS, 'seconds - std::exchange(seconds_, seconds)', 'seconds - seconds_', WAITED),
+    Mutation('a validation that a stop cut short is never made up', 'worker_runtime/trainer/training_loop.cc',
+             'return missing[1] > 0 ? Validate() : false;', 'return false;', '//tests/e2e:stop_signals_test', 'optimizer'),
+    Mutation('a run that goes on tells a validation once more', 'worker_runtime/trainer/reporter.cc',
+             'known.step == step && known.validation_set == validation_set;', 'known.step > step && known.validation_set == validation_set;',
+             '//worker_runtime/trainer:reporter_test', 'optimizer'),
 ]

@@ -139,6 +139,7 @@ absl::StatusOr<DirectoryLock> LockDirectory(const std::string& directory,
     const std::string text = absl::StrCat(directory, " is being written to by ", holder.words);
     if (options.clock->Now() - start >= timeout) {
       if (!is_predecessor) return absl::AlreadyExistsError(text);
+      if (!options.has_own_name) return absl::DeadlineExceededError(text);
       options.on_wait(absl::StrCat(
           text, ", an earlier start of this job: it is given up, and its lock is replaced"));
       const std::string content = ContentFor(options.job);

@@ -17,6 +17,8 @@ struct DirectoryLockOptions {
   std::string job;  // its name, "" when it has none
   // The job ran before: a holder with the job's own name is then its predecessor.
   bool is_restart = false;
+  // No other job has its name, so such a holder can be nobody else.
+  bool has_own_name = true;
   // How long another job on this machine gets to end: a job that was just killed ends soon.
   absl::Duration wait_timeout = absl::Seconds(5);
   // The same for a predecessor, and for a job on another machine: that one may be lost, and a file
@@ -59,11 +61,12 @@ class DirectoryLock {
 // `directory` exists. AlreadyExists when another job still holds it after its time: the text names
 // the holder (process, host, job, since when).
 //
-// A predecessor that still holds it after its time is given up, and a new file takes the place of
-// the one that it has locked: some file servers (NFSv3) keep the lock of a lost machine until that
-// machine is there again. REQUIRES of a restart: the job's earlier epoch is over, so that at most a
-// process which stood still, and has not heard of its end, still believes that it holds the lock.
-// Check tells that one.
+// A predecessor that still holds it after its time is given up, where the job's name is its own
+// (else DeadlineExceeded: it may be another job), and a new file takes the place of the one that it
+// has locked: some file servers (NFSv3) keep the lock of a lost machine until that machine is there
+// again. REQUIRES of a restart: the job's earlier epoch is over, so that at most a process which
+// stood still, and has not heard of its end, still believes that it holds the lock. Check tells
+// that one.
 //
 // Where the file system has no locks (flock over NFS without a lock daemon: ENOLCK), on_unlocked is
 // called and the lock is not held. Other errors: ErrnoStatus of opening, writing or renaming the

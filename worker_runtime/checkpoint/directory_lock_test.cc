@@ -23,12 +23,14 @@ using testing::TempDir;
 struct Attempt {
   ManualClock clock;
   std::vector<std::string> said;
+  bool has_own_name = true;
 
   absl::StatusOr<DirectoryLock> Acquire(const TempDir& dir, const std::string& job,
                                         bool is_restart = false) {
     return LockDirectory(dir.path(),
                          {.job = job,
                           .is_restart = is_restart,
+                          .has_own_name = has_own_name,
                           .on_wait = [this](const std::string& text) { said.push_back(text); },
                           .clock = &clock});
   }
@@ -73,6 +75,18 @@ TEST_CASE("a restarted job waits longer for its own predecessor, and then takes 
                absl::StrCat(dir.path(), " has been taken over by process ", getpid()));
   CHECK_STATUS(again.Acquire(dir, "beta"), absl::StatusCode::kAlreadyExists, "job alpha");
   CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"writer.lock"});
+}
+
+TEST_CASE("a job whose name is not its own takes nobody's place") {
+  TempDir dir;
+  Attempt first, other;
+  const auto held = first.Acquire(dir, "none");
+  REQUIRE_OK(held);
+  other.has_own_name = false;
+  CHECK_STATUS(other.Acquire(dir, "none", /*is_restart=*/true), absl::StatusCode::kDeadlineExceeded,
+               "job none");
+  CHECK(other.clock.Now() - MonotonicTime() >= absl::Minutes(2));
+  CHECK_OK(held->Check());
 }
 
 TEST_CASE("a job that waits sees that the file it waits for has been replaced") {

@@ -51,6 +51,7 @@ absl::Status RefuseOthers(const TrainOptions& options, int64_t step) {
     return absl::FailedPreconditionError(absl::StrCat(
         options.checkpoint_dir, " already holds checkpoints up to step ", other,
         " of a run that did not begin with --resume ", beginning,
+        reader->info().began_with.empty() ? " (or that an older build saved)" : "",
         ", and this run is to go on after step ", step,
         ": it would write over them. Give another --checkpoint-dir, remove them, or let --resume "
         "auto go on with them"));

@@ -20,6 +20,8 @@
 namespace convene::worker {
 namespace {
 
+// torchrun's and our own run id where the user gives none.
+constexpr absl::string_view kNobodysName = "none";
 constexpr absl::Duration kOtherJobsTimeToEnd = absl::Seconds(5);
 constexpr absl::Duration kLostMachinesTimeToEnd = absl::Minutes(2);
 
@@ -40,16 +42,20 @@ absl::StatusOr<DirectoryLock> Claim(const TrainOptions& options, const JobIdenti
   absl::StatusOr<DirectoryLock> lock = LockDirectory(
       options.checkpoint_dir, {.job = job.name,
                                .is_restart = job.is_restart,
+                               .has_own_name = job.name != kNobodysName,
                                .wait_timeout = std::min(kOtherJobsTimeToEnd, wait_max),
                                .lost_machine_timeout = std::min(kLostMachinesTimeToEnd, wait_max),
                                .on_wait = warn,
                                .on_unlocked = warn});
-  if (!absl::IsAlreadyExists(lock.status())) return lock;
-  return absl::AlreadyExistsError(absl::StrCat(
-      lock.status().message(),
-      ": give this job another --checkpoint-dir, or stop that one. Where it died with its machine, "
-      "and the file server still keeps its lock, remove ",
-      options.checkpoint_dir, "/writer.lock"));
+  if (!absl::IsAlreadyExists(lock.status()) && !absl::IsDeadlineExceeded(lock.status())) {
+    return lock;
+  }
+  return absl::Status(lock.status().code(),
+                      absl::StrCat(lock.status().message(),
+                                   ": give this job another --checkpoint-dir, or stop that one. "
+                                   "Where it died with its machine, "
+                                   "and the file server still keeps its lock, remove ",
+                                   options.checkpoint_dir, "/writer.lock"));
 }
 
 void LogRefused(const std::string& reason) { spdlog::warn("checkpoint refused: {}", reason); }

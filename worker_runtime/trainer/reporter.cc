@@ -237,7 +237,7 @@ void Reporter::AddExperts(const StepResult& result, StepMetrics& metrics) {
 
 template <typename Metrics, typename IsIt>
 bool Reporter::Has(const IsIt& is_it) const {
-  return metrics_.has_value() &&
+  return !metrics_.has_value() ||
          absl::c_any_of(metrics_->of_resumed_step(), [&](const MetricsRecord& record) {
            const Metrics* const known = std::get_if<Metrics>(&record);
            return known != nullptr && is_it(*known);

@@ -52,7 +52,7 @@ class Reporter final : public SaveListener {
   absl::Status Validation(const ValidationMetrics& validation);
   absl::Status Sample(const SampleMetrics& sample);
   // Whether the metrics file had such a line when it was opened, of the step after which the
-  // training goes on.
+  // training goes on. Without a metrics file nobody knows, and it counts as told.
   bool HasValidation(int64_t step, const std::optional<std::string>& validation_set) const;
   bool HasSample(int64_t step) const;
   // The summary names it: the newest, saved by this run or the one that it resumed from.
@@ -92,7 +92,8 @@ class Reporter final : public SaveListener {
   void WriteEvents(const MetricsRecord& record);
   // To both files.
   absl::Status WriteMetrics(const MetricsRecord& record);
-  // Whether `is_it` holds for one of MetricsFile::of_resumed_step that is of this kind.
+  // Whether `is_it` holds for one of MetricsFile::of_resumed_step that is of this kind. True
+  // without a file.
   template <typename Metrics, typename IsIt>
   bool Has(const IsIt& is_it) const;
   // To the metrics file alone.

@@ -151,7 +151,7 @@ TEST_CASE("a run that resumes takes back the steps that it does again") {
 
 TEST_CASE("a run that resumes knows what was told after its step, and tells it once") {
   const TempDir directory;
-  const TrainOptions options = Options(directory);
+  TrainOptions options = Options(directory);
   const auto tell = [](Reporter& reporter, const std::optional<std::string>& set) {
     CHECK_OK(reporter.Validation({.step = 2, .validation_set = set, .validation_loss = 3}));
   };
@@ -177,6 +177,11 @@ TEST_CASE("a run that resumes knows what was told after its step, and tells it o
   const auto third = Reporter::Create(options, OfFour(3), {}, 3, Clock::Real());
   REQUIRE_OK(third);
   CHECK_FALSE((*third)->HasSample(2));
+  options.metrics_file = "";
+  const auto without = Reporter::Create(options, OfFour(3), {}, 3, Clock::Real());
+  REQUIRE_OK(without);
+  CHECK((*without)->HasSample(3));
+  CHECK((*without)->HasValidation(3, "code"));
 }
 
 TEST_CASE("a training that goes back takes back the lines of the later steps") {

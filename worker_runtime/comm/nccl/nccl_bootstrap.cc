@@ -174,22 +174,29 @@ absl::StatusOr<std::vector<float>> TellMachines(const std::string& host_name, Co
   return machines;
 }
 
-// Logs rank 0's line, and the warning of the first rank that has one.
+// Logs rank 0's line, and one rank's warning: a GPU that ranks share goes before sockets, which may
+// be all that this cluster has.
 absl::Status ReportTransports(const std::string& log, int version, const NcclPlace& place,
                               Collective& host) {
   TransportSummary summary = SummarizeTransports(log, NcclVersionText(version));
   // Ranks that share a GPU have no other way than sockets.
   const std::string sharing = SharingWarning(place);
-  if (!sharing.empty()) summary.warning = sharing;
+  constexpr float kSockets = 1;
+  constexpr float kShared = 2;
+  float kind = summary.warning.empty() ? 0 : kSockets;
+  if (!sharing.empty()) {
+    summary.warning = sharing;
+    kind = kShared;
+  }
   if (host.rank() == 0 && !log.empty()) spdlog::info("{}", summary.line);
   std::vector<float> warned(host.size());
-  warned[host.rank()] = summary.warning.empty() ? 0.0f : 1.0f;
+  warned[host.rank()] = kind;
   Stream stream = Stream::Cpu();
   CONVENE_RETURN_IF_ERROR(host.AllGather(absl::MakeSpan(warned), stream));
-  const auto first = std::find(warned.begin(), warned.end(), 1.0f);
-  if (first - warned.begin() == host.rank()) {
+  const auto first = std::max_element(warned.begin(), warned.end());
+  if (*first > 0 && first - warned.begin() == host.rank()) {
     spdlog::warn("{} ({} of {} ranks)", summary.warning,
-                 std::count(warned.begin(), warned.end(), 1.0f), host.size());
+                 std::count(warned.begin(), warned.end(), *first), host.size());
   }
   return absl::OkStatus();
 }

@@ -129,8 +129,8 @@ std::string WarningOf(const Seen& seen) {
   }
   if (!seen.has_no_infiniband) {
     return absl::StrCat(sockets,
-                        ": NCCL did not look for InfiniBand or RoCE; see NCCL_NET, and "
-                        "that libibverbs is there");
+                        ": NCCL did not look for InfiniBand or RoCE; see NCCL_NET, "
+                        "NCCL_IB_DISABLE, and that libibverbs is there");
   }
   return absl::StrCat(sockets,
                       ": no InfiniBand or RoCE device was found; see NCCL_IB_HCA, and in a "
@@ -185,7 +185,7 @@ std::string ExplainFailure(absl::string_view log) {
   std::vector<std::string> parts;
   if (!interface.empty()) {
     parts.push_back(absl::StrCat("NCCL chose the network interface ", interface,
-                                 ", NCCL_SOCKET_IFNAME names another"));
+                                 " (NCCL_SOCKET_IFNAME is how to choose)"));
   }
   if (!warnings.empty()) {
     parts.push_back(absl::StrCat("its last warnings: ", absl::StrJoin(warnings, "; ")));

@@ -115,12 +115,13 @@ TEST_CASE("a failure is explained by the interface and the last warnings, each o
       "ps-8:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 192.168.1.9<54263> failed\n"
       "ps-8:795:822 [0] NCCL INFO init.cc:1 -> 2\n";
   CHECK(ExplainFailure(log) ==
-        "NCCL chose the network interface virbr0:192.168.122.1<0>, NCCL_SOCKET_IFNAME names "
-        "another; its last warnings: socketPollConnect: connect to 192.168.1.9<54263> returned No "
-        "route to host, retrying (1/34) after sleep for 100 msec; first; Net : Connect to "
+        "NCCL chose the network interface virbr0:192.168.122.1<0> "
+        "(NCCL_SOCKET_IFNAME is how to choose); its last warnings: socketPollConnect: connect to "
+        "192.168.1.9<54263> returned No route to host, retrying (1/34) after sleep for 100 msec; "
+        "first; Net : Connect to "
         "192.168.1.9<54263> failed");
   CHECK(ExplainFailure("n:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>") ==
-        "NCCL chose the network interface eth0:10.0.0.1<0>, NCCL_SOCKET_IFNAME names another");
+        "NCCL chose the network interface eth0:10.0.0.1<0> (NCCL_SOCKET_IFNAME is how to choose)");
   CHECK(ExplainFailure("n:1:1 [0] NCCL WARN Cuda failure 'out of memory'") ==
         "its last warnings: Cuda failure 'out of memory'");
   CHECK(ExplainFailure("").empty());
