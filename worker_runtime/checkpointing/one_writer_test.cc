@@ -1,4 +1,4 @@
-// Who may write into a checkpoint directory, and a writer whose place another start has taken.
+// A checkpoint directory has one writer; and a writer whose place another start has taken.
 #include <optional>
 #include <string>
 
