@@ -193,7 +193,9 @@ TEST_CASE("fifty steps of AdamW with clipping follow PyTorch's losses and norms"
 
 // Newton-Schulz makes steps of gradients that are rounding alone, so Muon's runs in float and in
 // double part, as do Gemma's; where an expert is chosen otherwise, at once. Of such a run only what
-// comes before PyTorch in float is 1e-4 from PyTorch in double says anything, and to 4e-4.
+// comes before PyTorch in float is 1e-4 from PyTorch in double says anything, and to 4e-4. Of the
+// other runs three times PyTorch's own distance is the measure, and at least 1e-5: processors
+// without AVX-512 round otherwise than those with it.
 TEST_CASE("fifty steps of each optimizer follow PyTorch's losses and norms in each family") {
   const struct {
     const char* name;
@@ -230,7 +232,8 @@ TEST_CASE("fifty steps of each optimizer follow PyTorch's losses and norms in ea
         INFO(name << ", " << optimizer.name << ", step " << step << ": loss " << result->loss
                   << ", PyTorch " << losses[step] << "; norm " << result->grad_norm << ", PyTorch "
                   << norms[step]);
-        const double tolerance = step == 0 || spread.back() < 1e-5 ? 1e-5 : 4e-4;
+        const double tolerance =
+            step == 0 || spread.back() < 1e-5 ? std::max(1e-5, 3 * spread[step]) : 4e-4;
         CHECK(std::abs(result->loss - losses[step]) < tolerance * losses[step]);
         CHECK(std::abs(result->grad_norm - norms[step]) < tolerance * norms[step]);
       }
