@@ -54,9 +54,10 @@ struct JobIdentity {
 //
 // Another job on rank 0's machine that holds it gets 5 s to end; a job on another machine, and a
 // restarted job's own predecessor, 2 min (a file server may keep the locks of a lost node so long);
-// but neither more than half of options.checkpoint_timeout. Then a predecessor's lock is replaced;
-// for another job, on all ranks, AlreadyExists. PermissionDenied and other codes of the file system
-// when the directory cannot be written to.
+// but neither more than half of options.checkpoint_timeout. Then a predecessor's lock is replaced.
+// But where the job has no name of its own ("none"), the holder may be another job of that name: on
+// all ranks DeadlineExceeded. For another job, on all ranks, AlreadyExists. PermissionDenied and
+// other codes of the file system when the directory cannot be written to.
 absl::StatusOr<std::optional<DirectoryLock>> ClaimCheckpointDirectory(const TrainOptions& options,
                                                                       const JobIdentity& job,
                                                                       Collective& world,

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -163,12 +164,9 @@ class Maker {
 
 // A number of each rank's machine, by rank: a hash that a float holds exactly.
 absl::StatusOr<std::vector<float>> TellMachines(const std::string& host_name, Collective& host) {
-  uint32_t hash = 0x811c9dc5;  // FNV-1a
-  for (const char letter : host_name) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x01000193;
-  }
+  const uint64_t hash = XXH3_64bits(host_name.data(), host_name.size());
   std::vector<float> machines(host.size());
-  machines[host.rank()] = static_cast<float>(hash >> 8);
+  machines[host.rank()] = static_cast<float>(hash >> 40);  // 24 bits
   Stream stream = Stream::Cpu();
   CONVENE_RETURN_IF_ERROR(host.AllGather(absl::MakeSpan(machines), stream));
   return machines;

@@ -70,7 +70,7 @@ class NcclCollective final : public Collective {
   // Runs a small all-reduce, a message in each lane and, where the ranks exchange data pair by pair
   // (`exchanges`: all-to-alls, shifts), an all-to-all, and waits for them: all ranks of the group,
   // before StartWatchdog. NCCL connects what the training uses besides at the first operation that
-  // takes it (README, "First uses"). Errors: the session's.
+  // takes it (README, "First connections"). Errors: the session's.
   absl::Status WarmUp(bool exchanges, Stream& stream, MonotonicTime deadline);
 
   const std::shared_ptr<NcclSession>& session() const { return session_; }

@@ -16,7 +16,7 @@ namespace convene::worker {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
-constexpr size_t kHeadBytes = 4 << 10;  // show that most files begin with no object
+constexpr size_t kHeadBytes = 4 << 10;  // enough to see that a file does not begin with "{"
 constexpr size_t kNamedKeys = 10;
 // The mark with which some Windows programs begin a file.
 constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
