@@ -32,11 +32,21 @@ void GoodUnless(size_t before, const std::string& subject, const std::string& go
 
 bool IsActive(const RdmaPort& port) { return port.state == "ACTIVE"; }
 
+// Without GPUs no NCCL runs here: Gloo speaks TCP.
+bool UsesRdma(const MachineFacts& facts) {
+  const auto is_set = [&](const char* name, absl::string_view value) {
+    const auto found = facts.environment.find(name);
+    return found != facts.environment.end() && found->second == value;
+  };
+  return !facts.gpu_driver.gpus.empty() && !is_set("NCCL_IB_DISABLE", "1") &&
+         !is_set("NCCL_NET", "Socket") &&
+         std::any_of(facts.rdma_ports.begin(), facts.rdma_ports.end(), IsActive);
+}
+
 void CheckLimits(const MachineFacts& facts, Findings* findings) {
   const size_t before = findings->size();
   const Limits& limits = facts.limits;
-  const bool has_rdma = std::any_of(facts.rdma_ports.begin(), facts.rdma_ports.end(), IsActive);
-  if (limits.locked_bytes != kUnlimited && has_rdma) {
+  if (limits.locked_bytes != kUnlimited && UsesRdma(facts)) {
     findings->push_back({Severity::kError, "limits",
                          absl::StrCat("ulimit -l (locked memory) is ",
                                       HumanBytes(static_cast<double>(limits.locked_bytes))),
@@ -198,7 +208,9 @@ void CheckInterfaces(const MachineFacts& facts, Findings* findings) {
                       "other nodes, for example ",
                       real.front())});
   }
-  if (std::none_of(facts.interfaces.begin(), facts.interfaces.end(), IsUsable)) {
+  // Each machine has a loopback interface: an empty list is one that could not be read.
+  if (!facts.interfaces.empty() &&
+      std::none_of(facts.interfaces.begin(), facts.interfaces.end(), IsUsable)) {
     findings->push_back({Severity::kNote, "network", "only the loopback interface is up",
                          "a job can have no other node", "ip link; or the container's --network"});
   }
@@ -241,7 +253,9 @@ void CheckRdma(const MachineFacts& facts, Findings* findings) {
   }
 }
 
-void CheckGpu(const Gpu& gpu, const std::string& subject, Findings* findings) {
+// `has_links`: a GPU of this machine has an NVLink that is up. Where none has, the cards have no
+// bridge, and their links are down by right.
+void CheckGpu(const Gpu& gpu, const std::string& subject, bool has_links, Findings* findings) {
   const size_t before = findings->size();
   const auto add = [&](Severity severity, const std::string& what, const std::string& why,
                        const std::string& advice) {
@@ -264,7 +278,7 @@ void CheckGpu(const Gpu& gpu, const std::string& subject, Findings* findings) {
     add(Severity::kWarning, "its hardware slows it down (heat or power)",
         "all other ranks wait for it", "nvidia-smi -q -d PERFORMANCE; check its cooling");
   }
-  if (gpu.links_down > 0) {
+  if (gpu.links_down > 0 && has_links) {
     add(Severity::kWarning,
         absl::StrCat(gpu.links_down, " of ", gpu.links_up + gpu.links_down, " NVLinks are down"),
         "its traffic takes fewer links, or PCIe", "nvidia-smi nvlink --status; reseat or return");
@@ -303,9 +317,11 @@ void CheckGpus(const MachineFacts& facts, Findings* findings) {
   findings->push_back({Severity::kGood, "GPUs",
                        absl::StrCat(driver.gpus.size(), ", driver ", driver.version,
                                     ", up to CUDA ", driver.cuda)});
+  const bool has_links = std::any_of(driver.gpus.begin(), driver.gpus.end(),
+                                     [](const Gpu& gpu) { return gpu.links_up > 0; });
   for (size_t i = 0; i < driver.gpus.size(); ++i) {
     const Gpu& gpu = driver.gpus[i];
-    CheckGpu(gpu, absl::StrCat("GPU ", i), findings);
+    CheckGpu(gpu, absl::StrCat("GPU ", i), has_links, findings);
     const bool has_near_card =
         std::any_of(facts.rdma_ports.begin(), facts.rdma_ports.end(),
                     [&](const RdmaPort& port) { return port.numa_node == gpu.numa_node; });

@@ -1,6 +1,7 @@
 #include "agent/machine/diagnose.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -94,6 +95,12 @@ TEST_CASE("GPUs") {
                    "warning GPU 0: its hardware", "warning GPU 0: 2 of 20 NVLinks",
                    "note GPU 0: persistence", "note GPU 0: 5.0 GiB of 80.0 GiB",
                    "note GPU 0: no RDMA card is on its NUMA node 1", "warning kernel log: NVRM"});
+  facts = GoodMachine();  // A card with the connector and no bridge: all its links are down.
+  facts.gpu_driver.gpus[0].links_up = 0;
+  facts.gpu_driver.gpus[0].links_down = 12;
+  CheckBad(facts, {});
+  facts.gpu_driver.gpus.push_back(GoodMachine().gpu_driver.gpus[0]);  // It lost them all.
+  CheckBad(facts, {"warning GPU 0: 12 of 12 NVLinks"});
   facts = GoodMachine();
   facts.gpu_driver = {.device_files = 8, .error = "the driver does not answer"};
   CheckBad(facts, {"error GPUs: 8 device files, but the driver does not answer"});
@@ -117,6 +124,9 @@ TEST_CASE("network and names") {
   facts = GoodMachine();
   facts.interfaces[1].is_up = false;
   CheckBad(facts, {"note network: only the loopback"});
+  facts.interfaces.clear();  // /sys cannot be read.
+  facts.environment = {{"NCCL_SOCKET_IFNAME", "eth0"}, {"GLOO_SOCKET_IFNAME", "eth0"}};
+  CheckBad(facts, {});
   facts = GoodMachine();
   facts.name_addresses = {"127.0.1.1"};
   CheckBad(facts, {"note name: node7 is 127.0.1.1 here"});
@@ -131,6 +141,14 @@ TEST_CASE("RDMA") {
   MachineFacts facts = GoodMachine();
   facts.limits.locked_bytes = 65536;
   CheckBad(facts, {"error limits: ulimit -l (locked memory) is 64.0 KiB"});
+  facts.environment = {{"NCCL_IB_DISABLE", "1"}};
+  CheckBad(facts, {"warning environment: NCCL_IB_DISABLE=1"});
+  facts.environment = {{"NCCL_NET", "Socket"}};
+  CheckBad(facts, {"warning environment: NCCL_NET=Socket"});
+  facts.environment.clear();
+  const GpuDriver gpus = std::exchange(facts.gpu_driver, {});
+  CheckBad(facts, {"note GPUs: none"});
+  facts.gpu_driver = gpus;
   facts.rdma_ports[0].state = "DOWN";  // a card of the board that nobody plugged in
   CheckBad(facts, {"warning RDMA: mlx5_0:1 is DOWN"});
   facts.rdma_ports.clear();

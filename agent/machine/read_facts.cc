@@ -142,10 +142,11 @@ MachineFacts ReadFacts(const FactsOptions& options) {
   const std::string meminfo = Content(root + "/proc/meminfo");
   facts.memory_bytes = MemoryField(meminfo, "MemTotal:");
   facts.available_bytes = MemoryField(meminfo, "MemAvailable:");
-  if (const auto limit = ReadCgroupLimits(root).memory_bytes; limit.has_value()) {
-    facts.memory_bytes = std::min(facts.memory_bytes, *limit);
-    facts.available_bytes = std::min(facts.available_bytes, *limit);
-  }
+  const CgroupLimits limits = ReadCgroupLimits(root);
+  facts.memory_bytes =
+      std::min(facts.memory_bytes, limits.memory_bytes.value_or(facts.memory_bytes));
+  facts.available_bytes =
+      std::min(facts.available_bytes, limits.memory_left_bytes.value_or(facts.available_bytes));
   facts.limits = {.locked_bytes = MayLockAnyMemory(root) ? kUnlimited : SoftLimit(RLIMIT_MEMLOCK),
                   .open_files = SoftLimit(RLIMIT_NOFILE),
                   .processes = SoftLimit(RLIMIT_NPROC)};

@@ -184,6 +184,17 @@ TEST_CASE("the limit of locked memory binds no process with CAP_IPC_LOCK of the 
   REQUIRE(setrlimit(RLIMIT_MEMLOCK, &before) == 0);
 }
 
+TEST_CASE("memory that a container has left, not its limit, is what is free") {
+  FakeRoot machine;
+  machine.Write("/proc/meminfo", "MemTotal: 4096 kB\nMemAvailable: 3072 kB\n");
+  machine.Write("/proc/self/cgroup", "0::/\n");
+  machine.Write("/sys/fs/cgroup/memory.max", "1048576\n");
+  machine.Write("/sys/fs/cgroup/memory.current", "1000000\n");
+  const MachineFacts facts = ReadFacts({.root = machine.root()});
+  CHECK(facts.memory_bytes == 1 << 20);
+  CHECK(facts.available_bytes == (1 << 20) - 1000000);
+}
+
 TEST_CASE("huge pages that no program holds, in bytes") {
   FakeRoot machine;
   machine.Write("/proc/meminfo",

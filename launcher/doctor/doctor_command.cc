@@ -48,18 +48,21 @@ absl::Status Show(const std::string& about, const std::vector<agent::Finding>& f
   return Print(is_json ? ReportJson(about, findings) : ReportText(about, findings));
 }
 
-absl::StatusOr<int> DoctorHere(const DoctorFlags& flags) {
+// A look at this machine. Its errors, as ExamineNodes has them.
+absl::StatusOr<std::string> DoctorHere(const DoctorFlags& flags) {
   const agent::MachineFacts facts =
       agent::ReadFacts({.folders = flags.folders, .environment = Environment()});
   std::vector<agent::Finding> findings = agent::Diagnose(facts);
   if (!flags.service.empty()) findings.push_back(AskHealthService(flags.service));
   CONVENE_RETURN_IF_ERROR(Show(facts.host, findings, flags.is_json));
-  return CodeOf(agent::WorstOf(findings) != agent::Severity::kError);
+  return ErrorLines(findings);
 }
 
-// As a rank of a job: a look at all of its nodes. ExamineNodes' result.
+// As a rank of a job: a look at all of its nodes. ExamineNodes' result. A job of one worker has no
+// store, and no other node.
 absl::StatusOr<std::string> DoctorNodes(const DoctorFlags& flags,
                                         const worker::Contract& contract) {
+  if (contract.world_size == 1) return DoctorHere(flags);
   const auto show = [&](int nodes, const std::vector<agent::Finding>& findings) {
     return Show(nodes == 1 ? "1 node" : absl::StrCat(nodes, " nodes"), findings, flags.is_json);
   };
@@ -92,10 +95,12 @@ absl::StatusOr<int> StartNodes(const DoctorFlags& flags, const RunJobOf& run) {
 
 absl::StatusOr<int> Doctor(const DoctorFlags& flags, const RunJobOf& run) {
   if (flags.nnodes.has_value()) return StartNodes(flags, run);
-  if (!HasRank(ProcessEnvironment())) return DoctorHere(flags);
+  if (!HasRank(ProcessEnvironment())) {
+    CONVENE_ASSIGN_OR_RETURN(const std::string errors, DoctorHere(flags));
+    return CodeOf(errors.empty());
+  }
   CONVENE_ASSIGN_OR_RETURN(const worker::Contract contract,
                            worker::ReadContract(ProcessEnvironment()));
-  if (contract.world_size == 1) return DoctorHere(flags);
   CONVENE_ASSIGN_OR_RETURN(const std::string errors, DoctorNodes(flags, contract));
   return CodeOf(errors.empty());
 }
@@ -114,7 +119,7 @@ absl::StatusOr<int> Preflight(const std::vector<std::string>& command) {
   CONVENE_ASSIGN_OR_RETURN(const worker::Contract contract,
                            worker::ReadContract(ProcessEnvironment()));
   // The nodes were looked at before the first epoch; a restart must not wait for another look.
-  if (contract.is_restart() || contract.world_size == 1) return Become(command);
+  if (contract.is_restart()) return Become(command);
   sigset_t before;
   sigprocmask(SIG_SETMASK, nullptr, &before);
   worker::StopToken stop;

@@ -17,6 +17,7 @@
 #include "launcher/doctor/compare.h"
 #include "launcher/doctor/health_service.h"
 #include "launcher/doctor/peer_probe.h"
+#include "launcher/doctor/report.h"
 #include "rendezvous/net/resolve.h"
 #include "rendezvous/store/store_client.h"
 #include "tools/base/clock.h"
@@ -24,7 +25,6 @@
 #include "tools/base/random.h"
 #include "tools/base/source_address.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
 #include "worker_runtime/bench/result.h"
 #include "worker_runtime/contract/names.h"
@@ -119,12 +119,7 @@ class NodeDoctor {
     if (is_open && nodes_ > 1) MeasureLinks(&findings);
     if (contract_.rank == 0) {
       CONVENE_RETURN_IF_ERROR(options_.show(nodes_, findings));
-      std::string errors;
-      for (const Finding& finding : findings) {
-        if (finding.severity != Severity::kError) continue;
-        absl::StrAppend(&errors, finding.subject, ": ", Printable(finding.what), "\n");
-      }
-      CONVENE_RETURN_IF_ERROR(store_->Set(VerdictKey(), errors));
+      CONVENE_RETURN_IF_ERROR(store_->Set(VerdictKey(), ErrorLines(findings)));
     }
     return Await();
   }

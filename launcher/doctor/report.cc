@@ -73,4 +73,13 @@ std::string ReportJson(const std::string& host, const std::vector<Finding>& find
                       absl::StrJoin(items, ",\n"), "\n  ]\n}\n");
 }
 
+std::string ErrorLines(const std::vector<agent::Finding>& findings) {
+  std::string errors;
+  for (const Finding& finding : findings) {
+    if (finding.severity != Severity::kError) continue;
+    absl::StrAppend(&errors, finding.subject, ": ", Printable(finding.what), "\n");
+  }
+  return errors;
+}
+
 }  // namespace convene::launcher

@@ -15,4 +15,7 @@ std::string ReportText(const std::string& host, const std::vector<agent::Finding
 // {"host", "worst", "findings": [{"severity", "subject", "what", "why", "advice"}]}
 std::string ReportJson(const std::string& host, const std::vector<agent::Finding>& findings);
 
+// The errors among them, a line each; "": the node is fit.
+std::string ErrorLines(const std::vector<agent::Finding>& findings);
+
 }  // namespace convene::launcher

@@ -20,6 +20,12 @@ TEST_CASE("a report for people") {
         "node7: 0 errors, 0 warnings, 0 notes\n");
 }
 
+TEST_CASE("errors alone, a line each") {
+  CHECK(ErrorLines(kFindings).empty());
+  CHECK(ErrorLines({kFindings[0], {Severity::kError, "disk", "/x: \x1b[2Jfull"}}) ==
+        "disk: /x: ?[2Jfull\n");
+}
+
 TEST_CASE("a report for programs") {
   CHECK(ReportJson("node7", kFindings) ==
         "{\n  \"host\": \"node7\",\n  \"worst\": \"warning\",\n  \"findings\": [\n"

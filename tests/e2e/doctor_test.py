@@ -90,6 +90,13 @@ class DoctorTest(ConveneTestCase):
             self.assertIn("a restart would not mend", text)
             self.assertRegex(text, r"Its last lines:\n  environment: .*NCCL_SOCKET_IFNAME=nothing")
 
+    def test_a_job_of_one_worker_is_looked_at_as_well(self):
+        program = ["run", "--standalone", "--doctor", "--nproc-per-node", "1", "--", "sh", "-c", "echo program of $RANK"]
+        said = self.finish(self.start(CONVENE, *program, **GOOD), 60)
+        self.assertEqual([said.count(": 0 errors"), said.count("program of 0")], [1, 1], said)
+        said = self.finish(self.start(CONVENE, *program, **BAD), 60, 71)
+        self.assertNotIn("program of", said)
+
     def test_a_restart_is_not_held_up_and_the_program_behind_the_look_hears_its_agent(self):
         job = ["run", "--standalone", "--nproc-per-node", "2", "--doctor", "--max-restarts", "1", "--no-python", find_program(CONVENE_TRAIN)]
         run = self.start(CONVENE, *job, *self.train_arguments(steps=100000, checkpoint_every=100000), **GOOD)

@@ -1,6 +1,7 @@
 #include "worker_runtime/bench/report.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
@@ -101,21 +102,32 @@ double ComparedBandwidth(const BenchRow& row, int ranks) {
   return ranks == 1 ? row.algorithm_bandwidth() : BusBandwidth(row, ranks);
 }
 
-void CompareRows(const BenchResult& before, const BenchResult& now, std::string* text) {
-  std::map<std::pair<std::string, int64_t>, double> rows;
-  for (const BenchRow& row : before.rows) {
-    rows[{row.operation, row.bytes}] = ComparedBandwidth(row, before.ranks);
+// The row of `before` with the same operation and size; null: there is none. Sizes are whole shards
+// (sweep.cc), so another number of ranks makes of one size two that differ by less than a shard's
+// element for each rank.
+const BenchRow* RowLike(const BenchRow& row, int ranks, const BenchResult& before) {
+  const int64_t element = row.count > 0 ? row.bytes / row.count : 1;
+  const int64_t slack = ranks == before.ranks ? 0 : std::max(ranks, before.ranks) * element - 1;
+  const BenchRow* nearest = nullptr;
+  const auto distance = [&row](const BenchRow& other) { return std::abs(other.bytes - row.bytes); };
+  for (const BenchRow& each : before.rows) {
+    if (each.operation != row.operation || distance(each) > slack) continue;
+    if (nearest == nullptr || distance(each) < distance(*nearest)) nearest = &each;
   }
+  return nearest;
+}
+
+void CompareRows(const BenchResult& before, const BenchResult& now, std::string* text) {
   std::string lines;
   for (const BenchRow& row : now.rows) {
-    const auto then = rows.find({row.operation, row.bytes});
-    if (then == rows.end()) continue;
+    const BenchRow* const then = RowLike(row, now.ranks, before);
+    if (then == nullptr) continue;
     absl::StrAppendFormat(&lines, " %-15s %12d ", row.operation, row.bytes);
-    lines += Change(then->second, ComparedBandwidth(row, now.ranks));
+    lines += Change(ComparedBandwidth(*then, before.ranks), ComparedBandwidth(row, now.ranks));
   }
   AddCompared(" operation            size(B)", "GB/s", lines, text);
   if (!now.rows.empty() && lines.empty()) {
-    *text += "# The saved run has none of these operations.\n";
+    *text += "# The saved run has none of these operations at these sizes.\n";
   }
 }
 

@@ -170,11 +170,31 @@ TEST_CASE("two runs side by side") {
   std::swap(now.pairs->members[0], now.pairs->members[1]);
   CHECK(ComparisonText(before, now).find(" n0 - n1 ") != std::string::npos);
   now.pairs->members = {"a", "b"};
-  now.rows[0].bytes = now.rows[1].bytes = 12;
+  now.rows = {{"all_reduce", 12, 3, 0.001}, {"broadcast", 64, 16, 0.001}};
   CHECK(ComparisonText(before, now)
-            .find("none of these operations.\n# The saved run has none of these pairs.\n") !=
-        std::string::npos);
+            .find("none of these operations at these sizes.\n# The saved run has none of these "
+                  "pairs.\n") != std::string::npos);
   CHECK(ComparisonText(before, now).find("now/then") == std::string::npos);
+}
+
+TEST_CASE("another number of ranks cuts the same size a little otherwise") {
+  BenchResult before = SomeResult(), now = SomeResult();
+  before.ranks = 8;
+  before.rows = {{"all_reduce", 1024, 256, 0.001}, {"all_reduce", 2048, 512, 0.001}};
+  now.ranks = 7;
+  now.rows = {{"all_reduce", 1008, 252, 0.001},
+              {"all_reduce", 2044, 511, 0.001},
+              {"all_reduce", 4088, 1022, 0.001},
+              {"broadcast", 1024, 256, 0.001}};
+  const std::string text = ComparisonText(before, now);
+  CHECK(text.find(" all_reduce              1008 ") != std::string::npos);
+  CHECK(text.find(" all_reduce              2044 ") != std::string::npos);
+  CHECK(text.find("4088") == std::string::npos);
+  CHECK(text.find("broadcast") == std::string::npos);
+  CHECK(text.find("none of these") == std::string::npos);
+  // The same ranks cut sizes alike: another size is another row.
+  now.ranks = 8;
+  CHECK(ComparisonText(before, now).find("1008") == std::string::npos);
 }
 
 TEST_CASE("two runs' arithmetic side by side, and operations of one rank") {
