@@ -147,7 +147,13 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
     const auto prefix = (*tokenizer)->prefix();
     if (!prefix.empty()) wanted.extras.begin_of_document = prefix.front();
     wanted.extras.end_of_document = EndOfAnswer(**tokenizer).value_or(-1);
-    CONVENE_ASSIGN_OR_RETURN(wanted.other_files, worker::TokenizerFiles(folder));
+    CONVENE_ASSIGN_OR_RETURN(wanted.other_files, worker::TokenizerFilesForOthers(folder));
+    if (wanted.other_files.empty() && folder != "byte") {
+      std::fprintf(
+          stderr,
+          "convene: the folder gets no tokenizer: the model's vocabulary is a compact one, "
+          "which other programs do not know\n");
+    }
   }
   return worker::ExportHf(weights, wanted);
 }

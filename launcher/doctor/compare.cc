@@ -391,6 +391,21 @@ Finding CollectiveFinding(const worker::BenchResult& result) {
           "find the node by `convene bench` on half of them; then its memory, GPUs and card"};
 }
 
+Finding UnmeasuredLinks(const std::string& why) {
+  const size_t line_end = why.find_last_of('\n');
+  const std::string last = line_end == std::string::npos ? why : why.substr(line_end + 1);
+  // gloo_wire.cc's words.
+  if (absl::StrContains(last, "did not answer in time")) {
+    return {Severity::kError, "links", absl::StrCat("a long message did not arrive: ", last),
+            "short messages do arrive: a path that swallows long packets (MTU) is the usual cause",
+            "try ping -M do -s 8972 HOST, or -s 1472, from node to node; give all interfaces, "
+            "switches and tunnels one MTU"};
+  }
+  return {Severity::kWarning, "links", absl::StrCat("they could not be measured: ", last),
+          "the nodes' connections are as good as untried",
+          "try `convene bench --pairs` in place of the program"};
+}
+
 std::vector<Finding> LinkFindings(const worker::BenchResult& result) {
   const worker::PairTable table = result.pairs.value_or(worker::PairTable());
   // The bench names hosts; two nodes may have one name.

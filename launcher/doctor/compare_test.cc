@@ -224,6 +224,19 @@ TEST_CASE("folders: shared, each node's own, not coherent, slow") {
   CHECK(Bad(nodes)[0].what.find("the slowest wrote 1 MB/s") != std::string::npos);
 }
 
+TEST_CASE("links that could not be measured: long packets are lost, or another reason") {
+  const Finding lost = UnmeasuredLinks(
+      "the command ended with exit code 1: [x] warning: the last collectives:\n 1 ms  #1\n"
+      "convene bench: world all_reduce #17 (131072 B): rank 1 did not answer in time");
+  CHECK(lost.severity == Severity::kError);
+  CHECK(lost.what ==
+        "a long message did not arrive: convene bench: world all_reduce #17 (131072 B): rank 1 did "
+        "not answer in time");
+  const Finding other = UnmeasuredLinks("n1 has no program convene-train");
+  CHECK(other.severity == Severity::kWarning);
+  CHECK(other.what == "they could not be measured: n1 has no program convene-train");
+}
+
 TEST_CASE("equal findings of nodes are told once, with their hosts") {
   Nodes nodes = MakeNodes(3);
   const auto add = [&](int node, Severity severity, const std::string& what) {

@@ -248,11 +248,7 @@ class NodeDoctor {
     const auto result = RunBench();
     if (contract_.rank != 0) return;
     if (!result.ok()) {
-      findings->push_back(
-          {Severity::kWarning, "links",
-           absl::StrCat("they could not be measured: ", std::string(result.status().message())),
-           "the nodes' connections are as good as untried",
-           "try `convene bench --pairs` in place of the program"});
+      findings->push_back(UnmeasuredLinks(std::string(result.status().message())));
       return;
     }
     findings->push_back(CollectiveFinding(*result));
@@ -267,11 +263,14 @@ class NodeDoctor {
       return absl::NotFoundError(absl::StrCat(report.host(), " has no program convene-train"));
     }
     CONVENE_ASSIGN_OR_RETURN(const std::string program, FindTrainer());
-    // The first ranks of the nodes are a job of their own, without an agent.
+    // The first ranks of the nodes are a run of their own, without an agent: a program that met its
+    // keys in the store would dial ranks that are gone.
+    const std::string run_id =
+        absl::StrCat(contract::kRunId, "=\"$", contract::kRunId, ".doctor\" ");
     const std::string command = absl::StrCat(
-        "env -u ", ::convene::contract::kSession, " -u ", contract::kProgress, " ", contract::kRank,
-        "=", node_, " ", contract::kWorldSize, "=", nodes_, " ", contract::kLocalRank, "=0 ",
-        contract::kLocalWorldSize,
+        "env -u ", ::convene::contract::kSession, " -u ", contract::kProgress, " ", run_id,
+        contract::kRank, "=", node_, " ", contract::kWorldSize, "=", nodes_, " ",
+        contract::kLocalRank, "=0 ", contract::kLocalWorldSize,
         "=1 {} bench --pairs --json --maxbytes=16M --stepfactor=128 --iters=5 --warmup-iters=2 "
         "--timeout=30 all_reduce || [ $? = 1 ]");  // 1: measured, and a sum is wrong
     CONVENE_ASSIGN_OR_RETURN(

@@ -150,6 +150,27 @@ class CheckpointTokenizerTest(ConveneTestCase):
         said = self.train("--data", self.path("text.bin"), "--steps", 2, "--checkpoint-dir", self.path("without"))
         self.assertIn("checkpoints come without the tokenizer that made the data", said)
 
+    def test_a_compact_vocabulary_comes_with_the_checkpoint(self):
+        self.convene("data", "prepare", "--tokenizer", self.path("model"), "--compact-vocabulary", "--no-eod", "--output", self.path("small.bin"),
+                     self.path("text.txt"))
+        self.train("--data", self.path("small.bin"), "--steps", 20, "--checkpoint-dir", self.path("run"), shape=SHAPE)
+        folder, = [name for name in os.listdir(self.path("run/step_00000020")) if name.startswith("tokenizer.")]
+        # Its generation_config.json has ids of the whole vocabulary.
+        self.assertEqual(set(os.listdir(self.path(f"run/step_00000020/{folder}"))), FILES - {"generation_config.json"} | {"compact_vocabulary.json"})
+        shutil.rmtree(self.path("model"))
+        answer = self.generate("run")
+        self.assertTrue(answer)
+        measured = [self.convene("evaluate", "--model", self.path("run"), "--device", "cpu", "--data", self.path(name)).split(": ", 1)[1]
+                    for name in ("text.txt", "small.bin")]
+        self.assertEqual(measured[0], measured[1])
+        self.train("--data", self.path("text.txt"), "--init-from", self.path("run"), "--steps", 1, "--checkpoint-dir", self.path("on"),
+                   shape=["--micro-batch-size", 1])
+        self.assertTrue(self.generate("on"))
+        said = self.convene("checkpoint", "export", self.path("run"), "--output", self.path("out"))
+        self.assertIn("the folder gets no tokenizer: the model's vocabulary is a compact one", said)
+        self.assertEqual(set(os.listdir(self.path("out"))), {"config.json", "model.safetensors"})
+        self.assertEqual(self.generate("out", "--tokenizer", self.path(f"run/step_00000020/{folder}")), answer)
+
     def test_a_model_may_lack_a_special_token_that_no_text_has(self):
         """As Gemma 3 1B lacks <image_soft_token>; here it is <begin>, with which the template begins."""
         self.train("--data", self.path("text.txt"), "--tokenizer", self.path("model"), "--steps", 2, "--checkpoint-dir", self.path("run"),

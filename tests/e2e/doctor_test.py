@@ -90,6 +90,14 @@ class DoctorTest(ConveneTestCase):
             self.assertIn("a restart would not mend", text)
             self.assertRegex(text, r"Its last lines:\n  environment: .*NCCL_SOCKET_IFNAME=nothing")
 
+    def test_a_trainer_behind_the_look_meets_none_of_its_addresses(self):
+        """A rank that read the bench's address of another rank was refused: three of four runs failed."""
+        train = ["--nproc-per-node", "2", "--doctor", "--no-python", find_program(CONVENE_TRAIN), *self.train_arguments(steps=2)]
+        for _ in range(3):
+            for node in self.nodes("run", *train):
+                self.finish(node, 60)
+            shutil.rmtree(self.path("checkpoints"))
+
     def test_a_job_of_one_worker_is_looked_at_as_well(self):
         program = ["run", "--standalone", "--doctor", "--nproc-per-node", "1", "--", "sh", "-c", "echo program of $RANK"]
         said = self.finish(self.start(CONVENE, *program, **GOOD), 60)

@@ -13,6 +13,10 @@ ONE_WRITER = '//worker_runtime/checkpointing:one_writer_test'
 LOCKED = '//worker_runtime/checkpoint:directory_lock_test'
 
 MUTATIONS = [
+    Mutation("a compact vocabulary's checkpoint ends where the whole one's does", f'{RUNTIME}/trainer/run_tokenizer.cc',
+             '  std::erase_if(*files, [](const NamedFile& file) { return file.name == kGenerationConfig; });\n', '', SEEN),
+    Mutation('other programs get the whole tokenizer of a compact vocabulary', f'{RUNTIME}/weights/tokenizer_files.cc', 'if (is_compact) files.clear();', '',
+             SEEN),
     Mutation("damage of a tokenizer's file spreads to later checkpoints", KEPT,
              'if (!twin.empty() && Holds(other, file)) {', 'if (!twin.empty()) {', FORMAT, 'checkpoint'),
     Mutation('every checkpoint copies the tokenizer', KEPT, 'if (link(other.c_str(), path.c_str()) == 0) continue;', '', FORMAT, 'checkpoint'),

@@ -63,7 +63,9 @@ absl::StatusOr<CommunicatorSet> Ranks::Connect(Device& device, absl::Duration ti
   ChunkPlacement placement;
   for (int stage = 0; stage < layout_.pp; ++stage) placement.push_back(stage);
   connect.bootstrap.pp_links = LinksOf(placement);
-  return ConnectRanks(layout_, contract_.rank, *store, KeyPrefix(contract_), connect, device);
+  // The worker may become a trainer afterwards, which must not meet these addresses.
+  return ConnectRanks(layout_, contract_.rank, *store, absl::StrCat(KeyPrefix(contract_), "/once"),
+                      connect, device);
 }
 
 }  // namespace convene::worker

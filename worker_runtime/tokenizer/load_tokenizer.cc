@@ -19,6 +19,8 @@
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
 #include "worker_runtime/gguf/gguf_tokenizer.h"
+#include "worker_runtime/tokenizer/compact_tokenizer.h"
+#include "worker_runtime/tokenizer/compact_vocabulary.h"
 #include "worker_runtime/tokenizer/json/tokenizer_json.h"
 #include "worker_runtime/tokenizer/sentencepiece/model.h"
 #include "worker_runtime/tokenizer/tekken.h"
@@ -108,6 +110,18 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Make(const std::string& content,
   return tokenizer;
 }
 
+// `whole`, cut as the file `path` says.
+absl::StatusOr<std::unique_ptr<Tokenizer>> Cut(std::unique_ptr<Tokenizer> whole,
+                                               const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
+  absl::StatusOr<std::vector<int32_t>> ids = ReadCompactVocabulary(content);
+  if (!ids.ok()) return Annotate(ids.status(), path);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> cut =
+      MakeCompactTokenizer(std::move(whole), *std::move(ids));
+  if (cut.ok()) return cut;
+  return Annotate(cut.status(), path);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path) {
@@ -134,7 +148,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& path
   }
   CONVENE_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
   CONVENE_ASSIGN_OR_RETURN(const std::string config, ReadTokenizerConfig(ParentDirectory(file)));
-  return Make(content, config, file);
+  CONVENE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Make(content, config, file));
+  const std::string compact = absl::StrCat(path, "/", kCompactVocabularyFile);
+  return IsFile(compact) ? Cut(std::move(tokenizer), compact) : std::move(tokenizer);
 }
 
 }  // namespace convene::worker

@@ -14,8 +14,9 @@ namespace convene::worker {
 // tekken.json, a SentencePiece .model, a GGUF file; or a model folder, in which tokenizer.json is
 // looked for first, then tekken.json, then tokenizer.model (its content tells which of the two
 // kinds it is), then tiktoken.model, then *.tiktoken; tokenizer_config.json and
-// special_tokens_map.json beside it name the special tokens (ReadTokenizerConfig). A file's kind
-// comes from its content, not from its name.
+// special_tokens_map.json beside it name the special tokens (ReadTokenizerConfig), and
+// compact_vocabulary.json cuts its vocabulary (compact_vocabulary.h). A file's kind comes from its
+// content, not from its name.
 //
 // NotFound: no such path, or a folder without a tokenizer (names what was looked for).
 // InvalidArgument: damaged, or not a tokenizer, or a folder with several *.tiktoken. Unimplemented:

@@ -12,6 +12,8 @@
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
+#include "worker_runtime/tokenizer/compact_vocabulary.h"
+#include "worker_runtime/tokenizer/fingerprint.h"
 #include "worker_runtime/tokenizer/testing/small_vocabulary.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 
@@ -168,6 +170,34 @@ TEST_CASE("a damaged file is refused with its path and its kind") {
   is_refused("{}", ": ");
   constexpr size_t kUnknownPieceBytes = 16;
   is_refused(SentencePieceFile().substr(kUnknownPieceBytes), ": has 0 pieces of type UNKNOWN");
+}
+
+TEST_CASE("a file of ids in a folder cuts its vocabulary") {
+  const TempDir folder;
+  Write(folder, "tokenizer.json", kTokenizerJson);
+  const std::string file = folder.File("tokenizer.json");
+  const auto whole = LoadTokenizer(folder.path());
+  REQUIRE_OK(whole);
+  const std::vector<int32_t> ids = {0, 1};
+  Write(folder, kCompactVocabularyFile, CompactVocabularyJson(ids));
+  const auto cut = LoadTokenizer(folder.path());
+  REQUIRE_OK(cut);
+  CHECK((*cut)->vocabulary_size() == 2);
+  CHECK((*cut)->fingerprint() == CompactFingerprint((*whole)->fingerprint(), ids));
+  std::vector<int32_t> encoded;
+  (*cut)->NewEncoder(SpecialText::kAsText)->Encode("ab", &encoded);
+  CHECK(encoded == ids);
+  CHECK((*LoadTokenizer(file))->vocabulary_size() == 3);
+  const auto fault = [&](const std::string& content, const std::string& words) {
+    Write(folder, kCompactVocabularyFile, content);
+    CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument,
+                 folder.File(kCompactVocabularyFile));
+    CHECK_STATUS(LoadTokenizer(folder.path()), absl::StatusCode::kInvalidArgument, words);
+  };
+  fault("{\"original_ids\": [0, 1", "");
+  fault("{\"ids\": [0, 1]}", "original_ids");
+  fault("{\"original_ids\": [0, \"1\"]}", "original_ids[1]");
+  fault("{\"original_ids\": [0, 9]}", "is not one of this tokenizer");
 }
 
 }  // namespace

@@ -17,9 +17,10 @@ namespace convene::worker {
 TokenizerMark MarkOfTokenizer(const TrainOptions& options, const Tokenizer& tokenizer,
                               const TokenizerIdentity& made_by);
 
-// The files of that tokenizer, and of the chat template where it lies elsewhere. None of byte, of a
-// compact vocabulary, and of a tokenizer that made token files and is not to be found any more,
-// which the log says. Errors: TokenizerFiles' and LoadChatFormat's.
+// The files of that tokenizer, with the one that cuts its vocabulary where that is a compact one,
+// and of the chat template where it lies elsewhere. None of byte, and of a tokenizer that made
+// token files and is not to be found any more, which the log says. Errors: TokenizerFiles' and
+// LoadChatFormat's.
 absl::StatusOr<std::vector<NamedFile>> FilesOfTokenizer(const TrainOptions& options,
                                                         const Tokenizer& tokenizer,
                                                         const TokenizerIdentity& made_by);

@@ -10,12 +10,14 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/gguf/gguf_tokenizer.h"
+#include "worker_runtime/tokenizer/compact_vocabulary.h"
 
 namespace convene::worker {
 namespace {
 
 constexpr absl::string_view kNames[] = {"added_tokens.json",
                                         "chat_template.jinja",
+                                        kCompactVocabularyFile,
                                         "generation_config.json",
                                         "merges.txt",
                                         "special_tokens_map.json",
@@ -70,6 +72,14 @@ absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path) {
     CONVENE_ASSIGN_OR_RETURN(std::string content, ReadFile(absl::StrCat(path, "/", name)));
     files.push_back({name, std::move(content)});
   }
+  return files;
+}
+
+absl::StatusOr<std::vector<NamedFile>> TokenizerFilesForOthers(const std::string& path) {
+  CONVENE_ASSIGN_OR_RETURN(std::vector<NamedFile> files, TokenizerFiles(path));
+  const bool is_compact = absl::c_any_of(
+      files, [](const NamedFile& file) { return file.name == kCompactVocabularyFile; });
+  if (is_compact) files.clear();
   return files;
 }
 

@@ -16,6 +16,10 @@ namespace convene::worker {
 // there are none. Errors: ReadGgufTokenizer's, and those of tools/base/files.h.
 absl::StatusOr<std::vector<NamedFile>> TokenizerFiles(const std::string& path);
 
+// TokenizerFiles for a folder that other programs read: none where the vocabulary is a compact one,
+// which they do not know; they would take the whole tokenizer's ids for the model's.
+absl::StatusOr<std::vector<NamedFile>> TokenizerFilesForOthers(const std::string& path);
+
 // Writes such a file into a folder, and makes the one that its name leads into.
 absl::Status WriteNamedFile(const std::string& folder, const NamedFile& file);
 

@@ -43,7 +43,8 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
   const std::string config = WritePeftConfig({adapter.config, adapter.base}, MatrixEnds(adapter),
                                              model.family->keys.turned_matrices);
   CONVENE_ASSIGN_OR_RETURN(const std::string tokenizer, adapter.tokenizer);
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files, TokenizerFiles(tokenizer));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files,
+                           TokenizerFilesForOthers(tokenizer));
   return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kPeftConfigName), config));
