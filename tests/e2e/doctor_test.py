@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -90,11 +91,12 @@ class DoctorTest(ConveneTestCase):
             self.assertIn("a restart would not mend", text)
             self.assertRegex(text, r"Its last lines:\n  environment: .*NCCL_SOCKET_IFNAME=nothing")
 
-    def test_a_trainer_behind_the_look_meets_none_of_its_addresses(self):
-        """A rank that read the bench's address of another rank was refused: three of four runs failed."""
-        train = ["--nproc-per-node", "2", "--doctor", "--no-python", find_program(CONVENE_TRAIN), *self.train_arguments(steps=2)]
+    def test_who_comes_after_a_bench_meets_none_of_its_addresses(self):
+        """The look's bench, one of the program, and a trainer, in the same workers. A rank that read an address of a bench before it was refused."""
+        train = shlex.join([find_program(CONVENE_TRAIN), *self.train_arguments(steps=2)])
+        script = f"{find_program(CONVENE)} bench -b 8 -e 8 -n 1 all_reduce && exec {train}"
         for _ in range(3):
-            for node in self.nodes("run", *train):
+            for node in self.nodes("run", "--nproc-per-node", "2", "--doctor", "--", "sh", "-c", script):
                 self.finish(node, 60)
             shutil.rmtree(self.path("checkpoints"))
 

@@ -13,7 +13,8 @@ DUMPS = 'launcher/incidents/torch_dumps.cc'
 REPORTED = '//tests/e2e:incidents_test'
 
 MUTATIONS = [
-    Mutation("the program meets the addresses of the doctor's bench", f'{DOCTOR}/nodes.cc', 'run_id, contract::kRank', 'contract::kRank', SEVERAL),
+    Mutation("the program meets the addresses of the doctor's bench", f'{DOCTOR}/nodes.cc', 'contract::kRunId, ".doctor', 'contract::kRunId, "', SEVERAL),
+    Mutation('a trainer meets the addresses of a bench before it', 'worker_runtime/session/ranks.cc', '"/once"', '""', SEVERAL),
     Mutation('a path that swallows long packets is a warning', COMPARE, 'return {Severity::kError, "links", absl::StrCat("a long message',
              'return {Severity::kWarning, "links", absl::StrCat("a long message', NODES_TEST),
     Mutation('the check of a bench takes shards in any order', f'{BENCH}/expected.cc', 'Given(static_cast<int>(index / shard), index);', 'Given(0, index);',
