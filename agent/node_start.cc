@@ -160,6 +160,10 @@ void Node::Do(StartWorkers& action) {
           "does not know by which address others see it");
     }
     store_->Admit(assignment.store_clients);
+  } else if (store_ != nullptr) {
+    // Nobody of this epoch asks it, and the next one has a fresh one.
+    if (options_.store_at_rendezvous && link_->is_hosting()) link_->ServeStore(nullptr);
+    store_.reset();
   }
   if (!BeginSessions(action.epoch)) return;
   WorkerGroup::Listener listener;

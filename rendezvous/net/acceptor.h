@@ -14,7 +14,8 @@
 namespace convene::rendezvous {
 
 // Lives on the thread of its loop. When the process is out of descriptors or memory, the log says
-// so (once in 10 s) and no connection is accepted for 100 ms: they wait in the kernel's queue.
+// so (once in 10 s) and no connection is accepted for 100 ms: they wait in the kernel's queue. The
+// last descriptors are not for connections: the process has files to open, too.
 class Acceptor {
  public:
   // `on_connection` gets each connection, non-blocking and closed on exec. `whose` begins the line
@@ -28,6 +29,7 @@ class Acceptor {
   Acceptor(EventLoop& loop, UniqueFd listener, std::string whose,
            std::function<void(UniqueFd)> on_connection);
   void Accept();
+  UniqueFd Next();
   void Pause(int error);
 
   EventLoop& loop_;
@@ -35,6 +37,7 @@ class Acceptor {
   const std::string whose_;
   const std::function<void(UniqueFd)> on_connection_;
   LoopTimer pause_;
+  UniqueFd held_;  // it got one of the last descriptors, and waits for another
   MonotonicTime complains_again_at_;
 };
 

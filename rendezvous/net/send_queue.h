@@ -23,8 +23,8 @@ class SendQueue {
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }
-  // The memory of its own: of texts that are not shared.
-  size_t copied_bytes() const { return copied_bytes_; }
+  // The memory of its own: texts that are not shared, and a place for each one that is.
+  size_t held_bytes() const { return copied_bytes_ + segments_.size() * sizeof(Segment); }
 
   // Fills up to `capacity` vectors with the first bytes; returns how many. Valid until the next
   // Append or Consume.

@@ -1,5 +1,7 @@
 #include "rendezvous/store/store_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -15,6 +17,9 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr unsigned kThreadsMax = 4;
+// One takes some kilobytes of the kernel's memory. Eight workers each of 1,000 nodes may all dial
+// before the node that serves them knows that its epoch begins.
+constexpr size_t kStrangersMax = 16384;
 
 size_t ThreadsFor(const StoreServer::Options& options) {
   if (options.threads > 0) return static_cast<size_t>(options.threads);
@@ -26,10 +31,22 @@ size_t BytesMaxFor(const StoreServer::Options& options) {
   return std::min(StoreServer::kBytesMaxByDefault, static_cast<size_t>(UsableMemoryBytes()) / 4);
 }
 
+// Of each thread.
+size_t MostStrangersFor(const StoreServer::Options& options) {
+  size_t all = options.most_strangers;
+  if (all == 0) {
+    rlimit files = {};
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    all = std::min(kStrangersMax, static_cast<size_t>(files.rlim_cur / 2));
+  }
+  return std::max<size_t>(all / ThreadsFor(options), 1);
+}
+
 class StoreServerImpl : public StoreServer {
  public:
   explicit StoreServerImpl(const Options& options)
-      : shared_(BytesMaxFor(options), options.forget_after, options.is_shut) {}
+      : shared_(BytesMaxFor(options), options.forget_after, options.is_shut,
+                MostStrangersFor(options)) {}
 
   ~StoreServerImpl() override {
     {

@@ -25,6 +25,9 @@ class StoreServer {
     bool listen = true;
     // Connections wait for Admit().
     bool is_shut = false;
+    // Of connections that wait for Admit(), and of others that have not said VALIDATE, more than
+    // this end the oldest. 0: half of the files that this process may open, at most 16,384.
+    size_t most_strangers = 0;
     int threads = 0;  // 0 = a quarter of the processors, at least 1 and at most 4
     // The most bytes of all that clients make the server hold (budget.h says how much of them one
     // run may hold): a request beyond them ends its connection, and the log says so. 0: a quarter

@@ -1,10 +1,12 @@
 // The server and the client over loopback, and the server against raw bytes.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -354,6 +356,39 @@ TEST_CASE("values that nobody reads keep counting after they were replaced") {
   CHECK(testing::PollUntil([&] { return server->counts().budget.bytes < size_t{6} << 20; }, kLong));
 }
 
+TEST_CASE("answers that nobody reads count, also where they share the value") {
+  const auto server = SmallStore();
+  const auto writer = ClientOf(*server);
+  REQUIRE_OK(writer->Set("run/k", std::string(600, 'v')));
+  CHECK(writer->Add("run/n", 1).value() == 1);
+  const std::vector<std::string> keys(100'000, "/run/k");
+  const UniqueFd lazy = RawSocket();
+  ConnectTo(server->port(), lazy);
+  SendBytes(lazy.get(), Handshake() + Encoded({Opcode::kMultiGet, keys, {}, 0, 0}));
+  CHECK(ReadBytes(lazy.get(), 8).size() == 8);  // the answer is under way
+  // Two segments for each value that no socket has taken: its length, and itself.
+  CHECK(testing::PollUntil([&] { return server->counts().budget.bytes > size_t{5} << 20; }, kLong));
+  for (size_t left = keys.size() * 608 - 8; left > 0;) {
+    const std::string part = ReadBytes(lazy.get(), std::min<size_t>(left, 1 << 20));
+    REQUIRE_FALSE(part.empty());
+    left -= part.size();
+  }
+  CHECK(testing::PollUntil([&] { return server->counts().budget.bytes < size_t{1} << 20; }, kLong));
+}
+
+TEST_CASE_METHOD(StoreFixture, "a client that waits for a queue and takes nothing holds no item") {
+  const std::string wait = Handshake() + Encoded({Opcode::kWait, {"/q"}, {}, 0, 0});
+  const UniqueFd looker = RawConnection();
+  SendBytes(looker.get(), Handshake() + Encoded({Opcode::kQueuePush, {"/q"}, {"item"}, 0, 0}) +
+                              Encoded({Opcode::kWait, {"/q"}, {}, 0, 0}));
+  CHECK(ReadBytes(looker.get(), 1).size() == 1);
+  const UniqueFd consumer = RawConnection();
+  SendBytes(consumer.get(), wait);
+  CHECK(ReadBytes(consumer.get(), 1).size() == 1);
+  SendBytes(consumer.get(), Encoded({Opcode::kQueuePop, {"/q"}, {}, 0, 0}));
+  CHECK(ReadBytes(consumer.get(), 20) == std::string("\1\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0item", 20));
+}
+
 TEST_CASE("requests that do not end count for their run, and leave room for others") {
   const auto server = SmallStore();
   const std::string begun =
@@ -441,6 +476,40 @@ TEST_CASE("out of descriptors, the store serves whom it has and accepts the othe
   }
   CHECK(ReadBytes(late.get(), 4) == std::string("\x34\x12\0\0", 4));
   CHECK((*client)->Add("n", 1).value() == 2);
+}
+
+TEST_CASE(
+    "clients leave the process some descriptors, and the one that does not fit comes in later") {
+  StoreServer::Options options;
+  options.threads = 1;
+  const auto server = StoreServer::Start(options);
+  REQUIRE_OK(server);
+  std::vector<UniqueFd> clients;
+  for (int i = 0; i < 60; ++i) clients.push_back(RawSocket());
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const auto limit = static_cast<rlim_t>(clients.back().get()) + 40;
+  const rlimit few = {limit, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const size_t taken = 39 - limit / 8;
+  REQUIRE(taken < clients.size());
+  for (size_t i = 0; i <= taken; ++i) {
+    ConnectTo((*server)->port(), clients[i]);
+    SendBytes(clients[i].get(), Handshake() + Encoded({Opcode::kPing, {}, {}, 0, 0x1234}));
+  }
+  CHECK(testing::PollUntil([&] { return (*server)->counts().connections == taken; }, kLong));
+  {
+    std::vector<UniqueFd> own;
+    for (rlim_t i = 0; i + 1 < limit / 8; ++i) {  // but for the connection that is held back
+      own.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      CHECK(own.back().valid());
+    }
+  }
+  for (size_t i = 0; i <= taken; ++i) {
+    CHECK(ReadBytes(clients[i].get(), 4) == std::string("\x34\x12\0\0", 4));
+    clients[i].Reset();
+  }
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST_CASE("a store that cannot start a thread says so, and ends those that it has") {

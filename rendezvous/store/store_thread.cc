@@ -77,6 +77,7 @@ void StoreThread::Loop() {
   while (!stops_) {
     AwaitEvents();
     loop_.Serve();
+    EndReservations();
   }
 }
 
@@ -88,20 +89,27 @@ void StoreThread::AwaitEvents() {
     if (loop_.Wait(MonotonicTime())) return;
     looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
   }
-  loop_.Wait(MonotonicTime::InfiniteFuture());
+  loop_.Wait(reservations_end_);
   looks_before_sleep_ = Clock::Real().Now() - idle_since < kLookBeforeSleep;
 }
 
 void StoreThread::AnswerDoorbell() {
   std::vector<UniqueFd> fresh;
+  bool is_shut = false;
   {
     MutexLock lock(&shared_->mutex);
     stops_ = shared_->mail[index_].stop;
     if (stops_) return;
     ReadMail();
     fresh.swap(shared_->mail[index_].fresh);
+    is_shut = shared_->is_shut;
   }
-  for (UniqueFd& fd : std::exchange(at_the_door_, {})) Receive(std::move(fd));
+  if (!is_shut) {
+    for (auto& [number, fd] : std::exchange(at_the_door_, {})) {
+      loop_.Forget(fd.get());
+      Receive(std::move(fd));
+    }
+  }
   for (UniqueFd& fd : fresh) Receive(std::move(fd));
 }
 
@@ -119,7 +127,7 @@ void StoreThread::Receive(UniqueFd fd) {
   bool is_admitted = IsOfThisMachine(fd.get(), from);
   {
     MutexLock lock(&shared_->mutex);
-    if (shared_->is_shut) return at_the_door_.push_back(std::move(fd));
+    if (shared_->is_shut) return KeepAtDoor(std::move(fd));
     is_admitted |= shared_->clients.empty() || shared_->clients.contains(from);
   }
   if (is_admitted) return Welcome(std::move(fd));
@@ -128,6 +136,28 @@ void StoreThread::Receive(UniqueFd fd) {
       absl::StrCat("the store closes the connection of ", PeerName(fd.get()),
                    ": no node of this epoch has this address. If it belongs to the run, start the "
                    "commands of all its nodes with --open-store"));
+}
+
+// It waits with its bytes unread, until Admit() or its end.
+void StoreThread::KeepAtDoor(UniqueFd fd) {
+  if (at_the_door_.size() >= shared_->most_strangers) {
+    const auto& [oldest, stranger] = *at_the_door_.begin();
+    complaints_.Warn(Clock::Real().Now(),
+                     absl::StrCat("the store closes the connection of ", PeerName(stranger.get()),
+                                  ": too many wait for an epoch to begin, and it is the oldest"));
+    EndAtDoor(oldest);
+  }
+  const uint64_t number = next_at_door_++;
+  const absl::Status watched =
+      loop_.Add(fd.get(), EPOLLRDHUP, [this, number](uint32_t) { EndAtDoor(number); });
+  if (!watched.ok()) return complaints_.Warn(Clock::Real().Now(), watched.message());
+  at_the_door_.emplace(number, std::move(fd));
+}
+
+void StoreThread::EndAtDoor(uint64_t number) {
+  const auto stranger = at_the_door_.find(number);
+  loop_.Forget(stranger->second.get());
+  at_the_door_.erase(stranger);
 }
 
 // The first event also tells of bytes that came earlier.
@@ -149,9 +179,21 @@ void StoreThread::Welcome(UniqueFd fd) {
     return;
   }
   connections_.emplace(id, std::move(connection));
+  if (silent_.size() >= shared_->most_strangers) EndOldestSilent();
+  silent_.insert(id);
   MutexLock lock(&shared_->mutex);
   ++shared_->connections;
   ForgetUnused();
+}
+
+// No time ends a client that connects early and speaks late, only the number of others.
+void StoreThread::EndOldestSilent() {
+  const ConnectionId id = *silent_.begin();
+  Connection* const oldest = Find(id);
+  Read(oldest);  // its VALIDATE may be there and wait for this busy thread
+  if (!silent_.contains(id)) return;
+  Close(oldest, absl::ResourceExhaustedError(
+                    "too many connections have not said VALIDATE, and it is the oldest"));
 }
 
 // nullptr when it was closed meanwhile.
@@ -199,6 +241,9 @@ void StoreThread::Process(Connection* connection, absl::string_view input) {
     }
     const absl::Status answered = AnswerSome(connection, &input);
     if (!answered.ok()) return Close(connection, answered);
+    if (!silent_.empty() && connection->conversation.validated) {
+      silent_.erase(connection->conversation.id);
+    }
   }
   Flush(connection);
   const absl::Status charged = Recharge(connection);
@@ -207,7 +252,7 @@ void StoreThread::Process(Connection* connection, absl::string_view input) {
 
 // Sets the connection's charge to what it holds. The run of the request pays.
 absl::Status StoreThread::Recharge(Connection* connection) {
-  const size_t bytes = connection->parser.held_bytes() + connection->send_queue.copied_bytes() +
+  const size_t bytes = connection->parser.held_bytes() + connection->send_queue.held_bytes() +
                        connection->held_input.size();
   Budget::Charge& charge = connection->under_way;
   if (bytes <= kFreeBytes) {
@@ -224,7 +269,7 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
   if (!complete) return absl::OkStatus();
   connection->under_way = {};  // its bytes go into the table now
   MutexLock lock(&shared_->mutex);
-  ReadMail();
+  BeginTurn();
   for (int i = 1; complete; ++i) {
     shared_->spaces.Use(connection->conversation.id, connection->parser.request().keys);
     const absl::Status answered = Answer(connection->parser.request(), &connection->conversation,
@@ -235,6 +280,7 @@ absl::Status StoreThread::AnswerSome(Connection* connection, absl::string_view* 
     if (i == kRequestsPerTurn || connection->send_queue.bytes() >= kUnsentBytesMax) break;
     CONVENE_ASSIGN_OR_RETURN(complete, connection->parser.Next(input));
   }
+  EndTurn();
   return absl::OkStatus();
 }
 
@@ -247,14 +293,16 @@ void StoreThread::Close(Connection* connection, const absl::Status& breach) {
   }
   {
     MutexLock lock(&shared_->mutex);
-    ReadMail();
+    BeginTurn();
     Depart(connection->conversation, &shared_->table, &woken_);
     PostWoken();
     --shared_->connections;
     shared_->spaces.Leave(connection->conversation.id, Clock::Real().Now(),
                           [this](const std::string& space) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                               shared_->mutex) { return shared_->table.Holds(space); });
+    EndTurn();
   }
+  silent_.erase(connection->conversation.id);
   loop_.Forget(connection->fd.get());
   connections_.erase(connection->conversation.id);
 }
@@ -268,6 +316,26 @@ void StoreThread::ForgetUnused() {
   spdlog::info("the store dropped {} bytes of keys of jobs that are long over",
                before - budget_->bytes());
 }
+
+// Where the one client that an item was kept for did not take it, nobody else may have a request.
+void StoreThread::EndReservations() {
+  if (reservations_end_ == MonotonicTime::InfiniteFuture()) return;
+  if (Clock::Real().Now() < reservations_end_) return;
+  {
+    MutexLock lock(&shared_->mutex);
+    BeginTurn();
+    EndTurn();
+  }
+  FlushWoken();
+}
+
+void StoreThread::BeginTurn() {
+  ReadMail();
+  shared_->table.AdvanceTo(Clock::Real().Now(), &woken_);
+  PostWoken();
+}
+
+void StoreThread::EndTurn() { reservations_end_ = shared_->table.reservations_end(); }
 
 void StoreThread::ReadMail() {
   Table::Woken& woken = shared_->mail[index_].woken;

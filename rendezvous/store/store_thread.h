@@ -10,7 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,8 +51,10 @@ struct ThreadMail {
 // table: so no answer (the one to CANCEL_WAIT above all) can overtake a wake-up that was due
 // before.
 struct SharedTable {
-  SharedTable(size_t bytes_max, absl::Duration forget_after, bool shut)
-      : table(bytes_max), spaces(forget_after), is_shut(shut) {}
+  SharedTable(size_t bytes_max, absl::Duration forget_after, bool shut, size_t strangers_max)
+      : most_strangers(strangers_max), table(bytes_max), spaces(forget_after), is_shut(shut) {}
+
+  const size_t most_strangers;  // of one thread
 
   Mutex mutex;
   Table table ABSL_GUARDED_BY(mutex);
@@ -93,7 +97,10 @@ class StoreThread {
   void PassOn(UniqueFd fd);
   // Serves it, or closes it as a stranger's, or lets it wait until that is known.
   void Receive(UniqueFd fd);
+  void KeepAtDoor(UniqueFd fd);
+  void EndAtDoor(uint64_t number);
   void Welcome(UniqueFd fd);
+  void EndOldestSilent();
   Connection* Find(ConnectionId id);
 
   void Serve(Connection* connection, uint32_t events);
@@ -104,6 +111,10 @@ class StoreThread {
   void Close(Connection* connection, const absl::Status& breach);
   void Flush(Connection* connection);
   void FlushWoken();
+  void EndReservations();
+  // Before and after each use of the table: time and mail come first.
+  void BeginTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void EndTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void ReadMail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void ForgetUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void PostWoken() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
@@ -119,8 +130,11 @@ class StoreThread {
   std::unique_ptr<Acceptor> acceptor_;  // null without a listener
   bool stops_ = false;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
-  std::vector<UniqueFd>
-      at_the_door_;       // until Admit(); descriptors bound it, as they bound the above
+  // Both the oldest first, each at most `most_strangers`: connections until Admit(), and those of
+  // the above that have not said VALIDATE.
+  std::map<uint64_t, UniqueFd> at_the_door_;
+  std::set<ConnectionId> silent_;
+  uint64_t next_at_door_ = 0;
   ConnectionId next_id_;  // its remainder by the number of threads is always index_
   std::string scratch_;
   Table::Woken woken_;                // by the call at hand
@@ -128,6 +142,8 @@ class StoreThread {
   std::vector<bool> has_new_mail_;    // threads whose doorbell is due
   size_t next_host_ = 0;              // the thread that gets the next accepted connection
   Complaints complaints_;
+  // No thread's reservation lasts longer than until the time at which it looks again.
+  MonotonicTime reservations_end_ = MonotonicTime::InfiniteFuture();
   bool looks_before_sleep_ = false;  // events came soon after the thread had run out of them
 
   Thread thread_;

@@ -136,13 +136,25 @@ void Table::OfferItems(const std::string& key, Woken* woken) {
   while (!waiters.empty() && queue->second.items.size() > queue->second.reserved) {
     const Waiter waiter = waiters.front();
     waiters.pop_front();
-    if (pending_.at(waiter.id).reserves) {
-      reservations_[waiter.id] = key;
-      ++queue->second.reserved;
-    }
+    if (pending_.at(waiter.id).reserves) Reserve(waiter.id, key, &queue->second);
     Arrived(waiter, woken);
   }
   if (waiters.empty()) key_lines_.erase(line);
+}
+
+void Table::Reserve(ConnectionId id, const std::string& key, Queue* queue) {
+  reservations_.push_back({id, key, now_ + kReservation});
+  reservation_of_[id] = std::prev(reservations_.end());
+  ++queue->reserved;
+}
+
+void Table::AdvanceTo(MonotonicTime now, Woken* woken) {
+  now_ = now;
+  while (reservations_end() <= now_) ReleaseReservation(reservations_.front().id, woken);
+}
+
+MonotonicTime Table::reservations_end() const {
+  return reservations_.empty() ? MonotonicTime::InfiniteFuture() : reservations_.front().end;
 }
 
 Value Table::TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue) {
@@ -153,13 +165,14 @@ Value Table::TakeFront(absl::flat_hash_map<std::string, Queue>::iterator queue) 
 }
 
 Table::Popped Table::QueuePop(ConnectionId id, const std::string& key, Woken* woken) {
-  const auto reservation = reservations_.find(id);
-  const bool reserved = reservation != reservations_.end() && reservation->second == key;
+  const auto reservation = reservation_of_.find(id);
+  const bool reserved = reservation != reservation_of_.end() && reservation->second->queue == key;
   if (!reserved) ReleaseReservation(id, woken);
   const auto queue = queues_.find(key);
   if (queue == queues_.end()) return {};
   if (reserved) {
-    reservations_.erase(reservation);
+    reservations_.erase(reservation->second);
+    reservation_of_.erase(reservation);
     --queue->second.reserved;
   } else if (queue->second.items.size() == queue->second.reserved) {
     return {};
@@ -175,21 +188,21 @@ size_t Table::QueueLength(const std::string& key) const {
 
 void Table::ReleaseReservation(ConnectionId id, Woken* woken) {
   if (reservations_.empty()) return;
-  const auto reservation = reservations_.find(id);
-  if (reservation == reservations_.end()) return;
-  const std::string key = std::move(reservation->second);
-  reservations_.erase(reservation);
+  const auto reservation = reservation_of_.find(id);
+  if (reservation == reservation_of_.end()) return;
+  const std::string key = std::move(reservation->second->queue);
+  reservations_.erase(reservation->second);
+  reservation_of_.erase(reservation);
   --queues_.at(key).reserved;
   OfferItems(key, woken);
 }
 
 absl::StatusOr<bool> Table::Wait(ConnectionId id, const std::vector<std::string>& keys) {
-  CONVENE_CHECK(!IsWaiting(id) && !reservations_.contains(id));
+  CONVENE_CHECK(!IsWaiting(id) && !reservation_of_.contains(id));
   if (keys.size() == 1 && !entries_.contains(keys[0])) {
     const auto queue = queues_.find(keys[0]);
     if (queue != queues_.end() && queue->second.items.size() > queue->second.reserved) {
-      reservations_[id] = keys[0];
-      ++queue->second.reserved;
+      Reserve(id, keys[0], &queue->second);
       return true;
     }
     CONVENE_ASSIGN_OR_RETURN(Pending* const pending, StandInLine(id, &key_lines_, keys));

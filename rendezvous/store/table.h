@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "rendezvous/store/budget.h"
+#include "tools/base/clock.h"
 
 namespace convene::rendezvous {
 
@@ -34,6 +34,8 @@ inline constexpr size_t kKeysPerRequestMax = 131072;
 inline constexpr size_t kEntryBytes = 224;
 // The bytes that a connection's place in one line takes.
 inline constexpr size_t kPlaceBytes = 64;
+// PyTorch's client sends its pop as soon as it has the answer to its wait.
+inline constexpr absl::Duration kReservation = absl::Seconds(1);
 
 // Not thread-safe: the store's threads share it under one lock (store_thread.h).
 //
@@ -43,8 +45,8 @@ inline constexpr size_t kPlaceBytes = 64;
 // one wait or barrier. REQUIRES where one begins: !IsWaiting(id), and its reservation was released.
 //
 // A wait for exactly one key that a queue satisfies reserves one item for that connection until its
-// next request, so that "wait, then pop" by several consumers gives each item to one of them and no
-// consumer comes away empty.
+// next request, for kReservation at most: "wait, then pop" by several consumers gives each item to
+// one of them and no consumer comes away empty, and a client that only looks takes no item away.
 //
 // Each key is of a run (Spaces::RunOf), which may hold a share of the budget (budget.h). A value
 // counts until its last reader has let it go, on whatever thread. The table outlives its values.
@@ -55,6 +57,12 @@ class Table {
   using Woken = std::vector<ConnectionId>;
 
   explicit Table(size_t bytes_max = size_t{4} << 30) : budget_(bytes_max) {}
+
+  // The calls that follow happen at `now`, which never goes back. Ends the reservations that are
+  // over by then.
+  void AdvanceTo(MonotonicTime now, Woken* woken);
+  // When the next reservation is over; InfiniteFuture: there is none.
+  MonotonicTime reservations_end() const;
 
   absl::Status Set(const std::string& key, std::string value, Woken* woken);
   // Returns the value afterwards: `desired` when it was stored (present and equal to `expected`, or
@@ -118,8 +126,8 @@ class Table {
     Budget::Charge charge;
   };
   struct Queue {
-    std::deque<Value> items;
-    size_t reserved = 0;  // <= items.size()
+    std::list<Value> items;  // not a deque, which takes 600 bytes for its first item
+    size_t reserved = 0;     // <= items.size()
   };
   struct Waiter {
     ConnectionId id;
@@ -144,7 +152,14 @@ class Table {
         false;  // the wait is for one key: an item that ends it is kept for this connection
   };
 
+  struct Reservation {
+    ConnectionId id;
+    std::string queue;
+    MonotonicTime end;
+  };
+
   bool Exists(const std::string& key) const;
+  void Reserve(ConnectionId id, const std::string& key, Queue* queue);
   absl::StatusOr<std::shared_ptr<Held>> Hold(const std::string& key, std::string value);
   static Value AsValue(const std::shared_ptr<Held>& held) { return Value(held, &held->bytes); }
   absl::StatusOr<Pending*> StandInLine(ConnectionId id, Lines* lines,
@@ -161,7 +176,9 @@ class Table {
   Lines key_lines_;  // of keys that do not exist, or of queues that are all reserved
   Lines barrier_lines_;
   absl::flat_hash_map<ConnectionId, Pending> pending_;
-  absl::flat_hash_map<ConnectionId, std::string> reservations_;  // connection -> queue
+  MonotonicTime now_;
+  std::list<Reservation> reservations_;  // in the order of their ends
+  absl::flat_hash_map<ConnectionId, std::list<Reservation>::iterator> reservation_of_;
 };
 
 }  // namespace convene::rendezvous

@@ -1,5 +1,7 @@
 #include "rendezvous/store/table.h"
 
+#include <malloc.h>
+
 #include <cstdint>
 #include <limits>
 
@@ -174,6 +176,39 @@ TEST_CASE_METHOD(Fixture, "a reserved item that its consumer does not take goes 
   table.ReleaseReservation(2, &woken);
   CHECK(Pop(1, "q") == "item");
 }
+
+TEST_CASE_METHOD(Fixture,
+                 "an item that a consumer waited for and does not take is everybody's soon") {
+  const MonotonicTime start = MonotonicTime::FromEpoch(absl::Hours(1));
+  const absl::Duration moment = absl::Milliseconds(1);
+  table.AdvanceTo(start, &woken);
+  CHECK(table.reservations_end() == MonotonicTime::InfiniteFuture());
+  Push("q", "item");
+  CHECK(table.Wait(1, {"q"}).value());
+  CHECK_FALSE(table.Wait(2, {"q"}).value());
+  table.AdvanceTo(start + kReservation - moment, &woken);
+  CHECK(Pop(9, "q") == "nothing");
+  CHECK(table.reservations_end() == start + kReservation);
+  table.AdvanceTo(start + kReservation, &woken);
+  CHECK(woken == Woken{2});  // now it is kept for the next in line, as long again
+  CHECK(table.reservations_end() == start + 2 * kReservation);
+  CHECK(Pop(9, "q") == "nothing");
+  table.AdvanceTo(start + 2 * kReservation, &woken);
+  CHECK(table.reserved() == 0);
+  CHECK(table.reservations_end() == MonotonicTime::InfiniteFuture());
+  CHECK(Pop(9, "q") == "item");
+  Push("q", "late");
+  CHECK(Pop(1, "q") == "late");  // who let one go may have the next
+}
+
+#ifndef __SANITIZE_ADDRESS__
+TEST_CASE_METHOD(Fixture, "a queue of one item takes about the memory that it is charged") {
+  const size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 10000; ++i) Push(absl::StrCat("q", i), "");
+  const size_t taken = mallinfo2().uordblks - before;
+  CHECK(taken < table.budget().bytes() * 3 / 2);
+}
+#endif
 
 TEST_CASE_METHOD(Fixture, "a consumer that turns to another queue frees what it had reserved") {
   Push("q", "item");

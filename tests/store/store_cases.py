@@ -6,6 +6,7 @@ usage: store_cases.py PORT    (in an environment with PyTorch; torch_store_test.
 import multiprocessing
 import sys
 import threading
+import time
 import unittest
 from datetime import timedelta
 
@@ -225,6 +226,12 @@ class LibuvCases(Cases, unittest.TestCase):
             impatient.queue_pop('q')
         self.store.queue_push('q', 'item')
         self.assertEqual(self.store.queue_pop('q', block=False), b'item')
+
+    def test_a_wait_for_a_queue_takes_no_item_from_others(self):
+        self.store.queue_push('q', 'item')
+        self.store.wait(['q'])
+        time.sleep(1.5)  # the store keeps the item for this client for a second
+        self.assertEqual(self.other().queue_pop('q', block=False), b'item')
 
 
 class LegacyCases(Cases, unittest.TestCase):
