@@ -61,7 +61,7 @@ class ProgressTest(unittest.TestCase):
             code, said = self.run_script(f'{text}p.tell(1)\n{ASKED}')
             self.assertEqual((code, said), (0, 'own\n'))
             self.assertEqual(self.told()[3], 0)
-        # One that Python knows nothing of.
+        # A handler that Python does not know.
         code, said = self.run_script('import faulthandler\nout = open(os.devnull, "w")\nfaulthandler.register(signal.SIGUSR2, file=out)\n'
                                      f'progress.Progress().tell(1)\n{ASKED}')
         self.assertEqual((code, said, self.told()[3]), (0, '', 0))

@@ -4,7 +4,8 @@
     progress = Progress()        # once in each worker
     progress.tell(step)          # after each step
 
-Without an agent, or where its page cannot be opened (then with a warning), tell() does nothing. No call enters the kernel. This file needs nothing but itself: a script without the wheel may copy it.
+Without an agent, tell() does nothing; nor where its page cannot be opened, but then with a warning. No call enters the kernel. This file needs
+nothing but itself: a script without the wheel may copy it.
 """
 
 import faulthandler
