@@ -221,7 +221,7 @@ def states_of_other_folders():
     # A new process, within and behind the first stage.
     Checkpoint._folders.clear()
     assert begun('first')[1][0] == 1000 and begun('second')[1][0] == 1 and second.save(state_of(2), 2)
-    # Another name for the folder at each start: the memory counts. What has another name in this life does not.
+    # Another name for the folder at each start: the memory counts. A state that this process saved for another folder does not.
     Checkpoint._folders.clear()
     assert begun('named by the clock')[1][0] == 2 and 'saved for another folder' in said[-1]
     assert begun('third')[1] is None

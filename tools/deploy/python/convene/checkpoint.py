@@ -91,9 +91,10 @@ class Checkpoint:
         self._rank, self._world = (0, 1) if is_alone else (dist.get_rank(), dist.get_world_size())
         # Messages of its own, on the host: they wait for no GPU, and mix with none of the script's.
         self._group = None if is_alone else dist.new_group(backend='gloo')
-        # Without a launcher that numbers the nodes, each rank counts as one.
+        # Without a launcher that numbers the nodes, LOCAL_WORLD_SIZE tells them apart; without that, too, each rank counts as one.
+        unnumbered = -1 - self._rank // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
         told = self._tell_any((copies.identity(os.environ.get('CONVENE_MEMORY', '')), int(os.environ.get('LOCAL_RANK', '0')),
-                               int(os.environ.get('GROUP_RANK', -1 - self._rank)), os.path.abspath(folder) if folder else ''))
+                               int(os.environ.get('GROUP_RANK', unnumbered)), os.path.abspath(folder) if folder else ''))
         memories, local_ranks, self._nodes, folders = zip(*told)
         place = choice.places(memories, local_ranks)[self._rank]
         self._owned = (0, 1) if replicated else (self._rank, self._world)
