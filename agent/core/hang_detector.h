@@ -65,6 +65,7 @@ struct WorkerReading {
   int64_t memory_bytes = 0;
   int64_t memory_peak_bytes = 0;
   int place = 0;
+  int pid = 0;  // of the process that tells, as it sees itself
 };
 
 struct HangVerdict {

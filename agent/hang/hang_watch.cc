@@ -113,7 +113,9 @@ std::vector<rendezvous::RankProgress> HangWatch::TakeRanks() {
   if (!reports_.IsDue(now)) return {};
   std::map<int, WorkerReading> readings = Readings();
   for (auto& [local_rank, reading] : readings) {
-    if (reading.memory_bytes == 0) ReadMemory(pids_.at(local_rank), reading);
+    if (reading.memory_bytes == 0) {
+      ReadMemory(TellingProcess(pids_.at(local_rank), reading.pid), reading);
+    }
   }
   return reports_.Report(readings, now);
 }
@@ -147,8 +149,11 @@ void HangWatch::OnTime() {
   if (const std::string news = detector_.TakeNews(); !news.empty()) Log(news);
   if (!verdict_.has_value() || dump_ != nullptr) return;
   const int blamed = verdict_->local_ranks.front();
-  const bool is_traced = std::any_of(pids_.begin(), pids_.end(),
-                                     [](const auto& entry) { return IsTraced(entry.second); });
+  const bool is_traced = absl::c_any_of(pids_, [&](const auto& entry) {
+    const auto reading = readings.find(entry.first);
+    return IsTraced(entry.second) || (reading != readings.end() &&
+                                      IsTraced(TellingProcess(entry.second, reading->second.pid)));
+  });
   if (!is_traced) return BeginDump(*verdict_, readings);
   if (!std::exchange(has_told_of_tracing_, true)) {
     Log(absl::StrCat("rank ", first_global_rank_ + blamed, ": ", verdict_->why,
@@ -170,10 +175,11 @@ void HangWatch::BeginDump(const HangVerdict& verdict,
   std::vector<StackTarget> targets;
   for (const int local_rank : local_ranks) {
     const auto reading = readings.find(local_rank);
+    const bool has_told = reading != readings.end();
     targets.push_back(
         {.global_rank = first_global_rank_ + local_rank,
-         .pid = pids_.at(local_rank),
-         .dumps_on_signal = reading != readings.end() && reading->second.dumps_on_signal});
+         .pid = TellingProcess(pids_.at(local_rank), has_told ? reading->second.pid : 0),
+         .dumps_on_signal = has_told && reading->second.dumps_on_signal});
   }
   dump_ = std::make_unique<StackDump>(loop_, targets, search_path_, kDumpDeadline,
                                       [this](const StackDump::Result& result) { OnDump(result); });

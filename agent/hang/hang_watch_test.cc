@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/unique_fd.h"
@@ -46,11 +48,12 @@ struct Fixture {
       waitpid(pid, nullptr, 0);
     }
   }
-  void Tell(int local_rank, int64_t step) {
+  void Tell(int local_rank, int64_t step, pid_t pid = 0) {
     contract::ProgressPage page = {};
     std::memcpy(page.magic, contract::kProgressMagic, sizeof(page.magic));
     page.sequence = 2 * (step + 1);
     page.step = step;
+    page.pid = static_cast<uint32_t>(pid);
     page.changed_at_ns = absl::ToInt64Nanoseconds(Clock::Real().Now().since_epoch());
     std::memcpy(page.phase, "step", 4);
     const UniqueFd file(open(paths[local_rank].c_str(), O_RDWR | O_CLOEXEC));
@@ -95,6 +98,48 @@ TEST_CASE_METHOD(Fixture, "a worker that stands still is told of once, with wher
   CHECK_THAT(log, Contains("looking where it stands"));
   RunUntil([&] { return hangs.size() > 1; }, absl::Milliseconds(500));
   CHECK(hangs.size() == 1);
+}
+
+// A worker that is a wrapper around the process that tells its progress.
+struct Wrapped : Fixture {
+  Wrapped() {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const pid_t wrapper = fork();
+    if (wrapper == 0) {
+      const pid_t child = fork();
+      if (child > 0 && write(ends[1], &child, sizeof(child)) != sizeof(child)) _exit(1);
+      alarm(60);
+      while (true) pause();
+    }
+    REQUIRE(read(ends[0], &inner, sizeof(inner)) == sizeof(inner));
+    close(ends[0]);
+    close(ends[1]);
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], nullptr, 0);
+    pids[1] = wrapper;
+  }
+  ~Wrapped() { kill(inner, SIGKILL); }
+
+  pid_t inner = 0;
+};
+
+TEST_CASE_METHOD(Wrapped, "where a wrapper started the process that tells, that one is looked at") {
+  CHECK(TellingProcess(pids[1], inner) == inner);
+  CHECK(TellingProcess(pids[1], 0) == pids[1]);
+  CHECK(TellingProcess(pids[1], pids[0]) == pids[1]);
+  CHECK(TellingProcess(pids[1], 1) == pids[1]);
+  CHECK(TellingProcess(pids[1], INT32_MAX) == pids[1]);
+  watch->Watch(pids);
+  TellBoth(1);
+  TellBoth(2);
+  Tell(1, 2, inner);
+  Tell(0, 3);
+  RunUntil([&] { return !hangs.empty(); });
+  REQUIRE(hangs.size() == 1);
+  CHECK(hangs[0].pid == pids[1]);
+  REQUIRE_FALSE(hangs[0].last_log_lines.empty());
+  CHECK_THAT(hangs[0].last_log_lines[0], Contains(absl::StrCat("rank 9 (pid ", inner, ")")));
 }
 
 TEST_CASE_METHOD(Fixture, "nobody is judged before the workers run, nor when they are stopped") {

@@ -130,6 +130,7 @@ std::optional<WorkerReading> ProgressPage::Read() const {
   reading.changed_at = MonotonicTime::FromEpoch(Nanoseconds(page.changed_at_ns));
   reading.tells_every_phase = (page.flags & contract::kProgressTellsEveryPhaseFlag) != 0;
   reading.dumps_on_signal = (page.flags & contract::kProgressDumpsOnSignalFlag) != 0;
+  reading.pid = static_cast<int>(std::min<uint32_t>(page.pid, INT32_MAX));
   ReadFacts(page, reading);
   return reading;
 }

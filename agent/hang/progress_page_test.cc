@@ -49,12 +49,14 @@ TEST_CASE_METHOD(Fixture, "what a worker tells is read") {
   bytes.step = 1700;
   bytes.changed_at_ns = 5'000'000'000;
   bytes.flags = contract::kProgressTellsEveryPhaseFlag;
+  bytes.pid = 77;
   std::memcpy(bytes.phase, "checkpoint", 10);
   const auto reading = Write();
   REQUIRE(reading.has_value());
   CHECK(reading->step == 1700);
   CHECK(reading->phase == "checkpoint");
   CHECK(reading->changed_at == MonotonicTime::FromEpoch(absl::Seconds(5)));
+  CHECK(reading->pid == 77);
   CHECK(reading->tells_every_phase);
   CHECK_FALSE(reading->dumps_on_signal);
 }

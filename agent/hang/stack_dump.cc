@@ -23,6 +23,7 @@ namespace convene::agent {
 namespace {
 
 constexpr size_t kTargetsMax = 16;
+constexpr int kMostWrappers = 16;
 constexpr size_t kThreadsMax = 1024;
 constexpr size_t kGroupsMax = 36;
 constexpr size_t kLinesMax = 500;
@@ -125,6 +126,14 @@ std::vector<std::string> KernelView(int global_rank, pid_t pid) {
 bool IsTraced(pid_t pid) {
   const std::string tracer = StatusField(absl::StrCat("/proc/", pid), "TracerPid");
   return !tracer.empty() && tracer != "0";
+}
+
+pid_t TellingProcess(pid_t worker, pid_t told) {
+  int pid = told;
+  for (int i = 0; i < kMostWrappers && pid > 1 && pid != worker; ++i) {
+    if (!absl::SimpleAtoi(StatusField(absl::StrCat("/proc/", pid), "PPid"), &pid)) return worker;
+  }
+  return pid == worker ? told : worker;
 }
 
 StackDump::StackDump(EventLoop& loop, const std::vector<StackTarget>& targets,

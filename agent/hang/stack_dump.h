@@ -29,6 +29,11 @@ std::vector<std::string> KernelView(int global_rank, pid_t pid);
 // Whether a debugger is attached to the process.
 bool IsTraced(pid_t pid);
 
+// The process that tells a worker's progress. A worker may be a wrapper (a shell, `uv run`) around
+// it: then `told`, the number that the process tells of itself, is a descendant of `worker`. Any
+// other number (0, or one of another container) means the worker itself.
+pid_t TellingProcess(pid_t worker, pid_t told);
+
 // One look at several workers:
 //
 //   1. at once, all: the kernel's view, and SIGUSR2 to those that answer it (on their own stderr,

@@ -187,6 +187,14 @@ class Seeds:
                 module.seed = original
 
 
+def can_be_found(name):
+    """Whether an import looks for a file of this name. A package may put a module into sys.modules under a name that has none (`_cyutility`, of all that
+    Cython built): the order of imports alone says whose file that is.
+    """
+    path = getattr(sys.modules.get(name.rpartition('.')[0]), '__path__', None)
+    return any(finder.find_spec(name, path) is not None for finder in sys.meta_path if hasattr(finder, 'find_spec'))
+
+
 class Parent:
     """Imports what was recorded, then forks spares. Lives until the agent closes the socket."""
 
@@ -215,7 +223,7 @@ class Parent:
             message, fds = receive(self.socket, 1)
             word, *rest = message.decode().split('\n')
             if word == 'import':
-                self.places = frozenset(rest[0].split(','))
+                self.places = type(os.environ).places = frozenset(rest[0].split(','))
                 why = self.trace() if not self.files else None
                 if why:
                     self.socket.send(f'never\nwhat Python itself imports at its start (sitecustomize): {why}'.encode())
@@ -290,6 +298,8 @@ class Parent:
         asked = sorted(type(os.environ).asked & self.places)
         if asked:
             return f'its import reads {asked[0]}, which each worker has for itself'
+        if type(os.environ).is_kept():
+            return 'its import keeps all variables, of which each worker has some for itself'
         return 'its import reads stdin' if os.lseek(0, 0, os.SEEK_CUR) > 0 else trace_of(self.before)
 
     def stranger(self, paths):
@@ -298,7 +308,7 @@ class Parent:
         self.compared |= new
         for name in sorted(new & paths.keys()):
             here = origin(sys.modules[name])
-            if here not in (None, paths[name]):
+            if here not in (None, paths[name]) and can_be_found(name):
                 return f'the script has {name} from {paths[name]}, and {here} comes first here'
         return None
 
@@ -389,13 +399,34 @@ def variables():
 
 
 def watched_environment():
+    class Absent(str):
+        """The name of a worker's own variable, where an import goes through all variables. It has not asked for this one."""
+
     class Watched(type(os.environ)):
-        """An import that asks for a rank would get no answer, or another worker's."""
+        """An import that asks for a rank would get no answer, or another worker's. An import that goes through all variables gets a word for each absent
+        variable; an import that keeps the word, or fails by it, would have kept a rank.
+        """
         asked = set()
+        places = frozenset()
+        word = ' '.join(('each worker has', 'a value of its own'))  # no constant, so that nobody else has it
 
         def __getitem__(self, name):
+            if isinstance(name, Absent):
+                return Watched.word
             Watched.asked.add(name)
             return super().__getitem__(name)
+
+        def __iter__(self):
+            # First, so that the variable of a loop does not keep the word.
+            yield from [Absent(name) for name in Watched.places if os.fsencode(name) not in self._data]
+            yield from super().__iter__()
+
+        @classmethod
+        def is_kept(cls):
+            if sys.getrefcount(cls.word) > cls.held and 'gc' in sys.modules:
+                sys.modules['gc'].collect()
+            return sys.getrefcount(cls.word) > cls.held
+    Watched.held = sys.getrefcount(Watched.word)
     return Watched
 
 

@@ -147,6 +147,7 @@ WarmPlan::Deed WarmPlan::Next(MonotonicTime now) {
   if (phase_ == Phase::kRecorded && !has_parent_) {
     phase_ = Phase::kWarming;
     has_parent_ = must_import_ = true;
+    has_learned_ = false;
     warm_by_ = now + kWarmLimit;
     return Deed::kStartParent;
   }
@@ -196,10 +197,15 @@ void WarmPlan::Warm(MonotonicTime now) {
   fork_at_ = std::max(fork_at_, now);  // A pause after a death goes on.
 }
 
+void WarmPlan::LeaveOut(const std::string& module) {
+  has_learned_ = left_out_.insert(module).second && left_out_.size() <= kMostLeftOut;
+}
+
 void WarmPlan::ParentEnded() {
   has_parent_ = is_connected_ = false;
   if (phase_ != Phase::kWarming && phase_ != Phase::kWarm) return;
-  phase_ = ++failures_ > kMostFailures ? Phase::kOff : Phase::kRecorded;
+  if (!has_learned_) ++failures_;
+  phase_ = failures_ > kMostFailures ? Phase::kOff : Phase::kRecorded;
 }
 
 void WarmPlan::SpareDied(MonotonicTime now) {

@@ -66,8 +66,11 @@ class WarmPlan {
     kFork,         // the parent is to fork one spare, which counts until Used or SpareEnded
   };
   // Parents that end, or rounds of spares that die, by themselves between two uses of spares,
-  // before there are no more.
+  // before there are no more. A parent that ended because another module is to be left out does not
+  // count: the next one comes further.
   static constexpr int kMostFailures = 4;
+  // After so many modules that were left out each further one counts.
+  static constexpr size_t kMostLeftOut = 32;
   // For the start of the parent, and for its imports.
   static constexpr absl::Duration kWarmLimit = absl::Minutes(5);
   // After a use of spares the workers begin; the forks for the next use come later. So do those
@@ -93,7 +96,7 @@ class WarmPlan {
   void StartBegins() { start_by_ = MonotonicTime(); }  // or never waits
   void ParentConnected() { is_connected_ = true; }
   void Warm(MonotonicTime now);
-  void LeaveOut(const std::string& module) { left_out_.insert(module); }  // ParentEnded follows
+  void LeaveOut(const std::string& module);  // ParentEnded follows
   void ParentEnded();
   void TurnOff() { phase_ = Phase::kOff; }  // no parent can be started any more
   void SpareEnded() { --spares_; }          // by the caller, before its use
@@ -116,6 +119,7 @@ class WarmPlan {
   bool must_import_ = false;
   int spares_ = 0;  // that live or are being forked
   int failures_ = 0;
+  bool has_learned_ = false;  // what to leave out, from the parent that is there
   std::set<std::string> left_out_;
   MonotonicTime warm_by_ = MonotonicTime::InfiniteFuture();
   MonotonicTime fork_at_;

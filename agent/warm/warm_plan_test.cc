@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 
@@ -160,12 +161,29 @@ TEST_CASE("a parent that ends is replaced; its spares live on") {
   CHECK(plan.Next(kStart) == Deed::kNone);
 }
 
+TEST_CASE("a parent that tells what else to leave out has not failed, up to a bound") {
+  WarmPlan plan(1);
+  plan.Recorded();
+  for (size_t i = 0; i < WarmPlan::kMostLeftOut; ++i) {
+    REQUIRE(plan.Next(kStart) == Deed::kStartParent);
+    plan.LeaveOut(absl::StrCat("module", i));
+    plan.ParentEnded();
+  }
+  for (int i = 0; i <= WarmPlan::kMostFailures; ++i) {
+    REQUIRE(plan.Next(kStart) == Deed::kStartParent);
+    plan.LeaveOut(absl::StrCat("one more", i));
+    plan.ParentEnded();
+  }
+  CHECK(plan.is_off());
+}
+
 TEST_CASE("after too many parents that ended there are no more") {
   WarmPlan plan(1);
+  plan.LeaveOut("torch");  // An earlier run has told so: no parent of this run has.
   plan.Recorded();
   for (int i = 0; i < WarmPlan::kMostFailures; ++i) {
     CHECK(plan.Next(kStart) == Deed::kStartParent);
-    plan.LeaveOut("torch");
+    if (i % 2 == 0) plan.LeaveOut("torch");
     plan.ParentEnded();
   }
   CHECK(plan.Next(kStart) == Deed::kStartParent);

@@ -24,7 +24,7 @@ class HangTest(ConveneTestCase):
             *self.train_arguments(steps=1000000, checkpoint_every=200, checkpoint_keep=2), log="trainer.log")
 
     def start_script(self):
-        """A Python worker with the class of the wheel, that hangs in its first life."""
+        """A Python program with the class of the wheel, that hangs in its first life. A shell has started it, which is the agent's worker."""
         shutil.copy(find_program("tools/deploy/python/convene/progress.py"), self.path("progress.py"))
         script = self.path("worker.py")
         with open(script, "w", encoding="utf-8") as out:
@@ -40,7 +40,7 @@ while restarts == 0:
     time.sleep(1)
 """)
         return self.start(CONVENE, "run", "--standalone", "--max-restarts", 1, *_LIMIT, "--no-python",
-                          "/usr/bin/python3", script, log="script.log")
+                          "/bin/sh", "-c", f"/usr/bin/python3 {script}; exit $?", log="script.log")
 
     def test_workers_that_stand_still_are_reported_with_their_stacks_and_the_jobs_go_on(self):
         trainer = self.start_trainer()
@@ -64,7 +64,8 @@ while restarts == 0:
 
         text = self.finish(script, _HANG_S)
         self.assertRegex(text, _REPORT + ", step 59")
-        self.assertIn("as the kernel sees them", text)
+        self.assertRegex(text, r"as the kernel sees them:\n.*python3: ")
+        self.assertRegex(text, r'File ".*worker.py", line \d+ in <module>')  # It answers SIGUSR2 by itself.
         self.assert_nothing_left()
 
     def test_pages_are_gone_when_the_job_is(self):

@@ -189,6 +189,108 @@ def too_little_memory():
     assert begun(None)[1][1]['w'].shape == (30000,)
 
 
+def memory_for_what_all_ranks_need():
+    """And no more: a rank that comes late finds its share, and so does a rank with the whole state."""
+    real, late = checkpoint_copies.available_bytes, Checkpoint._prepare
+    Checkpoint._prepare = lambda *arguments: (time.sleep(0.2 * dist.get_rank()), late(*arguments))
+    for room, sizes in ((18 << 20, (1 << 20, 1 << 20)), (25 << 20, (10 << 18, 0))):
+        forget_memory()
+        checkpoint_copies.available_bytes = lambda room=room: room - 512 * os.stat(os.environ['CONVENE_MEMORY']).st_blocks
+        checkpoint, _ = begun(None)
+        for step in (1, 2, 3):
+            assert checkpoint.save(state_of(step, sizes[dist.get_rank()]), step), (step, said[-1:])
+    # For two halves there is too little: the second one is not begun.
+    forget_memory()
+    checkpoint_copies.available_bytes = lambda: 10 << 20
+    checkpoint, _ = begun(None)
+    assert checkpoint.save(state_of(1, 1 << 20), 1) and checkpoint._prepared is None
+    checkpoint_copies.available_bytes = lambda: 7 << 20  # room for one rank
+    assert not checkpoint.save(state_of(2, 1 << 20), 2) and 'the ranks of this node need ' in said[-1]
+    checkpoint_copies.available_bytes, Checkpoint._prepare = real, late
+    assert checkpoint.save(state_of(3, 1 << 20), 3) and begun(None)[1][0] == 3
+
+
+def states_of_other_folders():
+    forget_memory()
+    Checkpoint._folders.clear()
+    first, _ = begun('first')
+    assert first.save(state_of(1000), 1000)
+    second, found = begun('second')
+    assert found is None and second.save(state_of(1), 1)
+    assert 'another Checkpoint of this process has saved' in words(lambda: first.save(state_of(1001), 1001), RuntimeError)
+    # A new process, within and behind the first stage.
+    Checkpoint._folders.clear()
+    assert begun('first')[1][0] == 1000 and begun('second')[1][0] == 1 and second.save(state_of(2), 2)
+    # Another name for the folder at each start: the memory counts. A state that this process saved for another folder does not.
+    Checkpoint._folders.clear()
+    assert begun('named by the clock')[1][0] == 2 and 'saved for another folder' in said[-1]
+    assert begun('third')[1] is None
+    # Two at once.
+    model, _ = begun('model')
+    other, _ = begun('other')
+    assert model.save(state_of(1), 1) and model.save(state_of(2), 2)
+    words(lambda: other.save(state_of(1), 1), RuntimeError)
+    assert Checkpoint(f'{FOLDER}/model').load()[0] == 2 and model.save(state_of(3), 3)  # A look does no harm.
+    Checkpoint._folders.clear()
+
+
+def a_copy_of_an_older_build():
+    forget_memory()
+    checkpoint, _ = begun(None)
+    real = checkpoint_copies.seal_copy
+    checkpoint_copies.seal_copy = lambda window, header, index, _folder: real(window, header, index)
+    assert checkpoint.save(state_of(1), 1)
+    checkpoint_copies.seal_copy = real
+    assert begun('newer')[1][0] == 1
+    Checkpoint._folders.clear()
+
+
+def ranks_that_a_worker_made():
+    """They have its LOCAL_RANK."""
+    forget_memory()
+    local_rank = os.environ['LOCAL_RANK']
+    os.environ['LOCAL_RANK'] = '0'
+    checkpoint, _ = begun('spawned')
+    assert all(checkpoint.save(state_of(step), step) for step in (1, 2))
+    checkpoint.wait()
+    dist.barrier()
+    assert len(checkpoint._memory.copies()) == 4
+    for forget in (dist.barrier, forget_memory):
+        forget()
+        step, state = begun('spawned')[1]
+        assert step == 2 and state['rank'] == dist.get_rank()
+    checkpoint, _ = begun('spawned same', replicated=True)
+    assert checkpoint.save({'w': torch.ones(3)}, 1) and checkpoint._held == [[(checkpoint._generation, 1), None], [None, None]][dist.get_rank()]
+    os.environ['LOCAL_RANK'] = local_rank
+    Checkpoint._folders.clear()
+
+
+def a_folder_that_goes():
+    forget_memory()
+    before = os.getcwd()
+    os.chdir(FOLDER)
+    checkpoint = Checkpoint('goes')
+    os.chdir(before)
+    checkpoint.load()
+    assert checkpoint.save(state_of(1), 1)
+    checkpoint.wait()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.rename(f'{FOLDER}/goes', f'{FOLDER}/good')
+    dist.barrier()
+    assert checkpoint.save(state_of(2), 2)
+    checkpoint.wait()
+    assert len(files('good')) == len(files('goes')) == 1, said[-1]
+    # A file that cannot be removed.
+    kept = files('goes')[0]
+    os.unlink(kept)
+    os.mkdir(kept)
+    for step in range(3, 9):
+        assert checkpoint.save(state_of(step), step)
+        checkpoint.wait()
+    assert os.path.isdir(kept) and '/step-8.' in files('goes')[-1], said[-1]
+
+
 def disk():
     forget_memory()
     checkpoint, found = begun('disk')
@@ -419,7 +521,8 @@ def main():
     logging.getLogger('convene.checkpoint').addHandler(Said())
     dist.init_process_group('gloo')
     for case in (kinds_of_values, states_that_hold_themselves_and_older_ones, no_memory_for_what_comes, steps_and_threads, memory_of_the_second_half,
-                 too_little_memory, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
+                 too_little_memory, memory_for_what_all_ranks_need, states_of_other_folders, a_copy_of_an_older_build, ranks_that_a_worker_made,
+                 a_folder_that_goes, disk, files_of_another_number_of_ranks, a_slow_disk, full_disk, a_newer_life_goes_first, shards, pieces_alone,
                  a_sharded_model, a_copy_for_another_node_is_cut_short, one_copy_for_all_ranks, without_an_agent):
         case()
         print(f'rank {dist.get_rank()}: {case.__name__} is right', flush=True)

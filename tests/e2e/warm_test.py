@@ -173,6 +173,7 @@ class WarmTest(WarmTestCase):
 
     def test_what_forks_would_share_is_left_out_in_words(self):
         for module, word in (('threaded', 'starts a thread'), ('opener', 'opens socket:'), ('asks', 'reads RANK'), ('reads', 'reads stdin'),
+                             ('whole', "invalid literal for int() with base 10: 'each worker has"), ('keeps', 'keeps all variables'),
                              ('locked', 'shares memory'), ('mapped', 'shares memory')):
             with self.subTest(module):
                 job = self.train(imports=f'import {module}')
@@ -186,6 +187,22 @@ class WarmTest(WarmTestCase):
                 self.assertRegex(text, rf'warm workers import {module} only when their script does: .*{re.escape(word)}')
                 for name in ('end', 'starts', *(f'facts.{epoch}.{rank}' for epoch in (1, 2) for rank in range(WORKERS))):
                     os.remove(self.path(name))
+
+    def test_what_is_no_reason_to_leave_a_module_out(self):
+        """A module that goes through all variables and keeps its own; and six modules that need one that is left out, whose parents count as no failures."""
+        users = [f'user{number}' for number in range(6)]
+        for user in users:
+            self.write(f'packages/{user}.py', 'import opener\n')
+        job = self.train(imports=f'import looks, {", ".join(users)}, opener')
+        self.facts(1)
+        self.wait_for_spares(job)
+        self.kill_worker(1)
+        self.said(job, '2 of 2 workers start from spares')
+        self.facts(2)
+        text = self.end(job)
+        self.assertNotIn('import looks only', text)
+        for user in users:
+            self.assertIn(f'warm workers import {user} only when', text)
 
     def test_what_follows_a_setting_of_the_script_is_left_to_it(self):
         job = self.train(imports='import plain\nos.environ["CHOICE"] = "7"\nimport settled')

@@ -32,6 +32,11 @@ class CheckpointChoiceTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, 'as many workers on each node'):
             choice.keepers([0, 0, 1], 1)
 
+    def test_places_in_a_memory(self):
+        self.assertEqual(choice.places(['m', 'm', 'n', 'n', None, None], [1, 0, 0, 3, 0, 0]), [1, 0, 0, 3, 0, 0])
+        # The ranks of one worker; another memory's ranks keep theirs.
+        self.assertEqual(choice.places(['m', 'n', 'm', 'n', 'm'], [5, 1, 5, 0, 2]), [0, 1, 1, 0, 2])
+
     def test_a_state_outlives_as_many_nodes_as_it_has_copies(self):
         """And is loaded by as many ranks as there are: the ranks of the nodes that are left, or those of empty nodes, too."""
         for count, workers, replicas in itertools.product(range(2, 6), (1, 2), (1, 2)):

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from tests.support.convene_testing import find_program
 
@@ -67,6 +68,48 @@ class CheckpointCopiesTest(unittest.TestCase):
         self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 5)]), 0)
         self.assertEqual(copies.half_to_write([(1, 4), (1, 5)], [None, (1, 4)]), 1)
         self.assertEqual(copies.half_to_write([(2, 1), (1, 5)], [None, None]), 1)
+
+    def test_memory_that_a_node_still_needs(self):
+        """By this save, each rank in its own half, and with the other halves."""
+        here = [((100, 0), [(0, 0), (1, 4)]), ((7, 30), [(1, 4), (1, 3)]), ((0, 0), [(0, 0), (0, 0)])]
+        self.assertEqual(copies.still_needed(here, [(1, 4), None]), (130, 137))
+
+    def test_the_folder_of_a_copy(self):
+        self.assertEqual(len({copies.ANY_FOLDER, copies.folder_number(None), copies.folder_number('/a'), copies.folder_number('/b')}), 4)
+        self.assertEqual(copies.folder_number(''), copies.folder_number(None))
+        fd = os.memfd_create('memory')
+        memory = copies.Memory(f'/proc/{os.getpid()}/fd/{fd}', 0, 1)
+        for half, folder in ((0, []), (1, [copies.folder_number('/a')])):
+            copies.seal_copy(memory.reserve(half, 2 * copies.PAGE), copies.Header(1, half, 0, 1, 1, 2 * copies.PAGE, 0), b'i', *folder)
+        self.assertEqual([place.folder for place in memory.copies()], [copies.ANY_FOLDER, copies.folder_number('/a')])
+        os.close(fd)
+
+    def test_one_memory_by_two_names(self):
+        fd, other = os.memfd_create('memory'), os.memfd_create('memory')
+        copy = os.dup(fd)
+        found = [copies.identity(f'/proc/{os.getpid()}/fd/{number}') for number in (fd, copy, other)]
+        self.assertEqual(found[0], found[1])
+        self.assertNotEqual(found[0], found[2])
+        self.assertIsNone(copies.identity(''))
+        for number in (fd, copy, other):
+            os.close(number)
+
+    def test_a_folder_that_is_gone(self):
+        folder = copies.Folder(f'{self.folder}/states', 0, 2)
+        os.rmdir(f'{self.folder}/states')
+        folder.remove_parts()
+        folder.remove_replaced((2, 5))
+        self.assertEqual((folder.written(), folder.copies()), ([], []))
+        folder.write((3, 7), self.copy(copies.PAGE * 3))
+        self.assertEqual(folder.written(), [(3, 7)])
+
+    def test_files_that_cannot_be_removed(self):
+        folder = copies.Folder(self.folder, 0, 2)
+        for name in ('step-7.generation-3.rank-0-of-2.state', 'step-7.generation-3.rank-0-of-2.state.part'):
+            os.mkdir(f'{self.folder}/{name}')
+        folder.remove_parts()
+        folder.remove([(3, 7)])
+        self.assertEqual(folder.written(), [(3, 7)])
 
     def test_files(self):
         names = [(1, step) for step in range(1, 7)]
@@ -170,11 +213,14 @@ class CheckpointCopiesTest(unittest.TestCase):
     def test_too_little_memory_leaves_the_copy(self):
         fd = os.memfd_create('memory')
         memory = copies.Memory(f'/proc/{os.getpid()}/fd/{fd}', 0, 2)
-        window = memory.reserve(0, 2 * copies.PAGE)
-        copies.seal_copy(window, copies.Header(1, 5, 0, 1, 1, 2 * copies.PAGE, 0), b'i')
-        with self.assertRaisesRegex(OSError, 'the 2 workers of this node need'):
-            memory.reserve(0, copies.available_bytes())
-        self.assertEqual(memory.held(), [(1, 5), None])
+        for guest, room in ((0, 6), (1, 3)):  # of a guest there is to be as much for each worker
+            window = memory.reserve(0, 2 * copies.PAGE, guest)
+            copies.seal_copy(window, copies.Header(1, 5, 0, 1, 1, 2 * copies.PAGE, 0), b'i')
+            with mock.patch.object(copies, 'available_bytes', lambda: 6 * copies.PAGE):
+                with self.assertRaisesRegex(OSError, 'bytes more are needed for copies'):
+                    memory.reserve(0, (room + 3) * copies.PAGE, guest)
+                self.assertEqual(memory.held(guest), [(1, 5), None])
+                memory.reserve(0, (room + 2) * copies.PAGE, guest)
         os.close(fd)
 
 

@@ -20,6 +20,10 @@ PACKAGES = {
     'threaded.py': 'import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n',
     'opener.py': 'import socket\nheld = socket.socket()\n',
     'asks.py': 'import os\nrank = os.environ.get("RANK")\n',
+    'whole.py': 'import os\nknown = {name.lower(): value for name, value in os.environ.items()}\nrank = int(known.get("rank", 0))\n',
+    'keeps.py': 'import os\nknown = os.environ.copy()\n',
+    'looks.py': 'import os\nown = {name: value for name, value in os.environ.items() if name.startswith("LOOKS_")}\nfor name in os.environ:\n    pass\n'
+                'for value in os.environ.values():\n    pass\n',
     'reads.py': 'import sys\nline = sys.stdin.readline()\n',
     'settled.py': 'import os\nvalue = os.environ.get("CHOICE")\n',
     'plain.py': 'value = 1\n',
@@ -97,8 +101,8 @@ if __name__ == '__main__':
     atexit.register(print, 'the end of', RANK)
     with open(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', 'w') as out:
         json.dump(facts(), out)
-    os.rename(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', f'{FOLDER}/facts.{EPOCH}.{RANK}')
     print('rank', RANK, 'runs in', EPOCH)
+    os.rename(f'{FOLDER}/facts.{EPOCH}.{RANK}.part', f'{FOLDER}/facts.{EPOCH}.{RANK}')
     while not os.path.exists(f'{FOLDER}/end'):
         time.sleep(0.01)
 '''

@@ -10,7 +10,8 @@
 //   16      8     step, i64: the last finished one
 //   24      8     time of the last change of step or phase, u64: CLOCK_MONOTONIC in nanoseconds
 //   32      4     flags, u32: kProgress...Flag
-//   36      4     reserved, 0
+//   36      4     pid, u32: of the process that tells, which a wrapper may have started; 0: the
+//                 worker itself
 //   40      24    phase, text, padded with zeros: "step", "checkpoint", or a name of the program's
 //                 own ("startup", "validation")
 //
@@ -47,7 +48,7 @@ struct ProgressPage {
   int64_t step;
   uint64_t changed_at_ns;
   uint32_t flags;
-  uint32_t reserved;
+  uint32_t pid;
   char phase[24];
 
   uint64_t compute_ns;

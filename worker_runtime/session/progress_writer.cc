@@ -80,6 +80,7 @@ void ProgressWriter::Tell(int64_t step, absl::string_view phase) {
   page_->step = step;
   page_->changed_at_ns = Nanoseconds(clock_.Now().since_epoch());
   page_->flags = flags_ | FlagsOf(facts_);
+  page_->pid = static_cast<uint32_t>(getpid());
   WriteFacts(facts_, *page_);
   const size_t length = std::min(phase.size(), sizeof(page_->phase) - 1);
   std::memcpy(page_->phase, phase.data(), length);

@@ -12,9 +12,11 @@ import datetime
 import logging
 import mmap
 import os
+import sys
 import threading
+import weakref
 from concurrent import futures
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, ClassVar, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 import torch.distributed as dist
@@ -35,8 +37,45 @@ _NONE = (0, 0)  # as a name that is told: generations begin at 1
 _REFUSED = -(1 << 62)  # as a step that is told: this rank cannot save its state
 
 
+def _names(told: List[Name]) -> List[Name]:
+    return [name for name in told if name != _NONE]
+
+
+class _Room(NamedTuple):
+    """In bytes, before any rank takes memory for a save: what each half of this rank needs, what all ranks of the node take now, and with their other halves,
+    too; what is free."""
+    own: Tuple[int, ...]
+    wanted: int
+    wanted_in_all: int
+    free: int
+
+
+class _Readable:
+    """The copies that this rank can read."""
+
+    def __init__(self, places: Iterable[copies.Place]) -> None:
+        self._kinds: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
+        for place in places:
+            state = (*place.header.name, place.header.world_size)
+            self._kinds[place.is_file].setdefault(state, {})[place.header.owner] = place
+
+    def held(self) -> choice.Held:
+        return choice.Held(*({state: set(owners) for state, owners in kind.items()} for kind in self._kinds))
+
+    def of(self, state: choice.State) -> Dict[int, copies.Place]:
+        """By owner; memory goes first."""
+        return {**self._kinds[1].get(state, {}), **self._kinds[0].get(state, {})}
+
+
 class Checkpoint:
-    """All ranks make it, load and save together. Threads: one at a time; another save meanwhile is refused."""
+    """All ranks make it, load and save together. Threads: one at a time; another save meanwhile is refused.
+
+    A worker has memory for one state. A Checkpoint may follow another one (a stage of the training, with its own folder): the newer one's load() takes the
+    memory over.
+    """
+    _saver: ClassVar[Optional[weakref.ref]] = None  # the Checkpoint of this process that has saved last
+    _savers: ClassVar[int] = 0  # how often that was another one than before
+    _folders: ClassVar[Set[int]] = set()  # those that this process has loaded from
 
     def __init__(self, folder: Optional[str] = None, replicated: bool = False, replicas: int = 0) -> None:
         """folder: where states are written to; none: they stand in memory only. replicated: all ranks have the same state (DDP), so that one copy a node
@@ -52,12 +91,20 @@ class Checkpoint:
         self._rank, self._world = (0, 1) if is_alone else (dist.get_rank(), dist.get_world_size())
         # Messages of its own, on the host: they wait for no GPU, and mix with none of the script's.
         self._group = None if is_alone else dist.new_group(backend='gloo')
-        local_rank = int(os.environ.get('LOCAL_RANK', '0'))
+        # Without a launcher that numbers the nodes, LOCAL_WORLD_SIZE tells them apart; without that, too, each rank counts as one.
+        unnumbered = -1 - self._rank // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
+        told = self._tell_any((copies.identity(os.environ.get('CONVENE_MEMORY', '')), int(os.environ.get('LOCAL_RANK', '0')),
+                               int(os.environ.get('GROUP_RANK', unnumbered)), os.path.abspath(folder) if folder else ''))
+        memories, local_ranks, self._nodes, folders = zip(*told)
+        place = choice.places(memories, local_ranks)[self._rank]
         self._owned = (0, 1) if replicated else (self._rank, self._world)
-        self._copies_here = not replicated or local_rank == 0
-        self._memory = self._open_memory(local_rank, 1 if replicated else int(os.environ.get('LOCAL_WORLD_SIZE', '1')))
+        self._copies_here = not replicated or place == 0
+        self._memory = self._open_memory(place, self._nodes.count(self._nodes[self._rank]))
+        self._has_agent = any(memories)
         self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
+        self._folder_number = copies.folder_number(folders[0])  # one for all ranks, where each has a folder of its own, too
+        self._savers_seen = 0
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
         self._loaded: Optional[Name] = None
@@ -72,27 +119,26 @@ class Checkpoint:
         self._written: List[Optional[futures.Future]] = [None, None]  # by the half that is read
 
     @staticmethod
-    def _open_memory(local_rank: int, local_workers: int) -> copies.Memory:
+    def _open_memory(place: int, local_workers: int) -> copies.Memory:
         path = os.environ.get('CONVENE_MEMORY', '')
         try:
-            return copies.Memory(path, local_rank, local_workers)
+            return copies.Memory(path, place, local_workers)
         except OSError as error:
             _log.warning('no memory that outlives this worker: %s: %s; only the disk does', path, error)
-            return copies.Memory('', local_rank, local_workers)
+            return copies.Memory('', place, local_workers)
 
     def _find_peers(self, replicas: int) -> Optional[peers.Peers]:
         if replicas == 0 or self._group is None:
             return None
-        told = self._tell_any((int(os.environ.get('GROUP_RANK', '0')), self._memory.outlives_workers, replicas))
-        nodes, can_keep, wanted = zip(*told)
+        can_keep, wanted = zip(*self._tell_any((self._memory.outlives_workers, replicas)))
         if len(set(wanted)) > 1:
             raise ValueError(f'convene.checkpoint: the ranks want {list(wanted)} replicas: all want as many')
         if not all(can_keep):
             _log.warning('no replicas: rank %d has no memory of an agent', can_keep.index(False))
             return None
-        kept = choice.keepers(nodes, replicas)
+        kept = choice.keepers(self._nodes, replicas)
         if len(kept) < replicas and self._rank == 0:
-            _log.warning('%d replicas instead of %d: other nodes: %d', len(kept), replicas, len(set(nodes)) - 1)
+            _log.warning('%d replicas instead of %d: other nodes: %d', len(kept), replicas, len(set(self._nodes)) - 1)
         limit = datetime.timedelta(seconds=_PEER_LIMIT_S)
         return peers.Peers(dist.new_group(backend='gloo', timeout=limit), self._memory, kept) if kept else None
 
@@ -121,24 +167,34 @@ class Checkpoint:
         where a rank cannot look into the folder; MemoryError where a rank has no memory for the state, which stands.
         """
         known, unread = self._look()
-        readable: Tuple[Dict, Dict] = ({}, {})  # in memory, on disk: by state the place of each owner's copy
-        for place in known:
-            state = (*place.header.name, place.header.world_size)
-            readable[place.is_file].setdefault(state, {})[place.header.owner] = place
-        told = self._tell_any((choice.Held(*({state: set(owners) for state, owners in kind.items()} for kind in readable)), unread, like is not None,
+        of_folder = (self._folder_number, copies.ANY_FOLDER)
+        own = _Readable(place for place in known if place.folder in of_folder)
+        # A folder with another name at each start has no state yet, and the memory has some of the folder before it. But what this process itself has kept
+        # for another folder is another state.
+        strange = _Readable(() if self._folders - {self._folder_number} else (place for place in known if place.folder not in of_folder))
+        told = self._tell_any((own.held(), strange.held(), max((place.header.generation for place in known), default=0), unread, like is not None,
                                int(os.environ.get('CONVENE_EPOCH', '0'))))
-        held, problems, can_reshard, epochs = zip(*told)
+        held, held_strange, newest, problems, can_reshard, epochs = zip(*told)
         for rank, why in enumerate(problems):
             if why:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
-        of_any = {state for of_rank in held for kind in of_rank for state in kind}
-        self._generation = choice.next_generation(max((generation for generation, _, _ in of_any), default=0), max(epochs))
+        self._generation = choice.next_generation(max(newest), max(epochs))
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
+        self._savers_seen = Checkpoint._savers
+        self._folders.add(self._folder_number)
+        world_size = None if all(can_reshard) else self._owned[1]
+        if choice.choose_state(held, world_size, ()) is None and choice.choose_state(held_strange, world_size, ()) is not None:
+            _log.warning('the memory has a state that was saved for another folder, and there is none for this one: that state is loaded')
+            own, held = strange, held_strange
+        return self._load(own, held, world_size, like)
+
+    def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any) -> Optional[Tuple[int, Any]]:
+        of_any = {state for of_rank in held for kind in of_rank for state in kind}
         refused: Set[choice.State] = set()
-        while (chosen := choice.choose_state(held, None if all(can_reshard) else self._owned[1], refused)) is not None:
+        while (chosen := choice.choose_state(held, world_size, refused)) is not None:
             state, readers = chosen
             name = state[:2]
-            source = Source(self._tell_any, self._group, self._rank, self._world, readers, {**readable[1].get(state, {}), **readable[0].get(state, {})})
+            source = Source(self._tell_any, self._group, self._rank, self._world, readers, readable.of(state))
             try:
                 found = source.load(like)
             except OSError as error:
@@ -148,13 +204,13 @@ class Checkpoint:
             except (ValueError, MemoryError) as error:
                 raise type(error)(f'convene.checkpoint: step {name[1]}: {error}') from error
             self._loaded = name
-            newer = [world_size for generation, _, world_size in of_any if generation > name[0] and world_size != self._owned[1]]
+            newer = [ranks for generation, _, ranks in of_any if generation > name[0] and ranks != self._owned[1]]
             if newer:
                 _log.warning('step %d of %d ranks is loaded; there are newer copies of %d ranks, which are not whole, or need load(like=state)', name[1],
                              state[2], newer[0])
             return name[1], found
-        others = sorted({world_size for _, _, world_size in of_any} - {self._owned[1]})
-        if others and not all(can_reshard):
+        others = sorted({ranks for _, _, ranks in of_any} - {self._owned[1]})
+        if others and world_size is not None:
             raise ValueError(f'convene.checkpoint: there is no state that all of {self._owned[1]} ranks have whole; there is one of {others[-1]} ranks. '
                              'load(like=state) takes its DTensors (FSDP2) for any number of ranks; with replicated=True (all ranks have the same state) any '
                              'number can load it; else as many ranks can, or remove it to begin anew')
@@ -164,10 +220,12 @@ class Checkpoint:
 
     def _look(self) -> Tuple[List[copies.Place], str]:
         """(the whole copies that this rank can see, why it cannot look into the folder)."""
-        try:
-            self.wait()
-        except OSError as error:
-            _log.warning('%s; the states that it has are looked at', error)
+        saver = Checkpoint._saver and Checkpoint._saver()
+        for checkpoint in {self, saver or self}:
+            try:
+                checkpoint.wait()
+            except OSError as error:
+                _log.warning('%s; the states that it has are looked at', error)
         try:
             if self._writes_here:
                 self._folder.remove_parts()
@@ -181,7 +239,7 @@ class Checkpoint:
         False, with a word in the log: there was too little memory, or the disk still read the older copy; the older state stands. Steps grow from save
         to save; the same step again writes to the disk, if only now that is wanted, and else does nothing. All ranks call it.
         Raises, on all ranks, TypeError for a state of any rank that load() would not read (on that rank itself, whatever its parts raise), and ValueError for
-        a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once.
+        a step that is not the same on all ranks or not a new one; RuntimeError for two saves at once, and where another Checkpoint has saved since load().
         """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(f'convene.checkpoint: save of step {step} while another thread saves: one thread of a worker saves')
@@ -193,8 +251,11 @@ class Checkpoint:
     def _save(self, state: Any, step: int, to_disk: bool) -> bool:
         if self._generation == 0:
             raise RuntimeError('convene.checkpoint: load() comes before the first save: the ranks agree there on what they hold')
+        self._take_turn(step)
         if self._peers is not None:
             self._peers.wait()  # So the older state, of which a half is written over now, is on no node the newest one.
+        if self._prepared is not None:
+            self._prepared.result()  # It waits for nothing; and until all ranks have told their needs, no rank takes memory.
         plan, problem, written = None, None, []
         try:
             plan = pieces.Plan(state) if self._copies_here else None
@@ -204,7 +265,10 @@ class Checkpoint:
             written = self._folder.written() if self._writes_here else []
         except OSError as error:
             _log.warning('older states stay on disk, because their files cannot be listed: %s', error)
-        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), *(name or _NONE for name in self._held),
+        size = copies.data_offset(len(plan.index)) + plan.data_bytes if plan is not None else 0
+        needs = tuple(self._memory.needed(half, size) if size else 0 for half in copies.HALVES)
+        free = copies.available_bytes() if any(needs) else sys.maxsize
+        told, steps = self._tell([(int(self._copies_here), int(self._writes_here)), needs, *(name or _NONE for name in self._held),
                                   *([_NONE] * _TOLD + written)[-_TOLD:]], step if problem is None else _REFUSED)
         if problem is not None:
             raise problem
@@ -213,12 +277,14 @@ class Checkpoint:
                             'says why)')
         if len(set(steps)) > 1 or step < self._saved[0]:
             raise ValueError(f'convene.checkpoint: the ranks save steps {steps} after step {self._saved[0]}: all save the same step, and a later one')
-        in_memory = copies.newest_common([names[1:3] for names in told if names[0][0]])
-        on_disk = copies.newest_common([names[3:] for names in told if names[0][1]] or [[]])
+        in_memory = copies.newest_common([_names(row[2:4]) for row in told if row[0][0]])
+        on_disk = copies.newest_common([_names(row[4:]) for row in told if row[0][1]] or [[]])
         _, stands, goes_to_disk = self._saved
         if step != self._saved[0]:
             keep = [in_memory, self._loaded]
-            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), keep), False
+            here = [(row[1], row[2:4]) for row, node in zip(told, self._nodes) if node == self._nodes[self._rank]]
+            room = _Room(needs, *copies.still_needed(here, keep), free)
+            stands, goes_to_disk = not self._copies_here or self._copy(plan, (self._generation, step), keep, room), False
             if self._peers is not None:
                 self._peers.begin((self._generation, step), self._windows[self._held.index((self._generation, step))] if stands else None, keep)
         if stands and to_disk and not goes_to_disk and self._writes_here:
@@ -226,12 +292,22 @@ class Checkpoint:
         self._saved = (step, stands, goes_to_disk or to_disk)
         return stands
 
-    def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]]) -> bool:
+    def _take_turn(self, step: int) -> None:
+        if not self._has_agent or (Checkpoint._saver and Checkpoint._saver()) is self:
+            return
+        if self._savers_seen != Checkpoint._savers:
+            raise RuntimeError(f'convene.checkpoint: step {step} is not saved: another Checkpoint of this process has saved since this one loaded, and a '
+                               'worker has memory for one of them. Save both states as one, {"model": ..., "ema": ...}; or call load() where the other '
+                               'one has done its part')
+        Checkpoint._saver = weakref.ref(self)
+        Checkpoint._savers += 1
+
+    def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]], room: _Room) -> bool:
         half = copies.half_to_write(self._held, keep)
         begin = copies.data_offset(len(plan.index))
-        if self._prepared is not None:
-            self._prepared.result()  # It waits for nothing.
         try:
+            if room.own[half] > 0 and room.wanted > room.free:
+                raise OSError(f'the ranks of this node need {room.wanted} bytes more for copies, {room.free} are free')
             self._wait_for(half)
             window = self._memory.reserve(half, begin + plan.data_bytes)
         except OSError as error:
@@ -242,10 +318,10 @@ class Checkpoint:
         for tensor, piece in plan.tensors:
             if tensor.numel() > 0:
                 piece.of(data).copy_(tensor)
-        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index)
+        copies.seal_copy(window, copies.Header(*name, *self._owned, len(plan.index), begin, plan.data_bytes), plan.index, self._folder_number)
         self._held[half] = name
         self._windows[half] = window
-        if self._prepared is None:
+        if self._prepared is None and room.wanted_in_all <= room.free:
             self._prepared = self._behind.submit(self._prepare, 1 - half, len(window))
         return True
 

@@ -1,6 +1,6 @@
 """PURE. The nodes that keep copies of a rank's state for convene.checkpoint, and the places that a state is read from. Nothing here needs PyTorch."""
 
-from typing import Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 State = Tuple[int, int, int]  # generation, step, and the number of ranks whose copies are the state
 Readers = Tuple[List[int], List[int]]  # of a copy: the ranks that can read it from memory, and from disk
@@ -43,6 +43,22 @@ def giver(readers: Readers, rank: int) -> int:
     """The rank that reads a copy for this one: from memory before disk, itself before others."""
     ranks = readers[0] or readers[1]
     return rank if rank in ranks else ranks[rank % len(ranks)]
+
+
+def places(memories: Sequence[Any], local_ranks: Sequence[int]) -> List[int]:
+    """The place of each rank in its memory: its local rank. memories: what tells the rank's memory from others; None: it has one of its own.
+
+    A worker that makes several ranks gives all of them its local rank. Then the ranks of that memory have the places of their order instead.
+    """
+    of_memory: Dict[Any, List[int]] = {}
+    for rank, memory in enumerate(memories):
+        of_memory.setdefault(memory, []).append(rank)
+    found = list(local_ranks)
+    for memory, ranks in of_memory.items():
+        if memory is not None and len({local_ranks[rank] for rank in ranks}) < len(ranks):
+            for place, rank in enumerate(ranks):
+                found[rank] = place
+    return found
 
 
 def keepers(nodes: Sequence[int], replicas: int) -> List[List[int]]:

@@ -5,8 +5,8 @@ checksum and the index:
 
     header (a page) | index: a pickle, padded to a page | data
 
-In memory the header's seal is written last, and taken away before the window is written again: a copy that a death cut short is no copy. A file gets
-its name when it is whole, and ends with a checksum of all its bytes.
+In memory the header's seal is written last, and taken away before the window is written again: a copy that a death cut short is no copy. Behind the seal
+the header names the folder that the copy's job writes to. A file gets its name when it is whole, and ends with a checksum of all its bytes.
 """
 
 import contextlib
@@ -26,6 +26,8 @@ MOST_INDEX_BYTES = 1 << 30
 _MAGIC = 0x3168637274636e63  # "cnctrch1": convene-train takes no such copy for one of its own
 _FIELDS = struct.Struct('<Q7q')  # the fields of Header, behind the magic number
 _SEAL = struct.Struct('<Q')
+_FOLDER_AT = _FIELDS.size + _SEAL.size  # a number of _SEAL's format
+ANY_FOLDER = 0  # in a copy of an older build
 # worker_runtime/replicas/node_memory.h. convene-train takes the first windows of a rank. A script takes the last two, and two before them for each rank
 # of another node whose state it keeps: a guest.
 _WINDOW_BYTES = 1 << 40
@@ -57,6 +59,7 @@ class Place(NamedTuple):
     path: str
     offset: int
     header: Header
+    folder: int = ANY_FOLDER  # in memory: folder_number() of the job that saved the copy
 
     @property
     def is_file(self) -> bool:
@@ -71,6 +74,16 @@ def newest_common(held: Iterable[Iterable[Name]]) -> Optional[Name]:
 def half_to_write(held: Sequence[Optional[Name]], keep: Sequence[Optional[Name]]) -> int:
     """PURE. The half of the two that is written next: none that holds a state to be kept, else the one with the older copy."""
     return min(HALVES, key=lambda half: (held[half] is not None and held[half] in keep, held[half] or (0, 0)))
+
+
+def still_needed(ranks: Sequence[Tuple[Sequence[int], Sequence[Optional[Name]]]], keep: Sequence[Optional[Name]]) -> Tuple[int, int]:
+    """PURE. Bytes that the ranks of a node take at this save, and with the other halves, too. ranks: the bytes that each half still needs, what it holds."""
+    return sum(needs[half_to_write(held, keep)] for needs, held in ranks), sum(sum(needs) for needs, _ in ranks)
+
+
+def folder_number(path: Optional[str]) -> int:
+    """PURE. Names the folder in a copy; never ANY_FOLDER. path: absolute; none or '': the states stand in memory only."""
+    return 2 + zlib.crc32(os.fsencode(path)) if path else 1
 
 
 def files_to_remove(written: Iterable[Name], keep: Sequence[Optional[Name]], newest: int) -> List[Name]:
@@ -101,10 +114,11 @@ def break_copy(window: mmap.mmap) -> None:
     window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(0)
 
 
-def seal_copy(window: mmap.mmap, header: Header, index: bytes) -> None:
+def seal_copy(window: mmap.mmap, header: Header, index: bytes, folder: int = ANY_FOLDER) -> None:
     fields = _FIELDS.pack(_MAGIC, *header)
     window[PAGE:PAGE + len(index)] = index
     window[:_FIELDS.size] = fields
+    window[_FOLDER_AT:_FOLDER_AT + _SEAL.size] = _SEAL.pack(folder)
     window[_FIELDS.size:_FIELDS.size + _SEAL.size] = _SEAL.pack(_seal(fields, index))
 
 
@@ -169,6 +183,18 @@ def available_bytes(proc: str = '/proc', cgroup: str = '/sys/fs/cgroup') -> int:
     return max(0, least)
 
 
+def identity(path: str) -> Any:
+    """Tells this memory from any other one of any node. None where there is none."""
+    boot = ''
+    with contextlib.suppress(OSError), open('/proc/sys/kernel/random/boot_id', encoding='ascii') as file:
+        boot = file.read()
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return os.uname().nodename, boot, info.st_dev, info.st_ino
+
+
 def _take_pages(mapped: mmap.mmap) -> None:
     """Piece by piece: each call holds the interpreter, and the training with it, for as long as it takes."""
     for begin in range(0, len(mapped), _PIECE):
@@ -181,11 +207,11 @@ def _take_pages(mapped: mmap.mmap) -> None:
 class Memory:
     """The windows of this worker in its agent's memory. Without an agent, memory of the process itself, which ends with it."""
 
-    def __init__(self, path: str, local_rank: int, local_workers: int) -> None:
-        """path: CONVENE_MEMORY, or ''. Raises OSError where the file cannot be opened."""
+    def __init__(self, path: str, place: int, local_workers: int) -> None:
+        """path: CONVENE_MEMORY, or ''. place: of places(); no other worker of the memory has it. Raises OSError where the file cannot be opened."""
         self._path = path
         self._fd = os.open(path, os.O_RDWR) if path else -1
-        self._first = local_rank * _WINDOWS_OF_RANK + _FIRST_WINDOW
+        self._first = place * _WINDOWS_OF_RANK + _FIRST_WINDOW
         self._local_workers = local_workers
         self._mapped: Dict[Tuple[int, int], mmap.mmap] = {}
         self._taking = threading.Lock()  # Two threads that look at the same free memory would both take it.
@@ -207,7 +233,10 @@ class Memory:
         windows = range(os.fstat(self._fd).st_size // _WINDOW_BYTES + 1) if self._path else ()
         scripts = [window for window in windows if window % _WINDOWS_OF_RANK >= _FIRST_WINDOW - 2 * MOST_GUESTS]
         found = [(window, find(self._fd, window * _WINDOW_BYTES)) for window in scripts]
-        return [Place(self._path, window * _WINDOW_BYTES, header) for window, header in found if header]
+        return [Place(self._path, window * _WINDOW_BYTES, header, self._folder_in(window * _WINDOW_BYTES)) for window, header in found if header]
+
+    def _folder_in(self, offset: int) -> int:
+        return _SEAL.unpack(os.pread(self._fd, _SEAL.size, offset + _FOLDER_AT))[0]
 
     def _taken(self, offset: int) -> int:
         """Bytes of the half at this offset that have memory already."""
@@ -216,6 +245,11 @@ class Memory:
         except OSError:  # behind the end
             return 0
 
+    def needed(self, half: int, size: int, guest: int = 0) -> int:
+        """Bytes that prepare() would take."""
+        mapped = self._mapped.get((guest, half))
+        return 0 if mapped is not None and len(mapped) >= size else max(0, size - self._taken(self._offset(half, guest)))
+
     def reserve(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
         """The half, with memory for so many bytes; no copy stands in it any more. Raises OSError where there is too little: the copy in it stands."""
         mapped = self.prepare(half, size, guest)
@@ -223,16 +257,19 @@ class Memory:
         return mapped
 
     def prepare(self, half: int, size: int, guest: int = 0) -> mmap.mmap:
-        """Takes memory for so many bytes in the half; a copy in it stands. Fresh memory takes far longer than the copy. Raises OSError as reserve() does."""
+        """Takes memory for so many bytes in the half; a copy in it stands. Fresh memory takes far longer than the copy. Raises OSError as reserve() does.
+
+        Of guests only their sizes here are known, and the other workers of the node take some at the same time: there is to be as much for each worker.
+        """
         with self._taking:
             mapped = self._mapped.get((guest, half))
             if mapped is None or len(mapped) < size:
                 if size > _WINDOW_BYTES:
                     raise OSError(f'a copy of {size} bytes; at most {_WINDOW_BYTES} are allowed')
                 offset = self._offset(half, guest)
-                wanted, free = (size - self._taken(offset)) * self._local_workers, available_bytes()
+                wanted, free = self.needed(half, size, guest) * (self._local_workers if guest else 1), available_bytes()
                 if wanted > free:
-                    raise OSError(f'the {self._local_workers} workers of this node need {wanted} bytes more for copies, {free} are free')
+                    raise OSError(f'{wanted} bytes more are needed for copies, {free} are free')
                 if self._path:
                     os.posix_fallocate(self._fd, offset, size)
                     kind = mmap.MAP_SHARED
@@ -248,9 +285,9 @@ class Folder:
 
     def __init__(self, path: str, owner: int, world_size: int) -> None:
         """Raises OSError where the folder cannot be made."""
-        self._path = path
+        self._path = os.path.abspath(path)  # The script may change its directory.
         self._owned = (owner, world_size)
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(self._path, exist_ok=True)
 
     def _file(self, name: Name) -> str:
         return os.path.join(self._path, 'step-{1}.generation-{0}.rank-{2}-of-{3}.state'.format(*name, *self._owned))
@@ -258,7 +295,7 @@ class Folder:
     def copies(self) -> List[Place]:
         """Of all ranks, the whole ones."""
         found = []
-        for entry in self._entries():
+        for entry in self._whole():
             path = os.path.join(self._path, entry)
             try:
                 fd = os.open(path, os.O_RDONLY)
@@ -272,41 +309,46 @@ class Folder:
         return found
 
     def _entries(self) -> List[str]:
-        """Names of whole files; none where the folder is gone."""
+        """None where the folder is gone: the next write makes it anew."""
         try:
-            return [entry for entry in os.listdir(self._path) if _FILE.fullmatch(entry)]
+            return os.listdir(self._path)
         except FileNotFoundError:
             return []
 
+    def _whole(self) -> List[str]:
+        return [entry for entry in self._entries() if _FILE.fullmatch(entry)]
+
+    def _remove(self, entry: str) -> None:
+        """A file that is gone is no error: two writers that wait for the disk may be told the same ones. A file that cannot be removed stays: such a file
+        may be another user's, and holds up no write.
+        """
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._path, entry))
+
     def written(self) -> List[Name]:
         """This rank's names."""
-        numbers = [tuple(map(int, _FILE.fullmatch(entry).groups())) for entry in self._entries()]
+        numbers = [tuple(map(int, _FILE.fullmatch(entry).groups())) for entry in self._whole()]
         return sorted((generation, step) for step, generation, *owned in numbers if tuple(owned) == self._owned)
 
     def remove_parts(self) -> None:
         """Files of this rank that a death cut short."""
         ending = '.rank-{}-of-{}.state.part'.format(*self._owned)
-        for entry in os.listdir(self._path):
+        for entry in self._entries():
             if entry.endswith(ending):
-                os.unlink(os.path.join(self._path, entry))
+                self._remove(entry)
 
     def remove_replaced(self, whole: Optional[Name]) -> None:
-        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them.
-        A file that cannot be removed stays: such a file may be another user's, and holds up no write.
-        """
-        for entry in os.listdir(self._path) if whole else ():
+        """Files of other numbers of ranks, cut short or not, where this state of today's number replaces them. Any rank may remove them."""
+        for entry in self._entries() if whole else ():
             found = _FILE.fullmatch(entry.removesuffix('.part'))
             if found:
                 step, generation, _, world_size = map(int, found.groups())
                 if world_size != self._owned[1] and is_replaced((generation, step), whole):
-                    with contextlib.suppress(OSError):
-                        os.unlink(os.path.join(self._path, entry))
+                    self._remove(entry)
 
     def remove(self, names: Iterable[Name]) -> None:
-        """Names that are gone are no error: two writers that wait for the disk may be told the same ones."""
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._file(name))
+            self._remove(self._file(name))
 
     def write(self, name: Name, window: mmap.mmap) -> None:
         """The copy in the window, which nobody changes meanwhile. Raises OSError: then the file is not there."""

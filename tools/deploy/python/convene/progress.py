@@ -4,17 +4,48 @@
     progress = Progress()        # once in each worker
     progress.tell(step)          # after each step
 
-Without an agent, tell() does nothing. No call enters the kernel. This file needs nothing but itself: a script without the wheel may copy it.
+Without an agent, tell() does nothing; nor where its page cannot be opened, but then with a warning. No call enters the kernel. This file needs
+nothing but itself: a script without the wheel may copy it.
 """
 
+import faulthandler
 import mmap
 import os
+import signal
 import struct
 import time
+import warnings
 from typing import Optional
 
 # worker_runtime/contract/progress_page.h
+_DUMPS_ON_SIGNAL = 1
 _EVERY_PHASE, _TIMES, _TOKENS, _MEMORY, _LOSS = 2, 4, 8, 16, 32
+
+
+def _open(path: str) -> Optional[mmap.mmap]:
+    try:
+        fd = os.open(path, os.O_RDWR)
+        try:
+            page = mmap.mmap(fd, 4096)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as error:
+        warnings.warn(f'no progress page, so a hang goes unnoticed: {path}: {error}; the worker needs the /dev/shm and the user of its agent', stacklevel=3)
+        return None
+    return page if page[:8] == b'CONVPRG1' else None
+
+
+def _dump_on_signal() -> bool:
+    """Whether SIGUSR2 writes the stacks of all threads to stderr from now on. Where anybody else has a use for the signal, it stays as it is."""
+    try:
+        with open('/proc/self/status', encoding='ascii') as lines:
+            caught = next(int(line.split()[1], 16) for line in lines if line.startswith('SigCgt:'))
+        if caught >> (signal.SIGUSR2 - 1) & 1 or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+            return False
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
+        return True
+    except (OSError, RuntimeError, ValueError, StopIteration):
+        return False
 
 
 class Progress:
@@ -22,8 +53,9 @@ class Progress:
     def __init__(self, tells_every_phase: bool = False, place: int = 0) -> None:
         """place: workers of the same place do the same work, as the ranks of a pipeline's stage; 0: all do."""
         path = os.environ.get('CONVENE_PROGRESS')
-        page = mmap.mmap(os.open(path, os.O_RDWR), 4096) if path else None
-        self._page = page if page and page[:8] == b'CONVPRG1' else None
+        self._page = _open(path) if path else None
+        self._dumps = self._page is not None and _dump_on_signal()
+        self._pid = os.getpid()
         self._place = place
         self._sequence = 0
         self._flags = _EVERY_PHASE if tells_every_phase else 0
@@ -70,8 +102,10 @@ class Progress:
         if loss is not None:
             self._loss = loss
             self._flags |= _LOSS
+        # A handler that the script has set since is not the agent's to call.
+        dumps = _DUMPS_ON_SIGNAL if self._dumps and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL else 0
         self._page[8:16] = struct.pack('<Q', self._sequence + 1)
-        self._page[16:136] = struct.pack('<qQII24s7QdII', step, now, self._flags, 0,
+        self._page[16:136] = struct.pack('<qQII24s7QdII', step, now, self._flags | dumps, self._pid,
                                          phase.encode()[:23], *self._times, self._tokens, *self._memory, self._loss, self._place, 0)
         self._sequence += 2
         self._page[8:16] = struct.pack('<Q', self._sequence)
