@@ -52,7 +52,7 @@ MUTATIONS = [
              TOLD),
     Mutation('of a stack the outermost frames are kept', INCIDENT, 'stack < lines.size() && lines.size() > kMostLines', 'stack > lines.size()', BLAMED),
     Mutation('a program that cannot be started was killed', INCIDENT, '" left: Stopped by "', '" left: "', BLAMED),
-    Mutation('two errors of Python are one', INCIDENT, '          ErrorOf(*broke)};', '          ""};', TOLD),
+    Mutation('two errors of Python are one', INCIDENT, '          ErrorOf(*broke)};', '          ErrorOf(*broke).substr(0, 0)};', TOLD),
     Mutation('another process whose number begins alike is taken for this one', KERNEL,
              "text[end] < '0' || text[end] > '9'", 'true', '//agent/core:kernel_lines_test'),
     Mutation("the driver's cleanup pushes out the error before it", KERNEL, 'IsBeside(*line) ?', 'IsBeside(*line) && false ?',
