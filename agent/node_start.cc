@@ -169,7 +169,8 @@ void Node::Do(StartWorkers& action) {
   WorkerGroup::Listener listener;
   listener.on_exit = [this](WorkerExited exited) {
     if (sessions_ != nullptr) sessions_->HearAll();
-    hang_watch_.WorkerEnded(exited.local_rank);
+    hang_watch_.WorkerEnded(exited.local_rank,
+                            exited.status.signal == 0 && exited.status.exit_code == 0);
     ended_.push_back(std::move(exited));
   };
   listener.on_gone = [this] {

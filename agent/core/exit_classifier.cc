@@ -2,6 +2,8 @@
 
 #include <csignal>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/signal_names.h"
@@ -9,9 +11,13 @@
 namespace convene::agent {
 namespace {
 
-std::string NextStepAfterSignal(int signal) {
+std::string NextStepAfterSignal(int signal, bool is_for_memory) {
   switch (signal) {
     case SIGKILL:
+      if (!is_for_memory) {
+        return "The scheduler or a person sends SIGKILL: look at the scheduler's log of this node "
+               "and its limits.";
+      }
       return "The kernel, the scheduler or a person sends SIGKILL. To see who did: `dmesg -T` "
              "(\"Out of memory\"), the cgroup's memory.events, the scheduler's log and its "
              "memory limit.";
@@ -37,22 +43,24 @@ std::string NextStepAfterSignal(int signal) {
 }
 
 std::string WhyKilled(std::optional<int64_t> memory_kills) {
-  if (!memory_kills.has_value()) return " (out of memory?)";
-  if (*memory_kills <= 0) return " (not by the kernel's OOM killer)";
-  return absl::StrCat(" (out of memory? The kernel counts ", *memory_kills,
+  if (!memory_kills.has_value()) return "out of memory?";
+  if (*memory_kills <= 0) return kNotForMemory;
+  return absl::StrCat("out of memory? The kernel counts ", *memory_kills,
                       *memory_kills == 1 ? " OOM kill" : " OOM kills",
-                      " on this machine since the epoch began)");
+                      " on this machine since the epoch began");
 }
 
 }  // namespace
 
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   ExitVerdict verdict;
+  const std::string why_killed = WhyKilled(status.memory_kills);
+  const bool is_for_memory = why_killed != kNotForMemory;
   if (status.signal != 0) {
     verdict.why = absl::StrCat("killed by ", SignalName(status.signal),
-                               status.signal == SIGKILL ? WhyKilled(status.memory_kills) : "",
+                               status.signal == SIGKILL ? absl::StrCat(" (", why_killed, ")") : "",
                                status.core_dumped ? " (core dumped)" : "");
-    verdict.next_step = NextStepAfterSignal(status.signal);
+    verdict.next_step = NextStepAfterSignal(status.signal, is_for_memory);
     return verdict;
   }
   const int code = status.exit_code;
@@ -87,12 +95,23 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
         "A shell and the loader give this code when they cannot run a program: check its path, its "
         "mode and its libraries (ldd) on that node.";
   } else if (code > 128 && code < 128 + 65) {
-    absl::StrAppend(&verdict.why, " (a shell's word for ", SignalName(code - 128), ")");
-    verdict.next_step = NextStepAfterSignal(code - 128);
+    const bool is_known = code == 128 + SIGKILL && status.memory_kills.has_value();
+    absl::StrAppend(&verdict.why, " (a shell's word for ", SignalName(code - 128),
+                    is_known ? absl::StrCat(", ", why_killed) : "", ")");
+    verdict.next_step = NextStepAfterSignal(code - 128, is_for_memory);
+  } else if (status.lost_child) {
+    absl::StrAppend(&verdict.why, " (a process of its was killed by SIGKILL, ", why_killed, ")");
+    verdict.next_step = NextStepAfterSignal(SIGKILL, is_for_memory);
   } else {
     verdict.next_step = "Look at the worker's last lines for the first error.";
   }
   return verdict;
+}
+
+bool SayLostChild(const std::vector<std::string>& last_lines) {
+  return absl::c_any_of(last_lines, [](const std::string& line) {
+    return absl::StrContains(line, ") is killed by signal: Killed");
+  });
 }
 
 bool IsDeathOf(int signal, const ExitStatus& status) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace convene::agent {
 
@@ -15,7 +16,11 @@ struct ExitStatus {
   // The number of processes on this machine that the kernel has killed for want of memory since the
   // epoch began; nullopt: the kernel does not say.
   std::optional<int64_t> memory_kills = std::nullopt;
+  bool lost_child = false;  // its last lines say that a process of its was killed by SIGKILL
 };
+
+// In the reason of a death by SIGKILL that was none for want of memory.
+inline constexpr char kNotForMemory[] = "not by the kernel's OOM killer";
 
 enum class ExitKind {
   kSucceeded,          // code 0
@@ -34,6 +39,10 @@ struct ExitVerdict {
 // `in_session`: the worker opened its session, so its exit codes are those of
 // tools/base/exit_code.h. A foreign program may mean something else by 64 or 71.
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
+
+// Whether a worker's last lines say that a process of its was killed by SIGKILL: PyTorch's
+// DataLoader says so, and the worker ends with 1.
+bool SayLostChild(const std::vector<std::string>& last_lines);
 
 // Whether `status` is the usual end of a process that does not handle `signal`: the signal killed
 // the process, or, where a shell ran it, the exit code is 128 + signal.

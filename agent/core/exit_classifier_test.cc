@@ -58,6 +58,28 @@ TEST_CASE("the kernel's count tells a death for want of memory from other kills"
   CHECK_THAT(why(2), Catch::Contains("counts 2 OOM kills"));
 }
 
+TEST_CASE("the kernel's count tells of a process of the worker's, too") {
+  const auto verdict = [](int exit_code, std::optional<int64_t> memory_kills, bool lost_child) {
+    return ClassifyExit(
+        {.exit_code = exit_code, .memory_kills = memory_kills, .lost_child = lost_child},
+        /*in_session=*/false);
+  };
+  CHECK_THAT(verdict(137, 1, false).why,
+             Catch::StartsWith("exit code 137 (a shell's word for SIGKILL, out of memory? The "
+                               "kernel counts 1 OOM kill"));
+  CHECK(verdict(137, 0, false).why ==
+        "exit code 137 (a shell's word for SIGKILL, not by the kernel's OOM killer)");
+  CHECK(verdict(143, 1, false).why == "exit code 143 (a shell's word for SIGTERM)");
+  CHECK(verdict(1, 1, false).why == "exit code 1");
+  CHECK_THAT(verdict(1, 1, true).why,
+             Catch::StartsWith("exit code 1 (a process of its was killed by SIGKILL, out of "
+                               "memory? The kernel counts 1 OOM kill"));
+  CHECK_THAT(verdict(1, 1, true).next_step, Catch::Contains("dmesg -T"));
+  CHECK_THAT(verdict(137, 0, false).next_step, !Catch::Contains("dmesg"));
+  CHECK(SayLostChild({"DataLoader worker (pid 9) is killed by signal: Killed. "}));
+  CHECK_FALSE(SayLostChild({"DataLoader worker (pid 9) is killed by signal: Aborted. "}));
+}
+
 TEST_CASE("only a worker in session means bad usage by 64") {
   const ExitVerdict verdict = ClassifyExit({64, 0}, /*in_session=*/true);
   CHECK(verdict.kind == ExitKind::kFailed);

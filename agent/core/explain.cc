@@ -1,5 +1,6 @@
 #include "agent/core/explain.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/core/exit_classifier.h"
@@ -16,8 +17,11 @@ Result Make(ExitCode code, std::string explanation) {
 }
 
 std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
-  const ExitVerdict verdict = ClassifyExit(
-      {.exit_code = failure.exit_code, .signal = failure.signal}, /*in_session=*/failure.is_final);
+  ExitStatus status = {.exit_code = failure.exit_code,
+                       .signal = failure.signal,
+                       .lost_child = SayLostChild(failure.last_log_lines)};
+  if (absl::StrContains(failure.why, kNotForMemory)) status.memory_kills = 0;
+  const ExitVerdict verdict = ClassifyExit(status, /*in_session=*/failure.is_final);
   std::string text = absl::StrCat("rank ", failure.global_rank, " (local rank ", failure.local_rank,
                                   ", pid ", failure.pid, ") on ", failure.host, ": ",
                                   failure.why.empty() ? verdict.why : failure.why, ".");
@@ -26,10 +30,16 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
                     failure.error_file, " says:\n  ", absl::StrJoin(failure.error_lines, "\n  "));
   }
   absl::StrAppend(&text, failure.error_lines.empty() ? " " : "\n", verdict.next_step);
-  if (failure.last_log_lines.empty()) {
-    absl::StrAppend(&text, " It had printed nothing.");
+  if (!failure.kernel_lines.empty()) {
+    absl::StrAppend(&text, " The kernel says:\n  ", absl::StrJoin(failure.kernel_lines, "\n  "),
+                    "\n");
   } else {
-    absl::StrAppend(&text, " Its last lines:\n  ", absl::StrJoin(failure.last_log_lines, "\n  "));
+    text += " ";
+  }
+  if (failure.last_log_lines.empty()) {
+    absl::StrAppend(&text, "It had printed nothing.");
+  } else {
+    absl::StrAppend(&text, "Its last lines:\n  ", absl::StrJoin(failure.last_log_lines, "\n  "));
   }
   return text;
 }
@@ -46,7 +56,10 @@ int ExitCodeOf(const rendezvous::WorkerFailure& failure, bool propagate) {
 
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure) {
   if (!failure.has_value() || result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
-  absl::StrAppend(&result.explanation, " An earlier failure: ", DescribeFailure(*failure));
+  // Where the text ends with a worker's last lines, these would run on.
+  const bool has_lines = absl::StrContains(result.explanation, "\n");
+  absl::StrAppend(&result.explanation, has_lines ? "\n" : " ",
+                  "An earlier failure: ", DescribeFailure(*failure));
   result.failure = failure;
   return result;
 }
@@ -57,7 +70,8 @@ Result WithLogs(Result result, const std::string& folder) {
   return result;
 }
 
-Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate) {
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate,
+                     Epoch epoch) {
   switch (close.outcome) {
     case Outcome::kSucceeded:
       return Result{};
@@ -75,7 +89,10 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, 
   }
   std::string text = absl::StrCat("Job ", job_id, " failed: ", close.why, ".");
   if (!close.first_failure.has_value()) return Make(ExitCode::kTrainingFailed, text);
-  absl::StrAppend(&text, " The first failure was ", DescribeFailure(*close.first_failure));
+  // Of an earlier epoch's failure close.why tells, where it was another one.
+  absl::StrAppend(&text, " The first failure",
+                  epoch > Epoch(1) ? absl::StrCat(" of epoch ", epoch.value()) : "", " was ",
+                  DescribeFailure(*close.first_failure));
   return Result{ExitCodeOf(*close.first_failure, propagate), text, close.first_failure};
 }
 
@@ -104,9 +121,9 @@ Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, ab
                    "--rdzv-endpoint names the same place everywhere."));
 }
 
-Result ResultOfSignal(int signal) {
-  return Result{ExitCodeForSignal(signal), absl::StrCat("Stopped by ", SignalName(signal),
-                                                        ": the workers were ended in order.")};
+Result ResultOfSignal(int signal, absl::string_view how) {
+  return Result{ExitCodeForSignal(signal),
+                absl::StrCat("Stopped by ", SignalName(signal), ": ", how, ".")};
 }
 
 Result ResultOfSpawnFailure(const absl::Status& status) {

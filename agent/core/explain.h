@@ -5,15 +5,18 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "agent/core/machine.h"
 #include "rendezvous/quorum/messages.h"
+#include "tools/base/strong_int.h"
 
 namespace convene::agent {
 
 // The command's result after the daemon's Close. `propagate`: a failed job ends with the first
-// failed worker's own exit code, or 128 + the signal that killed it.
-Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate);
+// failed worker's own exit code, or 128 + the signal that killed it. `epoch`: the job's last one.
+Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, bool propagate,
+                     Epoch epoch);
 
 // A result for another reason than `failure`, which this node saw before: the text tells both.
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
@@ -29,7 +32,8 @@ Result ResultOfStream(const absl::Status& status, const std::string& endpoint);
 Result ResultOfSilence(const absl::Status& last, const std::string& endpoint, absl::Duration waited,
                        const std::optional<std::string>& loss);
 
-Result ResultOfSignal(int signal);
+// `how`: the workers ended.
+Result ResultOfSignal(int signal, absl::string_view how = "the workers were ended in order");
 Result ResultOfSpawnFailure(const absl::Status& status);
 Result ResultOfStoreFailure(const absl::Status& status);
 // `status`: TimerFile::Create's.

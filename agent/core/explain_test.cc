@@ -23,7 +23,8 @@ WorkerFailure Failure(int exit_code, int signal = 0) {
 }
 
 Result Closed(const WorkerFailure& failure, bool propagate) {
-  return ResultOfClose(Close{Outcome::kFailed, "the budget is spent", failure}, "job", propagate);
+  return ResultOfClose(Close{Outcome::kFailed, "the budget is spent", failure}, "job", propagate,
+                       Epoch(1));
 }
 
 TEST_CASE("the first failure is told with its place, its error file and its last lines, in order") {
@@ -55,9 +56,9 @@ TEST_CASE(
 
 TEST_CASE("a job that ends for another reason keeps its code, and a success is never a failure") {
   Close close{Outcome::kTimedOut, "too few nodes", {}};
-  CHECK(ResultOfClose(close, "job", true).exit_code == 69);
+  CHECK(ResultOfClose(close, "job", true, Epoch(1)).exit_code == 69);
   close.outcome = Outcome::kSucceeded;
-  CHECK(ResultOfClose(close, "job", true).exit_code == 0);
+  CHECK(ResultOfClose(close, "job", true, Epoch(1)).exit_code == 0);
 }
 
 TEST_CASE("what ends the run later does not mask the failure that this node saw") {
@@ -70,6 +71,31 @@ TEST_CASE("what ends the run later does not mask the failure that this node saw"
   CHECK(WithFailure(ResultOfSignal(SIGTERM), {}).explanation ==
         ResultOfSignal(SIGTERM).explanation);
   CHECK(WithFailure(Result{}, Failure(3)).explanation.empty());
+}
+
+TEST_CASE("the first failure is the last epoch's, and is called so") {
+  const Close close{Outcome::kFailed, "the budget is spent", Failure(1)};
+  CHECK_THAT(ResultOfClose(close, "job", false, Epoch(3)).explanation,
+             Catch::Contains(" The first failure of epoch 3 was rank 5 "));
+}
+
+TEST_CASE("an earlier failure begins on a line of its own behind a worker's lines") {
+  Result result = ResultOfHealthCheck("a", absl::UnknownError("GPU 3:\n  is sick"));
+  CHECK_THAT(WithFailure(result, Failure(3)).explanation,
+             Catch::Contains("is sick\nAn earlier failure: rank 5"));
+}
+
+TEST_CASE("the kernel's lines are told, and nobody is sent to look for what is known") {
+  WorkerFailure failure = Failure(0, SIGKILL);
+  failure.why = "killed by SIGKILL (not by the kernel's OOM killer)";
+  CHECK_THAT(Closed(failure, false).explanation, !Catch::Contains("dmesg"));
+  failure.why = "killed by SIGKILL";
+  failure.kernel_lines = {"Out of memory: Killed process 77 (python3)"};
+  failure.last_log_lines = {"boom"};
+  CHECK_THAT(
+      Closed(failure, false).explanation,
+      Catch::EndsWith(" The kernel says:\n  Out of memory: Killed process 77 (python3)\nIts last "
+                      "lines:\n  boom"));
 }
 
 TEST_CASE("the last words of a failed run name the folder of its logs") {

@@ -35,6 +35,8 @@ constexpr int kTimesLongestStay = 10;
 constexpr absl::Duration kNeighbourPatience = absl::Seconds(10);
 constexpr absl::Duration kRateWindow = absl::Minutes(1);
 constexpr size_t kGroupsShown = 8;
+// Workers that end together do so within this time.
+constexpr absl::Duration kEndPatience = absl::Seconds(10);
 
 std::string Text(absl::Duration duration) {
   const double seconds = absl::ToDoubleSeconds(duration);
@@ -60,6 +62,13 @@ void HangDetector::BeginEpoch(int first_global_rank, int world_size, MonotonicTi
   world_size_ = world_size;
   started_ = last_look_ = now;
   workers_.clear();
+  ended_.clear();
+  has_told_of_end_ = false;
+}
+
+void HangDetector::EndedWell(int local_rank, std::optional<int64_t> step, MonotonicTime now) {
+  Forget(local_rank);
+  ended_[local_rank] = {step, now};
 }
 
 std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>& readings,
@@ -69,7 +78,7 @@ std::optional<HangVerdict> HangDetector::Look(const std::map<int, WorkerReading>
   last_look_ = now;
   if (after_gap) BridgeGap(gap, now);
   for (const auto& [local_rank, reading] : readings) Update(local_rank, reading, after_gap, now);
-  NoteNews();
+  NoteNews(now);
   if (workers_.empty()) return std::nullopt;
 
   const WorkerReading& first = workers_.begin()->second.last;
@@ -160,7 +169,31 @@ void HangDetector::Learn(int local_rank, const std::string& phase, absl::Duratio
   if (learnt.durations.size() > kSamplesMax) learnt.durations.pop_front();
 }
 
-void HangDetector::NoteNews() {
+std::string HangDetector::EndedText(MonotonicTime now) const {
+  std::vector<std::string> texts;
+  for (const auto& [local_rank, end] : ended_) {
+    if (texts.size() == kGroupsShown) {
+      texts.push_back("...");
+      break;
+    }
+    texts.push_back(
+        absl::StrCat("rank ", first_global_rank_ + local_rank, " (",
+                     end.step.has_value() ? absl::StrCat("after step ", *end.step, ", ") : "",
+                     Text(now - end.at), " ago)"));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+void HangDetector::NoteNews(MonotonicTime now) {
+  const bool is_end_old = std::any_of(ended_.begin(), ended_.end(), [now](const auto& entry) {
+    return now - entry.second.at >= kEndPatience;
+  });
+  if (is_end_old && !std::exchange(has_told_of_end_, true)) {
+    news_ = absl::StrCat("ended with 0: ", EndedText(now),
+                         "; other workers of this node still run: where they wait for it in a "
+                         "collective, they wait for ever");
+    return;  // The other news has time.
+  }
   if (has_had_news_ || !limits_.automatic || limits_.step > absl::ZeroDuration()) return;
   for (const auto& [local_rank, worker] : workers_) {
     if (worker.last.phase != kStep) continue;
@@ -255,6 +288,9 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
                                         : "no change",
                    " for ", Text(Silence(worker, now)), " (", LimitOf(blamed, worker).why,
                    "), phase ", worker.last.phase, ", step ", worker.last.step);
+  const std::string ended = ended_.empty() ? ""
+                                           : absl::StrCat("; ended with 0: ", EndedText(now),
+                                                          ": the others may wait for it");
   if (all_alike) {
     if (world_size_ == 1) return why;
     return absl::StrCat(why, "; ",
@@ -262,7 +298,7 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
                             ? "it is the only worker here that tells its progress"
                             : absl::StrCat("all ", workers_.size(),
                                            " workers here that tell their progress stand there"),
-                        ": it may wait for another rank");
+                        ended_.empty() ? ": it may wait for another rank" : ended);
   }
   std::map<std::pair<int64_t, std::string>, std::vector<int>> places;
   for (const auto& [local_rank, other] : workers_) {
@@ -280,7 +316,7 @@ std::string HangDetector::Why(const std::vector<int>& local_ranks, bool all_alik
         ")"));
     if (texts.size() == kGroupsShown) break;
   }
-  return absl::StrCat(why, "; the others here: ", absl::StrJoin(texts, ", "));
+  return absl::StrCat(why, "; the others here: ", absl::StrJoin(texts, ", "), ended);
 }
 
 std::optional<rendezvous::WorkerProgress> HangDetector::Progress(MonotonicTime now) const {

@@ -24,6 +24,8 @@
 // it), no worker hangs. Where all stand alike, they may wait for a worker on another node: then
 // this node gives that worker's agent a little time to report first.
 //
+// A worker that ended with 0 while others run is named: in a collective they wait for it for ever.
+//
 // Only this machine's monotonic clock counts. A gap between two looks (the agent was stopped, the
 // machine slept) is added to every limit.
 #pragma once
@@ -83,6 +85,8 @@ class HangDetector {
   void BeginEpoch(int first_global_rank, int world_size, MonotonicTime now);
   // A worker has ended.
   void Forget(int local_rank) { workers_.erase(local_rank); }
+  // It did so with 0; `step`: its last one, where it told any. The others may wait for it.
+  void EndedWell(int local_rank, std::optional<int64_t> step, MonotonicTime now);
 
   // `readings`: the present pages, by local rank, without workers that never told; a page that
   // cannot be read at the moment counts as unchanged. No verdict: no worker hangs. A verdict stays
@@ -92,7 +96,8 @@ class HangDetector {
   // The slowest worker's progress; none: no worker tells its progress.
   std::optional<rendezvous::WorkerProgress> Progress(MonotonicTime now) const;
 
-  // The line for the log, once, when the automatic limit of a step is first known; else "".
+  // The line for the log, once, when the automatic limit of a step is first known; in an epoch
+  // once, when others of the node still run 10 s after a worker ended with 0; else "".
   std::string TakeNews() { return std::exchange(news_, ""); }
 
  private:
@@ -117,7 +122,9 @@ class HangDetector {
   void Update(int local_rank, const WorkerReading& reading, bool after_gap, MonotonicTime now);
   void Learn(int local_rank, const std::string& phase, absl::Duration duration);
   void BridgeGap(absl::Duration gap, MonotonicTime now);
-  void NoteNews();
+  void NoteNews(MonotonicTime now);
+  // "rank 1 (after step 30, 5 s ago)": the workers that ended with 0.
+  std::string EndedText(MonotonicTime now) const;
   // nullptr when nothing is known of the worker's present phase.
   const Learnt* LearntOf(int local_rank, const Worker& worker) const;
   Limit LimitOf(int local_rank, const Worker& worker) const;
@@ -133,10 +140,16 @@ class HangDetector {
   int world_size_ = 0;
   MonotonicTime started_;
   MonotonicTime last_look_;
+  struct End {
+    std::optional<int64_t> step;
+    MonotonicTime at;
+  };
   std::map<int, Worker> workers_;                        // the workers that tell, by local rank
+  std::map<int, End> ended_;                             // those that ended with 0
   std::map<int, std::map<std::string, Learnt>> learnt_;  // by local rank and phase
   std::string news_;
   bool has_had_news_ = false;
+  bool has_told_of_end_ = false;  // in this epoch
 };
 
 }  // namespace convene::agent

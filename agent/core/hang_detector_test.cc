@@ -57,6 +57,30 @@ HangLimits Given(absl::Duration startup, absl::Duration step, absl::Duration che
   return HangLimits{.startup = startup, .step = step, .checkpoint = checkpoint, .automatic = false};
 }
 
+TEST_CASE("a worker that ended with 0 is named where others may wait for it, and told of once") {
+  Story story(Given({}, absl::Seconds(30), {}), 3);
+  for (int local_rank = 0; local_rank < 3; ++local_rank) story.Tell(local_rank, 30);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  story.readings.erase(1);
+  story.detector.EndedWell(1, 31, story.now);
+  CHECK(story.Pass(absl::Seconds(9)).empty());
+  CHECK(story.detector.TakeNews().empty());
+  CHECK(story.Pass(absl::Seconds(2)).empty());
+  CHECK(story.detector.TakeNews() ==
+        "ended with 0: rank 5 (after step 31, 10 s ago); other workers of this node still run: "
+        "where they wait for it in a collective, they wait for ever");
+  const std::string why = story.Pass(absl::Seconds(40));
+  CHECK(story.detector.TakeNews().empty());
+  CHECK_THAT(why, Contains("; all 2 workers here that tell their progress stand there; ended with "
+                           "0: rank 5 (after step 31, ") &&
+                      Catch::EndsWith(" ago): the others may wait for it") && !Contains("another"));
+  // Nothing of it is left in the next epoch.
+  story.detector.BeginEpoch(4, 3, story.now);
+  for (int local_rank = 0; local_rank < 3; ++local_rank) story.Tell(local_rank, 31);
+  CHECK(story.Steps(1, absl::Seconds(2)).empty());
+  CHECK_THAT(story.Pass(absl::Seconds(60)), !Contains("ended"));
+}
+
 TEST_CASE("a worker that never tells is never judged") {
   Story story(Given(absl::Seconds(1), absl::Seconds(1), absl::Seconds(1)));
   CHECK(story.Pass(absl::Hours(10)).empty());

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "rendezvous/quorum/kernel_words.h"
 #include "tools/base/text.h"
 
 namespace convene::agent {
@@ -25,6 +26,8 @@ bool HoldsNumber(absl::string_view text, const std::string& word) {
 }
 
 bool IsAboutHardware(absl::string_view text) {
+  // A drive without a medium.
+  if (absl::StrContains(text, "dev sr") || absl::StrContains(text, "dev fd")) return false;
   for (const char* const hardware :
        {"NVRM: Xid", "Hardware Error", "Machine check", "machine check", "I/O error"}) {
     if (absl::StrContains(text, hardware)) return true;
@@ -32,9 +35,11 @@ bool IsAboutHardware(absl::string_view text) {
   return false;
 }
 
-// Xid 45: the driver takes down a channel of a program behind another error.
-bool IsCleanup(absl::string_view text) {
-  return absl::StrContains(text, "NVRM: Xid") && absl::StrContains(text, "): 45,");
+// Xid 45: the driver takes down a channel of a program behind another error. Of a machine check or
+// a firmware's report one line tells how bad it was.
+bool IsBeside(absl::string_view text) {
+  if (absl::StrContains(text, "NVRM: Xid")) return absl::StrContains(text, "): 45,");
+  return absl::StrContains(text, "Hardware Error") && !rendezvous::TellsBrokenHardware(text);
 }
 
 bool IsAbout(absl::string_view text, int64_t pid) {
@@ -74,9 +79,9 @@ std::vector<std::string> KernelLinesAbout(const std::vector<KernelRecord>& recor
       lines.push_back(record.text);
     }
   }
-  // The driver says one for each channel, behind the line that tells what happened.
+  // There may be many, behind the line that tells what happened.
   for (auto line = lines.begin(); line != lines.end() && lines.size() > kMostKernelLines;) {
-    line = IsCleanup(*line) ? lines.erase(line) : std::next(line);
+    line = IsBeside(*line) ? lines.erase(line) : std::next(line);
   }
   if (lines.size() > kMostKernelLines) lines.erase(lines.begin(), lines.end() - kMostKernelLines);
   return lines;

@@ -28,7 +28,8 @@ KernelRecord ReadKernelRecord(absl::string_view record);
 
 // Of `records` the texts of those about this process (killed for want of memory, a crash), and of
 // those about hardware (a GPU's Xid, a machine check, a disk's error) that are no older than
-// kHardwareLinesAge: the last kMostKernelLines, where the driver's cleanup (Xid 45) goes first.
+// kHardwareLinesAge: the last kMostKernelLines, where the driver's cleanup (Xid 45) and lines of
+// hardware that do not say how bad the error was go first.
 std::vector<std::string> KernelLinesAbout(const std::vector<KernelRecord>& records, int64_t pid,
                                           MonotonicTime now);
 

@@ -43,13 +43,25 @@ TEST_CASE("lines about this process are found, and those about others are not") 
 
 TEST_CASE("hardware's errors are told whatever process they hit, the last four") {
   std::vector<std::string> texts(6, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.");
-  texts.push_back("mce: [Hardware Error]: Machine check events logged");
+  texts.push_back("{1}[Hardware Error]: event severity: fatal");
   const auto lines = LinesOf(texts, 1);
   REQUIRE(lines.size() == kMostKernelLines);
   CHECK(lines.back() == texts.back());
   // An old one is of another failure. A line about the process has its number.
   CHECK(LinesOf(texts, 1, absl::Minutes(2)).empty());
   CHECK(LinesOf({"python3[77]: segfault at 0"}, 77, absl::Hours(2)).size() == 1);
+}
+
+TEST_CASE("a line that tells how bad an error was stays, and a drive without a medium is no news") {
+  std::vector<std::string> texts = {"{1}[Hardware Error]: event severity: recoverable",
+                                    "{1}[Hardware Error]:  section: memory",
+                                    "{1}[Hardware Error]:  physical_address: 0x1",
+                                    "{1}[Hardware Error]:  node: 0",
+                                    "{1}[Hardware Error]:  card: 0",
+                                    "{1}[Hardware Error]:  row: 1"};
+  CHECK(LinesOf(texts, 1).front() == texts.front());
+  CHECK(LinesOf({"Buffer I/O error on dev sr0, logical block 0"}, 1).empty());
+  CHECK(LinesOf({"blk_update_request: I/O error, dev sda, sector 5"}, 1).size() == 1);
 }
 
 TEST_CASE("the driver's cleanup behind an error pushes out no other line") {

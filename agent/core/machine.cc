@@ -115,7 +115,9 @@ void Stepper::On(const WorkerExited& exited) {
     if (s_.phase == Phase::kRunning && s_.alive.empty()) Succeed();
     return;
   }
-  const ExitVerdict verdict = ClassifyExit(exited.status, in_session);
+  ExitStatus status = exited.status;
+  status.lost_child = SayLostChild(exited.last_log_lines);
+  const ExitVerdict verdict = ClassifyExit(status, in_session);
   rendezvous::WorkerFailure failure = FailureOf(exited.local_rank, exited.pid);
   failure.exit_code = exited.status.exit_code;
   failure.signal = exited.status.signal;

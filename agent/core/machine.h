@@ -425,6 +425,7 @@ struct State {
   bool killed = false;
   StopRequest stop_request;       // of a person or a scheduler, by signals
   std::optional<Result> verdict;  // how to finish once the workers are gone; none: Ready again
+  int ending_signal = 0;          // the verdict is of this one
 };
 
 // `random_fraction` in [0, 1) spreads the next dial. Not thread-safe.

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/core/explain.h"
 #include "agent/core/stepper.h"
 #include "tools/base/exit_code.h"
@@ -37,7 +38,8 @@ void Stepper::OnClose(const Close& close) {
   s_.linked = false;  // The daemon has forgotten this node: no Leave, no reconnect.
   s_.heartbeat_at = MonotonicTime::InfiniteFuture();
   // The fence stays: the next run under this id may begin at once.
-  Result result = ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code);
+  Result result =
+      ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code, s_.highest_epoch);
   if (!close.first_failure.has_value()) result = WithFailure(std::move(result), s_.failure);
   EndWith(std::move(result), close.why);
 }
@@ -55,7 +57,8 @@ void Stepper::On(const SignalReceived& received) {
     return Kill(decision.why);
   }
   if (!s_.verdict.has_value()) {
-    s_.verdict = WithFailure(ResultOfSignal(received.signal.number), s_.failure);
+    s_.ending_signal = received.signal.number;
+    s_.verdict = WithFailure(ResultOfSignal(s_.ending_signal), s_.failure);
   }
   if (!s_.has_workers) return LeaveAndFinish();
   BeginStop(StopKind::kCheckpoint, received.signal.number, false, false,
@@ -92,6 +95,14 @@ void Stepper::Abort(const std::string& why) {
 }
 
 void Stepper::Kill(const std::string& why) {
+  // A close with success may have come since the signal. Where no worker is alive, what is killed
+  // was left behind by workers that have ended.
+  if (s_.ending_signal != 0 && s_.verdict->exit_code != 0 && !s_.alive.empty()) {
+    s_.verdict = WithFailure(
+        ResultOfSignal(s_.ending_signal, absl::StrCat("workers that had not ended were killed: ",
+                                                      why, "; what they had not saved is lost")),
+        s_.failure);
+  }
   s_.killed = true;
   s_.resting_since.reset();
   s_.stop_deadline = now_ + s_.rules.kill_patience;
@@ -116,7 +127,14 @@ void Stepper::EndWith(Result result, const std::string& why) {
 
 void Stepper::SayLeave(bool has_workers) {
   const bool is_unfit = s_.verdict->exit_code == static_cast<int>(ExitCode::kUnfitNode);
-  SendEvent(rendezvous::Leave{s_.verdict->explanation, is_unfit, has_workers}, "this node ends");
+  // How the last of them will end is not known yet.
+  const bool is_early = has_workers && s_.ending_signal != 0 && !s_.alive.empty() && !s_.killed;
+  const std::string why =
+      is_early
+          ? WithFailure(ResultOfSignal(s_.ending_signal, "its workers are being ended"), s_.failure)
+                .explanation
+          : s_.verdict->explanation;
+  SendEvent(rendezvous::Leave{why, is_unfit, has_workers}, "this node ends");
 }
 
 void Stepper::LeaveAndFinish() {

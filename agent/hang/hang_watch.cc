@@ -83,10 +83,18 @@ void HangWatch::Watch(const std::vector<pid_t>& pids) {
   if (!pages_.empty()) timer_.Set(look_interval_, look_interval_);
 }
 
-void HangWatch::WorkerEnded(int local_rank) {
+void HangWatch::WorkerEnded(int local_rank, bool is_well) {
   pids_.erase(local_rank);
   if (pids_.empty()) timer_.Cancel();  // Nothing is left to look at.
-  detector_.Forget(local_rank);
+  if (is_well) {
+    const auto page = pages_.find(local_rank);
+    const auto reading = page == pages_.end() ? std::nullopt : page->second->Read();
+    detector_.EndedWell(local_rank,
+                        reading.has_value() ? std::optional<int64_t>(reading->step) : std::nullopt,
+                        Clock::Real().Now());
+  } else {
+    detector_.Forget(local_rank);
+  }
   if (local_rank == suspect_) {
     dump_.reset();
     suspect_ = -1;

@@ -43,7 +43,8 @@ class HangWatch {
                                       int workers);
   // The workers run, by local rank.
   void Watch(const std::vector<pid_t>& pids);
-  void WorkerEnded(int local_rank);
+  // `is_well`: with 0.
+  void WorkerEnded(int local_rank, bool is_well);
   // Pauses the watch while the workers' output is not read: a worker that waits in a write does not
   // hang.
   void SetPaused(bool paused) { is_paused_ = paused; }

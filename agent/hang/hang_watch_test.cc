@@ -159,10 +159,22 @@ TEST_CASE_METHOD(Fixture, "a worker that ended is not waited for") {
   watch->Watch(pids);
   TellBoth(1);
   TellBoth(2);
-  watch->WorkerEnded(0);
-  watch->WorkerEnded(1);
+  watch->WorkerEnded(0, /*is_well=*/true);
+  watch->WorkerEnded(1, /*is_well=*/false);
   RunUntil([&] { return !hangs.empty(); }, absl::Milliseconds(500));
   CHECK(hangs.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a worker that ended with 0 is named where another one hangs") {
+  watch->Watch(pids);
+  TellBoth(1);
+  TellBoth(2);
+  Tell(0, 5);  // no look has seen it
+  watch->WorkerEnded(0, /*is_well=*/true);
+  RunUntil([&] { return !hangs.empty(); });
+  REQUIRE(hangs.size() == 1);
+  CHECK(hangs[0].local_rank == 1);
+  CHECK_THAT(hangs[0].why, Contains("; ended with 0: rank 8 (after step 5, "));
 }
 
 TEST_CASE_METHOD(Fixture, "while nobody reads the workers' output nobody hangs") {

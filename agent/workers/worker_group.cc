@@ -96,7 +96,9 @@ void WorkerGroup::OnEnded(Member& member) {
   member.pidfd.Reset();
   if (auto* const slot = custody_.SessionSlot(member.local_rank)) slot->store(0);
   ExitStatus status = Reap(member.pid);
-  if (status.signal == SIGKILL && memory_kills_before_.has_value()) {
+  // A worker that ends by itself may do so because a process of its was killed.
+  const bool may_lack_memory = status.signal == SIGKILL || (!stopping_ && !is_well);
+  if (may_lack_memory && memory_kills_before_.has_value()) {
     const std::optional<int64_t> now = MemoryKills();
     if (now.has_value()) status.memory_kills = *now - *memory_kills_before_;
   }

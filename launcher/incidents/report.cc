@@ -24,8 +24,10 @@ std::string Head(const IncidentView& incident, absl::TimeZone zone) {
 
 std::string Times(const IncidentView& incident) {
   if (incident.times_here < 2) return "";
+  // The code's failure is no node's: that node's rank was only the first to be heard.
+  const bool is_of_code = incident.verdict == "code" && incident.certainty != "a guess";
   return absl::StrCat("the same failure on ", incident.host, ", ", incident.times_here, " times",
-                      incident.times_here >= 3 ? ": look at that node" : "");
+                      incident.times_here >= 3 && !is_of_code ? ": look at that node" : "");
 }
 
 void AddLines(const char* title, const std::vector<std::string>& lines, std::string* text) {

@@ -70,6 +70,13 @@ TEST_CASE("the list has a line for each, and says what happens again and again")
         "#3  2023-11-14 22:13:20  epoch 7  node (sure)  rank 1 on b: killed by SIGKILL (the same "
         "failure on b, 3 times: look at that node)\n"
         "#3  2023-11-14 22:13:20  epoch 7  node (sure)  rank 1 on b: killed by SIGKILL\n");
+  // A bug of the program is no node's.
+  third.verdict = "code";
+  job.incidents = {third};
+  CHECK(IncidentList(job, absl::UTCTimeZone()).find("b, 3 times)\n") != std::string::npos);
+  third.certainty = "a guess";
+  job.incidents = {third};
+  CHECK(IncidentList(job, absl::UTCTimeZone()).find("look at that node") != std::string::npos);
 }
 
 TEST_CASE("a daemon that keeps no reports has its failures listed") {

@@ -4,22 +4,16 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
 namespace {
 
-// A report keeps so much of each failure, so that all of them fit into one answer.
-constexpr size_t kMostLines = 8;
-constexpr size_t kLineBytes = 200;
 constexpr size_t kTextBytes = 500;
-
-// The last ones, which tell the end.
-void Shorten(std::vector<std::string>& lines) {
-  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
-  for (std::string& line : lines) line = Utf8(line, kLineBytes);
-}
+constexpr size_t kMostOthers = 3;
 
 absl::Time TimeOf(MonotonicTime at) { return absl::UnixEpoch() + at.since_epoch(); }
 
@@ -36,9 +30,14 @@ Incident* Chronicle::Last(Epoch epoch) {
 }
 
 void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& cause,
-                            const std::string& host, std::vector<std::string> places) {
+                            const std::string& host, std::vector<std::string> places,
+                            bool is_unfit) {
   Incident* incident = Last(epoch);
   if (incident == nullptr) {
+    // Nothing more comes of the epoch before.
+    if (!incidents_.empty()) {
+      for (WorkerFailure& failure : incidents_.back().failures) ShortenFailure(&failure);
+    }
     if (incidents_.size() == kMostIncidents) {
       changed_.erase(incidents_.front().number);
       incidents_.pop_front();
@@ -48,6 +47,7 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
   }
   incident->cause = Utf8(cause, kTextBytes);
   incident->host = host;
+  incident->is_unfit = is_unfit;
   if (places.size() > Incident::kMostPlaces) places.resize(Incident::kMostPlaces);
   incident->places = std::move(places);
   Judge(*incident);
@@ -56,9 +56,6 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
 void Chronicle::AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause) {
   Incident* const incident = Last(epoch);
   if (incident == nullptr) return;
-  Shorten(failure.last_log_lines);
-  Shorten(failure.error_lines);
-  Shorten(failure.kernel_lines);
   std::vector<WorkerFailure>& failures = incident->failures;
   failures.insert(is_cause ? failures.begin() : failures.end(), std::move(failure));
   if (failures.size() > Incident::kMostFailures) failures.pop_back();
@@ -66,7 +63,7 @@ void Chronicle::AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause) {
 }
 
 void Chronicle::Judge(Incident& incident) {
-  incident.verdict = JudgeIncident(incident.cause, incident.failures);
+  incident.verdict = JudgeIncident(incident.cause, incident.failures, incident.is_unfit);
   incident.times_here = static_cast<int>(absl::c_count_if(incidents_, [&](const Incident& other) {
     return other.number <= incident.number && IsAlike(other, incident);
   }));
@@ -79,6 +76,25 @@ void Chronicle::AddOutcome(const std::string& outcome) {
     incident.outcome = Utf8(outcome, kTextBytes);
     changed_.insert(incident.number);
   }
+}
+
+std::string Chronicle::OtherFailures(Epoch epoch) const {
+  if (incidents_.empty() || incidents_.back().epoch != epoch) return "";
+  std::vector<const Incident*> told = {&incidents_.back()};
+  std::string text;
+  for (const Incident& incident : incidents_) {
+    const bool is_other = absl::c_all_of(
+        told, [&](const Incident* other) { return AreDifferentFailures(incident, *other); });
+    if (!is_other || told.size() > kMostOthers) continue;
+    told.push_back(&incident);
+    const WorkerFailure& failure = incident.failures.front();
+    const std::vector<std::string>& lines = failure.last_log_lines;
+    const bool is_stack = absl::StartsWith(failure.why, "hang:");
+    absl::StrAppend(&text, "; epoch ", incident.epoch.value(),
+                    " failed otherwise: ", incident.cause,
+                    lines.empty() || is_stack ? "" : absl::StrCat(": ", lines.back()));
+  }
+  return text;
 }
 
 std::vector<IncidentView> Chronicle::TakeChanged() {
@@ -105,6 +121,8 @@ void Chronicle::Restore(const IncidentView& view) {
 }
 
 IncidentView Chronicle::ViewOf(const Incident& incident) {
+  std::vector<WorkerFailure> failures = incident.failures;
+  for (WorkerFailure& failure : failures) ShortenFailure(&failure);
   return {.number = incident.number,
           .epoch = incident.epoch,
           .verdict = incident.verdict.word,
@@ -113,7 +131,7 @@ IncidentView Chronicle::ViewOf(const Incident& incident) {
           .certainty = incident.verdict.certainty,
           .evidence = incident.verdict.evidence,
           .host = incident.host,
-          .failures = incident.failures,
+          .failures = std::move(failures),
           .places = incident.places,
           .outcome = incident.outcome,
           .times_here = incident.times_here};

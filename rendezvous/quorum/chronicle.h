@@ -26,9 +26,9 @@ class Chronicle {
   void AddEvent(MonotonicTime now, Epoch epoch, std::string kind, const std::string& text);
 
   // The epoch broke by `cause` on `host`. A later cause of the same epoch takes the place of the
-  // earlier one. `places`: Incident's.
+  // earlier one. `places`, `is_unfit`: Incident's.
   void AddIncident(MonotonicTime now, Epoch epoch, const std::string& cause,
-                   const std::string& host, std::vector<std::string> places);
+                   const std::string& host, std::vector<std::string> places, bool is_unfit = false);
   // A worker of the epoch failed: the cause, or an echo. Ignored without an incident of the epoch.
   void AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause);
   // The daemon's answer to the incidents that have no outcome yet.
@@ -38,6 +38,10 @@ class Chronicle {
   // Incidents with numbers up to this one may be stored and are not known here: the next one has a
   // number above it.
   void NumberAbove(int64_t number) { last_incident_ = std::max(last_incident_, number); }
+
+  // "; epoch 1 failed otherwise: rank 0 on a: exit code 1: MemoryError": the first failure of each
+  // other kind than the one that broke `epoch`, at most three; "": there was none.
+  std::string OtherFailures(Epoch epoch) const;
 
   // The newest last.
   const std::deque<Incident>& incidents() const { return incidents_; }

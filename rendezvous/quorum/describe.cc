@@ -91,6 +91,11 @@ JobView Describe(MonotonicTime now, const std::string& job_id, const JobState& s
   view.floor = state.floor();
   view.why = why;
   view.restart_count = state.failure_count();
+  // Of a job that is over nothing counts any more, and nothing is forgotten.
+  if (state.phase() != Phase::kClosed) {
+    view.failures_outside_window =
+        view.restart_count - state.budget().CountedAt(now, policy.restart_window);
+  }
   view.max_restarts = policy.max_restarts;
   view.nodes_min = policy.nodes_min;
   view.nodes_max = policy.nodes_max;

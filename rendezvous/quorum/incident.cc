@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <csignal>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "rendezvous/quorum/kernel_words.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
@@ -17,19 +21,33 @@ namespace {
 
 constexpr size_t kEvidenceBytes = 200;
 constexpr size_t kMostEvidence = 6;
+// Of a failure in a report.
+constexpr size_t kMostLines = 8;
+constexpr size_t kLineBytes = 200;
 
 constexpr char kSure[] = "sure";
 constexpr char kLikely[] = "likely";
 constexpr char kGuess[] = "a guess";
 
 constexpr char kTraceback[] = "Traceback (most recent call last)";
+constexpr char kKilledChild[] = "is killed by signal: Killed";  // PyTorch's DataLoader
+
+// Where words count.
+enum class Among {
+  kAll,
+  // Words of everyday lines too, of a connection that is tried again: not before a traceback, which
+  // tells the error. Words about NCCL do count there where the traceback's are about NCCL.
+  kAllOfError,
+  // Only where an error is told, and no part of a name of Python's ("truncated_normal_").
+  kError,
+};
 
 // Words in a worker's own lines, the more telling ones first.
 struct Sign {
   const char* text;
   const char* word;
   const char* certainty;
-  bool in_errors = false;  // a word of everyday lines too: only where an error is told
+  Among among = Among::kAll;
 };
 constexpr Sign kSigns[] = {
     {"uncorrectable ECC", "node", kSure},
@@ -40,23 +58,23 @@ constexpr Sign kSigns[] = {
     {"Disk quota exceeded", "data", kLikely},
     {"Input/output error", "data", kLikely},
     {"Stale file handle", "data", kLikely},
-    {"checksum", "data", kLikely, true},
-    {"truncated", "data", kLikely, true},
-    {"corrupt", "data", kLikely, true},
+    {"checksum", "data", kLikely, Among::kError},
+    {"truncated", "data", kLikely, Among::kError},
+    {"corrupt", "data", kLikely, Among::kError},
     {"UnicodeDecodeError", "data", kLikely},
+    {"is killed by signal: Bus error", "data", kLikely},
     {"CUDA out of memory", "code", kLikely},
     {"OutOfMemoryError", "code", kLikely},
-    {"NCCL WARN", "network", kLikely},
-    {"ncclRemoteError", "network", kLikely},
-    {"ncclSystemError", "network", kLikely},
-    {"Watchdog caught collective operation timeout", "network", kLikely},
-    {"did not answer in time", "network", kLikely},
-    {"Connection reset by peer", "network", kLikely},
-    {"Connection closed by peer", "network", kLikely},
-    {"Connection refused", "network", kLikely},
-    {"No route to host", "network", kLikely},
-    {"Network is unreachable", "network", kLikely},
-    {kTraceback, "code", kSure},
+    {"NCCL WARN", "network", kLikely, Among::kAllOfError},
+    {"ncclRemoteError", "network", kLikely, Among::kAllOfError},
+    {"ncclSystemError", "network", kLikely, Among::kAllOfError},
+    {"Watchdog caught collective operation timeout", "network", kLikely, Among::kAllOfError},
+    {"did not answer in time", "network", kLikely, Among::kAllOfError},
+    {"Connection reset by peer", "network", kLikely, Among::kAllOfError},
+    {"Connection closed by peer", "network", kLikely, Among::kAllOfError},
+    {"Connection refused", "network", kLikely, Among::kAllOfError},
+    {"No route to host", "network", kLikely, Among::kAllOfError},
+    {"Network is unreachable", "network", kLikely, Among::kAllOfError},
 };
 
 // Lines that tell which rank a collective waits for.
@@ -71,20 +89,75 @@ const std::string* Find(const std::vector<std::string>& lines, absl::string_view
   return found == lines.end() ? nullptr : &*found;
 }
 
+// Whether `line` has `text` outside of names of Python's.
+bool HasWords(absl::string_view line, absl::string_view text) {
+  for (size_t at = line.find(text); at != line.npos; at = line.find(text, at + 1)) {
+    const size_t end = at + text.size();
+    const bool is_part = (at > 0 && line[at - 1] == '_') || (end < line.size() && line[end] == '_');
+    if (!is_part) return true;
+  }
+  return false;
+}
+
+// The first line of a traceback, or of what is left of one that is longer than what was kept:
+// `  File "a.py", line 1, in main`; their number where there is none.
+size_t TracebackOf(const std::vector<std::string>& lines) {
+  const auto found = absl::c_find_if(lines, [](const std::string& line) {
+    const size_t frame = line.find("  File \"");
+    return absl::StrContains(line, kTraceback) ||
+           (frame != line.npos && absl::StrContains(line.substr(frame), "\", line ") &&
+            absl::StrContains(line.substr(frame), ", in "));
+  });
+  return found - lines.begin();
+}
+
+// The first line of the stack of a worker that hangs, or of what faulthandler writes at a crash,
+// where no error follows; their number where there is none.
+size_t StackOf(const std::vector<std::string>& lines) {
+  size_t stack = lines.size();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (absl::StrContains(lines[i], kTraceback)) stack = lines.size();
+    const bool is_tool = absl::StartsWith(lines[i], "stacks of rank ") && lines[i].back() == ':';
+    if (is_tool || absl::StrContains(lines[i], "(most recent call first)")) stack = i;
+  }
+  return stack;
+}
+
+bool IsHang(const WorkerFailure& failure) { return absl::StartsWith(failure.why, "hang:"); }
+
+bool HasTraceback(const WorkerFailure& failure) {
+  return TracebackOf(failure.last_log_lines) < failure.last_log_lines.size();
+}
+
+// The first of the last lines in which words count.
+size_t BeginOf(const std::vector<std::string>& lines, Among among) {
+  const size_t traceback = TracebackOf(lines);
+  switch (among) {
+    case Among::kAll:
+      return 0;
+    case Among::kAllOfError: {
+      const bool is_about_nccl =
+          std::any_of(lines.begin() + static_cast<std::ptrdiff_t>(traceback), lines.end(),
+                      [](const std::string& line) { return absl::StrContains(line, "NCCL"); });
+      return traceback == lines.size() || is_about_nccl ? 0 : traceback;
+    }
+    case Among::kError:
+      // Of other programs the last line is it.
+      return traceback < lines.size() ? traceback
+                                      : lines.size() - std::min<size_t>(lines.size(), 1);
+  }
+  return 0;
+}
+
 const std::string* FindWords(const WorkerFailure& failure, absl::string_view text,
-                             bool in_errors = false) {
+                             Among among = Among::kAll) {
   if (absl::StrContains(failure.why, text)) return &failure.why;
   if (const std::string* line = Find(failure.error_lines, text)) return line;
-  if (!in_errors) return Find(failure.last_log_lines, text);
-  // Behind a traceback's first line there is the error; of other programs the last line is it.
   const std::vector<std::string>& lines = failure.last_log_lines;
-  const auto traceback = absl::c_find_if(
-      lines, [](const std::string& line) { return absl::StrContains(line, kTraceback); });
-  const size_t begin = traceback != lines.end() ? traceback - lines.begin()
-                       : lines.empty()          ? 0
-                                                : lines.size() - 1;
-  for (size_t i = begin; i < lines.size(); ++i) {
-    if (absl::StrContains(lines[i], text)) return &lines[i];
+  for (size_t i = BeginOf(lines, among); i < lines.size(); ++i) {
+    const bool is_there =
+        among == Among::kError ? HasWords(lines[i], text) : absl::StrContains(lines[i], text);
+    if (is_there) return &lines[i];
   }
   return nullptr;
 }
@@ -122,24 +195,29 @@ bool ReadKernel(const WorkerFailure& failure, Verdict* verdict) {
                   absl::StrCat("the GPU's driver: ", *xid));
     return true;
   }
-  for (const char* const text : {"Hardware Error", "Machine check"}) {
-    if (const std::string* line = Find(failure.kernel_lines, text)) {
-      *verdict = Of("node", kSure, absl::StrCat("the kernel: ", *line));
-      return true;
-    }
-  }
-  if (const std::string* line = Find(failure.kernel_lines, "I/O error")) {
-    *verdict = Of("data", kLikely, absl::StrCat("the kernel: ", *line));
-    return true;
-  }
-  return false;
+  // Lines that name no process stand there whatever ended: a traceback says more about its own.
+  if (HasTraceback(failure)) return false;
+  const auto broken = absl::c_find_if(failure.kernel_lines, TellsBrokenHardware);
+  if (broken == failure.kernel_lines.end()) return false;
+  *verdict = Of("node", kSure, absl::StrCat("the kernel: ", *broken));
+  return true;
+}
+
+bool ReadDisk(const WorkerFailure& failure, Verdict* verdict) {
+  const std::string* const line = Find(failure.kernel_lines, "I/O error");
+  if (line == nullptr || HasTraceback(failure)) return false;
+  *verdict = Of("data", kLikely, absl::StrCat("the kernel: ", *line));
+  return true;
 }
 
 bool ReadSignal(const WorkerFailure& failure, Verdict* verdict) {
+  // Of a process of the worker's.
+  const std::string* const child = FindWords(failure, kKilledChild, Among::kAllOfError);
   const int signal = failure.signal != 0 ? failure.signal
                      : failure.exit_code > 128 && failure.exit_code < 128 + 65
                          ? failure.exit_code - 128
-                         : 0;
+                     : child != nullptr ? SIGKILL
+                                        : 0;
   switch (signal) {
     case SIGKILL: {
       if (absl::StrContains(failure.why, "The kernel counts")) {
@@ -147,6 +225,10 @@ bool ReadSignal(const WorkerFailure& failure, Verdict* verdict) {
         return true;
       }
       const bool is_known = absl::StrContains(failure.why, "not by the kernel's OOM killer");
+      if (child != nullptr && !is_known) {
+        *verdict = Of("node", kGuess, absl::StrCat("its words: ", *child));
+        return true;
+      }
       *verdict = Of("kill", is_known ? kSure : kLikely, failure.why);
       return true;
     }
@@ -167,18 +249,28 @@ bool ReadSignal(const WorkerFailure& failure, Verdict* verdict) {
 
 bool ReadWords(const WorkerFailure& failure, Verdict* verdict) {
   for (const Sign& sign : kSigns) {
-    const std::string* const line = FindWords(failure, sign.text, sign.in_errors);
+    const std::string* const line = FindWords(failure, sign.text, sign.among);
     if (line == nullptr) continue;
     *verdict = Of(sign.word, sign.certainty, absl::StrCat("its words: ", *line));
     return true;
   }
-  return false;
+  const std::string* line = FindWords(failure, kTraceback);
+  // The last line of a traceback without its head is the error.
+  if (line == nullptr && HasTraceback(failure)) line = &failure.last_log_lines.back();
+  if (line == nullptr) return false;
+  *verdict = Of("code", kSure, absl::StrCat("its words: ", *line));
+  return true;
 }
 
 Verdict JudgeFailure(const WorkerFailure& failure) {
   Verdict verdict;
-  if (ReadKernel(failure, &verdict) || ReadSignal(failure, &verdict)) return verdict;
-  if (absl::StartsWith(failure.why, "hang:")) {
+  if (ReadKernel(failure, &verdict) || ReadSignal(failure, &verdict) ||
+      ReadDisk(failure, &verdict)) {
+    return verdict;
+  }
+  if (IsHang(failure)) {
+    // A rank that ended before the others, and that they wait for.
+    if (absl::StrContains(failure.why, "ended with 0")) return Of("code", kLikely, failure.why);
     const bool may_wait = absl::StrContains(failure.why, "it may wait for another rank");
     return Of(may_wait ? "network" : "code", kGuess, failure.why);
   }
@@ -189,9 +281,11 @@ Verdict JudgeFailure(const WorkerFailure& failure) {
   return Of("code", cannot_start ? kSure : kGuess, failure.why);
 }
 
-Verdict JudgeDeparture(const std::string& cause) {
-  if (absl::StrContains(cause, " left: health check")) return Of("node", kSure, cause);
-  if (absl::StrContains(cause, " left")) return Of("kill", kLikely, cause);
+Verdict JudgeDeparture(const std::string& cause, bool is_unfit) {
+  if (is_unfit) return Of("node", kSure, cause);
+  if (absl::StrContains(cause, " left: Stopped by ")) return Of("kill", kLikely, cause);
+  // Its program, or its store, cannot be started.
+  if (absl::StrContains(cause, " left: ")) return Of("code", kLikely, cause);
   if (absl::StrContains(cause, "silent for its lease")) return Of("network", kGuess, cause);
   return Of("node", kLikely, cause);
 }
@@ -203,6 +297,30 @@ const WorkerFailure* BreakOf(const std::string& cause, const std::vector<WorkerF
   const WorkerFailure& first = failures.front();
   const bool is_it = absl::StartsWith(cause, absl::StrCat("rank ", first.global_rank, " on "));
   return is_it ? &first : nullptr;
+}
+
+// The last line of a traceback, "ValueError: 17 is too much", without words that have a digit, as
+// far as a report keeps it; "": there is none.
+std::string ErrorOf(const WorkerFailure& failure) {
+  if (IsHang(failure)) return "";  // Its lines are its stack.
+  WorkerFailure kept = failure;
+  ShortenFailure(&kept);
+  if (!HasTraceback(kept)) return "";
+  std::string error;
+  for (const absl::string_view word : absl::StrSplit(kept.last_log_lines.back(), ' ')) {
+    if (absl::c_none_of(word, absl::ascii_isdigit)) absl::StrAppend(&error, " ", word);
+  }
+  return error;
+}
+
+// What two incidents of the same kind have in common. "hang: no step" of "hang: no step for 301 s
+// (limit 300 s), phase step, step 1701": what stands behind differs from time to time.
+std::tuple<std::string, std::string, std::string> KindOf(const Incident& incident) {
+  const WorkerFailure* const broke = BreakOf(incident.cause, incident.failures);
+  if (broke == nullptr) return {incident.verdict.word, "", ""};
+  const std::string& why = broke->why;
+  return {incident.verdict.word, why.substr(0, std::min(why.find(" for "), why.find(" ("))),
+          ErrorOf(*broke)};
 }
 
 // Adds the words of the kernel, the error file and the collectives.
@@ -226,9 +344,23 @@ void AddFacts(const std::vector<WorkerFailure>& failures, Verdict* verdict) {
 
 }  // namespace
 
-Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>& failures) {
+void ShortenFailure(WorkerFailure* failure) {
+  std::vector<std::string>& lines = failure->last_log_lines;
+  if (const size_t stack = StackOf(lines); stack < lines.size() && lines.size() > kMostLines) {
+    lines.erase(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(
+                                                   std::min(stack, lines.size() - kMostLines)));
+    lines.resize(kMostLines);
+  }
+  for (auto* const list : {&lines, &failure->error_lines, &failure->kernel_lines}) {
+    if (list->size() > kMostLines) list->erase(list->begin(), list->end() - kMostLines);
+    for (std::string& line : *list) line = Utf8(line, kLineBytes);
+  }
+}
+
+Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>& failures,
+                      bool is_unfit) {
   const WorkerFailure* const broke = BreakOf(cause, failures);
-  Verdict verdict = broke == nullptr ? JudgeDeparture(cause) : JudgeFailure(*broke);
+  Verdict verdict = broke == nullptr ? JudgeDeparture(cause, is_unfit) : JudgeFailure(*broke);
   // A broken connection is mostly the echo of a peer that failed by itself.
   if (broke != nullptr && verdict.word == "network") {
     for (auto other = std::next(failures.begin()); other != failures.end(); ++other) {
@@ -245,15 +377,14 @@ Verdict JudgeIncident(const std::string& cause, const std::vector<WorkerFailure>
   return verdict;
 }
 
+bool AreDifferentFailures(const Incident& a, const Incident& b) {
+  const bool are_workers =
+      BreakOf(a.cause, a.failures) != nullptr && BreakOf(b.cause, b.failures) != nullptr;
+  return are_workers && KindOf(a) != KindOf(b);
+}
+
 bool IsAlike(const Incident& a, const Incident& b) {
-  // "hang: no step" of "hang: no step for 301 s (limit 300 s), phase step, step 1701": what stands
-  // behind differs from time to time.
-  const auto why = [](const Incident& incident) {
-    const WorkerFailure* const broke = BreakOf(incident.cause, incident.failures);
-    const std::string text = broke == nullptr ? "" : broke->why;
-    return text.substr(0, std::min(text.find(" for "), text.find(" (")));
-  };
-  return a.host == b.host && a.verdict.word == b.verdict.word && why(a) == why(b);
+  return a.host == b.host && KindOf(a) == KindOf(b);
 }
 
 }  // namespace convene::rendezvous

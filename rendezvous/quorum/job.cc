@@ -129,7 +129,8 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
                   Outbox* outbox) {
   const Node* node = state_.Find(id);
   if (node == nullptr) return;
-  if (const auto* leave = std::get_if<Leave>(&event); leave != nullptr && !leave->has_workers) {
+  const auto* const leave = std::get_if<Leave>(&event);
+  if (leave != nullptr && !leave->has_workers) {
     SendAway(id, {Outcome::kLeft, leave->why, std::nullopt}, outbox);
     Remove(now, id, leave->is_unfit ? JobState::Departure::kUnfit : JobState::Departure::kLeft,
            leave->why, outbox);
@@ -148,7 +149,8 @@ void Job::Receive(MonotonicTime now, MemberId id, Epoch epoch, const AgentEvent&
   std::vector<std::string> places = may_break ? Places() : std::vector<std::string>();
   const JobState::Effect effect = state_.Apply(now, id, epoch, event, policy_.nodes_min);
   if (is_news && epoch == state_.epoch()) {
-    NoteChanges(now, *node, before, std::move(places), std::get_if<WorkerFailure>(&event), outbox);
+    NoteChanges(now, *node, before, std::move(places), std::get_if<WorkerFailure>(&event),
+                leave != nullptr && leave->is_unfit, outbox);
   }
   if (effect.tell_to_stop) {
     Send(id,
@@ -238,7 +240,7 @@ void Job::Remove(MonotonicTime now, MemberId id, JobState::Departure departure,
        {left ? "node left" : "node lost",
         absl::StrCat(DepartureText(node, departure), why.empty() ? "" : ": ", why)},
        outbox);
-  NoteChanges(now, node, before, places, nullptr, outbox);
+  NoteChanges(now, node, before, places, nullptr, departure == JobState::Departure::kUnfit, outbox);
   if (node.state == NodeState::kContesting || node.rival == MemberId()) return;
   Send(node.rival, WelcomeTo(*state_.Find(node.rival)), outbox);
 }
@@ -338,7 +340,11 @@ void Job::Close(MonotonicTime now, Outbox* outbox) {
 
 void Job::SendAway(MemberId id, Outbox* outbox) const {
   const bool is_failed = state_.outcome() == Outcome::kFailed;
-  SendAway(id, {state_.outcome(), decision_.why, is_failed ? state_.failure() : std::nullopt},
+  // The last failure may be a consequence of the first: "the folder exists".
+  const std::string others = is_failed ? chronicle_.OtherFailures(state_.epoch()) : "";
+  SendAway(id,
+           {state_.outcome(), absl::StrCat(decision_.why, others),
+            is_failed ? state_.failure() : std::nullopt},
            outbox);
 }
 

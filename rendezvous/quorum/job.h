@@ -114,14 +114,15 @@ class Job {
   };
   void Tell(MonotonicTime now, const News& news, Outbox* outbox);
   // Tells the consequences of an event of `node`. `before`, `places`: as they were before the
-  // event; `failure`: the event's, or null.
+  // event; `failure`: the event's, or null; `is_unfit`: as the node said when it left.
   struct Before {
     std::string cause;
     bool was_excluded = false;
   };
   Before Look(MonotonicTime now, const Node& node) const;
   void NoteChanges(MonotonicTime now, const Node& node, const Before& before,
-                   std::vector<std::string> places, const WorkerFailure* failure, Outbox* outbox);
+                   std::vector<std::string> places, const WorkerFailure* failure, bool is_unfit,
+                   Outbox* outbox);
   void JudgeSteps(MonotonicTime now, const Node& node, const Heartbeat& heartbeat, Outbox* outbox);
   // Where the ranks stand, for the incident that an event may be; none where the epoch is broken
   // already, because each node tells of its end then.

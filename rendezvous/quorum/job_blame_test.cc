@@ -26,9 +26,11 @@ TEST_CASE("a failure stops every node and costs one restart, its echo costs noth
     a: epoch 2 node 0 of 2, ranks from 0 of 2, store a, failures 1
     b: epoch 2 node 1 of 2, ranks from 1 of 2, store a, failures 1
     > a fails rank=0 code=9
-    a: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1 [rank 0]
+    a: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1; epoch 1 \
+       failed otherwise: rank 1 on b: exit code 3 [rank 0]
     a: end OK
-    b: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1 [rank 0]
+    b: close failed: rank 0 on a: exit code 9; failure 2, and --max-restarts allows 1; epoch 1 \
+       failed otherwise: rank 1 on b: exit code 3 [rank 0]
     b: end OK
   )");
 }

@@ -24,12 +24,13 @@ Job::Before Job::Look(MonotonicTime now, const Node& node) const {
 }
 
 void Job::NoteChanges(MonotonicTime now, const Node& node, const Before& before,
-                      std::vector<std::string> places, const WorkerFailure* failure,
+                      std::vector<std::string> places, const WorkerFailure* failure, bool is_unfit,
                       Outbox* outbox) {
   const bool is_broken = state_.cause() == Cause::kFailure || state_.cause() == Cause::kLoss;
   const bool is_cause = is_broken && state_.cause_text() != before.cause;
   if (is_cause) {
-    chronicle_.AddIncident(now, state_.epoch(), state_.cause_text(), node.host, std::move(places));
+    chronicle_.AddIncident(now, state_.epoch(), state_.cause_text(), node.host, std::move(places),
+                           is_unfit);
   }
   if (failure != nullptr && is_broken) chronicle_.AddFailure(state_.epoch(), *failure, is_cause);
   if (is_cause && failure != nullptr) {

@@ -16,13 +16,14 @@ using Catch::Contains;
 
 // A job of two nodes with four workers each.
 struct TwoNodes {
-  explicit TwoNodes(bool excludes_stragglers = false) {
+  explicit TwoNodes(bool excludes_stragglers = false, absl::Duration restart_window = {}) {
     hello.job_id = "run";
     hello.local_world_size = 4;
     hello.nodes_min = 1;
     hello.nodes_max = 2;
     hello.nodes_expected = 2;
     hello.max_restarts = 9;
+    hello.restart_window = restart_window;
     hello.lease = absl::Hours(1);
     hello.excludes_stragglers = excludes_stragglers;
     job = std::make_unique<Job>(now, hello, Epoch());
@@ -189,6 +190,98 @@ TEST_CASE("a failure is the same one at another step and after another time") {
   CHECK(view.incidents[1].times_here == 1);
   CHECK(view.incidents[2].times_here == 2);
   CHECK(view.incidents[4].times_here == 3);
+}
+
+TEST_CASE("of two tracebacks the same error is the same failure, whatever its numbers") {
+  TwoNodes story;
+  const std::vector<std::string> errors = {"RuntimeError: CUDA out of memory. Tried 17 MiB",
+                                           "RuntimeError: CUDA out of memory. Tried 2.5 MiB",
+                                           "FileExistsError: runs/exp1 exists"};
+  for (const std::string& error : errors) {
+    story.Say(1, WorkerFailure{.global_rank = 1,
+                               .host = "a",
+                               .exit_code = 1,
+                               .why = "exit code 1",
+                               .last_log_lines = {"Traceback (most recent call last):", error}});
+    story.BothReady();
+    story.now = story.now + absl::Hours(2);
+  }
+  const JobView view = story.job->View(story.now);
+  REQUIRE(view.incidents.size() == 3);  // newest first
+  CHECK(view.incidents[0].times_here == 1);
+  CHECK(view.incidents[1].times_here == 2);
+}
+
+TEST_CASE("a failed job's close tells of the other failures before") {
+  TwoNodes story;
+  for (const char* const error : {"MemoryError", "MemoryError", "OSError: it exists"}) {
+    WorkerFailure failure = {.global_rank = 1, .host = "a", .exit_code = 1, .why = "exit code 1"};
+    failure.last_log_lines = {"Traceback (most recent call last):", error};
+    failure.is_final = error[0] == 'O';
+    story.Say(1, failure);
+    story.BothReady();
+    story.now = story.now + absl::Hours(2);
+  }
+  std::string why;
+  for (const auto& item : story.outbox.items) {
+    const auto* event = std::get_if<DaemonEvent>(&item.what);
+    const auto* close = event == nullptr ? nullptr : std::get_if<Close>(&event->body);
+    if (close != nullptr) why = close->why;
+  }
+  CHECK(why ==
+        "rank 1 on a: exit code 1, which a restart would not mend; epoch 1 failed otherwise: rank "
+        "1 on a: exit code 1: MemoryError");
+}
+
+TEST_CASE("a long traceback is judged by all of its lines, and its end is kept") {
+  TwoNodes story;
+  WorkerFailure failure = {.global_rank = 1, .host = "a", .exit_code = 1, .why = "exit code 1"};
+  failure.last_log_lines.push_back("Traceback (most recent call last):");
+  for (int i = 0; i < 10; ++i) failure.last_log_lines.push_back(absl::StrCat("    line", i, "()"));
+  failure.last_log_lines.push_back("ValueError: bad shape");
+  WorkerFailure echo = failure;
+  echo.last_log_lines.back() = "RuntimeError: Connection closed by peer";
+  story.Say(2, echo);
+  story.Say(1, failure);
+  JobView view = story.job->View(story.now);
+  CHECK(view.incidents[0].verdict == "code");
+  CHECK(view.incidents[0].certainty == "sure");
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(view.incidents[0].failures.size() == 2);
+    REQUIRE(view.incidents[0].failures[1].last_log_lines.size() == 8);
+    CHECK(view.incidents[0].failures[1].last_log_lines.back() == "ValueError: bad shape");
+    // It stays so when the next epoch fails.
+    story.BothReady();
+    story.Fail(1, 0, "killed by SIGSEGV");
+    view = story.job->View(story.now);
+    view.incidents.erase(view.incidents.begin());
+  }
+  CHECK(view.incidents[0].verdict == "code");
+}
+
+TEST_CASE("a node that left as unfit is the node's, with workers or without") {
+  for (const bool has_workers : {false, true}) {
+    TwoNodes story;
+    story.Say(2, Leave{"This node cannot start the workers: fork", /*is_unfit=*/true, has_workers});
+    const JobView view = story.job->View(story.now);
+    REQUIRE(view.incidents.size() == 1);
+    CHECK(view.incidents[0].verdict == "node");
+  }
+  TwoNodes story;
+  story.Say(2, Leave{"The program ./a cannot be started"});
+  CHECK(story.job->View(story.now).incidents[0].verdict == "code");
+}
+
+TEST_CASE("a view tells which failures no longer count for --max-restarts") {
+  TwoNodes story(/*excludes_stragglers=*/false, absl::Minutes(10));
+  for (int i = 0; i < 2; ++i) {
+    story.Fail(1, 1, "killed by SIGSEGV");
+    story.BothReady();
+    story.now = story.now + absl::Minutes(6);
+  }
+  JobView view = story.job->View(story.now);
+  CHECK(view.restart_count == 2);
+  CHECK(view.failures_outside_window == 1);
 }
 
 TEST_CASE("the echo of a lost node is not judged in its place") {

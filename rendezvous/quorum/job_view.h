@@ -25,6 +25,9 @@ struct NodeView {
   absl::Duration lease;  // 0: not known, as for who asks by the wire
   std::optional<WorkerProgress> progress;
   std::vector<RankProgress> ranks;  // by local rank
+
+  // What a node told in an earlier epoch is no news of the present one.
+  bool tells_progress() const { return group_rank >= 0 && progress.has_value(); }
 };
 
 // A job that an agent's end may harm, where that agent hosts the daemon.
@@ -81,9 +84,10 @@ struct JobView {
   std::string job_id;
   std::string phase;  // forming, running, stopping, succeeded, failed
   Epoch epoch;
-  Epoch floor;      // epochs up to it are of earlier runs of this name; not on the wire
-  std::string why;  // the last decision's reason
-  int restart_count = 0;
+  Epoch floor;            // epochs up to it are of earlier runs of this name; not on the wire
+  std::string why;        // the last decision's reason
+  int restart_count = 0;  // failures that cost the budget, the last one of a failed job too
+  int failures_outside_window = 0;  // those of restart_count that no longer count for max_restarts
   int max_restarts = 0;
   int nodes_min = 1;
   int nodes_max = 1;

@@ -1,6 +1,7 @@
 #include "rendezvous/web/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,8 +18,11 @@ namespace {
 
 constexpr size_t kLongestKeys = 200;
 
-// Enough digits to read back the same number.
-std::string Number(double value) { return absl::StrFormat("%.17g", value); }
+// Enough digits to read back the same number. Prometheus takes NaN without a sign alone, and
+// refuses all metrics of the daemon for one line that it cannot read.
+std::string Number(double value) {
+  return std::isnan(value) ? "NaN" : absl::StrFormat("%.17g", value);
+}
 std::string Number(int64_t value) { return absl::StrCat(value); }
 
 class Writer {

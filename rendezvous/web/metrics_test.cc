@@ -1,6 +1,7 @@
 #include "rendezvous/web/metrics.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,16 @@ JobView JobOfRanks(const std::string& id, int ranks) {
                           .memory_peak_bytes = 1 << 30});
   }
   return job;
+}
+
+TEST_CASE("a number that is none has no sign, which Prometheus would refuse") {
+  for (const double none :
+       {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN()}) {
+    JobView job = JobOfRanks("a", 1);
+    job.nodes[0].ranks[0].loss = none;
+    const std::string text = MetricsText({job}, {}, {}, {}, kNoCurves);
+    CHECK(absl::StrContains(text, "convene_training_loss{run=\"a\"} NaN\n"));
+  }
 }
 
 int Count(const std::string& text, const std::string& part) {

@@ -89,7 +89,9 @@ void AddSummary(const JobView& view, const CurvesOf& curves_of, Json* json) {
   json->Key("why").Add(view.why);
   json->Key("nodes").Row(static_cast<int64_t>(in_epoch), view.nodes.size(), view.nodes_min,
                          view.nodes_max);
-  json->Key("restarts").Row(view.restart_count, view.max_restarts);
+  json->Key("restarts")
+      .Row(view.restart_count - view.failures_outside_window, view.max_restarts,
+           view.restart_count);
   json->Key("sample").Row(sample.step, sample.steps_per_second, sample.loss,
                           sample.tokens_per_second);
   json->Key("goodput").Add(GoodputOf(view.job_id, curves_of));
@@ -103,7 +105,7 @@ void AddNode(const NodeView& node, int first_rank, Json* json) {
   std::optional<int64_t> step;
   std::optional<double> steps_per_second;
   std::string phase;
-  if (node.progress.has_value()) {
+  if (node.tells_progress()) {
     step = node.progress->step;
     steps_per_second = Told(node.progress->steps_per_second);
     phase = node.progress->phase;

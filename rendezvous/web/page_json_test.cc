@@ -100,6 +100,8 @@ TEST_CASE("what is not told is null, and a loss that is no number is told") {
   const auto without = Parsed(JobJson(job, kNoCurves));
   CHECK(without["rank_rows"].Empty());
   CHECK(without["node_rows"][0][6].GetInt() == -1);
+  CHECK(without["node_rows"][0][8].IsNull());
+  CHECK(without["node_rows"][0][10] == "");
 }
 
 TEST_CASE("names from outside stay texts") {

@@ -1,6 +1,7 @@
 #include "rendezvous/web/status_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -40,7 +41,7 @@ std::string Age(absl::Duration age) {
 }
 
 std::string State(const NodeView& node) {
-  if (!node.progress.has_value() || node.progress->phase.empty()) return node.state;
+  if (!node.tells_progress() || node.progress->phase.empty()) return node.state;
   return absl::StrCat(node.state, " (", node.progress->phase, ")");
 }
 
@@ -54,7 +55,7 @@ Row RowOf(const NodeView& node, int first_rank) {
   }
   row[2] = node.host;
   row[3] = State(node);
-  if (node.progress.has_value()) {
+  if (node.tells_progress()) {
     row[4] = absl::StrCat(node.progress->step);
     if (node.progress->steps_per_second > 0) {
       row[5] = absl::StrFormat("%.3g", node.progress->steps_per_second);
@@ -102,13 +103,26 @@ std::string Waiting(const JobView& job) {
   });
 }
 
+// "restarts 1 of 3": the failures that count for the budget, each of which cost a restart. After
+// the last failure of a job there was none; and with --restart-window more may have failed than
+// counts.
+std::string Restarts(const JobView& job) {
+  const int counted = job.restart_count - job.failures_outside_window;
+  if (job.phase == "failed" || counted > job.max_restarts) {
+    return absl::StrCat("failures ", job.restart_count, ", --max-restarts ", job.max_restarts);
+  }
+  return absl::StrCat(
+      "restarts ", counted, " of ", job.max_restarts,
+      counted == job.restart_count ? "" : absl::StrCat(" (", job.restart_count, " in all)"));
+}
+
 std::string JobLine(const JobView& job) {
   const std::string waiting = Waiting(job);
   return absl::StrCat("job ", job.job_id, ": ", job.phase, ", epoch ", job.epoch.value(), ", ",
                       job.nodes.size(), job.nodes.size() == 1 ? " node" : " nodes", " (--nnodes ",
                       job.nodes_min, ":", job.nodes_max, ")",
-                      waiting.empty() ? "" : absl::StrCat(", not in the epoch: ", waiting),
-                      ", restarts ", job.restart_count, " of ", job.max_restarts);
+                      waiting.empty() ? "" : absl::StrCat(", not in the epoch: ", waiting), ", ",
+                      Restarts(job));
 }
 
 // "step 1200, 3.25 steps/s, loss 2.31, 41200 tokens/s"; "" when nothing is told.
@@ -118,9 +132,11 @@ std::string TrainingLine(const JobView& job) {
   if (sample.step.has_value()) parts.push_back(absl::StrCat("step ", *sample.step));
   const auto add = [&](const char* before, int digits, const char* behind,
                        const std::optional<double>& value) {
-    if (value.has_value()) {
-      parts.push_back(absl::StrFormat("%s%.*g%s", before, digits, *value, behind));
-    }
+    if (!value.has_value()) return;
+    // A number that is none may have a sign, which tells nothing.
+    parts.push_back(std::isnan(*value)
+                        ? absl::StrCat(before, "NaN", behind)
+                        : absl::StrFormat("%s%.*g%s", before, digits, *value, behind));
   };
   add("", 3, " steps/s", sample.steps_per_second);
   add("loss ", 5, "", sample.loss);

@@ -1,6 +1,7 @@
 #include "rendezvous/web/status_text.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,37 @@ TEST_CASE("a job is shown with its reason, a line for each node, and its last fa
         "    epoch 2, 3m5s ago: rank 9 on n2: killed by SIGKILL\n"
         "    epoch 1, 0s ago: n4 left\n");
   CHECK(StatusText({}, 10) == "no jobs\n");
+}
+
+TEST_CASE("a node that waits shows no step of an epoch that is over, and a loss no sign of NaN") {
+  JobView job = Job();
+  job.nodes = {Node("a", 0, "running"), Node("b", -1, "ready")};
+  for (NodeView& node : job.nodes) node.progress = WorkerProgress{25, 9.97, "step"};
+  job.nodes[0].ranks = {{.loss = -std::numeric_limits<double>::quiet_NaN()}};
+  const std::string text = StatusText({job}, 10);
+  CHECK(absl::StrContains(text, "  step 25, 9.97 steps/s, loss NaN\n"));
+  CHECK(absl::StrContains(text, "  a     running (step)    25     9.97  400ms\n"));
+  CHECK(absl::StrContains(text, "  b     ready              -        -  400ms\n"));
+}
+
+TEST_CASE("restarts are told that were there, and that count") {
+  const auto told = [](const std::string& phase, int failures, int outside) {
+    JobView job = Job();
+    job.phase = phase;
+    job.restart_count = failures;
+    job.failures_outside_window = outside;
+    job.max_restarts = 2;
+    const std::string text = StatusText({job}, 10);
+    const std::string head = absl::StrCat("job j: ", phase, ", epoch 3, 0 nodes (--nnodes 1:2), ");
+    REQUIRE(absl::StartsWith(text, head));
+    return text.substr(head.size(), text.find('\n') - head.size());
+  };
+  CHECK(told("running", 1, 0) == "restarts 1 of 2");
+  CHECK(told("running", 4, 3) == "restarts 1 of 2 (4 in all)");
+  CHECK(told("failed", 3, 0) == "failures 3, --max-restarts 2");
+  CHECK(told("failed", 0, 0) == "failures 0, --max-restarts 2");
+  CHECK(told("succeeded", 2, 0) == "restarts 2 of 2");
+  CHECK(told("succeeded", 4, 0) == "failures 4, --max-restarts 2");  // with --restart-window
 }
 
 TEST_CASE("no text of others steers the terminal") {

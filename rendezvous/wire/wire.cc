@@ -195,6 +195,7 @@ void CopyFields(Is<JobView> auto& value, auto& wire) {
   CONVENE_FIELD(epoch);
   CONVENE_FIELD(why);
   CONVENE_FIELD(restart_count);
+  CONVENE_FIELD(failures_outside_window);
   CONVENE_FIELD(max_restarts);
   CONVENE_FIELD(nodes_min);
   CONVENE_FIELD(nodes_max);

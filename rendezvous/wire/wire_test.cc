@@ -140,6 +140,7 @@ TEST_CASE("a job's view crosses the wire whole") {
   view.epoch = Epoch(4);
   view.why = "running on 1 node";
   view.restart_count = 2;
+  view.failures_outside_window = 1;
   view.max_restarts = 3;
   view.nodes_max = 2;
   NodeView node;
@@ -158,6 +159,7 @@ TEST_CASE("a job's view crosses the wire whole") {
   CHECK(there.job_id == "job");
   CHECK(there.epoch == Epoch(4));
   CHECK(there.restart_count == 2);
+  CHECK(there.failures_outside_window == 1);
   REQUIRE(there.nodes.size() == 1);
   CHECK(there.nodes[0].host == "node7");
   CHECK(there.nodes[0].why == "took the place of node3");

@@ -70,7 +70,7 @@ class JobPage {
       ["goodput", orDash(job.goodput, (share) => `${Math.round(100 * share)} %`), "", "the share of the time in which the job made steps that it keeps"],
       ["nodes", `${job.nodes[0]}`, job.nodes[1] > job.nodes[0] ? `+ ${job.nodes[1] - job.nodes[0]} beside` : `of ${job.nodes[3]}`],
       ["epoch", `${job.epoch}`, ""],
-      ["restarts", `${job.restarts[0]}`, `of ${job.restarts[1]}`],
+      restartsOf(job),
       ["memory peak", peak > 0 ? bytes(peak) : "–", ""],
     ];
     const list = $("#tiles", this.root);
@@ -172,7 +172,7 @@ class JobsPage {
     setText($(".said", item), title);
     const [, , loss, tokens] = job.sample;
     const parts = [isTold(loss) && `loss ${short(loss)}`, isTold(tokens) && `${short(tokens)} tokens/s`,
-      isTold(job.goodput) && `goodput ${Math.round(100 * job.goodput)} %`, `epoch ${job.epoch}`, `restarts ${job.restarts[0]} of ${job.restarts[1]}`];
+      isTold(job.goodput) && `goodput ${Math.round(100 * job.goodput)} %`, `epoch ${job.epoch}`, restartsOf(job).join(" ")];
     setText($(".numbers", item), parts.filter(Boolean).join(" · "));
   }
 }

@@ -70,6 +70,13 @@ const stragglerName = ([kind, rank, host]) => `${kind}${kind === "rank" ? ` ${ra
 
 const MARKS = { good: "●", waits: "◔", warn: "▲", bad: "✖", done: "✔" };
 
+// [name, number, more] of the failures that count for the budget, each of which cost a restart. A failed job had none after its last one.
+function restartsOf(job) {
+  const [counted, most, all] = job.restarts;
+  if (job.phase === "failed" || counted > most) return ["failures", `${all}`, `--max-restarts ${most}`];
+  return ["restarts", `${counted}`, `of ${most}` + (all > counted ? ` (${all} in all)` : "")];
+}
+
 // The one sentence that a person needs first: {tone, title, advice}. `job`: of /api/jobs or /api/job.
 function judge(job) {
   const [inEpoch, all, least, most] = job.nodes;
@@ -105,7 +112,7 @@ function judge(job) {
   const newest = (job.failures || [])[0];
   if (newest && newest[2] < 600) {
     return { tone: inEpoch < most ? "warn" : "good", title: `Runs again with ${many(inEpoch, "node")}, ${ago(newest[2])} after a failure${pace}.`,
-      advice: `${newest[1]} (restart ${spent} of ${budget})` };
+      advice: spent > 0 ? `${newest[1]} (restart ${spent} of ${budget})` : newest[1] };
   }
   return { tone: "good", title: `Runs well: ${many(inEpoch, "node")}${pace}.`,
     advice: isTold(step) ? "" : "Its workers do not tell their progress yet. convene-train does by itself; a Python script calls tell(step) of `convene.progress`." };
