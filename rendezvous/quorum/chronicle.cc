@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/time/time.h"
 #include "tools/base/text.h"
 
 namespace convene::rendezvous {
@@ -20,8 +19,6 @@ void Shorten(std::vector<std::string>& lines) {
   if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
   for (std::string& line : lines) line = Utf8(line, kLineBytes);
 }
-
-absl::Time TimeOf(MonotonicTime at) { return absl::UnixEpoch() + at.since_epoch(); }
 
 }  // namespace
 
@@ -43,8 +40,8 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
       changed_.erase(incidents_.front().number);
       incidents_.pop_front();
     }
-    incident =
-        &incidents_.emplace_back(Incident{.number = ++last_incident_, .epoch = epoch, .at = now});
+    incident = &incidents_.emplace_back(
+        Incident{.number = ++last_incident_, .epoch = epoch, .at = TimeOf(now)});
   }
   incident->cause = Utf8(cause, kTextBytes);
   incident->host = host;
@@ -94,7 +91,7 @@ void Chronicle::Restore(const IncidentView& view) {
   NumberAbove(view.number);
   incidents_.push_back({.number = view.number,
                         .epoch = view.epoch,
-                        .at = MonotonicTime::FromEpoch(view.time - absl::UnixEpoch()),
+                        .at = view.time,
                         .cause = view.cause,
                         .host = view.host,
                         .verdict = {view.verdict, view.certainty, view.evidence},
@@ -109,7 +106,7 @@ IncidentView Chronicle::ViewOf(const Incident& incident) {
           .epoch = incident.epoch,
           .verdict = incident.verdict.word,
           .cause = incident.cause,
-          .time = TimeOf(incident.at),
+          .time = incident.at,
           .certainty = incident.verdict.certainty,
           .evidence = incident.verdict.evidence,
           .host = incident.host,
