@@ -19,14 +19,16 @@
 //
 // The next Welcome decides about the workers:
 //
-//   resumed               | the daemon was started again and remembers this node's place
+//   resumed               | the daemon was started again and remembers this node's place, or it has
+//                         | kept that of a node whose workers had succeeded
 //     running, stopping   |   -> go on; a failure the old daemon may not have heard is told again
 //     succeeded           |   -> WorkersSucceeded again
 //     waiting             |   -> Ready again, with the same store: a decided epoch may name it
 //     workers gone        |   -> the failure again, if there was one; a fresh store, Ready
 //   not resumed:
 //     the daemon has an   | the daemon removed this node when the old stream ended: the peers have
-//     epoch               | been told to stop, no step can finish
+//     epoch               | been told to stop, no step can finish (where this node's workers had
+//                         | succeeded: the epoch is over, or this node was away for its lease)
 //                         |   -> stop the workers (abort), then Ready
 //     it has none         | the daemon lost its memory: the peers are as healthy as we are
 //                         |   -> stop the workers (checkpoint), then Ready
@@ -38,7 +40,9 @@
 // (decide.h says why the daemon does not hold every epoch back for a lease.)
 //
 // The place is held (Hello.holds_place) from a Welcome with survives_restart on, until a Welcome
-// does not resume it. After a Welcome that resumes it comes the Assignment or Stop that was missed.
+// does not resume it. In kSucceeded the Hello says so under any daemon: the epoch goes on, and the
+// peers may need this node's store. After a Welcome that resumes it comes the Assignment or Stop
+// that was missed.
 //
 // A daemon without a journal that ends in order hands its jobs over (HandOver). The place is held
 // then, too, but only as long as the lease of the broken stream: the daemon that goes on with the

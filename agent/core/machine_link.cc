@@ -43,7 +43,8 @@ void Stepper::Dial(const std::string& why) {
   const std::string state = s_.handed_over.has_value() ? s_.handed_over->state : "";
   rendezvous::Hello hello = s_.rules.hello;
   hello.last_epoch = s_.highest_epoch;
-  hello.holds_place = s_.holds_place;
+  // Its epoch goes on without it, and may still need its store, whatever the daemon remembers.
+  hello.holds_place = s_.holds_place || s_.phase == Phase::kSucceeded;
   hello.running_epoch = s_.place;
   hello.has_workers = s_.has_workers;
   hello.stop_limit = StopLimit(s_.rules);

@@ -108,6 +108,15 @@ TEST_CASE("a stream that breaks leaves a success as it is") {
   }
 }
 
+TEST_CASE("a node that succeeded asks any daemon for its place: the others still use its store") {
+  Uploading node;
+  node.Feed(WorkersGone{});
+  node.LoseStream();
+  CHECK(node.After(absl::Seconds(1)) == "open last_epoch=1 holds=1");
+  SECTION("the daemon kept it") { CHECK(node.WelcomeBack(1, true) == "send(1) succeeded"); }
+  SECTION("the daemon did not, or is an older one") { CHECK(node.WelcomeIn(1) == "store"); }
+}
+
 TEST_CASE("the fence ends what the workers left, and the success stays to be told") {
   Uploading node(/*safely=*/true);  // a lease of 8 s, from now on
   node.LoseStream();

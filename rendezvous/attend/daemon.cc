@@ -15,6 +15,8 @@ namespace {
 
 constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 constexpr absl::Duration kLongestSleep = absl::Hours(1);
+// The wall clock has been set when it differs from the monotonic one by so much more than before.
+constexpr absl::Duration kClockIsSet = absl::Seconds(1);
 
 // Each epoch has one node with group rank 0, and tells it so once.
 bool BeginsEpoch(const Outbox::Item& item) {
@@ -32,9 +34,10 @@ absl::Status Daemon::Stopping() const {
       served_by_.empty() ? "" : absl::StrCat(": it is part of ", served_by_, ", which ends")));
 }
 
-Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
+Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory,
+               absl::Time (*wall_now)())
     : clock_(clock),
-      wall_offset_(WallNow() - absl::UnixEpoch() - clock->Now().since_epoch()),
+      wall_now_(wall_now),
       quiet_(quiet),
       journal_(memory.has_value() ? std::move(memory->journal) : nullptr),
       tenure_(memory.has_value() ? std::move(memory->tenure) : nullptr) {
@@ -47,6 +50,13 @@ Daemon::Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory)
       Restore(job, journal_->incidents()->Read(job.founder.job_id));
     }
   }
+}
+
+void Daemon::FollowWallClock() {
+  const absl::Duration offset = wall_now_() - absl::UnixEpoch() - clock_->Now().since_epoch();
+  if (absl::AbsDuration(offset - wall_offset_) <= kClockIsSet) return;
+  wall_offset_ = offset;
+  table_.set_wall_offset(offset);
 }
 
 absl::Status Daemon::Start() {
@@ -88,6 +98,7 @@ void Daemon::Join(MemberId id, Incarnation incarnation, const Hello& hello) {
   {
     MutexLock lock(&mutex_);
     if (sinks_.count(id.value()) == 0) return;
+    FollowWallClock();
     Outbox outbox;
     absl::Status joined = before_hello_.erase(id) == 0
                               ? absl::InvalidArgumentError("a second Hello on one stream")
@@ -114,6 +125,7 @@ void Daemon::Receive(MemberId id, Incarnation incarnation, Epoch epoch, const Ag
   {
     MutexLock lock(&mutex_);
     if (shutdown_) return;
+    FollowWallClock();
     Outbox outbox;
     if (before_hello_.erase(id) > 0) {
       outbox.End(id, absl::InvalidArgumentError("the first message of a stream must be Hello"));
@@ -139,6 +151,7 @@ void Daemon::Disconnect(MemberId id) {
     if (sinks_.erase(id.value()) > 0) heap_trim_.StreamEnded(now);
     held_.erase(id);
     if (shutdown_) return;
+    FollowWallClock();
     Outbox outbox;
     table_.Disconnect(now, id, &outbox);
     aftermath = Deliver(std::move(outbox));
@@ -150,23 +163,14 @@ bool Daemon::MaySpeak() const { return tenure_ == nullptr || tenure_->Covers(clo
 
 absl::StatusOr<std::vector<JobView>> Daemon::Views(const std::string& job_id) {
   const MonotonicTime now = clock_->Now();
-  absl::StatusOr<std::vector<JobView>> views;
-  {
-    MutexLock lock(&mutex_);
-    // After its tenure a daemon may know old facts.
-    if (!MaySpeak()) {
-      return absl::AbortedError(
-          "this daemon leads no more: another one knows how the runs are. Name all daemons: "
-          "--endpoint A,B,C");
-    }
-    views = table_.Views(now, job_id);
+  MutexLock lock(&mutex_);
+  // After its tenure a daemon may know old facts.
+  if (!MaySpeak()) {
+    return absl::AbortedError(
+        "this daemon leads no more: another one knows how the runs are. Name all daemons: "
+        "--endpoint A,B,C");
   }
-  if (!views.ok()) return views;
-  for (JobView& view : *views) {
-    for (EventView& event : view.events) event.time += wall_offset_;
-    for (IncidentView& incident : view.incidents) incident.time += wall_offset_;
-  }
-  return views;
+  return table_.Views(now, job_id);
 }
 
 std::vector<ServedJob> Daemon::ServedJobs() {
@@ -270,6 +274,7 @@ void Daemon::TickUntilShutdown() {
         sleeps_until_ = MonotonicTime::FromEpoch(absl::ZeroDuration());  // awake: needs no signal
         continue;
       }
+      FollowWallClock();
       Outbox outbox;
       EndSilentStreams(now, &outbox);
       if (table_.wake_at() <= now) table_.Tick(now, &outbox);

@@ -14,7 +14,8 @@
 //
 // Where several daemons share a memory (Journal::Opened::tenure) the daemon fails closed: what
 // could not be stored is held, and once the tenure may be over nothing leaves at all, not even the
-// answer to a heartbeat.
+// answer to a heartbeat. A daemon that decides nothing looks at the memory every kBetweenLooks:
+// another one may lead.
 #pragma once
 
 #include <deque>
@@ -61,8 +62,10 @@ class StreamSink {
 class Daemon final : public LogAgents {
  public:
   // `quiet`: nothing is logged above debug. `memory`: an earlier daemon's records and the open
-  // journal; none: nothing is remembered.
-  Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt);
+  // journal; none: nothing is remembered. `wall_now`: of events and incidents; tests have their
+  // own.
+  Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt,
+         absl::Time (*wall_now)() = &WallNow);
   // REQUIRES: Shutdown() has returned, if Start() was called.
   ~Daemon() override = default;
 
@@ -119,8 +122,10 @@ class Daemon final : public LogAgents {
   };
 
   absl::Status Stopping() const;
-  // A job of an earlier daemon, with its incidents by number and at wall-clock times, or why they
-  // are not known.
+  // Before what may be an event or an incident: the wall clock may have been set, and these are to
+  // have the times that other logs have.
+  void FollowWallClock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A job of an earlier daemon, with its incidents by number, or why they are not known.
   void Restore(const JobRecord& record, absl::StatusOr<std::vector<IncidentView>> incidents)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Queues HandOver for every stream of the jobs that have a successor.
@@ -148,12 +153,16 @@ class Daemon final : public LogAgents {
   void EndWatches(Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void RecordUntilShutdown();
-  // Returns false when the daemon shuts down and nothing is left to write.
-  bool AwaitChanges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The next work of the journal's thread. kEnd: the daemon shuts down, and nothing is left to
+  // write.
+  enum class Errand { kWrite, kLook, kEnd };
+  Errand AwaitErrand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The time after which a journal that is not current is written again.
   absl::Duration RetryDelay() const;
   // Runs on the journal's thread.
   void Write(const RecordChanges& changes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether this daemon still leads, where nothing is written that would tell.
+  void Look() ABSL_LOCKS_EXCLUDED(mutex_);
   void Complain(const absl::Status& status) const;
   // The same for reports of incidents, which nothing waits for.
   void WriteReports() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -162,7 +171,7 @@ class Daemon final : public LogAgents {
   void Finish(const Aftermath& aftermath) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock* const clock_;
-  const absl::Duration wall_offset_;  // from the clock's time to the time since 1970
+  absl::Time (*const wall_now_)();
   const bool quiet_;
   const std::unique_ptr<Journal> journal_;  // may be null
   const std::shared_ptr<Tenure> tenure_;    // may be null
@@ -172,6 +181,8 @@ class Daemon final : public LogAgents {
   Mutex mutex_;
   CondVar woken_;  // the ticker: an earlier deadline, or shutdown
   bool shutdown_ ABSL_GUARDED_BY(mutex_) = false;
+  // From the clock's time to the time since 1970.
+  absl::Duration wall_offset_ ABSL_GUARDED_BY(mutex_);
   MemberId last_id_ ABSL_GUARDED_BY(mutex_);
   JobTable table_ ABSL_GUARDED_BY(mutex_);
   DaemonCounters counters_ ABSL_GUARDED_BY(mutex_);
@@ -187,6 +198,7 @@ class Daemon final : public LogAgents {
 
   // Used by the journal's thread alone.
   MonotonicTime wrote_at_;
+  MonotonicTime looked_at_;
   MonotonicTime complained_at_;
   MonotonicTime complains_of_reports_at_;
   // Reports by job and number that wait for the decisions beside them, and ids of jobs whose

@@ -1,4 +1,5 @@
 // Of Daemon: the thread that writes the journal, and what one daemon leaves to the next.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@ constexpr absl::Duration kLazily = absl::Seconds(1);
 constexpr absl::Duration kRetry = absl::Seconds(10);
 // Where decisions wait for it, sooner.
 constexpr absl::Duration kRetryClosed = absl::Milliseconds(500);
+// At a memory that others share.
+constexpr absl::Duration kBetweenLooks = absl::Seconds(2);
 constexpr absl::Duration kBetweenComplaints = absl::Minutes(1);
 constexpr absl::Duration kSlowWrite = absl::Seconds(1);
 
@@ -27,8 +30,7 @@ constexpr absl::Duration kSlowWrite = absl::Seconds(1);
 void Daemon::Restore(const JobRecord& record, absl::StatusOr<std::vector<IncidentView>> incidents) {
   table_.Restore(clock_->Now(), record);
   if (!incidents.ok()) return table_.MissIncidents(record);
-  for (IncidentView& incident : *incidents) {
-    incident.time -= wall_offset_;
+  for (const IncidentView& incident : *incidents) {
     table_.RestoreIncident(record.founder.job_id, incident);
   }
 }
@@ -42,8 +44,7 @@ absl::Status Daemon::TakeOver(const std::string& state) {
 
 void Daemon::HandOverJobs(Aftermath* aftermath) {
   for (JobTable::Succession& succession : table_.HandOver(clock_->Now())) {
-    HandedOverJob& job = succession.job;
-    for (IncidentView& incident : job.incidents) incident.time += wall_offset_;
+    const HandedOverJob& job = succession.job;
     const Epoch epoch = job.record.epoch;
     const std::string state = EncodeHandOver(job, WallNow());
     for (const MemberId id : succession.successors) {
@@ -60,20 +61,28 @@ void Daemon::HandOverJobs(Aftermath* aftermath) {
 
 absl::Duration Daemon::RetryDelay() const { return tenure_ != nullptr ? kRetryClosed : kRetry; }
 
-bool Daemon::AwaitChanges() {
+Daemon::Errand Daemon::AwaitErrand() {
   while (!shutdown_) {
     const bool is_current = journal_->is_current();
     const bool may_wait = tenure_ != nullptr && !is_current;
-    if (table_.last_change() != written_change_ && !may_wait) return true;
-    if (is_current && !table_.has_changes()) {
-      changed_.Wait(&mutex_);
-      continue;
+    if (table_.last_change() != written_change_ && !may_wait) return Errand::kWrite;
+    MonotonicTime write_at = MonotonicTime::InfiniteFuture();
+    if (!is_current || table_.has_changes()) {
+      write_at = wrote_at_ + (is_current ? kLazily : RetryDelay());
     }
-    const absl::Duration left = wrote_at_ + (is_current ? kLazily : RetryDelay()) - clock_->Now();
-    if (left <= absl::ZeroDuration()) return true;
-    changed_.WaitFor(&mutex_, left);
+    const MonotonicTime look_at = tenure_ != nullptr && MaySpeak()
+                                      ? std::max(wrote_at_, looked_at_) + kBetweenLooks
+                                      : MonotonicTime::InfiniteFuture();
+    const MonotonicTime next = std::min(write_at, look_at);
+    const MonotonicTime now = clock_->Now();
+    if (next <= now) return write_at <= now ? Errand::kWrite : Errand::kLook;
+    if (next == MonotonicTime::InfiniteFuture()) {
+      changed_.Wait(&mutex_);
+    } else {
+      changed_.WaitFor(&mutex_, next - now);
+    }
   }
-  return table_.has_changes();
+  return table_.has_changes() ? Errand::kWrite : Errand::kEnd;
 }
 
 void Daemon::RecordUntilShutdown() {
@@ -81,12 +90,20 @@ void Daemon::RecordUntilShutdown() {
     RecordChanges changes;
     IncidentChanges incidents;
     int64_t change = 0;
+    Errand errand = Errand::kEnd;
     {
       MutexLock lock(&mutex_);
-      if (!AwaitChanges()) return;
-      changes = table_.TakeChanges(clock_->Now());
-      incidents = table_.TakeIncidents();
-      change = table_.last_change();
+      errand = AwaitErrand();
+      if (errand == Errand::kEnd) return;
+      if (errand == Errand::kWrite) {
+        changes = table_.TakeChanges(clock_->Now());
+        incidents = table_.TakeIncidents();
+        change = table_.last_change();
+      }
+    }
+    if (errand == Errand::kLook) {
+      Look();
+      continue;
     }
     // Before the journal knows the new job: a daemon that is killed in between must not give it
     // another's reports.
@@ -133,9 +150,7 @@ void Daemon::WriteReports() {
   while (forgotten_.empty() && !reports_.empty()) {
     auto& [id, reports] = *reports_.begin();
     const auto first = reports.begin();
-    IncidentView incident = first->second;
-    incident.time += wall_offset_;
-    const absl::Status written = journal_->incidents()->Write(id, incident);
+    const absl::Status written = journal_->incidents()->Write(id, first->second);
     if (!written.ok()) return ComplainOfReports(written);
     reports.erase(first);
     if (reports.empty()) reports_.erase(reports_.begin());
@@ -171,11 +186,27 @@ void Daemon::Write(const RecordChanges& changes) {
   }
 }
 
+void Daemon::Look() {
+  const absl::Status status = journal_->Look();
+  looked_at_ = clock_->Now();
+  if (status.ok()) return;
+  if (absl::IsAborted(status)) {
+    spdlog::warn("rendezvous: {}", std::string(status.message()));
+  } else if (looked_at_ - complained_at_ >= kBetweenComplaints) {
+    complained_at_ = looked_at_;
+    spdlog::warn(
+        "rendezvous: whether this daemon still leads cannot be seen: {}. It looks again every {}, "
+        "and lets another daemon lead if that goes on",
+        std::string(status.message()), absl::FormatDuration(kBetweenLooks));
+  }
+}
+
 void Daemon::Complain(const absl::Status& status) const {
   if (tenure_ != nullptr) {
     spdlog::error(
         "rendezvous: the journal cannot be written: {}. Running workers go on, but nothing is "
-        "decided until it is written: it is tried again every {}",
+        "decided until it is written: it is tried again every {}, for as long as this daemon may "
+        "lead",
         std::string(status.message()), absl::FormatDuration(RetryDelay()));
   } else {
     spdlog::error(

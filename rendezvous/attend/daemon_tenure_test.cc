@@ -22,6 +22,7 @@ namespace {
 struct Store {
   std::atomic<bool> refuses = false;
   std::atomic<int> tries = 0;
+  std::atomic<bool> is_lost = false;  // to another daemon
   std::atomic<bool> refuses_reports = false;
   std::atomic<int> report_tries = 0;
   std::atomic<int> reports = 0;
@@ -56,17 +57,24 @@ class FakeShelf final : public IncidentShelf {
 
 class FakeJournal final : public Journal {
  public:
-  explicit FakeJournal(Store* store) : store_(store), shelf_(store) {}
+  explicit FakeJournal(Store* store, std::shared_ptr<Tenure> tenure = nullptr)
+      : store_(store), tenure_(std::move(tenure)), shelf_(store) {}
   absl::Status Append(const RecordChanges&) override {
     ++store_->tries;
     is_current_ = !store_->refuses;
     return is_current_ ? absl::OkStatus() : absl::UnavailableError("no quorum");
   }
   bool is_current() const override { return is_current_; }
+  absl::Status Look() override {
+    if (!store_->is_lost) return absl::OkStatus();
+    tenure_->End();
+    return absl::AbortedError("another daemon leads");
+  }
   IncidentShelf* incidents() override { return &shelf_; }
 
  private:
   Store* const store_;
+  const std::shared_ptr<Tenure> tenure_;
   FakeShelf shelf_;
   bool is_current_ = true;
 };
@@ -85,7 +93,7 @@ struct Fixture {
   explicit Fixture(Clock* clock)
       : tenure(std::make_shared<Tenure>(9, clock->Now() + absl::Seconds(60))) {
     Journal::Opened memory;
-    memory.journal = std::make_unique<FakeJournal>(&store);
+    memory.journal = std::make_unique<FakeJournal>(&store, tenure);
     memory.tenure = tenure;
     daemon = std::make_unique<Daemon>(clock, /*quiet=*/true, std::move(memory));
     REQUIRE(daemon->Start().ok());
@@ -237,6 +245,48 @@ TEST_CASE("nothing leaves once the tenure may be over, and what came too late br
   the.daemon->Receive(the.a, Incarnation(1), Epoch(), Ready{"node0", 1});
   REQUIRE(testing::PollUntil([&] { return the.store.tries >= 1; }, absl::Seconds(20)));
   CHECK(the.inbox.empty());
+}
+
+TEST_CASE("a daemon that decides nothing looks whether it still leads") {
+  Fixture the(&Clock::Real());
+  the.inbox.Expect<Welcome>(0);
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  the.inbox.Expect<Heard>(0);
+  the.store.is_lost = true;
+  REQUIRE(testing::PollUntil([&] { return !the.tenure->Covers(Clock::Real().Now()); },
+                             absl::Seconds(20)));
+  the.daemon->Receive(the.a, Incarnation(1), Epoch(), Heartbeat());
+  CHECK(the.inbox.empty());
+  CHECK(the.store.tries == 0);
+}
+
+// Of the daemon below: how far its wall clock is off.
+std::atomic<int64_t> g_hours_ahead = 0;
+
+absl::Time SetWallNow() { return WallNow() + absl::Hours(g_hours_ahead.load()); }
+
+TEST_CASE("an event has the time that the wall clock had then, and the clock may be set") {
+  const auto is_near = [](absl::Time a, absl::Time b) {
+    return absl::AbsDuration(a - b) < absl::Minutes(10);
+  };
+  g_hours_ahead = -3;  // A machine starts, and has not heard the time yet.
+  Daemon daemon(&Clock::Real(), /*quiet=*/true, std::nullopt, &SetWallNow);
+  REQUIRE_OK(daemon.Start());
+  Inbox inbox;
+  const MemberId a = daemon.Open(inbox.SinkOf(0));
+  daemon.Join(a, Incarnation(1), HelloOf(0, "job"));
+  g_hours_ahead = 0;
+  daemon.Receive(a, Incarnation(1), Epoch(), Ready{"node0", 1});
+  daemon.Receive(a, Incarnation(1), Epoch(1), WorkerFailure{.host = "node0", .signal = 9});
+  const auto views = daemon.Views("job");
+  daemon.Shutdown();
+  REQUIRE_OK(views);
+  const JobView& view = views->front();
+  REQUIRE(view.events.size() >= 2);
+  CHECK(is_near(view.events.front().time, WallNow() - absl::Hours(3)));
+  CHECK(is_near(view.events.back().time, WallNow()));
+  REQUIRE(view.incidents.size() == 1);
+  CHECK(is_near(view.incidents[0].time, WallNow()));
 }
 
 TEST_CASE("a tenure that is extended in time goes on, and is never made shorter") {

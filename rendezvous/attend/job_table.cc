@@ -21,7 +21,6 @@ absl::Status JobTable::Join(MonotonicTime now, MemberId id, Incarnation incarnat
   }
   CONVENE_ASSIGN_OR_RETURN(Entry * entry, JobFor(now, hello));
   const size_t first_new = outbox->items.size();
-  entry->job.Hear(now, outbox);
   const absl::Status joined = entry->job.Join(now, id, incarnation, hello, outbox);
   if (joined.ok()) {
     members_[id.value()] = {entry, incarnation, hello.publishes_logs, hello.may_host};
@@ -37,6 +36,7 @@ void JobTable::Restore(MonotonicTime now, const JobRecord& record) {
   last_away_id_ = MemberId(last_away_id_.value() + static_cast<int64_t>(record.members.size()));
   entry.job.set_survives_restart(survives_restart_);
   entry.job.set_term(term_);
+  entry.job.chronicle().set_wall_offset(wall_offset_);
   entry.mark = MarkOf(entry.job.state());
   Outbox nothing;
   Settle(jobs_.insert_or_assign(record.founder.job_id, std::move(entry)).first->second, &nothing,
@@ -54,6 +54,11 @@ void JobTable::RenewAway(MonotonicTime now) {
 void JobTable::set_survives_restart(bool survives_restart) {
   survives_restart_ = survives_restart;
   for (auto& [id, entry] : jobs_) entry.job.set_survives_restart(survives_restart);
+}
+
+void JobTable::set_wall_offset(absl::Duration wall_offset) {
+  wall_offset_ = wall_offset;
+  for (auto& [id, entry] : jobs_) entry.job.chronicle().set_wall_offset(wall_offset);
 }
 
 RecordChanges JobTable::TakeChanges(MonotonicTime now) {
@@ -108,7 +113,7 @@ absl::StatusOr<JobTable::Entry*> JobTable::JobFor(MonotonicTime now, const Hello
   if (found != jobs_.end()) {
     const Job& job = found->second.job;
     const bool is_over =
-        job.closed() || (job.state().nodes().empty() && !CheckAgreement(job.policy(), hello).ok());
+        job.closed() || (job.state().IsDeserted(now) && !CheckAgreement(job.policy(), hello).ok());
     if (!is_over) return &found->second;
     floor = job.state().highest_epoch();
     if (is_recording_) replaced_.insert(hello.job_id);
@@ -121,6 +126,7 @@ absl::StatusOr<JobTable::Entry*> JobTable::JobFor(MonotonicTime now, const Hello
   Entry& entry = jobs_.emplace(hello.job_id, Entry{Job(now, hello, floor)}).first->second;
   entry.job.set_survives_restart(survives_restart_);
   entry.job.set_term(term_);
+  entry.job.chronicle().set_wall_offset(wall_offset_);
   return &entry;
 }
 

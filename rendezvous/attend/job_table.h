@@ -32,8 +32,9 @@ struct IncidentChanges {
 // A closed job's id is free: the next Hello begins a new job under it, whose epochs are above the
 // old ones. One kind of Hello begins none: that of an agent that was in an epoch (it has a
 // last_epoch) and comes back to a job that succeeded or failed without it. This agent is told the
-// outcome, and does not do the work again by itself. The id is also free when no node is in the job
-// and the Hello contradicts it.
+// outcome, and does not do the work again by itself. The id is also free when no node is in the
+// job, or none that was heard within its lease of this daemon's start, and the Hello contradicts
+// it.
 //
 // With recording on, decided changes of jobs are numbered from 1, and each item of an Outbox says
 // (`after_change`) which of them must be on the disk before it may leave. Heard, the answer to each
@@ -52,6 +53,8 @@ class JobTable {
   void RenewAway(MonotonicTime now);
   // Sets the answer of later Welcomes.
   void set_survives_restart(bool survives_restart);
+  // Sets the offset from the monotonic clock to the wall clock, of later events and incidents.
+  void set_wall_offset(absl::Duration wall_offset);
   // Sets the daemon's term, which Welcomes tell. Before Restore.
   void set_term(int64_t term) { term_ = term; }
 
@@ -60,7 +63,7 @@ class JobTable {
   // Whether anything was changed, decided or not, since TakeChanges.
   bool has_changes() const { return !changed_.empty(); }
   IncidentChanges TakeIncidents();
-  // As stored; of jobs that were restored. See Chronicle::Restore.
+  // Of jobs that were restored. See Chronicle::Restore.
   void RestoreIncident(const std::string& job_id, const IncidentView& incident);
   // The incidents of this job, restored, could not be read. The next one's number is above theirs:
   // each is of another epoch of the job.
@@ -70,7 +73,7 @@ class JobTable {
 
   // A job with an open stream of an agent that may serve in this daemon's place.
   struct Succession {
-    HandedOverJob job;  // the incidents with Chronicle::Describe's times
+    HandedOverJob job;
     // Members of the epoch; each may go on with the job. Others may not know it: with a member's
     // incarnation a stranger could take its place.
     std::vector<MemberId> successors;
@@ -92,8 +95,7 @@ class JobTable {
   // Nothing happens by itself before this.
   MonotonicTime wake_at() const { return wake_at_; }
 
-  // By job id. `job_id` "": all, without events and incidents. Their times are
-  // Chronicle::Describe's. NotFound names the id.
+  // By job id. `job_id` "": all, without events and incidents. NotFound names the id.
   absl::StatusOr<std::vector<JobView>> Views(MonotonicTime now, const std::string& job_id) const;
   // An agent of a job whose stream is open.
   struct LogSource {
@@ -143,6 +145,7 @@ class JobTable {
   bool is_recording_ = false;
   bool survives_restart_ = false;
   int64_t term_ = 0;
+  absl::Duration wall_offset_;
   int64_t last_change_ = 0;
   std::set<std::string> changed_;                        // ids
   std::set<std::string> replaced_;                       // ids of IncidentChanges

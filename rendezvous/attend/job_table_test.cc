@@ -205,7 +205,8 @@ TEST_CASE("a closed job is closed after a restart, too, and forgotten in its tim
   CHECK(table.TakeChanges(At({})).forgotten == std::vector<std::string>{"job"});
 }
 
-TEST_CASE("a daemon whose port opens late judges leases from then on") {
+// As recorded: node1 and node2 in epoch 1.
+JobRecord TwoRun() {
   JobTable before;
   before.StartRecording();
   Outbox outbox;
@@ -219,10 +220,77 @@ TEST_CASE("a daemon whose port opens late judges leases from then on") {
   const RecordChanges changes = before.TakeChanges(At({}));
   REQUIRE(changes.jobs.size() == 1);
   REQUIRE(changes.jobs[0].epoch == Epoch(1));
+  return changes.jobs[0];
+}
 
+TEST_CASE("a run whose nodes are not back in their lease gives way to one that contradicts it") {
   JobTable table;
   table.StartRecording();
-  table.Restore(At({}), changes.jobs[0]);
+  table.Restore(At({}), TwoRun());
+  const MonotonicTime open = At(absl::Seconds(100));
+  table.RenewAway(open);
+  Outbox outbox;
+  const Hello other = HelloTo("job", 3);
+  const auto join_at = [&](MonotonicTime now) {
+    if (table.wake_at() <= now) table.Tick(now, &outbox);
+    static int64_t id = 10;
+    return table.Join(now, MemberId(++id), Incarnation(9), other, &outbox);
+  };
+  for (MonotonicTime now = open; now < open + other.lease; now = now + absl::Seconds(1)) {
+    CHECK_STATUS(join_at(now), absl::StatusCode::kInvalidArgument, "the job began with 2");
+  }
+  SECTION("none is back") {
+    REQUIRE_OK(join_at(open + other.lease));
+    const Job& job = *table.Find("job");
+    CHECK(job.state().nodes().size() == 1);
+    CHECK(job.policy().nodes_max == 3);
+    CHECK(job.state().floor() == Epoch(1));
+    CHECK(table.TakeIncidents().replaced == std::set<std::string>{"job"});
+  }
+  SECTION("one is back") {
+    Hello back = HelloTo("job", 2);
+    back.host = "node1";
+    back.holds_place = true;
+    back.running_epoch = back.last_epoch = Epoch(1);
+    REQUIRE_OK(table.Join(open + other.lease - absl::Seconds(1), MemberId(1000), Incarnation(1),
+                          back, &outbox));
+    CHECK_STATUS(join_at(open + other.lease * 2), absl::StatusCode::kInvalidArgument, "began with");
+    CHECK(table.Find("job")->state().Find(MemberId(1000)) != nullptr);
+  }
+}
+
+TEST_CASE("a refused Hello is no word of a job's nodes: their silence goes on") {
+  JobTable table;
+  Outbox outbox;
+  REQUIRE_OK(table.Join(At({}), MemberId(1), kIncarnation, HelloTo("job", 2), &outbox));
+  const MonotonicTime later = At(absl::Hours(1));
+  REQUIRE(table.Find("job")->state().AllSilent(later));
+  CHECK_STATUS(table.Join(later, MemberId(2), Incarnation(9), HelloTo("job", 3), &outbox),
+               absl::StatusCode::kInvalidArgument, "began with");
+  CHECK(table.Find("job")->state().AllSilent(later));
+}
+
+TEST_CASE("an incident of an earlier daemon keeps its time, whatever the clock is set to") {
+  JobTable table;
+  table.set_wall_offset(absl::Hours(1));
+  table.Restore(At({}), TwoRun());
+  IncidentView incident;
+  incident.number = 1;
+  incident.epoch = Epoch(1);
+  incident.time = absl::UnixEpoch() + absl::Hours(100);
+  table.RestoreIncident("job", incident);
+  table.set_wall_offset(absl::Hours(4));
+  const auto views = table.Views(At({}), "job");
+  REQUIRE_OK(views);
+  REQUIRE(views->front().incidents.size() == 1);
+  CHECK(views->front().incidents[0].time == incident.time);
+}
+
+TEST_CASE("a daemon whose port opens late judges leases from then on") {
+  Outbox outbox;
+  JobTable table;
+  table.StartRecording();
+  table.Restore(At({}), TwoRun());
   table.Tick(At({}), &outbox);
   table.Tick(table.wake_at(), &outbox);  // the port is closed, so that nobody can be heard
   const MonotonicTime open = At(HelloTo("job").lease * 2);

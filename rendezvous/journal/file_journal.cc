@@ -192,19 +192,36 @@ absl::Status FileJournal::RemoveEarlierTerms() const {
 
 // The file is opened, and not looked up: NFS answers a look-up out of its cache. Each directory
 // counts its own terms, so the same number in another one says nothing.
-absl::Status FileJournal::CheckTerm() {
-  if (tenure_ == nullptr) return absl::OkStatus();
+absl::Status FileJournal::ReadTerm() const {
   CONVENE_ASSIGN_OR_RETURN(const int64_t last, LastTerm());
   // A file system that cannot tell has not told of another folder.
   const absl::Status seen = NumberOf(options_.directory).status();
   if (!seen.ok() && !absl::IsNotFound(seen)) return seen;
   const absl::Status place = CheckDirectory();
   if (last == term_ && place.ok()) return absl::OkStatus();
-  tenure_->End();
-  options_.on_lost();
   if (!place.ok()) return absl::AbortedError(place.message());
   return absl::AbortedError(absl::StrCat("another daemon has taken over the state directory ",
                                          options_.directory, ", in term ", last));
+}
+
+absl::Status FileJournal::CheckTerm() {
+  if (tenure_ == nullptr) return absl::OkStatus();
+  absl::Status status = ReadTerm();
+  if (status.ok()) {
+    blind_since_.reset();
+    return status;
+  }
+  if (!absl::IsAborted(status)) {
+    const MonotonicTime now = options_.clock->Now();
+    if (!blind_since_.has_value()) blind_since_ = now;
+    if (now - *blind_since_ < kMostBlind) return status;
+    status = absl::AbortedError(absl::StrCat(
+        "the state directory ", options_.directory, " could not be looked into for ",
+        absl::FormatDuration(kMostBlind), ", and another daemon may lead: ", status.message()));
+  }
+  tenure_->End();
+  options_.on_lost();
+  return status;
 }
 
 absl::StatusOr<Journal::Opened> FileJournal::Open(const Options& options) {

@@ -8,9 +8,9 @@
 //   term          the number of the daemon that had the lock last
 //   journal.TERM  the journal of that daemon. The next one claims a higher term before it reads
 //                 this file, and writes one of its own. A daemon whose lock was lost (an NFS server
-//                 gives it to another machine) finds the higher term after its next write: what it
-//                 decided then leaves for nobody, whether the next daemon has read it or not. The
-//                 same holds for a daemon in whose directory's place another one stands meanwhile.
+//                 gives it to another machine) finds the higher term at its next look or write:
+//                 what it decided then leaves for nobody, whether the next daemon has read it or
+//                 not. The same holds for a daemon in whose directory's place another one stands.
 //
 //   frame = length of the entry (4 bytes, little endian)
 //         | XXH3-64 of the entry, seeded with its length + 1 (8 bytes, little endian)
@@ -34,6 +34,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -55,12 +56,19 @@ class FileJournal final : public Journal {
     // The file is written anew when it is longer than this and than 4 times its content.
     int64_t rewrite_bytes = int64_t{8} << 20;
     absl::Time (*wall_now)() = &WallNow;  // how old a record is; tests have their own
-    // Other daemons take turns with this one: Opened has a tenure, which ends when a write finds
-    // that another daemon has taken over; then `on_lost` is called, on the thread that writes.
+    Clock* clock = &Clock::Real();
+    // Other daemons take turns with this one: Opened has a tenure, which ends when a write or a
+    // look finds that another daemon has taken over, or when all of them have had errors for
+    // kMostBlind; then `on_lost` is called, on the thread that writes.
     bool is_shared = false;
     std::function<void()> on_lost = [] {};
     uint64_t directory_number = 0;  // MakeDirectory's: no other directory will do; 0: any
   };
+  // A daemon whose file system has answered with errors for so long may have lost its lock to a
+  // daemon that it cannot see. A file system that does not answer at all (a server that is being
+  // started again) ends no tenure: it does that to the other daemons, too.
+  static constexpr absl::Duration kMostBlind = absl::Seconds(10);
+
   // AlreadyExists when another daemon uses the directory (the text names its process); Unavailable
   // when another directory stands in its place; FailedPrecondition when a newer one has written it,
   // or daemons that take turns have and this one does not; DataLoss when the file is damaged (the
@@ -74,6 +82,9 @@ class FileJournal final : public Journal {
   // stands in the place of this one. Otherwise the system's error; the journal's state is as
   // described above.
   absl::Status Append(const RecordChanges& changes) override;
+
+  // Aborted as Append's; the system's errors. OK where no daemon takes turns with this one.
+  absl::Status Look() override { return CheckTerm(); }
 
   bool is_current() const override { return is_current_; }
   IncidentShelf* incidents() override { return &incidents_; }
@@ -90,6 +101,9 @@ class FileJournal final : public Journal {
   // Makes this daemon the one that writes, and returns the file to begin with; "": there is none.
   absl::StatusOr<std::string> ClaimTerm();
   absl::Status RemoveEarlierTerms() const;
+  // Aborted, or that it cannot be told.
+  absl::Status ReadTerm() const;
+  // Ends the tenure where it has to end.
   absl::Status CheckTerm();
   absl::StatusOr<int64_t> Load(const std::string& from);
   void Apply(v1::JournalEntry entry);
@@ -109,8 +123,9 @@ class FileJournal final : public Journal {
 
   const Options options_;
   IncidentFiles incidents_;
-  int64_t term_ = 0;                // 0: not shared
-  std::shared_ptr<Tenure> tenure_;  // null: not shared
+  int64_t term_ = 0;                          // 0: not shared
+  std::shared_ptr<Tenure> tenure_;            // null: not shared
+  std::optional<MonotonicTime> blind_since_;  // the term could not be read since then
   UniqueFd lock_;
   UniqueFd file_;           // at its end
   int64_t size_bytes_ = 0;  // of the file

@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rendezvous/journal/record_wire.h"
 #include "tools/base/files.h"
+#include "tools/base/testing/manual_clock.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 
@@ -247,11 +249,14 @@ TEST_CASE_METHOD(Fixture, "two daemons never share a directory") {
 // Daemons that take turns with one directory.
 struct Turns {
   testing::TempDir directory;
+  ManualClock clock;
   int lost = 0;
 
   absl::StatusOr<Journal::Opened> Try() {
     return FileJournal::Open(
-        {.directory = directory.path(), .is_shared = true, .on_lost = [this] { ++lost; }});
+        {.directory = directory.path(), .clock = &clock, .is_shared = true, .on_lost = [this] {
+           ++lost;
+         }});
   }
   Journal::Opened Open() {
     auto opened = Try();
@@ -299,6 +304,58 @@ TEST_CASE("a daemon that lost its lock decides nothing more, and harms no journa
   CHECK(last.tenure->term() == 3);
   REQUIRE(last.jobs.size() == 1);
   CHECK(last.jobs[0].epoch == Epoch(5));
+}
+
+TEST_CASE("a daemon that writes nothing finds at its next look that another one leads") {
+  Turns turns;
+  const Journal::Opened old = turns.Open();
+  REQUIRE_OK(old.journal->Look());
+  turns.LoseLock();
+  const Journal::Opened next = turns.Open();
+  CHECK_STATUS(old.journal->Look(), absl::StatusCode::kAborted, "another daemon has taken over");
+  CHECK_FALSE(old.tenure->Covers(MonotonicTime()));
+  CHECK(turns.lost == 1);
+  REQUIRE_OK(next.journal->Look());
+  CHECK(next.tenure->Covers(MonotonicTime()));
+}
+
+TEST_CASE("a daemon that gets errors from its directory for a while lets another one lead") {
+  Turns turns;
+  const Journal::Opened opened = turns.Open();
+  int error = EMFILE;
+  const ScopedFileFault fault([&](FileOp op, const std::string& path) {
+    return op == FileOp::kOpen && absl::EndsWith(path, "/term") ? error : 0;
+  });
+  const auto look_fails = [&] {
+    CHECK_STATUS(opened.journal->Look(), absl::StatusCode::kResourceExhausted, "Too many open");
+    CHECK(opened.tenure->Covers(MonotonicTime()));
+  };
+  look_fails();
+  turns.clock.Advance(FileJournal::kMostBlind - absl::Milliseconds(1));
+  look_fails();
+  error = 0;
+  REQUIRE_OK(opened.journal->Look());
+  error = EMFILE;
+  turns.clock.Advance(FileJournal::kMostBlind);
+  look_fails();  // The one before was good.
+  turns.clock.Advance(FileJournal::kMostBlind);
+  CHECK_STATUS(opened.journal->Append(Change(RunningJob("job", 3))), absl::StatusCode::kAborted,
+               "could not be looked into for 10s, and another daemon may lead: open");
+  CHECK_FALSE(opened.tenure->Covers(MonotonicTime()));
+  CHECK(turns.lost == 1);
+}
+
+TEST_CASE("a daemon of several whose disk is full sees that it leads, and waits for room") {
+  Turns turns;
+  const Journal::Opened opened = turns.Open();
+  const ScopedFileFault full(
+      [&](FileOp op, const std::string&) { return op == FileOp::kWrite ? ENOSPC : 0; });
+  for (int i = 0; i < 5; ++i) {
+    CHECK_STATUS(opened.journal->Append(Change(RunningJob("job", 3))),
+                 absl::StatusCode::kResourceExhausted, "No space left");
+    turns.clock.Advance(FileJournal::kMostBlind);
+  }
+  CHECK(opened.tenure->Covers(MonotonicTime()));
 }
 
 TEST_CASE("a term that ended before its file was there is passed over") {

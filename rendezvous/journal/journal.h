@@ -33,6 +33,11 @@ class Journal {
   // the next Append that succeeds.
   virtual bool is_current() const = 0;
 
+  // Whether another daemon has taken over, which ends the tenure. Call it every few seconds where a
+  // tenure does not end by itself: a daemon that decides nothing does not write either. Errors: it
+  // does, or this cannot be told now; the text says which.
+  virtual absl::Status Look() { return absl::OkStatus(); }
+
   // The reports of the jobs' incidents, for the same thread.
   virtual IncidentShelf* incidents() = 0;
 };

@@ -15,8 +15,6 @@ namespace {
 constexpr size_t kTextBytes = 500;
 constexpr size_t kMostOthers = 3;
 
-absl::Time TimeOf(MonotonicTime at) { return absl::UnixEpoch() + at.since_epoch(); }
-
 }  // namespace
 
 void Chronicle::AddEvent(MonotonicTime now, Epoch epoch, std::string kind,
@@ -42,8 +40,8 @@ void Chronicle::AddIncident(MonotonicTime now, Epoch epoch, const std::string& c
       changed_.erase(incidents_.front().number);
       incidents_.pop_front();
     }
-    incident =
-        &incidents_.emplace_back(Incident{.number = ++last_incident_, .epoch = epoch, .at = now});
+    incident = &incidents_.emplace_back(
+        Incident{.number = ++last_incident_, .epoch = epoch, .at = TimeOf(now)});
   }
   incident->cause = Utf8(cause, kTextBytes);
   incident->host = host;
@@ -110,7 +108,7 @@ void Chronicle::Restore(const IncidentView& view) {
   NumberAbove(view.number);
   incidents_.push_back({.number = view.number,
                         .epoch = view.epoch,
-                        .at = MonotonicTime::FromEpoch(view.time - absl::UnixEpoch()),
+                        .at = view.time,
                         .cause = view.cause,
                         .host = view.host,
                         .verdict = {view.verdict, view.certainty, view.evidence},
@@ -127,7 +125,7 @@ IncidentView Chronicle::ViewOf(const Incident& incident) {
           .epoch = incident.epoch,
           .verdict = incident.verdict.word,
           .cause = incident.cause,
-          .time = TimeOf(incident.at),
+          .time = incident.at,
           .certainty = incident.verdict.certainty,
           .evidence = incident.verdict.evidence,
           .host = incident.host,

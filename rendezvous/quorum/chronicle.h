@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "rendezvous/quorum/incident.h"
 #include "rendezvous/quorum/job_view.h"
 #include "rendezvous/quorum/messages.h"
@@ -17,11 +18,16 @@
 
 namespace convene::rendezvous {
 
-// Bounded. Not thread-safe.
+// Its times are those of the wall clock: UnixEpoch plus the monotonic clock's and the offset. An
+// entry keeps its time when the clock is set later, as a line of a log does. Bounded. Not
+// thread-safe.
 class Chronicle {
  public:
   static constexpr size_t kMostEvents = 256;
   static constexpr size_t kMostIncidents = 32;
+
+  // Of the times of later entries, zero at first: from the monotonic clock to the wall clock.
+  void set_wall_offset(absl::Duration wall_offset) { wall_offset_ = wall_offset; }
 
   void AddEvent(MonotonicTime now, Epoch epoch, std::string kind, const std::string& text);
 
@@ -33,7 +39,7 @@ class Chronicle {
   void AddFailure(Epoch epoch, WorkerFailure failure, bool is_cause);
   // The daemon's answer to the incidents that have no outcome yet.
   void AddOutcome(const std::string& outcome);
-  // As an earlier daemon has stored it, with its time as Describe's. By number, before all others.
+  // As an earlier daemon has stored it. By number, before all others.
   void Restore(const IncidentView& view);
   // Incidents with numbers up to this one may be stored and are not known here: the next one has a
   // number above it.
@@ -45,11 +51,10 @@ class Chronicle {
 
   // The newest last.
   const std::deque<Incident>& incidents() const { return incidents_; }
-  // The incidents that were changed since the last call, as Describe's.
+  // The incidents that were changed since the last call.
   std::vector<IncidentView> TakeChanged();
 
-  // Fills in events and incidents. Their times are UnixEpoch plus the monotonic clock's: the daemon
-  // moves them.
+  // Fills in events and incidents.
   void Describe(JobView* view) const;
 
  private:
@@ -57,6 +62,11 @@ class Chronicle {
   static IncidentView ViewOf(const Incident& incident);
   void Judge(Incident& incident);
 
+  absl::Time TimeOf(MonotonicTime at) const {
+    return absl::UnixEpoch() + at.since_epoch() + wall_offset_;
+  }
+
+  absl::Duration wall_offset_;
   std::deque<EventView> events_;
   int64_t last_event_ = 0;
   std::deque<Incident> incidents_;

@@ -70,7 +70,8 @@ void DescribeState(MonotonicTime now, const JobState& state, const JobPolicy& po
     case NodeState::kRunning:
       if (node.away) {
         view->state = "away";
-        view->why = "not heard of since the daemon was restarted";
+        view->why = node.is_cut_off ? "succeeded; its connection closed, and it is not back yet"
+                                    : "not heard of since the daemon was restarted";
         return;
       }
       view->state = node.succeeded ? "succeeded" : "running";

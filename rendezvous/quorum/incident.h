@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "rendezvous/quorum/messages.h"
 #include "tools/base/clock.h"
 #include "tools/base/strong_int.h"
@@ -40,7 +41,7 @@ struct Incident {
 
   int64_t number = 0;  // 1, 2, ... in this job
   Epoch epoch;
-  MonotonicTime at;
+  absl::Time at;          // Chronicle's
   std::string cause;      // one line
   std::string host;       // that it happened on
   bool is_unfit = false;  // that host has left, as Leave's is_unfit says

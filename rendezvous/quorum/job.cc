@@ -81,7 +81,9 @@ Welcome Job::WelcomeTo(const Node& node) const {
 
 absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, const Hello& hello,
                        Outbox* outbox) {
+  // Of another run by that name: no word of this one's nodes.
   CONVENE_RETURN_IF_ERROR(CheckAgreement(policy_, hello));
+  Hear(now, outbox);
   if (const Node* same = state_.FindProcess(hello.host, hello.node_rank, incarnation)) {
     if (hello.said_at < same->hello_said_at) {
       return absl::UnavailableError(absl::StrCat("incarnation ", incarnation.value(),
@@ -94,13 +96,15 @@ absl::Status Job::Join(MonotonicTime now, MemberId id, Incarnation incarnation, 
     const MemberId old = same->id;
     if (same->away) {
       Remove(now, old, JobState::Departure::kOutdated,
-             "what this daemon remembers from before its restart is old", outbox);
+             same->is_cut_off ? "its agent did not keep its place"
+                              : "what this daemon remembers from before its restart is old",
+             outbox);
     } else {
       Remove(now, old, JobState::Departure::kLost, "its agent opened another stream", outbox);
+      outbox->End(old, absl::AbortedError(absl::StrCat(
+                           "another stream of this agent, incarnation ", incarnation.value(),
+                           ", took the place of this one of ", incarnation.value())));
     }
-    outbox->End(old, absl::AbortedError(absl::StrCat(
-                         "another stream of this agent, incarnation ", incarnation.value(),
-                         ", took the place of this one of ", incarnation.value())));
   }
   if (state_.nodes().size() >= kMostNodesPerJob) {
     return absl::ResourceExhaustedError(absl::StrCat("job ", id_, " has ", kMostNodesPerJob,
@@ -172,6 +176,15 @@ void Job::RefuseRival(MonotonicTime now, const Node& node, Outbox* outbox) {
 
 void Job::Disconnect(MonotonicTime now, MemberId id, Outbox* outbox) {
   if (state_.Find(id) == nullptr) return;
+  if (state_.KeepsPlace(id)) {
+    state_.CutOff(id);
+    Tell(now,
+         {"node away", absl::StrCat(NodeName(*state_.Find(id)),
+                                    " had succeeded, and its connection closed: its place is kept "
+                                    "for its lease")},
+         outbox);
+    return;
+  }
   Remove(now, id, JobState::Departure::kLost, "its connection closed", outbox);
   Run(now, outbox);
 }
@@ -220,8 +233,9 @@ void Job::GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure,
     absl::StrAppend(&text, "; epoch ", state_.epoch().value(), " is over for incarnation ",
                     state_.Find(id)->incarnation.value());
   }
+  const bool is_away = state_.Find(id)->away;
   Remove(now, id, departure, why, outbox);
-  outbox->End(id, absl::UnavailableError(text));
+  if (!is_away) outbox->End(id, absl::UnavailableError(text));
 }
 
 MonotonicTime Job::wake_at() const { return std::min(decision_.wake_at, state_.lease_watch()); }
@@ -259,6 +273,7 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
         Form(now, decision_, outbox);
         break;
       case Decision::Kind::kStop:
+        RemoveCutOff(now, outbox);
         for (const auto& [id, node] : state_.nodes()) {
           if (node.state != NodeState::kRunning) continue;
           Send(id, Stop{decision_.stop_kind, decision_.why}, outbox);
@@ -286,6 +301,17 @@ void Job::Run(MonotonicTime now, Outbox* outbox) {
     }
   }
   CONVENE_CHECK(false);
+}
+
+// Its epoch is over, so its place is, too: the others do not wait for it, it may be dead.
+void Job::RemoveCutOff(MonotonicTime now, Outbox* outbox) {
+  std::vector<MemberId> cut_off;
+  for (const auto& [id, node] : state_.nodes()) {
+    if (node.is_cut_off) cut_off.push_back(id);
+  }
+  for (const MemberId id : cut_off) {
+    Remove(now, id, JobState::Departure::kLost, "its connection closed", outbox);
+  }
 }
 
 void Job::Note(MonotonicTime now, const Decision& decision, Outbox* outbox) {
@@ -332,7 +358,9 @@ Assignment Job::AssignmentOf(const Node& node) const {
 
 void Job::Close(MonotonicTime now, Outbox* outbox) {
   std::vector<MemberId> present;
-  for (const auto& [id, node] : state_.nodes()) present.push_back(id);
+  for (const auto& [id, node] : state_.nodes()) {
+    if (!node.away) present.push_back(id);
+  }
   state_.Close(now, decision_.outcome);
   judge_.BeginEpoch(0);
   for (const MemberId id : present) SendAway(id, outbox);

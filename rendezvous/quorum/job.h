@@ -56,7 +56,7 @@ struct Outbox {
 // the daemon, and also when the daemon has not noticed yet that the old stream is dead. The daemon
 // then sends the Assignment again, if the process has not heard of the epoch, and the Stop that it
 // missed. A process whose stream is known to be over has lost its place: the other nodes have been
-// told.
+// told. A process whose workers have all succeeded has not (JobState::CutOff): nobody was told.
 class Job {
  public:
   // `hello` is the job's first one and valid; its node still has to Join.
@@ -68,7 +68,7 @@ class Job {
   JobRecord Record(MonotonicTime now) const;
 
   // Some agent spoke, or its stream ended (JobState::Hear). Call it before the function that says
-  // what follows.
+  // what follows, but for Join, which hears by itself.
   void Hear(MonotonicTime now, Outbox* outbox);
   // InvalidArgument when the hello contradicts the job; AlreadyExists when a third agent claims a
   // contested rank; Unavailable when its process has sent a later Hello; ResourceExhausted when the
@@ -99,7 +99,6 @@ class Job {
   bool closed() const { return state_.phase() == Phase::kClosed; }
   const JobState& state() const { return state_; }
   const JobPolicy& policy() const { return policy_; }
-  // Times of events and incidents as Chronicle::Describe has them.
   // `with_news`: with events and incidents, which are many.
   JobView View(MonotonicTime now, bool with_news = true) const;
   Chronicle& chronicle() { return chronicle_; }
@@ -138,6 +137,8 @@ class Job {
   void Close(MonotonicTime now, Outbox* outbox);
   void Remove(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
               Outbox* outbox);
+  // Removes the members that were cut off.
+  void RemoveCutOff(MonotonicTime now, Outbox* outbox);
   // Removes a node, and ends its stream with Unavailable.
   void GiveUp(MonotonicTime now, MemberId id, JobState::Departure departure, const std::string& why,
               Outbox* outbox);

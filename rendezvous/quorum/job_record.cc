@@ -34,7 +34,7 @@ void JobState::Record(MonotonicTime now, JobRecord* record) const {
   static_cast<JobFacts&>(*record) = facts_;
   record->members.clear();
   for (const auto& [id, node] : nodes_) {
-    if (!node.is_member()) continue;
+    if (!node.is_member() || node.is_cut_off) continue;
     record->members.push_back({node, node.state == NodeState::kRunning});
   }
   record->taken_at = now;
@@ -81,13 +81,28 @@ void JobState::Resume(MonotonicTime now, MemberId old, MemberId id, const Hello&
   node.hello_said_at = hello.said_at;
   node.role = hello.role;  // a journal of before roles knows none
   stop_limit_ = std::max(stop_limit_, hello.stop_limit);
-  node.away = false;
+  node.away = node.is_cut_off = false;
   Count(node, +1);
   if (node.node_rank >= 0) by_node_rank_[node.node_rank] = id;
   by_process_[{node.host, node.node_rank, node.incarnation}] = id;
   if (node.rival != MemberId()) nodes_.at(node.rival).rival = id;
   entry.key() = id;
   nodes_.insert(std::move(entry));
+}
+
+bool JobState::KeepsPlace(MemberId id) const {
+  const Node& node = nodes_.at(id);
+  return facts_.phase == Phase::kRunning && facts_.cause == Cause::kNone &&
+         node.state == NodeState::kRunning && node.succeeded && !node.is_leaving &&
+         node.rival == MemberId();
+}
+
+void JobState::CutOff(MemberId id) {
+  CONVENE_CHECK(KeepsPlace(id));
+  Node& node = nodes_.at(id);
+  Count(node, -1);
+  node.away = node.is_cut_off = true;
+  Count(node, +1);
 }
 
 void JobState::RenewAway(MonotonicTime now) {

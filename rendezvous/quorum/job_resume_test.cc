@@ -141,7 +141,6 @@ TEST_CASE("who is not back when its lease from the restart ends is lost") {
     > wait 4900ms
     > a' beats epoch=0
     > wait 100ms
-    : end UNAVAILABLE: given up by the daemon: silent for its lease of 5s; epoch 1 is over for incarnation 8
     a': stop abort: b is lost: silent for its lease of 5s
     > a' ready
     a': epoch 2 node 0 of 1, ranks from 0 of 1, store a', failures 0
@@ -321,6 +320,94 @@ TEST_CASE("a stream that broke unnoticed is replaced without a stop when the pla
     a': close succeeded: the workers of every node succeeded
     a': end OK
   )"));
+}
+
+TEST_CASE("a node that had succeeded and whose stream breaks keeps its place, without a journal") {
+  Story story(Nodes(1, 2, 1));
+  story.Tell(kTwoRun);
+  const char kCutOff[] = R"(
+    > a succeeds
+    > a drops
+    > show a
+    a: away: succeeded; its connection closed, and it is not back yet
+  )";
+  REQUIRE(story.Tell(kCutOff) == Flat(kCutOff));
+  SECTION("it is back") {
+    Check(std::move(story), R"(
+      > a' hello incarnation=7 holds running=1 last_epoch=1
+      a': welcome back in epoch 1
+      > a' succeeds
+      > show a
+      a: succeeded
+      > b succeeds
+      b: close succeeded: the workers of every node succeeded
+      b: end OK
+      a': close succeeded: the workers of every node succeeded
+      a': end OK
+    )");
+  }
+  SECTION("it is not back in its lease: nobody misses it") {
+    Check(std::move(story), R"(
+      > wait 3s
+      > b beats
+      > wait 3s
+      > show a
+      > b succeeds
+      b: close succeeded: the workers of every node succeeded
+      b: end OK
+    )");
+  }
+  SECTION("the job ends meanwhile") {
+    Check(std::move(story), R"(
+      > b succeeds
+      b: close succeeded: the workers of every node succeeded
+      b: end OK
+    )");
+  }
+  SECTION("the epoch breaks: the others do not wait for it") {
+    Check(std::move(story), R"(
+      > b fails rank=1
+      b: stop abort: rank 1 on b: exit code 1
+      > b ready
+      b: epoch 2 node 0 of 1, ranks from 0 of 1, store b, failures 1
+      > a' hello incarnation=7 holds running=1 last_epoch=1
+      a': welcome
+    )");
+  }
+  SECTION("an agent of an older version asks for no place") {
+    Check(std::move(story), R"(
+      > a' hello incarnation=7 last_epoch=1
+      a': welcome
+      > b succeeds
+      b: close succeeded: the workers of every node succeeded
+      b: end OK
+      a': close succeeded: the workers of every node succeeded
+      a': end OK
+    )");
+  }
+  SECTION("another process of its host joins beside it") {
+    Check(std::move(story), R"(
+      > a' hello incarnation=9
+      a': welcome
+    )");
+  }
+}
+
+TEST_CASE("a node that had succeeded goes at once where another process has claimed its rank") {
+  Check(Story(Nodes(2, 2)), R"(
+    > a hello incarnation=7 rank=0
+    a: welcome
+    > b hello incarnation=8 rank=1
+    b: welcome
+    > a ready
+    > b ready
+    a: epoch 1 node 0 of 2, ranks from 0 of 2, store a, failures 0
+    b: epoch 1 node 1 of 2, ranks from 1 of 2, store a, failures 0
+    > a succeeds
+    > a' hello incarnation=9 rank=0
+    > a drops
+    a': welcome
+  )");
 }
 
 TEST_CASE("status shows who is away") {

@@ -56,8 +56,8 @@ void JobState::Count(const Node& node, int sign) {
   if (node.state == NodeState::kJoining) joining_count_ += sign;
   if (node.state == NodeState::kJoining && node.has_workers) old_workers_count_ += sign;
   if (node.state == NodeState::kRunning) running_count_ += sign;
-  if (node.is_member()) member_count_ += sign;
-  if (node.away) away_count_ += sign;
+  if (node.is_member() && !node.is_cut_off) member_count_ += sign;
+  if (node.away && !node.is_cut_off) away_count_ += sign;
   const auto list = [&](std::set<MemberId>& nodes) {
     sign > 0 ? static_cast<void>(nodes.insert(node.id)) : static_cast<void>(nodes.erase(node.id));
   };

@@ -11,8 +11,10 @@
 //
 // A node here is one live stream, or a node that is away. After a restart of the daemon
 // (job_record.h) every member is away until its process resumes its place, or until its lease ends,
-// counted from the restart. Meanwhile it counts as a member that runs, or that owes a Ready. The
-// states of a node:
+// counted from the restart. Meanwhile it counts as a member that runs, or that owes a Ready. A
+// member whose stream ends when all its workers have succeeded is cut off: it counts no more, and
+// the record does not have it, but its process may resume its place for the rest of its lease, or
+// until the epoch ends. The others may still use its store. The states of a node:
 //
 //   contesting --its rival is lost--> joining --Ready--> ready --chosen--> running --Ready after a
 //   Stop--> ready
@@ -46,6 +48,7 @@
 // as a failure; decide.h makes each wait longer than the last.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -102,7 +105,7 @@ struct Node : Member {
   NodeState state = NodeState::kJoining;
   MonotonicTime joined_at;  // or resumed: never falls with rising ids
   MonotonicTime heard_at;
-  MonotonicTime hello_said_at;             // Hello::said_at; away: none
+  MonotonicTime hello_said_at;             // Hello::said_at; recorded: none
   std::optional<WorkerProgress> progress;  // in the current epoch
   std::vector<RankProgress> ranks;         // the same, of each worker
   Ready store;                             // of the last Ready
@@ -111,7 +114,8 @@ struct Node : Member {
   bool has_workers = false;   // joining: of an epoch that it was in on an earlier stream
   std::string straggler_why;  // running: it is excluded at its next Ready, for this; "": it is not
   bool is_leaving = false;    // running: its last workers end, it will not say Ready
-  bool away = false;          // recorded by an earlier daemon, not yet back
+  bool away = false;          // recorded by an earlier daemon, or cut off; not yet back
+  bool is_cut_off = false;    // away, because its stream ended after it had succeeded
   MemberId rival;             // contesting: the holder of the rank; else: the node that claims it
 
   bool is_member() const { return seat >= 0; }
@@ -178,7 +182,7 @@ class JobState {
   // Members that have not said Ready since the Assignment.
   int running_count() const { return running_count_; }
   int member_count() const { return member_count_; }  // of the current epoch, still here
-  int away_count() const { return away_count_; }
+  int away_count() const { return away_count_; }      // since a restart of the daemon
   int epoch_size() const { return facts_.epoch_size; }
   int succeeded_count() const { return facts_.succeeded_count; }
   int failure_count() const { return facts_.budget.failure_count; }
@@ -210,6 +214,12 @@ class JobState {
   // ever began.
   bool is_abandoned() const {
     return nodes_.empty() && (facts_.last_departure_was_leave || facts_.epoch == Epoch());
+  }
+  // No node is here: each one there is has been away for its whole lease. Its workers are dead.
+  bool IsDeserted(MonotonicTime now) const {
+    return std::all_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+      return entry.second.away && entry.second.heard_at + entry.second.lease <= now;
+    });
   }
   // The node that went last and did not come again, and how: "b left: SIGTERM". "": there is none.
   const std::string& last_departure() const { return last_departure_; }
@@ -264,6 +274,12 @@ class JobState {
   // REQUIRES: `id` is a node.
   void Remove(MonotonicTime now, MemberId id, Departure departure, const std::string& why,
               int nodes_min);
+
+  // Whether the end of its stream takes a node nothing: all its workers have succeeded, the epoch
+  // goes on, and nobody claims its rank. REQUIRES: `id` is a node.
+  bool KeepsPlace(MemberId id) const;
+  // The stream of a node that keeps its place is over. REQUIRES: KeepsPlace(id).
+  void CutOff(MemberId id);
 
   // The process of member `old` goes on as `id`, on another stream. REQUIRES: `old` is a member,
   // `id` is new.

@@ -367,8 +367,10 @@ absl::StatusOr<int> ServeByLock(const Server::Options& options) {
     SayServing(options, **server);
     signal = vigil.Keep([&] { return !tenure->Covers(Clock::Real().Now()); });
     if (signal != 0) return EndBy(signal, [&] { server->reset(); });
-    spdlog::warn("this daemon leads no more: another one has taken {} over, or stands in its place",
-                 options.state_dir);
+    spdlog::warn(
+        "this daemon leads no more: another one may have taken {} over, or another folder stands "
+        "in its place. It stands by",
+        options.state_dir);
     StopServing([&] { server->reset(); });
     has_told = false;
   }

@@ -23,10 +23,10 @@ absl::StatusOr<int> ServeInTurn(const Server::Options& options, const etcd::Plac
                                 const etcd::TlsFiles& tls, absl::Duration lease);
 
 // One of several daemons that take turns with options.state_dir, a folder that all of them reach:
-// it stands by, without its port, until it gets the folder's lock; serves until a write finds that
-// another daemon has taken over; then stands by again. Once it has looked into the folder, it waits
-// while it cannot read that folder, and while another one stands in its place. Errors as
-// ServeUntilSignal's.
+// it stands by, without its port, until it gets the folder's lock; serves until it finds that
+// another daemon has taken over, or cannot tell for FileJournal::kMostBlind; then stands by again.
+// Once it has looked into the folder, it waits while it cannot read that folder, and while another
+// one stands in its place. Errors as ServeUntilSignal's.
 absl::StatusOr<int> ServeByLock(const Server::Options& options);
 
 }  // namespace convene::rendezvous

@@ -128,9 +128,11 @@ class StandbysTest(ConveneTestCase):
         os.remove(self.path("state/lock"))
         third = self.start(CONVENED, "--host", "127.0.0.1", "--port", ports[0], *memory)
         wait_until(lambda: "this daemon leads, in term 3" in self.output(third), 20, lambda: self.output(third))
+        # Nothing happens in the job that the daemon without the lock would write down.
+        wait_until(lambda: "this daemon leads no more" in self.output(waits), 20, lambda: self.output(waits))
+        wait_until(lambda: self.output(third).count(" is back in epoch ") == 2, 20, lambda: self.output(third))
         with open(self.path("done"), "w", encoding="ascii"):
             pass
-        wait_until(lambda: "this daemon leads no more" in self.output(waits), 20, lambda: self.output(waits))
         for node in nodes:
             self.finish(node, 60)
         self.assertEqual(self.starts(), before)

@@ -19,8 +19,8 @@ inline void CheckCounters(const rendezvous::JobState& state) {
     joining += node.state == NodeState::kJoining;
     old_workers += node.state == NodeState::kJoining && node.has_workers;
     running += node.state == NodeState::kRunning;
-    members += node.is_member();
-    away += node.away;
+    members += node.is_member() && !node.is_cut_off;
+    away += node.away && !node.is_cut_off;
     if (node.state == NodeState::kReady && !node.is_member()) bench.insert(id);
     if (node.state == NodeState::kCooling) cooling.insert(id);
     if (node.rival != MemberId()) {

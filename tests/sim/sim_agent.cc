@@ -377,6 +377,7 @@ void SimAgent::Do(const agent::RestWorkers&) { StopTime(true); }
 void SimAgent::Do(const agent::WakeWorkers&) { StopTime(false); }
 
 void SimAgent::Do(const agent::RestartStore&) {
+  ++stores_;
   simulation_.After(simulation_.Upto(absl::Milliseconds(100)), [this, life = life_] {
     if (life == life_) Receive(agent::StoreStarted{simulation_.Between(1024, 65535)});
   });

@@ -42,6 +42,11 @@ class SimAgent {
   bool is_paused() const { return is_paused_; }
   MonotonicTime paused_at() const { return paused_at_; }  // the last time
   bool is_cut() const { return is_cut_; }
+  // All its workers have ended with 0, its epoch goes on, and it can be reached.
+  bool has_succeeded() const {
+    return is_up() && state_->phase == agent::Phase::kSucceeded && !is_paused_ && !is_cut_;
+  }
+  int64_t stores() const { return stores_; }  // started so far
   bool has_workers() const { return !workers_.empty() || has_leftovers_; }
 
   // ---- what happens to it ----
@@ -127,6 +132,7 @@ class SimAgent {
   MonotonicTime timer_planned_ = MonotonicTime::InfiniteFuture();
   MonotonicTime awake_since_;
 
+  int64_t stores_ = 0;
   std::set<int> workers_;  // local ranks that run
   bool has_leftovers_ = false;
   bool knows_success_ = false;  // of the job, of which its node has had its part

@@ -17,6 +17,8 @@ constexpr absl::Duration kPatience = absl::Seconds(150);
 constexpr absl::Duration kBetweenFaults = absl::Milliseconds(1500);
 // Beyond every lease: by then every agent is back, or given up.
 constexpr absl::Duration kUndisturbed = absl::Seconds(6);
+// An agent whose connection was lost, and that nothing else disturbs.
+constexpr absl::Duration kBackAgain = absl::Seconds(2);
 // Of several daemons.
 constexpr int kStandbys = 3;
 constexpr absl::Duration kLeaseWithStandbys = absl::Seconds(20);
@@ -211,6 +213,21 @@ void World::ExpectUndisturbed(absl::Duration duration, const std::string& only,
   }
 }
 
+void World::ExpectStoreKept(const SimAgent& agent) {
+  const SimDaemon& daemon = leader();
+  const rendezvous::Job* const job = daemon.table().Find(agent.run());
+  if (!agent.has_succeeded() || job == nullptr || !daemon.leads() || !daemon.is_well()) return;
+  spared_until_ = simulation_.now() + kBackAgain;
+  simulation_.At(
+      spared_until_, [&agent, &daemon, epoch = job->state().epoch(), stores = agent.stores()] {
+        const rendezvous::Job* const now = daemon.table().Find(agent.run());
+        const bool goes_on = daemon.leads() && now != nullptr && now->state().epoch() == epoch &&
+                             now->state().phase() == rendezvous::Phase::kRunning;
+        Expect(!goes_on || agent.stores() == stores,
+               "a node that had succeeded lost its connection, and its epoch the store");
+      });
+}
+
 void World::SuspendRun() {
   const std::string run =
       agents_[simulation_.Between(0, static_cast<int>(agents_.size()) - 1)]->run();
@@ -259,8 +276,11 @@ void World::Hurt(SimAgent& agent) {
     case 0:
       agent.Crash(/*whole_machine=*/simulation_.Chance(0.3));
       return Supervise(agent);
-    case 1:
-      return agent.LoseConnection(/*is_half_open=*/simulation_.Chance(0.3));
+    case 1: {
+      const bool is_half_open = simulation_.Chance(0.3);
+      ExpectStoreKept(agent);
+      return agent.LoseConnection(is_half_open);
+    }
     case 2:
       if (agent.is_paused()) return;
       simulation_.Chance(0.5) ? agent.Pause() : agent.Suspend();

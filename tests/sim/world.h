@@ -44,6 +44,9 @@ class World {
   // From now on nothing else breaks for `duration`; then the settled runs (among them `only`, "" =
   // all) must be in the epochs that they are in.
   void ExpectUndisturbed(absl::Duration duration, const std::string& only, const std::string& what);
+  // A node that has succeeded is about to lose its connection. Nothing else breaks for a while;
+  // then its epoch, if it goes on, must still have the store that it began with.
+  void ExpectStoreKept(const SimAgent& agent);
   void ResumeAfter(absl::Duration pause, SimAgent& agent);
   void Hurt(SimAgent& agent);
   // Starts agents that ended or crashed again after a while.
