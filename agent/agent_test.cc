@@ -210,6 +210,15 @@ TEST_CASE_METHOD(Fixture,
   CHECK(agent.Wait() == 0);
 }
 
+TEST_CASE_METHOD(
+    Fixture, "a host behind an address that is not its own tells workers where others reach it") {
+  AgentOptions options = Standalone("[ $MASTER_ADDR = 127.0.0.2 ]", 1);
+  options.store_host = "127.0.0.2";  // found on the way to the endpoint
+  options.store_host_may_change = true;
+  AgentProcess agent = Start(options);
+  CHECK(agent.Wait() == 0);
+}
+
 TEST_CASE_METHOD(Fixture, "an agent without a thread for its store says that the node is unfit") {
   const ScopedThreadFault fault("store0");
   AgentProcess agent = Start(Standalone("", 1));

@@ -458,7 +458,8 @@ void Node::Do(RestartStore& action) {
     worker_store_port_ = std::move(reserved->fd);
     started.port = reserved->port;
   }
-  if (options_.store_host_may_change) started.host = link_->own_host();
+  // The stream of a node that hosts goes to itself, and tells nothing of the way to others.
+  if (options_.store_host_may_change && !link_->is_hosting()) started.host = link_->own_host();
   Take(std::move(started));
 }
 

@@ -1,9 +1,12 @@
 #include "launcher/machine.h"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "tools/base/cpu_count.h"
 #include "tools/base/files.h"
 #include "tools/base/logging.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::launcher {
 namespace {
@@ -123,6 +127,19 @@ Machine InspectMachine(const EnvironmentLookup& environment, const std::string& 
   machine.gpus = CountGpus(environment, root);
   machine.xpus = CountUsable(CountIntel(root), {"ZE_AFFINITY_MASK"}, environment);
   return machine;
+}
+
+absl::Status CheckPidfds() {
+  const UniqueFd self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  // Anything else (no descriptor is left) passes by, or is told where it happens.
+  if (self.valid() || (errno != ENOSYS && errno != EPERM)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "this node cannot watch its workers: the kernel, or the container's seccomp profile, does "
+      "not "
+      "allow pidfd_open (",
+      std::strerror(errno),
+      "). It takes Linux 5.3 or newer, and in a container Docker 20.10 or newer, or a seccomp "
+      "profile that allows pidfd_open"));
 }
 
 }  // namespace convene::launcher

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "agent/machine/facts.h"
 #include "launcher/job_spec.h"
 #include "tools/base/environment.h"
@@ -27,5 +28,9 @@ std::string ParentName();
 // The nearest process above this one whose program has this name (15 bytes at most); 0: there is
 // none in this pid namespace.
 int AncestorNamed(const std::string& name);
+
+// Unavailable when the kernel or the container gives no descriptors of processes (pidfd_open), by
+// which the agent watches its workers; with what to do.
+absl::Status CheckPidfds();
 
 }  // namespace convene::launcher

@@ -73,11 +73,13 @@ constexpr int64_t kFilesPerWorker = 8;
 // Connections a worker may open to the job's store, when this node hosts it.
 constexpr int64_t kConnectionsPerWorker = 4;
 
-// Called before anything is started: gRPC aborts or hangs when it runs out of either.
+// Called before anything is started: gRPC aborts or hangs when it runs out of files or threads.
+// ResourceExhausted and Unavailable are about this node, other errors about the command.
 absl::Status CheckLimits(const rendezvous::Hello& hello) {
   const int64_t least = kOwnFiles + kFilesPerWorker * hello.local_world_size;
   const int64_t nodes = hello.nodes_max;
   const int64_t wanted = least + nodes + kConnectionsPerWorker * nodes * hello.local_world_size;
+  CONVENE_RETURN_IF_ERROR(CheckPidfds());
   CONVENE_RETURN_IF_ERROR(EnsureOpenFiles(least, wanted));
   return CheckThreads(kThreads);
 }
@@ -241,7 +243,7 @@ absl::StatusOr<int> RunAgentOf(const RunFlags& flags, const EnvironmentLookup& e
   for (const std::string& warning : spec.warnings) spdlog::warn("{}", warning);
   CONVENE_RETURN_IF_ERROR(ClearOutcomeFile(flags.outcome_file));
   const absl::Status limits = CheckLimits(spec.options.hello);
-  if (absl::IsResourceExhausted(limits)) {
+  if (absl::IsResourceExhausted(limits) || absl::IsUnavailable(limits)) {
     spdlog::error("{}", std::string(limits.message()));
     return static_cast<int>(ExitCode::kUnfitNode);
   }

@@ -1,6 +1,9 @@
 #include "rendezvous/client/agent_stream.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <deque>
@@ -28,9 +31,18 @@ namespace {
 
 // An agent sends a handful of messages in an epoch, and a heartbeat now and then.
 constexpr size_t kMostUnsent = 4096;
-// A listener that breaks off so often before its first answer is no daemon: a daemon that is just
-// stopping breaks off once.
+// A listener that has said something and breaks off so often before a daemon's first answer is no
+// daemon: a daemon that is just stopping breaks off once.
 constexpr int kMostBreaks = 4;
+
+// Whether a byte has come over the TCP connection, which may be over. The kernel counts the other
+// side's end as a byte.
+bool HasHeard(int tcp) {
+  tcp_info info = {};
+  socklen_t length = sizeof(info);
+  return getsockopt(tcp, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+         info.tcpi_bytes_received > 1;
+}
 
 class Call final : public ClientCall<pb::AgentMessage, pb::DaemonMessage> {
  public:
@@ -155,6 +167,7 @@ class GrpcAgentStream final : public AgentStream {
   MonotonicTime opened_at() const override { return opened_at_; }
   const std::string& own_host() const override { return own_host_; }
   UniqueFd TakeConnection() override { return std::move(connection_); }
+  bool HasHeard() const { return rendezvous::HasHeard(connection_.get()); }
   void Send(Epoch epoch, AgentEvent event) override { call_->Send(epoch, std::move(event)); }
   absl::Status WaitUntilAnswered(MonotonicTime deadline) {
     return call_->WaitUntilAnswered(deadline);
@@ -178,6 +191,21 @@ absl::Status NotADaemon(const Endpoint& endpoint, const absl::Status& cause) {
           : "): is the port right, or is --join-token-file or --tls-cert wanted?"));
 }
 
+absl::Status NoAnswer(const Endpoint& endpoint, absl::Duration timeout, const absl::Status& cause) {
+  const bool is_once = endpoint.dialling().is_once;
+  const bool was_closed = !is_once && absl::IsUnavailable(cause);
+  return absl::UnavailableError(absl::StrCat(
+      is_once ? "it" : endpoint.address(),
+      " took the connection but did not answer as a rendezvous daemon within ",
+      absl::FormatDuration(timeout), " (", std::string(cause.message()), ")",
+      was_closed ? ": it closes each connection, as a proxy or a load balancer does while nobody "
+                   "listens behind it. If it is none, look whether the port is right"
+                 : "",
+      was_closed && !endpoint.is_locked()
+          ? ", and whether the daemon wants --join-token-file or --tls-cert"
+          : ""));
+}
+
 }  // namespace
 
 std::optional<MonotonicTime> AgentStream::RefusedAt(const absl::Status& opened) {
@@ -195,7 +223,7 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
                                                                absl::Duration connect_timeout) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
-  for (int breaks = 1;; ++breaks) {
+  for (int breaks = 0;;) {
     CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, deadline));
     hello.said_at = Clock::Real().Now();
     auto stream = std::make_unique<GrpcAgentStream>(endpoint, std::move(connection), incarnation,
@@ -203,16 +231,14 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
+    // It may be a proxy that finds nobody behind it yet.
+    const bool is_mute = !stream->HasHeard();
     const absl::Duration left = deadline - Clock::Real().Now();
-    const bool is_once = endpoint.dialling().is_once;
-    if (left <= absl::ZeroDuration() || is_once) {
-      return absl::UnavailableError(absl::StrCat(
-          is_once ? "it" : endpoint.address(),
-          " took the connection but did not answer as a rendezvous daemon within ",
-          absl::FormatDuration(connect_timeout), " (", std::string(answered.message()), ")"));
-    }
-    if (breaks == kMostBreaks) return NotADaemon(endpoint, answered);
-    Clock::Real().SleepFor(std::min(left, backoff.Next(RandomFraction())));
+    const absl::Duration pause = backoff.Next(RandomFraction());
+    if (left <= absl::ZeroDuration() || endpoint.dialling().is_once || (is_mute && pause >= left))
+      return NoAnswer(endpoint, connect_timeout, answered);
+    if (!is_mute && ++breaks == kMostBreaks) return NotADaemon(endpoint, answered);
+    Clock::Real().SleepFor(std::min(left, pause));
   }
 }
 

@@ -33,9 +33,10 @@ class AgentStream {
 
   // Dials `endpoint` and sends the hello, with the time (said_at) in it. Returns once
   // the channel is connected: Unavailable when that took longer than `connect_timeout`, the text
-  // naming the endpoint and the last cause (the cause alone at an endpoint that is dialled once);
-  // FailedPrecondition when something that is not a
-  // rendezvous daemon answers there; PermissionDenied when the daemon has another join token.
+  // naming the endpoint and the last cause (the cause alone at an endpoint that is dialled once),
+  // also where the listener closes each connection without a byte, as a proxy does with nobody
+  // behind it; FailedPrecondition when something that is not a rendezvous daemon answers there;
+  // PermissionDenied when the daemon has another join token.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const Endpoint& endpoint,
                                                            Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,

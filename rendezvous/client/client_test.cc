@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -43,10 +44,14 @@ class Listener {
   std::string endpoint_;
 };
 
-// Greets every connection and hangs up: a web server that was asked nonsense.
+// Greets every connection and hangs up.
 class WrongProgram {
  public:
-  WrongProgram() : thread_("wrong", [this] { Serve(); }) {}
+  // A web server that was asked nonsense.
+  WrongProgram() : WrongProgram("HTTP/1.1 400 Bad Request\r\n\r\n", false) {}
+  // `resets`: it hangs up without waiting for what it is told.
+  WrongProgram(std::string greeting, bool resets)
+      : greeting_(std::move(greeting)), resets_(resets), thread_("wrong", [this] { Serve(); }) {}
   ~WrongProgram() {
     shutdown(listener_.fd(), SHUT_RDWR);
     thread_.Join();
@@ -58,11 +63,14 @@ class WrongProgram {
     for (;;) {
       UniqueFd connection(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!connection.valid()) return;
-      const char greeting[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
-      (void)!send(connection.get(), greeting, std::strlen(greeting), MSG_NOSIGNAL);
+      (void)!send(connection.get(), greeting_.data(), greeting_.size(), MSG_NOSIGNAL);
+      const linger at_once = {1, 0};
+      if (resets_) setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     }
   }
 
+  const std::string greeting_;
+  const bool resets_;
   Listener listener_;
   Thread thread_;
 };
@@ -117,6 +125,16 @@ TEST_CASE("another program behind the port is no daemon") {
                absl::StatusCode::kFailedPrecondition, "is no rendezvous daemon");
   CHECK_STATUS(FetchStatus(program.endpoint(), "", absl::Seconds(20)),
                absl::StatusCode::kFailedPrecondition, "is no rendezvous daemon");
+}
+
+TEST_CASE("a proxy with nobody behind it is asked until the deadline, and suspected in words") {
+  const WrongProgram proxy("", GENERATE(false, true));
+  const MonotonicTime begin = Clock::Real().Now();
+  const absl::Status opened = OpenStatus(proxy.endpoint(), absl::Seconds(4));
+  CHECK_STATUS(opened, absl::StatusCode::kUnavailable, "as a proxy or a load balancer does");
+  CHECK_THAT(std::string(opened.message()), Catch::Contains("wants --join-token-file"));
+  CHECK(Clock::Real().Now() - begin > absl::Seconds(1));
+  CHECK_FALSE(AgentStream::RefusedAt(opened).has_value());
 }
 
 TEST_CASE("a machine where nobody listens says so, and when it was asked; a silent one does not") {

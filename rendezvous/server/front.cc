@@ -32,6 +32,8 @@ namespace convene::rendezvous {
 namespace {
 
 constexpr absl::string_view kHttp2Preface = "PRI ";
+// TLS's own word for a client that does not speak it: fatal, unexpected_message.
+constexpr char kTlsAlert[] = {0x15, 3, 3, 0, 2, 2, 10};
 
 class FrontImpl final : public Front {
  public:
@@ -152,6 +154,10 @@ class FrontImpl final : public Front {
     if (protocol == Protocol::kUndecided) return false;
     loop_.Forget(fd->get());  // it is not watched at all when it spoke at once
     if (const std::string why = WhyRefused(protocol, origin, options_.is_locked); !why.empty()) {
+      // An agent without a token learns from it that a daemon is here. A proxy in front of a daemon
+      // that does not listen yet closes connections without a word, and the agent waits.
+      if (protocol == Protocol::kGrpc && origin == Origin::kPlain)
+        (void)!send(fd->get(), kTlsAlert, sizeof(kTlsAlert), MSG_DONTWAIT | MSG_NOSIGNAL);
       Refuse(std::move(*fd), seen, why);
       return true;
     }

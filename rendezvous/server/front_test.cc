@@ -175,6 +175,18 @@ TEST_CASE("what speaks none of the protocols is closed") {
   CHECK(IsClosed(tls));
 }
 
+TEST_CASE("a locked front tells a plain client in TLS's words, and closes") {
+  Front::Options options;
+  options.is_locked = true;
+  FrontTest test(options);
+  const UniqueFd plain = test.Connect();
+  Say(plain, "PRI * HTTP/2.0\r\n");
+  char bytes[16];
+  REQUIRE(recv(plain.get(), bytes, sizeof(bytes), 0) == 7);
+  CHECK(std::string(bytes, 7) == std::string("\x15\x03\x03\x00\x02\x02\x0a", 7));
+  CHECK(IsClosed(plain));
+}
+
 TEST_CASE("a client that says nothing is closed after a while, and one that says too little too") {
   Front::Options options;
   options.silence = absl::Milliseconds(50);

@@ -1,9 +1,22 @@
 """The exit code that a scheduler sees for each way in which a worker can end: the rows of `convene --help-exit-codes`."""
 
 import os
+import sys
 import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase
+
+# Becomes a program for which pidfd_open (434) fails with EPERM, as under the seccomp profile of an old container runtime.
+_WITHOUT_PIDFDS = """
+import ctypes, os, struct, sys
+lines = ((0x20, 0, 0, 0), (0x15, 0, 1, 434), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+program = ctypes.create_string_buffer(struct.pack("HP", len(lines), ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, program) != 0:
+    sys.exit("no seccomp filter")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class ExitCodesTest(ConveneTestCase):
@@ -51,6 +64,12 @@ class ExitCodesTest(ConveneTestCase):
         text = self.run_script("echo never", 71, "--health-check", "echo no GPU >&2; exit 1")
         self.assertNotIn("never", text.replace("echo never", ""))
         self.assertIn("no GPU", text)
+
+    def test_a_node_that_cannot_watch_processes_is_71_and_says_why(self):
+        run = self.start(CONVENE, "run", "--standalone", "true", prefix=[sys.executable, "-c", _WITHOUT_PIDFDS])
+        text = self.finish(run, 20, 71)
+        self.assertIn("does not allow pidfd_open (Operation not permitted)", text)
+        self.assertNotIn("guardian", text)
 
     def test_what_is_wrong_with_the_command_is_64(self):
         self.run_script("exit 0", 64, "--nproc-per-node", "many")

@@ -28,6 +28,8 @@ MUTATIONS = [
     Mutation('what was handed over is used again', LINK, '  s_.handed_over.reset();\n  const MonotonicTime', '  const MonotonicTime', PLACED),
     Mutation('an agent without the state takes the port', LINK, '= !s_.holds_place || !state.empty();', '= true;', PLACED),
     Mutation('refused connections keep a place that was handed over', LINK, 's_.holds_place && !s_.handed_over.has_value() &&', 's_.holds_place &&', PLACED),
+    Mutation('a host tells the address by which it reaches itself', 'agent/node.cc', 'options_.store_host_may_change && !link_->is_hosting()',
+             'options_.store_host_may_change', '//agent:agent_test'),
     Mutation('the next host begins without the run', 'agent/rendezvous_link.cc', 'options.handed_over = handed_over;', '(void)handed_over;', SEEN),
     Mutation('a run is taken over that another host may have gone on with', 'rendezvous/server/server.cc',
              'options.clock->Now() >= options.handed_over.good_until', 'false', '//rendezvous/server:server_test'),

@@ -80,6 +80,8 @@ MUTATIONS = [
     Mutation('the last words are lost when the pump ends', f'{LOCK}/tls_pump.cc', '    SayFarewell();\n', '', PUMP_TEST),
     Mutation('plain gRPC gets through a locked door', FRONT, 'protocol == Protocol::kTls || protocol == Protocol::kStore;',
              'protocol != Protocol::kHttp;', FRONT_TEST),
+    Mutation('a client without the token hears nothing, as of a proxy', FRONT, 'protocol == Protocol::kGrpc && origin == Origin::kPlain)',
+             'protocol == Protocol::kGrpc && origin != Origin::kPlain)', FRONT_TEST),
     Mutation('a guest speaks gRPC', FRONT, 'return protocol == Protocol::kHttp ? ""', 'return protocol != Protocol::kStore ? ""', FRONT_TEST),
     Mutation('a guest speaks TCPStore within TLS', FRONT, 'return protocol == Protocol::kHttp ? ""', 'return protocol != Protocol::kGrpc ? ""', FRONT_TEST),
     Mutation('a flood of handshakes ends those of others', f'{LOCK}/tls_pump.cc',

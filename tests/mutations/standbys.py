@@ -19,6 +19,8 @@ MUTATIONS = [
     Mutation('the first endpoint is dialled for each of them', 'agent/rendezvous_link.cc', '  place_ = place;\n', '  (void)place;\n', SEEN),
     Mutation('of several endpoints one is asked', 'rendezvous/client/ask_in_turn.cc', 'if (count == 1) return ask(endpoint, timeout);',
              'if (count > 0) return ask(endpoint.Each(0).front(), timeout);', '//rendezvous/client:client_test'),
+    Mutation('a proxy with nobody behind it is another program', 'rendezvous/client/agent_stream.cc', 'const bool is_mute = !stream->HasHeard();',
+             'const bool is_mute = false;', '//rendezvous/client:client_test'),
     Mutation('a daemon that lost its lock decides on', FILE_JOURNAL, 'if (last == term_ && place.ok())',
              'if (last >= term_ && place.ok())', FILE_JOURNAL_TEST),
     Mutation('a term of the same number in another folder counts', FILE_JOURNAL, 'if (last == term_ && place.ok())', 'if (last == term_)', FILE_JOURNAL_TEST),

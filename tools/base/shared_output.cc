@@ -1,16 +1,43 @@
 #include "tools/base/shared_output.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace convene {
+namespace {
+
+bool IsPipe(int fd) {
+  struct stat info;
+  return fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode);
+}
+
+// write(2) to a pipe whose descriptor blocks, as if it did not: EAGAIN where there is no room.
+ssize_t WriteWithoutWaiting(int pipe, absl::string_view bytes) {
+  const iovec data = {const_cast<char*>(bytes.data()), bytes.size()};
+  const ssize_t n = pwritev2(pipe, &data, 1, -1, RWF_NOWAIT);
+  if (n >= 0 || errno == EAGAIN) return n;
+  // Older kernels (before 6.4) cannot do that for pipes, and some sandboxes for nothing. A pipe
+  // with room has a whole page of it, unless a process that shares the pipe fills that page first.
+  pollfd room = {pipe, POLLOUT, 0};
+  if (poll(&room, 1, 0) < 1) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return write(pipe, bytes.data(), std::min<size_t>(bytes.size(), PIPE_BUF));
+}
+
+}  // namespace
 
 SharedOutput::SharedOutput(int fd) : fd_(fd) {
   struct stat info;
@@ -64,6 +91,8 @@ void SharedOutput::Lose(absl::string_view bytes, int error) {
 
 ssize_t SharedOutput::WriteOnce(absl::string_view bytes) const {
   if (is_socket_) return send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  // A pipe of another user: a container's stdout that root made, or one from before `sudo -u`.
+  if (!reopened_.valid() && IsPipe(fd_)) return WriteWithoutWaiting(fd_, bytes);
   return write(fd_, bytes.data(), bytes.size());
 }
 
