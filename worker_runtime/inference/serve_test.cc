@@ -14,7 +14,7 @@
 
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
-#include "tools/base/unique_fd.h"
+#include "worker_runtime/device/device.h"
 #include "worker_runtime/inference/testing/weights_source.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
