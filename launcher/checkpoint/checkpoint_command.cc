@@ -15,6 +15,7 @@
 #include "tools/base/status_macros.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/directory_lock.h"
+#include "worker_runtime/inference/prompts.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 #include "worker_runtime/tokenizer/tokenizer.h"
 #include "worker_runtime/weights/adapter.h"
@@ -128,6 +129,25 @@ std::optional<int32_t> EndOfAnswer(const worker::Tokenizer& tokenizer) {
   return tokenizer.end_of_document();
 }
 
+// Other programs end an answer of a chat where `convene generate --chat` does.
+absl::Status AddEndOfChat(const std::string& folder, const worker::Tokenizer& tokenizer,
+                          int vocabulary, worker::HfExport* wanted) {
+  constexpr char kName[] = "generation_config.json";
+  auto chats = worker::PromptReader::Make(tokenizer, folder, "");
+  const std::optional<int32_t> end = chats.ok() ? chats->EndOfAnswer() : std::nullopt;
+  if (!end.has_value() || *end >= vocabulary) return absl::OkStatus();
+  std::vector<worker::NamedFile>& files = wanted->other_files;
+  auto file = std::find_if(files.begin(), files.end(),
+                           [&](const worker::NamedFile& one) { return one.name == kName; });
+  CONVENE_ASSIGN_OR_RETURN(
+      std::string text,
+      worker::WithEndToken(file != files.end() ? file->content : "", EndOfAnswer(tokenizer), *end));
+  if (text.empty()) return absl::OkStatus();
+  if (file == files.end()) file = files.insert(file, {kName, ""});
+  file->content = std::move(text);
+  return absl::OkStatus();
+}
+
 absl::Status ExportFolder(const Weights& weights, worker::DType type, const ExportFlags& flags) {
   worker::HfExport wanted = {.output = flags.output, .type = type};
   wanted.extras.positions = flags.positions > 0 ? flags.positions : weights.longest_text;
@@ -154,6 +174,8 @@ absl::Status ExportFolder(const Weights& weights, worker::DType type, const Expo
           "convene: the folder gets no tokenizer: the model's vocabulary is a compact one, "
           "which other programs do not know\n");
     }
+    CONVENE_RETURN_IF_ERROR(
+        AddEndOfChat(folder, **tokenizer, weights.config.vocabulary_size, &wanted));
   }
   return worker::ExportHf(weights, wanted);
 }
@@ -168,6 +190,15 @@ std::string GuessText(const Weights& weights, const ExportFlags& flags) {
                       ", is a guess: --positions says it");
 }
 
+// PEFT finds no weights in a base of another kind.
+std::string BaseText(const std::string& base) {
+  if (IsFile(absl::StrCat(base, "/config.json"))) return "";
+  return absl::StrCat("; PEFT cannot load their base ", base,
+                      ", as it is no folder of Hugging Face's: export it too (convene checkpoint "
+                      "export ",
+                      base, " --output DIR), and name it by --base DIR");
+}
+
 absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(worker::Adapter adapter, worker::OpenAdapter(flags.checkpoint));
   if (!flags.base.empty()) adapter.base = flags.base;
@@ -175,7 +206,8 @@ absl::StatusOr<int> ExportAdapter(const ExportFlags& flags) {
   CONVENE_ASSIGN_OR_RETURN(worker::ModelConfig model, worker::ReadShape(adapter.base));
   model.adapter = adapter.config;
   CONVENE_RETURN_IF_ERROR(worker::ExportPeft(adapter, model, flags.output));
-  Print(absl::StrCat(flags.output, ": the adapters of ", adapter.source->name(), "\n"));
+  Print(absl::StrCat(flags.output, ": the adapters of ", adapter.source->name(),
+                     BaseText(adapter.base), "\n"));
   return 0;
 }
 

@@ -216,12 +216,16 @@ class CheckpointTokenizerTest(ConveneTestCase):
         self.convene("data", "prepare", "--chat-template", "auto", "--tokenizer", self.path("model"), "--output", self.path("chat.bin"),
                      self.path("chat.jsonl"))
         # A template from elsewhere comes with the checkpoint, and counts there.
-        self.put("other.jinja", TEMPLATE.replace("[", "<<<"))
+        self.put("other.jinja", TEMPLATE.replace("[", "<<<").replace("]", "<begin>"))
         losses("other", self.path("other.jinja"), self.path("model"))
         chats = {name: self.generate(name, "--chat", "--ignore-end") for name in ("auto", "file")}
         self.assertEqual(chats["auto"], chats["file"])
         folder, = [name for name in os.listdir(self.path("other/step_00000003")) if name.startswith("tokenizer.")]
         self.assertIn(b"<<<", self.read(self.path(f"other/step_00000003/{folder}/chat_template.jinja")))
+        # A folder's chats end where those of the checkpoint do, for other programs too.
+        for name, ends in (("auto", 7), ("other", [7, 301])):
+            self.convene("checkpoint", "export", self.path(name), "--output", self.path(name + ".out"))
+            self.assertEqual(json.loads(self.read(self.path(name + ".out/generation_config.json"))), {"eos_token_id": ends})
         # Begun with a checkpoint, a run has the checkpoint's tokenizer and template.
         self.train("--data", self.path("chat.jsonl"), "--steps", 1, "--chat-template", "auto", "--init-from", self.path("other"),
                    "--checkpoint-dir", self.path("tuned"), shape=["--micro-batch-size", 1])
@@ -246,6 +250,10 @@ class CheckpointTokenizerTest(ConveneTestCase):
         self.convene("checkpoint", "export", self.path("lora"), "--output", self.path("peft"), "--format", "peft", *base)
         self.assertEqual(self.generate("peft"), expected)  # names the base where it is now
         self.assertTrue(FILES < set(os.listdir(self.path("peft"))))
+        peft = ["checkpoint", "export", self.path("lora"), "--format", "peft", "--output"]
+        self.assertNotIn("PEFT cannot load", self.convene(*peft, self.path("peft3"), *base))
+        self.assertIn(f"PEFT cannot load their base {self.path('run')}, as it is no folder of Hugging Face's: export it too",
+                      self.convene(*peft, self.path("peft4"), "--base", self.path("run")))
         self.assertIn("leave --base out", self.generate("run", *base, code=64))
         # A base's tokenizer is none for adapters whose own is damaged.
         step = self.path("lora/step_00000002")

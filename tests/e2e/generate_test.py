@@ -111,9 +111,12 @@ class GenerateTest(ConveneTestCase):
                 (["--prompt", "a" * 50, "--context", 20], "prompt 1 of 1 has 50 tokens, and the context has room for 20"),
                 (["--prompt", "a", "--tokenizer", self.big_tokenizer()], "has 300 tokens, and the model"),
                 (["--prompt", "a", "--model", self.path("none")], "none"),
-                (["--prompt", "a", "--top-p", 2], "--top-p is 2, but must be above 0"),
+                (["--prompt", "a", "--top-p", 2], "--top-p is 2, but must be from 0"),
                 (["--prompt", ""], "--prompt= has no value"),
                 (["--prompts", self.path("text.txt")], "text.txt, line 1"),
+                (["--serve", 0], "--max-new-tokens changes no answer of --serve"),
+                (["--serve", 0, "--max-new-tokens", 128, "--top-k", 3], "--top-k changes no answer of --serve"),
+                (["--serve", 0, "--system", "be brief"], "--system changes no answer of --serve"),
         ):
             said = self.generate(*arguments, code=64)
             self.assertIn(words, said)
@@ -128,6 +131,18 @@ class GenerateTest(ConveneTestCase):
         with open(self.path("kept.jsonl"), encoding="ascii") as file:
             self.assertEqual(file.read(), "before")
         self.assertFalse(os.path.exists(self.path("kept.jsonl.partial")))
+
+    def test_a_chat_that_has_filled_its_context_begins_anew(self):
+        os.mkdir(self.path("chat"))
+        with open(self.path("chat/bytes.tiktoken"), "w", encoding="ascii") as out:
+            out.writelines(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+        with open(self.path("chat/tokenizer_config.json"), "w", encoding="ascii") as out:
+            json.dump({"pat_str": "[^ ]+| +", "chat_template": "{% for message in messages %}[{{ message.content }}]{% endfor %}"}, out)
+        chat = ["--tokenizer", self.path("chat"), "--chat", "--context", 24]
+        first, third = (self.generate(*chat, "--prompt", line) for line in ("abcd", "efgh"))
+        # The second line has room alone neither.
+        self.assertEqual(self.generate(*chat, stdin=f"abcd\n{'x' * 30}\nefgh\n"), first + third)
+        self.assertNotEqual(self.generate(*chat, "--context", 60, stdin="abcd\nefgh\n"), first + third)
 
     def test_a_command_that_is_stopped_says_where_its_answers_are(self):
         with open(self.path("endless.jsonl"), "w", encoding="ascii") as file:
@@ -168,7 +183,7 @@ class GenerateTest(ConveneTestCase):
 
     def test_a_server_answers_as_the_command_does_until_a_signal(self):
         environment = {"PATH": os.path.dirname(os.path.abspath(CONVENE_TRAIN)) + ":" + os.environ["PATH"]}
-        server = self.start(CONVENE, "generate", *self.model[:-2], "--serve", 0, "--context", 32, **environment)
+        server = self.start(CONVENE, "generate", *self.model[:-2], "--model", self.path("run") + "/", "--serve", 0, "--context", 32, **environment)
         said = wait_until(lambda: re.search(r"run is served at (http://127.0.0.1:\d+)/v1", self.output(server)), 60, lambda: self.output(server))
         address = said.group(1)
         text = json.loads(self.ask(address, "/v1/completions", prompt="a", max_tokens=9, temperature=0))
@@ -187,6 +202,7 @@ class GenerateTest(ConveneTestCase):
             self.assertRegex(self.ask(address, path, **request), words)
         self.assertIn('"id":"run"', self.ask(address, "/v1/models"))
         port = address.split(":")[-1]
+        del self.model[-2:]
         self.assertIn("another program has the port", self.generate("--serve", port, code=69))
         server.send_signal(signal.SIGTERM)
         self.finish(server, 30, expected_code=128 + signal.SIGTERM)

@@ -92,9 +92,7 @@ absl::Status Arena::Build() {
     if (!base.ok() && !absl::IsResourceExhausted(base.status())) return base.status();
     if (!base.ok()) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("arena \"", name_, "\": ", base.status().message(),
-                       "; use a smaller micro-batch, --recompute, more ranks, or more memory\n",
-                       PlanToString()));
+          absl::StrCat("arena \"", name_, "\": ", base.status().message(), "\n", PlanToString()));
     }
     part.base = static_cast<char*>(*base);
   }

@@ -7,6 +7,7 @@
 #include <event2/thread.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "absl/time/time.h"
 #include "tools/base/clock.h"
 #include "tools/base/mutex.h"
+#include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/thread.h"
 
@@ -72,6 +74,8 @@ struct Job {
 };
 using JobPtr = std::shared_ptr<Job>;
 
+absl::Status GoneError() { return absl::CancelledError("the client has gone"); }
+
 }  // namespace
 
 class CompletionServer::Web {
@@ -106,8 +110,12 @@ class CompletionServer::Web {
                       ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                       : reinterpret_cast<const sockaddr_in&>(address).sin_port);
     CONVENE_ASSIGN_OR_RETURN(answering_, Thread::Start("answer", [this] { AnswerJobs(); }));
-    auto serving =
-        Thread::Start("serve", [this] { event_base_loop(base_.get(), EVLOOP_NO_EXIT_ON_EMPTY); });
+    auto serving = Thread::Start("serve", [this] {
+      // To write to a connection that a client has reset is an error of this client's alone. The
+      // kernel sends SIGPIPE, which would end the process, to the thread that writes.
+      BlockSignals({SIGPIPE});
+      event_base_loop(base_.get(), EVLOOP_NO_EXIT_ON_EMPTY);
+    });
     if (!serving.ok()) {
       EndAnswering();
       return serving.status();
@@ -195,12 +203,13 @@ class CompletionServer::Web {
                  .created = absl::ToUnixSeconds(WallNow()),
                  .model = model_};
     job->http = http;
-    // The job lives until End, which the connection forgets it before.
     MutexLock lock(&mutex_);
+    EndGivenUp();
     if (waiting_.size() >= kMostWaiting) {
       return Fail(http, absl::UnavailableError(
                             absl::StrCat(kMostWaiting, " requests wait already: ask again later")));
     }
+    // The job lives until End, which the connection forgets it before.
     evhttp_connection_set_closecb(
         evhttp_request_get_connection(http),
         [](evhttp_connection*, void* given_up) {
@@ -231,33 +240,40 @@ class CompletionServer::Web {
     event_add(job.watch.get(), nullptr);
   }
 
+  // A request whose client has gone leaves its place to another one.
+  void EndGivenUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::erase_if(waiting_, [](const JobPtr& job) {
+      if (!job->is_given_up) return false;
+      End(*job, GoneError());
+      return true;
+    });
+  }
+
   // The rest on the thread "answer".
   void AnswerJobs() {
     while (true) {
       JobPtr job;
-      bool is_stopping = false;
       {
         MutexLock lock(&mutex_);
         while (waiting_.empty() && !is_stopping_) changed_.Wait(&mutex_);
         if (waiting_.empty()) return;
         job = std::move(waiting_.front());
         waiting_.pop_front();
-        is_stopping = is_stopping_;
       }
-      const absl::Status stops = absl::CancelledError("the server stops");
-      const absl::Status status = is_stopping ? stops : Answer(job);
+      const absl::Status status = Answer(job);
       // The job's last word, which also holds it until then.
       OnServe([job, status] { End(*job, status); });
     }
   }
 
   absl::Status CheckGoesOn(const Job& job) {
-    if (job.is_given_up) return absl::CancelledError("the client has gone");
+    if (job.is_given_up) return GoneError();
     MutexLock lock(&mutex_);
     return is_stopping_ ? absl::CancelledError("the server stops") : absl::OkStatus();
   }
 
   absl::Status Answer(const JobPtr& job) {
+    CONVENE_RETURN_IF_ERROR(CheckGoesOn(*job));  // it may have waited for long
     std::vector<Choice> choices(job->request.prompts.size() * job->request.choices);
     std::vector<bool> has_begun(choices.size());
     const absl::StatusOr<Usage> usage = answer_(job->request, [&](int index, const Choice& piece) {

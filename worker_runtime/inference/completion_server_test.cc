@@ -7,11 +7,14 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/unique_fd.h"
@@ -42,6 +45,13 @@ class Client {
     char buffer[4096];
     const ssize_t n = read(fd_.get(), buffer, sizeof(buffer));
     return {buffer, static_cast<size_t>(n > 0 ? n : 0)};
+  }
+
+  // The connection ends by an RST in the place of a FIN.
+  void Reset() {
+    const linger at_once = {.l_onoff = 1, .l_linger = 0};
+    REQUIRE(setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
+    fd_.Reset();
   }
 
  private:
@@ -130,11 +140,13 @@ absl::StatusOr<Usage> Talk(const CompletionRequest&, ShowPiece show) {
 }
 
 TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
-  for (const bool streams : {true, false}) {
-    INFO(streams);
+  for (const auto& [streams, resets] : {std::pair{true, false}, {false, false}, {false, true}}) {
+    INFO(streams << resets);
     std::string why;
+    absl::Notification begins;
     auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
       if (request.max_tokens != 7) return Count(request, show);
+      begins.Notify();
       const absl::StatusOr<Usage> usage = Talk(request, show);
       why = std::string(usage.status().message());
       return usage;
@@ -144,11 +156,46 @@ TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
                                        : R"({"prompt": "a", "max_tokens": 7})";
       Client client(*server, PostText(body, "/v1/completions"));
       if (streams) CHECK(absl::StrContains(client.Read(), "200 OK"));
+      begins.WaitForNotification();
+      if (resets) client.Reset();
     }
     CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
     server.reset();
     CHECK(why == "the client has gone");
   }
+}
+
+TEST_CASE("a client that gives up while it waits has no place, and costs nothing") {
+  int answers = 0;
+  auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
+    ++answers;
+    return request.streams ? Talk(request, show) : Count(request, show);
+  });
+  const auto hears_all = [&] {
+    Ask(*server, "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  };
+  const std::string request = PostText(R"({"prompt": "a"})", "/v1/completions");
+  std::optional<Client> talker(std::in_place, *server,
+                               PostText(R"({"prompt": "a", "stream": true})", "/v1/completions"));
+  CHECK(absl::StrContains(talker->Read(), "200 OK"));
+  {
+    std::vector<std::unique_ptr<Client>> waiting;
+    for (int i = 0; i < 64; ++i) waiting.push_back(std::make_unique<Client>(*server, request));
+    hears_all();
+    CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})", 503), "64 requests wait already"));
+  }
+  hears_all();
+  Client last(*server, request);
+  // This one is heard before the talker ends, and goes before its turn comes.
+  std::optional<Client> goes(std::in_place, *server, request);
+  hears_all();
+  goes.reset();
+  hears_all();
+  talker.reset();
+  CHECK(absl::StrContains(last.Read(), "200 OK"));
+  CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
+  server.reset();
+  CHECK(answers == 3);
 }
 
 TEST_CASE("a server that goes ends the request that runs") {

@@ -207,6 +207,36 @@ absl::Status AnswerText(const GenerateFlags& flags, OpenedModel& opened, PromptR
   });
 }
 
+// A line that is asked as a conversation's next message, or as a text of its own.
+struct Asked {
+  Conversation conversation;
+  absl::StatusOr<Tokens> tokens;
+};
+
+Asked Ask(Conversation before, const std::string& line, PromptReader& reader) {
+  if (!reader.is_chat()) return {std::move(before), reader.Text(line)};
+  AddMessage("user", line, &before);
+  absl::StatusOr<Tokens> tokens = reader.Chat(before);
+  return {std::move(before), std::move(tokens)};
+}
+
+// The same, in a new conversation where the old one has left the line no room in the context.
+Asked AskWithRoom(const Conversation& before, const std::string& line, int context,
+                  PromptReader& reader) {
+  const auto has_room = [&](const Asked& asked) {
+    return std::ssize(*asked.tokens) < context;  // one is the answer's
+  };
+  Asked asked = Ask(before, line, reader);
+  if (!reader.is_chat() || !asked.tokens.ok() || has_room(asked)) return asked;
+  Asked anew = Ask(reader.NewChat(), line, reader);
+  if (!anew.tokens.ok() || !has_room(anew)) return asked;
+  std::fprintf(stderr,
+               "convene generate: the conversation has filled the context of %d tokens "
+               "(--context): a new one begins with this line\n",
+               context);
+  return anew;
+}
+
 // Line by line. A line that cannot be answered costs a paragraph, and the next one is read.
 absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, PromptReader& reader) {
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
@@ -219,14 +249,12 @@ absl::Status AnswerLines(const GenerateFlags& flags, OpenedModel& opened, Prompt
     if (is_typed) CONVENE_RETURN_IF_ERROR(Print("> "));
     if (!std::getline(std::cin, line)) return is_typed ? Print("\n") : absl::OkStatus();
     if (line.empty()) continue;
-    Conversation asked = conversation;
-    if (reader.is_chat()) AddMessage("user", line, &asked);
-    auto tokens = reader.is_chat() ? reader.Chat(asked) : reader.Text(line);
-    absl::Status status = tokens.status();
-    if (tokens.ok()) {
-      status = answers.Give({*std::move(tokens)}, PrintText, [&](int, const WholeAnswer& answer) {
-        AddMessage("assistant", answer.text, &asked);
-        conversation = asked;
+    Asked asked = AskWithRoom(conversation, line, model->options().context, reader);
+    absl::Status status = asked.tokens.status();
+    if (status.ok()) {
+      status = answers.Give({*asked.tokens}, PrintText, [&](int, const WholeAnswer& answer) {
+        AddMessage("assistant", answer.text, &asked.conversation);
+        conversation = asked.conversation;
         return Print("\n");
       });
     }

@@ -1,6 +1,10 @@
 #include "worker_runtime/inference/generate_flags.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tools/base/status_macros.h"
 
 namespace convene::worker {
 namespace {
@@ -54,6 +58,36 @@ void AddSamplingFlags(FlagReader* reader, SamplingOptions* options) {
       {.value = "N"});
 }
 
+absl::Status CheckServe(const GenerateFlags& flags) {
+  if (flags.model.tp_size * flags.model.pp_size > 1) {
+    return absl::InvalidArgumentError(
+        "--serve answers from one process: leave --tp-size and --pp-size out");
+  }
+  if (flags.prompt.has_value() || !flags.prompts.empty()) {
+    return absl::InvalidArgumentError(
+        "--serve answers clients, and not --prompt or --prompts: leave these out");
+  }
+  const SamplingOptions& own = flags.sampling;
+  const GenerateFlags unset;
+  const std::pair<const char*, bool> given[] = {
+      {"--system", flags.system != unset.system},
+      {"--stop", flags.stop != unset.stop},
+      {"--max-new-tokens", flags.max_new_tokens != unset.max_new_tokens},
+      {"--ignore-end", flags.ignore_end},
+      {"--temperature", own.temperature != unset.sampling.temperature},
+      {"--repetition-penalty", own.repetition_penalty != unset.sampling.repetition_penalty},
+      {"--top-k", own.top_k != unset.sampling.top_k},
+      {"--top-p", own.top_p != unset.sampling.top_p},
+      {"--min-p", own.min_p != unset.sampling.min_p},
+      {"--seed", own.seed != unset.sampling.seed}};
+  for (const auto& [flag, is_given] : given) {
+    if (!is_given) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " changes no answer of --serve, as each request has its own: leave it out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFlags(const GenerateFlags& flags) {
   if (flags.model.model.empty()) {
     return absl::InvalidArgumentError("--model is missing: the model to generate with");
@@ -66,23 +100,15 @@ absl::Status CheckFlags(const GenerateFlags& flags) {
     return absl::InvalidArgumentError(
         "--output takes the answers to a file of --prompts; other answers go to the terminal");
   }
+  if (flags.serve.has_value()) CONVENE_RETURN_IF_ERROR(CheckServe(flags));
   if (!flags.chat && !flags.system.empty()) {
     return absl::InvalidArgumentError("--system is the first message of a chat: add --chat");
   }
-  if (flags.model.tp_size * flags.model.pp_size > 1) {
-    if (flags.serve.has_value()) {
-      return absl::InvalidArgumentError(
-          "--serve answers from one process: leave --tp-size and --pp-size out");
-    }
-    if (!flags.prompt.has_value() && flags.prompts.empty()) {
-      return absl::InvalidArgumentError(
-          "lines that are typed go to one process: with --tp-size or --pp-size give --prompt or "
-          "--prompts");
-    }
-  }
-  if (flags.serve.has_value() && (flags.prompt.has_value() || !flags.prompts.empty())) {
+  if (flags.model.tp_size * flags.model.pp_size > 1 && !flags.prompt.has_value() &&
+      flags.prompts.empty()) {
     return absl::InvalidArgumentError(
-        "--serve answers clients, and not --prompt or --prompts: leave these out");
+        "lines that are typed go to one process: with --tp-size or --pp-size give --prompt or "
+        "--prompts");
   }
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop is empty: write a text");
@@ -116,7 +142,9 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
   reader->Switch("chat", &flags->chat,
                  "a prompt is a user's message: it is put into the chat template of the model's "
                  "folder or checkpoint, or of --tokenizer");
-  reader->Option("system", &flags->system, "the system's message of a chat", {.value = "TEXT"});
+  reader->Option("system", &flags->system,
+                 "the system's message of a chat; a line with \"messages\" has its own, or none",
+                 {.value = "TEXT"});
   reader->Option("max-new-tokens", &flags->max_new_tokens, "the most tokens of an answer (128)",
                  {.value = "N", .least = 1, .most = 1 << 24});
   reader->Custom("stop",
@@ -131,7 +159,9 @@ void AddFlags(FlagReader* reader, GenerateFlags* flags) {
   reader->Option("batch-size", &flags->batch_size, "so many texts at once (8)",
                  {.value = "N", .least = 1, .most = 4096});
   AddSamplingFlags(reader, &flags->sampling);
-  reader->Group("For other programs (the requests have their own sampling)");
+  reader->Group(
+      "For other programs (each request has its own --system, --stop, --max-new-tokens and "
+      "sampling)");
   reader->Option("serve", &flags->serve,
                  "answer at this port by OpenAI's completions and chat/completions, until a "
                  "signal; 0: any port. One request at a time",

@@ -322,6 +322,20 @@ TEST_CASE("A prompt's tokens are seen with the logits that each would be chosen 
         SeenLogits({{3}}, {.max_new_tokens = 1}, 6)[0][0].second);
 }
 
+TEST_CASE("Too little memory is told with the flags that generation has") {
+  auto places = testing::Places::Make({});
+  REQUIRE_OK(places.status());
+  testing::Place& place = (**places)[0];
+  const absl::Status status =
+      LanguageModel::Make({.config = Small(), .sequences = 4096, .context = 1 << 30},
+                          testing::InitialWeights(Small()), place.communicators, *place.device)
+          .status();
+  CHECK_STATUS(status, absl::StatusCode::kResourceExhausted, "a smaller --context");
+  CHECK_THAT(std::string(status.message()), !Catch::Contains("--recompute"));
+  // A context's length of it for each size of a pass would be most of the plan.
+  CHECK_THAT(std::string(status.message()), !Catch::Contains("scratch/workspace x"));
+}
+
 TEST_CASE("Weights that are no numbers are an error") {
   if (!testing::HasPlacesOrSkips(1)) return;
   auto places = testing::Places::Make({});

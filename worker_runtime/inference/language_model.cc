@@ -81,7 +81,10 @@ LanguageModel::LanguageModel(const Options& options, const Weights& weights,
   for (int tokens = 1; tokens < largest; tokens *= 2) sizes.insert(tokens);
   const RankPlan plan =
       (*Lower(ForwardOnly(weights.placement, /*microbatches=*/1)))[communicators.pp->rank()];
-  for (const int tokens : sizes) AddShape(tokens, weights, plan, arena, staging);
+  // From the largest on, as its workspace has room for the others.
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    AddShape(*size, weights, plan, arena, staging);
+  }
   tokens_ = arena.Declare<int32_t>("generation/tokens", largest);
   losses_ = arena.Declare<double>("generation/losses", 3);
   const size_t logits = size_t{1} * std::max(options.sequences, std::min(largest, kMostLogits)) *
@@ -105,7 +108,8 @@ void LanguageModel::AddShape(int tokens, const Weights& weights, const RankPlan&
        .activation_slots = plan.activations.count,
        .gradient_slots = 0,
        .cache = &cache_,
-       .cached_logits = tokens > kMostLogits ? std::min(tokens, options_.sequences) : tokens},
+       .cached_logits = tokens > kMostLogits ? std::min(tokens, options_.sequences) : tokens,
+       .workspace = &workspace_},
       weights.units, weights.store, {*communicators_.tp, *alone_.cp, *communicators_.ep}, device_,
       arena, staging);
   PipelineExecutor executor(*stage, *communicators_.pp, plan);
@@ -129,8 +133,14 @@ absl::StatusOr<std::unique_ptr<LanguageModel>> LanguageModel::Make(
       options, Weights{memory.units, memory.placement, memory.store}, communicators, device,
       memory.arena, memory.staging);
   model->own_ = std::move(own);
-  CONVENE_RETURN_IF_ERROR(memory.arena.Build());
-  CONVENE_RETURN_IF_ERROR(memory.staging.Build());
+  absl::Status built = memory.arena.Build();
+  built.Update(memory.staging.Build());
+  if (absl::IsResourceExhausted(built)) {
+    return Annotate(built,
+                    "too little memory (a smaller --context, --max-new-tokens or --batch-size "
+                    "needs less, and so do --precision bf16, --tp-size and --pp-size)");
+  }
+  CONVENE_RETURN_IF_ERROR(built);
   CONVENE_RETURN_IF_ERROR(memory.store.Load(weights));
   model->Bind();
   return model;
@@ -147,7 +157,7 @@ void LanguageModel::Bind() {
 
 absl::StatusOr<const LanguageModel::Shape*> LanguageModel::Run(int tokens,
                                                                std::vector<CachedRun> runs) {
-  Shape& shape = *std::find_if(shapes_.begin(), shapes_.end(),
+  Shape& shape = *std::find_if(shapes_.rbegin(), shapes_.rend(),
                                [&](const Shape& one) { return one.tokens >= tokens; });
   std::fill(host_tokens_.begin() + tokens, host_tokens_.begin() + shape.tokens, 0);
   cache_.SetRuns(std::move(runs));

@@ -114,7 +114,7 @@ class LanguageModel {
   // Queues the way of all tensor-parallel ranks' logits to host_logits_.
   absl::Status GatherLogits(const Shape& shape, int tokens);
   void SpreadLogits(int tokens, float* to) const;
-  int largest_pass() const { return shapes_.back().tokens; }
+  int largest_pass() const { return shapes_.front().tokens; }
   bool has_head() const { return communicators_.pp->rank() == head_stage_; }
 
   std::unique_ptr<Own> own_;  // null: the weights are somebody else's
@@ -124,7 +124,8 @@ class LanguageModel {
   Device& device_;
   const int head_stage_;  // the pipeline rank that has the head
   KeyValueCache cache_;
-  std::vector<Shape> shapes_;  // rising numbers of tokens
+  std::vector<Shape> shapes_;   // falling numbers of tokens
+  ArenaBlock<char> workspace_;  // of all shapes
   ArenaBlock<int32_t> tokens_;
   ArenaBlock<double> losses_;
   ArenaBlock<char> gathered_;  // (tp, tokens, vocabulary slice)

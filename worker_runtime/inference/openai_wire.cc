@@ -21,9 +21,13 @@ using JsonWriter = rapidjson::Writer<JsonBuffer>;
 constexpr int kMostPrompts = 256;
 constexpr int kMostChoices = 64;
 constexpr int kMostStops = 16;
-// Members that would change the answer, and values of theirs that would not.
-constexpr const char* kLacking[] = {"logit_bias", "presence_penalty", "frequency_penalty", "suffix",
-                                    "functions",  "response_format",  "guided_json"};
+// Members that would change the answer, OpenAI's and vLLM's.
+constexpr const char* kLacking[] = {
+    "logit_bias", "presence_penalty", "frequency_penalty", "suffix", "functions", "response_format",
+    // vLLM's
+    "structured_outputs", "guided_json", "guided_choice", "guided_regex", "guided_grammar",
+    "ignore_eos", "min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words",
+    "allowed_token_ids", "prompt_logprobs", "use_beam_search", "continue_final_message"};
 constexpr int kMostLogprobs = 20;
 
 absl::Status Wrong(absl::string_view name, absl::string_view wanted) {
@@ -37,7 +41,8 @@ bool IsOff(const rapidjson::Value& value) {
   if (value.IsObject() && value.HasMember("type")) {  // response_format
     return value["type"].IsString() && TextOf(value["type"]) == "text";
   }
-  return (value.IsObject() && value.ObjectEmpty()) || (value.IsString() && TextOf(value).empty());
+  return (value.IsObject() && value.ObjectEmpty()) || (value.IsArray() && value.Empty()) ||
+         (value.IsString() && TextOf(value).empty());
 }
 
 // The members of a request.
@@ -73,6 +78,26 @@ class Members {
  private:
   const JsonNode& root_;
 };
+
+// InvalidArgument: a member would change the answer in a way that is not served here.
+absl::Status CheckServed(const Members& members, bool is_chat) {
+  for (const char* const name : kLacking) {
+    const std::optional<JsonNode> node = members.Find(name);
+    if (!node.has_value() || IsOff(node->value())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is not served here: leave it out"));
+  }
+  if (!is_chat) return absl::OkStatus();
+  bool begins_answer = true;
+  CONVENE_RETURN_IF_ERROR(members.Read("add_generation_prompt", &begins_answer));
+  if (!begins_answer) return Wrong("add_generation_prompt", "true, and nothing else is served");
+  const std::optional<JsonNode> choice = members.Find("tool_choice");
+  if (!choice.has_value() || IsOff(choice->value())) return absl::OkStatus();
+  const absl::string_view word = choice->value().IsString() ? TextOf(choice->value()) : "";
+  return word == "auto" || word == "none"
+             ? absl::OkStatus()
+             : Wrong("tool_choice", "\"auto\" or \"none\", and nothing else is served");
+}
 
 absl::StatusOr<std::vector<int32_t>> IdsOf(const rapidjson::Value& list) {
   std::vector<int32_t> ids;
@@ -141,6 +166,9 @@ absl::Status ReadSampling(const Members& members, SamplingOptions* sampling) {
   CONVENE_RETURN_IF_ERROR(members.Read("min_p", 0.0, 1.0, &sampling->min_p));
   CONVENE_RETURN_IF_ERROR(
       members.Read("repetition_penalty", 0.0, kMost, &sampling->repetition_penalty));
+  if (sampling->repetition_penalty == 0) {
+    return Wrong("repetition_penalty", "above 0 (1: no penalty)");
+  }
   const std::optional<JsonNode> seed = members.Find("seed");
   if (!seed.has_value()) return absl::OkStatus();
   if (!seed->value().IsInt64()) return Wrong("seed", "a whole number");
@@ -319,12 +347,7 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(absl::string_view body,
   const JsonNode root = document.root();
   if (!root.value().IsObject()) return absl::InvalidArgumentError("the request is no JSON object");
   const Members members(root);
-  for (const char* const name : kLacking) {
-    const std::optional<JsonNode> node = members.Find(name);
-    if (!node.has_value() || IsOff(node->value())) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", name, "\" is not served here: leave it out"));
-  }
+  CONVENE_RETURN_IF_ERROR(CheckServed(members, is_chat));
   CompletionRequest request;
   request.is_chat = is_chat;
   if (is_chat) {

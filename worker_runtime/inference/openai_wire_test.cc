@@ -125,6 +125,39 @@ TEST_CASE("a request that cannot be answered as it is meant is refused by the me
          "\"response_format\" is not served here", true);
 }
 
+TEST_CASE("a member that would change the answer is refused, and passes where it is off") {
+  for (const std::string name :
+       {"structured_outputs", "guided_json", "guided_choice", "guided_regex", "guided_grammar",
+        "ignore_eos", "min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words",
+        "allowed_token_ids", "prompt_logprobs", "use_beam_search", "continue_final_message"}) {
+    INFO(name);
+    for (const char* const on : {"true", "4", "[5]", "\"x\"", R"({"choice": ["a"]})"}) {
+      CHECK_STATUS(
+          ParseCompletionRequest(R"({"messages": [], ")" + name + "\": " + on + "}", true, 0),
+          absl::StatusCode::kInvalidArgument, "\"" + name + "\" is not served here");
+    }
+    for (const char* const off : {"false", "0", "[]", "\"\"", "{}", "null"}) {
+      Parse(R"({"messages": [], ")" + name + "\": " + off + "}", true);
+    }
+  }
+  const auto chat = [](const std::string& member) {
+    return ParseCompletionRequest(R"({"messages": [], )" + member + "}", true, 0).status();
+  };
+  CHECK_STATUS(chat(R"("add_generation_prompt": false)"), absl::StatusCode::kInvalidArgument,
+               "\"add_generation_prompt\" is not true");
+  CHECK_OK(chat(R"("add_generation_prompt": true)"));
+  for (const std::string choice : {R"("required")", R"({"type": "function", "function": {}})"}) {
+    CHECK_STATUS(chat(R"("tool_choice": )" + choice), absl::StatusCode::kInvalidArgument,
+                 "\"tool_choice\" is not \"auto\" or \"none\"");
+  }
+  for (const std::string choice : {R"("auto")", R"("none")", "null"}) {
+    CHECK_OK(chat(R"("tool_choice": )" + choice));
+  }
+  CHECK(Parse(R"({"prompt": "a", "top_p": 0})").sampling.top_p == 0);
+  CHECK_STATUS(ParseCompletionRequest(R"({"prompt": "a", "repetition_penalty": 0})", false, 0),
+               absl::StatusCode::kInvalidArgument, "\"repetition_penalty\" is not above 0");
+}
+
 TEST_CASE("answers have the members that clients read") {
   const AnswerHead text = {.id = "cmpl-1", .created = 5, .model = "m\""};
   CHECK(CompletionJson(text, {{"a\n", "stop"}, {"b", "length"}}, {3, 4}) ==

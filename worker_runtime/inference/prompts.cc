@@ -11,7 +11,9 @@
 #include "tools/base/clock.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/chat/jinja/budget.h"
 #include "worker_runtime/data/chat/jinja/chat_template.h"
+#include "worker_runtime/data/chat/jinja/print.h"
 #include "worker_runtime/data/chat/jinja/read_json.h"
 #include "worker_runtime/data/chat/jinja/value.h"
 #include "worker_runtime/tokenizer/unicode.h"
@@ -22,14 +24,31 @@ namespace {
 using jinja::Dict;
 using jinja::Value;
 
-// A file of a folder; an empty object where there is none.
-absl::StatusOr<Dict> ReadObject(const std::string& path) {
-  if (!IsFile(path)) return Dict();
-  CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+constexpr char kGenerationConfig[] = "generation_config.json";
+constexpr char kEnds[] = "eos_token_id";
+
+// `path`: for messages.
+absl::StatusOr<Dict> ObjectOf(const std::string& text, const std::string& path) {
   const auto value = jinja::ReadJson(text, jinja::LargeIntegers::kAsFloats);
   if (!value.ok()) return Annotate(value.status(), path);
   if (!value->is_dict()) return absl::InvalidArgumentError(path + " is no JSON object");
   return value->as_dict();
+}
+
+// A number, or a list of numbers; none where there is no such member.
+absl::StatusOr<std::vector<int32_t>> EndsIn(const Dict& object, const std::string& path) {
+  const Value* const end = object.Find(kEnds);
+  if (end == nullptr || end->is_none()) return std::vector<int32_t>();
+  const std::vector<Value> all = end->is_list() ? end->as_list().items : std::vector<Value>{*end};
+  std::vector<int32_t> ids;
+  for (const Value& id : all) {
+    if (!id.is_int()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": \"", kEnds, "\" is neither a number nor a list of numbers"));
+    }
+    ids.push_back(static_cast<int32_t>(id.as_int()));
+  }
+  return ids;
 }
 
 // The message with one text in the place of a list of parts: OpenAI's clients write these, and most
@@ -159,23 +178,33 @@ std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer) {
 }
 
 absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder) {
-  std::vector<int32_t> ids;
-  for (const char* name : {"generation_config.json", "config.json"}) {
+  for (const char* name : {kGenerationConfig, "config.json"}) {
     const std::string path = absl::StrCat(folder, "/", name);
-    CONVENE_ASSIGN_OR_RETURN(const Dict object, ReadObject(path));
-    const Value* const end = object.Find("eos_token_id");
-    if (end == nullptr || end->is_none()) continue;
-    const std::vector<Value> all = end->is_list() ? end->as_list().items : std::vector<Value>{*end};
-    for (const Value& id : all) {
-      if (!id.is_int()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(path, ": \"eos_token_id\" is neither a number nor a list of numbers"));
-      }
-      ids.push_back(static_cast<int32_t>(id.as_int()));
-    }
-    return ids;
+    if (!IsFile(path)) continue;
+    CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    CONVENE_ASSIGN_OR_RETURN(const Dict object, ObjectOf(text, path));
+    CONVENE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EndsIn(object, path));
+    if (!ids.empty()) return ids;
   }
-  return ids;
+  return std::vector<int32_t>();
+}
+
+absl::StatusOr<std::string> WithEndToken(const std::string& text, std::optional<int32_t> own,
+                                         int32_t end) {
+  CONVENE_ASSIGN_OR_RETURN(Dict object, ObjectOf(text.empty() ? "{}" : text, kGenerationConfig));
+  CONVENE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, EndsIn(object, kGenerationConfig));
+  if (ids.empty() && own.has_value()) ids.push_back(*own);
+  if (absl::c_linear_search(ids, end)) return text;
+  ids.push_back(end);
+  std::vector<Value> all;
+  for (const int32_t id : ids) all.push_back(Value::OfInt(id));
+  CONVENE_ASSIGN_OR_RETURN(Value list, jinja::NewList(std::move(all)));
+  object.Set(kEnds, std::move(list));
+  CONVENE_ASSIGN_OR_RETURN(const Value whole, jinja::NewDict(std::move(object)));
+  jinja::Budget budget(/*steps=*/int64_t{1} << 40, /*max_bytes=*/size_t{1} << 40);
+  std::string made;
+  CONVENE_RETURN_IF_ERROR(jinja::AppendJson(whole, {.indent = "  "}, &budget, &made));
+  return made + "\n";
 }
 
 }  // namespace convene::worker

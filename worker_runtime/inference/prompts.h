@@ -63,6 +63,12 @@ void AddMessage(const std::string& role, const std::string& content, Conversatio
 // generation_config.json, else of config.json; none where neither has one. InvalidArgument: a file
 // that is no JSON object, or an id that is no number.
 absl::StatusOr<std::vector<int32_t>> EndTokensOf(const std::string& folder);
+// The text of a generation_config.json with `end` among its ends, behind those that are there.
+// `text`: such a file's; "": there is none, and `own` (nullopt: none) is the model's only end. As
+// it is where `end` is among them already; "" where nothing has to be written. InvalidArgument: as
+// EndTokensOf.
+absl::StatusOr<std::string> WithEndToken(const std::string& text, std::optional<int32_t> own,
+                                         int32_t end);
 // EndTokensOf where there are no such files: the tokenizer's eos_token, which ends an answer in a
 // chat, and its end of a document.
 std::vector<int32_t> EndTokensOf(const Tokenizer& tokenizer);

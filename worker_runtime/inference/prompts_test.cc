@@ -119,5 +119,18 @@ TEST_CASE("A folder's end tokens are those of its generation, else of its config
                "neither a number nor a list");
 }
 
+TEST_CASE("an end token is added to those that a generation has") {
+  CHECK(WithEndToken("", 7, 9).value() == "{\n  \"eos_token_id\": [\n    7,\n    9\n  ]\n}\n");
+  CHECK(WithEndToken("", std::nullopt, 9).value() == "{\n  \"eos_token_id\": [\n    9\n  ]\n}\n");
+  CHECK(WithEndToken("", 9, 9)->empty());
+  const std::string has_both = R"({"eos_token_id": [4, 9]})";
+  CHECK(WithEndToken(has_both, 7, 9).value() == has_both);
+  CHECK(WithEndToken(R"({"temperature": 0.6, "eos_token_id": 4, "top_k": 20})", 7, 9).value() ==
+        "{\n  \"temperature\": 0.6,\n  \"eos_token_id\": [\n    4,\n    9\n  ],\n"
+        "  \"top_k\": 20\n}\n");
+  CHECK_STATUS(WithEndToken(R"({"eos_token_id": "x"})", 7, 9), absl::StatusCode::kInvalidArgument,
+               "generation_config.json: \"eos_token_id\" is neither");
+}
+
 }  // namespace
 }  // namespace convene::worker

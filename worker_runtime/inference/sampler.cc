@@ -88,8 +88,8 @@ absl::Status ValidateSampling(const SamplingOptions& options) {
     return refuse("repetition-penalty", options.repetition_penalty, "above 0 (1: no penalty)");
   }
   if (options.top_k < 0) return refuse("top-k", options.top_k, "0 (all tokens) or more");
-  if (!(options.top_p > 0 && options.top_p <= 1)) {
-    return refuse("top-p", options.top_p, "above 0 and at most 1 (all tokens)");
+  if (!(options.top_p >= 0 && options.top_p <= 1)) {
+    return refuse("top-p", options.top_p, "from 0 (the likeliest token) to 1 (all tokens)");
   }
   if (!(options.min_p >= 0 && options.min_p <= 1)) {
     return refuse("min-p", options.min_p, "from 0 (all tokens) to 1");

@@ -153,6 +153,8 @@ TEST_CASE("Equals of the k-th largest stay, and a token stays under each limit")
   CHECK(shares[3] == 0);
   logits = {0, 1, 50};
   CHECK(Shares({.temperature = 1, .top_p = 1e-9, .min_p = 1}, {}, logits)[2] > 0.999);
+  REQUIRE_OK(ValidateSampling({.top_p = 0}));
+  CHECK(Shares({.temperature = 1, .top_p = 0}, {}, logits)[2] > 0.999);
 }
 
 TEST_CASE("The number of a token is a function of its place, its sequence and the seed") {
@@ -176,7 +178,7 @@ TEST_CASE("Options that make no sense are refused by their flag") {
   refused({.temperature = nan}, "--temperature");
   refused({.repetition_penalty = 0}, "--repetition-penalty");
   refused({.top_k = -1}, "--top-k");
-  refused({.top_p = 0}, "--top-p");
+  refused({.top_p = -0.1}, "--top-p");
   refused({.top_p = 1.1}, "--top-p");
   refused({.min_p = nan}, "--min-p");
   CHECK_OK(ValidateSampling({}));

@@ -46,8 +46,13 @@ absl::StatusOr<std::unique_ptr<Scorer>> Scorer::Make(const Options& options,
                      " (--context)"));
   }
   std::unique_ptr<Scorer> scorer(new Scorer(options, communicators, device));
-  CONVENE_RETURN_IF_ERROR(scorer->arena_.Build());
-  CONVENE_RETURN_IF_ERROR(scorer->staging_.Build());
+  absl::Status built = scorer->arena_.Build();
+  built.Update(scorer->staging_.Build());
+  if (absl::IsResourceExhausted(built)) {
+    return Annotate(built,
+                    "too little memory (a smaller --context and --precision bf16 need less)");
+  }
+  CONVENE_RETURN_IF_ERROR(built);
   CONVENE_RETURN_IF_ERROR(scorer->store_.Load(weights));
   scorer->stage_->Bind(At(scorer->losses_), /*exact=*/nullptr);
   return scorer;

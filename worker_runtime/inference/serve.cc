@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/exit_code.h"
+#include "tools/base/host_port.h"
 #include "tools/base/signals.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
@@ -143,26 +144,32 @@ class Answerer {
   std::optional<int32_t> end_of_answer_;
 };
 
+// The last part of the path, which may end with a slash or be ".".
+std::string NameOf(const std::string& model) {
+  const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 }  // namespace
 
 absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened) {
-  const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
   CONVENE_ASSIGN_OR_RETURN(PromptReader texts, PromptReader::Make(*opened.tokenizer, "", ""));
   absl::StatusOr<PromptReader> chats =
       PromptReader::Make(*opened.tokenizer, opened.tokenizer_path, "");
   CONVENE_ASSIGN_OR_RETURN(const std::unique_ptr<LanguageModel> model,
                            opened.Load(flags.batch_size, ContextOfTyped(flags.model, opened)));
+  // Not earlier: while weights are read, which may take minutes, nothing is there to be ended well.
+  const UniqueFd signals = TakeSignals({SIGINT, SIGTERM});
   Answerer answerer(*model, opened, std::move(texts), std::move(chats));
-  const std::string name =
-      std::filesystem::absolute(flags.model.model).lexically_normal().filename().string();
+  const std::string name = NameOf(flags.model.model);
   CONVENE_ASSIGN_OR_RETURN(
       const auto server,
       CompletionServer::Start(flags.host, *flags.serve, name,
                               [&](const CompletionRequest& request, ShowPiece show) {
                                 return answerer.Answer(request, show);
                               }));
-  std::fprintf(stderr, "convene generate: %s is served at http://%s:%d/v1 until ^C\n", name.c_str(),
-               flags.host.c_str(), server->port());
+  std::fprintf(stderr, "convene generate: %s is served at http://%s/v1 until ^C\n", name.c_str(),
+               FormatHostPort(flags.host, server->port()).c_str());
   pollfd signal = {signals.get(), POLLIN, 0};
   while (signal.revents == 0) poll(&signal, 1, -1);
   signalfd_siginfo info = {};

@@ -7,8 +7,10 @@
 
 namespace convene::worker {
 
-// Answers until SIGINT or SIGTERM, and gives its exit code (ExitCodeForSignal). Call it on the main
-// thread, before others start. Errors: CompletionServer::Start's, LanguageModel::Make's.
+// Loads the model, and answers until SIGINT or SIGTERM, whose exit code it gives
+// (ExitCodeForSignal). Before the model is loaded a signal does what it did before the call. Call
+// it on the main thread, before others start. Errors: CompletionServer::Start's,
+// LanguageModel::Make's.
 absl::StatusOr<int> Serve(const GenerateFlags& flags, OpenedModel& opened);
 
 }  // namespace convene::worker

@@ -359,7 +359,13 @@ void StageOf<T>::DeclareShared() {
   }
   wide_memory_ = arena_.Declare<T>("scratch/wide", scratch_.wide);
   narrow_memory_ = arena_.Declare<T>("scratch/narrow", scratch_.narrow);
-  workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
+  ArenaBlock<char>* const shared = options_.workspace;
+  if (shared != nullptr && shared->size() >= scratch_.workspace_bytes) {
+    workspace_memory_ = *shared;
+  } else {
+    workspace_memory_ = arena_.Declare<char>("scratch/workspace", scratch_.workspace_bytes);
+    if (shared != nullptr) *shared = workspace_memory_;
+  }
   if (room_.experts.is_on()) DeclareExpertScratch();
 }
 

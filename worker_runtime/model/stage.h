@@ -89,6 +89,9 @@ class Stage : public PipelineStage {
     // rows that are not split, no 8-bit products.
     const KeyValueCache* cache = nullptr;
     int cached_logits = 1;  // tokens of a pass that want logits, at most
+    // Borrowed until Make returns; null: the stage has a workspace of its own. Stages of one arena,
+    // of which one runs at a time, share the block: a stage that needs a larger one puts it there.
+    ArenaBlock<char>* workspace = nullptr;
   };
 
   struct Groups {

@@ -72,8 +72,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 }
 
 absl::Status Engine::Allocate() {
-  CONVENE_RETURN_IF_ERROR(parts_.arena.Build());
-  CONVENE_RETURN_IF_ERROR(parts_.staging.Build());
+  absl::Status built = parts_.arena.Build();
+  built.Update(parts_.staging.Build());
+  if (absl::IsResourceExhausted(built)) {
+    return Annotate(built,
+                    "too little memory (a smaller micro-batch, --recompute and more ranks need "
+                    "less)");
+  }
+  CONVENE_RETURN_IF_ERROR(built);
   CONVENE_RETURN_IF_ERROR(parts_.optimizers.Bind());
   StepTotals* const totals = At(parts_.on_device.totals);
   parts_.stage->Bind(&totals->loss, options_.reproducible ? totals->exact[1] : nullptr);
