@@ -537,9 +537,21 @@ TEST_CASE("a schedule may stand in a file") {
   CHECK_STATUS(Load({"--pp-schedule=/no/such.csv"}), absl::StatusCode::kNotFound, "/no/such.csv");
 }
 
+TEST_CASE("a home folder that no shell has put in its place is refused, but in a text") {
+  CHECK_STATUS(Load({"--checkpoint-dir=~/ckpt"}), kInvalid,
+               "checkpoint_dir \"~/ckpt\": `~` is the shell's, and no shell reads it here: write "
+               "/home/ada/ckpt, or ./~/ckpt for a folder of this name");
+  CHECK_STATUS(Load({"--data", "a.txt", "~/b.txt"}), kInvalid, "write /home/ada/b.txt");
+  CHECK(Options({"--data=a~b", "--sample-prompt=~/x", "--sample-every=5", "--checkpoint-dir=./~/c"})
+            .checkpoint_dir == "./~/c");
+}
+
 TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--model=llama-tinny"}), absl::StatusCode::kNotFound,
                "did you mean \"llama-tiny\"?");
+  CHECK_STATUS(
+      Load({"--model=Qwen/Qwen3-8B"}), absl::StatusCode::kNotFound,
+      "there is no folder and no GGUF file Qwen/Qwen3-8B. A model's name is not looked up");
   CHECK_STATUS(Load({"--layers=5000000000"}), kInvalid,
                "layers 5000000000 must be a number from 1");
   CHECK_STATUS(Load({"--tp-size=0"}), kInvalid, "tp_size 0 must be a number from 1");
@@ -558,7 +570,8 @@ TEST_CASE("an empty --init-from takes back the file's") {
   const TempDir dir;
   REQUIRE_OK(WriteFileAtomic(dir.File("train.yaml"), "data: a.txt\ninit_from: /nowhere\n"));
   const std::string config = "--config=" + dir.File("train.yaml");
-  CHECK_STATUS(Load({config}), absl::StatusCode::kNotFound, "init_from: weights: open /nowhere");
+  CHECK_STATUS(Load({config}), absl::StatusCode::kNotFound,
+               "init_from: weights: there is nothing at /nowhere");
   const TrainOptions options = Options({config, "--init-from="});
   CHECK(options.init_from.empty());
   CHECK_FALSE(options.chose_vocabulary);
