@@ -537,15 +537,6 @@ TEST_CASE("a schedule may stand in a file") {
   CHECK_STATUS(Load({"--pp-schedule=/no/such.csv"}), absl::StatusCode::kNotFound, "/no/such.csv");
 }
 
-TEST_CASE("a home folder that no shell has put in its place is refused, but in a text") {
-  CHECK_STATUS(Load({"--checkpoint-dir=~/ckpt"}), kInvalid,
-               "checkpoint_dir \"~/ckpt\": `~` is the shell's, and no shell reads it here: write "
-               "/home/ada/ckpt, or ./~/ckpt for a folder of this name");
-  CHECK_STATUS(Load({"--data", "a.txt", "~/b.txt"}), kInvalid, "write /home/ada/b.txt");
-  CHECK(Options({"--data=a~b", "--sample-prompt=~/x", "--sample-every=5", "--checkpoint-dir=./~/c"})
-            .checkpoint_dir == "./~/c");
-}
-
 TEST_CASE("a wrong name or size is refused") {
   CHECK_STATUS(Load({"--model=llama-tinny"}), absl::StatusCode::kNotFound,
                "did you mean \"llama-tiny\"?");
