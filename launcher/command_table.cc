@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/completion.h"
 #include "tools/base/environment.h"
@@ -24,7 +25,7 @@ std::string CalledAs(const Program& program, const Command& command) {
   return IsOneCommand(program) ? program.name : absl::StrCat(program.name, " ", command.name);
 }
 
-std::string Completion(const Program& program, const std::string& shell) {
+std::vector<CompletedCommand> CompletedCommands(const Program& program) {
   std::vector<CompletedCommand> commands;
   for (const Command& command : program.commands) {
     FlagReader reader(CalledAs(program, command), command.description, command.rules);
@@ -32,8 +33,17 @@ std::string Completion(const Program& program, const std::string& shell) {
     AddGeneralFlags(program, &reader);
     commands.push_back(
         {IsOneCommand(program) ? "" : command.name, reader.flags(), reader.takes_rest()});
+    if (command.program != nullptr) {
+      commands.back().commands = CompletedCommands(command.program());
+    }
   }
-  return CompletionScript(shell, program.name, commands);
+  return commands;
+}
+
+std::string Completion(const Program& program, const std::string& shell) {
+  FlagReader reader(program.name, program.description);
+  AddGeneralFlags(program, &reader);
+  return CompletionScript(shell, program.name, CompletedCommands(program), reader.flags());
 }
 
 void AddGeneralFlags(const Program& program, FlagReader* reader) {
@@ -45,6 +55,8 @@ void AddGeneralFlags(const Program& program, FlagReader* reader) {
       "version",
       [&program](const std::string&) { return absl::StrCat(program.name, " ", kVersion, "\n"); },
       "the version");
+  // A shell completes the words of one program, and "convene data" are two words.
+  if (absl::StrContains(program.name, " ")) return;
   reader->Print(
       "print-completion",
       [&program](const std::string& shell) { return Completion(program, shell); },
@@ -122,7 +134,7 @@ Command ProgramRow(const std::string& name, const std::string& summary,
       return 0;
     };
   };
-  return {name, summary, description, {}, add_flags};
+  return {name, summary, description, {}, add_flags, program};
 }
 
 }  // namespace convene::launcher

@@ -16,6 +16,8 @@ namespace convene::launcher {
 // status is a failure before anything was started; main() prints it.
 using Action = std::function<absl::StatusOr<int>()>;
 
+struct Program;
+
 struct Command {
   std::string name;
   std::string summary;      // its row in `convene --help`
@@ -23,6 +25,7 @@ struct Command {
   FlagReader::Rules rules;
   // Adds the command's flags to `reader`. The action runs when these have been read.
   std::function<Action(FlagReader* reader)> add_flags;
+  Program (*program)() = nullptr;  // of ProgramRow: its own commands
 };
 
 // A row whose flags are a struct: AddFlags(reader, Flags*) adds them, `run` gets them.
@@ -50,12 +53,15 @@ struct Call {
   Action action;
 };
 
-// A row with a table of its own: `convene data COMMAND`. Its help lists the commands.
+// A row with a table of its own: `convene data COMMAND`. Its help lists the commands. The program's
+// name, "convene data", begins with that of the program that the row is in, whose completion script
+// completes these commands, too.
 Command ProgramRow(const std::string& name, const std::string& summary,
                    const std::string& description, Program (*program)());
 
 // `arguments` are argv without argv[0]. Every program and command has --help,
-// --help-exit-codes, --version and --print-completion. InvalidArgument for anything that is not
+// --help-exit-codes, --version and, but for the commands of a ProgramRow, --print-completion.
+// InvalidArgument for anything that is not
 // understood; the text names the nearest known flag or command.
 absl::StatusOr<Call> ReadCall(const Program& program, const std::vector<std::string>& arguments,
                               const EnvironmentLookup& environment);

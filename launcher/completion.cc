@@ -35,21 +35,43 @@ std::string Names(const std::vector<CompletedCommand>& commands) {
   });
 }
 
-// The shell's function for a command's words.
-std::string FunctionOf(const std::string& program, const CompletedCommand& command) {
-  return absl::StrCat("_", program, command.name.empty() ? "" : "_", command.name, "_words");
+// The shell's function for a command's words, within the function `outer`.
+std::string FunctionOf(const std::string& outer, const CompletedCommand& command) {
+  return absl::StrCat(outer, command.name.empty() ? "" : "_", command.name);
 }
 
 // The lines "run) _convene_run_words" of a `case`.
-std::string Cases(const std::string& program, const std::vector<CompletedCommand>& commands,
+std::string Cases(const std::string& outer, const std::vector<CompletedCommand>& commands,
                   const std::string& arguments) {
   return absl::StrJoin(commands, "", [&](std::string* cases, const CompletedCommand& command) {
-    absl::StrAppend(cases, "    ", command.name, ") ", FunctionOf(program, command), arguments,
-                    " ;;\n");
+    absl::StrAppend(cases, "    ", command.name, ") ", FunctionOf(outer, command), "_words",
+                    arguments, " ;;\n");
   });
 }
 
-std::string BashWords(const std::string& program, const CompletedCommand& command) {
+// The lines that complete the word at `position`, a command's name or one of `flags`, and let the
+// command complete the words behind it.
+std::string BashChoice(const std::string& outer, const std::vector<CompletedCommand>& commands,
+                       const std::vector<Flag>& flags, int position) {
+  return absl::StrCat("  if ((COMP_CWORD == ", position,
+                      ")); then\n    if [[ $word == -* ]]; then ", "COMPREPLY=($(compgen -W '",
+                      AllSpellings(flags), "' -- \"$word\"))\n",
+                      "    else COMPREPLY=($(compgen -W '", Names(commands),
+                      "' -- \"$word\")); fi\n", "    return\n  fi\n  case ${COMP_WORDS[", position,
+                      "]} in\n", Cases(outer, commands, ""), "  esac\n");
+}
+
+// Readline offers files where COMPREPLY stays empty (`complete -o default`).
+std::string BashWords(const std::string& outer, const CompletedCommand& command, int position) {
+  const std::string function = FunctionOf(outer, command);
+  if (!command.commands.empty()) {
+    std::string script;
+    for (const CompletedCommand& inner : command.commands) {
+      script += BashWords(function, inner, position + 1);
+    }
+    return absl::StrCat(script, function, "_words() {\n",
+                        BashChoice(function, command.commands, command.flags, position), "}\n");
+  }
   std::string values;
   for (const Flag& flag : command.flags) {
     if (flag.is_switch) continue;
@@ -64,27 +86,27 @@ std::string BashWords(const std::string& program, const CompletedCommand& comman
                                   : absl::StrCat("COMPREPLY=($(compgen ", words, "-- \"$word\"))"),
                     "; return ;;\n");
   }
-  return absl::StrCat(FunctionOf(program, command), "() {\n  case $before in\n", values, "  esac\n",
+  return absl::StrCat(function, "_words() {\n  case $before in\n", values, "  esac\n",
                       "  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W '",
                       AllSpellings(command.flags), "' -- \"$word\"))\n  else\n    COMPREPLY=(",
                       command.takes_program ? "$(compgen -f -- \"$word\")" : "", ")\n  fi\n}\n");
 }
 
-std::string Bash(const std::string& program, const std::vector<CompletedCommand>& commands) {
-  const std::string names = Names(commands);
+std::string Bash(const std::string& program, const std::vector<CompletedCommand>& commands,
+                 const std::vector<Flag>& flags) {
+  const std::string outer = "_" + program;
   std::string script;
-  for (const CompletedCommand& command : commands) script += BashWords(program, command);
-  absl::StrAppend(&script, "_", program, "_complete() {\n",
-                  "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n");
-  if (names.empty()) {
-    absl::StrAppend(&script, "  ", FunctionOf(program, commands[0]), "\n");
-  } else {
-    absl::StrAppend(&script, "  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '", names,
-                    "' -- \"$word\")); return; fi\n  case ${COMP_WORDS[1]} in\n",
-                    Cases(program, commands, ""), "    *) COMPREPLY=() ;;\n  esac\n");
-  }
-  return absl::StrCat(script, "}\ncomplete -o filenames -F _", program, "_complete ", program,
-                      "\n");
+  for (const CompletedCommand& command : commands) script += BashWords(outer, command, 2);
+  // For bash '=' is a word of its own, which `--flag=value` has in the middle.
+  absl::StrAppend(&script, outer, "_complete() {\n",
+                  "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n",
+                  "  if [[ $word == = ]]; then word=\n",
+                  "  elif [[ $before == = ]]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi\n",
+                  Names(commands).empty()
+                      ? absl::StrCat("  ", FunctionOf(outer, commands[0]), "_words\n")
+                      : BashChoice(outer, commands, flags, 1));
+  return absl::StrCat(script, "}\ncomplete -o default -o filenames -F ", outer, "_complete ",
+                      program, "\n");
 }
 
 // Escapes text for '...' and for the [...] and ':' of an _arguments specification.
@@ -93,16 +115,33 @@ std::string ZshText(const std::string& text) {
       text, {{"\\", "\\\\"}, {"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
 }
 
-std::string ZshWords(const std::string& program, const CompletedCommand& command) {
-  std::string script = absl::StrCat(FunctionOf(program, command), "() {\n  _arguments -S");
+// The lines that complete the second word, a command's name or one of `flags`, and let the command
+// complete the words behind it.
+std::string ZshChoice(const std::string& outer, const std::vector<CompletedCommand>& commands,
+                      const std::vector<Flag>& flags) {
+  return absl::StrCat("  if ((CURRENT == 2)); then\n    if [[ $words[2] == -* ]]; then compadd -- ",
+                      AllSpellings(flags), "\n    else compadd ", Names(commands),
+                      "; fi\n    return\n  fi\n  shift words; ((CURRENT--))\n",
+                      "  case $words[1] in\n", Cases(outer, commands, " \"$@\""), "  esac\n");
+}
+
+std::string ZshWords(const std::string& outer, const CompletedCommand& command) {
+  const std::string function = FunctionOf(outer, command);
+  if (!command.commands.empty()) {
+    std::string script;
+    for (const CompletedCommand& inner : command.commands) script += ZshWords(function, inner);
+    return absl::StrCat(script, function, "_words() {\n",
+                        ZshChoice(function, command.commands, command.flags), "}\n");
+  }
+  std::string script = absl::StrCat(function, "_words() {\n  _arguments -S");
   for (const Flag& flag : command.flags) {
     std::string value;
     if (!flag.is_switch) {
       value = absl::StrCat(":", ZshText(flag.details.value), ":");
       if (!flag.details.choices.empty()) {
         absl::StrAppend(&value, "(", absl::StrJoin(flag.details.choices, " "), ")");
-      } else if (flag.details.is_directory) {
-        value += "_directories";
+      } else {
+        value += flag.details.is_directory ? "_directories" : "_files";
       }
     }
     for (const std::string& spelling : Spellings(flag)) {
@@ -113,32 +152,28 @@ std::string ZshWords(const std::string& program, const CompletedCommand& command
   return script + "\n}\n";
 }
 
-std::string Zsh(const std::string& program, const std::vector<CompletedCommand>& commands) {
-  const std::string names = Names(commands);
+std::string Zsh(const std::string& program, const std::vector<CompletedCommand>& commands,
+                const std::vector<Flag>& flags) {
+  const std::string outer = "_" + program;
   std::string script = absl::StrCat("#compdef ", program, "\n");
-  for (const CompletedCommand& command : commands) script += ZshWords(program, command);
-  absl::StrAppend(&script, "_", program, "() {\n");
-  if (names.empty()) {
-    absl::StrAppend(&script, "  ", FunctionOf(program, commands[0]), " \"$@\"\n");
-  } else {
-    absl::StrAppend(&script, "  if ((CURRENT == 2)); then compadd ", names,
-                    "; return; fi\n  shift words; ((CURRENT--))\n  case $words[1] in\n",
-                    Cases(program, commands, " \"$@\""), "  esac\n");
-  }
+  for (const CompletedCommand& command : commands) script += ZshWords(outer, command);
+  absl::StrAppend(&script, outer, "() {\n",
+                  Names(commands).empty()
+                      ? absl::StrCat("  ", FunctionOf(outer, commands[0]), "_words \"$@\"\n")
+                      : ZshChoice(outer, commands, flags));
   return absl::StrCat(script, "}\nif [[ $funcstack[1] == _", program, " ]]; then\n  _", program,
                       " \"$@\"\nelse\n  compdef _", program, " ", program, "\nfi\n");
 }
 
 // tcsh looks at one word at a time and knows no commands: the flags of all of them.
-std::vector<Flag> FlagsOfAll(const std::vector<CompletedCommand>& commands) {
-  std::set<std::string> names;
-  std::vector<Flag> all;
+void AddFlagsOfAll(const std::vector<CompletedCommand>& commands, std::set<std::string>* names,
+                   std::vector<Flag>* all) {
   for (const CompletedCommand& command : commands) {
     for (const Flag& flag : command.flags) {
-      if (names.insert(flag.name).second) all.push_back(flag);
+      if (names->insert(flag.name).second) all->push_back(flag);
     }
+    AddFlagsOfAll(command.commands, names, all);
   }
-  return all;
 }
 
 std::string Tcsh(const std::string& program, const std::vector<CompletedCommand>& commands) {
@@ -146,7 +181,14 @@ std::string Tcsh(const std::string& program, const std::vector<CompletedCommand>
   std::string rules;
   // 'c' completes the rest of a word after its pattern, so the names go without their dashes.
   std::vector<std::string> words_after_dashes;
-  for (const Flag& flag : FlagsOfAll(commands)) {
+  std::set<std::string> flag_names;
+  std::vector<Flag> flags;
+  AddFlagsOfAll(commands, &flag_names, &flags);
+  for (const CompletedCommand& command : commands) {
+    if (command.commands.empty()) continue;
+    absl::StrAppend(&rules, " 'n@", command.name, "@(", Names(command.commands), ")@'");
+  }
+  for (const Flag& flag : flags) {
     // '@' ends each part of a rule.
     std::string words =
         absl::StrCat("x:", absl::StrReplaceAll(flag.details.value, {{"@", " "}}), ":");
@@ -168,9 +210,10 @@ std::string Tcsh(const std::string& program, const std::vector<CompletedCommand>
 }  // namespace
 
 std::string CompletionScript(const std::string& shell, const std::string& program,
-                             const std::vector<CompletedCommand>& commands) {
-  if (shell == "bash") return Bash(program, commands);
-  if (shell == "zsh") return Zsh(program, commands);
+                             const std::vector<CompletedCommand>& commands,
+                             const std::vector<Flag>& flags) {
+  if (shell == "bash") return Bash(program, commands, flags);
+  if (shell == "zsh") return Zsh(program, commands, flags);
   CONVENE_CHECK(shell == "tcsh");
   return Tcsh(program, commands);
 }

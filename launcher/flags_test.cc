@@ -231,6 +231,7 @@ TEST_CASE("the last of a repeated flag counts") {
 TEST_CASE("an unknown flag is answered with the nearest one") {
   Bad<RunFlags>({"--nproc-per-nodes", "2", "x"},
                 "no flag --nproc-per-nodes; did you mean --nproc-per-node?");
+  Bad<RunFlags>({"--nproc", "2", "x"}, "no flag --nproc; did you mean --nproc-per-node?");
   Bad<RunFlags>({"--zzzzzzzzz=1", "x"}, "no flag --zzzzzzzzz; see `convene --help`");
   Bad<StatusFlags>({"--endpont", "h"}, "did you mean --endpoint?");
 }

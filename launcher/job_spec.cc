@@ -15,6 +15,7 @@
 #include "launcher/log_options.h"
 #include "launcher/rendezvous_conf.h"
 #include "launcher/task_agents.h"
+#include "launcher/torchrun_rules.h"
 #include "launcher/worker_options.h"
 #include "rendezvous/client/places.h"
 #include "tools/base/host_port.h"
@@ -127,46 +128,23 @@ absl::StatusOr<int> WorkersHere(const RunFlags& flags, const DetectedJob& detect
   return workers;
 }
 
-// Drops flags that torchrun ignores: command lines often carry them along.
-RunFlags AsTorchrunReads(RunFlags flags, std::vector<std::string>* reasons) {
-  std::vector<std::string> ignored;
-  const auto ignore = [&](const std::string& name, auto& flag) {
-    if (flag.has_value()) ignored.push_back(name);
-    flag.reset();
-  };
-  if (!flags.rdzv_backend.has_value()) flags.rdzv_backend = "static";
-  const bool is_static = *flags.rdzv_backend == "static";
-  std::string because = "with --rdzv-backend " + *flags.rdzv_backend;
-  if (flags.rdzv_endpoint == "") flags.rdzv_endpoint.reset();
-  if (flags.rdzv_id == "") flags.rdzv_id.reset();
-  if (flags.standalone) {
-    because = "with --standalone";
-    ignore("--rdzv-endpoint", flags.rdzv_endpoint);
-  } else if (is_static && flags.rdzv_endpoint.has_value()) {
-    because = "with --rdzv-endpoint";
-  }
-  if (flags.standalone || !is_static) ignore("--node-rank", flags.node_rank);
-  if (flags.standalone || !is_static || flags.rdzv_endpoint.has_value()) {
-    ignore("--master-addr", flags.master_addr);
-    ignore("--master-port", flags.master_port);
-  }
-  if (!ignored.empty()) {
-    reasons->push_back(absl::StrCat(because, " torchrun does not look at ",
-                                    absl::StrJoin(ignored, ", "), ", and neither does this"));
-  }
-  return flags;
-}
-
-absl::Status CheckStandalone(const RunFlags& flags, const rendezvous::Hello& hello) {
+absl::Status CheckStandalone(const RunFlags& flags, JobSpec* spec) {
+  rendezvous::Hello& hello = spec->options.hello;
   if (flags.rdzv_endpoint.has_value() || flags.master_addr.has_value()) {
     return absl::InvalidArgumentError(
         "--standalone is one node by itself, --rdzv-endpoint and --master-addr are where several "
         "meet: leave one out (PET_ variables count)");
   }
+  if (flags.as_torchrun && hello.nodes_min == 1 && hello.nodes_max > 1) {
+    hello.nodes_max = 1;
+    spec->reasons.push_back(
+        absl::StrCat("with --standalone torchrun meets no other node, so --nnodes ",
+                     flags.nnodes.value_or(""), " is one node"));
+  }
   if (hello.nodes_max > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--standalone is one node by itself, but --nnodes says ", hello.nodes_max,
-                     ": leave one out"));
+        absl::StrCat("--standalone is one node by itself, but --nnodes says ",
+                     flags.nnodes.value_or(""), ": leave one out"));
   }
   return absl::OkStatus();
 }
@@ -362,8 +340,10 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
   }
   if (!is_static && !is_master_place) return absl::OkStatus();
   spec->is_static = true;
-  // As under torchrun, the first node serves, whatever its address looks like from inside.
-  const bool knows_rank = flags.node_rank.has_value() || flags.as_torchrun;
+  // As under torchrun, the first node serves, whatever its address looks like from inside. A node
+  // alone needs no rank: it serves where the endpoint is on its machine, and dials a daemon
+  // elsewhere.
+  const bool knows_rank = flags.node_rank.has_value() || (flags.as_torchrun && !is_alone);
   if (knows_rank && !spec->is_host.has_value()) {
     spec->is_host = spec->options.hello.node_rank == 0;
   }
@@ -430,15 +410,6 @@ absl::Status CheckNodeRank(const RunFlags& flags, const rendezvous::Hello& hello
                    " node(s): ranks count from 0; check --node-rank and --nnodes"));
 }
 
-// torchrun turns a static job of one node without a named place into c10d.
-ConfReader ReaderOf(const RunFlags& flags, const rendezvous::Hello& hello) {
-  if (!flags.as_torchrun) return ConfReader::kConvene;
-  const bool has_place =
-      hello.nodes_max > 1 || flags.rdzv_endpoint.has_value() || flags.master_port.has_value();
-  const bool is_static = flags.rdzv_backend == "static" && !flags.standalone && has_place;
-  return is_static ? ConfReader::kStatic : ConfReader::kC10d;
-}
-
 void MakeOneAgentATask(DetectedJob* detected, JobSpec* spec) {
   LocalTask& task = *detected->local_task;
   spec->meeting.agents_here = task.count;
@@ -503,14 +474,15 @@ void FillMeetingPlace(const RunFlags& flags, const Machine& machine, JobSpec* sp
 
 absl::Status ApplyPlace(RunFlags flags, const EnvironmentLookup& environment,
                         const DetectedJob& detected, const std::string& random_id, JobSpec* spec) {
-  CONVENE_ASSIGN_OR_RETURN(
-      const RendezvousConf conf,
-      ParseRendezvousConf(flags.rdzv_conf, ReaderOf(flags, spec->options.hello), &spec->reasons));
+  const ConfReader reader = ReaderOf(flags, spec->options.hello);
+  CONVENE_ASSIGN_OR_RETURN(const RendezvousConf conf,
+                           ParseRendezvousConf(flags.rdzv_conf, reader, &spec->reasons));
+  if (reader == ConfReader::kC10d) DropRankOfOneNode(spec->options.hello, &flags, &spec->reasons);
   CONVENE_RETURN_IF_ERROR(ApplyRendezvousConf(conf, spec));
   spec->meeting.only_dials = conf.is_host == false;
   if (!flags.node_rank.has_value()) flags.node_rank = conf.rank;
   if (flags.standalone) {
-    CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec->options.hello));
+    CONVENE_RETURN_IF_ERROR(CheckStandalone(flags, spec));
     spec->standalone = true;
   } else {
     CONVENE_RETURN_IF_ERROR(ApplyDetected(flags, detected, spec));

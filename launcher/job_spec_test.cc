@@ -180,110 +180,11 @@ TEST_CASE("with a rendezvous of its own, or on one node, --master-port is the st
   CHECK(Good(flags).options.store_host == "me");
 }
 
-RunFlags Torchrun(const std::string& nodes = "") {
-  RunFlags flags;
-  flags.as_torchrun = true;
-  if (!nodes.empty()) flags.nnodes = nodes;
-  return flags;
-}
-
-TEST_CASE("torchrun alone is one node by itself, whatever the scheduler says") {
-  const Table slurm = {{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "4"}, {"SLURM_LOCALID", "3"}};
-  const JobSpec spec = Good(Torchrun(), slurm);
-  CHECK(spec.standalone);
-  CHECK(spec.options.hello.nodes_max == 1);
-  CHECK(spec.options.hello.job_id == "random");
-}
-
-TEST_CASE("torchrun's nodes without an endpoint meet at the master's place, rank 0 by default") {
-  const JobSpec spec = Good(Torchrun("2"));
-  CHECK(spec.options.endpoint == "127.0.0.1:29500");
-  CHECK(spec.options.hello.node_rank == 0);
-  CHECK(spec.options.hello.job_id == "none");
-  CHECK(spec.is_host == true);
-}
-
-TEST_CASE("torchrun looks at node rank and master only where the place is static") {
-  RunFlags flags = Torchrun("2");
-  flags.rdzv_backend = "c10d";
-  flags.rdzv_endpoint = "head:29400";
-  flags.node_rank = 0;
-  flags.master_addr = "other";
-  flags.master_port = 29400;
-  const JobSpec spec = Good(flags);
-  CHECK(spec.options.endpoint == "head:29400");
-  CHECK(spec.options.hello.node_rank == -1);
-  CHECK(spec.options.store_port == 0);
-  CHECK_FALSE(spec.is_static);
-  REQUIRE(spec.reasons.size() == 1);
-  CHECK_THAT(spec.reasons[0], Catch::Contains("--node-rank, --master-addr, --master-port"));
-}
-
-TEST_CASE("a static job's nodes wait for the first one as long as for all") {
-  RunFlags flags = Torchrun("2");
-  flags.rdzv_conf = "timeout=900";
-  CHECK(Good(flags).options.connect_timeout == absl::Minutes(15));
-  CHECK(Good(TwoNodes()).options.connect_timeout == absl::Minutes(1));
-}
-
-TEST_CASE("torchrun reads the settings that its backend reads") {
-  RunFlags flags = Torchrun("1");
-  flags.rdzv_conf = "timeout=60s";
-  CHECK(Good(flags).standalone);  // c10d there, without a place
-  flags.master_port = 1234;
-  CheckRefused(flags, "timeout=60s");
-  flags = Torchrun("2");
-  CHECK(Good(flags).is_static);
-  flags.rdzv_conf = "timeout=60s";
-  CheckRefused(flags, "timeout=60s");
-  flags.rdzv_conf = "join_timeout=soon,rank=1";
-  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
-  CHECK(Good(flags).options.hello.node_rank == 0);
-  flags.rdzv_endpoint = "head";
-  flags.rdzv_backend = "c10d";
-  CheckRefused(flags, "join_timeout=soon");
-  flags.rdzv_conf = "timeout=5";
-  CHECK(Good(flags).options.hello.join_timeout == absl::Minutes(10));
-}
-
 TEST_CASE("a scheduler's rank is no slip of the flags'") {
   CHECK(Good(WithNodes("1"), kSlurm).standalone);
   RunFlags flags;
   flags.node_rank = 2;  // of the scheduler's four
   CHECK(Good(flags, kSlurm).options.hello.node_rank == 2);
-}
-
-TEST_CASE("torchrun's static place may be written as an endpoint") {
-  RunFlags flags = Torchrun("2");
-  flags.rdzv_endpoint = "head:1234";
-  flags.node_rank = 1;
-  const JobSpec spec = Good(flags);
-  CHECK(spec.options.endpoint == "head:1234");
-  CHECK(spec.is_static);
-  CHECK(spec.is_host == false);
-}
-
-TEST_CASE("torchrun's standalone forgets where others meet, but two nodes are refused") {
-  RunFlags flags = Torchrun();
-  flags.standalone = true;
-  flags.rdzv_endpoint = "head";
-  flags.master_port = 1;
-  const JobSpec spec = Good(flags);
-  CHECK(spec.standalone);
-  CHECK(spec.options.store_port == 0);
-  flags.nnodes = "2";
-  CheckRefused(flags, "--nnodes says 2");
-}
-
-TEST_CASE("an endpoint with port 0 is any port of one node alone") {
-  RunFlags flags = Torchrun("1");
-  flags.rdzv_backend = "c10d";
-  flags.rdzv_endpoint = "localhost:0";
-  flags.rdzv_id = "mine";
-  CHECK(Good(flags).standalone);
-  CHECK(Good(flags).options.hello.job_id == "mine");
-  flags.nnodes = "2";
-  CheckRefused(flags, "--rdzv-endpoint");
 }
 
 TEST_CASE("etcd is Convene's own rendezvous, and a line says so") {
@@ -500,24 +401,6 @@ TEST_CASE("one node of an array that meets the others elsewhere expects more tha
   CHECK(Good(flags, one).options.hello.nodes_expected == 0);
 }
 
-TEST_CASE("a plain line of a batch script on several nodes needs flags that say more") {
-  CheckRefused({}, "srun --ntasks-per-node=1 convene run", kBatch);
-  CheckRefused(WithNodes("4"), "plain line of a batch script", kBatch);
-  CHECK(Good(WithNodes("1"), kBatch).standalone);
-  RunFlags flags = WithNodes("4");
-  flags.rdzv_endpoint = "n1:5000";
-  const JobSpec spec = Good(flags, kBatch);
-  CHECK(spec.options.hello.node_rank == -1);  // not the 0 that each batch script has
-  CHECK(spec.options.hello.nodes_expected == 0);
-  flags = {};
-  flags.standalone = true;
-  const JobSpec alone = Good(flags, kBatch);
-  REQUIRE(alone.warnings.size() == 1);
-  CHECK_THAT(alone.warnings[0], Catch::Contains("exec convene run"));
-  flags = Torchrun();
-  CHECK(Good(flags, kBatch).warnings.empty());
-}
-
 TEST_CASE("flags win over Slurm, and standalone forgets it") {
   RunFlags flags = WithNodes("2:8");
   flags.rdzv_endpoint = "other:1";
@@ -583,6 +466,25 @@ TEST_CASE("a name that no message can carry is refused before anything starts") 
     flags.local_addr = bad;
     CheckRefused(flags, "--local-addr");
   }
+}
+
+TEST_CASE("a plain line of a batch script on several nodes needs flags that say more") {
+  CheckRefused({}, "srun --ntasks-per-node=1 convene run", kBatch);
+  CheckRefused(WithNodes("4"), "plain line of a batch script", kBatch);
+  CHECK(Good(WithNodes("1"), kBatch).standalone);
+  RunFlags flags = WithNodes("4");
+  flags.rdzv_endpoint = "n1:5000";
+  const JobSpec spec = Good(flags, kBatch);
+  CHECK(spec.options.hello.node_rank == -1);  // not the 0 that each batch script has
+  CHECK(spec.options.hello.nodes_expected == 0);
+  flags = {};
+  flags.standalone = true;
+  const JobSpec alone = Good(flags, kBatch);
+  REQUIRE(alone.warnings.size() == 1);
+  CHECK_THAT(alone.warnings[0], Catch::Contains("exec convene run"));
+  flags = {};
+  flags.as_torchrun = true;
+  CHECK(Good(flags, kBatch).warnings.empty());
 }
 
 }  // namespace

@@ -47,6 +47,16 @@ class TorchrunTest(ConveneTestCase):
         text = self.finish(self.start(CONVENE, "run", "--standalone", "--no-python", "echo", "${local_rank}"), 20)
         self.assertIn("[0] ${local_rank}\n", text)
 
+    def test_one_node_serves_the_endpoint_that_it_names(self):
+        script = self.script("import os; print('rank', os.environ['RANK'])")
+        text = self.run_torchrun("--nproc-per-node", "2", f"--rdzv-endpoint=localhost:{free_port()}", script)
+        self.assertIn("rank 0\n", text)
+        self.assertIn("rank 1\n", text)
+
+    def test_the_dashes_behind_the_script_are_torchruns(self):
+        script = self.script("import sys; print(sys.argv[1:])")
+        self.assertIn("['--lr', '1']", self.run_torchrun(script, "--", "--lr", "1"))
+
     def test_a_module(self):
         self.script("import sys; print('module', __name__, sys.argv[1:])", "mine.py")
         text = self.run_torchrun("-m", "mine", "x", PYTHONPATH=self.directory)
@@ -194,6 +204,13 @@ class TorchrunTest(ConveneTestCase):
                          ["spawn", "fork", "forkserver"])
         self.assertEqual(self.complete(CONVENE, "se"), ["serve"])
         self.assertEqual(self.complete(CONVENE, "run", "--spa"), ["--spares"])
+        self.assertEqual(self.complete(CONVENE, "run", "--rdzv-backend", "=", "c"), ["convene", "c10d"])
+        self.assertEqual(self.complete(CONVENE, "run", "--rdzv-backend", "="), ["convene", "c10d", "static", "etcd", "etcd-v2"])
+        self.assertEqual(self.complete(CONVENE, "--vers"), ["--version"])
+        self.assertEqual(self.complete(CONVENE, "data", "pre"), ["prepare"])
+        self.assertEqual(self.complete(CONVENE, "data", "prepare", "--form"), ["--format"])
+        self.assertEqual(self.complete(CONVENE, "checkpoint", "exp"), ["export"])
+        self.assertEqual(self.complete(CONVENE, "data", "--vers"), ["--version"])
         self.assertEqual(self.complete(CONVENE, "status", "--"),
                          ["--help", "--endpoint", "--rdzv-id", "--rdzv_id", "--join-token-file", "--join_token_file", "--tls-cert", "--tls_cert",
                           "--tls-key", "--tls_key", "--tls-ca", "--tls_ca", "--watch", "--json",

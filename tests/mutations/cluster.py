@@ -106,6 +106,11 @@ MUTATIONS = [
              '//launcher/cluster:cluster_test'),
     Mutation("nodes of several jobs take their own job's ranks", 'launcher/job_spec.cc', 'has_own_ranks ? -1 :', 'has_own_ranks && is_one_node ? -1 :',
              '//launcher:job_spec_test'),
+    Mutation("torchrun's one node at an endpoint never serves it", 'launcher/job_spec.cc', '(flags.as_torchrun && !is_alone)', 'flags.as_torchrun',
+             '//launcher:job_spec_test'),
+    Mutation("the '--' behind the script is the script's under torchrun, too", 'tools/base/flag_reader.cc',
+             'if (rules_.like_argparse && !flags_are_over && has_dashes)', 'if (rules_.like_argparse && flags_are_over && has_dashes)',
+             '//tools/base:flag_reader_test'),
     Mutation('a switch of `convene launch` is on by 1 alone', 'launcher/launch/plan.cc', 'ParseValue(value, &is_on).ok() && is_on', 'value == "1" && !is_on',
              '//launcher/launch:plan_test'),
 ]

@@ -16,11 +16,14 @@ MEGATRON = f'//{DATA}:megatron_order_test'
 CHATS = f'//{CHAT}:chat_encoder_test'
 TEMPLATES = f'//{CHAT}/jinja:chat_template_test'
 GOLDEN_TEMPLATES = f'//{CHAT}/jinja:golden_test'
+PIPELINES = f'//{DATA}/prepare:pipeline_test'
 JOURNALS = f'//{DATA}/prepare:journal_test'
 READERS = f'//{DATA}/prepare:reader_test'
 JSONS = f'//{TOKENIZER}/json:tokenizer_json_test'
 
 MUTATIONS = [
+    Mutation('letters are lost without a word', f'{DATA}/prepare/record_encoder.cc',
+             'looks_for_lost_bytes_ && !IsUtf8(record)', 'looks_for_lost_bytes_ && record.empty()', PIPELINES),
     Mutation('the loss is divided by all targets, counted or not', f'{DATA}/dataset.cc',
              'if (all_count) {', 'if (all_count || place.row >= 0) {', DATASETS, 'mask'),
     Mutation('answers of a pair differ behind the end of their halves', f'{DATA}/pair_rows.cc',

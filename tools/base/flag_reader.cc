@@ -12,8 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "tools/base/check.h"
+#include "tools/base/closest_flag.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 
 namespace convene {
 namespace {
@@ -219,6 +219,8 @@ absl::StatusOr<std::optional<std::string>> FlagReader::Read(
       if (text_to_print_.has_value()) return text_to_print_;
     } else if (rest_ != nullptr) {
       rest_->assign(arguments.begin() + static_cast<std::ptrdiff_t>(at), arguments.end());
+      const bool has_dashes = rest_->size() > 1 && (*rest_)[1] == "--";
+      if (rules_.like_argparse && !flags_are_over && has_dashes) rest_->erase(rest_->begin() + 1);
       break;
     } else {
       CONVENE_RETURN_IF_ERROR(TakeWord(word));
@@ -318,6 +320,11 @@ absl::Status FlagReader::SetValue(const Flag& flag, const std::string& spelled,
   if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
     status = absl::InvalidArgumentError(absl::StrCat("write ", absl::StrJoin(choices, ", ")));
   }
+  if (flag.details.is_directory && !rules_.like_argparse && absl::StartsWith(value, "~/")) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "`~` is the shell's, which reads it at a word's beginning alone: write \"$HOME\"",
+        value.substr(1), ", or ./", value, " for a folder of this name"));
+  }
   if (status.ok()) status = flag.set(value);
   if (status.ok()) {
     given_.emplace_back(flag.name, value);
@@ -344,7 +351,7 @@ absl::StatusOr<const FlagReader::Flag*> FlagReader::Find(const std::string& word
 absl::Status FlagReader::UnknownFlag(const std::string& word) const {
   std::vector<std::string> candidates;
   for (const Flag& flag : flags_) candidates.push_back("--" + flag.name);
-  const std::string nearest = ClosestMatch(word, candidates);
+  const std::string nearest = ClosestFlag(word, candidates);
   return absl::InvalidArgumentError(
       absl::StrCat("`", program_, "` has no flag ", word,
                    nearest.empty() ? absl::StrCat("; see `", program_, " --help`")

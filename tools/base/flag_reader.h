@@ -47,7 +47,9 @@ struct FlagDetails {
   // A number outside is refused.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
-  bool is_directory = false;     // for completion
+  // For completion. A value that begins with "~/" is refused: no shell reads it behind "--flag=",
+  // and the command would make a folder named "~". `like_argparse` takes it, as torchrun does.
+  bool is_directory = false;
   bool from_environment = true;  // <prefix><NAME> sets its default, where there is a prefix
   // The first of these that is set gives the default; <prefix><NAME> stands before them.
   std::vector<std::string> variables = {};
@@ -65,8 +67,9 @@ class FlagReader {
   };
 
   struct Rules {
-    // A flag's unique beginning stands for it and an empty value is a value, as argparse has it.
-    // Otherwise both are refused as slips.
+    // As argparse has it, a flag's unique beginning stands for it and an empty value is a value
+    // (otherwise both are refused as slips), and of Rest's words a "--" behind the first one is
+    // dropped, unless a "--" stands before the first one.
     bool like_argparse = false;
     // "PET_": PET_NNODES is the default of --nnodes. "": no such variables.
     std::string variable_prefix = {};

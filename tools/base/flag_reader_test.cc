@@ -92,6 +92,19 @@ TEST_CASE("flags end at the first word that is none, at a lone dash, or at '--'"
   CHECK(Fixture().Good({"--", "--odd"}) == Words{"--odd"});
 }
 
+TEST_CASE(
+    "argparse takes one '--', before or behind the first word; all others are the program's") {
+  for (const auto& [given, expected] :
+       std::vector<std::pair<Words, Words>>{{{"x", "--", "--lr", "1"}, {"x", "--lr", "1"}},
+                                            {{"-o", "x", "--", "--", "a"}, {"x", "--", "a"}},
+                                            {{"x", "--"}, {"x"}},
+                                            {{"x", "a", "--", "b"}, {"x", "a", "--", "b"}},
+                                            {{"--", "x", "--", "a"}, {"x", "--", "a"}}}) {
+    CHECK(Fixture(true).Good(given) == expected);
+  }
+  CHECK(Fixture().Good({"x", "--", "--lr"}) == Words{"x", "--", "--lr"});
+}
+
 TEST_CASE("a word that looks like a flag is no value, a negative number is") {
   Fixture f;
   f.Bad({"--some-text", "--on-and-off", "x"}, "--some-text needs a value");
@@ -210,6 +223,23 @@ TEST_CASE("one word stands anywhere among the flags, and only one") {
   FlagReader none("none", "");
   CHECK_STATUS(none.Read({"a"}, [](const std::string&) { return std::nullopt; }),
                absl::StatusCode::kInvalidArgument, "`none` takes flags only, not \"a\"");
+}
+
+TEST_CASE("a home folder that no shell has put in its place is refused, but not as torchrun") {
+  for (const bool like_argparse : {false, true}) {
+    Fixture f(like_argparse);
+    std::string directory;
+    f.reader().Option("log-dir", &directory, "help", {.is_directory = true});
+    if (like_argparse) {
+      f.Good({"--log-dir=~/logs"});
+      CHECK(directory == "~/logs");
+    } else {
+      f.Bad({"--log-dir=~/logs"}, "--log-dir ~/logs: `~` is the shell's");
+      f.Bad({"--log-dir=~/logs"}, "write \"$HOME\"/logs, or ./~/logs for a folder of this name");
+      f.Good({"--log-dir=./~/logs"});
+    }
+    f.Good({"--some-text=~/x"});
+  }
 }
 
 TEST_CASE("a number outside its limits is answered with them") {

@@ -4,10 +4,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/descriptor.h"
+#include "tools/base/closest_flag.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "tools/base/version.h"
 #include "worker_runtime/options/config_keys.h"
 
@@ -20,6 +21,11 @@ std::string FlagName(const std::string& key) {
   return absl::StrCat("--", absl::StrReplaceAll(key, {{"_", "-"}}));
 }
 
+// "--learning-rate": learning_rate.
+std::string KeyName(const std::string& flag) {
+  return absl::StrReplaceAll(flag.substr(2), {{"-", "_"}});
+}
+
 bool IsFlag(const std::string& argument) { return absl::StartsWith(argument, "--"); }
 
 absl::Status UnknownFlag(const std::string& flag) {
@@ -29,9 +35,16 @@ absl::Status UnknownFlag(const std::string& flag) {
         " is a flag of `convene data prepare`: make a token file with it, and give that file "
         "to --data"));
   }
+  const std::string positive(absl::StripPrefix(KeyName(flag), "no_"));
+  const ConfigKey* const switched = FindConfigKey(positive);
+  if (switched != nullptr && positive != KeyName(flag) &&
+      switched->field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown flag \"", flag, "\"; write ", FlagName(positive), " false"));
+  }
   std::vector<std::string> names = {"--help", "--help-exit-codes", "--version", "--config"};
   for (const ConfigKey& key : ConfigKeys()) names.push_back(FlagName(key.field->name()));
-  const std::string closest = ClosestMatch(flag, names);
+  const std::string closest = ClosestFlag(flag, names);
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown flag \"", flag, "\"; ",
       closest.empty() ? "--help lists all" : absl::StrCat("did you mean ", closest, "?")));
@@ -72,7 +85,7 @@ class Parser {
     const bool has_value = equals != std::string::npos;
     if (has_value) values.push_back(argument.substr(equals + 1));
     if (flag == "--config") return SetConfigPath(has_value, std::move(values));
-    const ConfigKey* key = FindConfigKey(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
+    const ConfigKey* key = FindConfigKey(KeyName(flag));
     if (key == nullptr) return UnknownFlag(flag);
     if (!has_value) CONVENE_RETURN_IF_ERROR(TakeValues(flag, key->field, &values));
     for (const std::string& value : values) {
@@ -87,16 +100,22 @@ class Parser {
 
   absl::Status SetConfigPath(bool has_value, std::vector<std::string> values) {
     if (!has_value) CONVENE_RETURN_IF_ERROR(TakeOne("--config", &values));
-    result_.config_path = values[0];
-    if (!result_.config_path.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--config needs a file");
+    if (values[0].empty()) return absl::InvalidArgumentError("--config needs a file");
+    std::string& path = result_.config_path;
+    if (!path.empty() && path != values[0]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--config names two files, ", path, " and ", values[0],
+          ": files are not merged. Give one file, and the keys that differ as flags, which win "
+          "over the file's"));
+    }
+    path = values[0];
+    return absl::OkStatus();
   }
 
   absl::Status TakeValues(const std::string& flag, const FieldDescriptor* field,
                           std::vector<std::string>* values) {
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
-      const bool is_said =
-          HasValue() && (arguments_[next_] == "true" || arguments_[next_] == "false");
+      const bool is_said = HasValue() && BoolOf(arguments_[next_]).has_value();
       values->push_back(is_said ? arguments_[next_++] : "true");
       return absl::OkStatus();
     }
@@ -149,7 +168,9 @@ std::string HelpText() {
       "(learning_rate: 3e-4; those of the model's shape under model_shape:) and on the command "
       "line\n"
       "(--learning-rate 3e-4 or --learning_rate=3e-4). The command line wins. [Defaults in "
-      "brackets.]\n";
+      "brackets.]\n"
+      "This command is one worker. Several workers, on one machine or many, are started by\n"
+      "`convene run`: convene run --standalone --nproc-per-node 2 convene-train --data FILE...\n";
   const std::string next_line = absl::StrCat("\n", std::string(38, ' '));
   for (const ConfigKey& key : ConfigKeys()) {
     const KeyDoc& doc = key.doc();

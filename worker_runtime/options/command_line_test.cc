@@ -57,12 +57,19 @@ TEST_CASE("a bool needs no value, but can have one") {
   CHECK(Flags({"--tied-embeddings"}).model_shape().tied_embeddings());
   CHECK(Flags({"--tied-embeddings", "--steps", "3"}).model_shape().tied_embeddings());
   CHECK_FALSE(Flags({"--tied-embeddings", "false"}).model_shape().tied_embeddings());
+  CHECK_FALSE(Flags({"--tied-embeddings", "False"}).model_shape().tied_embeddings());
   CHECK(Flags({"--tied-embeddings=false"}).model_shape().has_tied_embeddings());
 }
 
 TEST_CASE("said twice, the last wins; a negative number is a value") {
   CHECK(Flags({"--steps", "1", "--steps", "2"}).steps() == 2);
   CHECK(Flags({"--seed", "-1"}).seed() == -1);
+}
+
+TEST_CASE("a second file is refused, the same one is not") {
+  CHECK_STATUS(ParseCommandLine({"--config", "base.yaml", "--steps", "1", "--config=over.yaml"}),
+               kInvalid, "--config names two files, base.yaml and over.yaml");
+  CHECK(ParseCommandLine({"--config", "a.yaml", "--config", "a.yaml"})->config_path == "a.yaml");
 }
 
 TEST_CASE("help and the file's name are kept apart from the keys") {
@@ -81,6 +88,12 @@ TEST_CASE("a wrong command line says what is wrong with which flag") {
   CHECK_STATUS(ParseCommandLine({"--learnin-rate", "1"}), kInvalid,
                "unknown flag \"--learnin-rate\"; did you mean --learning-rate?");
   CHECK_STATUS(ParseCommandLine({"--confg=x"}), kInvalid, "did you mean --config?");
+  CHECK_STATUS(ParseCommandLine({"--vocab-size", "300"}), kInvalid,
+               "did you mean --vocabulary-size?");
+  CHECK_STATUS(ParseCommandLine({"--batch-size=4"}), kInvalid,
+               "did you mean --global-batch-size or --rampup-batch-size or --micro-batch-size?");
+  CHECK_STATUS(ParseCommandLine({"--lr=1"}), kInvalid, "did you mean --learning-rate?");
+  CHECK_STATUS(ParseCommandLine({"--no-deterministic"}), kInvalid, "write --deterministic false");
   CHECK_STATUS(ParseCommandLine({"--quantum-entanglement"}), kInvalid, "--help lists all");
   CHECK_STATUS(ParseCommandLine({"--compact-vocabulary"}), kInvalid,
                "flag of `convene data prepare`");

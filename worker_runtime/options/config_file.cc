@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "tools/base/closest_flag.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "worker_runtime/options/config_keys.h"
 
 namespace convene::worker {
@@ -40,7 +40,7 @@ std::string UnknownKeyText(const std::string& name, const Descriptor* message) {
   }
   std::vector<std::string> names;
   for (int i = 0; i < message->field_count(); ++i) names.push_back(message->field(i)->name());
-  const std::string closest = ClosestMatch(name, names);
+  const std::string closest = ClosestFlag(name, names);
   if (!closest.empty()) return absl::StrCat(text, "; did you mean \"", closest, "\"?");
   return absl::StrCat(text, "; `convene-train --help` lists the keys");
 }

@@ -42,6 +42,16 @@ Message* MessageOf(const ConfigKey& key, TrainConfig* config) {
   return config->GetReflection()->MutableMessage(config, key.parent);
 }
 
+std::optional<bool> BoolOf(absl::string_view text) {
+  for (const char* word : {"true", "True", "TRUE"}) {
+    if (text == word) return true;
+  }
+  for (const char* word : {"false", "False", "FALSE"}) {
+    if (text == word) return false;
+  }
+  return std::nullopt;
+}
+
 absl::Status SetFromText(Message* message, const FieldDescriptor* field, const std::string& text) {
   const Reflection* reflection = message->GetReflection();
   switch (field->cpp_type()) {
@@ -62,10 +72,9 @@ absl::Status SetFromText(Message* message, const FieldDescriptor* field, const s
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_BOOL: {
-      if (text != "true" && text != "false") {
-        return absl::InvalidArgumentError("must be true or false");
-      }
-      reflection->SetBool(message, field, text == "true");
+      const std::optional<bool> value = BoolOf(text);
+      if (!value.has_value()) return absl::InvalidArgumentError("must be true or false");
+      reflection->SetBool(message, field, *value);
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_STRING:

@@ -2,6 +2,7 @@
 // --help all come from there.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ const ConfigKey* FindConfigKey(absl::string_view name);
 
 // The message of `config` that `key` is a field of; made when it is absent.
 google::protobuf::Message* MessageOf(const ConfigKey& key, TrainConfig* config);
+
+// "true" or "false", also as YAML's core schema writes them (True, TRUE); nullopt for another text.
+std::optional<bool> BoolOf(absl::string_view text);
 
 // Sets `field` of `message` from its text form; a repeated field gets one more value.
 // InvalidArgument names only the required form ("must be a whole number"): the caller adds the

@@ -224,10 +224,26 @@ std::string LegalNumbers(const TrainOptions& options, int world_size, bool job_h
 absl::StatusOr<Layout> Best(const TrainOptions& options, int world_size,
                             const JobHardware* hardware);
 
+// "" where there are workers enough, or the job goes on with those that are left.
+std::string MoreWorkers(const TrainOptions& options, int world_size, bool job_has_begun) {
+  const double asked = AskedWorkers(options);
+  if (job_has_begun || asked <= world_size || asked > kDegreesTried) return "";
+  return world_size == 1
+             ? absl::StrFormat(
+                   "start %.0f workers: `convene run --standalone --nproc-per-node "
+                   "%.0f convene-train ...` on one machine",
+                   asked, asked)
+             : absl::StrFormat("start %.0f workers (`convene run`: --nnodes x --nproc-per-node)",
+                               asked);
+}
+
 // The refusal with what would be legal instead.
 absl::Status WithLegalValues(const absl::Status& refusal, const TrainOptions& options,
                              int world_size, bool job_has_begun) {
   std::vector<std::string> ways;
+  if (std::string way = MoreWorkers(options, world_size, job_has_begun); !way.empty()) {
+    ways.push_back(std::move(way));
+  }
   const auto try_key = [&](const std::string& key, int TrainOptions::*value) {
     if (options.*value == 0) return;
     std::string way = LegalNumbers(options, world_size, job_has_begun, key, value);

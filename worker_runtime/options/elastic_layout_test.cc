@@ -424,17 +424,22 @@ TEST_CASE("best has no data-parallel rank without a sample") {
 TEST_CASE("too few workers, or others than were asked for, are refused with what would do") {
   CHECK_STATUS(AtStart({"--tp-size=2", "--pp-size=2"}, 3), kInvalid,
                "tp_size 2 x pp_size 2 = 4 workers hold one replica of the model, and this job has "
-               "3; tp_size can be 1, or pp_size can be 1, or elastic_layout can be best");
+               "3; start 4 workers (`convene run`: --nnodes x --nproc-per-node), or tp_size can be "
+               "1, or pp_size can be 1, or elastic_layout can be best");
+  CHECK_STATUS(AtStart({"--tp-size=2"}, 1), kInvalid,
+               "and this job has 1; start 2 workers: `convene run --standalone --nproc-per-node 2 "
+               "convene-train ...` on one machine, or tp_size can be 1");
   CHECK_STATUS(AtStart({"--tp-size=1048576", "--pp-size=1048576"}, 8), kInvalid,
                "= 1099511627776 workers hold one replica of the model, and this job has 8; "
                "elastic_layout can be best");
   CHECK_STATUS(AtStart({"--tp-size=2", "--dp-size=4"}, 6), kInvalid,
-               "tp_size 2 x pp_size 1 x dp_size 4 = 8 workers, but this job has 6; dp_size can be "
-               "3, or ");
+               "tp_size 2 x pp_size 1 x dp_size 4 = 8 workers, but this job has 6; start 8 workers "
+               "(`convene run`: --nnodes x --nproc-per-node), or dp_size can be 3, or ");
   CHECK_STATUS(AtStart({"--tp-size=2", "--dp-size=4"}, 7), kInvalid, "dp_size can be left out");
   CHECK_STATUS(AtStart({"--dp-shard-size=4"}, 3), kInvalid,
                "dp_shard_size 4 = 4 data-parallel ranks, and this job has room for 3; "
-               "dp_shard_size can be 3 or 2 or 1");
+               "start 4 workers (`convene run`: --nnodes x --nproc-per-node), or dp_shard_size can "
+               "be 3 or 2 or 1");
   CHECK_STATUS(
       AtStart({"--dp-size=6", "--dp-shard-size=4"}, 6), kInvalid,
       "dp_shard_size 4 does not fit dp_size 6; dp_size can be left out, or dp_shard_size can be "

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "proto/train_config.pb.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
@@ -29,6 +31,10 @@
 
 namespace convene::worker {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
 
 absl::Status ResolveResume(const TrainConfig& config, TrainOptions* options) {
   const std::string& resume = config.resume();
@@ -440,6 +446,31 @@ absl::StatusOr<TrainOptions> Resolve(const TrainConfig& config,
   return options;
 }
 
+// A path in YAML, or behind "--checkpoint-dir=", is not read by a shell: the run would make a
+// folder of the name "~".
+absl::Status RefuseHome(TrainConfig said, const EnvironmentLookup& environment) {
+  const std::string home = environment("HOME").value_or("$HOME");
+  for (const ConfigKey& key : ConfigKeys()) {
+    const FieldDescriptor* const field = key.field;
+    // A prompt is a text.
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) continue;
+    if (field->name() == "sample_prompt") continue;
+    const Message* const message = MessageOf(key, &said);
+    const Reflection* const reflection = message->GetReflection();
+    const int values = field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
+    for (int i = 0; i < values; ++i) {
+      const std::string value = field->is_repeated()
+                                    ? reflection->GetRepeatedString(*message, field, i)
+                                    : reflection->GetString(*message, field);
+      if (!absl::StartsWith(value, "~/")) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          field->name(), " \"", value, "\": `~` is the shell's, and no shell reads it here: write ",
+          home, value.substr(1), ", or ./", value, " for a folder of this name"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::string>& arguments,
@@ -452,6 +483,7 @@ absl::StatusOr<std::optional<TrainOptions>> LoadOptions(const std::vector<std::s
   }
   Overlay(line.flags, &said);
   CONVENE_RETURN_IF_ERROR(RefuseUnused(said));
+  CONVENE_RETURN_IF_ERROR(RefuseHome(said, environment));
   TrainConfig config = DefaultConfig();
   CONVENE_ASSIGN_OR_RETURN(const int longest_text, ApplyFirstWeights(&said, &config));
   Overlay(said, &config);

@@ -116,7 +116,7 @@ absl::Status ValidateOptimizer(const TrainOptions& options) {
 }
 
 absl::Status ValidateSurroundings(const TrainOptions& options) {
-  if (options.data.empty()) {
+  if (options.data.empty() && !options.print_memory_plan) {
     return absl::InvalidArgumentError(
         "nothing to train on: give --data FILE..., or data: in the file of --config");
   }

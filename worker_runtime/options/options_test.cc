@@ -255,6 +255,10 @@ TEST_CASE("samples that make no sense are named") {
 
 TEST_CASE("what is out of range is named with its value and the right one") {
   CHECK_STATUS(With([](TrainOptions& o) { o.data.clear(); }), kInvalid, "give --data FILE...");
+  CHECK_OK(With([](TrainOptions& o) {
+    o.data.clear();
+    o.print_memory_plan = true;
+  }));
   CHECK_STATUS(With([](TrainOptions& o) { o.data = {""}; }), kInvalid, "empty file name");
   CHECK_STATUS(With([](TrainOptions& o) { o.steps = 0; }), kInvalid, "steps 0 must be at least 1");
   CHECK_STATUS(With([](TrainOptions& o) { o.micro_batch_size = 0; }), kInvalid,

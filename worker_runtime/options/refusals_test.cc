@@ -388,5 +388,23 @@ TEST_CASE("what is illegal is refused in one paragraph, whose values are legal")
   }
 }
 
+TEST_CASE("a home folder that no shell has put in its place is refused, but in a text") {
+  const auto load = [](const Flags& flags) {
+    return LoadOptions(flags,
+                       [](const std::string& name) {
+                         return name == "HOME" ? std::optional<std::string>("/home/ada")
+                                               : std::nullopt;
+                       })
+        .status();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  CHECK_STATUS(load({"--checkpoint-dir=~/ckpt"}), kInvalid,
+               "checkpoint_dir \"~/ckpt\": `~` is the shell's, and no shell reads it here: write "
+               "/home/ada/ckpt, or ./~/ckpt for a folder of this name");
+  CHECK_STATUS(load({"--data", "a.txt", "~/b.txt"}), kInvalid, "write /home/ada/b.txt");
+  CHECK_OK(load({"--data=a~b", "--sample-prompt=~/x", "--sample-every=5", "--log-every=1",
+                 "--checkpoint-dir=./~/c"}));
+}
+
 }  // namespace
 }  // namespace convene::worker

@@ -11,8 +11,13 @@
 #include <variant>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/optimizer/skipped_steps.h"
 #include "worker_runtime/options/ramp_options.h"
@@ -24,8 +29,18 @@ namespace {
 // A run that loses so many lines in a row ends, since a person wants its metrics.
 constexpr int64_t kLostLinesMax = 1000;
 
-// The most resident memory that this process has had.
+// The most resident memory that this program has had. The kernel's VmHWM begins with the program;
+// getrusage's number has in it what this process was before it became the trainer: a Python that
+// holds a data set, say. It serves where the kernel has no VmHWM (gVisor).
 int64_t HostMemoryPeak() {
+  const auto status = ReadFile("/proc/self/status");
+  for (absl::string_view line : absl::StrSplit(status.value_or(""), '\n')) {
+    int64_t kibibytes = 0;
+    if (absl::ConsumePrefix(&line, "VmHWM:") && absl::ConsumeSuffix(&line, " kB") &&
+        absl::SimpleAtoi(line, &kibibytes)) {
+      return kibibytes << 10;
+    }
+  }
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;

@@ -1,5 +1,8 @@
 #include "worker_runtime/trainer/reporter.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <memory>
@@ -96,6 +99,32 @@ TEST_CASE("steps and validations become lines of the metrics file") {
         ValidationMetrics{.step = 2, .validation_loss = 5.125, .bits_per_byte = 2.5});
   CHECK(history->validations[1].validation_set == "code");
   CHECK(history->checkpoints == std::vector<CheckpointMetrics>{{2, 0.25, 0.5}});
+}
+
+// Of a program of its own, which the next test starts.
+TEST_CASE("child: the host's peak is below 150 MiB", "[.child]") {
+  const TempDir directory;
+  const TrainOptions options = Options(directory);
+  auto reporter = Reporter::Create(options, OfFour(1), {}, 0, Clock::Real());
+  REQUIRE_OK(reporter);
+  CHECK_OK((*reporter)->Step(1, {.loss = 5, .counted_targets = 32}, 1e-3, absl::Seconds(1)));
+  const auto history = ReadMetrics(options.metrics_file);
+  REQUIRE_OK(history);
+  CHECK(history->steps.at(0).host_memory_peak_bytes < int64_t{150} << 20);
+}
+
+TEST_CASE("the host's peak is the trainer's own, not that of the program that started it") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // Pages that were touched count for the process, whatever program it becomes.
+    const std::vector<char> held(size_t{300} << 20, 1);
+    execl("/proc/self/exe", "reporter_test", "[.child]", static_cast<char*>(nullptr));
+    _exit(held[0]);
+  }
+  int status = 1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("the share of counted targets is told, and a step without one has no loss") {

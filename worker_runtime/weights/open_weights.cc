@@ -46,13 +46,25 @@ absl::StatusOr<Weights> OpenMerged(const std::string& path, Adapter adapter,
   return merged;
 }
 
+absl::Status NothingAt(const std::string& path) {
+  const bool may_be_name = path[0] != '/' && path[0] != '.';
+  return absl::NotFoundError(absl::StrCat(
+      "weights: there is nothing at ", path,
+      may_be_name ? ": give the path of a model's folder, of a GGUF file or of a checkpoint. A "
+                    "model's name "
+                    "is not looked up on the Hub: `hf download NAME --local-dir FOLDER` fetches it"
+                  : ""));
+}
+
 // Weights of all kinds but PEFT's folders.
 absl::StatusOr<Weights> OpenAny(const std::string& path) {
   if (IsGgufFile(path)) return OpenGgufWeights(path);
   if (IsLlmcModel(path)) return OpenLlmcModel(path);
   if (!IsDirectory(path)) {
     // A file that may not be read has no format either. A pipe without a writer would block.
-    CONVENE_RETURN_IF_ERROR(Annotate(OpenFile(path, O_RDONLY | O_NONBLOCK).status(), "weights"));
+    const absl::Status opened = OpenFile(path, O_RDONLY | O_NONBLOCK).status();
+    if (absl::IsNotFound(opened)) return NothingAt(path);
+    CONVENE_RETURN_IF_ERROR(Annotate(opened, "weights"));
     return absl::InvalidArgumentError(
         absl::StrCat("weights ", path, ": it is no directory, no GGUF file and no model of llm.c"));
   }

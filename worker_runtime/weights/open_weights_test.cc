@@ -84,7 +84,9 @@ TEST_CASE("a damaged file of the tokenizer leaves the weights in use, and says h
 TEST_CASE("what has no weights is refused, and said") {
   const TempDir dir;
   CHECK_STATUS(OpenWeights(absl::StrCat(dir.path(), "/none")), absl::StatusCode::kNotFound,
-               "No such file or directory");
+               "weights: there is nothing at ");
+  CHECK_STATUS(OpenWeights("openai/gpt2"), absl::StatusCode::kNotFound,
+               "`hf download NAME --local-dir FOLDER` fetches it");
   CHECK_STATUS(OpenWeights(dir.path()), absl::StatusCode::kNotFound,
                "has no weights; give a folder with config.json");
   WriteCheckpoint(dir.path(), 1, "another program's text");

@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
-#include "tools/base/text.h"
 #include "worker_runtime/data/prepare/json_field.h"
 
 namespace convene::worker {
@@ -17,7 +16,6 @@ namespace {
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kHeadBytes = 4 << 10;  // enough to see that a file does not begin with "{"
-constexpr size_t kNamedKeys = 10;
 // The mark with which some Windows programs begin a file.
 constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
@@ -220,9 +218,7 @@ absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string&
   if (!keys.ok() || lines.size() < 2 || !KeysOfJsonObject(lines[1]).ok()) return false;
   return absl::InvalidArgumentError(absl::StrCat(
       "data: ", source.path, " has JSON objects as lines, but the first has ", found.message(),
-      " (its keys: ", JoinCapped(*keys, kNamedKeys),
-      "): name the one with the text (--text-field of the trainer, --field of convene data "
-      "prepare). If the objects themselves are the text: convene data prepare --format text"));
+      ". If the objects themselves are the text: convene data prepare --format text"));
 }
 
 }  // namespace convene::worker

@@ -16,6 +16,7 @@ namespace convene::worker {
 namespace {
 
 constexpr size_t kShownKeyBytes = 40;
+constexpr size_t kNamedKeys = 10;
 
 // Follows the keys from the root through objects.
 class FieldHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, FieldHandler> {
@@ -126,6 +127,15 @@ absl::Status ReadLine(absl::string_view line, std::string* buffer, Handler* hand
   return handler->is_object() ? absl::OkStatus() : absl::InvalidArgumentError("not a JSON object");
 }
 
+// The remedy for a line that has its text at another key; "" where it has no key at all.
+std::string OtherKeys(absl::string_view line) {
+  const absl::StatusOr<std::vector<std::string>> keys = KeysOfJsonObject(line);
+  if (!keys.ok() || keys->empty()) return "";
+  return absl::StrCat(" (its keys: ", JoinCapped(*keys, kNamedKeys),
+                      "): name the one with the text (--text-field of the trainer, --field of "
+                      "convene data prepare)");
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> KeysOfJsonObject(absl::string_view line) {
@@ -149,7 +159,7 @@ absl::StatusOr<absl::string_view> JsonField::Find(absl::string_view line) {
         absl::StrCat("no field '", path_, "'",
                      is_conversation ? ", but a conversation: give its template with "
                                        "--chat-template PATH (a model's folder has one)"
-                                     : ""));
+                                     : OtherKeys(line)));
   }
   if (!handler.is_text()) {
     return absl::InvalidArgumentError(absl::StrCat("the field '", path_, "' is not a text"));

@@ -26,7 +26,7 @@ class JsonField {
   // The whole line is read by RFC 8259 (RapidJSON's reader, which does not recurse) and must be
   // UTF-8; NaN, Infinity and -Infinity pass as numbers, because Python writes them.
   // InvalidArgument: the line is broken (why, and at which byte), no JSON object, has no such
-  // field, or the field is no text.
+  // field (the text names its keys), or the field is no text.
   absl::StatusOr<absl::string_view> Find(absl::string_view line);
 
  private:

@@ -67,7 +67,10 @@ TEST_CASE("each kind of broken line has its reason") {
   CheckBroken("", "the text ends too early");
   CheckBroken("[1, 2]", "not a JSON object");
   CheckBroken("\"text\"", "not a JSON object");
-  CheckBroken(R"({"TEXT": "a"})", "no field 'text'");
+  CheckBroken(R"({"TEXT": "a", "id": 1})",
+              "no field 'text' (its keys: TEXT, id): name the one with the text (--text-field of "
+              "the trainer, --field of convene data prepare)");
+  CheckBroken("{}", "no field 'text'");
   CheckBroken(R"({"messages": []})", "give its template with --chat-template PATH");
   for (const std::string value : {"1", "null", "true", "{}", "[\"a\"]", "1.5e3"}) {
     CheckBroken("{\"text\": " + value + "}", "the field 'text' is not a text");

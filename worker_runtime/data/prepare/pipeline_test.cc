@@ -128,6 +128,28 @@ class HalfCounted : public DocumentEncoder {
   }
 };
 
+TEST_CASE("the first text whose letters a tokenizer loses gets a warning") {
+  Chunk chunk = {.text =
+                     "caf\xC3\xA9"
+                     "caf\xE9"
+                     "\xE9t\xE9",
+                 .records = {{.size = 5}, {.begin = 5, .size = 4}, {.begin = 9, .size = 3}}};
+  EncodedChunk encoded;
+  RecordEncoder losing({.encoder = std::make_unique<TextEncoder>(LetterTokenizer(true, true))});
+  REQUIRE_OK(losing.Encode(chunk, &encoded));
+  REQUIRE(encoded.warnings.size() == 1);
+  CHECK_THAT(encoded.warnings[0], Catch::Contains("a text that is not UTF-8"));
+  REQUIRE_OK(losing.Encode(chunk, &encoded));
+  CHECK(encoded.warnings.empty());
+  RecordEncoder keeping({.encoder = std::make_unique<TextEncoder>(LetterTokenizer())});
+  REQUIRE_OK(keeping.Encode(chunk, &encoded));
+  CHECK(encoded.warnings.empty());
+  chunk.records.resize(1);
+  RecordEncoder of_utf8({.encoder = std::make_unique<TextEncoder>(LetterTokenizer(true, true))});
+  REQUIRE_OK(of_utf8.Encode(chunk, &encoded));
+  CHECK(encoded.warnings.empty());
+}
+
 TEST_CASE("what stands around a document, and which ids count") {
   RecordEncoder plain({.encoder = std::make_unique<TextEncoder>(LetterTokenizer()),
                        .frame = {.prefix = {257}, .suffix = {258}, .end = 256},

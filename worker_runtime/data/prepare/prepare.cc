@@ -202,7 +202,8 @@ absl::Status Fill(const std::vector<SourceFile>& sources, const PrepareOptions& 
   const auto take = [&](const EncodedChunk& chunk) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(output->Take(sources[file], chunk));
     for (const std::string& warning : chunk.warnings) {
-      if (warnings.insert(warning).second) spdlog::warn("data: {}", warning);
+      if (!warnings.insert(warning).second) continue;
+      spdlog::warn("data: {} (the first time in {})", warning, sources[file].path);
     }
     // A file is read to its end some chunks before its last one is taken.
     const int64_t done = file_begins[file] + chunk.file_offset;

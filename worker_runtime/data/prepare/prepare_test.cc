@@ -127,6 +127,9 @@ TEST_CASE("broken lines are left out up to a number, and the first is named") {
   };
   CHECK_THAT(words("array.json"), Catch::Contains("jq -c '.[]'"));
   CHECK_THAT(words("one.jsonl"), !Catch::Contains("jq"));
+  CHECK_THAT(words("one.jsonl"), !Catch::Contains("pairs"));
+  Put(dir.File("pretty.json"), "{\n  \"text\": \"a\"\n}\n");
+  CHECK_THAT(words("pretty.json"), Catch::Contains("`jq -c .`"));
   options.input.max_bad_lines = 1;
   CHECK_STATUS(make(), absl::StatusCode::kInvalidArgument,
                "line 4: broken JSON at byte 2: the text ends too early; this is broken line 2, and "

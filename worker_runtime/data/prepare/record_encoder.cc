@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -26,10 +27,24 @@ absl::uint128 HashOf(absl::string_view text) {
 
 }  // namespace
 
+TextEncoder::TextEncoder(const Tokenizer& tokenizer)
+    : encoder_(tokenizer.NewEncoder(SpecialText::kAsText)) {
+  std::vector<int32_t> of_byte, of_replacement;
+  encoder_->Encode("\xE9", &of_byte);
+  encoder_->Encode(kReplacementCharacter, &of_replacement);
+  looks_for_lost_bytes_ = of_byte == of_replacement;
+}
+
 absl::Status TextEncoder::Encode(absl::string_view record, EncodedDocument* document) {
   document->Clear();
   encoder_->Encode(record, &document->ids);
   document->text_bytes = static_cast<int64_t>(record.size());
+  if (looks_for_lost_bytes_ && !IsUtf8(record)) {
+    looks_for_lost_bytes_ = false;
+    document->warnings.emplace_back(
+        "a text that is not UTF-8: the tokenizer has U+FFFD for such bytes, and their letters are "
+        "lost. Convert the file first (`iconv -f latin1 -t utf8`, say)");
+  }
   return absl::OkStatus();
 }
 
@@ -48,8 +63,9 @@ absl::Status RecordEncoder::Encode(const Chunk& chunk, EncodedChunk* encoded) {
     absl::Status status = EncodeRecord(record, text, chunk.is_json_lines, encoded);
     if (absl::IsInvalidArgument(status)) {
       encoded->records.back().why_bad = std::string(status.message());
-      encoded->records.back().is_array =
-          chunk.is_json_lines && absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "[");
+      const absl::string_view stripped = absl::StripAsciiWhitespace(text);
+      encoded->records.back().is_array = chunk.is_json_lines && absl::StartsWith(stripped, "[");
+      encoded->records.back().is_brace = chunk.is_json_lines && stripped == "{";
     } else if (!status.ok()) {
       return Annotate(status, absl::StrCat("line ", record.line));
     }

@@ -18,15 +18,16 @@
 
 namespace convene::worker {
 
-// The ids of a record's text, by one tokenizer; text within a document is text.
+// The ids of a record's text, by one tokenizer; text within a document is text. The first text that
+// is not UTF-8 gets a warning, unless the tokenizer keeps all bytes.
 class TextEncoder final : public DocumentEncoder {
  public:
-  explicit TextEncoder(const Tokenizer& tokenizer)
-      : encoder_(tokenizer.NewEncoder(SpecialText::kAsText)) {}
+  explicit TextEncoder(const Tokenizer& tokenizer);
   absl::Status Encode(absl::string_view record, EncodedDocument* document) override;
 
  private:
   const std::unique_ptr<Encoder> encoder_;
+  bool looks_for_lost_bytes_ = false;  // until one was found
 };
 
 struct EncodedRecord {
@@ -34,6 +35,7 @@ struct EncodedRecord {
   bool is_first = true, is_last = true;
   bool is_empty = false;  // no text, no tokens
   bool is_array = false;  // a JSON line that begins with one
+  bool is_brace = false;  // a JSON line that is "{" alone
   std::string why_bad;    // not empty: a broken line, without tokens
   size_t ids_end = 0;     // in EncodedChunk::ids; begins where the record before it ends
   int64_t text_bytes = 0;

@@ -117,11 +117,11 @@ absl::Status TokenOutput::CountBadLine(const SourceFile& source, const EncodedRe
     const char* const hint =
         record.is_array
             ? ". Each line must be an object (`jq -c '.[]'` makes such lines of an array)"
-            : "";
+        : record.is_brace ? ". Each object must be one line (`jq -c .` makes such lines)"
+                          : "";
     return absl::InvalidArgumentError(absl::StrCat(
-        text,
-        "; mend the line, or (not of pairs of answers) leave out such lines by --max-bad-lines N",
-        hint));
+        text, "; mend the line, or ", options_.info.has_counted ? "(not of pairs of answers) " : "",
+        "leave out such lines by --max-bad-lines N", hint));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       text, "; this is broken line ", summary.bad_lines, ", and --max-bad-lines allows ",

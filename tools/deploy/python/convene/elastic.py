@@ -51,9 +51,10 @@ def launch_agent(config: Any, entrypoint: Entrypoint, args: List[Any]) -> Dict[i
         if not config.run_id:
             flags += ['--rdzv-id', uuid.uuid4().hex]
         launcher = programs.launcher()
-        # Named torchrun it asks no scheduler: the config says all, as it does to PyTorch's launcher.
+        # Named torchrun it asks no scheduler: the config says all, as it does to PyTorch's launcher. The '--' before the command keeps one that the
+        # command's own arguments begin with.
         words = [sys.executable, '-I', '-S', os.path.join(os.path.dirname(worker.__file__), 'leash.py'), str(os.getpid()),
-                 launcher, 'torchrun', *flags, '--outcome-file', outcome_file, '--no-python', *command]
+                 launcher, 'torchrun', *flags, '--outcome-file', outcome_file, '--no-python', '--', *command]
         # A worker with a function reads nothing, as under multiprocessing.
         stdin = None if isinstance(entrypoint, str) else subprocess.DEVNULL
         signals = getattr(config, 'signals_to_handle', 'SIGTERM,SIGINT,SIGHUP,SIGQUIT')

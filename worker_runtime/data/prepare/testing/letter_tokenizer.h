@@ -7,6 +7,7 @@
 #include <string>
 
 #include "worker_runtime/tokenizer/tokenizer.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 
@@ -14,7 +15,9 @@ class LetterTokenizer final : public Tokenizer {
  public:
   static constexpr int32_t kEnd = 256;
 
-  explicit LetterTokenizer(bool has_end = true) {
+  // `replaces_bytes`: bytes that are no UTF-8 are U+FFFD, as in most tokenizers.
+  explicit LetterTokenizer(bool has_end = true, bool replaces_bytes = false)
+      : replaces_bytes_(replaces_bytes) {
     kind_ = "letters";
     fingerprint_ = has_end ? 71 : 72;
     vocabulary_size_ = 259;
@@ -24,7 +27,7 @@ class LetterTokenizer final : public Tokenizer {
   }
 
   std::unique_ptr<Encoder> NewEncoder(SpecialText) const override {
-    return std::make_unique<Letters>();
+    return std::make_unique<Letters>(replaces_bytes_);
   }
   std::optional<int32_t> SpecialId(absl::string_view) const override { return std::nullopt; }
   std::string SpecialTextOf(int32_t) const override { return ""; }
@@ -43,10 +46,17 @@ class LetterTokenizer final : public Tokenizer {
  private:
   class Letters final : public Encoder {
    public:
+    explicit Letters(bool replaces_bytes) : replaces_bytes_(replaces_bytes) {}
     void Encode(absl::string_view text, std::vector<int32_t>* ids) override {
+      std::string repaired;
+      if (replaces_bytes_) text = ValidUtf8(text, &repaired);
       for (const char letter : text) ids->push_back(static_cast<uint8_t>(letter));
     }
+
+   private:
+    const bool replaces_bytes_;
   };
+  const bool replaces_bytes_;
 };
 
 }  // namespace convene::worker
