@@ -83,5 +83,12 @@ MUTATIONS = [
              'communicators_.host->Barrier(host)', '//worker_runtime/bench:bench_test'),
     Mutation('an emitted configuration has no copies', YAML, '"\\ndp_replicate_size: ", layout.dp_replicate,', '"\\ndp_replicate_size: 1",', LOADED),
     Mutation('an emitted configuration has no chunks', YAML, 'if (strategy.virtual_stages > 1) {', 'if (strategy.virtual_stages > 100) {', LOADED),
+    Mutation('planned rounds of chunks have as many micro batches as there are stages', MEMORY,
+             '(chunks - 1) * round + 2', '(chunks - 1) * ranks + 2', PLANNED),
+    Mutation('chunks never wait for micro batches to come round', TIME,
+             'ranks - 1 + (strategy.virtual_stages - 1) * waiting', 'ranks - 1 + 0 * waiting', CHOICE),
+    Mutation('no group lies on both sides of a border of machines', COLLECTIVES, 'domain % (stride * ranks) != 0', 'domain < 0', HARDWARE),
+    Mutation('a plan forgets the dense blocks beside those with experts', MEMORY,
+             'std::max(of_dense.ffn_recomputed, of_experts.ffn_recomputed)', 'of_experts.ffn_recomputed', PLANNED),
     Mutation('degrees that are legal are told to stand in the way', SEARCH, 'if (searcher.Take(0).tried > 0) names', 'names', CHOICE),
 ]

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/text.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/planner/collectives.h"
 
 namespace convene::worker {
 namespace {
@@ -83,7 +84,7 @@ std::vector<std::string> Strengths(const PlanJob& job, const Cluster& cluster,
   const Strategy& strategy = estimate.strategy;
   const Layout& layout = strategy.layout;
   std::vector<std::string> words;
-  if (layout.tp > 1 && layout.tp <= cluster.gpu.domain) {
+  if (layout.tp > 1 && !GroupIn(cluster, 1, layout.tp).crosses_domains()) {
     words.push_back(absl::StrCat("tp ", layout.tp, " stays inside a domain of ", cluster.gpu.domain,
                                  " GPUs, on ", cluster.gpu.link.name, "."));
   }

@@ -5,6 +5,7 @@
 
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/ops/kinds.h"
+#include "worker_runtime/schedule/generators.h"
 
 namespace convene::worker {
 namespace {
@@ -50,8 +51,9 @@ BlockSizes SizesOf(const PlanJob& job, const Strategy& strategy, bool has_expert
 // again in one place for all blocks of a rank (DeclareMixer, DeclareDense, DeclareExperts).
 struct BlockBytes {
   double saved = 0;
-  double recomputed = 0;
-  double deferred = 0;  // from the input half of a backward pass to the weight half
+  double recomputed = 0;      // but for the next
+  double ffn_recomputed = 0;  // by a dense feed-forward layer or by shared experts, in one place
+  double deferred = 0;        // from the input half of a backward pass to the weight half
 
   void Add(bool is_recomputed, double bytes) { (is_recomputed ? recomputed : saved) += bytes; }
   // A tensor that a weight's gradient is a product with.
@@ -104,8 +106,12 @@ BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_e
     bytes.Add(false, s.own * (s.hidden * s.element + 4));
   }
   bytes.Add(again.middle, s.own * s.hidden * s.element);
-  bytes.Add(again.mlp, s.rows * s.gate_up * s.element);
-  bytes.AddFactor(again.swiglu, s.rows * s.ffn * s.element);
+  BlockBytes ffn;
+  ffn.Add(again.mlp, s.rows * s.gate_up * s.element);
+  ffn.AddFactor(again.swiglu, s.rows * s.ffn * s.element);
+  bytes.saved += ffn.saved;
+  bytes.ffn_recomputed = ffn.recomputed;
+  bytes.deferred += ffn.deferred;
   bytes.deferred += GradientBytes(job, s);
   if (!has_experts) return bytes;
   const ExpertConfig& experts = job.model.experts;
@@ -215,7 +221,10 @@ void AddActivations(const PlanJob& job, const Strategy& strategy,
   const double deferred = dense * of_dense.deferred + expert * of_experts.deferred;
   parts.activations =
       static_cast<double>(slots) * saved + static_cast<double>(deferred_slots) * deferred;
+  // Each tensor has one place for the blocks of both kinds: what experts make is more than what a
+  // dense block makes, but for the dense feed-forward layer.
   parts.scratch = std::max(of_dense.recomputed, of_experts.recomputed) +
+                  std::max(of_dense.ffn_recomputed, of_experts.ffn_recomputed) +
                   ScratchBytes(job, strategy, expert > 0);
   parts.communication += ContextBytes(job, strategy);
   // A rank of a pipeline has two gradients of chunks under way, a rank alone has one.
@@ -271,8 +280,9 @@ int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches) {
   const int64_t ranks = strategy.layout.pp;
   const int64_t chunks = strategy.virtual_stages;
   if (strategy.zero_bubble) return std::min(ranks, microbatches);
+  const int64_t round = FirstRound(strategy.layout.pp, static_cast<int>(microbatches));
   const int64_t warm_up =
-      chunks == 1 ? ranks - stage : (chunks - 1) * ranks + 2 * (ranks - stage) - 1;
+      chunks == 1 ? ranks - stage : (chunks - 1) * round + 2 * (ranks - stage) - 1;
   return std::min(warm_up, chunks * microbatches);
 }
 

@@ -67,6 +67,12 @@ std::vector<Case> Cases() {
        8192,
        128,
        {.layout = {.dp = 64, .tp = 2}, .zero_stage = 3, .recompute = kFull}},
+      // Rounds of more micro batches than stages, one of fewer.
+      {"llama-3-8b",
+       4096,
+       22,
+       {.layout = {.pp = 3, .dp = 2}, .recompute = kSelective, .virtual_stages = 4}},
+      {"llama-3-8b", 4096, 6, {.layout = {.pp = 4, .dp = 2}, .virtual_stages = 3}},
       {"llama-3-8b", 4096, 64, {.layout = {.pp = 4, .dp = 2}, .zero_bubble = true}},
       {"llama-3-8b",
        4096,
@@ -94,6 +100,15 @@ std::vector<Case> Cases() {
        4096,
        512,
        {.layout = {.pp = 8, .dp = 64, .tp = 2, .ep = 64}, .recompute = kFull}},
+      // The first blocks are dense, the others have experts, on one rank.
+      {"deepseek-v2-lite",
+       4096,
+       512,
+       {.layout = {.dp = 8, .ep = 8}, .micro_batch_size = 8, .recompute = kParts}},
+      {"glm-4.5-air",
+       4096,
+       1024,
+       {.layout = {.dp = 128, .ep = 32}, .micro_batch_size = 8, .recompute = kFull}},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
       {"llama-3-8b", 8192, 128, {.layout = {.dp = 8}}, DType::kBFloat16, true, DType::kBFloat16},
       // ZeRO-3 with no rank to share with, and with those of cp alone.
