@@ -90,5 +90,10 @@ MUTATIONS = [
     Mutation('no group lies on both sides of a border of machines', COLLECTIVES, 'domain % (stride * ranks) != 0', 'domain < 0', HARDWARE),
     Mutation('a plan forgets the dense blocks beside those with experts', MEMORY,
              'std::max(of_dense.ffn_recomputed, of_experts.ffn_recomputed)', 'of_experts.ffn_recomputed', PLANNED),
+    Mutation('planned Muon keeps no second moment of tables and vectors', MEMORY,
+             'if (job.whole_matrices) parts.optimizer += (elements - matrices)', 'if (job.whole_matrices) parts.optimizer += 0 * (elements - matrices)',
+             PLANNED),
+    Mutation('a cluster file may have domains of a part of a machine', 'launcher/plan/cluster_file.cc',
+             'if (domain >= node) return absl::OkStatus();', 'return absl::OkStatus();', '//launcher/plan:cluster_file_test'),
     Mutation('degrees that are legal are told to stand in the way', SEARCH, 'if (searcher.Take(0).tried > 0) names', 'names', CHOICE),
 ]

@@ -204,6 +204,20 @@ TEST_CASE("what does not fit is told what to change") {
   REQUIRE(ways.size() >= 3);
   CHECK_THAT(ways[1], Catch::Contains("More GPUs: about"));
   CHECK_THAT(ways[2], Catch::Contains("--offload"));
+  CHECK_THAT(ways.back(), Catch::Contains("--optimizer muon"));
+  // Muon has no --offload, and is not offered twice.
+  PlanJob muon = job;
+  muon.optimizer_states = 1;
+  muon.whole_matrices = true;
+  for (const std::string& way : WaysToFit(muon, cluster, PlansOf(muon, cluster))) {
+    CHECK_THAT(way, !Catch::Contains("--offload") && !Catch::Contains("muon"));
+  }
+  // Of many shards the state is small, and matrices are as large as before.
+  PlanJob wide = JobOf("llama-3-405b", 4096, 2048);
+  const Cluster many = ClusterOf("rtx-4090", 2048);
+  for (const std::string& way : WaysToFit(wide, many, PlansOf(wide, many, {.tp = 1, .pp = 1}))) {
+    CHECK_THAT(way, !Catch::Contains("muon"));
+  }
 }
 
 TEST_CASE("what is asked for stays, and what is impossible is refused") {

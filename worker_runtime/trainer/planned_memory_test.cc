@@ -28,11 +28,17 @@ struct Case {
   DType dtype = DType::kBFloat16;
   bool float8 = false;
   DType reduce_dtype = DType::kFloat32;
+  bool is_muon = false;
 };
 
 constexpr Recompute kSelective = Recompute::kSelective;
 constexpr Recompute kFull = Recompute::kFull;
 constexpr Recompute kParts = {.norms = true, .swiglu = true, .attention = true, .mlp = true};
+
+Case WithMuon(Case c) {
+  c.is_muon = true;
+  return c;
+}
 
 // Layouts of all axes, of several families.
 std::vector<Case> Cases() {
@@ -114,6 +120,21 @@ std::vector<Case> Cases() {
       // ZeRO-3 with no rank to share with, and with those of cp alone.
       {"llama-3-8b", 4096, 8, {.layout = {.tp = 8}, .zero_stage = 3}, DType::kBFloat16, true},
       {"llama-3-8b", 32768, 16, {.layout = {.cp = 8}, .zero_stage = 3, .recompute = kSelective}},
+      WithMuon({"llama-3-8b", 4096, 64, {.layout = {.dp = 8}, .recompute = kSelective}}),
+      WithMuon({"llama-3.2-1b", 2048, 16, {.layout = {.dp = 8}, .micro_batch_size = 2}}),
+      WithMuon({"gpt2-1558m", 1024, 256, {.layout = {.dp = 8}}, DType::kFloat32}),
+      WithMuon({"llama-3-8b", 4096, 64, {.layout = {.dp = 4, .tp = 4}, .recompute = kSelective}}),
+      WithMuon(
+          {"llama-3-70b", 4096, 64, {.layout = {.pp = 4, .dp = 8, .tp = 8}, .recompute = kFull}}),
+      WithMuon(
+          {"llama-3-8b", 4096, 64, {.layout = {.dp = 32}, .zero_stage = 3, .recompute = kFull}}),
+      WithMuon(
+          {"gemma2-27b", 4096, 64, {.layout = {.dp = 32}, .zero_stage = 2, .recompute = kFull}}),
+      WithMuon({"qwen3-30b-a3b", 4096, 64, {.layout = {.dp = 16, .ep = 16}, .recompute = kFull}}),
+      WithMuon({"deepseek-v2-lite",
+                4096,
+                64,
+                {.layout = {.dp = 8, .tp = 2, .ep = 8}, .recompute = kFull}}),
   };
 }
 
@@ -128,6 +149,7 @@ EngineOptions EngineOf(const Case& c) {
   const int kv_heads = std::max(1, model.kv_heads / layout.tp);
   return {
       .model = model,
+      .update_rule = c.is_muon ? &MuonRule() : &AdamWRule(),
       .layout = layout,
       .dtype = c.dtype,
       .float8 = c.float8,
@@ -155,17 +177,20 @@ TEST_CASE("the planner's memory is the engine's plan, within 1 %, on every layou
                          .dtype = c.dtype,
                          .float8 = c.float8,
                          .reduce_dtype = c.reduce_dtype,
+                         .optimizer_states = c.is_muon ? 1 : 2,
+                         .whole_matrices = c.is_muon,
                          .logits_bytes = LossLogitsBytes(DeviceKind::kCpu)};
     ModelCounts counts(job.model);
     for (int stage = 0; stage < c.strategy.layout.pp; ++stage) {
       const MemoryParts parts = MemoryOfStage(job, c.strategy, stage, counts);
       const auto planned = static_cast<double>(plans[stage].device_bytes);
-      INFO(c.model << ", " << StrategyText(c.strategy) << ", stage " << stage << ": planner "
-                   << parts.Total() / 1e6 << " MB (parameters " << parts.parameters / 1e6
-                   << ", gradients " << parts.gradients / 1e6 << ", optimizer "
-                   << parts.optimizer / 1e6 << ", activations " << parts.activations / 1e6
-                   << ", scratch " << parts.scratch / 1e6 << ", logits " << parts.logits / 1e6
-                   << ", communication " << parts.communication / 1e6 << "), engine\n"
+      INFO(c.model << (c.is_muon ? " by Muon, " : ", ") << StrategyText(c.strategy) << ", stage "
+                   << stage << ": planner " << parts.Total() / 1e6 << " MB (parameters "
+                   << parts.parameters / 1e6 << ", gradients " << parts.gradients / 1e6
+                   << ", optimizer " << parts.optimizer / 1e6 << ", activations "
+                   << parts.activations / 1e6 << ", scratch " << parts.scratch / 1e6 << ", logits "
+                   << parts.logits / 1e6 << ", communication " << parts.communication / 1e6
+                   << "), engine\n"
                    << plans[stage].text);
       CHECK(parts.Total() == Approx(planned).epsilon(0.01));
     }
