@@ -18,8 +18,8 @@ struct PlanJob {
   bool float8 = false;               // the products of blocks take 8-bit floats
   DType reduce_dtype = DType::kFloat32;
   int optimizer_states = 2;  // fp32 numbers a parameter, beside the masters
-  // Muon, which changes matrices of blocks as wholes: optimizer_states is theirs, AdamW's rest has
-  // one more.
+  // Muon, which changes the matrices of blocks as wholes: their elements have optimizer_states
+  // numbers, all other elements one more.
   bool whole_matrices = false;
   size_t logits_bytes = size_t{512} << 20;  // LossHeadShape's
   bool splits_rows = true;                  // EngineOptions::sequence_parallel

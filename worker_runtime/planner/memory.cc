@@ -411,8 +411,9 @@ MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCou
 double UnshardedBytes(const PlanJob& job) {
   ModelCounts counts(job.model);
   const RankCount whole = ModelCounts::Sum(counts.Stages(1, 1).ranks[0], counts.Of(1, 1));
+  const auto parameters = static_cast<double>(ParameterCount(job.model));
   MemoryParts parts;
-  AddState(job, 0, whole.whole, whole.matrices, 1, {}, parts);
+  AddState(job, 0, parameters, whole.matrices, 1, {}, parts);
   return parts.Total();
 }
 
