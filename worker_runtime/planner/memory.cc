@@ -231,7 +231,8 @@ std::vector<StoredUnit> StoredUnits(const RankCount& rank, const std::vector<Chu
   return stored;
 }
 
-// What Muon needs to change a store's matrices as wholes. `shards`: ranks that share its state.
+// The buffers in which Muon changes a store's matrices as wholes. `shards`: ranks that share its
+// state.
 void AddWholeMatrices(const PlanJob& job, const Strategy& strategy,
                       const std::vector<StoredUnit>& units, int shards, MemoryParts& parts) {
   const bool has_unit_buckets = strategy.zero_stage >= 2 && shards > 1;
