@@ -19,6 +19,7 @@ namespace {
 using Values = std::map<std::string, std::string>;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr char kFileLink[] = "the file's link";
 constexpr double kNumberMax = 1e12;
 constexpr double kNodeMax = 1 << 20;  // GPUs
 
@@ -69,9 +70,9 @@ absl::Status SetNumbers(const Values& given, const std::map<std::string, NumberK
   return absl::OkStatus();
 }
 
-// A GPU and a network that the tables do not have are described whole.
-absl::Status CheckNamed(const Values& given, const std::map<std::string, NumberKey>& keys,
-                        const worker::Cluster& cluster) {
+// A GPU that the tables do not have is described whole.
+absl::Status CheckGpu(const Values& given, const std::map<std::string, NumberKey>& keys,
+                      const worker::Cluster& cluster) {
   const bool is_known = worker::FindGpu(cluster.gpu.name).ok();
   for (const auto& [name, key] : keys) {
     if (is_known || !key.must_be_named || given.count(name) > 0) continue;
@@ -79,15 +80,36 @@ absl::Status CheckNamed(const Values& given, const std::map<std::string, NumberK
                                                    absl::StrJoin(worker::GpuNames(), ", "),
                                                    ", so the file has to name its ", name));
   }
+  return absl::OkStatus();
+}
+
+// So is a network.
+absl::Status CheckNetwork(const worker::Cluster& cluster) {
   if (cluster.network.bandwidth > 0) return absl::OkStatus();
+  const std::string names = absl::StrJoin(worker::NetworkNames(), ", ");
+  if (cluster.network.name.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("network is missing; write network: NAME, of ", names,
+                     " or a new one with its network_gb_per_s, or give --network"));
+  }
   return absl::InvalidArgumentError(absl::StrCat("network ", cluster.network.name, " is none of ",
-                                                 absl::StrJoin(worker::NetworkNames(), ", "),
+                                                 names,
                                                  ", so the file has to name network_gb_per_s"));
+}
+
+// The planner has one link for all GPUs of a machine.
+absl::Status CheckDomain(double domain, double node) {
+  if (domain >= node) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "domain: ", domain, " is below node: ", node,
+      ", and the plan has one link for all GPUs of a machine; leave domain out and give "
+      "link_gb_per_s of the slowest link of a machine, or write node: ",
+      domain, " to plan with the network between such groups"));
 }
 
 }  // namespace
 
-absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
+absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text, bool needs_network) {
   CONVENE_ASSIGN_OR_RETURN(Values given, ReadMap(text));
   if (given["gpu"].empty()) {
     return absl::InvalidArgumentError(
@@ -95,7 +117,7 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
   }
   worker::Cluster cluster;
   worker::Gpu& gpu = cluster.gpu;
-  gpu.link = {.name = "the file's link", .latency = 2e-6};
+  gpu.link = {.name = kFileLink, .latency = 2e-6};
   if (const auto found = worker::FindGpu(given["gpu"]); found.ok()) gpu = *found;
   gpu.name = given["gpu"];
   cluster.network = {.name = given.count("network") > 0 ? given["network"] : gpu.network,
@@ -118,15 +140,18 @@ absl::StatusOr<worker::Cluster> ParseCluster(const std::string& text) {
       {"network_gb_per_s", {&cluster.network.bandwidth, 1e9, false}},
       {"network_microseconds", {&cluster.network.latency, 1e-6, false}}};
   CONVENE_RETURN_IF_ERROR(SetNumbers(given, keys));
-  CONVENE_RETURN_IF_ERROR(CheckNamed(given, keys, cluster));
+  CONVENE_RETURN_IF_ERROR(CheckGpu(given, keys, cluster));
+  if (needs_network) CONVENE_RETURN_IF_ERROR(CheckNetwork(cluster));
+  if (given.count("domain") > 0) CONVENE_RETURN_IF_ERROR(CheckDomain(domain, node));
+  if (given.count("link_gb_per_s") > 0) gpu.link.name = kFileLink;
   gpu.node = static_cast<int>(std::max(1.0, std::min(node, kNodeMax)));
   gpu.domain = static_cast<int>(std::min(std::max<double>(domain, gpu.node), kNodeMax));
   return cluster;
 }
 
-absl::StatusOr<worker::Cluster> ReadCluster(const std::string& path) {
+absl::StatusOr<worker::Cluster> ReadCluster(const std::string& path, bool needs_network) {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  absl::StatusOr<worker::Cluster> cluster = ParseCluster(text);
+  absl::StatusOr<worker::Cluster> cluster = ParseCluster(text, needs_network);
   if (!cluster.ok()) return Annotate(cluster.status(), path);
   return cluster;
 }

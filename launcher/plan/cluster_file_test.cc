@@ -39,6 +39,26 @@ TEST_CASE("another GPU and network are described whole") {
   CHECK(cluster->network.bandwidth == 25e9);
 }
 
+TEST_CASE("a link has the file's name where the file has its bandwidth, and the table's else") {
+  CHECK(ParseCluster("gpu: h100\nlink_gb_per_s: 26\n")->gpu.link.name == "the file's link");
+  CHECK(ParseCluster("gpu: h100\nnode: 4\n")->gpu.link.name == "NVLink 4");
+}
+
+TEST_CASE("a domain is a machine or more") {
+  CHECK(ParseCluster("gpu: h100\nnode: 4\ndomain: 32\n")->gpu.domain == 32);
+  CHECK(ParseCluster("gpu: h100\nnode: 4\ndomain: 4\n")->gpu.domain == 4);
+  CHECK(ParseCluster("gpu: gb200\nnode: 128\n")->gpu.domain == 128);
+  // Pairs with a bridge.
+  CHECK_STATUS(ParseCluster("gpu: a100\nnode: 8\ndomain: 2\n"), absl::StatusCode::kInvalidArgument,
+               "domain: 2 is below node: 8");
+}
+
+TEST_CASE("another network takes the place of one that the file lacks") {
+  const std::string text = std::string(kOther).substr(0, std::string(kOther).find("network"));
+  CHECK_STATUS(ParseCluster(text), absl::StatusCode::kInvalidArgument, "network is missing");
+  REQUIRE_OK(ParseCluster(text, /*needs_network=*/false));
+}
+
 TEST_CASE("a file that is wrong is told the right form") {
   const auto says = [](const std::string& text, const std::string& words) {
     const auto cluster = ParseCluster(text);

@@ -51,7 +51,7 @@ TEST_CASE("pairs of nodes measure the network, whatever one slow link has") {
   worker::UseMeasured(*links, &cluster);
   CHECK(cluster.gpu.link.bandwidth == link_before);
   CHECK(cluster.network.name == "measured");
-  CHECK(worker::MessageSeconds(cluster, 8, 40e9) == Approx(1).epsilon(0.001));
+  CHECK(worker::MessageSeconds(cluster.network, 40e9) == Approx(1).epsilon(0.001));
 }
 
 TEST_CASE("a result without links is told what to measure") {

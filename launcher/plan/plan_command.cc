@@ -25,7 +25,7 @@ std::string TextOf(const PlanAnswer& answer) {
 absl::StatusOr<int> PlanCommand(const PlanFlags& flags) {
   std::optional<worker::Cluster> from_file;
   if (!flags.cluster.empty()) {
-    CONVENE_ASSIGN_OR_RETURN(from_file, ReadCluster(flags.cluster));
+    CONVENE_ASSIGN_OR_RETURN(from_file, ReadCluster(flags.cluster, flags.network.empty()));
   }
   CONVENE_ASSIGN_OR_RETURN(const worker::PlanJob job, JobOf(flags));
   CONVENE_ASSIGN_OR_RETURN(worker::Cluster cluster, ClusterOf(flags, from_file));

@@ -176,6 +176,7 @@ absl::StatusOr<worker::PlanJob> JobOf(const PlanFlags& flags) {
   job.float8 = is_float8;
   job.reduce_dtype = flags.reduce_dtype;
   job.optimizer_states = flags.optimizer == "adamw" ? 2 : 1;
+  job.whole_matrices = flags.optimizer == "muon";
   return job;
 }
 

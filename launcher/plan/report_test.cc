@@ -64,6 +64,8 @@ TEST_CASE("flags describe a job and a cluster") {
   CHECK(JobOf(*Read({"--model", "gpt2-124m"}))->sequence_length == 1024);
   CHECK(JobOf(*Read({"--precision", "fp32"}))->dtype == worker::DType::kFloat32);
   CHECK(JobOf(*Read({"--optimizer", "muon"}))->optimizer_states == 1);
+  CHECK(JobOf(*Read({"--optimizer", "muon"}))->whole_matrices);
+  CHECK_FALSE(JobOf(*Read({"--optimizer", "sgd"}))->whole_matrices);
   // Machines of another size; a rack's links reach beyond its machines.
   CHECK(ClusterOf(*Read({"--gpus", "16", "--nodes-of", "4"}), {})->gpu.domain == 4);
   CHECK(ClusterOf(*Read({"--gpus", "72", "--gpu", "gb200"}), {})->gpu.domain == 72);

@@ -17,8 +17,11 @@ constexpr double kAllToAllShare = 0.6;
 
 }  // namespace
 
-RankGroup GroupIn(int domain, int stride, int ranks) {
+RankGroup GroupIn(const Cluster& cluster, int stride, int ranks) {
+  const int domain = std::min(cluster.gpu.domain, cluster.gpus);
   int inside = std::clamp(domain / stride, 1, ranks);
+  const bool is_cut = inside == ranks && inside > 1 && domain % (stride * ranks) != 0;
+  if (is_cut) --inside;
   while (ranks % inside != 0) --inside;
   return {ranks, inside};
 }
@@ -59,9 +62,7 @@ double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double by
          latency + group.ranks * cluster.gpu.link.latency / 4;
 }
 
-double MessageSeconds(const Cluster& cluster, int stride, double bytes) {
-  const bool is_near = stride < cluster.gpu.domain;
-  const Link& link = is_near ? cluster.gpu.link : cluster.network;
+double MessageSeconds(const Link& link, double bytes) {
   return bytes / (kNetworkShare * link.bandwidth) + 2 * link.latency;
 }
 

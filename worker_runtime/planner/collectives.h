@@ -12,8 +12,11 @@ struct RankGroup {
   bool crosses_domains() const { return ranks > in_domain; }
 };
 
-// The group of `ranks` whose neighbours lie `stride` ranks apart, in domains of `domain` GPUs.
-RankGroup GroupIn(int domain, int stride, int ranks);
+// A group of `ranks` whose neighbours lie `stride` ranks apart, in the cluster's domains. Where
+// domains are no multiple of what such a group spans, some groups lie on both sides of a border,
+// and these set the pace: tensor-parallel pairs in machines of 7. REQUIRES: the cluster's GPUs are
+// a multiple of stride * ranks.
+RankGroup GroupIn(const Cluster& cluster, int stride, int ranks);
 
 // Bytes a second with which each rank of a ring sends (nccl-tests' bus bandwidth). In one domain a
 // constant share of the link. Between domains each rank has a network card, and a ring takes as
@@ -34,8 +37,8 @@ double AllReduceSeconds(const Cluster& cluster, const RankGroup& group, double b
 // domains the share `crossing` crosses the network.
 double AllToAllSeconds(const Cluster& cluster, const RankGroup& group, double bytes,
                        double crossing = 1);
-// Of one message to the neighbour `stride` ranks away.
-double MessageSeconds(const Cluster& cluster, int stride, double bytes);
+// Of one message to a neighbour.
+double MessageSeconds(const Link& link, double bytes);
 
 // Links as they were measured; 0: not. The shares of a link that protocols leave are taken off
 // again, so that the times above become those that were measured.

@@ -11,7 +11,10 @@ UnitCount CountUnit(const UnitSpec& unit, const ModelConfig& config, int ep) {
   UnitCount count;
   for (const UnitTensor& tensor : unit.tensors) {
     const auto elements = static_cast<double>(tensor.count());
-    (tensor.of_experts && ep > 1 ? count.expert_parameters : count.parameters) += elements;
+    const bool is_apart = tensor.of_experts && ep > 1;
+    (is_apart ? count.expert_parameters : count.parameters) += elements;
+    (is_apart ? count.expert_matrices : count.matrices).Add(tensor);
+    if (tensor.same_on_tp || tensor.in_first_bucket) count.in_first_bucket += elements;
     if (tensor.on_both_ends) count.tied += elements;
     if (unit.kind == UnitKind::kEmbedding) continue;
     const bool is_matrix =
@@ -27,6 +30,17 @@ UnitCount CountUnit(const UnitSpec& unit, const ModelConfig& config, int ep) {
 }
 
 }  // namespace
+
+void MatrixCount::Add(const UnitTensor& tensor) {
+  for (const ParameterSlice& slice : tensor.slices) {
+    if (!slice.is_matrix()) continue;
+    const auto count = static_cast<double>(slice.count());
+    elements += count;
+    if (tensor.same_on_tp || tensor.in_first_bucket) in_first_bucket += count;
+    largest = std::max(largest, slice.matrix_rows * slice.global_shape[1]);
+    shorter_side = std::max(shorter_side, std::min(slice.matrix_rows, slice.global_shape[1]));
+  }
+}
 
 const ModelCounts::Units& ModelCounts::Of(int tp, int ep) {
   const auto [found, is_new] = units_.try_emplace({tp, ep});
@@ -49,6 +63,9 @@ RankCount ModelCounts::Sum(const std::vector<ChunkCount>& chunks, const Units& u
   for (const ChunkCount& chunk : chunks) {
     sum.whole += chunk.dense * units.dense.parameters + chunk.expert * units.expert.parameters;
     sum.experts += chunk.expert * units.expert.expert_parameters;
+    sum.matrices +=
+        chunk.dense * units.dense.matrices.elements + chunk.expert * units.expert.matrices.elements;
+    sum.expert_matrices += chunk.expert * units.expert.expert_matrices.elements;
     sum.layers += chunk.layers();
     sum.expert_layers += chunk.expert;
     sum.has_embedding |= chunk.has_embedding;

@@ -1,6 +1,7 @@
 // PURE. Parameters and FLOPs of a model's parts on one rank, made once for each cut of the model.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -11,6 +12,16 @@
 
 namespace convene::worker {
 
+// The matrices of a unit that Muon changes as wholes (ParameterSlice::is_matrix), in elements.
+struct MatrixCount {
+  double elements = 0;         // on this rank
+  double in_first_bucket = 0;  // of these, in the store's first bucket (Placement)
+  int64_t largest = 0;         // of one, before any cut
+  int64_t shorter_side = 0;    // the longest of their shorter sides
+
+  void Add(const UnitTensor& tensor);
+};
+
 // One unit of a tensor- and expert-parallel rank, in elements.
 struct UnitCount {
   double parameters = 0;         // without experts' where ep is above 1
@@ -18,6 +29,9 @@ struct UnitCount {
   double multiplied = 0;         // elements of matrices that each token is multiplied with
   double expert_multiplied = 0;  // the same of routed experts, of the whole tp slice
   double frozen = 0;             // of both, those that do not learn
+  double in_first_bucket = 0;    // of `parameters`, as above
+  MatrixCount matrices;          // without experts' where ep is above 1
+  MatrixCount expert_matrices;   // of the rank's experts, where ep is above 1
   double tied = 0;  // of `parameters`: a table that the embedding and the head share on one rank
 };
 
@@ -34,8 +48,10 @@ struct ChunkCount {
 
 // Parameters of one rank, with a tied table counted once.
 struct RankCount {
-  double whole = 0;    // without experts' where ep is above 1
-  double experts = 0;  // of the rank's experts, where ep is above 1
+  double whole = 0;            // without experts' where ep is above 1
+  double experts = 0;          // of the rank's experts, where ep is above 1
+  double matrices = 0;         // of `whole`, those in matrices of blocks
+  double expert_matrices = 0;  // of `experts`, likewise
   int layers = 0;
   int expert_layers = 0;
   bool has_embedding = false;

@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "tools/base/text.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/planner/collectives.h"
+#include "worker_runtime/planner/memory.h"
 
 namespace convene::worker {
 namespace {
@@ -36,6 +38,17 @@ const AxisTraffic* Axis(const Estimate& estimate, const std::string& name) {
     if (axis.axis == name) return &axis;
   }
   return nullptr;
+}
+
+// Bytes of a GPU. Muon keeps less state than AdamW, but needs room for whole matrices.
+double SavedByMuon(const PlanJob& job, const Strategy& strategy) {
+  if (job.optimizer_states < 2) return 0;
+  PlanJob muon = job;
+  muon.optimizer_states = 1;
+  muon.whole_matrices = true;
+  ModelCounts counts(job.model);
+  return LargestMemory(job, strategy, counts).Total() -
+         LargestMemory(muon, strategy, counts).Total();
 }
 
 // "12 % slower", "as fast".
@@ -83,7 +96,7 @@ std::vector<std::string> Strengths(const PlanJob& job, const Cluster& cluster,
   const Strategy& strategy = estimate.strategy;
   const Layout& layout = strategy.layout;
   std::vector<std::string> words;
-  if (layout.tp > 1 && layout.tp <= cluster.gpu.domain) {
+  if (layout.tp > 1 && !GroupIn(cluster, 1, layout.tp).crosses_domains()) {
     words.push_back(absl::StrCat("tp ", layout.tp, " stays inside a domain of ", cluster.gpu.domain,
                                  " GPUs, on ", cluster.gpu.link.name, "."));
   }
@@ -205,11 +218,17 @@ std::vector<std::string> WaysToFit(const PlanJob& job, const Cluster& cluster, c
     lines.push_back(absl::StrCat("Activations and buffers alone take ", HumanBytes(rest),
                                  ": a shorter --sequence-length, or GPUs with more memory."));
   }
-  lines.push_back(
-      "The optimizer's state can lie in host memory: convene-train --offload optimizer, "
-      "with ZeRO-3 --offload all. The plan does not time this.");
-  if (job.optimizer_states > 1) {
-    lines.push_back("An optimizer with one number a parameter: --optimizer muon.");
+  // The trainer has no --offload for an optimizer that needs whole matrices on the device.
+  if (!job.whole_matrices) {
+    lines.push_back(
+        "The optimizer's state can lie in host memory: convene-train --offload optimizer, "
+        "with ZeRO-3 --offload all. The plan does not time this.");
+  }
+  if (const double saved = SavedByMuon(job, leanest->strategy); saved > 0) {
+    lines.push_back(absl::StrCat(
+        "An optimizer with one number for each element of the blocks' matrices, --optimizer muon, "
+        "takes ",
+        HumanBytes(saved), " less in this layout."));
   }
   return lines;
 }

@@ -51,13 +51,32 @@ TEST_CASE("a group lies in as few domains as its stride allows") {
   const auto is = [](const RankGroup& group, int ranks, int in_domain) {
     return group.ranks == ranks && group.in_domain == in_domain;
   };
-  CHECK(is(GroupIn(8, 1, 8), 8, 8));
-  CHECK(is(GroupIn(8, 2, 16), 16, 4));
-  CHECK(is(GroupIn(8, 8, 16), 16, 1));
-  CHECK(is(GroupIn(8, 64, 4), 4, 1));
+  CHECK(is(GroupIn(H100(256), 1, 8), 8, 8));
+  CHECK(is(GroupIn(H100(256), 2, 16), 16, 4));
+  CHECK(is(GroupIn(H100(256), 8, 16), 16, 1));
+  CHECK(is(GroupIn(H100(256), 64, 4), 4, 1));
   // Three of the five places of a domain would not divide it.
-  CHECK(is(GroupIn(8, 1, 12), 12, 6));
-  CHECK_FALSE(GroupIn(72, 1, 64).crosses_domains());
+  CHECK(is(GroupIn(H100(24), 1, 12), 12, 6));
+}
+
+TEST_CASE("a group that does not divide a domain crosses a border somewhere") {
+  Cluster sevens = H100(56);
+  SetNode(7, &sevens.gpu);
+  CHECK(GroupIn(sevens, 1, 2).in_domain == 1);
+  CHECK(GroupIn(sevens, 1, 7).in_domain == 7);
+  Cluster sixes = H100(48);
+  SetNode(6, &sixes.gpu);
+  CHECK(GroupIn(sixes, 1, 2).in_domain == 2);
+  CHECK(GroupIn(sixes, 1, 4).in_domain == 2);
+  CHECK(GroupIn(sixes, 2, 2).in_domain == 1);
+  Cluster rack = UsualCluster("gb200", 4);
+  rack.gpus = 144;
+  CHECK(GroupIn(rack, 1, 16).in_domain == 8);
+  // One domain alone has no border, however many GPUs it could have.
+  rack.gpus = 64;
+  CHECK_FALSE(GroupIn(rack, 1, 64).crosses_domains());
+  sevens.gpus = 6;
+  CHECK_FALSE(GroupIn(sevens, 1, 2).crosses_domains());
 }
 
 TEST_CASE("a ring is faster in a domain, and slower with every rank between domains") {

@@ -17,7 +17,10 @@ struct PlanJob {
   DType dtype = DType::kBFloat16;    // of parameters and activations
   bool float8 = false;               // the products of blocks take 8-bit floats
   DType reduce_dtype = DType::kFloat32;
-  int optimizer_states = 2;                 // fp32 numbers a parameter, beside the masters
+  int optimizer_states = 2;  // fp32 numbers a parameter, beside the masters
+  // Muon, which changes the matrices of blocks as wholes: their elements have optimizer_states
+  // numbers, all other elements one more.
+  bool whole_matrices = false;
   size_t logits_bytes = size_t{512} << 20;  // LossHeadShape's
   bool splits_rows = true;                  // EngineOptions::sequence_parallel
 };

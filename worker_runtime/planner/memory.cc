@@ -5,6 +5,9 @@
 
 #include "worker_runtime/data/sample_order.h"
 #include "worker_runtime/ops/kinds.h"
+#include "worker_runtime/schedule/generators.h"
+#include "worker_runtime/shard/buckets.h"
+#include "worker_runtime/shard/matrix_memory.h"
 
 namespace convene::worker {
 namespace {
@@ -50,8 +53,9 @@ BlockSizes SizesOf(const PlanJob& job, const Strategy& strategy, bool has_expert
 // again in one place for all blocks of a rank (DeclareMixer, DeclareDense, DeclareExperts).
 struct BlockBytes {
   double saved = 0;
-  double recomputed = 0;
-  double deferred = 0;  // from the input half of a backward pass to the weight half
+  double recomputed = 0;      // but for the next
+  double ffn_recomputed = 0;  // by a dense feed-forward layer or by shared experts, in one place
+  double deferred = 0;        // from the input half of a backward pass to the weight half
 
   void Add(bool is_recomputed, double bytes) { (is_recomputed ? recomputed : saved) += bytes; }
   // A tensor that a weight's gradient is a product with.
@@ -104,8 +108,12 @@ BlockBytes BytesOfBlock(const PlanJob& job, const Strategy& strategy, bool has_e
     bytes.Add(false, s.own * (s.hidden * s.element + 4));
   }
   bytes.Add(again.middle, s.own * s.hidden * s.element);
-  bytes.Add(again.mlp, s.rows * s.gate_up * s.element);
-  bytes.AddFactor(again.swiglu, s.rows * s.ffn * s.element);
+  BlockBytes ffn;
+  ffn.Add(again.mlp, s.rows * s.gate_up * s.element);
+  ffn.AddFactor(again.swiglu, s.rows * s.ffn * s.element);
+  bytes.saved += ffn.saved;
+  bytes.ffn_recomputed = ffn.recomputed;
+  bytes.deferred += ffn.deferred;
   bytes.deferred += GradientBytes(job, s);
   if (!has_experts) return bytes;
   const ExpertConfig& experts = job.model.experts;
@@ -180,8 +188,9 @@ SlotSizes SlotsOf(const RankCount& rank, const std::vector<ChunkCount>& chunks,
   return {std::max({block, embedding, head}), neighbours > 1 ? block : 0};
 }
 
-// Parameters, gradients and optimizer state of `elements` over `shards` ranks.
-void AddState(const PlanJob& job, int zero_stage, double elements, double shards,
+// Parameters, gradients and optimizer state of `elements` over `shards` ranks. So many of them are
+// of matrices of blocks.
+void AddState(const PlanJob& job, int zero_stage, double elements, double matrices, double shards,
               const SlotSizes& slots, MemoryParts& parts) {
   const double element = static_cast<double>(SizeOf(job.dtype));
   const bool cuts_gradients = zero_stage >= 2 && shards > 1;
@@ -190,9 +199,72 @@ void AddState(const PlanJob& job, int zero_stage, double elements, double shards
   parts.parameters += (cuts_parameters ? own : elements) * element;
   parts.gradients += (cuts_gradients ? own : elements) * 4;
   parts.optimizer += own * (4.0 * job.optimizer_states + (element < 4 ? 4 : 0) + 1.0 / 64);
+  if (job.whole_matrices) parts.optimizer += (elements - matrices) / shards * 4;
   if (cuts_gradients) parts.communication += (slots.first + slots.second) * 4;
   if (cuts_parameters) parts.communication += (slots.first + slots.second) * element;
   if (job.reduce_dtype == DType::kBFloat16 && shards > 1) parts.communication += slots.first * 2;
+}
+
+// A unit of one store: what lies in the unit's own place, and in the store's first bucket.
+struct StoredUnit {
+  double own = 0;
+  double first = 0;
+  const MatrixCount* matrices = nullptr;
+};
+
+// The units of a rank's dense store (`of_experts` false), or of its store of experts, in order.
+std::vector<StoredUnit> StoredUnits(const RankCount& rank, const std::vector<ChunkCount>& chunks,
+                                    const ModelCounts::Units& units, bool of_experts) {
+  std::vector<StoredUnit> stored;
+  const auto add = [&](const UnitCount& unit, int count, double tied = 0) {
+    const StoredUnit one = of_experts ? StoredUnit{unit.expert_parameters, 0, &unit.expert_matrices}
+                                      : StoredUnit{unit.parameters - unit.in_first_bucket - tied,
+                                                   unit.in_first_bucket, &unit.matrices};
+    stored.insert(stored.end(), count, one);
+  };
+  if (rank.has_embedding) add(units.embedding, 1);
+  for (const ChunkCount& chunk : chunks) {
+    add(units.dense, chunk.dense);
+    add(units.expert, chunk.expert);
+  }
+  if (rank.has_head) add(units.head, 1, rank.has_embedding ? units.head.tied : 0);
+  return stored;
+}
+
+// The buffers in which Muon changes a store's matrices as wholes. `shards`: ranks that share its
+// state.
+void AddWholeMatrices(const PlanJob& job, const Strategy& strategy,
+                      const std::vector<StoredUnit>& units, int shards, MemoryParts& parts) {
+  const bool has_unit_buckets = strategy.zero_stage >= 2 && shards > 1;
+  std::vector<int64_t> borders = {0};
+  MatrixSizes sizes;
+  double bucket = 0;
+  bool has_matrix = false;
+  for (const StoredUnit& unit : units) {
+    borders.push_back(borders.back() + static_cast<int64_t>(unit.own));
+    sizes.largest = std::max(sizes.largest, unit.matrices->largest);
+    sizes.shorter_side = std::max(sizes.shorter_side, unit.matrices->shorter_side);
+    bucket += unit.first;
+    has_matrix |= unit.matrices->in_first_bucket > 0;
+  }
+  const std::vector<bool> opens =
+      CutIntoBuckets(borders, has_unit_buckets ? kUnitBuckets : BucketCountMin(strategy.layout));
+  const auto close = [&] {
+    if (has_matrix) sizes.bucket = std::max(sizes.bucket, static_cast<int64_t>(bucket));
+  };
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (opens[i]) {
+      close();
+      bucket = 0;
+      has_matrix = false;
+    }
+    bucket += units[i].own;
+    has_matrix |= units[i].matrices->elements > units[i].matrices->in_first_bucket;
+  }
+  close();
+  const MatrixMemory memory = MatrixMemoryOf(sizes, strategy.layout.tp, job.dtype);
+  parts.communication += static_cast<double>(memory.bucket + memory.whole);
+  parts.scratch += static_cast<double>(memory.square + memory.product);
 }
 
 // Activations of the micro batches under way, what is made again, and messages between stages.
@@ -215,7 +287,10 @@ void AddActivations(const PlanJob& job, const Strategy& strategy,
   const double deferred = dense * of_dense.deferred + expert * of_experts.deferred;
   parts.activations =
       static_cast<double>(slots) * saved + static_cast<double>(deferred_slots) * deferred;
+  // Each tensor has one place for the blocks of both kinds: what experts make is more than what a
+  // dense block makes, but for the dense feed-forward layer.
   parts.scratch = std::max(of_dense.recomputed, of_experts.recomputed) +
+                  std::max(of_dense.ffn_recomputed, of_experts.ffn_recomputed) +
                   ScratchBytes(job, strategy, expert > 0);
   parts.communication += ContextBytes(job, strategy);
   // A rank of a pipeline has two gradients of chunks under way, a rank alone has one.
@@ -271,8 +346,9 @@ int64_t SavedSlots(const Strategy& strategy, int stage, int64_t microbatches) {
   const int64_t ranks = strategy.layout.pp;
   const int64_t chunks = strategy.virtual_stages;
   if (strategy.zero_bubble) return std::min(ranks, microbatches);
+  const int64_t round = FirstRound(strategy.layout.pp, static_cast<int>(microbatches));
   const int64_t warm_up =
-      chunks == 1 ? ranks - stage : (chunks - 1) * ranks + 2 * (ranks - stage) - 1;
+      chunks == 1 ? ranks - stage : (chunks - 1) * round + 2 * (ranks - stage) - 1;
   return std::min(warm_up, chunks * microbatches);
 }
 
@@ -292,15 +368,23 @@ MemoryParts MemoryOfStage(const PlanJob& job, const Strategy& strategy, int stag
   const ModelCounts::Units& units = counts.Of(layout.tp, layout.ep);
   const RankCount rank = ModelCounts::Sum(chunks, units);
   MemoryParts parts;
-  AddState(job, strategy.zero_stage, rank.whole, layout.dp_shard() * layout.cp,
+  AddState(job, strategy.zero_stage, rank.whole, rank.matrices, layout.dp_shard() * layout.cp,
            SlotsOf(rank, chunks, units), parts);
   const double of_experts = units.expert.expert_parameters;
-  AddState(job, strategy.zero_stage, rank.experts, layout.expert_shards(),
+  AddState(job, strategy.zero_stage, rank.experts, rank.expert_matrices, layout.expert_shards(),
            {rank.expert_layers > 0 ? of_experts : 0, rank.expert_layers > 1 ? of_experts : 0},
            parts);
   const MicroBatches micro = MicroBatchesOf(job, strategy);
   AddActivations(job, strategy, chunks, SavedSlots(strategy, stage, micro.count),
                  DeferredSlots(strategy, stage, micro.count), rank, parts);
+  if (job.whole_matrices) {
+    AddWholeMatrices(job, strategy, StoredUnits(rank, chunks, units, false),
+                     layout.dp_shard() * layout.cp, parts);
+    if (rank.experts > 0) {
+      AddWholeMatrices(job, strategy, StoredUnits(rank, chunks, units, true),
+                       layout.expert_shards(), parts);
+    }
+  }
   AddHead(job, strategy, rank, parts);
   if (job.float8) {
     const bool cuts_parameters = strategy.zero_stage >= 3 && layout.dp_shard() * layout.cp > 1;
@@ -326,9 +410,11 @@ MemoryParts LargestMemory(const PlanJob& job, const Strategy& strategy, ModelCou
 }
 
 double UnshardedBytes(const PlanJob& job) {
+  ModelCounts counts(job.model);
+  const RankCount whole = ModelCounts::Sum(counts.Stages(1, 1).ranks[0], counts.Of(1, 1));
   const auto parameters = static_cast<double>(ParameterCount(job.model));
   MemoryParts parts;
-  AddState(job, 0, parameters, 1, {}, parts);
+  AddState(job, 0, parameters, whole.matrices, 1, {}, parts);
   return parts.Total();
 }
 

@@ -182,6 +182,19 @@ TEST_CASE("the walk explains the first of the ranking") {
   CHECK_FALSE(Limits(job, cluster, best).empty());
 }
 
+TEST_CASE("tensor-parallel pairs in machines of seven are no strength, and cross the network") {
+  Cluster cluster = ClusterOf("h100", 56);
+  SetNode(7, &cluster.gpu);
+  const PlanJob job = JobOf("llama-3-70b", 4096, 256);
+  const Plans plans = PlansOf(job, cluster, {.tp = 2});
+  REQUIRE(!plans.ranked.empty());
+  for (const std::string& line : Strengths(job, cluster, plans.ranked.front())) {
+    CHECK_THAT(line, !Catch::Contains("stays inside"));
+  }
+  CHECK(plans.ranked.front().time.axes.front().axis == "tp");
+  CHECK(plans.ranked.front().time.axes.front().link == "ndr400");
+}
+
 TEST_CASE("what does not fit is told what to change") {
   const Cluster cluster = ClusterOf("rtx-4090", 8);
   const PlanJob job = JobOf("llama-3-70b", 4096, 64);
@@ -191,6 +204,20 @@ TEST_CASE("what does not fit is told what to change") {
   REQUIRE(ways.size() >= 3);
   CHECK_THAT(ways[1], Catch::Contains("More GPUs: about"));
   CHECK_THAT(ways[2], Catch::Contains("--offload"));
+  CHECK_THAT(ways.back(), Catch::Contains("--optimizer muon"));
+  // Muon has no --offload, and is not offered twice.
+  PlanJob muon = job;
+  muon.optimizer_states = 1;
+  muon.whole_matrices = true;
+  for (const std::string& way : WaysToFit(muon, cluster, PlansOf(muon, cluster))) {
+    CHECK_THAT(way, !Catch::Contains("--offload") && !Catch::Contains("muon"));
+  }
+  // Of many shards the state is small, and matrices are as large as before.
+  PlanJob wide = JobOf("llama-3-405b", 4096, 2048);
+  const Cluster many = ClusterOf("rtx-4090", 2048);
+  for (const std::string& way : WaysToFit(wide, many, PlansOf(wide, many, {.tp = 1, .pp = 1}))) {
+    CHECK_THAT(way, !Catch::Contains("muon"));
+  }
 }
 
 TEST_CASE("what is asked for stays, and what is impossible is refused") {
@@ -279,10 +306,9 @@ TEST_CASE("every model of the trainer has a plan") {
 }
 
 TEST_CASE("slots and bubble are those of the schedules") {
-  const int ranks = GENERATE(2, 4, 8);
-  const int chunks = GENERATE(1, 2, 3);
-  const int microbatches = GENERATE(2, 8, 24);
-  if (microbatches % ranks != 0) return;
+  const int ranks = GENERATE(2, 3, 4, 8);
+  const int chunks = GENERATE(1, 2, 3, 10);
+  const int microbatches = GENERATE(1, 2, 5, 7, 8, 11, 24);
   const Strategy strategy = {.layout = {.pp = ranks}, .virtual_stages = chunks};
   const Schedule schedule =
       *MakeSchedule(ScheduleName(strategy), ranks, chunks == 1 ? 0 : chunks, microbatches);
@@ -299,7 +325,19 @@ TEST_CASE("slots and bubble are those of the schedules") {
     end = std::max(end, timeline.start[rank].back() + TimeOf(last.kind, {}));
   }
   const double work = 3.0 * microbatches * chunks;
-  CHECK(end - work == Approx(3.0 * (ranks - 1)));
+  INFO(ranks << " ranks, " << chunks << " chunks, " << microbatches << " micro batches");
+  CHECK(end - work == Approx(3.0 * BubblePasses(strategy, microbatches)));
+}
+
+TEST_CASE("chunks that wait for few micro batches to come round are not chosen") {
+  const PlanJob job = JobOf("llama-3-70b", 4096, 64);
+  const Plans plans = PlansOf(job, ClusterOf("h100", 512));
+  REQUIRE(!plans.ranked.empty());
+  for (const Estimate& plan : plans.ranked) {
+    INFO(StrategyText(plan.strategy));
+    const bool is_short = MicroBatchesOf(job, plan.strategy).count < plan.strategy.layout.pp;
+    CHECK_FALSE((is_short && plan.strategy.virtual_stages > 1));
+  }
 }
 
 TEST_CASE("slots and bubble are those of zb-h1") {
@@ -363,10 +401,10 @@ TEST_CASE("NCCL's buffers leave less room where experts exchange tokens with man
 TEST_CASE(
     "an all-reduce of many nodes goes by a tree, on a GPU, and copies that are asked for stay") {
   Cluster cluster = ClusterOf("h100", 512);
-  const RankGroup far = GroupIn(cluster.gpu.domain, 8, 64);
+  const RankGroup far = GroupIn(cluster, 8, 64);
   // 64 rings of hops take four times as long as six levels of a tree, for a message this small.
   CHECK(AllReduceSeconds(cluster, far, 1e6) < GatherSeconds(cluster, far, 1e6));
-  const RankGroup near = GroupIn(cluster.gpu.domain, 1, 8);
+  const RankGroup near = GroupIn(cluster, 1, 8);
   CHECK(AllReduceSeconds(cluster, near, 1e6) == 2 * GatherSeconds(cluster, near, 1e6));
   cluster.gpu.is_cpu = true;
   CHECK(AllReduceSeconds(cluster, far, 1e6) == 2 * GatherSeconds(cluster, far, 1e6));

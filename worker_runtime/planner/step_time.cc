@@ -67,6 +67,14 @@ Efficiency EfficiencyOf(const Gpu& gpu) {
           .step_seconds = 1e-3};
 }
 
+double BubblePasses(const Strategy& strategy, double microbatches) {
+  const double ranks = strategy.layout.pp;
+  // Where a round has fewer micro batches than ranks, each rank waits for the first one to come
+  // round, before each of its chunks but one.
+  const double waiting = std::max(0.0, ranks - microbatches);
+  return ranks - 1 + (strategy.virtual_stages - 1) * waiting;
+}
+
 void StepTimer::Pass::Add(const Pass& other, double times) {
   products += times * other.products;
   attention += times * other.attention;
@@ -152,7 +160,7 @@ void StepTimer::AddTensorParallel(const Strategy& strategy, double rows, Passes&
   const int tp = strategy.layout.tp;
   if (tp == 1) return;
   const double bytes = rows * job_.model.hidden_size * static_cast<double>(SizeOf(job_.dtype));
-  const double seconds = 4 * GatherSeconds(cluster_, GroupIn(cluster_.gpu.domain, 1, tp), bytes);
+  const double seconds = 4 * GatherSeconds(cluster_, GroupIn(cluster_, 1, tp), bytes);
   const bool is_chunked = rows >= kRowsOfChunks && (!job_.float8 || efficiency_.overlaps_float8);
   const double overlap = is_chunked ? efficiency_.tp_overlap : 0;
   passes.forward.tp = passes.backward.tp =
@@ -168,16 +176,16 @@ void StepTimer::AddContextParallel(const Strategy& strategy, double rows, Passes
   const double kv_heads = std::max(1.0, static_cast<double>(model.kv_heads) / layout.tp);
   const double keys = 2 * kv_heads * model.head_size;
   const double queries = static_cast<double>(model.heads) / layout.tp * model.head_size;
+  const RankGroup group = GroupIn(cluster_, layout.tp, layout.cp);
   if (std::fmod(kv_heads, layout.cp) == 0) {
-    const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.cp);
     const double seconds = AllToAllSeconds(cluster_, group, rows * (queries + keys) * element) +
                            AllToAllSeconds(cluster_, group, rows * queries * element);
     passes.forward.cp = passes.backward.cp = seconds;
     return;
   }
-  const int stride = layout.tp * (layout.tp * layout.cp > cluster_.gpu.domain ? layout.cp : 1);
+  const Link& link = SlowestLink(cluster_, group);
   const auto ring = [&](double bytes, double beside) {
-    const double seconds = (layout.cp - 1) * MessageSeconds(cluster_, stride, bytes);
+    const double seconds = (layout.cp - 1) * MessageSeconds(link, bytes);
     return Hide(seconds, beside, efficiency_.collective_cost).Sum();
   };
   passes.forward.cp = ring(rows * keys * element, passes.forward.attention);
@@ -190,7 +198,7 @@ void StepTimer::AddExperts(const Strategy& strategy, double rows, Passes& passes
   if (layout.ep == 1) return;
   const double bytes = rows * job_.model.experts.chosen * job_.model.hidden_size *
                        static_cast<double>(SizeOf(job_.dtype));
-  const RankGroup group = GroupIn(cluster_.gpu.domain, layout.tp, layout.ep);
+  const RankGroup group = GroupIn(cluster_, layout.tp, layout.ep);
   const double domains = static_cast<double>(group.ranks) / group.in_domain;
   const double copies = job_.model.experts.chosen;
   // Of `copies` experts at random in so many domains, these have one at least. A router of groups
@@ -246,8 +254,8 @@ void StepTimer::AddStore(const Strategy& strategy, double parameters, double blo
   if (parameters == 0) return;
   const double element = static_cast<double>(SizeOf(job_.dtype));
   const double reduced = static_cast<double>(SizeOf(job_.reduce_dtype));
-  const RankGroup of_shards = GroupIn(cluster_.gpu.domain, stride, shards);
-  const RankGroup of_copies = GroupIn(cluster_.gpu.domain, stride * shards, copies);
+  const RankGroup of_shards = GroupIn(cluster_, stride, shards);
+  const RankGroup of_copies = GroupIn(cluster_, stride * shards, copies);
   const double bucket = efficiency_.bucket_elements > 0
                             ? efficiency_.bucket_elements
                             : std::max(kBucketElements, kBucketElementsOfRank * shards * copies);
@@ -311,9 +319,9 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
   const double bytes = rows / SplitRows(job_, strategy) * job_.model.hidden_size *
                        static_cast<double>(SizeOf(job_.dtype));
   const int stride = layout.world_size() / layout.pp;
-  const double message = MessageSeconds(cluster_, stride, bytes);
-  const double messages = 2 * microbatches * strategy.virtual_stages;
   const Link& link = stride < cluster_.gpu.domain ? cluster_.gpu.link : cluster_.network;
+  const double message = MessageSeconds(link, bytes);
+  const double messages = 2 * microbatches * strategy.virtual_stages;
   time.axes.push_back({.axis = "pp",
                        .link = link.name,
                        .bytes = messages * bytes,
@@ -323,7 +331,7 @@ void StepTimer::AddPipeline(const Strategy& strategy, double microbatches, doubl
   double one = (stage.forward + stage.backward) / strategy.virtual_stages;
   // F + I - W, the row of zb-h1 in schedule/generators.h.
   if (strategy.zero_bubble && microbatches >= layout.pp) one -= 2 * stage.weights;
-  time.bubble = (layout.pp - 1) * (one + 2 * message);
+  time.bubble = BubblePasses(strategy, microbatches) * (one + 2 * message);
 }
 
 // Messages of tp, cp and ep ranks for the blocks of a stage. The seconds of cp and ep are exposed
@@ -334,7 +342,7 @@ void StepTimer::AddBlockAxes(const Strategy& strategy, double microbatches, doub
   const RankCount rank = ModelCounts::Sum(*stage.chunks, *units_);
   const double row_bytes = rows * static_cast<double>(SizeOf(job_.dtype));
   const auto add = [&](const char* axis, int stride, int ranks, double bytes, double exposed) {
-    const RankGroup group = GroupIn(cluster_.gpu.domain, stride, ranks);
+    const RankGroup group = GroupIn(cluster_, stride, ranks);
     const double wire = bytes / BusBandwidth(cluster_, group);
     time.axes.push_back(
         {axis, SlowestLink(cluster_, group).name, bytes, std::max(wire, exposed), exposed});

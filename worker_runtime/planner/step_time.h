@@ -63,6 +63,10 @@ struct StepTime {
   std::vector<AxisTraffic> axes;
 };
 
+// The passes, forward and backward, of one chunk and micro batch that a step of the schedule takes
+// beyond the work of one rank (schedule/generators.h).
+double BubblePasses(const Strategy& strategy, double microbatches);
+
 // Not thread-safe. Borrows all but the values.
 class StepTimer {
  public:

@@ -237,6 +237,10 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, int ranks, int vir
   return schedule;
 }
 
+int FirstRound(int ranks, int microbatches) {
+  return RoundBegin({.ranks = ranks, .virtual_stages = 1, .microbatches = microbatches}, 1);
+}
+
 Schedule ForwardOnly(const ChunkPlacement& placement, int microbatches) {
   const int ranks = 1 + *absl::c_max_element(placement);
   const int chunks = static_cast<int>(placement.size());

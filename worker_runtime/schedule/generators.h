@@ -14,8 +14,8 @@ namespace convene::worker {
 // | name        | v | bubble                                   | memory           | source     |
 // | gpipe       | 1 | (p-1)(F+B)                               | m                | [1]        |
 // | 1f1b        | 1 | (p-1)(F+B)                               | p; rank r p-r    | [2], 2.2.1 |
-// | interleaved | 2 | (p-1)(F+B) where m >= p                  | (v-1)p + 2p-1    | [2], 2.2.2 |
-// |             | + |                                          | where m = kp > p |            |
+// | interleaved | 2 | (p-1)(F+B), and where m < p              | (v-1)R + 2p-1    | [2], 2.2.2 |
+// |             | + | (v-1)(p-m)(F+B) more                     | or vm            |            |
 // | zb-h1       | 1 | (p-1)(F+I-W) where m >= p, W <= F, I     | p                | [3], 2.1   |
 // | zb-v        | 2 | (p-1)F where m >= 2p-1, F = I = W        | 2p               | [3], 6; [4] |
 // | dualpipe-v  | 2 | at most (p-1)(F+2B-3W) where m >= 2p     | 2p + 1           | [5]        |
@@ -29,6 +29,8 @@ namespace convene::worker {
 // DeepSeek-AI, github.com/deepseek-ai/DualPipe, 2025; a forward and a backward that it overlaps
 // stand one after the other.
 //
+// R is the first round's microbatches (FirstRound), p where m = kp. The smaller memory counts.
+//
 // Every m is legal. interleaved goes in rounds of at least p microbatches, as even as m allows (in
 // Megatron-LM m has to be a multiple of p); zb-v with fewer than 2p-1 and dualpipe-v with fewer
 // than 2p microbatches are the schedule of so many, without those that are not there. In each kind
@@ -39,6 +41,10 @@ namespace convene::worker {
 // REQUIRES: all at least 1 but v; the number of computes fits an int.
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, int ranks, int virtual_stages,
                                       int microbatches);
+
+// The microbatches of interleaved's first round, which no other round has more of: a rank sends so
+// many through a chunk before it comes to the next one. REQUIRES: both at least 1.
+int FirstRound(int ranks, int microbatches);
 
 // Every microbatch forward and none backward, on any placement: validation.
 Schedule ForwardOnly(const ChunkPlacement& placement, int microbatches);

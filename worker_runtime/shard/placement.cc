@@ -95,32 +95,7 @@ Placement Placer::Place() {
   return std::move(placement_);
 }
 
-// Tells which units begin a bucket. Buckets are cut from the end, as the backward pass goes. The
-// first bucket gets the rest, which may be small: nothing runs beside the reduction of the last
-// gradients, nor beside the gather of the first parameters.
-std::vector<bool> CutIntoBuckets(const std::vector<int64_t>& borders, int64_t count_min) {
-  std::vector<bool> opens_bucket(borders.size() - 1);
-  if (count_min == kUnitBuckets) {
-    for (size_t unit = 0; unit < opens_bucket.size(); ++unit) {
-      opens_bucket[unit] = borders[unit] < borders[unit + 1];
-    }
-    return opens_bucket;
-  }
-  int64_t end = borders.back();
-  for (size_t unit = opens_bucket.size(); unit-- > 1;) {
-    if (end - borders[unit] < count_min || end == borders[unit]) continue;
-    opens_bucket[unit] = true;
-    end = borders[unit];
-  }
-  return opens_bucket;
-}
-
 }  // namespace
-
-int64_t BucketCountMin(const Layout& layout, int64_t asked) {
-  if (asked > 0) return asked;
-  return std::max<int64_t>(40'000'000, int64_t{1'000'000} * layout.gradient_ranks());
-}
 
 Placement PlaceUnits(const std::vector<UnitSpec>& units, int dp, int64_t bucket_count_min) {
   Placer one_bucket(units, dp, std::vector<bool>(units.size()));

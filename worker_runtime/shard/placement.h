@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "worker_runtime/mesh/mesh.h"
 #include "worker_runtime/model/parameters.h"
+#include "worker_runtime/shard/buckets.h"
 
 namespace convene::worker {
 
@@ -53,15 +53,6 @@ struct Placement {
   int on_both_ends = -1;    // the tensor that the first and the last stage share, or -1
   int64_t flat_count = 0;   // elements, padding included; divisible by dp * kParameterAlignment
 };
-
-// The fewest elements of a bucket: few enough that most of a large model's reductions run beside
-// its backward pass, and most of the host's update of an offloaded state beside the next forward
-// pass; enough that a ring of dp ranks has a message worth its latency. It is `asked`, or where
-// that is 0 Megatron-LM's choice (megatron/core/distributed/distributed_data_parallel.py).
-int64_t BucketCountMin(const Layout& layout, int64_t asked = 0);
-
-// The `bucket_count_min` of PlaceUnits that makes a bucket for each unit.
-inline constexpr int64_t kUnitBuckets = 0;
 
 // Places the tensors of a stage's units, in the order of the forward pass. Each bucket has at least
 // `bucket_count_min` elements, but for the first one: it has the tensors that are the same on all

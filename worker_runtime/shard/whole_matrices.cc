@@ -4,12 +4,13 @@
 #include <numeric>
 
 #include "absl/container/inlined_vector.h"
-#include "tools/base/rounding.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/ops/elementwise.h"
 
 namespace convene::worker {
 namespace {
+
+static_assert(kParameterAlignment % kFlagBlock == 0, "a slot is whole blocks of flags");
 
 using Matrices = std::vector<std::vector<const PlacedParameter*>>;
 
@@ -41,11 +42,8 @@ int64_t Largest(const Matrices& matrices, const Size& size) {
   return largest;
 }
 
-int64_t LargestSquare(const Matrices& matrices) {
-  const int64_t side = Largest(matrices, [](const PlacedParameter& matrix) {
-    return std::min(matrix.matrix_rows, matrix.global_shape[1]);
-  });
-  return side * side;
+int64_t ShorterSide(const PlacedParameter& matrix) {
+  return std::min(matrix.matrix_rows, matrix.global_shape[1]);
 }
 
 // Of the buckets with matrices.
@@ -57,10 +55,15 @@ int64_t LargestBucket(const Matrices& matrices, const Placement& placement) {
   return largest;
 }
 
+MatrixSizes SizesOf(const Matrices& matrices, const Placement& placement) {
+  return {.largest = Largest(matrices, CountOf),
+          .shorter_side = Largest(matrices, ShorterSide),
+          .bucket = LargestBucket(matrices, placement)};
+}
+
 // A product of the iteration takes so many multiplications.
 double CostOf(const PlacedParameter& matrix) {
-  const int64_t side = std::min(matrix.matrix_rows, matrix.global_shape[1]);
-  return static_cast<double>(CountOf(matrix)) * static_cast<double>(side);
+  return static_cast<double>(CountOf(matrix)) * static_cast<double>(ShorterSide(matrix));
 }
 
 std::vector<std::vector<MatrixWave>> WavesOfBuckets(const Matrices& matrices,
@@ -113,16 +116,13 @@ WholeMatrices::WholeMatrices(BucketStore& store, const MatrixRule* rule, Device&
       device_(device),
       matrices_(MatricesOf(store.placement(), rule != nullptr)),
       waves_(WavesOfBuckets(matrices_, store.groups())),
-      slot_(RoundUp(Largest(matrices_, CountOf), kFlagBlock)),
-      bucket_(arena.Declare<char>(
-          "matrices/bucket", LargestBucket(matrices_, store.placement()) * SizeOf(store.dtype()),
-          ArenaPart::kCollective)),
-      wave_(arena.Declare<char>("matrices/whole",
-                                store.groups().tp.size() * slot_ * SizeOf(store.dtype()),
-                                ArenaPart::kCollective)),
-      square_(
-          arena.Declare<char>("matrices/square", LargestSquare(matrices_) * SizeOf(store.dtype()))),
-      product_(arena.Declare<float>("matrices/product", slot_)),
+      memory_(MatrixMemoryOf(SizesOf(matrices_, store.placement()), store.groups().tp.size(),
+                             store.dtype())),
+      slot_(memory_.slot),
+      bucket_(arena.Declare<char>("matrices/bucket", memory_.bucket, ArenaPart::kCollective)),
+      wave_(arena.Declare<char>("matrices/whole", memory_.whole, ArenaPart::kCollective)),
+      square_(arena.Declare<char>("matrices/square", memory_.square)),
+      product_(arena.Declare<float>("matrices/product", memory_.product / sizeof(float))),
       sum_of_squares_(arena.Declare<double>("matrices/sum", rule == nullptr ? 0 : 1)),
       flags_(arena.Declare<uint8_t>("matrices/flags", slot_ / kFlagBlock)),
       workspace_(arena.Declare<char>(

@@ -15,6 +15,7 @@
 #include "worker_runtime/optimizer/update_rule.h"
 #include "worker_runtime/shard/bucket_store.h"
 #include "worker_runtime/shard/flat_shard.h"
+#include "worker_runtime/shard/matrix_memory.h"
 
 namespace convene::worker {
 
@@ -59,7 +60,8 @@ class WholeMatrices {
   Device& device_;
   const std::vector<std::vector<const PlacedParameter*>> matrices_;  // by bucket
   const std::vector<std::vector<MatrixWave>> waves_;                 // by bucket
-  const int64_t slot_;  // elements of the largest matrix, up to a flag block's end
+  const MatrixMemory memory_;
+  const int64_t slot_;  // memory_'s
   const ArenaBlock<char> bucket_;
   const ArenaBlock<char> wave_;  // (tp, slot_)
   const ArenaBlock<char> square_;

@@ -28,11 +28,17 @@ struct Case {
   DType dtype = DType::kBFloat16;
   bool float8 = false;
   DType reduce_dtype = DType::kFloat32;
+  bool is_muon = false;
 };
 
 constexpr Recompute kSelective = Recompute::kSelective;
 constexpr Recompute kFull = Recompute::kFull;
 constexpr Recompute kParts = {.norms = true, .swiglu = true, .attention = true, .mlp = true};
+
+Case WithMuon(Case c) {
+  c.is_muon = true;
+  return c;
+}
 
 // Layouts of all axes, of several families.
 std::vector<Case> Cases() {
@@ -102,6 +108,42 @@ std::vector<Case> Cases() {
   };
 }
 
+// Uneven rounds, mixed blocks and Muon.
+std::vector<Case> UnevenCases() {
+  return {
+      // Rounds of more micro batches than stages, one of fewer.
+      {"llama-3-8b",
+       4096,
+       22,
+       {.layout = {.pp = 3, .dp = 2}, .recompute = kSelective, .virtual_stages = 4}},
+      {"llama-3-8b", 4096, 6, {.layout = {.pp = 4, .dp = 2}, .virtual_stages = 3}},
+      // The first blocks are dense, the others have experts, on one rank.
+      {"deepseek-v2-lite",
+       4096,
+       512,
+       {.layout = {.dp = 8, .ep = 8}, .micro_batch_size = 8, .recompute = kParts}},
+      {"glm-4.5-air",
+       4096,
+       1024,
+       {.layout = {.dp = 128, .ep = 32}, .micro_batch_size = 8, .recompute = kFull}},
+      WithMuon({"llama-3-8b", 4096, 64, {.layout = {.dp = 8}, .recompute = kSelective}}),
+      WithMuon({"llama-3.2-1b", 2048, 16, {.layout = {.dp = 8}, .micro_batch_size = 2}}),
+      WithMuon({"gpt2-1558m", 1024, 256, {.layout = {.dp = 8}}, DType::kFloat32}),
+      WithMuon({"llama-3-8b", 4096, 64, {.layout = {.dp = 4, .tp = 4}, .recompute = kSelective}}),
+      WithMuon(
+          {"llama-3-70b", 4096, 64, {.layout = {.pp = 4, .dp = 8, .tp = 8}, .recompute = kFull}}),
+      WithMuon(
+          {"llama-3-8b", 4096, 64, {.layout = {.dp = 32}, .zero_stage = 3, .recompute = kFull}}),
+      WithMuon(
+          {"gemma2-27b", 4096, 64, {.layout = {.dp = 32}, .zero_stage = 2, .recompute = kFull}}),
+      WithMuon({"qwen3-30b-a3b", 4096, 64, {.layout = {.dp = 16, .ep = 16}, .recompute = kFull}}),
+      WithMuon({"deepseek-v2-lite",
+                4096,
+                64,
+                {.layout = {.dp = 8, .tp = 2, .ep = 8}, .recompute = kFull}}),
+  };
+}
+
 EngineOptions EngineOf(const Case& c) {
   const Layout& layout = c.strategy.layout;
   const ModelConfig model = *NamedModel(c.model);
@@ -113,6 +155,7 @@ EngineOptions EngineOf(const Case& c) {
   const int kv_heads = std::max(1, model.kv_heads / layout.tp);
   return {
       .model = model,
+      .update_rule = c.is_muon ? &MuonRule() : &AdamWRule(),
       .layout = layout,
       .dtype = c.dtype,
       .float8 = c.float8,
@@ -131,7 +174,9 @@ EngineOptions EngineOf(const Case& c) {
 
 TEST_CASE("the planner's memory is the engine's plan, within 1 %, on every layout") {
   const std::unique_ptr<Device> device = Device::Cpu();
-  for (const Case& c : Cases()) {
+  std::vector<Case> cases = Cases();
+  for (const Case& c : UnevenCases()) cases.push_back(c);
+  for (const Case& c : cases) {
     const EngineOptions options = EngineOf(c);
     const std::vector<MemoryPlan> plans = PlanMemory(options, *device);
     const PlanJob job = {.model = options.model,
@@ -140,17 +185,20 @@ TEST_CASE("the planner's memory is the engine's plan, within 1 %, on every layou
                          .dtype = c.dtype,
                          .float8 = c.float8,
                          .reduce_dtype = c.reduce_dtype,
+                         .optimizer_states = c.is_muon ? 1 : 2,
+                         .whole_matrices = c.is_muon,
                          .logits_bytes = LossLogitsBytes(DeviceKind::kCpu)};
     ModelCounts counts(job.model);
     for (int stage = 0; stage < c.strategy.layout.pp; ++stage) {
       const MemoryParts parts = MemoryOfStage(job, c.strategy, stage, counts);
       const auto planned = static_cast<double>(plans[stage].device_bytes);
-      INFO(c.model << ", " << StrategyText(c.strategy) << ", stage " << stage << ": planner "
-                   << parts.Total() / 1e6 << " MB (parameters " << parts.parameters / 1e6
-                   << ", gradients " << parts.gradients / 1e6 << ", optimizer "
-                   << parts.optimizer / 1e6 << ", activations " << parts.activations / 1e6
-                   << ", scratch " << parts.scratch / 1e6 << ", logits " << parts.logits / 1e6
-                   << ", communication " << parts.communication / 1e6 << "), engine\n"
+      INFO(c.model << (c.is_muon ? " by Muon, " : ", ") << StrategyText(c.strategy) << ", stage "
+                   << stage << ": planner " << parts.Total() / 1e6 << " MB (parameters "
+                   << parts.parameters / 1e6 << ", gradients " << parts.gradients / 1e6
+                   << ", optimizer " << parts.optimizer / 1e6 << ", activations "
+                   << parts.activations / 1e6 << ", scratch " << parts.scratch / 1e6 << ", logits "
+                   << parts.logits / 1e6 << ", communication " << parts.communication / 1e6
+                   << "), engine\n"
                    << plans[stage].text);
       CHECK(parts.Total() == Approx(planned).epsilon(0.01));
     }
