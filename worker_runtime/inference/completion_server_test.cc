@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -14,7 +15,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/unique_fd.h"
@@ -143,10 +143,11 @@ TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
   for (const auto& [streams, resets] : {std::pair{true, false}, {false, false}, {false, true}}) {
     INFO(streams << resets);
     std::string why;
-    absl::Notification begins;
+    std::atomic<bool> begins = false;
     auto server = Serve([&](const CompletionRequest& request, ShowPiece show) {
       if (request.max_tokens != 7) return Count(request, show);
-      begins.Notify();
+      begins = true;
+      begins.notify_all();
       const absl::StatusOr<Usage> usage = Talk(request, show);
       why = std::string(usage.status().message());
       return usage;
@@ -156,7 +157,7 @@ TEST_CASE("a client that goes ends its answer, and the next one gets its own") {
                                        : R"({"prompt": "a", "max_tokens": 7})";
       Client client(*server, PostText(body, "/v1/completions"));
       if (streams) CHECK(absl::StrContains(client.Read(), "200 OK"));
-      begins.WaitForNotification();
+      begins.wait(false);
       if (resets) client.Reset();
     }
     CHECK(absl::StrContains(Post(*server, R"({"prompt": "a"})"), R"("text":"0!")"));
