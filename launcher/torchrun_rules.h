@@ -1,4 +1,4 @@
-// PURE. What torchrun ignores of its command line: command lines often carry it along.
+// PURE. The flags that torchrun ignores: command lines often carry them along.
 #pragma once
 
 #include <string>

@@ -406,5 +406,11 @@ TEST_CASE("a home folder that no shell has put in its place is refused, but in a
                  "--checkpoint-dir=./~/c"}));
 }
 
+TEST_CASE("a model by its name on the Hub is refused with the way to fetch it") {
+  CHECK_STATUS(
+      Start({"--model=Qwen/Qwen3-8B"}, 1, ""), absl::StatusCode::kNotFound,
+      "there is no folder and no GGUF file Qwen/Qwen3-8B. A model's name is not looked up");
+}
+
 }  // namespace
 }  // namespace convene::worker
