@@ -231,6 +231,24 @@ def states_of_other_folders():
     assert model.save(state_of(1), 1) and model.save(state_of(2), 2)
     words(lambda: other.save(state_of(1), 1), RuntimeError)
     assert Checkpoint(f'{FOLDER}/model').load()[0] == 2 and model.save(state_of(3), 3)  # A look does no harm.
+    late, _ = begun('late')
+    assert model.save(state_of(4), 4)
+    words(lambda: late.save(state_of(1), 1), RuntimeError)
+    # The same folder by another way.
+    if dist.get_rank() == 0:
+        os.symlink(f'{FOLDER}/model', f'{FOLDER}/way')
+    dist.barrier()
+    Checkpoint._folders.clear()
+    before = len(said)
+    assert begun('way')[1][0] == 4 and len(said) == before
+    # A folder without any state, and states of another number of ranks in memory.
+    forget_memory()
+    wide, _ = begun('wide')
+    wide._owned = (dist.get_rank(), 4)
+    assert wide.save(state_of(1), 1)
+    Checkpoint._folders.clear()
+    assert 'there is one of 4 ranks' in words(lambda: begun('elsewhere'), ValueError)
+    forget_memory()
     Checkpoint._folders.clear()
 
 

@@ -55,7 +55,7 @@ MUTATIONS = [
     Mutation("a rank counts its own need as each other rank's", COPIES, 'sum(needs[half_to_write(held, keep)] for needs, held in ranks)',
              'len(ranks) * max(needs[half_to_write(held, keep)] for needs, held in ranks)', CHOSEN),
     Mutation("another folder's state is loaded", CHECKPOINT, 'if self._folders - {self._folder_number}', 'if False', SEEN),
-    Mutation('two states take one memory in turns', CHECKPOINT, 'if self._savers_seen != Checkpoint._savers:', 'if False:', SEEN),
+    Mutation('two states take one memory in turns', CHECKPOINT, 'if self._saves_seen != Checkpoint._saves:', 'if False:', SEEN),
     Mutation('ranks that a worker made write over each other', CHOICE, 'if memory is not None and len(', 'if False and len(', PLACED),
     Mutation('a folder that is gone is never written again', COPIES, 'for entry in self._entries() if whole',
              'for entry in os.listdir(self._path) if whole', CHOSEN),

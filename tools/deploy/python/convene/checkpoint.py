@@ -74,7 +74,7 @@ class Checkpoint:
     memory over.
     """
     _saver: ClassVar[Optional[weakref.ref]] = None  # the Checkpoint of this process that has saved last
-    _savers: ClassVar[int] = 0  # how often that was another one than before
+    _saves: ClassVar[int] = 0  # of all Checkpoints of this process
     _folders: ClassVar[Set[int]] = set()  # those that this process has loaded from
 
     def __init__(self, folder: Optional[str] = None, replicated: bool = False, replicas: int = 0) -> None:
@@ -94,7 +94,7 @@ class Checkpoint:
         # Without a launcher that numbers the nodes, LOCAL_WORLD_SIZE tells them apart; without that, too, each rank counts as one.
         unnumbered = -1 - self._rank // int(os.environ.get('LOCAL_WORLD_SIZE', '1'))
         told = self._tell_any((copies.identity(os.environ.get('CONVENE_MEMORY', '')), int(os.environ.get('LOCAL_RANK', '0')),
-                               int(os.environ.get('GROUP_RANK', unnumbered)), os.path.abspath(folder) if folder else ''))
+                               int(os.environ.get('GROUP_RANK', unnumbered)), os.path.realpath(folder) if folder else ''))
         memories, local_ranks, self._nodes, folders = zip(*told)
         place = choice.places(memories, local_ranks)[self._rank]
         self._owned = (0, 1) if replicated else (self._rank, self._world)
@@ -104,7 +104,7 @@ class Checkpoint:
         self._peers = self._find_peers(replicas)
         self._folder = copies.Folder(folder, *self._owned) if folder else None
         self._folder_number = copies.folder_number(folders[0])  # one for all ranks, where each has a folder of its own, too
-        self._savers_seen = 0
+        self._saves_seen = 0
         self._writes_here = self._folder is not None and (not replicated or self._rank == 0)
         self._generation = 0
         self._loaded: Optional[Name] = None
@@ -180,12 +180,17 @@ class Checkpoint:
                 raise OSError(f'convene.checkpoint: rank {rank} cannot look for states: {why}')
         self._generation = choice.next_generation(max(newest), max(epochs))
         self._saved, self._loaded, self._held = (-1, False, False), None, self._memory.held()
-        self._savers_seen = Checkpoint._savers
+        self._saves_seen = Checkpoint._saves
         self._folders.add(self._folder_number)
         world_size = None if all(can_reshard) else self._owned[1]
-        if choice.choose_state(held, world_size, ()) is None and choice.choose_state(held_strange, world_size, ()) is not None:
-            _log.warning('the memory has a state that was saved for another folder, and there is none for this one: that state is loaded')
+        mine, other = (choice.choose_state(each, world_size, ()) for each in (held, held_strange))
+        has_own = any(kind for of_rank in held for kind in of_rank)
+        if mine is None and (other is not None or not has_own):
+            if other is not None:
+                _log.warning('the memory has a state that was saved for another folder, and there is none for this one: that state is loaded')
             own, held = strange, held_strange
+        elif mine is not None and other is not None and other[0][:2] > mine[0][:2]:
+            _log.warning('the memory has step %d, saved for another folder; step %d of this one is loaded', other[0][1], mine[0][1])
         return self._load(own, held, world_size, like)
 
     def _load(self, readable: _Readable, held: Sequence[choice.Held], world_size: Optional[int], like: Any) -> Optional[Tuple[int, Any]]:
@@ -293,14 +298,15 @@ class Checkpoint:
         return stands
 
     def _take_turn(self, step: int) -> None:
-        if not self._has_agent or (Checkpoint._saver and Checkpoint._saver()) is self:
+        if not self._has_agent:
             return
-        if self._savers_seen != Checkpoint._savers:
+        if self._saves_seen != Checkpoint._saves:
             raise RuntimeError(f'convene.checkpoint: step {step} is not saved: another Checkpoint of this process has saved since this one loaded, and a '
                                'worker has memory for one of them. Save both states as one, {"model": ..., "ema": ...}; or call load() where the other '
                                'one has done its part')
         Checkpoint._saver = weakref.ref(self)
-        Checkpoint._savers += 1
+        Checkpoint._saves += 1
+        self._saves_seen = Checkpoint._saves
 
     def _copy(self, plan: pieces.Plan, name: Name, keep: List[Optional[Name]], room: _Room) -> bool:
         half = copies.half_to_write(self._held, keep)
