@@ -139,10 +139,14 @@ absl::Status AddEndOfChat(const std::string& folder, const worker::Tokenizer& to
   std::vector<worker::NamedFile>& files = wanted->other_files;
   auto file = std::find_if(files.begin(), files.end(),
                            [&](const worker::NamedFile& one) { return one.name == kName; });
-  CONVENE_ASSIGN_OR_RETURN(
-      std::string text,
-      worker::WithEndToken(file != files.end() ? file->content : "", EndOfAnswer(tokenizer), *end));
-  if (text.empty()) return absl::OkStatus();
+  // A reader of this file looks for no token in config.json any more.
+  const int begin = wanted->extras.begin_of_document;
+  const std::string before = file != files.end() ? file->content
+                             : begin >= 0        ? absl::StrCat("{\"bos_token_id\": ", begin, "}")
+                                                 : "";
+  CONVENE_ASSIGN_OR_RETURN(std::string text,
+                           worker::WithEndToken(before, EndOfAnswer(tokenizer), *end));
+  if (text == before) return absl::OkStatus();
   if (file == files.end()) file = files.insert(file, {kName, ""});
   file->content = std::move(text);
   return absl::OkStatus();
