@@ -56,6 +56,7 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
                                             const rendezvous::Server::HandedOver& handed_over,
                                             rendezvous::Endpoint endpoint) {
   Opened opened;
+  bool is_listened_to_here = false;
   if (host_now) {
     Server::Options options;
     options.host = rendezvous::AddressToBind(options_.places[0].host);
@@ -72,6 +73,8 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
     } else if (!absl::IsAlreadyExists(server.status())) {
       opened.stream = server.status();
       return opened;
+    } else {
+      is_listened_to_here = true;
     }
   }
   AgentStream::Handlers handlers;
@@ -81,7 +84,8 @@ RendezvousLink::Opened RendezvousLink::Dial(const rendezvous::Hello& hello, absl
   handlers.on_end = [this, generation](absl::Status status) {
     Post(generation, News(std::move(status)));
   };
-  opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout);
+  opened.stream = AgentStream::Open(endpoint, options_.incarnation, hello, handlers, timeout,
+                                    is_listened_to_here);
   return opened;
 }
 

@@ -188,7 +188,11 @@ void HangDetector::NoteNews(MonotonicTime now) {
   const bool is_end_old = std::any_of(ended_.begin(), ended_.end(), [now](const auto& entry) {
     return now - entry.second.at >= kEndPatience;
   });
-  if (is_end_old && !std::exchange(has_told_of_end_, true)) {
+  const bool do_others_go_on =
+      !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [now](const auto& entry) {
+        return now - entry.second.since < kEndPatience;
+      });
+  if (is_end_old && !do_others_go_on && !std::exchange(has_told_of_end_, true)) {
     news_ = absl::StrCat("ended with 0: ", EndedText(now),
                          "; other workers of this node still run: where they wait for it in a "
                          "collective, they wait for ever");

@@ -81,6 +81,17 @@ TEST_CASE("a worker that ended with 0 is named where others may wait for it, and
   CHECK_THAT(story.Pass(absl::Seconds(60)), !Contains("ended"));
 }
 
+TEST_CASE("nobody is said to wait for a worker that ended with 0 while the others make steps") {
+  Story story(Given({}, absl::Seconds(30), {}), 2);
+  for (int local_rank = 0; local_rank < 2; ++local_rank) story.Tell(local_rank, 30);
+  story.readings.erase(1);
+  story.detector.EndedWell(1, 31, story.now);
+  CHECK(story.Steps(20, absl::Seconds(2)).empty());
+  CHECK(story.detector.TakeNews().empty());
+  CHECK(story.Pass(absl::Seconds(11)).empty());
+  CHECK_THAT(story.detector.TakeNews(), Catch::StartsWith("ended with 0: rank 5"));
+}
+
 TEST_CASE("a worker that never tells is never judged") {
   Story story(Given(absl::Seconds(1), absl::Seconds(1), absl::Seconds(1)));
   CHECK(story.Pass(absl::Hours(10)).empty());

@@ -253,8 +253,15 @@ void CheckRdma(const MachineFacts& facts, Findings* findings) {
   }
 }
 
-// `has_links`: a GPU of this machine has an NVLink that is up. Where none has, the cards have no
-// bridge, and their links are down by right.
+// By NVIDIA's names of cards: between them NVLinks are a bridge, which many machines lack.
+bool IsCard(const std::string& name) {
+  constexpr const char* kCards[] = {"PCI", " NVL", "RTX", " A40", "GeForce", "Quadro", "TITAN"};
+  return std::any_of(std::begin(kCards), std::end(kCards),
+                     [&](const char* mark) { return absl::StrContains(name, mark); });
+}
+
+// `has_links`: a GPU of this machine has an NVLink that is up. Where no card has, no bridge is
+// there, and the links are down by right.
 void CheckGpu(const Gpu& gpu, const std::string& subject, bool has_links, Findings* findings) {
   const size_t before = findings->size();
   const auto add = [&](Severity severity, const std::string& what, const std::string& why,
@@ -278,7 +285,7 @@ void CheckGpu(const Gpu& gpu, const std::string& subject, bool has_links, Findin
     add(Severity::kWarning, "its hardware slows it down (heat or power)",
         "all other ranks wait for it", "nvidia-smi -q -d PERFORMANCE; check its cooling");
   }
-  if (gpu.links_down > 0 && has_links) {
+  if (gpu.links_down > 0 && (has_links || !IsCard(gpu.name))) {
     add(Severity::kWarning,
         absl::StrCat(gpu.links_down, " of ", gpu.links_up + gpu.links_down, " NVLinks are down"),
         "its traffic takes fewer links, or PCIe", "nvidia-smi nvlink --status; reseat or return");

@@ -95,10 +95,15 @@ TEST_CASE("GPUs") {
                    "warning GPU 0: its hardware", "warning GPU 0: 2 of 20 NVLinks",
                    "note GPU 0: persistence", "note GPU 0: 5.0 GiB of 80.0 GiB",
                    "note GPU 0: no RDMA card is on its NUMA node 1", "warning kernel log: NVRM"});
-  facts = GoodMachine();  // A card with the connector and no bridge: all its links are down.
+  facts = GoodMachine();  // Its switches did not start.
   facts.gpu_driver.gpus[0].links_up = 0;
   facts.gpu_driver.gpus[0].links_down = 12;
-  CheckBad(facts, {});
+  CheckBad(facts, {"warning GPU 0: 12 of 12 NVLinks"});
+  // A card with the connector and no bridge: all its links are down.
+  for (const char* const name : {"NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe", "NVIDIA RTX A6000"}) {
+    facts.gpu_driver.gpus[0].name = name;
+    CheckBad(facts, {});
+  }
   facts.gpu_driver.gpus.push_back(GoodMachine().gpu_driver.gpus[0]);  // It lost them all.
   CheckBad(facts, {"warning GPU 0: 12 of 12 NVLinks"});
   facts = GoodMachine();

@@ -232,6 +232,9 @@ TEST_CASE("links that could not be measured: long packets are lost, or another r
   CHECK(lost.what ==
         "a long message did not arrive: convene bench: world all_reduce #17 (131072 B): rank 1 did "
         "not answer in time");
+  // A node that stands still is no lost packet.
+  CHECK(UnmeasuredLinks("convene bench: world all_reduce #1 (8 B): rank 1 did not answer in time")
+            .severity == Severity::kWarning);
   const Finding other = UnmeasuredLinks("n1 has no program convene-train");
   CHECK(other.severity == Severity::kWarning);
   CHECK(other.what == "they could not be measured: n1 has no program convene-train");

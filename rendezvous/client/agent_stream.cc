@@ -220,7 +220,8 @@ std::optional<MonotonicTime> AgentStream::RefusedAt(const absl::Status& opened) 
 absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& endpoint,
                                                                Incarnation incarnation, Hello hello,
                                                                const Handlers& handlers,
-                                                               absl::Duration connect_timeout) {
+                                                               absl::Duration connect_timeout,
+                                                               bool is_listened_to_here) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
   for (int breaks = 0;;) {
@@ -232,7 +233,7 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
     if (absl::IsUnimplemented(answered)) return NotADaemon(endpoint, answered);
     // It may be a proxy that finds nobody behind it yet.
-    const bool is_mute = !stream->HasHeard();
+    const bool is_mute = !stream->HasHeard() && !is_listened_to_here;
     const absl::Duration left = deadline - Clock::Real().Now();
     const absl::Duration pause = backoff.Next(RandomFraction());
     if (left <= absl::ZeroDuration() || endpoint.dialling().is_once || (is_mute && pause >= left))

@@ -36,11 +36,13 @@ class AgentStream {
   // naming the endpoint and the last cause (the cause alone at an endpoint that is dialled once),
   // also where the listener closes each connection without a byte, as a proxy does with nobody
   // behind it; FailedPrecondition when something that is not a rendezvous daemon answers there;
-  // PermissionDenied when the daemon has another join token.
+  // PermissionDenied when the daemon has another join token. `is_listened_to_here`: a program of
+  // this machine listens there, so a listener that closes each connection is no proxy either.
   static absl::StatusOr<std::unique_ptr<AgentStream>> Open(const Endpoint& endpoint,
                                                            Incarnation incarnation, Hello hello,
                                                            const Handlers& handlers,
-                                                           absl::Duration connect_timeout);
+                                                           absl::Duration connect_timeout,
+                                                           bool is_listened_to_here = false);
   // Cancels an open call and waits until no handler runs, and for at most 5 s until gRPC is done.
   virtual ~AgentStream() = default;
 

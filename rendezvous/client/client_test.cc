@@ -137,6 +137,14 @@ TEST_CASE("a proxy with nobody behind it is asked until the deadline, and suspec
   CHECK_FALSE(AgentStream::RefusedAt(opened).has_value());
 }
 
+TEST_CASE("where a program of this machine listens, no proxy is in the way") {
+  const WrongProgram other("", GENERATE(false, true));
+  const auto opened =
+      AgentStream::Open(other.endpoint(), Incarnation(1), Hello(), AgentStream::Handlers(),
+                        absl::Seconds(20), /*is_listened_to_here=*/true);
+  CHECK_STATUS(opened, absl::StatusCode::kFailedPrecondition, "is the port right");
+}
+
 TEST_CASE("a machine where nobody listens says so, and when it was asked; a silent one does not") {
   std::string endpoint;
   {

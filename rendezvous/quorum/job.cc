@@ -363,18 +363,19 @@ void Job::Close(MonotonicTime now, Outbox* outbox) {
   }
   state_.Close(now, decision_.outcome);
   judge_.BeginEpoch(0);
-  for (const MemberId id : present) SendAway(id, outbox);
+  const rendezvous::Close close = CloseOfAll();
+  for (const MemberId id : present) SendAway(id, close, outbox);
 }
 
-void Job::SendAway(MemberId id, Outbox* outbox) const {
+rendezvous::Close Job::CloseOfAll() const {
   const bool is_failed = state_.outcome() == Outcome::kFailed;
   // The last failure may be a consequence of the first: "the folder exists".
   const std::string others = is_failed ? chronicle_.OtherFailures(state_.epoch()) : "";
-  SendAway(id,
-           {state_.outcome(), absl::StrCat(decision_.why, others),
-            is_failed ? state_.failure() : std::nullopt},
-           outbox);
+  return {state_.outcome(), absl::StrCat(decision_.why, others),
+          is_failed ? state_.failure() : std::nullopt};
 }
+
+void Job::SendAway(MemberId id, Outbox* outbox) const { SendAway(id, CloseOfAll(), outbox); }
 
 void Job::SendAway(MemberId id, rendezvous::Close close, Outbox* outbox) const {
   Send(id, std::move(close), outbox);

@@ -148,6 +148,8 @@ class Job {
   Assignment AssignmentOf(const Node& node) const;
   Welcome WelcomeTo(const Node& node) const;
   void SendAway(MemberId id, rendezvous::Close close, Outbox* outbox) const;
+  // The same for all nodes. Its time grows with the number of incidents.
+  rendezvous::Close CloseOfAll() const;
   void Send(MemberId to, decltype(DaemonEvent::body) body, Outbox* outbox) const;
 
   std::string id_;

@@ -15,6 +15,7 @@ REPORTED = '//tests/e2e:incidents_test'
 MUTATIONS = [
     Mutation("the program meets the addresses of the doctor's bench", f'{DOCTOR}/nodes.cc', 'contract::kRunId, ".doctor', 'contract::kRunId, "', SEVERAL),
     Mutation('a trainer meets the addresses of a bench before it', 'worker_runtime/session/ranks.cc', '"/once"', '""', SEVERAL),
+    Mutation('a node that stands still is a lost packet', COMPARE, 'bytes > kShortestPacketCut', 'bytes > 0', NODES_TEST),
     Mutation('a path that swallows long packets is a warning', COMPARE, 'return {Severity::kError, "links", absl::StrCat("a long message',
              'return {Severity::kWarning, "links", absl::StrCat("a long message', NODES_TEST),
     Mutation('the check of a bench takes shards in any order', f'{BENCH}/expected.cc', 'Given(static_cast<int>(index / shard), index);', 'Given(0, index);',
@@ -48,7 +49,9 @@ MUTATIONS = [
              'std::any_of(facts.rdma_ports.begin(), facts.rdma_ports.end(), IsActive)', '!facts.rdma_ports.empty()', f'//{MACHINE}:diagnose_test'),
     Mutation('Gloo wants locked memory for RDMA', f'{MACHINE}/diagnose.cc', 'return !facts.gpu_driver.gpus.empty() && !is_set("NCCL_IB_DISABLE", "1")',
              'return !is_set("NCCL_IB_DISABLE", "1")', f'//{MACHINE}:diagnose_test'),
-    Mutation('a card without a bridge is to be returned', f'{MACHINE}/diagnose.cc', 'gpu.links_down > 0 && has_links', 'gpu.links_down > 0',
+    Mutation('switches that did not start are no finding', f'{MACHINE}/diagnose.cc', '(has_links || !IsCard(gpu.name))', 'has_links',
+             f'//{MACHINE}:diagnose_test'),
+    Mutation('a card without a bridge is to be returned', f'{MACHINE}/diagnose.cc', 'gpu.links_down > 0 && (has_links || !IsCard(gpu.name))', 'gpu.links_down > 0',
              f'//{MACHINE}:diagnose_test'),
     Mutation("a full container has its limit's memory free", f'{MACHINE}/read_facts.cc', 'limits.memory_left_bytes.value_or', 'limits.memory_bytes.value_or',
              f'//{MACHINE}:read_facts_test'),

@@ -294,6 +294,8 @@ class FakeJobTest(PageTestCase):
                 ({"phase": "forming", "nodes": [0, 1, 2, 2]}, "Stands: 1 of at least 2"),
                 ({"phase": "stopping"}, "its workers are being stopped"),
                 ({"node_rows": [job["node_rows"][0][:7] + [14] + job["node_rows"][0][8:]]}, "did not speak for 14 s"),
+                ({"node_rows": [job["node_rows"][0][:3] + ["away", "succeeded; its connection closed"] + job["node_rows"][0][5:7] + [14]
+                                + job["node_rows"][0][8:]]}, "Runs well"),
                 ({"failures": [[1, "rank 5: exit code 1", 30]], "nodes": [2, 2, 1, 2]}, "Runs again with 2 nodes, 30 s after a failure")):
             daemon.job = {**job, **changes}
             self.says(words)

@@ -99,7 +99,7 @@ function judge(job) {
     return { tone: "warn", title: `Epoch ${job.epoch} ends: its workers are being stopped.`, advice: "" };
   }
   const pace = isTold(step) ? `, step ${count(step)}${isTold(speed) ? `, ${short(speed)} steps/s` : ""}` : "";
-  const silent = (job.node_rows || []).filter((row) => row[2] >= 0 && row[7] >= 10);
+  const silent = (job.node_rows || []).filter((row) => row[2] >= 0 && row[7] >= 10 && row[3] !== "succeeded" && !row[4].startsWith("succeeded"));
   if (silent.length > 0) {
     return { tone: "warn", title: `Runs, but ${many(silent.length, "node")} did not speak for ${ago(silent[0][7])}: ${silent[0][0]}.`,
       advice: "The daemon gives a node up when its lease ends, and the others start again without it." };
