@@ -313,8 +313,8 @@ std::string ErrorOf(const WorkerFailure& failure) {
   return error;
 }
 
-// What two incidents of the same kind have in common. "hang: no step" of "hang: no step for 301 s
-// (limit 300 s), phase step, step 1701": what stands behind differs from time to time.
+// The parts that two incidents of the same kind have in common. "hang: no step" of "hang: no step
+// for 301 s (limit 300 s), phase step, step 1701": the words behind differ from time to time.
 std::tuple<std::string, std::string, std::string> KindOf(const Incident& incident) {
   const WorkerFailure* const broke = BreakOf(incident.cause, incident.failures);
   if (broke == nullptr) return {incident.verdict.word, "", ""};

@@ -26,7 +26,7 @@ struct NodeView {
   std::optional<WorkerProgress> progress;
   std::vector<RankProgress> ranks;  // by local rank
 
-  // What a node told in an earlier epoch is no news of the present one.
+  // The words of a node in an earlier epoch are no news of the present one.
   bool tells_progress() const { return group_rank >= 0 && progress.has_value(); }
 };
 

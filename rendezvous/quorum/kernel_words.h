@@ -1,4 +1,4 @@
-// PURE. What agents and the daemon read out of the kernel's log lines alike.
+// PURE. Agents and the daemon read the kernel's log lines alike.
 #pragma once
 
 #include "absl/strings/string_view.h"
