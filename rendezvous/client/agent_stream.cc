@@ -224,10 +224,16 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
                                                                bool is_listened_to_here) {
   const MonotonicTime deadline = Clock::Real().Now() + connect_timeout;
   Backoff backoff(absl::Milliseconds(100), absl::Seconds(2));
+  absl::Status mute;  // of the last try at a listener that closed the connection without a byte
   for (int breaks = 0;;) {
-    CONVENE_ASSIGN_OR_RETURN(Connection connection, Dial(endpoint, deadline));
+    absl::StatusOr<Connection> connection = Dial(endpoint, deadline);
+    if (!connection.ok()) {
+      const bool is_refused = RefusedAt(connection.status()).has_value();
+      return mute.ok() || is_refused ? connection.status()
+                                     : NoAnswer(endpoint, connect_timeout, mute);
+    }
     hello.said_at = Clock::Real().Now();
-    auto stream = std::make_unique<GrpcAgentStream>(endpoint, std::move(connection), incarnation,
+    auto stream = std::make_unique<GrpcAgentStream>(endpoint, *std::move(connection), incarnation,
                                                     hello, handlers);
     const absl::Status answered = stream->WaitUntilAnswered(deadline);
     if (answered.ok()) return std::unique_ptr<AgentStream>(std::move(stream));
@@ -239,6 +245,7 @@ absl::StatusOr<std::unique_ptr<AgentStream>> AgentStream::Open(const Endpoint& e
     if (left <= absl::ZeroDuration() || endpoint.dialling().is_once || (is_mute && pause >= left))
       return NoAnswer(endpoint, connect_timeout, answered);
     if (!is_mute && ++breaks == kMostBreaks) return NotADaemon(endpoint, answered);
+    if (is_mute) mute = answered;
     Clock::Real().SleepFor(std::min(left, pause));
   }
 }

@@ -215,6 +215,9 @@ class CompletionServer::Web {
         [](evhttp_connection*, void* given_up) {
           Job& gone = *static_cast<Job*>(given_up);
           gone.watch.reset();
+          // Where the answer had begun, libevent takes the request out of a connection that fails,
+          // and leaves it to us.
+          if (evhttp_request_get_connection(gone.http) == nullptr) evhttp_request_free(gone.http);
           gone.http = nullptr;
           gone.is_given_up = true;
         },
