@@ -135,8 +135,7 @@ absl::Status CheckPidfds() {
   if (self.valid() || (errno != ENOSYS && errno != EPERM)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "this node cannot watch its workers: the kernel, or the container's seccomp profile, does "
-      "not "
-      "allow pidfd_open (",
+      "not allow pidfd_open (",
       std::strerror(errno),
       "). It takes Linux 5.3 or newer, and in a container Docker 20.10 or newer, or a seccomp "
       "profile that allows pidfd_open"));

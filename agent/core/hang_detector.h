@@ -85,7 +85,8 @@ class HangDetector {
   void BeginEpoch(int first_global_rank, int world_size, MonotonicTime now);
   // A worker has ended.
   void Forget(int local_rank) { workers_.erase(local_rank); }
-  // It did so with 0; `step`: its last one, where it told any. The others may wait for it.
+  // A worker has ended with 0, and the others may wait for it. `step`: its last one, if it told
+  // any.
   void EndedWell(int local_rank, std::optional<int64_t> step, MonotonicTime now);
 
   // `readings`: the present pages, by local rank, without workers that never told; a page that
@@ -108,6 +109,10 @@ class HangDetector {
     bool has_risen = false;       // its step, in this epoch
     int64_t finished = 0;         // looks in this epoch that found steps finished
     std::deque<std::pair<MonotonicTime, int64_t>> recent;  // finished steps, for the rate
+  };
+  struct End {
+    std::optional<int64_t> step;
+    MonotonicTime at;
   };
   // The times of steps, or of stays in a phase.
   struct Learnt {
@@ -140,12 +145,8 @@ class HangDetector {
   int world_size_ = 0;
   MonotonicTime started_;
   MonotonicTime last_look_;
-  struct End {
-    std::optional<int64_t> step;
-    MonotonicTime at;
-  };
   std::map<int, Worker> workers_;                        // the workers that tell, by local rank
-  std::map<int, End> ended_;                             // those that ended with 0
+  std::map<int, End> ended_;                             // the workers that ended with 0
   std::map<int, std::map<std::string, Learnt>> learnt_;  // by local rank and phase
   std::string news_;
   bool has_had_news_ = false;

@@ -35,8 +35,8 @@ agent::Finding CollectiveFinding(const worker::BenchResult& result);
 // The slow nodes and links of the pairs that were measured, at most four links; else a good
 // finding.
 std::vector<agent::Finding> LinkFindings(const worker::BenchResult& result);
-// Where the bench came to no result. An error where a collective had no answer: the nodes' ways
-// were open to short messages before. `why`: its last lines.
+// Where the bench came to no result. An error where a long message of a collective had no answer:
+// the nodes' ways were open to short messages before. `why`: the bench's last lines.
 agent::Finding UnmeasuredLinks(const std::string& why);
 
 // The findings of all nodes by themselves but the good ones: equal ones once, with the hosts that

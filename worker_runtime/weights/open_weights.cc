@@ -51,8 +51,8 @@ absl::Status NothingAt(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(
       "weights: there is nothing at ", path,
       may_be_name ? ": give the path of a model's folder, of a GGUF file or of a checkpoint. A "
-                    "model's name "
-                    "is not looked up on the Hub: `hf download NAME --local-dir FOLDER` fetches it"
+                    "model's name is not looked up on the Hub: `hf download NAME --local-dir "
+                    "FOLDER` fetches it"
                   : ""));
 }
 
