@@ -5,11 +5,15 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "rendezvous/quorum/kernel_words.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/signal_names.h"
 
 namespace convene::agent {
 namespace {
+
+using rendezvous::kByKernel;
+using rendezvous::kNotForMemory;
 
 std::string NextStepAfterSignal(int signal, bool is_for_memory) {
   switch (signal) {
@@ -45,7 +49,7 @@ std::string NextStepAfterSignal(int signal, bool is_for_memory) {
 std::string WhyKilled(std::optional<int64_t> memory_kills) {
   if (!memory_kills.has_value()) return "out of memory?";
   if (*memory_kills <= 0) return kNotForMemory;
-  return absl::StrCat("out of memory? The kernel counts ", *memory_kills,
+  return absl::StrCat("out of memory? ", kByKernel, " ", *memory_kills,
                       *memory_kills == 1 ? " OOM kill" : " OOM kills",
                       " on this machine since the epoch began");
 }
@@ -110,7 +114,7 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
 
 bool SayLostChild(const std::vector<std::string>& last_lines) {
   return absl::c_any_of(last_lines, [](const std::string& line) {
-    return absl::StrContains(line, ") is killed by signal: Killed");
+    return absl::StrContains(line, rendezvous::kKilledChild);
   });
 }
 

@@ -19,9 +19,6 @@ struct ExitStatus {
   bool lost_child = false;  // its last lines say that a process of its was killed by SIGKILL
 };
 
-// In the reason of a death by SIGKILL that was none for want of memory.
-inline constexpr char kNotForMemory[] = "not by the kernel's OOM killer";
-
 enum class ExitKind {
   kSucceeded,          // code 0
   kMembershipChanged,  // code 75: the worker asks to be started again

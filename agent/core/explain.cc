@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/core/exit_classifier.h"
+#include "rendezvous/quorum/kernel_words.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/signal_names.h"
 
@@ -20,7 +21,7 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
   ExitStatus status = {.exit_code = failure.exit_code,
                        .signal = failure.signal,
                        .lost_child = SayLostChild(failure.last_log_lines)};
-  if (absl::StrContains(failure.why, kNotForMemory)) status.memory_kills = 0;
+  if (absl::StrContains(failure.why, rendezvous::kNotForMemory)) status.memory_kills = 0;
   const ExitVerdict verdict = ClassifyExit(status, /*in_session=*/failure.is_final);
   std::string text = absl::StrCat("rank ", failure.global_rank, " (local rank ", failure.local_rank,
                                   ", pid ", failure.pid, ") on ", failure.host, ": ",

@@ -30,7 +30,6 @@ constexpr char kLikely[] = "likely";
 constexpr char kGuess[] = "a guess";
 
 constexpr char kTraceback[] = "Traceback (most recent call last)";
-constexpr char kKilledChild[] = "is killed by signal: Killed";  // PyTorch's DataLoader
 
 // Where words count.
 enum class Among {
@@ -220,11 +219,11 @@ bool ReadSignal(const WorkerFailure& failure, Verdict* verdict) {
                                         : 0;
   switch (signal) {
     case SIGKILL: {
-      if (absl::StrContains(failure.why, "The kernel counts")) {
+      if (absl::StrContains(failure.why, kByKernel)) {
         *verdict = Of("node", kLikely, failure.why);
         return true;
       }
-      const bool is_known = absl::StrContains(failure.why, "not by the kernel's OOM killer");
+      const bool is_known = absl::StrContains(failure.why, kNotForMemory);
       if (child != nullptr && !is_known) {
         *verdict = Of("node", kGuess, absl::StrCat("its words: ", *child));
         return true;

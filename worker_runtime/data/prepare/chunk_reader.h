@@ -97,7 +97,7 @@ size_t CutOfText(absl::string_view text);
 
 // Whether kAuto (options.h) means JSON lines for this file. A line above `max_document_bytes` is
 // taken for a text's. InvalidArgument: the first two lines are JSON objects, and the first has no
-// text at `field` (its keys are named). Else ByteStream's errors.
+// text at `field` (in JsonField's words). Else ByteStream's errors.
 absl::StatusOr<bool> HoldsJsonLines(const SourceFile& source, const std::string& field,
                                     int64_t max_document_bytes);
 
