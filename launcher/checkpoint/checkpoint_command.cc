@@ -267,19 +267,35 @@ absl::StatusOr<int> AverageCommand(const AverageFlags& flags) {
 }
 
 absl::StatusOr<int> PruneCommand(const PruneFlags& flags) {
-  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> before,
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> found,
                            worker::ListCheckpoints(flags.directory));
-  std::vector<std::string> refused;
-  CONVENE_ASSIGN_OR_RETURN(
-      const CheckpointReader newest,
-      worker::OpenNewest(flags.directory, std::numeric_limits<int64_t>::max(), &refused));
+  if (found.empty()) {
+    return absl::NotFoundError(absl::StrCat(flags.directory, " has no checkpoints"));
+  }
   CONVENE_ASSIGN_OR_RETURN(
       const worker::DirectoryLock lock,
       worker::LockDirectory(
           flags.directory,
           {.job = "convene checkpoint prune", .wait_timeout = {}, .lost_machine_timeout = {}}));
-  CONVENE_RETURN_IF_ERROR(
-      worker::RemoveOldCheckpoints(flags.directory, newest.info().step, flags.keep));
+  CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> before,
+                           worker::ListCheckpoints(flags.directory));
+  int whole = 0;
+  CONVENE_RETURN_IF_ERROR(worker::RemoveOldCheckpoints(
+      flags.directory, std::numeric_limits<int64_t>::max(), flags.keep,
+      [&whole](const CheckpointReader& reader) {
+        const absl::Status status = reader.Verify();
+        if (status.ok()) ++whole;
+        if (!status.ok()) {
+          std::fprintf(stderr, "convene: %s does not count as one to keep: %s\n",
+                       reader.name().c_str(), std::string(status.message()).c_str());
+        }
+        return status;
+      }));
+  if (whole == 0) {
+    return absl::DataLossError(absl::StrCat("no checkpoint in ", flags.directory,
+                                            " is whole, so none was removed: `convene checkpoint "
+                                            "verify` says what each one lacks"));
+  }
   CONVENE_ASSIGN_OR_RETURN(const std::vector<std::string> after,
                            worker::ListCheckpoints(flags.directory));
   Print(absl::StrCat("removed ", before.size() - after.size(), " of ", before.size(),

@@ -81,6 +81,16 @@ class CheckpointCommandTest(ConveneTestCase):
         self.assertIn("removed 2 of 3 checkpoints", self.checkpoint("prune", self.path("run"), "--keep", 1))
         self.assertEqual(sorted(name for name in os.listdir(self.path("run")) if name.startswith("step_")), ["step_00000006"])
 
+    def test_a_damaged_one_does_not_count_as_one_to_keep(self):
+        self.damage(self.steps[2])
+        said = self.checkpoint("prune", self.path("run"), "--keep", 1)
+        self.assertIn("removed 1 of 3 checkpoints", said)
+        self.assertIn(f"{self.steps[2]} does not count as one to keep", said)
+        self.checkpoint("verify", self.steps[1])
+        self.damage(self.steps[1])
+        self.assertIn("is whole, so none was removed", self.checkpoint("prune", self.path("run"), "--keep", 1, code=1))
+        self.assertTrue(os.path.exists(self.steps[1]))
+
     def test_a_mistake_costs_one_paragraph_and_leaves_nothing(self):
         self.checkpoint("export", self.path("run"), "--output", self.path("folder"))
         shutil.copytree(self.path("folder"), self.path("cut"))
@@ -89,11 +99,13 @@ class CheckpointCommandTest(ConveneTestCase):
         shutil.copytree(self.path("folder"), self.path("huge"))
         with open(self.path("huge/model.safetensors"), "r+b") as file:
             file.write(struct.pack("<Q", 1 << 60))
+        os.mkdir(self.path("empty"))
         for arguments, code, words in (
                 (["export", self.path("run"), "--output", self.path("folder")], 64, "is there already"),
                 (["export", self.path("run"), "--output", self.path("new"), "--tokenizer", self.path("text.txt")], 64, "--tokenizer"),
                 (["export", self.path("run"), "--output", "/proc/new"], None, "/proc/new"),
                 (["export", self.path("run"), "--output", self.path("new"), "--format", "llmc"], 64, "hold GPT-2 alone"),
+                (["export", self.path("run"), "--output", self.path("empty"), "--format", "safetensors"], 64, "the output is one file"),
                 (["export", self.path("run"), "--output", self.path("new"), "--format", "llmc", "--positions", 9], 64, "--format hf alone"),
                 (["import", self.path("cut"), "--output", self.path("new")], 64, "cut/model.safetensors"),
                 (["import", self.path("huge"), "--output", self.path("new")], 64, "huge/model.safetensors"),

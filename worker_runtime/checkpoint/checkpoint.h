@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -55,13 +56,6 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
 // removes the files of all ranks. A checkpoint of this step that was published before stays.
 absl::Status DiscardUnpublished(const std::string& directory, int64_t step);
 
-// Keeps the `keep` >= 1 newest checkpoints of steps <= `newest_step` that CheckpointReader::Open
-// accepts. Removes the other ones, and unpublished or damaged remains that are older than the
-// newest checkpoint kept. `newest_step` was just published; later steps, which a resume may have
-// refused, neither count nor are removed. Called by one rank, while no rank writes or reads an
-// older step. InvalidArgument: keep < 1.
-absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep);
-
 // A published checkpoint that has been opened: its manifest parsed and checked. A cheap value;
 // thread-safe.
 class CheckpointReader final : public StateSource {
@@ -94,6 +88,17 @@ class CheckpointReader final : public StateSource {
   std::string path_;
   std::shared_ptr<const Manifest> manifest_;
 };
+
+// Keeps the `keep` >= 1 newest checkpoints of steps <= `newest_step` that CheckpointReader::Open
+// and `check` accept. Removes the other ones, and unpublished or damaged remains that are older
+// than the newest checkpoint kept. Later steps, which a resume may have refused, neither count nor
+// are removed. Of a link to a checkpoint the link goes. Called by one rank, while no rank writes or
+// reads an older step. InvalidArgument: keep < 1.
+absl::Status RemoveOldCheckpoints(
+    const std::string& directory, int64_t newest_step, int keep,
+    absl::FunctionRef<absl::Status(const CheckpointReader&)> check = [](const CheckpointReader&) {
+      return absl::OkStatus();
+    });
 
 // Directories in `directory` that hold a manifest, whole or not, newest step first. Empty when
 // there is none (also when `directory` is absent).

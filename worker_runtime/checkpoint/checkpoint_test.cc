@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <random>
 
@@ -471,6 +472,45 @@ TEST_CASE("a damaged newest checkpoint does not count as the one to keep") {
   REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 3, 1));
   const std::vector<std::string> expected = {"step_00000002", "step_00000003"};
   CHECK(*ListDirectory(dir.path()) == expected);
+}
+
+TEST_CASE("a checkpoint that a look at its chunks refuses does not count as one to keep") {
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 9);
+  for (int step : {1, 2, 3, 4}) REQUIRE_OK(WriteCheckpoint(dir.path(), step, 0, ranks));
+  std::vector<std::string> looked_at;
+  REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 4, 1, [&](const CheckpointReader& reader) {
+    looked_at.push_back(reader.name());
+    return looked_at.size() < 3 ? absl::DataLossError("a flipped bit") : absl::OkStatus();
+  }));
+  CHECK(looked_at ==
+        std::vector<std::string>{StepPath(dir, 4), StepPath(dir, 3), StepPath(dir, 2)});
+  const std::vector<std::string> expected = {"step_00000002", "step_00000003", "step_00000004"};
+  CHECK(*ListDirectory(dir.path()) == expected);
+}
+
+TEST_CASE("a link to a checkpoint elsewhere goes alone, and nothing is written through it") {
+  TempDir archive;
+  TempDir dir;
+  const RankPieces ranks = Cut(1, 1, 9);
+  REQUIRE_OK(WriteCheckpoint(archive.path(), 1, 0, ranks));
+  REQUIRE_OK(WriteFileAtomic(StepPath(archive, 1) + "/notes", "of a person"));
+  const auto link = [&](int step) {
+    std::filesystem::create_directory_symlink(StepPath(archive, 1), StepPath(dir, step));
+  };
+  link(1);
+  REQUIRE_OK(DiscardUnpublished(dir.path(), 1));
+  SECTION("as the oldest one") {
+    REQUIRE_OK(WriteCheckpoint(dir.path(), 2, 0, ranks));
+    REQUIRE_OK(RemoveOldCheckpoints(dir.path(), 2, 1));
+    CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"step_00000002"});
+  }
+  SECTION("where its step is made again") {
+    REQUIRE_OK(WriteCheckpoint(dir.path(), 1, 5, ranks));
+    CHECK_FALSE(std::filesystem::is_symlink(StepPath(dir, 1)));
+  }
+  CHECK_OK(CheckpointReader::Open(StepPath(archive, 1))->Verify());
+  CHECK(ListDirectory(StepPath(archive, 1))->size() == 4);  // data, index, manifest, notes
 }
 
 TEST_CASE("a refused later step neither counts nor goes when an earlier one is published again") {

@@ -1,6 +1,7 @@
 // The work that one rank does for all: publish, discard, list and remove.
 #include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,9 +39,15 @@ absl::Status AppendShard(const std::string& step_directory, int rank, Manifest* 
   return absl::OkStatus();
 }
 
+// Somebody linked a checkpoint into this directory. What it leads to is not this run's.
+bool IsLink(const std::string& step_directory) {
+  std::error_code error;
+  return std::filesystem::is_symlink(step_directory, error);
+}
+
 absl::Status RemoveCheckpoint(const std::string& step_directory) {
   // The manifest goes first: a half-removed checkpoint must not look whole.
-  if (IsDirectory(step_directory)) {
+  if (IsDirectory(step_directory) && !IsLink(step_directory)) {
     CONVENE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(step_directory, "/", kManifestName)));
   }
   return RemoveTree(step_directory);
@@ -87,6 +94,7 @@ absl::Status PublishCheckpoint(const std::string& directory, const CheckpointInf
 
 absl::Status DiscardUnpublished(const std::string& directory, int64_t step) {
   const std::string step_directory = StepDirectory(directory, step);
+  if (IsLink(step_directory)) return absl::OkStatus();  // WriteShard has not written there
   CONVENE_ASSIGN_OR_RETURN(std::set<std::string> keep, PublishedDataFiles(step_directory));
   if (keep.empty()) return RemoveCheckpoint(step_directory);
   keep.insert(kManifestName);
@@ -105,7 +113,8 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& dire
   return checkpoints;
 }
 
-absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep) {
+absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_step, int keep,
+                                  absl::FunctionRef<absl::Status(const CheckpointReader&)> check) {
   if (keep < 1) {
     return absl::InvalidArgumentError(absl::StrCat("at least 1 checkpoint is kept, not ", keep));
   }
@@ -114,8 +123,10 @@ absl::Status RemoveOldCheckpoints(const std::string& directory, int64_t newest_s
   for (const int64_t step : steps) {
     if (step > newest_step) continue;
     const std::string path = StepDirectory(directory, step);
-    const absl::Status status = CheckpointReader::Open(path).status();
-    if (status.ok() && kept < keep) {
+    const absl::StatusOr<CheckpointReader> opened = CheckpointReader::Open(path);
+    const bool may_stay = opened.ok() && kept < keep;
+    const absl::Status status = may_stay ? check(*opened) : opened.status();
+    if (may_stay && status.ok()) {
       ++kept;
     } else if (kept > 0 && (status.ok() || IsNoCheckpoint(status))) {
       CONVENE_RETURN_IF_ERROR(RemoveCheckpoint(path));

@@ -30,10 +30,10 @@ absl::Status Validate(int64_t step, int rank, const std::vector<PieceToWrite>& p
 }
 
 absl::Status MakeStepDirectory(const std::string& directory, const std::string& step_directory) {
-  // A plain file of this name never was a checkpoint. Another rank may have made the directory by
-  // now; unlink does not remove it.
+  // A plain file of this name never was a checkpoint, and what a link leads to is not this run's.
+  // Another rank may have made the directory by now; unlink does not remove it.
   struct stat info;
-  if (stat(step_directory.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
+  if (lstat(step_directory.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
     unlink(step_directory.c_str());
   }
   const bool directory_is_new = access(directory.c_str(), F_OK) != 0;

@@ -57,12 +57,24 @@ absl::Status CheckpointSaver::SaveLast(const CheckpointInfo& info, CheckpointedS
   }
   CONVENE_RETURN_IF_ERROR(Finish(info.step));
   while (saved_step_ != info.step) {
+    if (disk_is_full_) MakeRoom(info.step);
     if (failures.count() > 0) clock_.SleepFor(kLastSavePause);
     Begin(info, optimizer, clock_.Now(), /*in_background=*/false);
     CONVENE_RETURN_IF_ERROR(Land(failures, kLastSavePause));
     CONVENE_RETURN_IF_ERROR(end_);
   }
   return absl::OkStatus();
+}
+
+void CheckpointSaver::MakeRoom(int64_t step) {
+  const DirectoryLock* const lock = options_.lock;
+  if (world_.rank() != 0 || options_.keep < 2 || (lock != nullptr && !lock->Check().ok())) return;
+  const absl::Status removed = RemoveOldCheckpoints(options_.directory, step, /*keep=*/1);
+  if (listener_ == nullptr) return;
+  listener_->Say(removed.ok()
+                     ? "the disk is full: to make room for the last checkpoint, all older ones but "
+                       "the newest are removed"
+                     : absl::StrCat("older checkpoints could not make room: ", removed.message()));
 }
 
 absl::Status CheckpointSaver::Poll() {
@@ -134,6 +146,7 @@ absl::Status CheckpointSaver::Land(FailuresInARow& failures, absl::Duration paus
     }
     return absl::OkStatus();
   }
+  disk_is_full_ = absl::IsResourceExhausted(verdict);
   // A run that has lost its directory does not get it back.
   end_ = absl::IsAborted(verdict) ? verdict : failures.Record(verdict);
   if (verdict.ok()) saved_step_ = step;

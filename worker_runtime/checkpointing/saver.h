@@ -70,7 +70,8 @@ class CheckpointSaver {
   // collective's; the file system's when failures_max saves in a row have failed.
   absl::Status Save(const CheckpointInfo& info, CheckpointedState& optimizer);
   // The same for a run's last step: on return the checkpoint is on the disk. Where that fails it is
-  // tried again, at most kLastSaveTries times. It takes the place of a save in flight of which less
+  // tried again, at most kLastSaveTries times; on a full disk all older ones but the newest make
+  // room. It takes the place of a save in flight of which less
   // than half is written on some rank, where an older checkpoint is on the disk: so it takes half
   // as long again as a save at most, and what is nearly on the disk is not thrown away.
   absl::Status SaveLast(const CheckpointInfo& info, CheckpointedState& optimizer);
@@ -105,6 +106,8 @@ class CheckpointSaver {
   void Begin(const CheckpointInfo& info, CheckpointedState& optimizer, MonotonicTime began,
              bool in_background);
   void Write();
+  // By rank 0. `step` is about to be saved.
+  void MakeRoom(int64_t step);
   bool HasLanded();  // the save in flight
   // Waits for it, and counts how it went. `pause` is for the report.
   absl::Status Land(FailuresInARow& failures, absl::Duration pause);
@@ -116,7 +119,8 @@ class CheckpointSaver {
   Clock& clock_;
   int64_t saved_step_;
   FailuresInARow failures_;
-  absl::Status end_;  // not OK: no further save
+  absl::Status end_;           // not OK: no further save
+  bool disk_is_full_ = false;  // so the latest save said
   std::optional<Flight> flight_;
   ShardWrite write_;  // of the save in flight
   // Ends first: what it still holds uses the others.

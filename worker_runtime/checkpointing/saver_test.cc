@@ -60,6 +60,11 @@ class Disk {
     MutexLock lock(&mutex_);
     failing_ = std::move(parts);
   }
+  // Writes fail while `path` is there.
+  void FailWhileThere(const std::string& path) {
+    MutexLock lock(&mutex_);
+    fills_disk_ = path;
+  }
   // One write fails. Rank 0 comes to the removal of what it wrote itself only when rank 1 has
   // written its part again, or after `at_most`.
   void FailOnceAt(const std::string& part, absl::Duration at_most) {
@@ -95,7 +100,9 @@ class Disk {
     while (is_waiting_ && is_held_) changed_.Wait(&mutex_);
     is_waiting_ = false;
     const auto is_in_path = [&](const std::string& part) { return absl::StrContains(path, part); };
-    if (op != FileOp::kWrite || !absl::c_any_of(failing_, is_in_path)) return 0;
+    if (op != FileOp::kWrite) return 0;
+    if (!fills_disk_.empty() && IsDirectory(fills_disk_)) return ENOSPC;
+    if (!absl::c_any_of(failing_, is_in_path)) return 0;
     if (fails_once_) failing_.clear();
     return ENOSPC;
   }
@@ -115,6 +122,7 @@ class Disk {
   bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
   bool other_has_written_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> failing_ ABSL_GUARDED_BY(mutex_);
+  std::string fills_disk_ ABSL_GUARDED_BY(mutex_);
   bool fails_once_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration removal_wait_ ABSL_GUARDED_BY(mutex_);
   std::optional<pthread_t> writer_ ABSL_GUARDED_BY(mutex_);  // rank 0's, from its index on
@@ -307,6 +315,26 @@ TEST_CASE("a stop after a save in flight that fails still saves the last step") 
   RequireAllOk(run.SaveLast(2));
   disk.Join();
   CHECK(run.IsSaved(2));
+  CHECK_FALSE(run.IsSaved(1));
+}
+
+TEST_CASE("on a full disk older checkpoints make room for the last one, and for no other") {
+  if (!testing::HasPlacesOrSkips(2)) return;
+  Run run(/*failures_max=*/3);
+  for (const int64_t step : {1, 2, 3}) RequireAllOk(run.Save(step));
+  for (const auto& status : run.world.OnEveryRank([&](Rank&rank, Stream& /*stream*/) {
+         return run.savers[rank.world->rank()]->Finish(3);
+       })) {
+    REQUIRE_OK(status);
+  }
+  run.disk.FailWhileThere(run.StepPath(2));
+  RequireAllOk(run.Save(4));
+  RequireAllOk(run.Save(5));
+  for (const int64_t step : {1, 2, 3}) CHECK(run.IsSaved(step));
+  RequireAllOk(run.SaveLast(6));
+  CHECK(run.IsSaved(6));
+  CHECK(run.IsSaved(3));
+  CHECK_FALSE(run.IsSaved(2));
   CHECK_FALSE(run.IsSaved(1));
 }
 

@@ -320,9 +320,15 @@ void Reporter::CheckpointFailed(int64_t step, const absl::Status& why,
                          absl::FormatDuration(pause))
           : absl::StrCat("The next save tries again; the newest checkpoint is ",
                          checkpoint_.empty() ? "none yet" : checkpoint_);
+  // An older checkpoint goes when a newer one is whole.
+  const std::string room =
+      absl::IsResourceExhausted(why)
+          ? absl::StrCat("--checkpoint-keep ", options_.checkpoint_keep, " wants room for ",
+                         options_.checkpoint_keep + 1, " checkpoints. ")
+          : "";
   Say(absl::StrCat("no checkpoint after step ", step, " (", failures.count(), " of ",
                    failures.most(), " failures in a row that end the run): ", why.message(), ". ",
-                   next));
+                   room, next));
 }
 
 void Reporter::Say(const std::string& text) {

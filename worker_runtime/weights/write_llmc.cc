@@ -57,7 +57,7 @@ absl::Status ExportLlmc(const Weights& weights, DType type, const std::string& o
         absl::StrCat("llm.c's files hold GPT-2 alone, and this model is ", ShapeText(config),
                      ": export it with --format hf"));
   }
-  return MakeWhole(output, [&](const std::string& path) -> absl::Status {
+  return MakeWhole(output, MadeAs::kFile, [&](const std::string& path) -> absl::Status {
     CONVENE_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_EXCL));
     CONVENE_RETURN_IF_ERROR(
         WriteAll(fd.get(), {reinterpret_cast<const char*>(header.data()), sizeof(header)}, path));

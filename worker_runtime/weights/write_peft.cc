@@ -45,7 +45,7 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
   CONVENE_ASSIGN_OR_RETURN(const std::string tokenizer, adapter.tokenizer);
   CONVENE_ASSIGN_OR_RETURN(const std::vector<NamedFile> tokenizer_files,
                            TokenizerFilesForOthers(tokenizer));
-  return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
+  return MakeWhole(output, MadeAs::kFolder, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     CONVENE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(folder, "/", kPeftConfigName), config));
     for (const NamedFile& file : tokenizer_files) {

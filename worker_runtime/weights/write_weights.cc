@@ -32,8 +32,12 @@ namespace {
 constexpr int64_t kRunElements = int64_t{1} << 24;  // 64 MiB in fp32
 constexpr int64_t kShardElements = 2 * kRunElements;
 
-absl::Status RefuseExisting(const std::string& path) {
+absl::Status RefuseExisting(const std::string& path, MadeAs made_as) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (made_as == MadeAs::kFile && names.ok()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        path, " is a folder, and the output is one file: name it, such as ", path, "/model"));
+  }
   if (absl::IsNotFound(names.status()) || (names.ok() && names->empty())) return absl::OkStatus();
   return absl::AlreadyExistsError(
       absl::StrCat(path, " is there already; give another, or remove it"));
@@ -41,8 +45,8 @@ absl::Status RefuseExisting(const std::string& path) {
 
 // The name that a rename can give to the whole output: that of an empty folder itself where
 // `output` is a link to it.
-absl::StatusOr<std::string> PlaceOf(const std::string& output) {
-  CONVENE_RETURN_IF_ERROR(RefuseExisting(output));
+absl::StatusOr<std::string> PlaceOf(const std::string& output, MadeAs made_as) {
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(output, made_as));
   std::error_code error;
   const std::string real = std::filesystem::canonical(output, error).string();
   if (error) return output.substr(0, output.find_last_not_of('/') + 1);
@@ -255,7 +259,7 @@ absl::Status WriteGroup(const StateSource& source, const std::vector<ModelTensor
 absl::Status ExportHf(const Weights& weights, HfExport wanted) {
   wanted.extras.type = wanted.type == DType::kFloat32 ? "float32" : "bfloat16";
   CONVENE_ASSIGN_OR_RETURN(const std::string config, WriteHfConfig(weights.config, wanted.extras));
-  return MakeWhole(wanted.output, [&](const std::string& folder) -> absl::Status {
+  return MakeWhole(wanted.output, MadeAs::kFolder, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     return FillFolder(weights, wanted, config, folder);
   });
@@ -267,14 +271,14 @@ absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelT
 }
 
 absl::Status ExportSafeTensors(const Weights& weights, DType type, const std::string& output) {
-  return MakeWhole(output, [&](const std::string& path) {
+  return MakeWhole(output, MadeAs::kFile, [&](const std::string& path) {
     return WriteTensorFile(*weights.source, ModelTensors(weights.config), type, path);
   });
 }
 
-absl::Status MakeWhole(const std::string& output,
+absl::Status MakeWhole(const std::string& output, MadeAs made_as,
                        absl::FunctionRef<absl::Status(const std::string& path)> make) {
-  CONVENE_ASSIGN_OR_RETURN(const std::string name, PlaceOf(output));
+  CONVENE_ASSIGN_OR_RETURN(const std::string name, PlaceOf(output, made_as));
   // Always the same folder: what a killed process left there goes with the next one.
   const std::string folder = absl::StrCat(name, ".partial");
   const std::string unfinished = absl::StrCat(folder, "/whole");
@@ -286,7 +290,7 @@ absl::Status MakeWhole(const std::string& output,
     rmdir(folder.c_str());
   };
   // Another process may have been at work until now.
-  CONVENE_RETURN_IF_ERROR(RefuseExisting(name));
+  CONVENE_RETURN_IF_ERROR(RefuseExisting(name, made_as));
   CONVENE_RETURN_IF_ERROR(RemoveTree(unfinished));
   CONVENE_RETURN_IF_ERROR(make(unfinished));
   CONVENE_RETURN_IF_ERROR(RenameFile(unfinished, name));
@@ -308,7 +312,7 @@ absl::Status ImportCheckpoint(const Weights& weights, const std::string& output)
   info.longest_text = weights.longest_text;
   info.layout = "imported";
   info.world_size = static_cast<int>(groups.size());
-  return MakeWhole(output, [&](const std::string& folder) -> absl::Status {
+  return MakeWhole(output, MadeAs::kFolder, [&](const std::string& folder) -> absl::Status {
     CONVENE_RETURN_IF_ERROR(MakeDirectories(folder));
     for (int rank = 0; rank < info.world_size; ++rank) {
       CONVENE_RETURN_IF_ERROR(WriteGroup(*weights.source, groups[rank], rank, folder));

@@ -52,11 +52,13 @@ absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
 // model is no GPT-2 of llm.c's kind.
 absl::Status ExportLlmc(const Weights& weights, DType type, const std::string& output);
 
+enum class MadeAs { kFile, kFolder };
+
 // Calls `make` with a path in the folder `output`.partial, and gives the file or folder that it
 // makes there the output's name; removes it where `make` fails, whose error it returns. The
-// remains of a killed process go with the next call. AlreadyExists: the output is there, or another
-// process makes it.
-absl::Status MakeWhole(const std::string& output,
+// remains of a killed process go with the next call. AlreadyExists, before `make` is called: the
+// output is there (an empty folder may be, for a folder), or another process makes it.
+absl::Status MakeWhole(const std::string& output, MadeAs made_as,
                        absl::FunctionRef<absl::Status(const std::string& path)> make);
 
 // A checkpoint of step 0 in directory `output`, of weights alone in fp32, with the files of their
