@@ -82,7 +82,7 @@ class BadTrainerInputTest(ConveneTestCase):
     def test_data_that_is_cut_into_other_samples_than_before(self):
         self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(steps=5)), 60)
         for changes in ({"sequence_length": 16}, {"validation_fraction": 0.2}):
-            self.check("the samples would not be the same. Give the data, --sequence-length, "
+            self.check("the samples, or their sums, would not be the same. Give the data, --sequence-length, "
                        "--validation-fraction", steps=10, **changes)
         text = self.finish(self.start(CONVENE_TRAIN, *self.train_arguments(
             steps=10, sequence_length=16), "--accept-new-data"), 60)

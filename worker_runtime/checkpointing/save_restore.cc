@@ -96,9 +96,9 @@ absl::StatusOr<std::string> CompareData(const std::string& name, const Checkpoin
   }
   return absl::FailedPreconditionError(absl::StrCat(
       name, " was trained on ", trained_on, "; this run has ", here, words,
-      ": the samples would not be the same. Give the data, --sequence-length, "
-      "--validation-fraction and --packed-documents that it was trained with, or --accept-new-data "
-      "to go on with these"));
+      ": the samples, or their sums, would not be the same. Give the data, --sequence-length, "
+      "--validation-fraction, --packed-documents, --reproducible and with that --micro-batch-size "
+      "as it was trained with, or --accept-new-data to go on with these"));
 }
 
 // The checkpoint that rank 0 chose.

@@ -66,13 +66,12 @@ absl::Status SkippedSteps::Record(int64_t step, SkipReason why, double loss) {
 }
 
 absl::Status SkippedSteps::AtEnd() const {
-  if (updates_ > updates_before_) {
-    if (in_a_row_ <= updates_) return absl::OkStatus();
+  if (in_a_row_ > updates_) {
+    if (updates_ == 0) return Failure("no step of this job changed a weight");
     return Failure(absl::StrCat("only ", updates_, updates_ == 1 ? " step" : " steps",
                                 " changed a weight before them"));
   }
-  if (in_a_row_ > 0) return Failure("no step of this run changed a weight");
-  if (empty_steps_ == 0 || updates_before_ > 0) return absl::OkStatus();
+  if (updates_ > 0 || empty_steps_ == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "no weight has changed: of none of this run's ", empty_steps_,
       " steps a single target counts in the loss. Look at the tokens that count with `convene data "
@@ -85,10 +84,11 @@ absl::Status SkippedSteps::Failure(const std::string& why_it_ends) const {
                      : absl::StrCat("steps ", first_step_, " to ", last_step_, " were all");
   if (spikes_ > 0) {
     return absl::DataLossError(absl::StrFormat(
-        "%s skipped, %d of them because loss or gradient was a spike, and %s; the loss of step %d "
-        "is %g. If the losses stay where they are now, they are no spikes: raise --max-loss-spike "
-        "and --max-gradient-spike. Else look at the data of these steps, or lower --learning-rate",
-        steps, spikes_, why_it_ends, last_step_, last_loss_));
+        "%s skipped%s because loss or gradient was a spike, and %s; the loss of step %d is %g. If "
+        "the losses stay where they are now, they are no spikes: raise --max-loss-spike and "
+        "--max-gradient-spike. Else look at the data of these steps, or lower --learning-rate",
+        steps, spikes_ < in_a_row_ ? absl::StrCat(", ", spikes_, " of them") : "", why_it_ends,
+        last_step_, last_loss_));
   }
   return absl::DataLossError(absl::StrFormat(
       "%s skipped because the gradient is no number, and %s; the loss of step %d is %g. Look at "

@@ -26,7 +26,7 @@ class SkippedSteps {
   // `updates`: steps that changed the weights before this run, from its checkpoint. REQUIRES:
   // most_in_a_row >= 1.
   explicit SkippedSteps(int64_t most_in_a_row, int64_t updates = 0)
-      : most_in_a_row_(most_in_a_row), updates_before_(updates), updates_(updates) {}
+      : most_in_a_row_(most_in_a_row), updates_(updates) {}
 
   // Call it after each step. DataLoss when this step and the most_in_a_row - 1 before it were
   // skipped: the text names the steps and the loss, and says where to look.
@@ -39,18 +39,16 @@ class SkippedSteps {
   // Steps so far that changed the weights: Adam's bias correction counts these alone.
   int64_t updates() const { return updates_; }
 
-  // Call it after the last step. DataLoss when steps were made here and not one of them changed a
-  // weight: because the last ones were skipped, or because no target of the whole job counts. A run
-  // that resumes before its last step, and whose last step is empty, is whole. DataLoss also when
-  // the last steps were skipped, and are more than all steps of the job that changed a weight: a
-  // job shorter than most_in_a_row would else call a broken training finished.
+  // Call it after the last step. DataLoss when the last steps were skipped, and are more than all
+  // steps of the job that changed a weight: a job shorter than most_in_a_row would else call a
+  // broken training finished. DataLoss also when no target of the whole job counts. Steps before a
+  // resume count as others do, so that the answer is the same wherever the job was interrupted.
   absl::Status AtEnd() const;
 
  private:
   absl::Status Failure(const std::string& why_it_ends) const;
 
   int64_t most_in_a_row_;
-  int64_t updates_before_;
   int64_t updates_;
   int64_t in_a_row_ = 0;
   int64_t first_step_ = 0;  // of the row

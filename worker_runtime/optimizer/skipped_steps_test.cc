@@ -37,7 +37,7 @@ TEST_CASE("a run without a single update is no success, however short") {
   CHECK_OK(skipped.AtEnd());  // nothing was left to do
   CHECK_OK(skipped.Record(30, kNoNumber, kNaN));
   CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "step 30 was skipped");
-  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
+  CHECK_STATUS(skipped.AtEnd(), absl::StatusCode::kDataLoss, "no step of this job changed");
   CHECK_OK(skipped.Record(31, kNone, 2.5));
   CHECK_OK(skipped.Record(32, kNoNumber, kNaN));
   CHECK_OK(skipped.AtEnd());
@@ -69,11 +69,25 @@ TEST_CASE(
   CHECK(resumed.updates() == 7);
   CHECK_OK(resumed.Record(11, kNoNumber, kNaN));
   CHECK(resumed.updates() == 7);
-  // The updates before this run do not make it a success.
-  CHECK_STATUS(resumed.AtEnd(), absl::StatusCode::kDataLoss, "no step of this run changed");
   CHECK_OK(resumed.Record(12, kNone, 2.5));
   CHECK(resumed.updates() == 8);
-  CHECK_OK(resumed.AtEnd());
+}
+
+TEST_CASE("a job ends as it would have ended without an interruption") {
+  for (const int64_t updates : {0, 1, 2, 3, 9}) {
+    for (const int64_t skipped : {0, 1, 2, 3}) {
+      INFO(updates << " updates, then " << skipped << " skipped steps");
+      SkippedSteps whole(20);
+      for (int64_t step = 0; step < updates; ++step) CHECK_OK(whole.Record(step, kNone, 2.5));
+      SkippedSteps resumed(20, whole.updates());
+      for (int64_t step = 0; step < skipped; ++step) {
+        for (SkippedSteps* const each : {&whole, &resumed}) {
+          CHECK_OK(each->Record(updates + step, SkipReason::kGradientSpike, 2.5));
+        }
+      }
+      CHECK(whole.AtEnd() == resumed.AtEnd());
+    }
+  }
 }
 
 TEST_CASE("a step of which no target counts is neither an update nor a fault") {
@@ -122,7 +136,10 @@ TEST_CASE("spikes in a row end the run too, and say that they may be none") {
   CHECK_OK(skipped.Record(7, SkipReason::kLossSpike, 9));
   const absl::Status end = skipped.Record(8, SkipReason::kGradientSpike, 9.5);
   CHECK_STATUS(end, absl::StatusCode::kDataLoss,
-               "steps 6 to 8 were all skipped, 2 of them because");
+               "steps 6 to 8 were all skipped, 2 of them because loss");
+  SkippedSteps one(1);
+  CHECK_STATUS(one.Record(10, SkipReason::kLossSpike, 9), absl::StatusCode::kDataLoss,
+               "step 10 was skipped because loss or gradient was a spike");
   CHECK_STATUS(end, absl::StatusCode::kDataLoss, "raise --max-loss-spike");
   CHECK(skipped.updates() == 1);
 }

@@ -381,13 +381,17 @@ absl::Status CheckFileFits(const TrainOptions& options, const Schedule& schedule
 absl::Status CheckChunks(const TrainOptions& options, int ranks, int stages) {
   const int most = options.model.layers + 2;
   if (int64_t{stages} * ranks <= most) return absl::OkStatus();
+  const bool by_schedule = options.pp_virtual_stages == 0 && stages > 1;
   const bool can_be_fewer =
       options.pp_virtual_stages > 0 && ranks <= most &&
       MakeSchedule(options.pp_schedule, ranks, most / ranks, /*microbatches=*/1).ok();
   return absl::InvalidArgumentError(absl::StrCat(
-      "pp_size ", ranks, " x pp_virtual_stages ", stages, " are more chunks than ",
-      options.model.layers, " layers fill; ",
-      AtMost("pp_size", most / stages, "pp_virtual_stages", can_be_fewer ? most / ranks : 0)));
+      "pp_size ", ranks, " x ",
+      by_schedule ? absl::StrCat(stages, " chunks a rank of pp_schedule ", options.pp_schedule)
+                  : absl::StrCat("pp_virtual_stages ", stages),
+      " are more chunks than ", options.model.layers, " layers fill; ",
+      AtMost("pp_size", most / stages, "pp_virtual_stages", can_be_fewer ? most / ranks : 0),
+      by_schedule && ranks <= most ? ", or choose pp_schedule 1f1b, gpipe or zb-h1" : ""));
 }
 
 // The two copies of a tied table meet in a group of the first and the last pipeline rank.

@@ -210,6 +210,10 @@ TEST_CASE("schedules and cuts of the model that the pipeline cannot run are refu
   CHECK_OK(with("zb-h1", 0, ""));
   CHECK_OK(with("dualpipe-v", 0, "2,2,2,2"));
   CHECK_STATUS(with("zb-v", 3, ""), kInvalid, "zb-v has 2 virtual stages a rank, not 3");
+  const absl::Status chunks =
+      With([](TrainOptions& o) { o.pp_schedule = "zb-v"; }, Layout{.pp = 6});
+  CHECK_STATUS(chunks, kInvalid, "pp_size 6 x 2 chunks a rank of pp_schedule zb-v are more");
+  CHECK_STATUS(chunks, kInvalid, "pp_size can be at most 5, or choose pp_schedule 1f1b");
   CHECK_OK(with("a.csv", 0, "", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"));
   CHECK_STATUS(with("a.csv", 0, "", "0F0,0B0\n1F0,1B0\n"), kInvalid,
                "a.csv is for 2 ranks and 1 micro batches, but this job has pp_size 2 and 2 micro");
