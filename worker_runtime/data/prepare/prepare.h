@@ -5,7 +5,8 @@
 // pattern, a directory, no document in all files, or a broken line beyond max_bad_lines (file, line
 // and why). DataLoss: a damaged or truncated .gz or .zst (file and offset). FailedPrecondition: a
 // file changed while it was read (not Aborted: a file that always grows must not start workers
-// again for ever); or the tokenizer names no token that ends a document. Unimplemented: the
+// again for ever); or the tokenizer names no token that ends a document. Of a command that reads a
+// file: OpenCommand's (command_stream.h). Unimplemented: the
 // tokenizer's vocabulary is to be cut, and cannot be (IndispensableIds). ResourceExhausted: the
 // disk is full, or no thread is left. Otherwise as tools/base/files.h, with the path. Nothing
 // stands under the final name unless it is whole.
