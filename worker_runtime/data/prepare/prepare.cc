@@ -39,7 +39,7 @@ namespace convene::worker {
 namespace {
 
 // Another version of this program that makes other tokens of the same input has another number.
-constexpr int kRulesVersion = 3;
+constexpr int kRulesVersion = 4;
 
 // Enough that few threads go on while a journal is written, and that each of many has work; no
 // more, because memory that is used again soon costs less.
