@@ -346,12 +346,18 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
     if (progress && heard_total > 0) progress(heard_total, heard_total);
     return *std::move(whole);
   }
-  CONVENE_ASSIGN_OR_RETURN(
-      const PrepareSummary summary,
-      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress));
-  if (summary.bad_lines > 0) {
-    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
-                 summary.first_bad_line);
+  const absl::StatusOr<PrepareSummary> summary =
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress);
+  if (absl::IsResourceExhausted(summary.status()) &&
+      absl::StrContains(summary.status().message(), path)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        summary.status().message(), "; make room there (`convene data cache --prune` removes the ",
+        "token files that nobody uses), or name another folder (--token-cache-dir)"));
+  }
+  CONVENE_RETURN_IF_ERROR(summary.status());
+  if (summary->bad_lines > 0) {
+    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary->bad_lines,
+                 path, summary->first_bad_line);
   }
   NoteTokenFileSource(path, absl::StrCat(absl::StrJoin(options.input.patterns, " "), ", by ",
                                          options.tokenizer_path));
