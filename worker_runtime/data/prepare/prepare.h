@@ -57,7 +57,8 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
                                                 const TokenCache& cache,
                                                 const PrepareProgress& progress);
 
-// Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
+// Makes `output`, and replaces a file of that name; where it is a link, the file that it leads to,
+// whose folder alone is written to. Meanwhile `output`.partial, `output`.journal
 // and `output`.lock (with more names that begin so) stand beside it, and are no input for any
 // pattern; a call with the same input, tokenizer and options goes on from a part that an earlier
 // one left, a call with others begins anew. A failed call leaves the part where it has a journal

@@ -130,7 +130,7 @@ TokenFileInfo Conversion::Info() const {
 
 absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
   OutputFiles files;
-  const std::string temporary = files.Reserve(path);
+  CONVENE_ASSIGN_OR_RETURN(const std::string temporary, files.Reserve(path));
   CONVENE_RETURN_IF_ERROR(
       WriteDocuments(source, tokens->Info(), temporary,
                      [&](int64_t, absl::Span<int32_t> ids) { tokens->Take(ids); }));
