@@ -17,7 +17,8 @@ struct ConvertOptions {
   // Megatron's and llm.c's formats do not say which tokens count in the loss. True writes them as
   // if all did; false refuses such a source.
   bool drop_counted = false;
-  // Called now and then from the calling thread, over two readings of all tokens. May be empty.
+  // Called now and then from the calling thread, over the comparing of the source's
+  // checksums, where it has any, and two readings of all tokens. May be empty.
   std::function<void(int64_t done_tokens, int64_t total_tokens)> progress;
 };
 

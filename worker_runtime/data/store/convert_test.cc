@@ -318,6 +318,37 @@ TEST_CASE("verify names the first thing that is wrong") {
                "the tokens differ from their checksum");
 }
 
+TEST_CASE("a damaged file becomes no whole one") {
+  const TempDir dir;
+  Ours(dir.File("t"), 1000, {{{1, 2, 3}, {}}});
+  Damage(dir.File("t"), 2);  // 513, an id like any other
+  for (const TokenFormat format : {TokenFormat::kConvene, TokenFormat::kLlmc}) {
+    CHECK_STATUS(ConvertTokens(*Open(dir.File("t")), dir.File("new"), {.format = format}),
+                 absl::StatusCode::kDataLoss, "the tokens differ from their checksum");
+  }
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"t"});
+}
+
+TEST_CASE("a conversion tells how far it has come, with its comparing of checksums") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 2, 3, 4}, {}}});
+  std::vector<int64_t> done;
+  const auto convert = [&](const TokenSource& source, int64_t all) {
+    done.clear();
+    ConvertOptions options = {.format = TokenFormat::kLlmc};
+    options.progress = [&](int64_t tokens, int64_t total) {
+      done.push_back(tokens);
+      CHECK(total == all);
+    };
+    REQUIRE_OK(ConvertTokens(source, dir.File("new.bin"), options));
+  };
+  convert(*ours, 12);
+  CHECK(done == std::vector<int64_t>{4, 8, 12});
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("l.bin"), {.format = TokenFormat::kLlmc}));
+  convert(*Open(dir.File("l.bin")), 8);  // has no checksums
+  CHECK(done == std::vector<int64_t>{4, 8});
+}
+
 TEST_CASE("the remains of a killed conversion go with the next one, and one at a time is at work") {
   const TempDir dir;
   const auto ours = Ours(dir.File("ours"), 1000, {{{1, 2, 3}, {}}});
