@@ -131,8 +131,8 @@ TEST_CASE("a text is cut where no token reaches over the cut") {
   CHECK(cut("\x80\x80\x80\x80\x80\x80") == "\x80\x80\x80\x80\x80\x80");
 }
 
-// The pieces into which the pattern cuts the text; what it does not match is a piece too, but where
-// the pattern is one of several steps.
+// The pieces into which the pattern cuts the text. The text between two matches is a piece too, but
+// where the pattern is one of several steps: the next one cuts it.
 Texts PiecesOf(const SplitPattern& pattern, bool is_step, absl::string_view text) {
   Texts pieces;
   std::vector<TextRange> matches;
@@ -146,7 +146,7 @@ Texts PiecesOf(const SplitPattern& pattern, bool is_step, absl::string_view text
   return pieces;
 }
 
-// By every pattern that we know, the parts have the pieces of the whole.
+// By every pattern that has a scanner, the parts have the pieces of the whole.
 void CheckCut(const std::string& text, size_t cut) {
   for (const absl::string_view regex : KnownPatterns()) {
     std::unique_ptr<SplitPattern> pattern = MakeScanner(regex, PatternDialect::kRust);

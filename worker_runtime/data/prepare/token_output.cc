@@ -80,7 +80,8 @@ absl::Status TokenOutput::Resume() {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(JournalOf(options_.path)));
   CONVENE_ASSIGN_OR_RETURN(PrepareJournal journal, ParseJournal(text));
   if (journal.key != options_.journal_key) {
-    return absl::FailedPreconditionError("it was made of another input or by other flags");
+    return absl::FailedPreconditionError(
+        "it was made of another input or by other flags, or by another version");
   }
   // Made when more of them were allowed: the new beginning names the one that is too many.
   if (journal.summary.bad_lines > options_.max_bad_lines) {

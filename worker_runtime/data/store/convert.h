@@ -25,7 +25,7 @@ struct ConvertOptions {
 // Writes `source` under the name `path`: x.bin, x.idx or x for Megatron's two files, x.ds for
 // nanotron's, which stand beside it. Files of these names, or those that links of these names lead
 // to, are replaced when all is on the disk (until then "x.partial.converted" and "x.lock" stand
-// beside each x, and what a killed process left of them goes with the next call); the one without
+// beside each x, and the remains of a killed process go with the next call); the one without
 // which a format is not recognised comes last, so that a set that is half there is none. Megatron's
 // tokens are uint16 for a vocabulary below 65500, else int32, as it chooses itself; llm.c's are
 // GPT-2's for ids below 65536, else Llama 3's; nanotron's have two bytes for ids below 65536, else

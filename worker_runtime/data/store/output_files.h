@@ -32,10 +32,10 @@ class OutputFile {
   std::string buffer_;
 };
 
-// "`path`.partial.converted" until Commit: always the same name, so that what a killed process left
-// goes with the next one. Without Commit they are removed at the end of its life. Until then no
-// other process may make a file of these names (LockOutput). A path that is a link means the file
-// that it leads to. Not thread-safe.
+// "`path`.partial.converted" until Commit: always the same name, so that the remains of a killed
+// process go with the next one. Without Commit they are removed at the end of its life. Until then
+// no other process may make a file of these names (LockOutput). A path that is a link means the
+// file that it leads to. Not thread-safe.
 class OutputFiles {
  public:
   OutputFiles() = default;
