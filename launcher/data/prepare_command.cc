@@ -18,6 +18,7 @@
 #include "worker_runtime/data/prepare/prepare.h"
 #include "worker_runtime/data/prepare/progress_output.h"
 #include "worker_runtime/data/prepare/report_text.h"
+#include "worker_runtime/data/store/output_place.h"
 #include "worker_runtime/data/store/token_source.h"
 #include "worker_runtime/tokenizer/load_tokenizer.h"
 
@@ -71,7 +72,8 @@ absl::StatusOr<std::unique_ptr<worker::Tokenizer>> LoadTokenizer(const PrepareFl
 void TellOfSignals(const PrepareFlags& flags, bool is_terminal) {
   SetLastWords(absl::StrCat(
       is_terminal ? "\r\x1b[K" : "", "convene data prepare: stopped by a signal; what stands in ",
-      flags.output, ".partial is kept, and the same command goes on from its last journal ",
+      worker::PlaceOfOutput(flags.output),
+      ".partial is kept, and the same command goes on from its last journal ",
       "(--journal-interval ", absl::FormatDuration(flags.options.journal_interval), ")\n"));
 }
 

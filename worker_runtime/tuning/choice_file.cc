@@ -14,7 +14,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/data/prepare/file_lock.h"
+#include "worker_runtime/data/store/file_lock.h"
 
 namespace convene::worker {
 namespace {

@@ -1,6 +1,7 @@
 #include "worker_runtime/data/prepare/chunk_reader.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/data/prepare/json_field.h"
+#include "worker_runtime/tokenizer/unicode.h"
 
 namespace convene::worker {
 namespace {
@@ -22,6 +24,27 @@ constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
 
 bool IsCharacterStart(char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }
+
+// The kinds of the character that begins at byte `at`; absent: it is no UTF-8, or not whole.
+std::optional<uint8_t> KindsAt(absl::string_view text, size_t at) {
+  const Character character = CharacterAt(text, at);
+  if (!IsUtf8(text.substr(at, character.bytes))) return std::nullopt;
+  return KindTable::Get().Of(character.code);
+}
+
+// Of the one that ends before byte `end`.
+std::optional<uint8_t> KindsBefore(absl::string_view text, size_t end) {
+  const size_t at = PreviousCharacter(text, end);
+  return CharacterAt(text, at).bytes == end - at ? KindsAt(text, at) : std::nullopt;
+}
+
+bool IsWord(std::optional<uint8_t> kinds) {
+  return (kinds.value_or(0) & (Kind::kLetter | Kind::kNumber)) != 0;
+}
+
+bool IsOtherThanSpace(std::optional<uint8_t> kinds) {
+  return (kinds.value_or(Kind::kSpace) & Kind::kSpace) == 0;
+}
 
 // Appends up to `bytes` to `text`; false at the end of the content.
 absl::StatusOr<bool> ReadMore(size_t bytes, ByteStream* stream, std::string* text) {
@@ -57,10 +80,13 @@ absl::StatusOr<std::vector<std::string>> FirstObjectLines(ByteStream* stream, si
 size_t CutOfText(absl::string_view text) {
   const size_t least = text.size() / 2;
   for (size_t cut = text.size() - 1; cut > least && cut >= 2; --cut) {
-    if (text[cut - 1] == '\n' && absl::ascii_isalnum(text[cut]) &&
-        (absl::ascii_isalnum(text[cut - 2]) || text[cut - 2] == '.')) {
+    if (text[cut - 1] == '\n' && IsWord(KindsAt(text, cut)) &&
+        IsOtherThanSpace(KindsBefore(text, cut - 1))) {
       return cut;
     }
+  }
+  for (size_t cut = text.size() - 1; cut > least; --cut) {
+    if (absl::ascii_isspace(text[cut]) && IsWord(KindsBefore(text, cut))) return cut;
   }
   // A character has four bytes at most.
   for (size_t cut = text.size() - 1; cut + 4 > text.size() && cut > 0; --cut) {

@@ -89,10 +89,18 @@ class ChunkReader {
 };
 
 // PURE. Where a text that begins with `text`, and is longer than it, may be cut so that no token
-// reaches over the cut: behind the last line's end that stands alone between a letter, digit or
-// full stop and a letter or digit. Without such a place, the last beginning of a character. Above 0
-// for texts of at least 4 bytes. Tokenizers that look at words alone (all byte level ones) give the
-// same ids for the parts; SentencePiece begins each part as it begins a text.
+// reaches over the cut. In the later half of `text` that is
+// - behind the last line's end that stands alone between a character that is no space and a letter
+//   or digit: the patterns of byte level tokenizers take such a line's end by itself, or with the
+//   marks before it, and end there;
+// - else before the last ASCII space or line's end behind a letter or digit: no pattern goes on
+// from
+//   a word into a space, and a pattern takes spaces by the text behind them alone. (A cut behind
+//   "\r\n" is wrong: GPT-2's \s+(?!\S) takes both as one piece at a text's end, and as two before a
+//   letter.)
+// A text without such a place is cut before its last character, perhaps within a token. Above 0 for
+// texts of at least 4 bytes. Byte level tokenizers that put no space before a text give the same
+// ids for the parts; SentencePiece begins each part as it begins a text.
 size_t CutOfText(absl::string_view text);
 
 // Whether kAuto (options.h) means JSON lines for this file. A line above `max_document_bytes` is

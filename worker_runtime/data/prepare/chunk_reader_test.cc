@@ -1,12 +1,19 @@
 #include "worker_runtime/data/prepare/chunk_reader.h"
 
+#include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/data/prepare/testing/packed_files.h"
+#include "worker_runtime/tokenizer/scanners.h"
+#include "worker_runtime/tokenizer/split_pattern.h"
 
 namespace convene::worker {
 namespace {
@@ -106,14 +113,87 @@ TEST_CASE("a text is cut where no token reaches over the cut") {
   const auto cut = [](const std::string& text) { return text.substr(0, CutOfText(text)); };
   CHECK(cut("one\ntwo\nthree\nfo") == "one\ntwo\nthree\n");
   CHECK(cut("word word word.\nn") == "word word word.\n");
+  CHECK(cut("раз два,\nтри че") == "раз два,\n");
+  CHECK(cut("一二三四。\n五六") == "一二三四。\n");
   // An empty line, a space, or a mark may belong to a token with what stands beside it.
-  CHECK(cut("one two three\n\nfour") == "one two three\n\nfou");
-  CHECK(cut("one two three\n four") == "one two three\n fou");
-  CHECK(cut("one two three \nfour") == "one two three \nfou");
-  CHECK(cut("one two three\n/four") == "one two three\n/fou");
+  CHECK(cut("one two three\n\nfour") == "one two three");
+  CHECK(cut("one two three\n four") == "one two three");
+  CHECK(cut("one two three \nfour") == "one two three");
+  CHECK(cut("one two three\n/four") == "one two three");
+  CHECK(cut("one two three\r\nfour") == "one two three");
+  CHECK(cut("раз два три\r\nчет") == "раз два три");
+  CHECK(cut("-- -- -- --.\r\n--") == "-- -- -- --.\r\n-");
+  // A character that is cut off is none, nor is a letter that stands for it.
+  CHECK(cut("a-------\n\xD0") == "a-------\n");
+  CHECK(cut("a-------\xD0\n--") == "a-------\xD0\n-");
   // Cuts too near the beginning would make many parts.
   CHECK(cut("a\nb                ") == "a\nb               ");
   CHECK(cut("\x80\x80\x80\x80\x80\x80") == "\x80\x80\x80\x80\x80\x80");
+}
+
+// The pieces into which the pattern cuts the text. The text between two matches is a piece too, but
+// where the pattern is one of several steps: the next one cuts it.
+Texts PiecesOf(const SplitPattern& pattern, bool is_step, absl::string_view text) {
+  Texts pieces;
+  std::vector<TextRange> matches;
+  size_t at = 0;
+  pattern.ForEach(text, &matches, [&](const TextRange& match) {
+    if (!is_step && at < match.begin) pieces.emplace_back(text.substr(at, match.begin - at));
+    pieces.emplace_back(text.substr(match.begin, match.end - match.begin));
+    at = match.end;
+  });
+  if (!is_step && at < text.size()) pieces.emplace_back(text.substr(at));
+  return pieces;
+}
+
+// By every pattern that has a scanner, the parts have the pieces of the whole.
+void CheckCut(const std::string& text, size_t cut) {
+  for (const absl::string_view regex : KnownPatterns()) {
+    std::unique_ptr<SplitPattern> pattern = MakeScanner(regex, PatternDialect::kRust);
+    if (pattern == nullptr) pattern = MakeScanner(regex, PatternDialect::kOniguruma);
+    const bool is_step = !absl::StrContains(regex, "\\s");
+    INFO(regex << " at " << cut << " of " << text);
+    Texts pieces = PiecesOf(*pattern, is_step, text.substr(0, cut));
+    for (std::string& piece : PiecesOf(*pattern, is_step, text.substr(cut))) {
+      pieces.push_back(std::move(piece));
+    }
+    REQUIRE(pieces == PiecesOf(*pattern, is_step, text));
+  }
+}
+
+TEST_CASE("a long text of any script is cut between lines or words, into the same tokens") {
+  for (const std::string end : {"\n", "\r\n", " "}) {
+    std::string text;
+    while (text.size() < 20'000) text += "Москва, столица России: 1147 год" + end;
+    const size_t cut = CutOfText(text.substr(0, 15'001));
+    INFO("the cut is at " << cut);
+    CHECK(cut > 15'000 - 100);
+    const bool is_behind = absl::EndsWith(text.substr(0, cut), "\n");
+    CHECK(is_behind == (end == "\n"));
+    CHECK((is_behind || absl::ascii_isspace(text[cut])));
+    CheckCut(text, cut);
+  }
+}
+
+TEST_CASE("wherever a text is cut between lines or words, it has the same tokens") {
+  const Texts parts = {
+      "a",  "Б",  "ж",        "中",           "1",        "٣", ".", ",",    "'s",          "’",
+      "/",  "-",  "é",        "e\xCC\x81",    "\xCC\x81", " ", " ", "\n",   "\n",          "\r\n",
+      "\r", "\t", "\xC2\xA0", "\xE2\x80\xA8", "🙂",     "ǅ", "ʰ", "\x01", "\xEF\xBF\xBD"};
+  std::mt19937 random(7);
+  int cuts = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text;
+    for (int j = 0; j < 12; ++j) text += parts[random() % parts.size()];
+    const size_t cut = CutOfText(text);
+    // Elsewhere the cut is between any two characters.
+    const auto is_space = [](char c) { return absl::ascii_isspace(c); };
+    if (!is_space(text[cut]) && text[cut - 1] != '\n') continue;
+    if (cut + 4 > text.size()) continue;
+    ++cuts;
+    CheckCut(text, cut);
+  }
+  CHECK(cuts > 5000);
 }
 
 TEST_CASE("a line that is too long is a record without text; a document between separators fails") {

@@ -25,26 +25,39 @@ namespace {
 
 constexpr size_t kLastWords = 2000;
 
-// A batch of rows at a time, so that a file of any size takes little memory.
-constexpr char kParquetProgram[] = R"(import json, sys
+// EX_DATAERR of sysexits.h: the file is damaged.
+constexpr int kDamagedExitCode = 65;
+
+// A batch of rows at a time, so that a file of any size takes little memory. Arrow's own errors of
+// reading have no errno.
+constexpr char kParquetProgram[] = R"py(import json, sys
 path, wanted = sys.argv[1], sys.argv[2:]
+sys.stdout.reconfigure(encoding="utf-8")
 try:
     import pyarrow.parquet
 except ImportError:
     sys.exit(f"{sys.executable} has no pyarrow, which reads Parquet. `python3 -m venv DIR && DIR/bin/pip install pyarrow` "
-             "brings it; then give --python DIR/bin/python3")
+             "brings it; then `convene data prepare --python DIR/bin/python3` makes a token file")
 def plain(value):
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-with pyarrow.parquet.ParquetFile(path) as rows:
+def write_rows(rows):
     names = rows.schema_arrow.names
     columns = [name for name in wanted if name in names]
     if wanted and not columns:
-        lacks = f"no column {wanted[0]!r} (--field):" if len(wanted) == 1 else f"none of the columns {', '.join(wanted)}:"
+        lacks = f"no column {wanted[0]!r} (`convene data prepare --field NAME` takes another):" if len(wanted) == 1 else f"none of the columns {', '.join(wanted)}:"
         sys.exit(f"it has {lacks} it has {', '.join(names[:20])}")
     for batch in rows.iter_batches(batch_size=1024, columns=columns or None):
         for row in batch.to_pylist():
             sys.stdout.write(json.dumps(row, ensure_ascii=False, default=plain) + "\n")
-)";
+try:
+    with pyarrow.parquet.ParquetFile(path) as rows:
+        write_rows(rows)
+except (pyarrow.ArrowInvalid, OSError) as error:
+    if getattr(error, "errno", None):
+        raise
+    print(f"it is damaged: {error}", file=sys.stderr)
+    sys.exit(65)
+)py";
 
 std::string Quoted(const std::string& word) {
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
@@ -170,9 +183,13 @@ class CommandStream : public ByteStream {
       return Failed(absl::StatusCode::kUnavailable,
                     absl::StrCat("was ended by signal ", WTERMSIG(status)));
     }
-    if (WEXITSTATUS(status) != 0) {
-      return Failed(absl::StatusCode::kUnavailable,
-                    absl::StrCat("ended with exit code ", WEXITSTATUS(status)));
+    if (const int code = WEXITSTATUS(status); code != 0) {
+      // The shell says so of a signal that ended one of its commands.
+      const bool is_signal = code > 128 && code <= 128 + SIGRTMAX;
+      return Failed(is_signal                  ? absl::StatusCode::kUnavailable
+                    : code == kDamagedExitCode ? absl::StatusCode::kDataLoss
+                                               : absl::StatusCode::kFailedPrecondition,
+                    absl::StrCat("ended with exit code ", code));
     }
     is_at_end_ = true;
     if (source_.path.empty()) return 0;
@@ -211,8 +228,8 @@ std::string ParquetCommand(const std::string& python, const std::vector<std::str
   const std::string program = Quoted(python);
   std::string command = absl::StrCat(
       "command -v ", program, " > /dev/null || { echo 'there is no program '", program,
-      "', which is to read Parquet: name a Python by --python' >&2; ", "exit 127; }; exec ",
-      program, " -c ", Quoted(kParquetProgram), " ", Quoted(path));
+      "', which is to read Parquet: name another Python by `convene data prepare --python`' >&2; ",
+      "exit 127; }; exec ", program, " -c ", Quoted(kParquetProgram), " ", Quoted(path));
   for (const std::string& column : columns) absl::StrAppend(&command, " ", Quoted(column));
   return command;
 }

@@ -21,8 +21,10 @@ std::string ParquetCommand(const std::string& python, const std::vector<std::str
 
 // Starts source.command, of a file, or of none where source.path is empty. Its standard output is
 // read as it comes; it has no input, and ends when the stream goes. Read's errors, with the last
-// words of the command's standard error: Unavailable, it ended with another exit code than 0;
-// DeadlineExceeded, nothing came for `patience`.
+// words of the command's standard error: DataLoss, it ended with exit code 65 (EX_DATAERR of
+// sysexits.h: a damaged file); FailedPrecondition, it ended with another one than 0;
+// Unavailable, a signal ended it or a command of its shell; DeadlineExceeded, nothing came for
+// `patience`.
 absl::StatusOr<std::unique_ptr<ByteStream>> OpenCommand(
     const SourceFile& source, absl::Duration patience = absl::Minutes(10));
 

@@ -27,11 +27,12 @@
 #include "worker_runtime/data/prepare/byte_stream.h"
 #include "worker_runtime/data/prepare/command_stream.h"
 #include "worker_runtime/data/prepare/compact_output.h"
-#include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/pipeline.h"
 #include "worker_runtime/data/prepare/record_encoder.h"
 #include "worker_runtime/data/prepare/sources.h"
 #include "worker_runtime/data/prepare/token_output.h"
+#include "worker_runtime/data/store/file_lock.h"
+#include "worker_runtime/data/store/output_place.h"
 #include "worker_runtime/data/store/token_file.h"
 #include "worker_runtime/tokenizer/compact_tokenizer.h"
 
@@ -39,7 +40,7 @@ namespace convene::worker {
 namespace {
 
 // Another version of this program that makes other tokens of the same input has another number.
-constexpr int kRulesVersion = 3;
+constexpr int kRulesVersion = 4;
 
 // Enough that few threads go on while a journal is written, and that each of many has work; no
 // more, because memory that is used again soon costs less.
@@ -346,12 +347,18 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
     if (progress && heard_total > 0) progress(heard_total, heard_total);
     return *std::move(whole);
   }
-  CONVENE_ASSIGN_OR_RETURN(
-      const PrepareSummary summary,
-      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress));
-  if (summary.bad_lines > 0) {
-    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary.bad_lines, path,
-                 summary.first_bad_line);
+  const absl::StatusOr<PrepareSummary> summary =
+      MakeTokenFile(sources, key, path, options, /*keeps_part=*/false, &*lock, progress);
+  if (absl::IsResourceExhausted(summary.status()) &&
+      absl::StrContains(summary.status().message(), path)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        summary.status().message(), "; make room there (`convene data cache --prune` removes the ",
+        "token files that nobody uses), or name another folder (--token-cache-dir)"));
+  }
+  CONVENE_RETURN_IF_ERROR(summary.status());
+  if (summary->bad_lines > 0) {
+    spdlog::warn("data: {} broken lines are left out of {}; the first: {}", summary->bad_lines,
+                 path, summary->first_bad_line);
   }
   NoteTokenFileSource(path, absl::StrCat(absl::StrJoin(options.input.patterns, " "), ", by ",
                                          options.tokenizer_path));
@@ -364,20 +371,14 @@ absl::StatusOr<PrepareSummary> PrepareOutput(const PrepareOptions& options,
                                              const std::string& output,
                                              const PrepareProgress& progress) {
   CONVENE_RETURN_IF_ERROR(CheckOptions(options));
+  const std::string place = PlaceOfOutput(output);
   CONVENE_ASSIGN_OR_RETURN(std::vector<SourceFile> sources, SourcesOf(options));
-  RemoveSideFilesOf(output, &sources);
-  CONVENE_RETURN_IF_ERROR(CheckOutput(output, sources));
-  const std::string lock_path = absl::StrCat(output, ".lock");
-  absl::StatusOr<FileLock> lock = FileLock::Take(lock_path, {.silence_max = absl::ZeroDuration()});
-  if (absl::IsDeadlineExceeded(lock.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data: another process is making ", output, " just now: ", lock.status().message(),
-        "; wait for its end, or name another output"));
-  }
-  CONVENE_RETURN_IF_ERROR(lock.status());
+  RemoveSideFilesOf(place, &sources);
+  CONVENE_RETURN_IF_ERROR(CheckOutput(place, sources));
+  CONVENE_ASSIGN_OR_RETURN(FileLock lock, LockOutput(place));
   absl::StatusOr<PrepareSummary> summary = MakeTokenFile(
-      sources, KeyOf(sources, options), output, options, /*keeps_part=*/true, &*lock, progress);
-  unlink(lock_path.c_str());
+      sources, KeyOf(sources, options), place, options, /*keeps_part=*/true, &lock, progress);
+  unlink(LockPathOf(place).c_str());
   return summary;
 }
 

@@ -5,7 +5,8 @@
 // pattern, a directory, no document in all files, or a broken line beyond max_bad_lines (file, line
 // and why). DataLoss: a damaged or truncated .gz or .zst (file and offset). FailedPrecondition: a
 // file changed while it was read (not Aborted: a file that always grows must not start workers
-// again for ever); or the tokenizer names no token that ends a document. Unimplemented: the
+// again for ever); or the tokenizer names no token that ends a document. Of a command that reads a
+// file: OpenCommand's (command_stream.h). Unimplemented: the
 // tokenizer's vocabulary is to be cut, and cannot be (IndispensableIds). ResourceExhausted: the
 // disk is full, or no thread is left. Otherwise as tools/base/files.h, with the path. Nothing
 // stands under the final name unless it is whole.
@@ -56,7 +57,8 @@ absl::StatusOr<PreparedTokens> PrepareTokenFile(const PrepareOptions& options,
                                                 const TokenCache& cache,
                                                 const PrepareProgress& progress);
 
-// Makes `output`, and replaces a file of that name. Meanwhile `output`.partial, `output`.journal
+// Makes `output`, and replaces a file of that name; where it is a link, the file that it leads to,
+// whose folder alone is written to. Meanwhile `output`.partial, `output`.journal
 // and `output`.lock (with more names that begin so) stand beside it, and are no input for any
 // pattern; a call with the same input, tokenizer and options goes on from a part that an earlier
 // one left, a call with others begins anew. A failed call leaves the part where it has a journal

@@ -1,10 +1,16 @@
 // The part that an ended call leaves, and the call that goes on from it.
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <functional>
+#include <memory>
+#include <sstream>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
@@ -146,6 +152,28 @@ TEST_CASE("a part of another input is of no use, nor is a damaged one") {
   options.input.max_bad_lines = 1;
   CHECK(Made(dir, options, &summary) == "one|");
   CHECK(summary.resumed);
+}
+
+TEST_CASE(
+    "a part that goes for another input is told in one line, and a first call tells nothing") {
+  TempDir dir;
+  Put(dir.File("a.jsonl"), "{\"text\": \"one\"}\n");
+  std::ostringstream log;
+  const auto old_logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const absl::Cleanup restore = [&] { spdlog::set_default_logger(old_logger); };
+  CHECK(Made(dir, LetterOptions(dir, {"a.jsonl"})) == "one|");
+  CHECK(log.str().empty());
+  Put(dir.File("b.jsonl"), "{\n");
+  CHECK_STATUS(PrepareOutput(LetterOptions(dir, {"*.jsonl"}), dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "a.bin.partial keeps what is done");
+  CHECK(Made(dir, LetterOptions(dir, {"a.jsonl"})) == "one|");
+  CHECK_THAT(log.str(), Catch::Contains("a.bin.partial (") &&
+                            Catch::Contains("made of another input or by other flags") &&
+                            Catch::Contains("begun anew"));
+  const std::string told = log.str();
+  CHECK(std::count(told.begin(), told.end(), '\n') == 1);
 }
 
 TEST_CASE("a part that cannot be opened just now is kept for the next call") {

@@ -21,10 +21,10 @@
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
 #include "tools/base/unique_fd.h"
-#include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/testing/letter_files.h"
 #include "worker_runtime/data/prepare/testing/letter_tokenizer.h"
 #include "worker_runtime/data/prepare/testing/packed_files.h"
+#include "worker_runtime/data/store/file_lock.h"
 #include "worker_runtime/data/store/token_file.h"
 
 namespace convene::worker {
@@ -247,6 +247,45 @@ TEST_CASE("an output that can get no file is refused before any work") {
   refused(dir.File("sub/"), absl::StatusCode::kInvalidArgument, "and is not a file; name a file");
   refused("/dev/null", absl::StatusCode::kInvalidArgument, "/dev/null is there already");
   refused(dir.File("none/a.bin"), absl::StatusCode::kNotFound, "make it, or name another output");
+}
+
+TEST_CASE("an output that is a link is written where the link leads") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  REQUIRE_OK(MakeDirectories(dir.File("disk")));
+  Put(dir.File("disk/old"), "old");
+  for (const char* const target : {"disk/old", "disk/new"}) {
+    REQUIRE(symlink(target, dir.File("a.bin").c_str()) == 0);
+    CHECK(Made(dir, LetterOptions(dir, {"a.txt"})) == "text|");
+    CHECK(TextOf(dir.File(target)) == "text|");
+    CHECK(unlink(dir.File("a.bin").c_str()) == 0);
+  }
+  CHECK(ListDirectory(dir.File("disk"))->size() == 2);
+  REQUIRE(symlink("a.txt", dir.File("a.bin").c_str()) == 0);
+  CHECK_STATUS(PrepareOutput(LetterOptions(dir, {"a.txt"}), dir.File("a.bin"), nullptr),
+               absl::StatusCode::kInvalidArgument, "is an input");
+}
+
+TEST_CASE("a folder that may not be written and a full cache are told with what to do") {
+  TempDir dir;
+  Put(dir.File("a.txt"), "text");
+  const PrepareOptions options = LetterOptions(dir, {"a.txt"});
+  {
+    ScopedFileFault fault([&](FileOp op, const std::string& path) {
+      return op == FileOp::kOpen && path == dir.File("a.bin.lock") ? EACCES : 0;
+    });
+    CHECK_STATUS(PrepareOutput(options, dir.File("a.bin"), nullptr),
+                 absl::StatusCode::kPermissionDenied, "or name another output");
+  }
+  ScopedFileFault fault([&](FileOp op, const std::string& path) {
+    return op == FileOp::kWrite && absl::StrContains(path, ".partial") ? ENOSPC : 0;
+  });
+  const absl::Status full = PrepareTokenFile(options, CacheOf(dir), nullptr).status();
+  CHECK(absl::IsResourceExhausted(full));
+  CHECK_THAT(std::string(full.message()), Catch::Contains("`convene data cache --prune`") &&
+                                              Catch::Contains("--token-cache-dir"));
+  CHECK_THAT(std::string(PrepareOutput(options, dir.File("a.bin"), nullptr).status().message()),
+             !Catch::Contains("--token-cache-dir"));
 }
 
 TEST_CASE("an output's own part is no input where a pattern matches it") {

@@ -103,16 +103,17 @@ std::string IdsText(absl::Span<const int32_t> ids) { return absl::StrJoin(ids, "
 
 std::string BlendText(const std::vector<BlendedFile>& files) {
   size_t width = 4;
-  double weights = 0, tokens = 0;
+  double largest = 0, weights = 0, tokens = 0;
+  for (const BlendedFile& file : files) largest = std::max(largest, file.weight);
   for (const BlendedFile& file : files) {
     width = std::max(width, file.path.size());
-    weights += file.weight;
+    weights += file.weight / largest;  // brings the sum into range
     tokens += static_cast<double>(file.tokens);
   }
   std::string text = absl::StrFormat("%-*s  %7s  %17s  %17s  %s\n", width, "file", "share",
                                      "tokens", "read in a pass", "times");
   for (const BlendedFile& file : files) {
-    const double share = file.weight / weights;
+    const double share = file.weight / largest / weights;
     const double read = share * tokens;
     absl::StrAppendFormat(&text, "%-*s  %6.2f%%  %17s  %17s  %.2f\n", width, file.path, 100 * share,
                           WithThousands(file.tokens), WithThousands(std::llround(read)),

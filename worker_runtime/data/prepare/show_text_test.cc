@@ -56,6 +56,9 @@ TEST_CASE("a blend's table has each file's share") {
         "long/a.bin   70.00%          1,000,000          1,050,000  1.05\n"
         "b.bin        30.00%            500,000            450,000  0.90\n"
         "a pass is 1,500,000 tokens, as many as all files have\n");
+  // The sum of these is no number.
+  CHECK_THAT(BlendText({{"a.bin", 10, 1e308}, {"b.bin", 10, 1e308}}),
+             Catch::Contains("a.bin   50.00%") && Catch::Contains("b.bin   50.00%"));
 }
 
 }  // namespace

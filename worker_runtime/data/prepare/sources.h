@@ -19,8 +19,10 @@ struct SourceFile {
 };
 
 // The paths that a file's name or a glob pattern (with braces and ~) stands for, sorted by bytes. A
-// pattern that is a file's name means that file, whatever characters it has. NotFound: there is no
-// such file. PermissionDenied: a directory of it cannot be read.
+// pattern that is a file's name means that file, whatever characters it has. ** as a whole name in
+// a pattern is folders of any depth, or none, as in Python's glob: without hidden ones, each folder
+// once whatever links lead to it; such a pattern stands for files alone. NotFound: there is no such
+// file. PermissionDenied: a directory of it cannot be read.
 absl::StatusOr<std::vector<std::string>> ExpandPattern(const std::string& pattern);
 
 // The files with content, in training order: patterns in the given order, the files of one sorted,

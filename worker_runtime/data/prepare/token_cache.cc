@@ -18,7 +18,7 @@
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "tools/base/text.h"
-#include "worker_runtime/data/prepare/file_lock.h"
+#include "worker_runtime/data/store/file_lock.h"
 
 namespace convene::worker {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
-#include "worker_runtime/data/prepare/file_lock.h"
 #include "worker_runtime/data/prepare/prepare.h"
 #include "worker_runtime/data/prepare/testing/letter_files.h"
+#include "worker_runtime/data/store/file_lock.h"
 
 namespace convene::worker {
 namespace {

@@ -1,15 +1,19 @@
 #include "worker_runtime/data/prepare/token_output.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "tools/base/text.h"
 #include "tools/base/unique_fd.h"
 
 namespace convene::worker {
@@ -54,6 +58,12 @@ absl::StatusOr<TokenOutput> TokenOutput::Open(Options options) {
   const bool is_of_no_use = absl::IsNotFound(resumed) || absl::IsDataLoss(resumed) ||
                             absl::IsInvalidArgument(resumed) || absl::IsFailedPrecondition(resumed);
   if (is_of_no_use) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(PartOf(output.options_.path), error);
+    if (!error && !absl::IsNotFound(resumed)) {
+      spdlog::warn("data: {} ({}) is of no use: {}; it is begun anew", PartOf(output.options_.path),
+                   HumanBytes(static_cast<double>(bytes)), std::string(resumed.message()));
+    }
     const absl::Status begun = output.BeginAnew();
     if (!begun.ok()) {
       Discard(output.options_.path);
@@ -70,11 +80,12 @@ absl::Status TokenOutput::Resume() {
   CONVENE_ASSIGN_OR_RETURN(const std::string text, ReadFile(JournalOf(options_.path)));
   CONVENE_ASSIGN_OR_RETURN(PrepareJournal journal, ParseJournal(text));
   if (journal.key != options_.journal_key) {
-    return absl::FailedPreconditionError("the journal is of another input");
+    return absl::FailedPreconditionError(
+        "it was made of another input or by other flags, or by another version");
   }
   // Made when more of them were allowed: the new beginning names the one that is too many.
   if (journal.summary.bad_lines > options_.max_bad_lines) {
-    return absl::FailedPreconditionError("the part leaves out more broken lines than are allowed");
+    return absl::FailedPreconditionError("it leaves out more broken lines than are allowed now");
   }
   const absl::StatusOr<std::unique_ptr<TokenFile>> whole = TokenFile::Open(PartOf(options_.path));
   if (whole.ok() && (*whole)->token_count() == journal.summary.tokens) {

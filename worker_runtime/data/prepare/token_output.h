@@ -37,7 +37,8 @@ class TokenOutput {
     absl::Duration journal_interval = absl::Seconds(5);
     Clock* clock = &Clock::Real();
   };
-  // Goes on from a journal with the same key, or begins anew. Errors: TokenFileWriter::Create's,
+  // Goes on from a journal with the same key, or begins anew; a warning says of which part that is
+  // the end, and why. Errors: TokenFileWriter::Create's,
   // which leave no file; and those of a disk that keeps a part from being read, which leave the
   // part as it is.
   static absl::StatusOr<TokenOutput> Open(Options options);

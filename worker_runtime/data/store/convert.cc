@@ -39,6 +39,8 @@ class Conversion {
   Conversion(const TokenSource& source, const ConvertOptions& options)
       : source_(source), options_(options), compact_(source.tokenizer().compact) {}
 
+  // Compares the source's checksums, before any of its ids is asked for.
+  absl::Status Verify();
   // Sets vocabulary_size().
   absl::Status FindVocabulary();
   int vocabulary_size() const { return vocabulary_size_; }
@@ -59,8 +61,18 @@ class Conversion {
   const ConvertOptions& options_;
   const std::optional<CompactVocabulary>& compact_;
   int vocabulary_size_ = 0;
+  int64_t compared_ = 0;  // tokens; stays 0 where the source has no checksums
   int64_t done_ = 0;
 };
+
+absl::Status Conversion::Verify() {
+  CONVENE_RETURN_IF_ERROR(Annotate(CheckDocumentEnds(source_), source_.path()));
+  const int64_t tokens = source_.token_count();
+  return source_.VerifyChecksums([&](int64_t done_tokens) {
+    compared_ = tokens;
+    if (options_.progress) options_.progress(done_tokens, 3 * tokens);
+  });
+}
 
 absl::Status Conversion::ForEach(absl::FunctionRef<absl::Status(absl::Span<const int32_t> ids,
                                                                 absl::Span<const uint8_t> counted)>
@@ -75,7 +87,9 @@ absl::Status Conversion::ForEach(absl::FunctionRef<absl::Status(absl::Span<const
 void Conversion::Take(absl::Span<int32_t> ids) {
   if (compact_.has_value()) Expand(ids);
   done_ += static_cast<int64_t>(ids.size());
-  if (options_.progress) options_.progress(done_, 2 * source_.token_count());
+  if (options_.progress) {
+    options_.progress(compared_ + done_, compared_ + 2 * source_.token_count());
+  }
 }
 
 void Conversion::Expand(absl::Span<int32_t> ids) const {
@@ -130,7 +144,7 @@ TokenFileInfo Conversion::Info() const {
 
 absl::Status WriteConvene(const TokenSource& source, const std::string& path, Conversion* tokens) {
   OutputFiles files;
-  const std::string temporary = files.Reserve(path);
+  CONVENE_ASSIGN_OR_RETURN(const std::string temporary, files.Reserve(path));
   CONVENE_RETURN_IF_ERROR(
       WriteDocuments(source, tokens->Info(), temporary,
                      [&](int64_t, absl::Span<int32_t> ids) { tokens->Take(ids); }));
@@ -294,6 +308,7 @@ absl::Status ConvertTokens(const TokenSource& source, const std::string& path,
         "format or nanotron's, or give --drop-counted"));
   }
   Conversion tokens(source, options);
+  CONVENE_RETURN_IF_ERROR(tokens.Verify());
   CONVENE_RETURN_IF_ERROR(tokens.FindVocabulary());
   switch (options.format) {
     case TokenFormat::kConvene:

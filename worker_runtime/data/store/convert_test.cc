@@ -1,5 +1,7 @@
 #include "worker_runtime/data/store/convert.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <random>
 #include <string>
@@ -196,7 +198,7 @@ TEST_CASE("whichever operation fails, nothing new has a name, and temporary file
       CHECK(TokenFormatOf(dir.File(name)).has_value() == (failed_on == dir.path()));
       const std::vector<std::string> names = *ListDirectory(dir.path());
       for (const std::string& left : names) {
-        CHECK(left.find(".tmp") == std::string::npos);
+        CHECK(left.find(".partial") == std::string::npos);
         if (left != "ours") REQUIRE_OK(RemoveTree(dir.File(left)));
       }
     }
@@ -299,16 +301,100 @@ TEST_CASE("a conversion never replaces its own input") {
   refused(*Open(dir.File("n.ds")), dir.File("n.ds.index"), TokenFormat::kConvene);
 }
 
-TEST_CASE("verify names the first thing that is wrong") {
-  const TempDir dir;
-  const auto ours = Ours(dir.File("t"), 1000, {{{1, 2, 3}, {}}});
-  std::string bytes = *ReadFile(dir.File("t"));
+// Sets the byte behind the first of the tokens 1, 2, 3.
+void Damage(const std::string& path, char value) {
+  std::string bytes = *ReadFile(path);
   const size_t tokens = bytes.find(std::string("\1\0\2\0\3\0", 6));
   REQUIRE(tokens != std::string::npos);
-  bytes[tokens + 1] = 5;  // 1281, which is outside the vocabulary too
-  REQUIRE_OK(WriteFileAtomic(dir.File("t"), bytes));
+  bytes[tokens + 1] = value;
+  REQUIRE_OK(WriteFileAtomic(path, bytes));
+}
+
+TEST_CASE("verify names the first thing that is wrong") {
+  const TempDir dir;
+  Ours(dir.File("t"), 1000, {{{1, 2, 3}, {}}});
+  Damage(dir.File("t"), 5);  // 1281, which is outside the vocabulary too
   CHECK_STATUS(VerifyTokens(*Open(dir.File("t")), nullptr), absl::StatusCode::kDataLoss,
                "the tokens differ from their checksum");
+}
+
+TEST_CASE("a damaged file becomes no whole one") {
+  const TempDir dir;
+  Ours(dir.File("t"), 1000, {{{1, 2, 3}, {}}});
+  Damage(dir.File("t"), 2);  // 513, an id like any other
+  for (const TokenFormat format : {TokenFormat::kConvene, TokenFormat::kLlmc}) {
+    CHECK_STATUS(ConvertTokens(*Open(dir.File("t")), dir.File("new"), {.format = format}),
+                 absl::StatusCode::kDataLoss, "the tokens differ from their checksum");
+  }
+  CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"t"});
+}
+
+TEST_CASE("a conversion tells how far it has come, with its comparing of checksums") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 2, 3, 4}, {}}});
+  std::vector<int64_t> done;
+  const auto convert = [&](const TokenSource& source, int64_t all) {
+    done.clear();
+    ConvertOptions options = {.format = TokenFormat::kLlmc};
+    options.progress = [&](int64_t tokens, int64_t total) {
+      done.push_back(tokens);
+      CHECK(total == all);
+    };
+    REQUIRE_OK(ConvertTokens(source, dir.File("new.bin"), options));
+  };
+  convert(*ours, 12);
+  CHECK(done == std::vector<int64_t>{4, 8, 12});
+  REQUIRE_OK(ConvertTokens(*ours, dir.File("l.bin"), {.format = TokenFormat::kLlmc}));
+  convert(*Open(dir.File("l.bin")), 8);  // has no checksums
+  CHECK(done == std::vector<int64_t>{4, 8});
+}
+
+TEST_CASE("the remains of a killed conversion go with the next one, and one at a time is at work") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 2, 3}, {}}});
+  for (const TokenFormat format : {TokenFormat::kConvene, TokenFormat::kNanotron}) {
+    const auto convert = [&] {
+      return ConvertTokens(*ours, dir.File("new.ds"), {.format = format});
+    };
+    std::vector<std::string> at_work;  // the names when all is written
+    {
+      ScopedFileFault fault([&](FileOp op, const std::string&) {
+        if (op != FileOp::kRename || !at_work.empty()) return 0;
+        at_work = *ListDirectory(dir.path());
+        CHECK_STATUS(convert(), absl::StatusCode::kFailedPrecondition, "another process is making");
+        CHECK(*ListDirectory(dir.path()) == at_work);
+        return EIO;
+      });
+      CHECK_FALSE(convert().ok());
+    }
+    CHECK(at_work.size() > 2);
+    CHECK(*ListDirectory(dir.path()) == std::vector<std::string>{"ours"});
+    for (const std::string& name : at_work) {
+      if (name != "ours") REQUIRE_OK(WriteFileAtomic(dir.File(name), "left by a kill"));
+    }
+    REQUIRE_OK(convert());
+    const std::vector<std::string> names = *ListDirectory(dir.path());
+    for (const std::string& name : names) {
+      if (name == "ours") continue;
+      CHECK(*ReadFile(dir.File(name)) != "left by a kill");
+      REQUIRE_OK(RemoveTree(dir.File(name)));
+    }
+  }
+}
+
+TEST_CASE("an output that is a link is written where the link leads") {
+  const TempDir dir;
+  const auto ours = Ours(dir.File("ours"), 1000, {{{1, 2, 3}, {}}});
+  REQUIRE_OK(MakeDirectories(dir.File("disk")));
+  REQUIRE_OK(WriteFileAtomic(dir.File("disk/old"), "old"));
+  for (const char* const target : {"disk/old", "disk/new"}) {
+    REQUIRE(symlink(target, dir.File("link").c_str()) == 0);
+    REQUIRE_OK(ConvertTokens(*ours, dir.File("link"), {}));
+    CHECK(Flat(*Open(dir.File(target))) == Flat(*ours));
+    CHECK(unlink(dir.File("link").c_str()) == 0);
+    CHECK(ListDirectory(dir.path())->size() == 2);
+  }
+  CHECK(ListDirectory(dir.File("disk"))->size() == 2);
 }
 
 }  // namespace

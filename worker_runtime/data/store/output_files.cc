@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
+#include "worker_runtime/data/store/output_place.h"
+#include "worker_runtime/data/store/token_file.h"
 
 namespace convene::worker {
 namespace {
@@ -41,16 +43,22 @@ absl::Status OutputFile::Close() {
 }
 
 OutputFiles::~OutputFiles() {
-  for (const Name& name : names_) unlink(name.temporary.c_str());
+  for (const Name& name : names_) {
+    // A killed process may have left the files beside its token file.
+    TokenFileWriter::Discard(name.temporary);
+    unlink(LockPathOf(name.path).c_str());
+  }
 }
 
-std::string OutputFiles::Reserve(const std::string& path) {
-  names_.push_back({path, absl::StrCat(path, ".tmp.", getpid())});
+absl::StatusOr<std::string> OutputFiles::Reserve(const std::string& path) {
+  const std::string place = PlaceOfOutput(path);
+  CONVENE_ASSIGN_OR_RETURN(FileLock lock, LockOutput(place));
+  names_.push_back({place, absl::StrCat(place, ".partial.converted"), std::move(lock)});
   return names_.back().temporary;
 }
 
 absl::StatusOr<OutputFile*> OutputFiles::Create(const std::string& path) {
-  const std::string temporary = Reserve(path);
+  CONVENE_ASSIGN_OR_RETURN(const std::string temporary, Reserve(path));
   CONVENE_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
   files_.push_back(std::make_unique<OutputFile>(std::move(fd), path));
   return files_.back().get();
@@ -68,9 +76,7 @@ absl::Status OutputFiles::Commit() {
     for (size_t named = 0; named < i; ++named) unlink(names_[named].path.c_str());
     return status;
   }
-  const std::string directory = ParentDirectory(names_.back().path);
-  names_.clear();
-  return SyncDirectory(directory);
+  return SyncDirectory(ParentDirectory(names_.back().path));
 }
 
 }  // namespace convene::worker

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "tools/base/unique_fd.h"
+#include "worker_runtime/data/store/file_lock.h"
 
 namespace convene::worker {
 
@@ -31,8 +32,10 @@ class OutputFile {
   std::string buffer_;
 };
 
-// Temporary names until Commit. Without Commit they are removed at the end of its life. Not
-// thread-safe.
+// "`path`.partial.converted" until Commit: always the same name, so that the remains of a killed
+// process go with the next one. Without Commit they are removed at the end of its life. Until then
+// no other process may make a file of these names (LockOutput). A path that is a link means the
+// file that it leads to. Not thread-safe.
 class OutputFiles {
  public:
   OutputFiles() = default;
@@ -40,10 +43,10 @@ class OutputFiles {
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
 
-  // The pointer lasts as long as this object.
+  // The pointer lasts as long as this object. Errors: LockOutput's, OpenFile's.
   absl::StatusOr<OutputFile*> Create(const std::string& path);
-  // A name for a file that another one writes.
-  std::string Reserve(const std::string& path);
+  // A name for a file that another one writes. Errors: LockOutput's.
+  absl::StatusOr<std::string> Reserve(const std::string& path);
   // A file that must not be there when the new ones are.
   void RemoveAtCommit(const std::string& path) { stale_.push_back(path); }
 
@@ -54,6 +57,7 @@ class OutputFiles {
  private:
   struct Name {
     std::string path, temporary;
+    FileLock lock;
   };
   std::vector<Name> names_;
   std::vector<std::unique_ptr<OutputFile>> files_;

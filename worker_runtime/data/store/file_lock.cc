@@ -1,4 +1,4 @@
-#include "worker_runtime/data/prepare/file_lock.h"
+#include "worker_runtime/data/store/file_lock.h"
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
