@@ -40,7 +40,8 @@ def families():
         'llama': (t.LlamaConfig(**SIZES), LLAMA_TARGETS, False),
         'mixtral': (t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), ['q_proj', 'v_proj', 'w1', 'w2', 'w3'], False),
         'qwen3': (t.Qwen3Config(**SIZES, tie_word_embeddings=True), ['v_proj', 'down_proj'], True),
-        'qwen3_moe': (t.Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12), ['gate_proj', 'up_proj', 'down_proj'], False),
+        'qwen3_moe': (t.Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
+                      ['gate_proj', 'up_proj', 'down_proj'], False),
     }
 
 
