@@ -110,7 +110,7 @@ class ExpertFeedForward final : public BlockPart<T> {
                                        E* arrived, E* sent);
   template <typename Between>
   absl::Status TokensToExperts(const Pass<T>& pass, const T* x, T* sorted, const Between& between);
-  // What the adapters' masks are made of follows the tokens to the experts.
+  // Token numbers, which the adapters' masks follow from, go the tokens' way to the experts.
   absl::Status TokenNumbersToExperts(const Pass<T>& pass);
   // Of this chunk's rows: the experts' layer, and its adapters, whose gradients this pass may make.
   LinearShape LayerOf(const Pass<T>& pass, BlockTensor tensor);
