@@ -25,6 +25,9 @@ LATENTS = {'q_lora_rank': 24, 'kv_lora_rank': 16, 'qk_nope_head_dim': 4, 'qk_rop
 LLAMA_TARGETS = ['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj']
 LENGTH = 16
 STEPS = 5
+RANK = 4
+# Where transformers 4 has experts, and their gate, up and down matrices: PEFT turns adapters of these into fused ones.
+EXPERTS = {'mixtral': ('block_sparse_moe.experts', 'w1', 'w3', 'w2'), 'qwen3_moe': ('mlp.experts', 'gate_proj', 'up_proj', 'down_proj')}
 
 
 def families():
@@ -35,8 +38,10 @@ def families():
         'gpt2': (t.GPT2Config(vocab_size=256, n_layer=2, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0,
                               attn_pdrop=0.0), ['c_attn', 'c_proj', 'c_fc'], False),
         'llama': (t.LlamaConfig(**SIZES), LLAMA_TARGETS, False),
-        'mixtral': (t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), ['q_proj', 'v_proj'], True),
+        'mixtral': (t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), ['q_proj', 'v_proj', 'w1', 'w2', 'w3'], False),
         'qwen3': (t.Qwen3Config(**SIZES, tie_word_embeddings=True), ['v_proj', 'down_proj'], True),
+        'qwen3_moe': (t.Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
+                      ['gate_proj', 'up_proj', 'down_proj'], False),
     }
 
 
@@ -49,7 +54,11 @@ def make(folder, data):
             tensor.data += torch.randn_like(tensor) * 0.1
         path = os.path.join(folder, family)
         model.save_pretrained(path)
-        wanted = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=stabilized, target_modules=targets, init_lora_weights=False, task_type='CAUSAL_LM',
+        if family in EXPERTS:
+            make_adapters_of_experts(model, family, targets, path)
+            losses[family] = train(path, data, family)
+            continue
+        wanted = peft.LoraConfig(r=RANK, lora_alpha=6, use_rslora=stabilized, target_modules=targets, init_lora_weights=False, task_type='CAUSAL_LM',
                                  fan_in_fan_out=family == 'gpt2')
         adapted = peft.get_peft_model(model, wanted)
         adapted.peft_config['default'].base_model_name_or_path = path
@@ -58,13 +67,78 @@ def make(folder, data):
     print(json.dumps(losses))
 
 
+def make_adapters_of_experts(model, family, targets, path):
+    """Random adapters as PEFT wrote them beside transformers 4."""
+    config = model.config
+    experts, gate, up, down = EXPERTS[family]
+    hidden, ffn = config.hidden_size, getattr(config, 'moe_intermediate_size', config.intermediate_size)
+    shapes = {f'{experts}.{number}.{matrix}': shape for number in range(4) for matrix, shape in ((gate, (ffn, hidden)), (up, (ffn, hidden)),
+                                                                                                  (down, (hidden, ffn)))}
+    heads = {'q_proj': config.num_attention_heads, 'v_proj': config.num_key_value_heads}
+    shapes.update({f'self_attn.{name}': (count * config.head_dim, hidden) for name, count in heads.items() if name in targets})
+    tensors = {}
+    for layer in range(config.num_hidden_layers):
+        for name, (out, inputs) in shapes.items():
+            tensors[f'base_model.model.model.layers.{layer}.{name}.lora_A.weight'] = torch.randn(RANK, inputs) * 0.1
+            tensors[f'base_model.model.model.layers.{layer}.{name}.lora_B.weight'] = torch.randn(out, RANK) * 0.1
+    save_adapters(tensors, path + '.peft')
+    with open(os.path.join(path + '.peft', 'adapter_config.json'), 'w', encoding='utf-8') as file:
+        json.dump({'peft_type': 'LORA', 'task_type': 'CAUSAL_LM', 'r': RANK, 'lora_alpha': 6, 'bias': 'none', 'target_modules': targets,
+                   'base_model_name_or_path': path}, file)
+
+
+def save_adapters(tensors, folder):
+    os.makedirs(folder, exist_ok=True)
+    safetensors.torch.save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()},
+                                os.path.join(folder, 'adapter_model.safetensors'))
+
+
+def parts_of_experts(name):
+    """The expert's matrices that share a fused adapter."""
+    return 2 if '.experts.base_layer.' in name else 1 if '.experts.' in name else 0
+
+
+def train_each_matrix_alone(model):
+    """Of a fused B, which has gate's rows and up's, the parts that are zeros stay so."""
+    for name, b in model.named_parameters():
+        if '.lora_B.' in name and parts_of_experts(name) == 2:
+            mask = torch.block_diag(*[torch.ones(b.shape[0] // 2, RANK)] * 2)[:, :, None].expand(-1, -1, b.shape[1] // (2 * RANK)).reshape(b.shape)
+            b.register_hook(lambda gradient, mask=mask: gradient * mask)
+
+
+def apart(model, family):
+    """The adapters with an A and a B for each expert's matrix."""
+    experts, gate, up, down = EXPERTS[family]
+    tensors = {}
+    for name, tensor in model.named_parameters():
+        name = name.replace('.default', '')
+        parts = parts_of_experts(name)
+        if '.lora_' not in name:
+            continue
+        if parts == 0:
+            tensors[name] = tensor
+            continue
+        layer = name[:name.index('.mlp.experts.')]
+        for part, matrix in enumerate((gate, up) if parts == 2 else (down,)):
+            ranks = slice(part * RANK, (part + 1) * RANK)
+            for number in range(4):
+                begin = f'{layer}.{experts}.{number}.{matrix}.lora_'
+                if '.lora_A.' in name:
+                    tensors[begin + 'A.weight'] = tensor.view(4, parts * RANK, -1)[number, ranks]
+                else:
+                    out = tensor.shape[0] // parts
+                    tensors[begin + 'B.weight'] = tensor.view(parts, out, parts * RANK, 4)[part, :, ranks, number]
+    return tensors
+
+
 def load(model, adapter=None, trains=False):
     model = transformers.AutoModelForCausalLM.from_pretrained(model, attn_implementation='eager').float()
     return peft.PeftModel.from_pretrained(model, adapter, is_trainable=trains) if adapter else model
 
 
-def train(path, data):
+def train(path, data, family=None):
     model = load(path, path + '.peft', trains=True)
+    train_each_matrix_alone(model)
     with open(data, 'rb') as file:
         tokens = torch.tensor(list(file.read()))
     count = (len(tokens) - 1) // LENGTH
@@ -79,7 +153,10 @@ def train(path, data):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    model.save_pretrained(path + '.trained')
+    if family in EXPERTS:
+        save_adapters(apart(model, family), path + '.trained')
+    else:
+        model.save_pretrained(path + '.trained')
     return losses
 
 

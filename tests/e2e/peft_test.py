@@ -56,12 +56,13 @@ class PeftTest(TorchTestCase):
             f.write(TEXT[:SAMPLES * 16 + 1])
         base = self.path("models")
         wanted = self.script_says("make", base, self.path("data.txt"))[-1]
-        self.assertEqual(sorted(wanted), ["deepseek_v3", "gpt2", "llama", "mixtral", "qwen3"])
+        self.assertEqual(sorted(wanted), ["deepseek_v3", "gpt2", "llama", "mixtral", "qwen3", "qwen3_moe"])
         questions, bounds = [], []
         for family, losses in wanted.items():
             model = os.path.join(base, family)
             experts = ["--router-balance-loss", 0] if family == "deepseek_v3" else []
-            for number, layout in enumerate(LAYOUTS if family in ("llama", "gpt2") else LAYOUTS[:2]):
+            layouts = LAYOUTS if family in ("llama", "gpt2") else LAYOUTS[:2] + (["--ep-size", 2],) if family == "qwen3_moe" else LAYOUTS[:2]
+            for number, layout in enumerate(layouts):
                 name = f"{family}{number}"
                 for loss, expected in zip(self.train(model + ".peft", name, *layout, *experts, ranks=2 if layout else 1), losses):
                     self.assertAlmostEqual(loss, expected, places=4)

@@ -1,4 +1,5 @@
-"""Bugs planted in the ops of experts (routers, gates, grouped products, rows on their way). Bugs of their layers are in trainer.py."""
+"""Bugs planted in the ops of experts (routers, gates, grouped products, rows on their way), and in their adapters. Bugs of their layers are in
+trainer.py."""
 
 from planting import Mutation
 
@@ -33,6 +34,16 @@ MUTATIONS = [
              'std::fill_n(places, int64_t{rows_} * shape_.chosen, -1);', '', f'//{RUNTIME}/parallel:expert_dispatch_test', 'experts'),
     Mutation('a micro batch of padding alone is a routing', f'{RUNTIME}/model/expert_feed_forward.cc',
              'pass.gradient_scale != nullptr && load.highest > 0', 'pass.gradient_scale != nullptr', '//tests/e2e:trainer_output_test', 'experts'),
+    Mutation('a product of groups forgets what it is added to', f'{RUNTIME}/ops/cpu/grouped_matmul.cc',
+             'if (!HasFewRows(tile.shape)) return MultiplyTile(tile, beta);', 'if (!HasFewRows(tile.shape)) return MultiplyTile(tile, 0.0f);', EXPERTS,
+             'experts'),
+    Mutation("a piece's gradients of experts' adapters replace those of the piece before", f'{RUNTIME}/model/block_adapters.cc',
+             '  adapter.da.adds |= adds;\n', '', LAYOUTS, 'adapters'),
+    Mutation("the weight of an expert's output knows nothing of its adapters", f'{RUNTIME}/model/expert_feed_forward.cc',
+             '  AddLowRankInputGradient(layer, adapter, /*first_row=*/0, dproduct, stream);\n', '', f'//{RUNTIME}/model:gradient_test', 'adapters'),
+    Mutation("an expert's adapters drop what the rank's own tokens would", f'{RUNTIME}/model/expert_feed_forward.cc',
+             '  if (adapter.dropout.is_on()) adapter.dropout.tokens = At(MemoryOf(pass).tokens);\n', '',
+             '//worker_runtime/trainer/testing:dropout_test', 'dropout'),
     Mutation('an expert without rows loses the gradient of earlier microbatches', f'{RUNTIME}/ops/cpu/grouped_matmul.cc',
              'beta == 0 && row < tile.shape.m', 'row < tile.shape.m', EXPERTS, 'experts'),
     Mutation('no row to gather: the first one', f'{RUNTIME}/ops/cpu/expert_rows.cc',

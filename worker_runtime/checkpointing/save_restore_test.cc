@@ -60,6 +60,32 @@ TEST_CASE("a run goes on from memory as from files, in another layout, bit by bi
   }
 }
 
+TEST_CASE("adapters of experts go on in another layout, bit by bit") {
+  if (!testing::HasPlacesOrSkips(4)) return;
+  ModelConfig model = testing::Small();
+  model.family = NamedModel("moe-tiny")->family;
+  model.experts = {.count = 4, .chosen = 2, .ffn_size = 8};
+  model.adapter = {.rank = 2, .alpha = 4, .targets = {"w1", "w2"}};
+  const auto world = [&](const Layout& layout, uint64_t seed) {
+    return World(layout, seed, DType::kFloat32, 1, true, 1, false, model);
+  };
+  const TempDir directory;
+  World saved = world({.dp = 2, .tp = 2, .ep = 2}, kSeed);
+  RequireAllOk(saved.Train(3));
+  RequireAllOk(saved.Save(directory.path(), 3));
+  const auto state = saved.State();
+  CHECK(state.size() == size_t{3} * model.layers * 4 * 2 * 2);  // with moments
+  TrainOptions options = ResumeFrom(directory.path());
+  options.model = model;
+  for (const Layout layout : {Layout{2, 1, 2}, Layout{}, Layout{.dp = 4, .ep = 4}}) {
+    INFO(layout.ToString());
+    World resumed = world(layout, /*seed=*/99);
+    std::vector<int64_t> steps;
+    RequireAllOk(resumed.Restore(options, &steps));
+    CHECK(resumed.State() == state);
+  }
+}
+
 TEST_CASE("adapters that were trained beside other weights go on with a warning") {
   World saved({.dp = 2});
   RequireAllOk(saved.Train(1));

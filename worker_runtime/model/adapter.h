@@ -17,8 +17,8 @@ struct AdapterConfig {
   // share their input share the mask.
   double dropout = 0;
   // A matrix is a target whose name (without ".weight") is one of these, or ends with a point and
-  // one of these, as in PEFT's target_modules. Empty: all matrices of blocks but routers and
-  // experts.
+  // one of these, as in PEFT's target_modules; the number of an expert is written "*", for experts
+  // have adapters all alike. Empty: all matrices of blocks but routers and experts.
   std::vector<std::string> targets;
 
   bool is_on() const { return rank > 0; }
@@ -27,6 +27,9 @@ struct AdapterConfig {
   double scale() const;
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
+
+// "*" in place of an expert's number: "mlp.experts.*.up_proj" of "mlp.experts.7.up_proj".
+std::string OfAnyExpert(absl::string_view name);
 
 // `name`: without ".weight". False where the model has no adapters.
 bool IsTarget(const AdapterConfig& config, absl::string_view name);

@@ -1,5 +1,5 @@
-// The low-rank adapters of a block's linear layers (parallel/low_rank.h): where each begins, and
-// the scratch that all blocks of a rank share.
+// The low-rank adapters of a block's linear layers and experts (parallel/low_rank.h): where each
+// begins, and the scratch that all blocks of a rank share.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,11 @@ class BlockAdapters {
   BlockAdapters(const UnitSpec& unit, const AdapterConfig& config, uint64_t seed,
                 const AdapterScratch<T>& scratch);
 
-  // The adapters of a tensor's layer in this pass.
+  // The adapters of a tensor's layer in this pass; of experts without their rows (LowRank::groups).
   LowRank<T> Of(const Pass<T>& pass, BlockTensor tensor) const;
-  // The same with places for their gradients, which an input half of a backward pass makes.
-  LowRank<T> WithGradients(const Pass<T>& pass, BlockTensor tensor) const;
+  // The same with places for their gradients, which an input half of a backward pass makes; `adds`:
+  // to what the pass has made of these already.
+  LowRank<T> WithGradients(const Pass<T>& pass, BlockTensor tensor, bool adds = false) const;
 
  private:
   struct Layer {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "tools/base/check.h"
+#include "worker_runtime/model/adapter.h"
 #include "worker_runtime/ops/rope.h"
 
 namespace convene::worker {
@@ -17,6 +19,17 @@ float ScoreScale(const ModelConfig& config) {
                               std::sqrt(config.head_size));
   }
   return config.query_scalar > 0 ? static_cast<float>(1 / std::sqrt(config.query_scalar)) : 0;
+}
+
+bool AdaptsExperts(const ModelConfig& config, int layer) {
+  const TensorNames& names = config.family->names;
+  for (const char* const matrix : {names.expert_gate, names.expert_up, names.expert_down}) {
+    if (IsTarget(config.adapter,
+                 absl::StrCat(names.layers, ".", layer, ".", names.experts, ".0.", matrix))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -86,6 +99,8 @@ BlockShape ShapeOfLayer(const BlockShape& shape, const ModelConfig& config, int 
   s.experts.ffn = experts.ffn_size / tp_size;
   s.experts.balance_loss = static_cast<float>(experts.balance_loss);
   s.experts.z_loss = static_cast<float>(experts.z_loss);
+  s.experts.has_adapters = AdaptsExperts(config, layer);
+  s.experts.drops = s.experts.has_adapters && config.adapter.dropout > 0;
   return s;
 }
 
@@ -93,6 +108,8 @@ BlockShape RoomForBoth(const BlockShape& a, const BlockShape& b) {
   BlockShape s = a;
   s.ffn = std::max(a.ffn, b.ffn);
   if (b.experts.is_on()) s.experts = b.experts;
+  s.experts.has_adapters = a.experts.has_adapters || b.experts.has_adapters;
+  s.experts.drops = a.experts.drops || b.experts.drops;
   return s;
 }
 

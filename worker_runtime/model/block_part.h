@@ -26,6 +26,8 @@ struct ExpertShape {
   int ffn = 0;  // of each expert
   float balance_loss = 0;
   float z_loss = 0;
+  bool has_adapters = false;  // some of their matrices have low-rank adapters
+  bool drops = false;         // and these drop some numbers of their inputs in training
 
   bool is_on() const { return router.experts > 0; }
 };

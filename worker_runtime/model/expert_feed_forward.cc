@@ -36,6 +36,7 @@ void DeclareExperts(const BlockShape& s, const Recompute& recompute, const SetDe
   declare(memory.gate_up, recompute.mlp, false, "expert gate-up",
           bound * ActivationInputs(s.family->activation) * e.ffn);
   declare(memory.product, recompute.swiglu, false, "expert product", bound * e.ffn);
+  declare(memory.tokens, false, false, "expert token numbers", e.drops ? bound : 0);
 }
 
 template <typename T>
@@ -67,6 +68,7 @@ ScratchSizes ExpertFeedForward<T>::scratch(DeviceKind device, int64_t /*spare*/)
   sizes.sent = travels ? choices() * s_.hidden : 0;
   sizes.arrived = travels ? bound * s_.hidden : 0;
   sizes.floats = 2 * choices() + 3 * bound;
+  if (s_.experts.drops) sizes.floats += 2 * (choices() + bound);
   if (s_.family->other_biases) {
     sizes.narrow = std::max(sizes.narrow, bound * s_.hidden);
     sizes.workspace_bytes = BiasWorkspaceBytes(
@@ -246,10 +248,45 @@ absl::Status ExpertFeedForward<T>::TokensToExperts(const Pass<T>& pass, const T*
 }
 
 template <typename T>
+absl::Status ExpertFeedForward<T>::TokenNumbersToExperts(const Pass<T>& pass) {
+  if (!s_.experts.drops || pass.token_numbers == nullptr) return absl::OkStatus();
+  const ExpertDispatch& way = plan(pass);
+  const ExpertMemory<T>& a = MemoryOf(pass);
+  static_assert(sizeof(int64_t) == 2 * sizeof(float));
+  return ToExperts(pass, reinterpret_cast<const float*>(pass.token_numbers + way.row_begin()),
+                   way.SentFrom(At(a.arrays)), /*columns=*/2, SentNumbers(pass),
+                   ArrivedNumbers(pass), reinterpret_cast<float*>(At(a.tokens)),
+                   [] { return absl::OkStatus(); });
+}
+
+template <typename T>
+LinearShape ExpertFeedForward<T>::LayerOf(const Pass<T>& pass, BlockTensor tensor) {
+  const int rows = plan(pass).received();
+  return tensor == kExpertDown ? LinearShape{rows, s_.hidden, s_.experts.ffn}
+                               : LinearShape{rows, gate_up_width(), s_.hidden};
+}
+
+template <typename T>
+LowRank<T> ExpertFeedForward<T>::AdapterOf(const Pass<T>& pass, LowRank<T> adapter) {
+  adapter.groups = plan(pass).sorted_begin();
+  if (adapter.dropout.is_on()) adapter.dropout.tokens = At(MemoryOf(pass).tokens);
+  return adapter;
+}
+
+template <typename T>
+void ExpertFeedForward<T>::Multiply(const Pass<T>& pass, BlockTensor tensor, const T* x, T* y) {
+  const LinearShape layer = LayerOf(pass, tensor);
+  GroupedMatMul(Transpose::kYes, plan(pass).sorted_begin(), layer.out, layer.in, x,
+                pass.Weight(tensor), 0, y, pass.stream);
+  const LowRank<T> adapter = AdapterOf(pass, linears_.adapters.Of(pass, tensor));
+  SpreadLowRank(layer, adapter, pass.stream);
+  AddLowRank(layer, adapter, /*first_row=*/0, x, y, pass.stream);
+}
+
+template <typename T>
 void ExpertFeedForward<T>::GateUp(const Pass<T>& pass) {
   const ExpertMemory<T>& a = MemoryOf(pass);
-  GroupedMatMul(Transpose::kYes, plan(pass).sorted_begin(), gate_up_width(), s_.hidden, At(a.x),
-                pass.Weight(kExpertGateUp), At(a.gate_up), pass.stream);
+  Multiply(pass, kExpertGateUp, At(a.x), At(a.gate_up));
   AddBiasOfExperts(pass, kExpertGateUpBias, gate_up_width(), At(a.gate_up));
 }
 
@@ -347,11 +384,11 @@ absl::Status ExpertFeedForward<T>::Forward(const Pass<T>& pass, const T* x, T* y
     CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, x, At(a.x), [&]() -> absl::Status {
       return chunk == 0 && has_shared() ? shared_->Forward(shared_pass, x, y) : absl::OkStatus();
     }));
+    CONVENE_RETURN_IF_ERROR(TokenNumbersToExperts(pass));
     GateUp(pass);
     Activate(pass);
     T* const out = pass.around.wide;
-    GroupedMatMul(Transpose::kYes, way.sorted_begin(), s_.hidden, s_.experts.ffn, At(a.product),
-                  pass.Weight(kExpertDown), out, pass.stream);
+    Multiply(pass, kExpertDown, At(a.product), out);
     if (adds_whole(pass)) AddBiasOfExperts(pass, kExpertDownBias, s_.hidden, out);
     CONVENE_ASSIGN_OR_RETURN(
         const T* const back,
@@ -382,6 +419,55 @@ absl::Status ExpertFeedForward<T>::Again(const Pass<T>& pass, const T* x) {
 }
 
 template <typename T>
+void ExpertFeedForward<T>::DownBackward(const Pass<T>& pass, bool adds_weights, const T* dy,
+                                        T* dproduct) {
+  const ExpertMemory<T>& a = MemoryOf(pass);
+  const ExpertDispatch& way = plan(pass);
+  Stream& stream = pass.stream;
+  const LinearShape layer = LayerOf(pass, kExpertDown);
+  const LowRank<T> adapter =
+      AdapterOf(pass, linears_.adapters.WithGradients(pass, kExpertDown, adds_weights));
+  GroupedMatMul(Transpose::kNo, way.sorted_begin(), layer.in, layer.out, dy,
+                pass.Weight(kExpertDown), 0, dproduct, stream);
+  SpreadLowRank(layer, adapter, stream);
+  LowRankInnerGradient(layer, adapter, dy, stream);
+  AddLowRankInputGradient(layer, adapter, /*first_row=*/0, dproduct, stream);
+  // The output's weight stands before the product with `down` as well as behind it, and there its
+  // gradient needs no output. So the gradients of `down` and of its adapters have it in `product`.
+  WeighRows(way.received(), layer.in, SortedWeights(pass), At(a.product), dproduct,
+            SortedDWeights(pass), stream);
+  const WeightGradient down = pass.Gradient(kExpertDown);
+  if (down.data != nullptr) {
+    GroupedWeightGradient(way.sorted_begin(), layer.out, layer.in, dy, At(a.product),
+                          down.adds || adds_weights ? 1 : 0, down.data, stream);
+  }
+  LowRankGradients(layer, adapter, At(a.product), dy, stream);
+}
+
+template <typename T>
+void ExpertFeedForward<T>::GateUpBackward(const Pass<T>& pass, bool adds_weights, T* dx) {
+  const ExpertMemory<T>& a = MemoryOf(pass);
+  const absl::Span<const int32_t> begin = plan(pass).sorted_begin();
+  Stream& stream = pass.stream;
+  const LinearShape layer = LayerOf(pass, kExpertGateUp);
+  const LowRank<T> adapter =
+      AdapterOf(pass, linears_.adapters.WithGradients(pass, kExpertGateUp, adds_weights));
+  const T* const dy = At(a.gate_up);
+  BiasGradient(pass, kExpertGateUpBias, layer.out, adds_weights, dy);
+  const WeightGradient gate_up = pass.Gradient(kExpertGateUp);
+  if (gate_up.data != nullptr) {
+    GroupedWeightGradient(begin, layer.out, layer.in, dy, At(a.x),
+                          gate_up.adds || adds_weights ? 1 : 0, gate_up.data, stream);
+  }
+  GroupedMatMul(Transpose::kNo, begin, layer.in, layer.out, dy, pass.Weight(kExpertGateUp), 0, dx,
+                stream);
+  SpreadLowRank(layer, adapter, stream);
+  LowRankInnerGradient(layer, adapter, dy, stream);
+  LowRankGradients(layer, adapter, At(a.x), dy, stream);
+  AddLowRankInputGradient(layer, adapter, /*first_row=*/0, dx, stream);
+}
+
+template <typename T>
 absl::Status ExpertFeedForward<T>::ChunkBackward(const Pass<T>& pass, const T* dy,
                                                  bool adds_weights, bool adds_dx, T* dx) {
   const ExpertMemory<T>& a = MemoryOf(pass);
@@ -389,7 +475,6 @@ absl::Status ExpertFeedForward<T>::ChunkBackward(const Pass<T>& pass, const T* d
   const int32_t* const arrays = At(a.arrays);
   const int64_t row = way.row_begin();
   const int chosen = dispatch().chosen;
-  const int ffn = s_.experts.ffn;
   Stream& stream = pass.stream;
   const auto nothing = [] { return absl::OkStatus(); };
   T* const sorted = pass.around.wide;
@@ -398,28 +483,11 @@ absl::Status ExpertFeedForward<T>::ChunkBackward(const Pass<T>& pass, const T* d
                                     SentFloats(pass), ArrivedFloats(pass), SortedWeights(pass),
                                     nothing));
   CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, dy, sorted, nothing));
-  GroupedMatMul(Transpose::kNo, way.sorted_begin(), ffn, s_.hidden, sorted,
-                pass.Weight(kExpertDown), product, stream);
-  // The output's weight stands before the product with `down` as well as behind it, and there its
-  // gradient needs no output.
-  WeighRows(way.received(), ffn, SortedWeights(pass), At(a.product), product, SortedDWeights(pass),
-            stream);
-  const WeightGradient down = pass.Gradient(kExpertDown);
-  if (down.data != nullptr) {
-    GroupedWeightGradient(way.sorted_begin(), s_.hidden, ffn, sorted, At(a.product),
-                          down.adds || adds_weights ? 1 : 0, down.data, stream);
-  }
-  ActivationBackward(s_.family->activation, way.received(), ffn, At(a.gate_up), product,
+  DownBackward(pass, adds_weights, sorted, product);
+  ActivationBackward(s_.family->activation, way.received(), s_.experts.ffn, At(a.gate_up), product,
                      At(a.gate_up), stream);
   DownBiasBackward(pass, adds_weights, sorted);
-  BiasGradient(pass, kExpertGateUpBias, gate_up_width(), adds_weights, At(a.gate_up));
-  const WeightGradient gate_up = pass.Gradient(kExpertGateUp);
-  if (gate_up.data != nullptr) {
-    GroupedWeightGradient(way.sorted_begin(), gate_up_width(), s_.hidden, At(a.gate_up), At(a.x),
-                          gate_up.adds || adds_weights ? 1 : 0, gate_up.data, stream);
-  }
-  GroupedMatMul(Transpose::kNo, way.sorted_begin(), s_.hidden, gate_up_width(), At(a.gate_up),
-                pass.Weight(kExpertGateUp), sorted, stream);
+  GateUpBackward(pass, adds_weights, sorted);
   CONVENE_ASSIGN_OR_RETURN(
       const T* const back,
       FromExperts(pass, sorted, s_.hidden, Around(pass).arrived, Around(pass).sent));
@@ -472,6 +540,7 @@ absl::Status ExpertFeedForward<T>::Backward(const Pass<T>& pass, const T* x, con
     CONVENE_RETURN_IF_ERROR(PlanChunk(pass, chunk));
     if (is_chunked) {
       CONVENE_RETURN_IF_ERROR(TokensToExperts(pass, x, At(a.x), [] { return absl::OkStatus(); }));
+      CONVENE_RETURN_IF_ERROR(TokenNumbersToExperts(pass));
       GateUp(pass);
     }
     if (is_chunked || recompute_.swiglu) Activate(pass);

@@ -42,6 +42,8 @@ struct ExpertMemory {
   ArenaBlock<T> x;             // (bound, hidden), by expert, as are the next ones
   ArenaBlock<T> gate_up;       // (bound, gate_up_width)
   ArenaBlock<T> product;       // (bound, ffn)
+  // (bound), by expert: DropoutMask::tokens, where the experts' adapters drop numbers.
+  ArenaBlock<int64_t> tokens;
 };
 template <typename T>
 void DeclareExperts(const BlockShape& shape, const Recompute& recompute, const SetDeclarer& declare,
@@ -108,6 +110,13 @@ class ExpertFeedForward final : public BlockPart<T> {
                                        E* arrived, E* sent);
   template <typename Between>
   absl::Status TokensToExperts(const Pass<T>& pass, const T* x, T* sorted, const Between& between);
+  // Token numbers, which the adapters' masks follow from, go the tokens' way to the experts.
+  absl::Status TokenNumbersToExperts(const Pass<T>& pass);
+  // Of this chunk's rows: the experts' layer, and its adapters, whose gradients this pass may make.
+  LinearShape LayerOf(const Pass<T>& pass, BlockTensor tensor);
+  LowRank<T> AdapterOf(const Pass<T>& pass, LowRank<T> adapter);
+  // y by expert: the layer's product with x, by expert.
+  void Multiply(const Pass<T>& pass, BlockTensor tensor, const T* x, T* y);
   // From the experts' x to what Activate takes.
   void GateUp(const Pass<T>& pass);
   void Activate(const Pass<T>& pass);
@@ -118,6 +127,10 @@ class ExpertFeedForward final : public BlockPart<T> {
   // The bias behind `down`: adds its part to the gradients of the choices' weights, and makes its
   // own gradient, from dy by expert, which is lost.
   void DownBiasBackward(const Pass<T>& pass, bool adds, T* dy);
+  // From dy by expert to the gradient of `product`, and that of the choices' weights.
+  void DownBackward(const Pass<T>& pass, bool adds_weights, const T* dy, T* dproduct);
+  // From the gradient of gate_up, which has taken its place, to dx by expert.
+  void GateUpBackward(const Pass<T>& pass, bool adds_weights, T* dx);
   // From this chunk's dy to its summand of dx, and the gradients of its choices' weights.
   absl::Status ChunkBackward(const Pass<T>& pass, const T* dy, bool adds_weights, bool adds_dx,
                              T* dx);
@@ -143,11 +156,14 @@ class ExpertFeedForward final : public BlockPart<T> {
   float* SortedDWeights(const Pass<T>& pass) const {
     return SortedWeights(pass) + dispatch().bound;
   }
+  // Token numbers, as pairs of floats.
+  float* SentNumbers(const Pass<T>& pass) const { return SortedDWeights(pass) + dispatch().bound; }
+  float* ArrivedNumbers(const Pass<T>& pass) const { return SentNumbers(pass) + 2 * choices(); }
 
   const BlockShape s_;
   const Recompute recompute_;
   const std::vector<ExpertMemory<T>> memory_;
-  const BlockLinears<T> linears_;  // of the shared experts, without 8-bit products
+  const BlockLinears<T> linears_;                      // without 8-bit products
   const std::unique_ptr<DenseFeedForward<T>> shared_;  // null: none
   std::vector<ExpertDispatch> plans_;                  // by slot
 };

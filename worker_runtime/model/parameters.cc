@@ -400,12 +400,14 @@ void Cutter::AddAdapters(UnitSpec& unit) const {
     const AdaptedTensor* const found =
         unit.kind == UnitKind::kBlock ? FindAdapted(tensor) : nullptr;
     if (found == nullptr) continue;
-    UnitTensor a = {.role = found->a, .in_first_bucket = true};
-    UnitTensor b = {.role = found->b, .in_first_bucket = true};
+    const bool is_few = !tensor.of_experts;
+    UnitTensor a = {.role = found->a, .in_first_bucket = is_few, .of_experts = tensor.of_experts};
+    UnitTensor b = {.role = found->b, .in_first_bucket = is_few, .of_experts = tensor.of_experts};
     for (const ParameterSlice& slice : tensor.slices) {
       if (!IsTarget(config_.adapter, NameOf(slice))) continue;
       auto [of_a, of_b] =
-          AdapterOf(slice, found->tensor == kAttentionOut || found->tensor == kDown);
+          AdapterOf(slice, found->tensor == kAttentionOut || found->tensor == kDown ||
+                               found->tensor == kExpertDown);
       if (a.slices.empty() || a.slices.back().name != of_a.name)
         a.slices.push_back(std::move(of_a));
       b.slices.push_back(std::move(of_b));

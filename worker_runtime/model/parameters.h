@@ -123,6 +123,11 @@ enum BlockTensor {
   kQueryUpB,
   kKeyValueUpA,
   kKeyValueUpB,
+  // Expert behind expert, as the tensors are.
+  kExpertGateUpA,
+  kExpertGateUpB,
+  kExpertDownA,
+  kExpertDownB,
 };
 // A tensor that may have adapters, and their roles.
 struct AdaptedTensor {
@@ -135,7 +140,9 @@ inline constexpr AdaptedTensor kAdapted[] = {{kQkv, kQkvA, kQkvB},
                                              {kGateUp, kGateUpA, kGateUpB},
                                              {kDown, kDownA, kDownB},
                                              {kQueryUp, kQueryUpA, kQueryUpB},
-                                             {kKeyValueUp, kKeyValueUpA, kKeyValueUpB}};
+                                             {kKeyValueUp, kKeyValueUpA, kKeyValueUpB},
+                                             {kExpertGateUp, kExpertGateUpA, kExpertGateUpB},
+                                             {kExpertDown, kExpertDownA, kExpertDownB}};
 enum HeadTensor {
   kFinalNorm,      // (hidden)
   kHead,           // (vocabulary / tp, hidden)

@@ -147,6 +147,54 @@ TEST_CASE("a rank has of each adapter what its layer's slice wants, and a part o
   }
 }
 
+TEST_CASE("each expert of a rank has adapters of its own, cut as its matrices are") {
+  ModelConfig config = NamedModel("moe-tiny").value();
+  config.adapter = {.rank = 4, .alpha = 8, .targets = {"w1", "w2"}};
+  const int64_t hidden = config.hidden_size;
+  const int64_t ffn = config.experts.ffn_size;
+  const std::vector<UnitSpec> units =
+      UnitsOf(config, testing::EvenChunk(config, 1, 0), /*tp_size=*/2, /*tp_rank=*/1,
+              /*ep_size=*/2, /*ep_rank=*/1);
+  const int first = config.experts.count / 2;
+  const std::vector<int> places = PlacesOf(units[1]);
+  const auto check = [&](BlockTensor role, const char* end, std::array<int64_t, 2> extent,
+                         bool owned, int copies) {
+    INFO(end);
+    const UnitTensor& tensor = units[1].tensors[places[role]];
+    CHECK(tensor.of_experts);
+    CHECK_FALSE(tensor.is_frozen);
+    REQUIRE(static_cast<int>(tensor.slices.size()) == first);
+    const ParameterSlice& slice = tensor.slices[1];
+    CHECK(slice.name == "model.layers.0.block_sparse_moe.experts." + std::to_string(first + 1) +
+                            "." + end + ".weight");
+    CHECK(slice.extent == extent);
+    CHECK(slice.owned == owned);
+    CHECK(slice.tp_copies == copies);
+  };
+  check(kExpertGateUpA, "w1.lora_A", {4, hidden}, false, 2);
+  check(kExpertGateUpB, "w1.lora_B", {ffn / 2, 4}, true, 1);
+  check(kExpertDownA, "w2.lora_A", {4, ffn / 2}, true, 1);
+  check(kExpertDownB, "w2.lora_B", {hidden, 4}, false, 2);
+  CHECK(units[1].tensors[places[kExpertDown]].is_frozen);
+}
+
+TEST_CASE("targets name matrices as PEFT's do, and experts all at once") {
+  const auto has = [](std::vector<std::string> targets, const char* name) {
+    return IsTarget({.rank = 4, .alpha = 8, .targets = std::move(targets)}, name);
+  };
+  const char* const of_expert = "model.layers.1.mlp.experts.7.up_proj";
+  const char* const of_shared = "model.layers.1.mlp.shared_experts.up_proj";
+  for (const char* const name : {of_expert, of_shared}) {
+    CHECK(has({"up_proj"}, name));
+    CHECK_FALSE(has({"p_proj"}, name));
+    CHECK(has({}, name) == (name == of_shared));
+    CHECK(has({"experts.*.up_proj"}, name) == (name == of_expert));
+    CHECK(has({"shared_experts.up_proj"}, name) == (name == of_shared));
+  }
+  CHECK_FALSE(has({"experts.7.up_proj"}, of_expert));
+  CHECK(has({"model.layers.1.mlp.experts.*.up_proj"}, of_expert));
+}
+
 TEST_CASE("adapters that make no sense are refused, with what would") {
   const auto refused = [](const AdapterConfig& adapter, int kv_heads, int tp) {
     ModelConfig config = Tiny(false, kv_heads);

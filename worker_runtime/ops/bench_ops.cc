@@ -283,13 +283,13 @@ std::vector<BenchOp> ExpertOps(const BenchInputs& in) {
                         in.stream),
       {"grouped_matmul forward", product_bytes,
        [=, &stream = in.stream](Pieces& set) {
-         GroupedMatMul(kYes, *begin, width, hidden, set.Take<T>(size), set.Take<T>(weights),
+         GroupedMatMul(kYes, *begin, width, hidden, set.Take<T>(size), set.Take<T>(weights), 0.0f,
                        set.Take<T>(out), stream);
        },
        flops},
       {"grouped_matmul input gradient", product_bytes,
        [=, &stream = in.stream](Pieces& set) {
-         GroupedMatMul(kNo, *begin, hidden, width, set.Take<T>(out), set.Take<T>(weights),
+         GroupedMatMul(kNo, *begin, hidden, width, set.Take<T>(out), set.Take<T>(weights), 0.0f,
                        set.Take<T>(size), stream);
        },
        flops},

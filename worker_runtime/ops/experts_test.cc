@@ -408,27 +408,30 @@ TEMPLATE_TEST_CASE("rows of groups are multiplied by the matrices of their group
                    BFloat16) {
   if (!testing::HasPlacesOrSkips(1)) return;
   for (const Groups& g : kGroups) {
-    for (const Transpose transpose : {Transpose::kNo, Transpose::kYes}) {
-      CAPTURE(g.begin, g.m, g.n, transpose == Transpose::kYes);
+    for (const int kind : {0, 1, 2, 3}) {
+      const Transpose transpose = kind % 2 == 0 ? Transpose::kNo : Transpose::kYes;
+      const float beta = kind < 2 ? 0 : 1;
+      CAPTURE(g.begin, g.m, g.n, transpose == Transpose::kYes, beta);
       const size_t matrix = RouterInputs::count(g.m, g.n);
       const auto a = NumbersOf<TestType>(RouterInputs::count(g.begin.back(), g.m), 1);
       const auto b = NumbersOf<TestType>(matrix * (g.begin.size() - 1), 2);
       const size_t size = RouterInputs::count(g.begin.back(), g.n);
+      const auto before = NumbersOf<TestType>(size, 3);
       Compare<TestType>(
           kForward,
           [&] {
             const Array<TestType> a_there(a);
             const Array<TestType> b_there(b);
-            const Array<TestType> c(Poison(size));
+            const Array<TestType> c(beta == 1 ? before : Poison(size));
             GroupedMatMul<TestType>(transpose, g.begin, g.n, g.m, a_there.data(), b_there.data(),
-                                    c.data(), TheStream());
+                                    beta, c.data(), TheStream());
             return Outputs<float>{c.Fetch()};
           },
           [&](auto zero) {
             using Real = decltype(zero);
-            Outputs<Real> c = {std::vector<Real>(size)};
+            Outputs<Real> c = {As<Real>(before)};
             reference::GroupedMatMul<Real>(transpose, g.begin, g.n, g.m, As<Real>(a).data(),
-                                           As<Real>(b).data(), c[0].data());
+                                           As<Real>(b).data(), Real{beta}, c[0].data());
             return c;
           });
     }

@@ -15,11 +15,12 @@
 
 namespace convene::worker {
 
-// c: (rows, n), overwritten: the rows of group g are a's, (rows, k), times op(b_g). b: (groups, n,
-// k) where transpose_b is kYes, else (groups, k, n). REQUIRES: k > 0.
+// c: (rows, n): the rows of group g become a's, (rows, k), times op(b_g), + beta times what they
+// were. b: (groups, n, k) where transpose_b is kYes, else (groups, k, n). beta is 0 (c is never
+// read) or 1. REQUIRES: k > 0.
 template <typename T>
 void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n, int k, const T* a,
-                   const T* b, T* c, Stream& stream);
+                   const T* b, float beta, T* c, Stream& stream);
 
 // c: (groups, m, n): c_g = a_g^T b_g + beta c_g, of a: (rows, m) and b: (rows, n). beta is 0 (c is
 // never read) or 1. A group without rows: zeros, or c_g as it is.

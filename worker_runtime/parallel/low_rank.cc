@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "worker_runtime/ops/elementwise.h"
+#include "worker_runtime/ops/grouped_matmul.h"
 #include "worker_runtime/ops/instantiate.h"
 #include "worker_runtime/ops/matmul.h"
 
@@ -25,19 +26,56 @@ const T* Dropped(const LinearShape& s, const LowRank<T>& adapter, int first_row,
   return adapter.dropped;
 }
 
+// c (rows, n) = op(b) of rows (rows, k), + beta c: of experts each group of rows by its own b.
+template <typename T>
+void MultiplyRows(const LowRank<T>& adapter, Transpose transpose_b, int count, int n, int k,
+                  const T* rows, const T* b, float beta, T* c, Stream& stream) {
+  if (adapter.groups.empty()) {
+    return MatMul(Transpose::kNo, transpose_b, count, n, k, rows, b, beta, c, stream);
+  }
+  GroupedMatMul(transpose_b, adapter.groups, n, k, rows, b, beta, c, stream);
+}
+
+// c (m, n) = a^T b, of a (rows, m) and b (rows, n), + beta c: of experts each its own.
+template <typename T>
+void FactorGradient(const LowRank<T>& adapter, int count, int m, int n, const T* a, const T* b,
+                    float beta, float* c, Stream& stream) {
+  if (adapter.groups.empty()) {
+    return MatMul(Transpose::kYes, Transpose::kNo, m, n, count, a, b, beta, c, stream);
+  }
+  GroupedWeightGradient(adapter.groups, m, n, a, b, beta, c, stream);
+}
+
+template <typename T>
+int64_t BRows(const LowRank<T>& adapter) {
+  return adapter.parts.back().first_b_row + adapter.parts.back().out;
+}
+
+// Calls copy(rows, of B, of what is spread) for each run of B's rows.
+template <typename T, typename Copy>
+void ForParts(const LinearShape& s, const LowRank<T>& adapter, const Copy& copy) {
+  if (BRows(adapter) == s.out && adapter.ranks == adapter.rank) {  // B as it is
+    return copy(int64_t{adapter.layers()} * s.out, 0, 0);
+  }
+  for (int64_t layer = 0; layer < adapter.layers(); ++layer) {
+    for (const LowRankPart& part : adapter.parts) {
+      copy(part.out, (layer * BRows(adapter) + part.first_b_row) * adapter.rank,
+           (layer * s.out + part.first_out) * adapter.ranks + part.first_rank);
+    }
+  }
+}
+
 }  // namespace
 
 template <typename T>
 void SpreadLowRank(const LinearShape& s, const LowRank<T>& adapter, Stream& stream) {
   if (!adapter.is_on()) return;
-  const int64_t count = int64_t{s.out} * adapter.ranks;
+  const int64_t count = int64_t{adapter.layers()} * s.out * adapter.ranks;
   adapter.device->Zero(adapter.spread, count * sizeof(T), stream);
-  for (const LowRankPart& part : adapter.parts) {
-    CopyRows(part.out, adapter.rank, adapter.b + int64_t{part.first_b_row} * adapter.rank,
-             adapter.rank,
-             adapter.spread + int64_t{part.first_out} * adapter.ranks + part.first_rank,
+  ForParts(s, adapter, [&](int64_t rows, int64_t of_b, int64_t of_spread) {
+    CopyRows(rows, adapter.rank, adapter.b + of_b, adapter.rank, adapter.spread + of_spread,
              adapter.ranks, stream);
-  }
+  });
   ScaleInPlace(count, adapter.scale, adapter.spread, stream);
 }
 
@@ -46,18 +84,18 @@ void AddLowRank(const LinearShape& s, const LowRank<T>& adapter, int first_row, 
                 Stream& stream) {
   if (!adapter.is_on()) return;
   x = Dropped(s, adapter, first_row, x, stream);
-  MatMul(Transpose::kNo, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
-         adapter.inner, stream);
-  MatMul(Transpose::kNo, Transpose::kYes, s.rows, s.out, adapter.ranks, adapter.inner,
-         adapter.spread, 1, y, stream);
+  MultiplyRows(adapter, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
+               adapter.inner, stream);
+  MultiplyRows(adapter, Transpose::kYes, s.rows, s.out, adapter.ranks, adapter.inner,
+               adapter.spread, 1, y, stream);
 }
 
 template <typename T>
 void LowRankInnerGradient(const LinearShape& s, const LowRank<T>& adapter, const T* dy,
                           Stream& stream) {
   if (!adapter.is_on()) return;
-  MatMul(Transpose::kNo, Transpose::kNo, s.rows, adapter.ranks, s.out, dy, adapter.spread, 0,
-         adapter.inner_gradient, stream);
+  MultiplyRows(adapter, Transpose::kNo, s.rows, adapter.ranks, s.out, dy, adapter.spread, 0,
+               adapter.inner_gradient, stream);
 }
 
 template <typename T>
@@ -65,21 +103,20 @@ void LowRankGradients(const LinearShape& s, const LowRank<T>& adapter, const T* 
                       Stream& stream) {
   if (!adapter.is_on()) return;
   x = Dropped(s, adapter, /*first_row=*/0, x, stream);
-  MatMul(Transpose::kYes, Transpose::kNo, adapter.ranks, s.in, s.rows, adapter.inner_gradient, x,
-         adapter.da.adds ? 1 : 0, adapter.da.data, stream);
-  MatMul(Transpose::kNo, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
-         adapter.inner, stream);
-  MatMul(Transpose::kYes, Transpose::kNo, s.out, adapter.ranks, s.rows, dy, adapter.inner, 0,
-         adapter.spread_gradient, stream);
-  ScaleInPlace(int64_t{s.out} * adapter.ranks, adapter.scale, adapter.spread_gradient, stream);
+  FactorGradient(adapter, s.rows, adapter.ranks, s.in, adapter.inner_gradient, x,
+                 adapter.da.adds ? 1 : 0, adapter.da.data, stream);
+  MultiplyRows(adapter, Transpose::kYes, s.rows, adapter.ranks, s.in, x, adapter.a, 0,
+               adapter.inner, stream);
+  FactorGradient(adapter, s.rows, s.out, adapter.ranks, dy, adapter.inner, 0,
+                 adapter.spread_gradient, stream);
+  ScaleInPlace(int64_t{adapter.layers()} * s.out * adapter.ranks, adapter.scale,
+               adapter.spread_gradient, stream);
   float* const to = adapter.db.adds ? adapter.b_gradient : adapter.db.data;
-  int64_t count = 0;
-  for (const LowRankPart& part : adapter.parts) {
-    CopyRows(part.out, adapter.rank,
-             adapter.spread_gradient + int64_t{part.first_out} * adapter.ranks + part.first_rank,
-             adapter.ranks, to + int64_t{part.first_b_row} * adapter.rank, adapter.rank, stream);
-    count += int64_t{part.out} * adapter.rank;
-  }
+  ForParts(s, adapter, [&](int64_t rows, int64_t of_b, int64_t of_spread) {
+    CopyRows(rows, adapter.rank, adapter.spread_gradient + of_spread, adapter.ranks, to + of_b,
+             adapter.rank, stream);
+  });
+  const int64_t count = adapter.layers() * BRows(adapter) * adapter.rank;
   if (adapter.db.adds) AddInPlace(count, to, adapter.db.data, stream);
 }
 
@@ -89,9 +126,9 @@ void AddLowRankInputGradient(const LinearShape& s, const LowRank<T>& adapter, in
   if (!adapter.is_on()) return;
   const bool drops = adapter.dropout.is_on();
   T* const gradient = drops ? adapter.dropped : dx;
-  MatMul(Transpose::kNo, Transpose::kNo, s.rows, s.in, adapter.ranks,
-         adapter.inner_gradient + int64_t{first_row} * adapter.ranks, adapter.a, drops ? 0 : 1,
-         gradient, stream);
+  MultiplyRows(adapter, Transpose::kNo, s.rows, s.in, adapter.ranks,
+               adapter.inner_gradient + int64_t{first_row} * adapter.ranks, adapter.a,
+               drops ? 0 : 1, gradient, stream);
   if (!drops) return;
   Dropout(s.rows, s.in, MaskFrom(adapter, first_row), /*adds=*/true, gradient, dx, stream);
 }

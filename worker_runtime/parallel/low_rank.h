@@ -14,7 +14,12 @@
 // that are its outputs; a row-parallel layer's rank has of A the columns that are its inputs, and
 // all of B. So a rank's summand stays a summand, and no pass has a collective more. Of the factor
 // that all ranks have, each makes a part of the gradient (ParameterSlice::tp_copies).
+//
+// Experts have such a layer each, with rows of its own; their factors, and what is spread of them,
+// lie expert behind expert.
 #pragma once
+
+#include <cstdint>
 
 #include "absl/types/span.h"
 #include "worker_runtime/device/device.h"
@@ -40,6 +45,9 @@ struct LowRank {
   int rank = 0;                         // of each adapter
   int ranks = 0;                        // of all of them together
   float scale = 0;
+  // Of the experts' layers: GroupedMatMul's rows of each. Then all that is said of factors, and of
+  // `parts`, holds of each expert, and calls take all rows. Empty: one layer.
+  absl::Span<const int32_t> groups;
   const T* a = nullptr;  // (ranks, in)
   const T* b = nullptr;  // (outputs of all parts, rank)
   WeightGradient da;
@@ -56,6 +64,7 @@ struct LowRank {
   Device* device = nullptr;
 
   bool is_on() const { return !parts.empty(); }
+  int layers() const { return groups.empty() ? 1 : static_cast<int>(groups.size()) - 1; }
 };
 
 // All calls do nothing where there is no adapter. x and dx: (rows, in); y and dy: (rows, out).

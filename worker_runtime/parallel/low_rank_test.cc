@@ -136,6 +136,75 @@ void CheckFormula(double probability) {
   }
 }
 
+// Three layers with rows of their own: the second has none, the third all of kX.
+TEST_CASE("adapters of experts are those of each expert's layer") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const auto places = testing::Places::Make({});
+  REQUIRE(places.ok());
+  Device& device = *(**places)[0].device;
+  Stream& stream = device.compute();
+  const std::vector<int32_t> begin = {0, 2, 2, kShape.rows};
+  const size_t layers = begin.size() - 1;
+  const auto sized = [&](size_t count, float value) {
+    return DeviceArray<float>(std::vector<float>(count, value), device);
+  };
+  const DeviceArray<float> x(kX, device), dy(kDy, device);
+  const DeviceArray<float> a(Numbers(static_cast<int>(layers * kA.size()), 0.7), device);
+  const DeviceArray<float> b(Numbers(static_cast<int>(layers * kB.size()), 1.1), device);
+  const DeviceArray<float> spread = sized(layers * kShape.out * kRanks, NAN);
+  const DeviceArray<float> spread_gradient = sized(layers * kShape.out * kRanks, NAN);
+  const DeviceArray<float> inner = sized(2 * kShape.rows * kRanks, NAN);
+  const DeviceArray<float> b_gradient = sized(layers * kB.size(), NAN);
+  // y, dx, da, db.
+  struct Sums {
+    DeviceArray<float> y, dx, da, db;
+  };
+  const auto sums = [&] {
+    return Sums{sized(kDy.size(), 1), sized(kX.size(), 1), sized(layers * kA.size(), 1),
+                sized(layers * kB.size(), 1)};
+  };
+  const auto run = [&](const LinearShape& shape, const Sums& to, int row, size_t layer,
+                       absl::Span<const int32_t> groups) {
+    const LowRank<float> adapter = {.parts = kParts,
+                                    .rank = kRank,
+                                    .ranks = kRanks,
+                                    .scale = kScale,
+                                    .groups = groups,
+                                    .a = a.data() + layer * kA.size(),
+                                    .b = b.data() + layer * kB.size(),
+                                    .da = {.data = to.da.data() + layer * kA.size(), .adds = true},
+                                    .db = {.data = to.db.data() + layer * kB.size(), .adds = true},
+                                    .spread = spread.data(),
+                                    .inner = inner.data(),
+                                    .inner_gradient = inner.data() + kShape.rows * kRanks,
+                                    .spread_gradient = spread_gradient.data(),
+                                    .b_gradient = b_gradient.data(),
+                                    .device = &device};
+    const float* const its_x = x.data() + row * kShape.in;
+    const float* const its_dy = dy.data() + row * kShape.out;
+    SpreadLowRank(shape, adapter, stream);
+    AddLowRank(shape, adapter, 0, its_x, to.y.data() + row * kShape.out, stream);
+    LowRankInnerGradient(shape, adapter, its_dy, stream);
+    LowRankGradients(shape, adapter, its_x, its_dy, stream);
+    AddLowRankInputGradient(shape, adapter, 0, to.dx.data() + row * kShape.in, stream);
+  };
+  const Sums together = sums();
+  run(kShape, together, 0, 0, begin);
+  const Sums apart = sums();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const int rows = begin[layer + 1] - begin[layer];
+    if (rows > 0) run({rows, kShape.out, kShape.in}, apart, begin[layer], layer, {});
+  }
+  const auto check = [](const DeviceArray<float>& values, const DeviceArray<float>& expected) {
+    const std::vector<float> wanted = expected.Fetch();
+    CheckNear(values.Fetch(), {wanted.begin(), wanted.end()}, 0);
+  };
+  check(together.y, apart.y);
+  check(together.dx, apart.dx);
+  check(together.da, apart.da);
+  check(together.db, apart.db);
+}
+
 TEST_CASE("a layer without adapters stays as it is") {
   if (!testing::HasPlacesOrSkips(1)) return;
   const auto places = testing::Places::Make({});

@@ -135,7 +135,7 @@ std::array<std::unique_ptr<BucketStore>, kStoreKinds> MakeOtherStores(
   const bool freezes = options.model.adapter.is_on();
   for (const StoreKind kind :
        {StoreKind::kExperts, StoreKind::kFrozen, StoreKind::kFrozenExperts}) {
-    if (IsFrozen(kind) != freezes || (IsOfExperts(kind) && !SplitsExperts(options))) continue;
+    if ((IsFrozen(kind) && !freezes) || (IsOfExperts(kind) && !SplitsExperts(options))) continue;
     stores[static_cast<size_t>(kind)] = std::unique_ptr<BucketStore>(new BucketStore(
         MakeStore(options, chunks, kind, stage, communicators, device, arena, staging)));
   }

@@ -89,6 +89,42 @@ TEST_CASE("the engine allocates what the plan says, to the byte") {
   }
 }
 
+TEST_CASE("the plan has the adapters of experts, and no gradients of what is frozen") {
+  if (!testing::HasPlacesOrSkips(1)) return;
+  const Layout layout = GENERATE(Layout{}, Layout{.pp = 2, .dp = 2, .tp = 2, .ep = 2});
+  const std::unique_ptr<Device> plain = testing::MakeTestDevice();
+  EngineOptions options = {.model = *NamedModel("deepseek-tiny"),
+                           .layout = layout,
+                           .micro_batch_size = 2,
+                           .sequence_length = 16,
+                           .microbatches = 2,
+                           .fresh_weights = false};
+  const auto planned = [&] {
+    size_t bytes = 0;
+    for (const MemoryPlan& plan : PlanMemory(options, *plain)) bytes += plan.device_bytes;
+    return bytes;
+  };
+  const size_t of_all = planned();
+  options.model.adapter = {.rank = 2, .alpha = 4};
+  const size_t without_experts = planned();
+  options.model.adapter.targets = {"gate_proj", "up_proj", "down_proj"};
+  const size_t without_dropout = planned();
+  options.model.adapter.dropout = 0.1;
+  CHECK(without_experts < without_dropout);
+  CHECK(without_dropout < planned());
+  CHECK(planned() < of_all);
+  const std::vector<MemoryPlan> plans = PlanMemory(options, *plain);
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    options.rank = rank;
+    CommunicatorSet communicators = PlannedCommunicators(layout, rank);
+    CountingDevice device(*plain);
+    REQUIRE_OK(Engine::Create(options, communicators, device));
+    const MemoryPlan& plan = plans[CoordinateOf(layout, rank).pp];
+    CHECK(device.of_device.allocated == plan.device_bytes);
+    CHECK(device.of_host.allocated == plan.host_bytes);
+  }
+}
+
 TEST_CASE("the plan has the gradient that rows in chunks keep beside its layer's input") {
   if (testing::OnGpus()) return;  // PURE
   EngineOptions options = {.model = *NamedModel("llama-tiny"),

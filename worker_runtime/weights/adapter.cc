@@ -38,17 +38,33 @@ absl::string_view MatrixOf(absl::string_view name) {
   return "";
 }
 
+bool IsNumber(absl::string_view word) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(word, &number);
+}
+
+// As PEFT names adapters of the tensors in which transformers 5 keeps a layer's experts.
+bool IsOfFusedExperts(absl::string_view name) {
+  constexpr absl::string_view kExperts = ".experts.";
+  const size_t at = name.find(kExperts);
+  if (at == name.npos) return false;
+  const absl::string_view behind = name.substr(at + kExperts.size());
+  return !IsNumber(behind.substr(0, behind.find('.')));
+}
+
 // The file's tensors by our names.
 absl::StatusOr<HeldTensors> HoldTensors(const TensorPlaces& places) {
   HeldTensors held;
   for (const auto& [name, place] : places) {
     const absl::string_view ours = absl::StripPrefix(name, kPeftPrefix);
     const std::vector<int64_t>& shape = place.tensor.shape;
-    if (absl::StrContains(ours, ".experts.")) {
+    if (IsOfFusedExperts(ours)) {
       return absl::UnimplementedError(absl::StrCat(
           place.file->path(), ": tensor \"", name,
-          "\" is an adapter of a layer's experts, and experts have no adapters here. Merge it with "
-          "PEFT (merge_and_unload), and give the folder that this makes"));
+          "\" is one adapter of all experts of a layer (target_parameters), and here each expert's "
+          "matrices have their own. Merge it with PEFT (merge_and_unload), and give the folder "
+          "that "
+          "this makes"));
     }
     if (MatrixOf(ours).empty() || shape.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(place.file->path(), ": tensor \"", name,
@@ -130,10 +146,10 @@ absl::StatusOr<Adapter> OpenCheckpointAdapter(const std::string& path) {
 std::vector<std::string> MatrixEnds(const Adapter& adapter) {
   std::set<std::string> ends;
   for (const auto& [name, shape] : adapter.tensors) {
-    const std::vector<absl::string_view> words = absl::StrSplit(MatrixOf(name), '.');
+    const std::string matrix = OfAnyExpert(MatrixOf(name));
+    const std::vector<absl::string_view> words = absl::StrSplit(matrix, '.');
     size_t first = words.size();
-    int64_t number = 0;
-    while (first > 0 && !absl::SimpleAtoi(words[first - 1], &number)) --first;
+    while (first > 0 && !IsNumber(words[first - 1])) --first;
     ends.insert(absl::StrJoin(words.begin() + static_cast<ptrdiff_t>(first), words.end(), "."));
   }
   return {ends.begin(), ends.end()};

@@ -37,8 +37,8 @@ bool IsPeftFolder(const std::string& path);
 // weights.
 //
 // NotFound: nothing of these. InvalidArgument: a damaged file; a tensor that is no A or B, or
-// has no other half; a checkpoint without adapters. Unimplemented: ReadPeftConfig's, an adapter of
-// a layer's experts, and an element type that we lack. All with the path.
+// has no other half; a checkpoint without adapters. Unimplemented: ReadPeftConfig's, one adapter of
+// all experts of a layer, and an element type that we lack. All with the path.
 absl::StatusOr<Adapter> OpenAdapter(const std::string& path);
 
 // Whether the adapter's tensors are those of model.adapter, as they are and no others.
@@ -46,7 +46,7 @@ absl::StatusOr<Adapter> OpenAdapter(const std::string& path);
 absl::Status CheckAdapterFits(const Adapter& adapter, const ModelConfig& model);
 
 // The names of the matrices that have adapters, behind the layer's number and without ".weight",
-// each once: "self_attn.q_proj".
+// each once, as AdapterConfig::targets has them: "self_attn.q_proj", "mlp.experts.*.up_proj".
 std::vector<std::string> MatrixEnds(const Adapter& adapter);
 
 }  // namespace convene::worker

@@ -1,5 +1,6 @@
 #include "worker_runtime/weights/adapter.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "tools/base/testing/temp_dir.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/device/dtype.h"
+#include "worker_runtime/model/parameters.h"
 #include "worker_runtime/model/shape_text.h"
 #include "worker_runtime/weights/merged_weights.h"
 #include "worker_runtime/weights/model_tensors.h"
@@ -33,6 +35,8 @@ ModelConfig Small(const char* name = "llama-tiny") {
   ModelConfig config = NamedModel(name).value();
   config.layers = 2;
   config.vocabulary_size = 16;
+  // Mixtral's folders have one size for both.
+  if (config.family->name == std::string("mixtral")) config.ffn_size = config.experts.ffn_size;
   return config;
 }
 
@@ -97,12 +101,13 @@ std::vector<float> ReadAll(const StateSource& source, const ModelTensor& tensor)
 }
 
 TEST_CASE("weights of an adapter are its base's with the adapters added, and no others change") {
-  for (const char* const name : {"llama-tiny", "gpt2-tiny"}) {
+  for (const char* const name : {"llama-tiny", "gpt2-tiny", "moe-tiny"}) {
     INFO(name);
     TempDir dir;
     const ModelConfig model = Small(name);
     ModelConfig adapted = Adapted(model);
     if (model.family->fused_qkv) adapted.adapter.targets = {"attn.c_attn", "mlp.c_proj"};
+    if (model.experts.count > 0) adapted.adapter.targets = {"w1", "w2"};
     testing::WriteHfFolder(dir.File("base"), model, testing::TensorsOf(model));
     Folder(adapted, dir.File("base")).Write(dir.File("adapter"));
     const auto base = OpenWeights(dir.File("base"));
@@ -135,7 +140,7 @@ TEST_CASE("weights of an adapter are its base's with the adapters added, and no 
         }
       }
     }
-    CHECK(changed == 4);
+    CHECK(changed == 4 * std::max(1, model.experts.count));
   }
 }
 
@@ -223,13 +228,13 @@ TEST_CASE("a folder of adapters that cannot be used says why") {
                  f.tensors()["lm_head.weight"] = {{1, 1}, {1}};
                }),
                kInvalid, "\"lm_head.weight\" is no lora_A or lora_B of a matrix");
-  // As PEFT names adapters of modules, and of fused parameters (target_parameters).
-  for (const char* const module : {"experts.0.gate_proj", "experts.base_layer"}) {
+  // As PEFT names adapters of fused parameters (target_parameters).
+  for (const char* const module : {"experts", "experts.base_layer"}) {
     CHECK_STATUS(opened([&](Folder& f) {
                    f.tensors()[absl::StrCat("base_model.model.model.layers.0.mlp.", module,
                                             ".lora_A.weight")] = {{1, 1}, {1}};
                  }),
-                 kLacks, "is an adapter of a layer's experts");
+                 kLacks, "is one adapter of all experts of a layer");
   }
   CHECK_STATUS(opened([&](Folder& f) {
                  f.tensors()[first] = {{2, 3}, std::vector<float>(6)};
@@ -312,15 +317,65 @@ TEST_CASE("adapters whose beginning changed their base are refused") {
   }
 }
 
-TEST_CASE("adapters beside experts that PEFT would take for the experts' stay here") {
+TEST_CASE("adapters of experts come in by each expert's number, and go out so") {
   TempDir dir;
-  ModelConfig model = Small("deepseek-tiny");
-  model.adapter = {.rank = 2, .alpha = 3};
-  Adapter adapter = {.config = model.adapter};
-  for (const ModelTensor& tensor : AdapterTensors(model))
-    adapter.tensors[tensor.name] = tensor.shape;
-  CHECK_STATUS(ExportPeft(adapter, model, dir.File("out")), absl::StatusCode::kUnimplemented,
+  const ModelConfig model = Small("moe-tiny");
+  ModelConfig adapted = model;
+  adapted.adapter = {.rank = 2, .alpha = 3, .targets = {"w1", "w2", "w3", "v_proj"}};
+  testing::WriteHfFolder(dir.File("base"), model, testing::TensorsOf(model));
+  Folder folder(adapted, dir.File("base"));
+  folder.Write(dir.File("adapter"));
+  auto adapter = OpenAdapter(dir.File("adapter"));
+  REQUIRE_OK(adapter.status());
+  const std::string experts = "block_sparse_moe.experts.*.";
+  CHECK(adapter->config.targets == std::vector<std::string>{experts + "w1", experts + "w2",
+                                                            experts + "w3", "self_attn.v_proj"});
+  adapter->config.rank_stabilized = true;
+  adapter->config.dropout = 0.5;
+  REQUIRE_OK(ExportPeft(*adapter, adapted, dir.File("again")));
+  const auto config = ReadFile(dir.File("again") + "/adapter_config.json");
+  REQUIRE_OK(config);
+  CHECK(absl::StrContains(*config, "\"block_sparse_moe.experts.3.w2\""));
+  CHECK_FALSE(absl::StrContains(*config, "*"));
+  const auto again = OpenAdapter(dir.File("again"));
+  REQUIRE_OK(again.status());
+  CHECK(again->config.targets == adapter->config.targets);
+  CHECK(again->config.scale() == adapter->config.scale());
+  CHECK_FALSE(again->config.rank_stabilized);
+  CHECK(again->config.dropout == 0);
+  CHECK(again->tensors == adapter->tensors);
+  for (const ModelTensor& tensor : AdapterTensors(adapted)) {
+    CHECK(ReadAll(*again->source, tensor) == ValuesOf(tensor));
+  }
+  for (const char* const half : {"A", "B"}) {
+    folder.tensors().erase(absl::StrCat(kPeftPrefix, "model.layers.1.block_sparse_moe.experts.3.w2",
+                                        ".lora_", half, ".weight"));
+  }
+  folder.Write(dir.File("some"));
+  CHECK_STATUS(OpenWeights(dir.File("some")).status(), absl::StatusCode::kInvalidArgument,
+               "it has no \"model.layers.1.block_sparse_moe.experts.3.w2.lora_A.weight\"");
+}
+
+TEST_CASE("adapters that PEFT would take for others, or has not, stay here") {
+  TempDir dir;
+  const auto exported = [&](const char* name, std::vector<std::string> targets) {
+    ModelConfig model = Small(name);
+    model.adapter = {.rank = 2, .alpha = 3, .targets = std::move(targets)};
+    REQUIRE_OK(ValidateAdapters(model, /*tp_size=*/1));
+    Adapter adapter = {.config = model.adapter};
+    for (const ModelTensor& tensor : AdapterTensors(model))
+      adapter.tensors[tensor.name] = tensor.shape;
+    return ExportPeft(adapter, model, dir.File("out"));
+  };
+  constexpr auto kLacks = absl::StatusCode::kUnimplemented;
+  CHECK_STATUS(exported("deepseek-tiny", {}), kLacks, "for adapters of the experts");
+  CHECK_STATUS(exported("deepseek-tiny", {"gate_proj", "up_proj"}), kLacks,
                "for adapters of the experts");
+  CHECK_STATUS(exported("moe-tiny", {"w1", "w2"}), kLacks,
+               "PEFT has adapters on block_sparse_moe.experts.*.w1 only beside such on "
+               "block_sparse_moe.experts.*.w3");
+  CHECK_STATUS(exported("gpt-oss-tiny", {"down_proj"}), kLacks,
+               "PEFT has no adapters of single experts of gpt_oss");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct PeftConfig {
 };
 
 // InvalidArgument: no such text, no LoRA. Unimplemented, with the key: another kind of LoRA than
-// ours (DoRA, ranks by pattern, biases or whole modules that learn, adapters of experts' tensors).
+// ours (DoRA, ranks by pattern, biases or whole modules that learn, adapters of fused experts).
 absl::StatusOr<PeftConfig> ReadPeftConfig(absl::string_view text);
 
 // `targets`: for target_modules, the ends of the matrices' names.

@@ -43,8 +43,8 @@ absl::Status WriteTensorFile(const StateSource& source, const std::vector<ModelT
 // A folder that PEFT loads beside the adapter's base: adapter_config.json, and
 // adapter_model.safetensors in fp32. `model`: the base's, with the adapter's config. The files of
 // the adapter's tokenizer come into it as well.
-// InvalidArgument: CheckAdapterFits's. Unimplemented: adapters beside experts that PEFT would take
-// for the experts' own.
+// InvalidArgument: CheckAdapterFits's. Unimplemented: adapters of experts of which PEFT has no such
+// form, and those beside experts that PEFT would take for the experts' own.
 absl::Status ExportPeft(const Adapter& adapter, const ModelConfig& model,
                         const std::string& output);
 

@@ -86,6 +86,7 @@ void MultiplyWidened(const ProductTile<BFloat16, Out>& tile, float beta) {
     MultiplyTile(wide, beta);
   } else {
     wide.c = c.AtLeast(int64_t{s.m} * s.n);
+    if (beta != 0) c.Copy(s.m, s.m, s.n, tile.c, s.ldc);
     MultiplyTile(wide, beta);
     ConvertRows(s.m, s.n, wide.c, s.n, tile.c, s.ldc);
   }
@@ -101,6 +102,7 @@ void MultiplyTile(const ProductTile<BFloat16, BFloat16>& tile, float beta) {
   shape.m = static_cast<int>(RoundUp(rows, kRowStep));
   if (rows == shape.m) return PrimitiveMatMul(shape, tile.a, tile.b, beta, tile.c);
   BFloat16* const product = c.AtLeast(int64_t{shape.m} * shape.n);
+  if (beta != 0) c.Copy(rows, shape.m, shape.n, tile.c, shape.ldc);
   const BFloat16* const padded = a.Copy(rows, shape.m, shape.k, tile.a, shape.lda);
   shape.lda = shape.k;
   shape.ldc = shape.n;
@@ -139,7 +141,7 @@ double Nanoseconds(double rows, double n, double k) {
 
 template <typename T>
 void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n, int k, const T* a,
-                   const T* b, T* c, Stream& /*stream*/) {
+                   const T* b, float beta, T* c, Stream& /*stream*/) {
   CONVENE_CHECK(!begin.empty() && k > 0);
   const auto tiles_of = [=](size_t group) {
     const int rows = begin[group + 1] - begin[group];
@@ -154,8 +156,8 @@ void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n
     const ptrdiff_t first = begin[group];
     const ProductTile<T, T> tile = tiles_of(group).At(
         index, a + first * k, b + static_cast<ptrdiff_t>(group) * n * k, c + first * n);
-    if (!HasFewRows(tile.shape)) return MultiplyTile(tile, 0.0f);
-    MultiplyFewRows(tile.shape, tile.a, tile.b, 0.0f, tile.c);
+    if (!HasFewRows(tile.shape)) return MultiplyTile(tile, beta);
+    MultiplyFewRows(tile.shape, tile.a, tile.b, beta, tile.c);
   });
 }
 

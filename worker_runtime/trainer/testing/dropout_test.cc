@@ -19,10 +19,9 @@ constexpr int kLength = 8;
 
 testing::LayoutCase CaseOf(const std::string& layout) {
   const auto the_case = testing::CaseOfText(
-      absl::StrCat(layout,
-                   " lora=all layers=4 hidden=16 kv_heads=2 head_size=4 ffn=24 vocabulary=16 "
+      absl::StrCat("lora=all layers=4 hidden=16 kv_heads=2 head_size=4 ffn=24 vocabulary=16 "
                    "sequence_length=",
-                   kLength, " global_batch=6"));
+                   kLength, " global_batch=6 ", layout));
   REQUIRE_OK(the_case);
   REQUIRE_OK(testing::LegalLayout(*the_case));
   return *the_case;
@@ -40,7 +39,11 @@ TEST_CASE("adapters with dropout learn the same on every layout") {
        {"dp_shard=3 micro_batch=2", "tp=2 cp=2 sequence_parallel=on", "pp=2 recompute=full",
         "tp=2 row_chunks=2 sequence_parallel=on recompute=selective",
         "dp_shard=2 zero_stage=3 micro_batch=1", "pp=2 schedule=zb-h1", "family=mla-tiny tp=2",
-        "family=deepseek-tiny dp_shard=2 ep=2"}) {
+        "family=deepseek-tiny dp_shard=2 ep=2", "family=deepseek-tiny lora=some dp_shard=2 ep=2",
+        "family=moe-tiny lora=some tp=2 recompute=full",
+        "family=qwen3-moe-tiny lora=some dp_shard=2 tp=2 ep=2 zero_stage=3 micro_batch=1",
+        "family=deepseek-tiny lora=some pp=2 schedule=zb-h1 recompute=full",
+        "family=moe-tiny lora=some dp_shard=2 ep=2 experts=4 chosen=2 expert_memory=1"}) {
     INFO(layout);
     const testing::LayoutCase the_case = CaseOf(layout);
     const auto expected = testing::Train(RunWithDropout(testing::OneProcess(the_case)));

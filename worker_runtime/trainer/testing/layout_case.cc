@@ -110,8 +110,12 @@ AdapterConfig AdapterOf(const LayoutCase& c, const Family& family) {
   AdapterConfig adapter = {.rank = 4, .alpha = 6, .rank_stabilized = c.lora == 2};
   if (c.lora == 2) {
     adapter.dropout = 0.25;
-    // Two matrices of three, and a row-parallel one.
-    for (const char* const name : {family.names.query, family.names.value, family.names.down}) {
+    // Two matrices of three, and a row-parallel one; of experts likewise.
+    const bool has_experts = NamedModel(FamilyWord(c))->experts.count > 0;
+    const TensorNames& names = family.names;
+    for (const char* const name :
+         {family.latent_attention ? names.key_value_up : names.query, names.value,
+          has_experts ? names.expert_up : names.down, has_experts ? names.expert_down : nullptr}) {
       if (name != nullptr) adapter.targets.emplace_back(name);
     }
   }

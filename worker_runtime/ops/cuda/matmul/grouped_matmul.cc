@@ -45,7 +45,7 @@ class GroupedProducts {
 
   template <typename T>
   void Run(Transpose transpose_b, absl::Span<const int32_t> begin, int n, int k, const T* a,
-           const T* b, T* c, Stream& stream) {
+           const T* b, float beta, T* c, Stream& stream) {
     if (handle_ == nullptr || pointers_ == nullptr) return;
     rows_.clear();
     for (std::vector<const void*>* operand : {&a_, &b_, &c_}) operand->clear();
@@ -70,14 +70,14 @@ class GroupedProducts {
     depths_.assign(count, k);
     sizes_.assign(count, 1);
     ones_.assign(count, 1.0f);
-    zeros_.assign(count, 0.0f);
+    betas_.assign(count, beta);
     constexpr cudaDataType_t kType = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
     const int* const strides_b = transposes ? depths_.data() : widths_.data();
     queue_.Report(
         cublasGemmGroupedBatchedEx(
             handle_, left_.data(), right_.data(), widths_.data(), rows_.data(), depths_.data(),
             ones_.data(), pointers_ + count, kType, strides_b, pointers_, kType, depths_.data(),
-            zeros_.data(), const_cast<void* const*>(pointers_ + 2 * count), kType, widths_.data(),
+            betas_.data(), const_cast<void* const*>(pointers_ + 2 * count), kType, widths_.data(),
             static_cast<int>(count), sizes_.data(), CUBLAS_COMPUTE_32F),
         "grouped matmul: cublasGemmGroupedBatchedEx");
   }
@@ -90,7 +90,7 @@ class GroupedProducts {
   std::vector<const void*> a_, b_, c_;
   std::vector<cublasOperation_t> left_, right_;
   std::vector<int> rows_, widths_, depths_, sizes_;
-  std::vector<float> ones_, zeros_;
+  std::vector<float> ones_, betas_;
 };
 
 // Whether cublasGemmGroupedBatchedEx takes these addresses, wherever a group begins. In bfloat16 it
@@ -110,11 +110,12 @@ bool IsAlignedForGroups(int n, int k, const T* a, const T* b, const T* c) {
 
 template <typename T>
 void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n, int k, const T* a,
-                   const T* b, T* c, Stream& stream) {
-  CONVENE_CHECK(!begin.empty() && begin.size() - 1 <= kGroupsMax && k > 0);
+                   const T* b, float beta, T* c, Stream& stream) {
+  CONVENE_CHECK(!begin.empty() && begin.size() - 1 <= kGroupsMax && k > 0 &&
+                (beta == 0.0f || beta == 1.0f));
   Queue& queue = stream.queue();
   if (IsAlignedForGroups(n, k, a, b, c)) {
-    queue.plans<GroupedProducts>().Run(transpose_b, begin, n, k, a, b, c, stream);
+    queue.plans<GroupedProducts>().Run(transpose_b, begin, n, k, a, b, beta, c, stream);
     return;
   }
   for (size_t group = 0; group + 1 < begin.size(); ++group) {
@@ -125,6 +126,7 @@ void GroupedMatMul(Transpose transpose_b, absl::Span<const int32_t> begin, int n
     const T* const its_b = b + static_cast<ptrdiff_t>(group) * n * k;
     T* const its_c = c + first * n;
     queue.plans<MatMulPlans>().RunRows({.transpose_b = transpose_b == Transpose::kYes,
+                                        .accumulate = beta == 1.0f,
                                         .m = rows,
                                         .n = n,
                                         .k = k,

@@ -61,11 +61,11 @@ void GateRowsBackward(int64_t rows, int columns, const float* logits, const Real
 
 template <typename Real>
 void GroupedMatMul(Transpose transpose_b, const std::vector<int32_t>& begin, int n, int k,
-                   const Real* a, const Real* b, Real* c) {
+                   const Real* a, const Real* b, Real beta, Real* c) {
   for (size_t group = 0; group + 1 < begin.size(); ++group) {
     const ptrdiff_t first = begin[group];
     MatMul<Real>(Transpose::kNo, transpose_b, begin[group + 1] - begin[group], n, k, a + first * k,
-                 b + static_cast<ptrdiff_t>(group) * n * k, 0, c + first * n);
+                 b + static_cast<ptrdiff_t>(group) * n * k, beta, c + first * n);
   }
 }
 
