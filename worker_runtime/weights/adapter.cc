@@ -63,8 +63,7 @@ absl::StatusOr<HeldTensors> HoldTensors(const TensorPlaces& places) {
           place.file->path(), ": tensor \"", name,
           "\" is one adapter of all experts of a layer (target_parameters), and here each expert's "
           "matrices have their own. Merge it with PEFT (merge_and_unload), and give the folder "
-          "that "
-          "this makes"));
+          "that this makes"));
     }
     if (MatrixOf(ours).empty() || shape.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(place.file->path(), ": tensor \"", name,
