@@ -44,7 +44,9 @@ def write_rows(rows):
     names = rows.schema_arrow.names
     columns = [name for name in wanted if name in names]
     if wanted and not columns:
-        lacks = f"no column {wanted[0]!r} (`convene data prepare --field NAME` takes another):" if len(wanted) == 1 else f"none of the columns {', '.join(wanted)}:"
+        lacks = f"none of the columns {', '.join(wanted)}:"
+        if len(wanted) == 1:
+            lacks = f"no column {wanted[0]!r} (`convene data prepare --field NAME` takes another):"
         sys.exit(f"it has {lacks} it has {', '.join(names[:20])}")
     for batch in rows.iter_batches(batch_size=1024, columns=columns or None):
         for row in batch.to_pylist():
