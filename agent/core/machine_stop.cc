@@ -42,6 +42,10 @@ void Stepper::OnClose(const Close& close) {
       ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code, s_.highest_epoch);
   if (!close.first_failure.has_value()) result = WithFailure(std::move(result), s_.failure);
   EndWith(std::move(result), close.why);
+  // The daemon says no Stop(abort) before the Close of a job that has failed.
+  if (s_.phase == Phase::kStopping && close.outcome == rendezvous::Outcome::kFailed) {
+    EndCheckpoint(close.why);
+  }
 }
 
 void Stepper::On(const SignalReceived& received) {

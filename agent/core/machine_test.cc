@@ -120,6 +120,24 @@ TEST_CASE(
   CHECK(node.Feed(WorkersGone{}) == "store");
 }
 
+TEST_CASE("a job that fails for good during a checkpoint stop makes the checkpoint void") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.Feed(SessionOpened{1});
+  node.StopIn(1, StopKind::kCheckpoint);
+  SECTION("the daemon says Close alone when the budget is spent") {
+    CHECK(node.CloseWith(Outcome::kFailed) == "stop abort SIGTERM");
+    CHECK(node.After(absl::Seconds(1)) == "kill");
+    CHECK(node.Feed(WorkersGone{}) == "finish 1");
+  }
+  SECTION("what a person's signal has begun keeps its grace") {
+    node.Signal({SIGTERM});
+    CHECK(node.CloseWith(Outcome::kFailed).empty());
+    CHECK(node.After(absl::Seconds(1)).empty());
+  }
+}
+
 TEST_CASE("a worker that crashes while it is to save has failed, and what is saved is void") {
   for (const auto& [code, signal, why] :
        {std::tuple(0, SIGSEGV, "killed by SIGSEGV"), std::tuple(3, 0, "exit code 3"),
