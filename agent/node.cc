@@ -391,7 +391,7 @@ void Node::ReportEnds() {
     return exited.status.signal != 0 || exited.status.exit_code != 0;
   };
   if (may_be_cause && std::any_of(ended.begin(), ended.end(), has_failed)) {
-    OrderByCause(logs_->ReadErrors(), ended);
+    OrderByCause(logs_->ReadErrors(), state_.in_session, ended);
   }
   for (WorkerExited& exited : ended) {
     const bool is_of_stop =

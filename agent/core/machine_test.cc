@@ -41,11 +41,17 @@ TEST_CASE(
   CHECK(node.Assign(2) == "start epoch=2");
 }
 
-TEST_CASE("exit code 75 costs nothing") {
+TEST_CASE("exit code 75 costs nothing, if it is the word of a session") {
   Node node;
   node.Run();
-  CHECK(node.Exit(0, 75) ==
-        "send(1) failure rank=4 exit code 75 (membership changed) free; stop abort SIGTERM");
+  SECTION("in session") {
+    node.Feed(SessionOpened{0});
+    CHECK(node.Exit(0, 75) ==
+          "send(1) failure rank=4 exit code 75 (membership changed) free; stop abort SIGTERM");
+  }
+  SECTION("of any other program") {
+    CHECK(node.Exit(0, 75) == "send(1) failure rank=4 exit code 75; stop abort SIGTERM");
+  }
 }
 
 TEST_CASE(
