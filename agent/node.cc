@@ -260,7 +260,8 @@ void Node::OnNews(RendezvousLink::News&& news) {
     if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
       return log_publisher_->Publish(*wanted, link_->endpoint());
     }
-    return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting()});
+    return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting(),
+                           link_->IsForThisNodeOnly() ? link_->endpoint().address() : ""});
   }
   const auto& status = std::get<absl::Status>(news);
   spdlog::debug("the stream ended: {}", status.ToString());

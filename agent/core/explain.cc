@@ -68,6 +68,17 @@ Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>
   return result;
 }
 
+Result WithStops(Result result, const std::map<Epoch, std::string>& stops) {
+  if (result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
+  const char* separator = absl::StrContains(result.explanation, "\n") ? "\n" : " ";
+  for (const auto& [epoch, why] : stops) {
+    absl::StrAppend(&result.explanation, separator, "Epoch ", epoch.value(), " was stopped: ", why,
+                    ".");
+    separator = " ";
+  }
+  return result;
+}
+
 Result WithLogs(Result result, const std::string& folder) {
   if (result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
   absl::StrAppend(&result.explanation, "\nThe log files of this node's workers are in ", folder);

@@ -209,37 +209,6 @@ TEST_CASE("a signal is passed on, and Leave is said as the first worker ends and
   }
 }
 
-TEST_CASE("workers that the end of the grace killed have not ended in order") {
-  Node node;
-  node.Run();
-  node.Signal({SIGTERM});
-  node.Exit(0, 0, SIGTERM);
-  REQUIRE(node.state_.verdict.has_value());
-  SECTION("all end in time") {
-    node.Exit(1, 0, SIGTERM);
-    node.Feed(WorkersGone{});
-    node.CloseWith(Outcome::kLeft);
-    CHECK(node.result_.explanation == "Stopped by SIGTERM: the workers were ended in order.");
-  }
-  SECTION("one does not") {
-    CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; kill");
-    node.Exit(1, 0, SIGKILL);
-    node.Feed(WorkersGone{});
-    CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
-    CHECK_THAT(node.result_.explanation,
-               Catch::StartsWith("Stopped by SIGTERM: workers that had not ended were killed: the "
-                                 "grace is over") &&
-                   Catch::EndsWith("; what they had not saved is lost."));
-  }
-  SECTION("what is left after them is no worker") {
-    node.Exit(1, 0, SIGTERM);
-    CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; kill");
-    node.Feed(WorkersGone{});
-    node.CloseWith(Outcome::kLeft);
-    CHECK(node.result_.explanation == "Stopped by SIGTERM: the workers were ended in order.");
-  }
-}
-
 TEST_CASE("what a person's signal has begun, the daemon's words do not change") {
   Node node;
   node.Run();
@@ -513,6 +482,17 @@ TEST_CASE("another pod has this node's rank: its end is awaited, and not for eve
   CHECK(node.LoseStream(taken) == "finish 69");
   CHECK_THAT(node.result_.explanation,
              Catch::Contains("did not let this node in within 10s: node"));
+}
+
+TEST_CASE("the command that shows what is missing has the port that was bound, where any may be") {
+  Node node;
+  node.state_.rules.endpoint = "127.0.0.1:0";
+  node.endpoint_ = "127.0.0.1:35555";
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  node.Feed(StoreStarted{7000});
+  CHECK_THAT(node.After(absl::Seconds(10)),
+             Catch::Contains("`convene status --endpoint 127.0.0.1:35555` shows"));
 }
 
 TEST_CASE("a wait for other nodes is told once, with the command that shows who is missing") {
