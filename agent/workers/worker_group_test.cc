@@ -137,6 +137,19 @@ TEST_CASE("a program that cannot be started leaves no number for the guardian to
   CHECK(slot == 0);
 }
 
+TEST_CASE("a program that is still being written is at fault, not this node") {
+  const testing::TempDir directory;
+  const std::string program = directory.File("program");
+  REQUIRE_OK(WriteFileAtomic(program, "#!/bin/sh\n"));
+  REQUIRE(chmod(program.c_str(), 0755) == 0);
+  const UniqueFd writer(open(program.c_str(), O_WRONLY | O_CLOEXEC));
+  SpawnRequest request;
+  request.program = program;
+  request.arguments = {"program"};
+  request.stdout_fd = request.stderr_fd = STDERR_FILENO;
+  CHECK_STATUS(Spawn(request), absl::StatusCode::kInvalidArgument, "fuser -v " + program);
+}
+
 TEST_CASE_METHOD(Fixture, "nothing of 10,000 lines at the end is lost, and the last 20 are kept") {
   log_directory = directory.File("logs");
   auto started = LogDisk::Start(loop, {[this] { group->OnDiskRelief(); }, {}});
