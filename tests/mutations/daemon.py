@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation('the echo of a lost node is judged in its place', INCIDENT, 'return is_it ? &first : nullptr;', 'return is_it || true ? &first : nullptr;', TOLD),
     Mutation('hangs at two steps are two failures', INCIDENT, 'std::min(why.find(" for "), why.find(" ("))', 'why.size()', TOLD),
     Mutation("the driver's cleanup hides the card's error", INCIDENT, '(IsXidOfProgram(*xid) && !IsXidOfProgram(line))', 'false', BLAMED),
-    Mutation('every SIGKILL is a person', INCIDENT, 'absl::StrContains(failure.why, "The kernel counts")', 'failure.why.empty()', BLAMED),
+    Mutation('every SIGKILL is a person', INCIDENT, 'absl::StrContains(failure.why, kByKernel)', 'failure.why.empty()', BLAMED),
     Mutation('a corrected error drains the node', f'{QUORUM}/kernel_words.cc', '"uncorrected", "fatal",', '"corrected", "fatal",', BLAMED),
     Mutation("a disk's error is the cause of every traceback", INCIDENT, 'line == nullptr || HasTraceback(failure)', 'line == nullptr', BLAMED),
     Mutation('everyday lines before a traceback judge', INCIDENT, '|| is_about_nccl ? 0 : traceback', '|| is_about_nccl ? 0 : 0', BLAMED),
