@@ -111,7 +111,7 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
                   if (stream == OutputStream::kStderr) {
                     console_.WriteLine(OutputStream::kStdout, "", line);  // The log is there, too.
                   }
-                  Log(line);
+                  Warn(line);
                 }}),
       hang_watch_(
           loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
@@ -147,6 +147,7 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
     if (group_ != nullptr) group_->OnDiskRelief();
   };
   log_options.on_say = [this](const std::string& line) { Log(line); };
+  log_options.on_trouble = [this](const std::string& line) { Warn(line); };
   logs_ = std::make_unique<RunLogs>(loop_, std::move(log_options));
 }
 
@@ -474,10 +475,19 @@ void Node::HandOnError() {
                      path);
 }
 
-void Node::Log(const std::string& line) {
+void Node::ClearRow() {
   console_.SetInPlace(OutputStream::kStdout, "", "");
   console_.Flush();
+}
+
+void Node::Log(const std::string& line) {
+  ClearRow();
   spdlog::info("{}", line);
+}
+
+void Node::Warn(const std::string& line) {
+  ClearRow();
+  spdlog::warn("{}", line);
 }
 
 }  // namespace convene::agent

@@ -99,7 +99,8 @@ std::string RunLogs::ErrorFile(int local_rank) const {
 absl::Status RunLogs::BeginEpoch(int attempt) {
   const bool is_first = disk_ == nullptr;
   if (is_first) {
-    CONVENE_ASSIGN_OR_RETURN(disk_, LogDisk::Start(loop_, {options_.on_relief, options_.on_say}));
+    CONVENE_ASSIGN_OR_RETURN(disk_,
+                             LogDisk::Start(loop_, {options_.on_relief, options_.on_trouble}));
   }
   attempt_ = std::max(attempt, attempt_ + 1);
   attempt_directory_ = absl::StrCat(run_directory_, "/attempt_", attempt_);
@@ -117,7 +118,7 @@ absl::Status RunLogs::BeginEpoch(int attempt) {
                                                    " cannot be used: ", made.message(),
                                                    ". Name another one with --log-dir."));
   }
-  options_.on_say(absl::StrCat("no folder for logs: ", made.message(), "; the workers run on"));
+  options_.on_trouble(absl::StrCat("no folder for logs: ", made.message(), "; the workers run on"));
   return absl::OkStatus();
 }
 
@@ -221,8 +222,8 @@ void RunLogs::HandOnError(int local_rank, int error_code, const std::string& pat
       },
       kPatience);
   if (done && status->ok()) return;
-  options_.on_say(absl::StrCat("$TORCHELASTIC_ERROR_FILE is not written: ",
-                               done ? status->message() : "the disk hangs"));
+  options_.on_trouble(absl::StrCat("$TORCHELASTIC_ERROR_FILE is not written: ",
+                                   done ? status->message() : "the disk hangs"));
 }
 
 bool RunLogs::Finish(absl::Duration patience, bool keeps_errors) {

@@ -35,8 +35,9 @@ class RunLogs {
     LogOptions log;
     std::string run_id;
     int local_world_size = 1;
-    std::function<void()> on_relief;                 // as LogDisk's
-    std::function<void(const std::string&)> on_say;  // a line for the person
+    std::function<void()> on_relief;                     // as LogDisk's
+    std::function<void(const std::string&)> on_say;      // a line for the person
+    std::function<void(const std::string&)> on_trouble;  // likewise: lines are late, or lost
   };
 
   RunLogs(EventLoop& loop, Options options);

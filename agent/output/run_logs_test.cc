@@ -21,7 +21,7 @@ struct Fixture {
     options.local_world_size = 2;
     options.log.directory = directory.File("logs");
     options.on_relief = [] {};
-    options.on_say = [this](const std::string& line) { said.push_back(line); };
+    options.on_say = options.on_trouble = [this](const std::string& line) { said.push_back(line); };
   }
   RunLogs& Logs() {
     if (logs == nullptr) logs = std::make_unique<RunLogs>(loop, options);
