@@ -111,7 +111,7 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
                   if (stream == OutputStream::kStderr) {
                     console_.WriteLine(OutputStream::kStdout, "", line);  // The log is there, too.
                   }
-                  Log(line);
+                  Warn(line);
                 }}),
       hang_watch_(
           loop_, HangLimitsOf(options, terminal_worker_.has_value()), Variable("PATH"),
@@ -147,6 +147,7 @@ Node::Node(const AgentOptions& options, std::string program, std::vector<HostPor
     if (group_ != nullptr) group_->OnDiskRelief();
   };
   log_options.on_say = [this](const std::string& line) { Log(line); };
+  log_options.on_trouble = [this](const std::string& line) { Warn(line); };
   logs_ = std::make_unique<RunLogs>(loop_, std::move(log_options));
 }
 
@@ -260,7 +261,8 @@ void Node::OnNews(RendezvousLink::News&& news) {
     if (const auto* wanted = std::get_if<rendezvous::LogsWanted>(&event->body)) {
       return log_publisher_->Publish(*wanted, link_->endpoint());
     }
-    return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting()});
+    return Take(FromDaemon{std::move(*event), link_->opened_at(), link_->is_hosting(),
+                           link_->IsForThisNodeOnly() ? link_->endpoint().address() : ""});
   }
   const auto& status = std::get<absl::Status>(news);
   spdlog::debug("the stream ended: {}", status.ToString());
@@ -391,7 +393,7 @@ void Node::ReportEnds() {
     return exited.status.signal != 0 || exited.status.exit_code != 0;
   };
   if (may_be_cause && std::any_of(ended.begin(), ended.end(), has_failed)) {
-    OrderByCause(logs_->ReadErrors(), ended);
+    OrderByCause(logs_->ReadErrors(), state_.in_session, ended);
   }
   for (WorkerExited& exited : ended) {
     const bool is_of_stop =
@@ -473,10 +475,19 @@ void Node::HandOnError() {
                      path);
 }
 
-void Node::Log(const std::string& line) {
+void Node::ClearRow() {
   console_.SetInPlace(OutputStream::kStdout, "", "");
   console_.Flush();
+}
+
+void Node::Log(const std::string& line) {
+  ClearRow();
   spdlog::info("{}", line);
+}
+
+void Node::Warn(const std::string& line) {
+  ClearRow();
+  spdlog::warn("{}", line);
 }
 
 }  // namespace convene::agent

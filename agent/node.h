@@ -123,6 +123,9 @@ class Node {
   void HandOnError();
   // Writes a line of the agent's own, without breaking a worker's redrawn one.
   void Log(const std::string& line);
+  // Likewise: output is lost, or late.
+  void Warn(const std::string& line);
+  void ClearRow();
 
   // It is the first member, so that it watches over the destruction of the others.
   std::optional<ExitDeadline> wind_up_;

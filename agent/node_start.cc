@@ -225,6 +225,7 @@ void Node::Do(RunHealthCheck& action) {
   auto check = StartHealthCheck(loop_, options_.health_check, EnvironmentStrings(table),
                                 [this](const absl::Status& status) {
                                   health_check_.reset();
+                                  custody_.NoteHealthCheck();
                                   TakeEnd(HealthChecked{status}, !status.ok());
                                 });
   if (!check.ok()) return Take(HealthChecked{check.status()});

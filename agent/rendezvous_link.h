@@ -74,6 +74,8 @@ class RendezvousLink {
   const std::string& own_host() const { return stream_->own_host(); }
   // This process serves the rendezvous, and its streams go to itself.
   bool is_hosting() const { return server_ != nullptr; }
+  // No other agent can know the port, so the daemon's log would mostly repeat the agent's.
+  bool IsForThisNodeOnly() const { return options_.places[0].port == 0; }
   // Jobs that need the rendezvous of this process; none when it does not host one, or when no other
   // process can know its port.
   std::vector<rendezvous::ServedJob> ServedJobs() {
@@ -98,8 +100,6 @@ class RendezvousLink {
   };
   using Item = std::variant<Opened, News>;
 
-  // No other process can know the port, so the daemon's log would only repeat the agent's.
-  bool IsForThisNodeOnly() const { return options_.places[0].port == 0; }
   // The server of this process is known without a name: a node's certificate need not have the
   // address by which the node reaches itself.
   rendezvous::Endpoint At(const HostPort& place, bool is_own) const {

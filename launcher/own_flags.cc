@@ -76,8 +76,8 @@ void AddOwnFlags(FlagReader* reader, RunFlags* flags) {
       {.value = "N|auto"});
   reader->Option("health-check", &flags->options.health_check.command,
                  "command for /bin/sh before each start of the workers, or the word doctor "
-                 "(`convene doctor`); "
-                 "if it fails this node leaves the job with exit code 71",
+                 "(`convene doctor`); if it fails this node leaves the job with exit code 71. What "
+                 "it leaves running ends with the epoch: start no service there",
                  {.value = "COMMAND"});
   reader->Switch("doctor", &flags->doctor,
                  "before the first epoch all nodes look at each other (`convene doctor`); where "

@@ -72,15 +72,15 @@ ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session) {
   if (code == static_cast<int>(ExitCode::kOk)) {
     verdict.kind = ExitKind::kSucceeded;
     verdict.costs_budget = false;
-  } else if (code == static_cast<int>(ExitCode::kMembershipChanged)) {
+  } else if (code == static_cast<int>(ExitCode::kMembershipChanged) && in_session) {
     verdict.kind = ExitKind::kMembershipChanged;
     verdict.costs_budget = false;
     absl::StrAppend(&verdict.why, " (membership changed)");
     verdict.next_step =
         "The worker asked to be started again: look at the node that left, or, when none did, at "
         "the worker's last lines.";
-  } else if (code == static_cast<int>(ExitCode::kSuspectDevice)) {
-    absl::StrAppend(&verdict.why, " (suspect device)");
+  } else if (code == static_cast<int>(ExitCode::kSuspectDevice) && in_session) {
+    absl::StrAppend(&verdict.why, kSuspectDevice);
     verdict.next_step =
         "The same input gave a rejected result twice: run a device check on that node before it "
         "gets work again.";

@@ -21,9 +21,12 @@ struct ExitStatus {
 
 enum class ExitKind {
   kSucceeded,          // code 0
-  kMembershipChanged,  // code 75: the worker asks to be started again
+  kMembershipChanged,  // code 75 of a session: the worker asks to be started again
   kFailed,             // by any other code, or by a signal
 };
+
+// In ExitVerdict::why, of code 76 of a session.
+inline constexpr char kSuspectDevice[] = " (suspect device)";
 
 struct ExitVerdict {
   ExitKind kind = ExitKind::kFailed;
@@ -34,7 +37,8 @@ struct ExitVerdict {
 };
 
 // `in_session`: the worker opened its session, so its exit codes are those of
-// tools/base/exit_code.h. A foreign program may mean something else by 64 or 71.
+// tools/base/exit_code.h. A foreign program may mean something else by 64, 71, 75 or 76 (sysexits.h
+// calls 75 a failure that passes, which a worker may repeat for ever).
 ExitVerdict ClassifyExit(const ExitStatus& status, bool in_session);
 
 // Whether a worker's last lines say that a process of its was killed by SIGKILL: PyTorch's

@@ -19,9 +19,9 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
   const Row rows[] = {
       {0, 0, ExitKind::kSucceeded, false, "exit code 0"},
       {1, 0, ExitKind::kFailed, true, "exit code 1"},
-      {75, 0, ExitKind::kMembershipChanged, false, "exit code 75 (membership changed)"},
       {64, 0, ExitKind::kFailed, true, "exit code 64"},
-      {76, 0, ExitKind::kFailed, true, "exit code 76 (suspect device)"},
+      {75, 0, ExitKind::kFailed, true, "exit code 75"},
+      {76, 0, ExitKind::kFailed, true, "exit code 76"},
       {126, 0, ExitKind::kFailed, true, "exit code 126 (program not executable)"},
       {127, 0, ExitKind::kFailed, true, "exit code 127 (program or library not found)"},
       {137, 0, ExitKind::kFailed, true, "exit code 137 (a shell's word for SIGKILL)"},
@@ -38,6 +38,17 @@ TEST_CASE("each way a worker can end has its own words and its own price") {
     CHECK(verdict.why == row.why);
     CHECK(verdict.next_step.empty() == (row.kind == ExitKind::kSucceeded));
   }
+}
+
+TEST_CASE("only a worker in session asks for a new start, or suspects its device") {
+  const ExitVerdict again = ClassifyExit({75, 0}, /*in_session=*/true);
+  CHECK(again.kind == ExitKind::kMembershipChanged);
+  CHECK_FALSE(again.costs_budget);
+  CHECK(again.why == "exit code 75 (membership changed)");
+  const ExitVerdict suspect = ClassifyExit({76, 0}, /*in_session=*/true);
+  CHECK(suspect.kind == ExitKind::kFailed);
+  CHECK(suspect.costs_budget);
+  CHECK(suspect.why == "exit code 76 (suspect device)");
 }
 
 TEST_CASE("a core dump is mentioned") {

@@ -22,7 +22,10 @@ std::string DescribeFailure(const rendezvous::WorkerFailure& failure) {
                        .signal = failure.signal,
                        .lost_child = SayLostChild(failure.last_log_lines)};
   if (absl::StrContains(failure.why, rendezvous::kNotForMemory)) status.memory_kills = 0;
-  const ExitVerdict verdict = ClassifyExit(status, /*in_session=*/failure.is_final);
+  // Only a session's exit codes have such a meaning.
+  const bool in_session =
+      failure.is_final || !failure.costs_budget || absl::StrContains(failure.why, kSuspectDevice);
+  const ExitVerdict verdict = ClassifyExit(status, in_session);
   std::string text = absl::StrCat("rank ", failure.global_rank, " (local rank ", failure.local_rank,
                                   ", pid ", failure.pid, ") on ", failure.host, ": ",
                                   failure.why.empty() ? verdict.why : failure.why, ".");
@@ -62,6 +65,17 @@ Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>
   absl::StrAppend(&result.explanation, has_lines ? "\n" : " ",
                   "An earlier failure: ", DescribeFailure(*failure));
   result.failure = failure;
+  return result;
+}
+
+Result WithStops(Result result, const std::map<Epoch, std::string>& stops) {
+  if (result.exit_code == static_cast<int>(ExitCode::kOk)) return result;
+  const char* separator = absl::StrContains(result.explanation, "\n") ? "\n" : " ";
+  for (const auto& [epoch, why] : stops) {
+    absl::StrAppend(&result.explanation, separator, "Epoch ", epoch.value(), " was stopped: ", why,
+                    ".");
+    separator = " ";
+  }
   return result;
 }
 

@@ -1,6 +1,7 @@
 // PURE. The last words to the person, one paragraph each.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,9 @@ Result ResultOfClose(const rendezvous::Close& close, const std::string& job_id, 
 
 // A result for another reason than `failure`, which this node saw before: the text tells both.
 Result WithFailure(Result result, const std::optional<rendezvous::WorkerFailure>& failure);
+
+// A result that is no success, with what stopped earlier epochs, by their numbers.
+Result WithStops(Result result, const std::map<Epoch, std::string>& stops);
 
 // A result that is no success, with the folder of this node's log files added to its text: the log
 // line that first named the folder may be days old.

@@ -106,6 +106,18 @@ TEST_CASE("the last words of a failed run name the folder of its logs") {
   CHECK(WithLogs(Result{}, "/logs/job_1").explanation.empty());
 }
 
+TEST_CASE("an exit code of a session has its own advice, that of any other program has not") {
+  WorkerFailure failure = Failure(76);
+  failure.why = "exit code 76";
+  CHECK_THAT(Closed(failure, false).explanation, !Catch::Contains("device check"));
+  failure.why = "exit code 76 (suspect device)";
+  CHECK_THAT(Closed(failure, false).explanation, Catch::Contains("device check"));
+  failure = Failure(75);
+  CHECK_THAT(Closed(failure, false).explanation, !Catch::Contains("to be started again"));
+  failure.costs_budget = false;
+  CHECK_THAT(Closed(failure, false).explanation, Catch::Contains("to be started again"));
+}
+
 TEST_CASE("a store port that is taken is told with what to do about it") {
   CHECK_THAT(
       ResultOfStoreFailure(absl::AlreadyExistsError("cannot listen on h:7")).explanation,

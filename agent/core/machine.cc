@@ -28,6 +28,7 @@ void Stepper::On(const FromDaemon& from) {
   s_.highest_epoch = std::max(s_.highest_epoch, from.event.epoch);
   if (welcome != nullptr) {
     s_.has_fence = !from.is_from_here;
+    s_.endpoint = from.endpoint;
     OnWelcome(from.event.epoch, *welcome, from.hello_at);
   } else if (const auto* assignment = std::get_if<Assignment>(&from.event.body)) {
     OnAssignment(from.event.epoch, *assignment);

@@ -147,6 +147,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -178,7 +179,7 @@ struct Result {
 // Constant for the run.
 struct Rules {
   rendezvous::Hello hello;
-  std::string endpoint;  // for texts
+  std::string endpoint;  // for texts; its port may be 0: see FromDaemon
   // Several: daemons that take turns over one memory. Of one, `endpoint` may stand alone.
   std::vector<std::string> endpoints = {};
   std::string store_host;  // what Ready says, unless StoreStarted knows better
@@ -221,6 +222,8 @@ struct FromDaemon {
   rendezvous::DaemonEvent event;
   MonotonicTime hello_at;     // when the Hello of its stream was said
   bool is_from_here = false;  // this process hosts the daemon
+  // For texts, where Rules::endpoint has no port that a person could use; "": it has one.
+  std::string endpoint = {};
 };
 // The stream ended, or could not be opened.
 struct StreamEnded {
@@ -368,11 +371,13 @@ struct State {
   // The epoch's first failure that this node reported: a later reason for the run's end does not
   // hide it.
   std::optional<rendezvous::WorkerFailure> failure;
+  std::map<Epoch, std::string> stops;  // why the last epochs were stopped, for the last words
 
   // The stream.
   bool linked = false;   // Welcome came on the present stream
   bool dialing = false;  // a stream is open, or being opened
   bool ever_linked = false;
+  std::string endpoint;     // FromDaemon's
   std::string loss;         // how the last stream ended on which Welcome came
   bool said_ready = false;  // on the present stream
   bool said_leaving = false;

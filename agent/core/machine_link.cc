@@ -239,7 +239,8 @@ void Stepper::TellWait() {
   s_.tell_wait_at = MonotonicTime::InfiniteFuture();
   if (s_.phase == Phase::kWaiting) {
     actions_.push_back(Say{absl::StrCat("waiting for a place in job ", s_.rules.hello.job_id,
-                                        ": `convene status --endpoint ", s_.rules.endpoint,
+                                        ": `convene status --endpoint ",
+                                        s_.endpoint.empty() ? s_.rules.endpoint : s_.endpoint,
                                         "` shows which nodes are there and what is missing")});
   } else if (!s_.ever_linked && !s_.told_of_rival) {
     actions_.push_back(Say{

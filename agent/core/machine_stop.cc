@@ -1,6 +1,7 @@
 // Stepper's functions that stop workers and end this node.
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -40,8 +41,12 @@ void Stepper::OnClose(const Close& close) {
   // The fence stays: the next run under this id may begin at once.
   Result result =
       ResultOfClose(close, s_.rules.hello.job_id, s_.rules.propagate_exit_code, s_.highest_epoch);
-  if (!close.first_failure.has_value()) result = WithFailure(std::move(result), s_.failure);
+  if (!close.first_failure.has_value()) result = WithPast(std::move(result));
   EndWith(std::move(result), close.why);
+  // The daemon says no Stop(abort) before the Close of a job that has failed.
+  if (s_.phase == Phase::kStopping && close.outcome == rendezvous::Outcome::kFailed) {
+    EndCheckpoint(close.why);
+  }
 }
 
 void Stepper::On(const SignalReceived& received) {
@@ -58,7 +63,10 @@ void Stepper::On(const SignalReceived& received) {
   }
   if (!s_.verdict.has_value()) {
     s_.ending_signal = received.signal.number;
-    s_.verdict = WithFailure(ResultOfSignal(s_.ending_signal), s_.failure);
+    s_.verdict =
+        WithFailure(s_.has_workers ? ResultOfSignal(s_.ending_signal)
+                                   : ResultOfSignal(s_.ending_signal, "no worker was running here"),
+                    s_.failure);
   }
   if (!s_.has_workers) return LeaveAndFinish();
   BeginStop(StopKind::kCheckpoint, received.signal.number, false, false,
@@ -85,6 +93,10 @@ void Stepper::BeginStop(StopKind kind, int signal, bool spare_sessions, bool ses
 }
 
 void Stepper::Abort(const std::string& why) {
+  if (!s_.verdict.has_value()) {
+    s_.stops[s_.epoch] = why;
+    if (s_.stops.size() > kMostStopsTold) s_.stops.erase(s_.stops.begin());
+  }
   const bool all_in_session =
       std::includes(s_.in_session.begin(), s_.in_session.end(), s_.alive.begin(), s_.alive.end());
   BeginStop(StopKind::kAbort, SIGTERM, false, true,
@@ -95,13 +107,17 @@ void Stepper::Abort(const std::string& why) {
 }
 
 void Stepper::Kill(const std::string& why) {
-  // A close with success may have come since the signal. Where no worker is alive, what is killed
-  // was left behind by workers that have ended.
-  if (s_.ending_signal != 0 && s_.verdict->exit_code != 0 && !s_.alive.empty()) {
-    s_.verdict = WithFailure(
-        ResultOfSignal(s_.ending_signal, absl::StrCat("workers that had not ended were killed: ",
-                                                      why, "; what they had not saved is lost")),
-        s_.failure);
+  // A close with success may have come since the signal.
+  if (s_.ending_signal != 0 && s_.verdict->exit_code != 0) {
+    const std::string how =
+        s_.alive.empty()
+            ? absl::StrCat(
+                  "the workers were ended in order, but processes that they had left were "
+                  "killed: ",
+                  why)
+            : absl::StrCat("workers that had not ended were killed: ", why,
+                           "; what they had not saved is lost");
+    s_.verdict = WithFailure(ResultOfSignal(s_.ending_signal, how), s_.failure);
   }
   s_.killed = true;
   s_.resting_since.reset();
@@ -114,6 +130,12 @@ void Stepper::Rejoin(const std::string& why) {
   s_.has_succeeded = false;
   s_.store_port = 0;
   if (s_.linked) actions_.push_back(RestartStore{why});  // Else the next Welcome does.
+}
+
+Result Stepper::WithPast(Result result) const {
+  std::map<Epoch, std::string> stops = s_.stops;
+  if (s_.failure.has_value()) stops.erase(s_.epoch);  // It is told at length.
+  return WithStops(WithFailure(std::move(result), s_.failure), stops);
 }
 
 void Stepper::EndWith(Result result, const std::string& why) {

@@ -41,11 +41,17 @@ TEST_CASE(
   CHECK(node.Assign(2) == "start epoch=2");
 }
 
-TEST_CASE("exit code 75 costs nothing") {
+TEST_CASE("exit code 75 costs nothing, if it is the word of a session") {
   Node node;
   node.Run();
-  CHECK(node.Exit(0, 75) ==
-        "send(1) failure rank=4 exit code 75 (membership changed) free; stop abort SIGTERM");
+  SECTION("in session") {
+    node.Feed(SessionOpened{0});
+    CHECK(node.Exit(0, 75) ==
+          "send(1) failure rank=4 exit code 75 (membership changed) free; stop abort SIGTERM");
+  }
+  SECTION("of any other program") {
+    CHECK(node.Exit(0, 75) == "send(1) failure rank=4 exit code 75; stop abort SIGTERM");
+  }
 }
 
 TEST_CASE(
@@ -120,6 +126,24 @@ TEST_CASE(
   CHECK(node.Feed(WorkersGone{}) == "store");
 }
 
+TEST_CASE("a job that fails for good during a checkpoint stop makes the checkpoint void") {
+  Node node;
+  node.Run();
+  node.Feed(SessionOpened{0});
+  node.Feed(SessionOpened{1});
+  node.StopIn(1, StopKind::kCheckpoint);
+  SECTION("the daemon says Close alone when the budget is spent") {
+    CHECK(node.CloseWith(Outcome::kFailed) == "stop abort SIGTERM");
+    CHECK(node.After(absl::Seconds(1)) == "kill");
+    CHECK(node.Feed(WorkersGone{}) == "finish 1");
+  }
+  SECTION("what a person's signal has begun keeps its grace") {
+    node.Signal({SIGTERM});
+    CHECK(node.CloseWith(Outcome::kFailed).empty());
+    CHECK(node.After(absl::Seconds(1)).empty());
+  }
+}
+
 TEST_CASE("a worker that crashes while it is to save has failed, and what is saved is void") {
   for (const auto& [code, signal, why] :
        {std::tuple(0, SIGSEGV, "killed by SIGSEGV"), std::tuple(3, 0, "exit code 3"),
@@ -182,37 +206,6 @@ TEST_CASE("a signal is passed on, and Leave is said as the first worker ends and
   SECTION("today's answers the second") {
     CHECK(node.Feed(WorkersGone{}) == "send(1) leave");
     CHECK(node.CloseWith(Outcome::kLeft) == "finish 130");
-  }
-}
-
-TEST_CASE("workers that the end of the grace killed have not ended in order") {
-  Node node;
-  node.Run();
-  node.Signal({SIGTERM});
-  node.Exit(0, 0, SIGTERM);
-  REQUIRE(node.state_.verdict.has_value());
-  SECTION("all end in time") {
-    node.Exit(1, 0, SIGTERM);
-    node.Feed(WorkersGone{});
-    node.CloseWith(Outcome::kLeft);
-    CHECK(node.result_.explanation == "Stopped by SIGTERM: the workers were ended in order.");
-  }
-  SECTION("one does not") {
-    CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; kill");
-    node.Exit(1, 0, SIGKILL);
-    node.Feed(WorkersGone{});
-    CHECK(node.CloseWith(Outcome::kLeft) == "finish 143");
-    CHECK_THAT(node.result_.explanation,
-               Catch::StartsWith("Stopped by SIGTERM: workers that had not ended were killed: the "
-                                 "grace is over") &&
-                   Catch::EndsWith("; what they had not saved is lost."));
-  }
-  SECTION("what is left after them is no worker") {
-    node.Exit(1, 0, SIGTERM);
-    CHECK(node.After(absl::Seconds(30)) == "send(1) heartbeat; kill");
-    node.Feed(WorkersGone{});
-    node.CloseWith(Outcome::kLeft);
-    CHECK(node.result_.explanation == "Stopped by SIGTERM: the workers were ended in order.");
   }
 }
 
@@ -489,6 +482,17 @@ TEST_CASE("another pod has this node's rank: its end is awaited, and not for eve
   CHECK(node.LoseStream(taken) == "finish 69");
   CHECK_THAT(node.result_.explanation,
              Catch::Contains("did not let this node in within 10s: node"));
+}
+
+TEST_CASE("the command that shows what is missing has the port that was bound, where any may be") {
+  Node node;
+  node.state_.rules.endpoint = "127.0.0.1:0";
+  node.endpoint_ = "127.0.0.1:35555";
+  node.Feed(Begin{});
+  node.WelcomeIn(0);
+  node.Feed(StoreStarted{7000});
+  CHECK_THAT(node.After(absl::Seconds(10)),
+             Catch::Contains("`convene status --endpoint 127.0.0.1:35555` shows"));
 }
 
 TEST_CASE("a wait for other nodes is told once, with the command that shows who is missing") {

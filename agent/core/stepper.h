@@ -16,6 +16,9 @@ namespace convene::agent {
 // wait long.
 inline constexpr absl::Duration kOneTry = absl::Seconds(2);
 
+// Of so many epochs the last words tell what stopped them.
+inline constexpr size_t kMostStopsTold = 3;
+
 // The longest wait of which the person hears nothing.
 inline constexpr absl::Duration kQuietWait = absl::Seconds(10);
 
@@ -87,10 +90,9 @@ class Stepper {
   void SendHeartbeat();
 
   // Ends for good: stops workers first when there are any, then takes leave of the daemon.
-  // `result` also tells of the failure that this node saw before.
-  void End(Result result, const std::string& why) {
-    EndWith(WithFailure(std::move(result), s_.failure), why);
-  }
+  // `result` also tells what stopped workers before.
+  void End(Result result, const std::string& why) { EndWith(WithPast(std::move(result)), why); }
+  Result WithPast(Result result) const;
   void EndWith(Result result, const std::string& why);
   void FinishNow(Result result);
   void SayReady();

@@ -39,10 +39,10 @@ std::string Joined(const char* outer, const std::string& own) {
 
 // "sleep (pid 12)". Not its command line: that stands in its memory, and reading the memory of a
 // process that hangs in the kernel may hang this one too.
-std::string NameForPerson(pid_t pid) {
+std::string NameForPerson(pid_t pid, absl::string_view remark = "") {
   const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
   return absl::StrCat(name.ok() ? Utf8(absl::StripAsciiWhitespace(*name)) : "?", " (pid ", pid,
-                      ")");
+                      remark, ")");
 }
 
 std::string CgroupParent() {
@@ -129,8 +129,16 @@ std::vector<std::string> Custody::NamesOfLeft() {
   std::sort(left.begin(), left.end(),
             [](const ProcessEntry& a, const ProcessEntry& b) { return a.IsOlderThan(b); });
   std::vector<std::string> names;
-  for (const ProcessEntry& entry : left) names.push_back(NameForPerson(entry.pid));
+  for (const ProcessEntry& entry : left) {
+    const bool is_of_check = of_check_.count(entry.pid) > 0;
+    names.push_back(NameForPerson(entry.pid, is_of_check ? ", the health check started it" : ""));
+  }
   return names;
+}
+
+void Custody::NoteHealthCheck() {
+  of_check_.clear();
+  for (const ProcessEntry& entry : Left()) of_check_.insert(entry.pid);
 }
 
 void Custody::SignalLeft(int signal, const std::function<bool(pid_t group)>& skips) {

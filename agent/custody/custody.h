@@ -66,6 +66,8 @@ class Custody {
   // Each of them, for a person: "sleep (pid 12)". The oldest is first: a process stands before the
   // processes that it started.
   std::vector<std::string> NamesOfLeft();
+  // The health check has ended, and started all that is left now: NamesOfLeft says so.
+  void NoteHealthCheck();
   // Sends `signal`, and SIGCONT behind it, to leftovers whose process group `skips` does not
   // choose.
   void SignalLeft(int signal, const std::function<bool(pid_t group)>& skips);
@@ -106,6 +108,7 @@ class Custody {
   std::unique_ptr<Cgroup> cgroup_;
   int epochs_ = 0;
   std::set<pid_t> workers_;  // of the present epoch
+  std::set<pid_t> of_check_;
   bool has_released_ = false;
 };
 

@@ -156,6 +156,13 @@ absl::Status ExecError(int error, const std::string& program) {
         absl::StrCat("The program ", program,
                      " cannot be started: arguments and environment are too long for execve."));
   }
+  if (error == ETXTBSY) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The program ", program,
+                     " cannot be started: it is open for writing, so a copy may not be done yet "
+                     "(`fuser -v ",
+                     program, "` names the writer)."));
+  }
   return ErrnoStatus(error, absl::StrCat("start ", program));
 }
 

@@ -20,8 +20,8 @@ std::pair<absl::Time, absl::Time> TimesOf(const ErrorRecord& record) {
   return {record.time, record.written};
 }
 
-Key KeyOf(const WorkerExited& exited, const std::map<int, ErrorRecord>& records) {
-  const ExitKind kind = ClassifyExit(exited.status, /*in_session=*/false).kind;
+Key KeyOf(const WorkerExited& exited, const std::map<int, ErrorRecord>& records, bool in_session) {
+  const ExitKind kind = ClassifyExit(exited.status, in_session).kind;
   const auto record = records.find(exited.local_rank);
   if (kind == ExitKind::kSucceeded) return {Place::kSucceeded, {}, {}};
   if (kind == ExitKind::kMembershipChanged) return {Place::kAsksAgain, {}, {}};
@@ -31,12 +31,15 @@ Key KeyOf(const WorkerExited& exited, const std::map<int, ErrorRecord>& records)
 
 }  // namespace
 
-void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerExited>& ended) {
-  std::stable_sort(ended.begin(), ended.end(), [&](const WorkerExited& a, const WorkerExited& b) {
-    return KeyOf(a, records) < KeyOf(b, records);
-  });
+void OrderByCause(const std::map<int, ErrorRecord>& records, const std::set<int>& in_session,
+                  std::vector<WorkerExited>& ended) {
+  const auto key = [&](const WorkerExited& exited) {
+    return KeyOf(exited, records, in_session.count(exited.local_rank) > 0);
+  };
+  std::stable_sort(ended.begin(), ended.end(),
+                   [&](const WorkerExited& a, const WorkerExited& b) { return key(a) < key(b); });
   const auto first = absl::c_find_if(ended, [&](const WorkerExited& exited) {
-    return std::get<Place>(KeyOf(exited, records)) != Place::kSucceeded;
+    return std::get<Place>(key(exited)) != Place::kSucceeded;
   });
   if (first == ended.end()) return;
   for (auto failed = first; failed != ended.end(); ++failed) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <vector>
 
 #include "agent/core/machine.h"
@@ -11,11 +12,12 @@ namespace convene::agent {
 
 // Brings the first cause to the front of the failures: the worker that recorded an error earliest
 // (torchrun's rule; equal seconds are told apart by the files' times), then workers that recorded
-// none, in the order of their ends, then workers that only ask to be started again (75). Workers
-// that succeeded stand before all of them.
+// none, in the order of their ends, then workers in session (`in_session`: local ranks) that only
+// ask to be started again (75). Workers that succeeded stand before all of them.
 //
 // Fills error_lines with a worker's own record; for the first failure also with the fact that a
 // worker that has not ended yet recorded an error before it.
-void OrderByCause(const std::map<int, ErrorRecord>& records, std::vector<WorkerExited>& ended);
+void OrderByCause(const std::map<int, ErrorRecord>& records, const std::set<int>& in_session,
+                  std::vector<WorkerExited>& ended);
 
 }  // namespace convene::agent

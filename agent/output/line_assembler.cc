@@ -4,23 +4,22 @@
 
 namespace convene::agent {
 
-void LineAssembler::Add(absl::string_view bytes, const OnLine& on_line) {
+void LineAssembler::Add(absl::string_view bytes, MonotonicTime now, const OnLine& on_line) {
+  if (shown_ == open_.size()) show_at_ = now + kOpenPatience;
   while (!bytes.empty()) {
     const size_t newline = bytes.find('\n');
     const absl::string_view line = bytes.substr(0, newline);
     const bool whole = newline != absl::string_view::npos;
-    if (whole && open_.empty() && !carriage_return_ && line.size() < kLongestLine &&
+    if (whole && open_.empty() && !carriage_return_ && !cut_ && line.size() < kLongestLine &&
         line.find('\r') == absl::string_view::npos) {
       on_line(line);  // Where it stands, without a copy: nearly all lines are such.
     } else {
       AddRedrawn(line, on_line);
-      if (whole) {
-        on_line(open_);
-        open_.clear();
-      }
+      if (whole && !(cut_ && open_.empty())) PassOn(on_line);
     }
     if (!whole) return;
-    carriage_return_ = redrawn_ = false;
+    carriage_return_ = redrawn_ = cut_ = false;
+    show_at_ = now + kOpenPatience;
     bytes.remove_prefix(newline + 1);
   }
 }
@@ -39,6 +38,7 @@ void LineAssembler::AddWithinLine(absl::string_view bytes, const OnLine& on_line
   if (bytes.empty()) return;
   if (carriage_return_) {
     open_.clear();
+    shown_ = 0;
     carriage_return_ = false;
     redrawn_ = true;
   }
@@ -47,11 +47,24 @@ void LineAssembler::AddWithinLine(absl::string_view bytes, const OnLine& on_line
     open_.append(bytes.data(), std::min(room, bytes.size()));
     bytes.remove_prefix(std::min(room, bytes.size()));
     if (open_.size() == kLongestLine) {
-      on_line(open_);
-      open_.clear();
+      PassOn(on_line);
       redrawn_ = false;
+      cut_ = true;
     }
   }
+}
+
+void LineAssembler::PassOn(const OnLine& on_line) {
+  on_line(open_);
+  open_.clear();
+  shown_ = 0;
+}
+
+void LineAssembler::ShowOpen(MonotonicTime now, const OnLine& on_line) {
+  if (now < due()) return;
+  on_line(absl::string_view(open_).substr(shown_));
+  shown_ = open_.size();
+  show_at_ = now + kOpenPatience;
 }
 
 void LineAssembler::End(const OnLine& on_line) {

@@ -11,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tools/base/clock.h"
 #include "tools/base/status_macros.h"
 
 namespace convene::agent {
@@ -126,7 +125,8 @@ bool OutputPump::ReadOnce() {
   const absl::Time now = WallNow();
   const std::string& prefix = output_.prefix.At(now);
   if (output_.on_console && output_.as_terminal) console_.Write(stream_, bytes);
-  assembler_.Add(bytes, [&](absl::string_view line) { OnLine(line, prefix, now); });
+  assembler_.Add(bytes, Clock::Real().Now(),
+                 [&](absl::string_view line) { OnLine(line, prefix, now); });
   if (output_.on_console) {
     if (output_.in_place && !output_.as_terminal) {
       console_.SetInPlace(stream_, prefix, assembler_.InPlace());
@@ -140,16 +140,32 @@ bool OutputPump::ReadOnce() {
 
 void OutputPump::OnLine(absl::string_view line, const std::string& prefix, absl::Time now) {
   last_lines_.Add(line);
-  if (output_.recent != nullptr) {
-    output_.recent->Add(now, output_.rank, output_.local_rank, stream_ == OutputStream::kStderr,
-                        line);
-  }
-  if (output_.on_console && !output_.as_terminal) console_.WriteLine(stream_, prefix, line);
+  Show(line, prefix, now, output_.on_console && !output_.as_terminal);
   if (output_.filtered == nullptr) return;
   for (const std::string& filter : output_.filters) {
     if (!absl::StrContains(line, filter)) continue;
     return output_.disk->Append(output_.filtered, absl::StrCat(prefix, line, "\n"));
   }
+}
+
+void OutputPump::Show(absl::string_view line, const std::string& prefix, absl::Time now,
+                      bool on_console) {
+  if (output_.recent != nullptr) {
+    output_.recent->Add(now, output_.rank, output_.local_rank, stream_ == OutputStream::kStderr,
+                        line);
+  }
+  if (on_console) console_.WriteLine(stream_, prefix, line);
+}
+
+void OutputPump::OnTime(MonotonicTime now) {
+  // Already seen: on a terminal of the worker's own, or in the last row.
+  const bool is_seen = output_.as_terminal || (output_.in_place && console_.IsTerminal(stream_) &&
+                                               !assembler_.InPlace().empty());
+  assembler_.ShowOpen(now, [&](absl::string_view line) {
+    const absl::Time wall = WallNow();
+    Show(line, output_.prefix.At(wall), wall, output_.on_console && !is_seen);
+    console_.Flush();
+  });
 }
 
 void OutputPump::AtEnd() {

@@ -15,6 +15,7 @@
 #include "agent/output/line_prefix.h"
 #include "agent/output/log_disk.h"
 #include "agent/output/recent_lines.h"
+#include "tools/base/clock.h"
 #include "tools/base/event_loop.h"
 #include "tools/base/unique_fd.h"
 
@@ -66,6 +67,10 @@ class OutputPump {
   void SetConsoleSlow(bool slow);
   // The log disk may have room again.
   void Reconsider();
+  // When OnTime is to be called: a line that has no end yet is then shown as it stands, but by log
+  // files, which have its bytes already, and by last_lines.
+  MonotonicTime next_deadline() const { return assembler_.due(); }
+  void OnTime(MonotonicTime now);
   // Reads the present content of the pipe, even while readers are slow (bounded by a pipe's
   // content).
   void ReadAvailable();
@@ -79,6 +84,8 @@ class OutputPump {
   // true).
   bool ReadOnce();
   void OnLine(absl::string_view line, const std::string& prefix, absl::Time now);
+  // On the console, where it is asked for, and to viewers.
+  void Show(absl::string_view line, const std::string& prefix, absl::Time now, bool on_console);
   void AtEnd();
 
   EventLoop& loop_;

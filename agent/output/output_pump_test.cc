@@ -73,5 +73,29 @@ TEST_CASE_METHOD(Fixture, "a stream that is not on the console does not wait for
   CHECK(Feed(*pump, 4 << 20) >= 4 << 20);
 }
 
+TEST_CASE_METHOD(Fixture, "a line without an end is shown to readers and viewers while it waits") {
+  RecentLines recent;
+  StreamOutput output;
+  output.recent = &recent;
+  const auto pump = Pump(output);
+  REQUIRE(write(pump->write_end(), "loading ... ", 12) == 12);
+  loop.RunOnce(Clock::Real().Now() + absl::Seconds(5));
+  const MonotonicTime due = pump->next_deadline();
+  CHECK(due <= Clock::Real().Now() + LineAssembler::kOpenPatience);
+  char text[64];
+  fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+  CHECK(read(reader.get(), text, sizeof(text)) == -1);
+  pump->OnTime(due);
+  CHECK(pump->next_deadline() == MonotonicTime::InfiniteFuture());
+  const ssize_t n = read(reader.get(), text, sizeof(text));
+  REQUIRE(n > 0);
+  CHECK(std::string(text, n) == "loading ... \n");
+  rendezvous::LogBatch batch;
+  CHECK(recent.Next(*recent.Open({}, -1, false, 0), &batch));
+  REQUIRE(batch.lines.size() == 1);
+  CHECK(batch.lines[0].text == "loading ... ");
+  CHECK(pump->last_lines().Get().empty());
+}
+
 }  // namespace
 }  // namespace convene::agent

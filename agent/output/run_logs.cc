@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "agent/output/stream_plan.h"
+#include "tools/base/claimed_folder.h"
 #include "tools/base/files.h"
 #include "tools/base/random.h"
 #include "tools/base/status_macros.h"
@@ -24,12 +25,28 @@ namespace convene::agent {
 namespace {
 
 constexpr int64_t kLargestErrorFile = 1 << 20;
+constexpr char kOwnPrefix[] = "convene_logs_";
+// Another agent's sweep may take a new folder away before it is claimed.
+constexpr int kTries = 3;
 
 std::string OwnDirectory(const LogOptions& log) {
   if (!log.directory.empty()) return "";
   const char* parent = std::getenv("TMPDIR");
   if (parent == nullptr || *parent == '\0') parent = "/tmp";
-  return absl::StrFormat("%s/convene_logs_%016x", parent, RandomU64());
+  return absl::StrFormat("%s/%s%016x", parent, kOwnPrefix, RandomU64());
+}
+
+// `claim`: null for a folder that stays.
+absl::Status MakeOwnDirectory(const std::string& path, UniqueFd* claim) {
+  for (int i = 1;; ++i) {
+    if (mkdir(path.c_str(), 0700) != 0 && (errno != EEXIST || i == 1)) {
+      return ErrnoStatus(errno, absl::StrCat("create directory ", path));
+    }
+    if (claim == nullptr) return absl::OkStatus();
+    absl::StatusOr<UniqueFd> claimed = ClaimFolder(path);
+    if (claimed.ok()) *claim = *std::move(claimed);
+    if (claim->valid() || i == kTries) return claimed.status();
+  }
 }
 
 // Absolute: a worker may change its directory before it writes its error file.
@@ -82,7 +99,8 @@ std::string RunLogs::ErrorFile(int local_rank) const {
 absl::Status RunLogs::BeginEpoch(int attempt) {
   const bool is_first = disk_ == nullptr;
   if (is_first) {
-    CONVENE_ASSIGN_OR_RETURN(disk_, LogDisk::Start(loop_, {options_.on_relief, options_.on_say}));
+    CONVENE_ASSIGN_OR_RETURN(disk_,
+                             LogDisk::Start(loop_, {options_.on_relief, options_.on_trouble}));
   }
   attempt_ = std::max(attempt, attempt_ + 1);
   attempt_directory_ = absl::StrCat(run_directory_, "/attempt_", attempt_);
@@ -100,7 +118,7 @@ absl::Status RunLogs::BeginEpoch(int attempt) {
                                                    " cannot be used: ", made.message(),
                                                    ". Name another one with --log-dir."));
   }
-  options_.on_say(absl::StrCat("no folder for logs: ", made.message(), "; the workers run on"));
+  options_.on_trouble(absl::StrCat("no folder for logs: ", made.message(), "; the workers run on"));
   return absl::OkStatus();
 }
 
@@ -113,19 +131,32 @@ void RunLogs::CloseFiltered() {
 absl::Status RunLogs::MakeFolders(bool is_first) {
   std::vector<std::string> folders;
   for (int i = 0; i < options_.local_world_size; ++i) folders.push_back(FolderOf(i));
-  const auto status = std::make_shared<absl::Status>();
+  struct Made {
+    absl::Status status;
+    UniqueFd claim;
+  };
+  const auto made = std::make_shared<Made>();
   const bool done = disk_->Do(
-      [status, folders, own = own_directory_, is_first] {
-        if (is_first && !own.empty() && mkdir(own.c_str(), 0700) != 0) {
-          *status = ErrnoStatus(errno, absl::StrCat("create directory ", own));
+      [made, folders, own = own_directory_, is_first, stays = writes_files_] {
+        if (is_first && !own.empty()) {
+          made->status = MakeOwnDirectory(own, stays ? nullptr : &made->claim);
         }
         for (const std::string& folder : folders) {
-          if (status->ok()) *status = MakeDirectories(folder);
+          if (made->status.ok()) made->status = MakeDirectories(folder);
         }
       },
       kPatience);
   if (!done) return absl::UnavailableError("the log disk hangs");
-  return *status;
+  if (made->claim.valid()) {
+    claim_ = std::move(made->claim);
+    disk_->Do(
+        [parent = ParentDirectory(own_directory_)] {
+          SweepFolders(parent, kOwnPrefix,
+                       [](const std::string& dead) { RemoveTree(dead).IgnoreError(); });
+        },
+        absl::ZeroDuration());
+  }
+  return made->status;
 }
 
 std::shared_ptr<LogDisk::File> RunLogs::OpenFile(const std::string& path) const {
@@ -191,15 +222,17 @@ void RunLogs::HandOnError(int local_rank, int error_code, const std::string& pat
       },
       kPatience);
   if (done && status->ok()) return;
-  options_.on_say(absl::StrCat("$TORCHELASTIC_ERROR_FILE is not written: ",
-                               done ? status->message() : "the disk hangs"));
+  options_.on_trouble(absl::StrCat("$TORCHELASTIC_ERROR_FILE is not written: ",
+                                   done ? status->message() : "the disk hangs"));
 }
 
 bool RunLogs::Finish(absl::Duration patience, bool keeps_errors) {
   if (disk_ == nullptr) return true;
   CloseFiltered();
-  if (!own_directory_.empty() && !writes_files_ && !keeps_errors) {
-    disk_->Do([own = own_directory_] { RemoveTree(own).IgnoreError(); }, kPatience);
+  if (claim_.valid()) {
+    disk_->Do([gone = keeps_errors ? absl::StrCat(own_directory_, kClaimName)
+                                   : own_directory_] { RemoveTree(gone).IgnoreError(); },
+              kPatience);
   }
   return disk_->Finish(patience);
 }

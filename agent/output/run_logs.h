@@ -14,6 +14,7 @@
 #include "agent/output/log_disk.h"
 #include "agent/output/output_pump.h"
 #include "tools/base/event_loop.h"
+#include "tools/base/unique_fd.h"
 
 namespace convene::agent {
 
@@ -22,7 +23,7 @@ namespace convene::agent {
 //
 // Without --log-dir, <directory> is a new one in $TMPDIR (or /tmp) that only this user can read;
 // when no stream goes to a file it holds the error files only and is removed at the end, when these
-// have been reported and handed on.
+// have been reported and handed on. Where the agent is killed before, the next one removes it.
 //
 // Lives on the thread of its loop. A log disk that hangs or is full costs log lines and at most
 // kPatience of the caller's time, never a worker.
@@ -34,8 +35,9 @@ class RunLogs {
     LogOptions log;
     std::string run_id;
     int local_world_size = 1;
-    std::function<void()> on_relief;                 // as LogDisk's
-    std::function<void(const std::string&)> on_say;  // a line for the person
+    std::function<void()> on_relief;                     // as LogDisk's
+    std::function<void(const std::string&)> on_say;      // a line for the person
+    std::function<void(const std::string&)> on_trouble;  // likewise: lines are late, or lost
   };
 
   RunLogs(EventLoop& loop, Options options);
@@ -77,6 +79,7 @@ class RunLogs {
   const bool writes_files_;
   const std::string own_directory_;  // made by us for this run, for want of --log-dir; "" = none
   const std::string run_directory_;
+  UniqueFd claim_;  // of own_directory_, where that does not stay
   int attempt_ = -1;
   std::string attempt_directory_;
   bool has_error_files_ = false;  // their folders are there

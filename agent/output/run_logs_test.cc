@@ -21,7 +21,7 @@ struct Fixture {
     options.local_world_size = 2;
     options.log.directory = directory.File("logs");
     options.on_relief = [] {};
-    options.on_say = [this](const std::string& line) { said.push_back(line); };
+    options.on_say = options.on_trouble = [this](const std::string& line) { said.push_back(line); };
   }
   RunLogs& Logs() {
     if (logs == nullptr) logs = std::make_unique<RunLogs>(loop, options);
@@ -87,6 +87,29 @@ TEST_CASE_METHOD(Fixture,
   CHECK(ReadFile(records.at(1).path).ok() == keeps_errors);
   CHECK(ListDirectory(directory.path())->empty() == !keeps_errors);
   CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(Fixture, "the next run removes the error files of a killed one, and no others") {
+  setenv("TMPDIR", directory.path().c_str(), 1);
+  options.log.directory = "";
+  REQUIRE_OK(Logs().BeginEpoch(0));
+  const std::string killed = Only(directory.path());
+  logs.reset();
+  CHECK(IsDirectory(killed));
+  REQUIRE_OK(Logs().BeginEpoch(0));
+  Record(1, R"({"message": "boom"})");
+  CHECK(Logs().Finish(absl::Seconds(20), /*keeps_errors=*/true));
+  const std::string kept = Only(directory.path());
+  CHECK(kept != killed);
+  logs.reset();
+  REQUIRE_OK(Logs().BeginEpoch(0));
+  const auto living = std::move(logs);
+  REQUIRE_OK(Logs().BeginEpoch(0));
+  CHECK(Logs().Finish(absl::Seconds(20), /*keeps_errors=*/false));
+  unsetenv("TMPDIR");
+  CHECK(ListDirectory(directory.path())->size() == 2);
+  CHECK(IsDirectory(kept));
+  CHECK(ReadFile(kept + "/lock").status().code() == absl::StatusCode::kNotFound);
 }
 
 TEST_CASE_METHOD(Fixture, "a worker that changes its directory finds its error file") {

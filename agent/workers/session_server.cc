@@ -1,9 +1,7 @@
 #include "agent/workers/session_server.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -15,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tools/base/claimed_folder.h"
 #include "tools/base/files.h"
 #include "tools/base/status_macros.h"
 #include "worker_runtime/contract/names.h"
@@ -28,13 +26,9 @@ namespace {
 
 constexpr size_t kLongestHello = 128;  // bytes
 constexpr char kDirectoryPrefix[] = "convene.";
-constexpr char kLockName[] = "/lock";
 constexpr char kSocketName[] = "/session";
 constexpr char kTimersName[] = "/timers";
 constexpr char kWarmName[] = "/warm";
-// The most remains that one start removes, and the most entries that it looks at.
-constexpr int kMostSwept = 64;
-constexpr int kMostLookedAt = 10'000;
 // Another agent's sweep may take a directory away before it is locked.
 constexpr int kTries = 3;
 
@@ -45,38 +39,12 @@ void RemoveServerFiles(const std::string& directory) {
   unlink(absl::StrCat(directory, kSocketName).c_str());
   unlink(absl::StrCat(directory, kTimersName).c_str());
   (void)RemoveTree(absl::StrCat(directory, kWarmName));
-  unlink(absl::StrCat(directory, kLockName).c_str());
+  unlink(absl::StrCat(directory, kClaimName).c_str());
   rmdir(directory.c_str());
 }
 
-// True when `directory` was a dead server's of this user, and is gone now.
-bool SweepOne(const std::string& directory) {
-  struct stat info;
-  if (lstat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) {
-    return false;
-  }
-  const UniqueFd lock(
-      open(absl::StrCat(directory, kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  // Its agent was killed before it had made the lock, or while it cleaned up. A living agent that
-  // is about to make the lock tries again (Listen).
-  if (!lock.valid()) return errno == ENOENT && rmdir(directory.c_str()) == 0;
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  RemoveServerFiles(directory);
-  return true;
-}
-
 void SweepDeadServers(const std::string& parent) {
-  DIR* const entries = opendir(parent.c_str());
-  if (entries == nullptr) return;
-  int swept = 0;
-  for (int looked_at = 0; looked_at < kMostLookedAt && swept < kMostSwept; ++looked_at) {
-    const dirent* const entry = readdir(entries);
-    if (entry == nullptr) break;
-    const absl::string_view name(entry->d_name);
-    if (!absl::StartsWith(name, kDirectoryPrefix)) continue;
-    if (SweepOne(absl::StrCat(parent, "/", name))) ++swept;
-  }
-  closedir(entries);
+  SweepFolders(parent, kDirectoryPrefix, RemoveServerFiles);
 }
 
 }  // namespace
@@ -113,11 +81,7 @@ absl::Status SessionServer::Bind(const std::string& parent) {
     directory_.clear();
     return ErrnoStatus(errno, absl::StrCat("create a directory in ", parent));
   }
-  lock_.Reset(
-      open(absl::StrCat(directory_, kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock_.valid() || flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("lock ", directory_, kLockName));
-  }
+  CONVENE_ASSIGN_OR_RETURN(lock_, ClaimFolder(directory_));
   path_ = absl::StrCat(directory_, kSocketName);
   door_.Reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address = {};

@@ -272,12 +272,16 @@ MonotonicTime WorkerGroup::next_deadline() const {
   MonotonicTime next = MonotonicTime::InfiniteFuture();
   if (gone_) return next;
   next = plan_.deadline();
-  for (const auto& member : members_) next = std::min(next, member->drain_deadline);
+  for (const auto& member : members_) {
+    next = std::min(next, member->drain_deadline);
+    for (const auto& pump : member->pumps) next = std::min(next, pump->next_deadline());
+  }
   return next;
 }
 
 void WorkerGroup::OnTime(MonotonicTime now) {
   for (const auto& member : members_) {
+    for (const auto& pump : member->pumps) pump->OnTime(now);
     if (now < member->drain_deadline) continue;
     member->drain_deadline = MonotonicTime::InfiniteFuture();
     for (const auto& pump : member->pumps) pump->Close();

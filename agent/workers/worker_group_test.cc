@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/workers/health_check.h"
 #include "tools/base/files.h"
 #include "tools/base/testing/status_testing.h"
 #include "tools/base/testing/temp_dir.h"
@@ -135,6 +136,19 @@ TEST_CASE("a program that cannot be started leaves no number for the guardian to
   request.pid_slot = &slot;
   CHECK_STATUS(Spawn(request), absl::StatusCode::kNotFound, "/no/such/program");
   CHECK(slot == 0);
+}
+
+TEST_CASE("a program that is still being written is at fault, not this node") {
+  const testing::TempDir directory;
+  const std::string program = directory.File("program");
+  REQUIRE_OK(WriteFileAtomic(program, "#!/bin/sh\n"));
+  REQUIRE(chmod(program.c_str(), 0755) == 0);
+  const UniqueFd writer(open(program.c_str(), O_WRONLY | O_CLOEXEC));
+  SpawnRequest request;
+  request.program = program;
+  request.arguments = {"program"};
+  request.stdout_fd = request.stderr_fd = STDERR_FILENO;
+  CHECK_STATUS(Spawn(request), absl::StatusCode::kInvalidArgument, "fuser -v " + program);
 }
 
 TEST_CASE_METHOD(Fixture, "nothing of 10,000 lines at the end is lost, and the last 20 are kept") {
@@ -264,6 +278,28 @@ TEST_CASE_METHOD(NoGrace, "when the grace is over it is named, and ended in orde
       said,
       Catch::Contains(
           "--leftover-grace is over: ending processes that the workers left behind: sh (pid "));
+}
+
+TEST_CASE("a service that the health check has started is named as that") {
+  const testing::TempDir directory;
+  EventLoop loop;
+  Custody custody(loop, [] {});
+  bool is_checked = false;
+  HealthCheck check;
+  check.command = absl::StrCat("S=", directory.File("started"),
+                               "; setsid sh -c \"> $S; exec sleep 600\" < /dev/null > /dev/null "
+                               "2>&1 & while ! [ -e $S ]; do sleep 0.01; done");
+  const auto command = StartHealthCheck(
+      loop, check, {"PATH=/usr/bin:/bin", "CONVENE_AGENT_TOKEN=" + custody.token()},
+      [&](const absl::Status&) { is_checked = true; });
+  REQUIRE_OK(command);
+  const MonotonicTime deadline = Clock::Real().Now() + absl::Seconds(20);
+  while (!is_checked && Clock::Real().Now() < deadline) loop.RunOnce(deadline);
+  custody.NoteHealthCheck();
+  const std::vector<std::string> names = custody.NamesOfLeft();
+  REQUIRE(names.size() == 1);
+  CHECK_THAT(names[0], Catch::EndsWith(", the health check started it)"));
+  custody.KillAll();
 }
 
 TEST_CASE_METHOD(AsTorchrun, "as under torchrun it lives on, once it has closed the output") {

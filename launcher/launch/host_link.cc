@@ -9,6 +9,7 @@
 
 #include "agent/custody/spawn.h"
 #include "agent/workers/environment.h"
+#include "tools/base/clock.h"
 #include "tools/base/exit_code.h"
 #include "tools/base/status_macros.h"
 
@@ -113,13 +114,14 @@ bool HostLink::ReadOnce(Stream& stream) {
   listener_.on_heard();
   std::string bytes(buffer, static_cast<size_t>(n));
   if (&stream == &err_) bytes = heartbeats_.Add(bytes);
-  stream.lines.Add(bytes, [&](absl::string_view line) { listener_.on_line(stream.kind, line); });
+  stream.lines.Add(bytes, Clock::Real().Now(),
+                   [&](absl::string_view line) { listener_.on_line(stream.kind, line); });
   return true;
 }
 
 void HostLink::EndLines(Stream& stream) {
   const auto on_line = [&](absl::string_view line) { listener_.on_line(stream.kind, line); };
-  if (&stream == &err_) stream.lines.Add(heartbeats_.End(), on_line);
+  if (&stream == &err_) stream.lines.Add(heartbeats_.End(), Clock::Real().Now(), on_line);
   stream.lines.End(on_line);
   Close(stream.read_end);
 }

@@ -237,7 +237,7 @@ void Daemon::Finish(const Aftermath& aftermath) const {
   for (const std::shared_ptr<StreamSink>& sink : aftermath.sinks) sink->Flush();
   for (const auto& [watch, ended] : aftermath.ended_watches) on_run_ended_(watch, ended);
   for (const Outbox::LogLine& line : aftermath.log) {
-    const bool is_detail = line.is_detail || quiet_;
+    const bool is_detail = line.is_detail || (quiet_ && !line.is_untold);
     spdlog::log(is_detail ? spdlog::level::debug : spdlog::level::info, "rendezvous: {}",
                 line.text);
   }

@@ -61,9 +61,9 @@ class StreamSink {
 // there is a journal, is the only one that touches the journal.
 class Daemon final : public LogAgents {
  public:
-  // `quiet`: nothing is logged above debug. `memory`: an earlier daemon's records and the open
-  // journal; none: nothing is remembered. `wall_now`: of events and incidents; tests have their
-  // own.
+  // `quiet`: what agents tell, too, is logged at debug only. `memory`: an earlier daemon's records
+  // and the open journal; none: nothing is remembered. `wall_now`: of events and incidents; tests
+  // have their own.
   Daemon(Clock* clock, bool quiet, std::optional<Journal::Opened> memory = std::nullopt,
          absl::Time (*wall_now)() = &WallNow);
   // REQUIRES: Shutdown() has returned, if Start() was called.

@@ -117,11 +117,8 @@ Decision DecideBelowMinimum(MonotonicTime now, const JobState& state, const JobP
   if (state.old_workers_count() > 0) deadline = std::max(deadline, state.old_workers_until());
   std::string count =
       absl::StrCat(state.ready_count(), " of at least ", Nodes(policy.nodes_min), " ready");
-  // After the first epoch a Stop has named it.
-  std::string departure;
-  if (state.epoch() == Epoch() && !state.last_departure().empty()) {
-    departure = absl::StrCat("; ", state.last_departure());
-  }
+  const std::string departure =
+      state.last_departure().empty() ? "" : absl::StrCat("; ", state.last_departure());
   if (now < deadline) return Wait(WaitingFor::kNodes, deadline, count + departure);
   if (state.joining_count() > 0) {
     absl::StrAppend(&count, ", still busy: ", NamesOf(state, NodesIn(state, NodeState::kJoining)));

@@ -319,10 +319,10 @@ void Job::Note(MonotonicTime now, const Decision& decision, Outbox* outbox) {
   if (is_wait && decision.waiting_for == decision_.waiting_for) return;
   const Epoch epoch =
       decision.kind == Decision::Kind::kForm ? state_.highest_epoch().Next() : state_.epoch();
-  const bool is_detail = is_wait && decision.waiting_for != Decision::WaitingFor::kBackoff;
+  const bool is_backoff = is_wait && decision.waiting_for == Decision::WaitingFor::kBackoff;
   const std::string text =
       absl::StrCat("epoch ", epoch.value(), " ", KindText(decision), ": ", decision.why);
-  Tell(now, {EventKind(decision.kind), text, is_detail, epoch}, outbox);
+  Tell(now, {EventKind(decision.kind), text, is_wait && !is_backoff, epoch, is_backoff}, outbox);
   const bool is_outcome =
       decision.kind == Decision::Kind::kForm || decision.kind == Decision::Kind::kClose;
   if (is_outcome) chronicle_.AddOutcome(text);

@@ -33,6 +33,7 @@ struct Outbox {
   struct LogLine {
     std::string text;
     bool is_detail = false;  // for debugging only
+    bool is_untold = false;  // no agent tells the same
   };
 
   void Say(MemberId to, DaemonEvent event);
@@ -110,6 +111,7 @@ class Job {
     std::string text;
     bool is_detail = false;                       // of the log
     std::optional<Epoch> decided = std::nullopt;  // of a decision: its epoch
+    bool is_untold = false;                       // as LogLine's
   };
   void Tell(MonotonicTime now, const News& news, Outbox* outbox);
   // Tells the consequences of an event of `node`. `before`, `places`: as they were before the

@@ -12,8 +12,8 @@ namespace convene::rendezvous {
 
 void Job::Tell(MonotonicTime now, const News& news, Outbox* outbox) {
   const bool is_decision = news.decided.has_value();
-  outbox->log.push_back(
-      {absl::StrCat("job ", id_, is_decision ? " " : ": ", news.text), news.is_detail});
+  outbox->log.push_back({absl::StrCat("job ", id_, is_decision ? " " : ": ", news.text),
+                         news.is_detail, news.is_untold});
   // Waits say only why nothing is decided yet: they are for the log.
   if (news.is_detail && is_decision) return;
   chronicle_.AddEvent(now, news.decided.value_or(state_.epoch()), news.kind, news.text);

@@ -101,6 +101,21 @@ TEST_CASE("each decision is an event with the log's words") {
                     [&](const Outbox::LogLine& line) { return line.text == logged; }));
 }
 
+TEST_CASE("a wait on purpose is in the log of every daemon, because no agent tells its reason") {
+  TwoNodes story;
+  for (int i = 0; i < 2; ++i) {
+    story.Say(1, WorkerFailure{.global_rank = 0, .host = "a", .why = "75", .costs_budget = false});
+    story.BothReady();
+  }
+  std::vector<std::string> untold;
+  for (const Outbox::LogLine& line : story.outbox.log) {
+    if (line.is_untold) untold.push_back(line.text);
+  }
+  REQUIRE(untold.size() == 1);
+  CHECK_THAT(untold[0],
+             Catch::Contains("2 times in a row with the same nodes: the next epoch waits"));
+}
+
 TEST_CASE("only the last events are kept, and their numbers go on") {
   TwoNodes story;
   for (int i = 0; i < 200; ++i) {

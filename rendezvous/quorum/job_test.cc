@@ -155,6 +155,15 @@ TEST_CASE("a node that goes before the first epoch is named to the nodes that wa
   CHECK(lost.job().View(MonotonicTime()).why == "1 of at least 3 nodes ready");
 }
 
+TEST_CASE("a node that was lost is named where the job then waits for nodes in vain") {
+  Story story(Nodes(2, 2));
+  story.Tell("> a hello\n> a ready\n> b hello\n> b ready\n> b drops\n> a ready");
+  CHECK(story.job().View(MonotonicTime()).why ==
+        "1 of at least 2 nodes ready; b is lost: its connection closed");
+  CHECK_THAT(story.Tell("> wait 4s"),
+             Catch::Contains("was over; b is lost: its connection closed\n"));
+}
+
 TEST_CASE("below the minimum the job closes after the join timeout") {
   Check(Story(Nodes(2, 2)), R"(
     > a hello

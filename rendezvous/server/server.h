@@ -32,7 +32,7 @@ class Server {
     std::string host = "0.0.0.0";
     int port = 0;  // 0 = any free one
     Clock* clock = &Clock::Real();
-    bool quiet = false;  // logs at debug only: the process that hosts it says the same
+    bool quiet = false;  // logs at debug what the process that hosts it says, too
     // The process that hosts it, for agents that lose it (Daemon::set_served_by); "": a daemon.
     std::string served_by;
     // The journal's directory: a daemon that is killed and started again with it goes on with its

@@ -6,6 +6,10 @@ import unittest
 
 from tests.support.convene_testing import CONVENE, ConveneTestCase
 
+# A shell's words: becomes a program that opens its session and goes on with the Perl that follows, up to a "'".
+_IN_SESSION = ("exec perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new($ENV{CONVENE_SESSION}) or die;"
+               'print $s "hello $ENV{LOCAL_RANK} $ENV{CONVENE_EPOCH}\\n"; $s->flush;')
+
 # Becomes a program for which pidfd_open (434) fails with EPERM, as under the seccomp profile of an old container runtime.
 _WITHOUT_PIDFDS = """
 import ctypes, os, struct, sys
@@ -32,7 +36,7 @@ class ExitCodesTest(ConveneTestCase):
 
     def test_a_failed_worker_is_1_and_its_own_code_is_told(self):
         for code, words in ((3, "exit code 3"), (64, "exit code 64"), (70, "exit code 70"),
-                            (76, "exit code 76 (suspect device)"),
+                            (75, "exit code 75"), (76, "exit code 76"),
                             (127, "exit code 127 (program or library not found)")):
             with self.subTest(code=code):
                 text = self.run_script(f"echo last words >&2; exit {code}", 1)
@@ -43,9 +47,9 @@ class ExitCodesTest(ConveneTestCase):
     def test_a_killed_worker_is_1_and_its_signal_is_told(self):
         self.assertIn("killed by SIGKILL (", self.run_script("kill -9 $$", 1))
 
-    def test_75_starts_the_worker_again_for_free(self):
+    def test_75_in_a_session_starts_the_worker_again_for_free(self):
         marker = self.path("started")
-        self.run_script(f"[ -e {marker} ] && exit 0; touch {marker}; exit 75", 0,
+        self.run_script(f"[ -e {marker} ] && exit 0; touch {marker}; {_IN_SESSION} exit 75;'", 0,
                         "--max-restarts", 0)
 
     def test_the_workers_own_code_where_it_was_asked_for(self):

@@ -66,6 +66,7 @@ class LostOutputTest(ConveneTestCase):
         code, _, log = self.run_worker("", script, "--log-dir", self.path("logs"), "--redirects", 3, before="ulimit -f 64;")
         self.assertEqual(code, 0, log)
         self.assertEqual(log.count("stdout.log: File too large: lines are dropped until that is over"), 1, log)
+        self.assertRegex(log, r"warning: write \S+/0/stdout.log: File too large")
         lost = r"is lost: \d+ lines \([0-9.]+ KiB\) for log files \(write \S+/0/stdout.log: File too large\)$"
         self.assertRegex(log.splitlines()[-1], lost)
 

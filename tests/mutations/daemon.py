@@ -66,7 +66,7 @@ MUTATIONS = [
     Mutation("the driver's cleanup pushes out the error before it", KERNEL, 'IsBeside(*line) ?', 'IsBeside(*line) && false ?',
              '//agent/core:kernel_lines_test'),
     Mutation('workers that the end of the grace killed have ended in order', 'agent/core/machine_stop.cc',
-             's_.verdict->exit_code != 0 && !s_.alive.empty()', 's_.verdict->exit_code == 0', '//agent/core:machine_test'),
+             's_.ending_signal != 0 && s_.verdict->exit_code != 0', 's_.verdict->exit_code == 0', '//agent/core:machine_end_test'),
     Mutation('a rank that ended with 0 is named in no hang', 'agent/core/hang_detector.cc', '  ended_[local_rank] = {step, now};', '  (void)step, (void)now;',
              '//agent/core:hang_detector_test'),
     Mutation("a shell's 137 is told without the kernel's count", 'agent/core/exit_classifier.cc', 'is_known ? absl::StrCat(", ", why_killed) : ""', '""',

@@ -90,10 +90,10 @@ std::string ExitCodeTable() {
          "70     an internal error of Convene: a bug, please report (us)\n"
          "71     this node is unfit (preflight or health check failed): the scheduler should drain "
          "it (the scheduler)\n"
-         "75     worker to agent only: membership changed, start me again (costs no restart "
-         "budget) (the agent)\n"
-         "76     worker to agent only: my result was rejected twice on the same input, suspect "
-         "this device (the agent)\n"
+         "75     worker in a session to agent only: membership changed, start me again (costs no "
+         "restart budget) (the agent)\n"
+         "76     worker in a session to agent only: my result was rejected twice on the same "
+         "input, suspect this device (the agent)\n"
          "128+n  the command itself was ended by signal n after an orderly stop (TERM: 143, INT: "
          "130) (the scheduler)\n";
 }

@@ -104,7 +104,7 @@ class Node {
   }
   std::string Daemon(int epoch, DaemonEvent event) {
     event.epoch = Epoch(epoch);
-    return Feed(FromDaemon{std::move(event), hello_at_, hosts_});
+    return Feed(FromDaemon{std::move(event), hello_at_, hosts_, endpoint_});
   }
   // The Welcome of a daemon without a journal, with a lease that plays no role in the story.
   std::string WelcomeIn(int epoch) {
@@ -178,6 +178,7 @@ class Node {
   MonotonicTime now_ = MonotonicTime::FromEpoch(absl::Seconds(1000));
   MonotonicTime hello_at_;
   bool hosts_ = false;  // the daemon runs in this process
+  std::string endpoint_;
 
  private:
   static Rules MakeRules() {
