@@ -40,6 +40,12 @@ def ropes(theta, scaling):
     return {'rope_theta': theta, 'rope_scaling': scaling} if V4 else {'rope_parameters': {**scaling, 'rope_theta': theta}}
 
 
+def olmo3_ropes():
+    """Both versions' spelling of scaled positions of the layers without a window alone."""
+    return ropes(5e5, SCALED) if V4 else {'rope_parameters': {'sliding_attention': {'rope_type': 'default', 'rope_theta': 5e5},
+                                                              'full_attention': {**SCALED, 'rope_theta': 5e5}}}
+
+
 def configs():
     t = transformers
     latents = {name: value for name, value in {**SIZES, **LATENTS}.items() if name != 'head_dim'}
@@ -52,13 +58,19 @@ def configs():
         'glm4_moe': t.Glm4MoeConfig(**SIZES, **EXPERTS, attention_bias=True, n_group=2, topk_group=1, first_k_dense_replace=1, n_routed_experts=4, **PARTIAL),
         'gpt_oss': t.GptOssConfig(**SIZES, sliding_window=7, max_position_embeddings=64, num_local_experts=4, num_experts_per_tok=2, **ropes(1.5e5, UNROUNDED)),
         'gpt2': t.GPT2Config(vocab_size=256, n_layer=3, n_embd=32, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0),
+        'granite': t.GraniteConfig(**SIZES, embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.3, logits_scaling=2.5),
         'llama': t.LlamaConfig(**SIZES, **ropes(5e5, LLAMA3)),
         'mistral': t.MistralConfig(**SIZES, sliding_window=7),
         'mixtral': t.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+        'olmo2': t.Olmo2Config(**SIZES),
+        'olmo3': t.Olmo3Config(**{**SIZES, 'num_hidden_layers': 4}, sliding_window=7, max_position_embeddings=64, **olmo3_ropes()),
+        'phi3': t.Phi3Config(**SIZES, sliding_window=7, **PARTIAL),
         'qwen2': t.Qwen2Config(**SIZES, tie_word_embeddings=True),
         'qwen2_moe': t.Qwen2MoeConfig(**SIZES, **EXPERTS, num_experts=4, shared_expert_intermediate_size=20),
         'qwen3': t.Qwen3Config(**SIZES, tie_word_embeddings=True, max_position_embeddings=40, **ropes(1e6, SCALED)),
         'qwen3_moe': t.Qwen3MoeConfig(**SIZES, **EXPERTS, num_experts=4, norm_topk_prob=True),
+        'seed_oss': t.SeedOssConfig(**SIZES),
+        'smollm3': t.SmolLM3Config(**{**SIZES, 'num_hidden_layers': 5}, tie_word_embeddings=True),
     }
 
 

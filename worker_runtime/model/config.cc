@@ -94,6 +94,15 @@ absl::Status ValidateLatents(const ModelConfig& config) {
                    ": latent attention makes a key and a value for each query head"));
 }
 
+absl::Status ValidateMultipliers(const ModelConfig& config) {
+  if (!config.family->has_multipliers) return absl::OkStatus();
+  const Multipliers& by = config.multipliers;
+  CONVENE_RETURN_IF_ERROR(CheckPositive("embedding_multiplier", by.embedding));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("attention_multiplier", by.scores));
+  CONVENE_RETURN_IF_ERROR(CheckPositive("residual_multiplier", by.branches));
+  return CheckPositive("logits_scaling", by.logits);
+}
+
 absl::Status ValidateShape(const ModelConfig& config) {
   CONVENE_RETURN_IF_ERROR(CheckSize("layers", config.layers, kMostLayers));
   CONVENE_RETURN_IF_ERROR(CheckSize("hidden_size", config.hidden_size, kLargestSize));
@@ -127,6 +136,7 @@ absl::Status ValidateShape(const ModelConfig& config) {
                      config.head_size + 1));
   }
   CONVENE_RETURN_IF_ERROR(ValidateRotary(config));
+  CONVENE_RETURN_IF_ERROR(ValidateMultipliers(config));
   return ValidateLatents(config);
 }
 
@@ -193,6 +203,9 @@ absl::Status ValidateExperts(const ModelConfig& config, const Layout& layout) {
 
 // Why so many ranks cannot split the model, or share its key and value heads; empty: they can.
 std::string WhyNotOver(const ModelConfig& config, int tp) {
+  if (tp > 1 && config.family->whole_norms) {
+    return "norms over all heads of a token together cannot be split over";
+  }
   const std::pair<const char*, int> split[] = {{"heads", config.heads},
                                                {"ffn_size", config.ffn_size},
                                                {"vocabulary_size", config.vocabulary_size},
@@ -238,6 +251,11 @@ absl::Status ValidateSplit(const ModelConfig& config, const Layout& layout) {
 int WindowOf(const ModelConfig& config, int layer) {
   const int full_every = config.family->full_attention_every;
   return full_every > 0 && (layer + 1) % full_every == 0 ? 0 : config.sliding_window;
+}
+
+bool HasRope(const ModelConfig& config, int layer) {
+  const int none_every = config.family->no_rope_every;
+  return !config.family->learned_positions && (none_every == 0 || (layer + 1) % none_every != 0);
 }
 
 bool HasExperts(const ModelConfig& config, int layer) {

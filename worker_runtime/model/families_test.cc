@@ -1,4 +1,4 @@
-// The tables of families.cc.
+// The tables of families.cc and expert_families.cc.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -65,7 +65,18 @@ TEST_CASE("parameter counts are the published ones") {
                                                        {"qwen3-14b", 14'768'307'200},
                                                        {"qwen3-32b", 32'762'123'264},
                                                        {"qwen3-4b", 4'022'468'096},
-                                                       {"qwen3-8b", 8'190'735'360}};
+                                                       {"qwen3-8b", 8'190'735'360},
+                                                       {"olmo2-13b", 13'716'198'400},
+                                                       {"olmo2-1b", 1'484'916'736},
+                                                       {"olmo2-32b", 32'234'279'936},
+                                                       {"olmo2-7b", 7'298'617'344},
+                                                       {"olmo3-32b", 32'233'522'176},
+                                                       {"olmo3-7b", 7'298'011'136},
+                                                       {"phi-3-medium-4k", 13'960'238'080},
+                                                       {"phi-3-mini-4k", 3'821'079'552},
+                                                       {"phi-4", 14'659'507'200},
+                                                       {"seed-oss-36b", 36'151'104'512},
+                                                       {"smollm3-3b", 3'075'098'624}};
   for (const auto& [name, count] : published) {
     INFO(name);
     CHECK(ParameterCount(Shape(name)) == count);
@@ -90,6 +101,17 @@ TEST_CASE("parameter counts of Gemma 3 are the published ones without what sees 
     INFO(name);
     const int64_t projector = kWidth * (Shape(name).hidden_size + 1);
     CHECK(ParameterCount(Shape(name)) + kTower + projector == count);
+  }
+}
+
+// The published counts are those of the models that follow instructions.
+TEST_CASE("parameter counts of Granite 3 are the published ones with three tokens more") {
+  for (const auto& [name, count] :
+       {std::pair("granite-3.1-2b", 2'533'531'648), {"granite-3.1-8b", 8'170'848'256}}) {
+    INFO(name);
+    ModelConfig config = Shape(name);
+    config.vocabulary_size += 3;
+    CHECK(ParameterCount(config) == count);
   }
 }
 
@@ -175,6 +197,16 @@ TEST_CASE("each family has its own tensors, under Hugging Face's names") {
   CHECK(tensors("gpt2-tiny").count("lm_head.weight") == 0);
 }
 
+TEST_CASE("each fourth layer of SmolLM3 turns nothing; learned positions turn nothing anywhere") {
+  const ModelConfig config = Shape("smollm3-3b");
+  for (int layer = 0; layer < config.layers; ++layer) {
+    INFO(layer);
+    CHECK(HasRope(config, layer) == (layer % 4 != 3));
+    CHECK(HasRope(Shape("llama-tiny"), layer));
+    CHECK_FALSE(HasRope(Shape("gpt2-tiny"), layer));
+  }
+}
+
 TEST_CASE("gpt-oss has biases of all its products, and a sink for each head, split as heads are") {
   const ModelConfig config = Shape("gpt-oss-tiny");
   const std::vector<UnitSpec> units = UnitsOf(config, testing::WholeModel(config), 4, 3);
@@ -227,9 +259,17 @@ TEST_CASE("every name is listed in order and gives a valid shape") {
   CHECK(Shape("llama-70b") == Shape("llama-3-70b"));
 }
 
+TEST_CASE("norms over all heads of a token are split over no ranks") {
+  CHECK_STATUS(ValidateModel(Shape("olmo2-7b"), Layout{.tp = 2}),
+               absl::StatusCode::kInvalidArgument,
+               "norms over all heads of a token together cannot be split over tp_size 2; tp_size "
+               "can be 1");
+}
+
 TEST_CASE("the small shapes can be split over every power of two up to 8") {
   for (const std::string& name : ModelNames()) {
     if (name.find("-tiny") == std::string::npos && name != "llama-15m") continue;
+    if (Shape(name).family->whole_norms) continue;
     for (int parts : {1, 2, 4, 8}) {
       INFO(name << " over " << parts);
       CHECK_OK(ValidateModel(Shape(name), Layout{.pp = parts, .dp = 1, .tp = parts}));

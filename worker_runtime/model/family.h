@@ -1,5 +1,5 @@
 // PURE. A family of models as data: the parts of its layers, and the names of its tensors. The
-// tables themselves stand in families.cc.
+// tables themselves stand in families.cc and expert_families.cc.
 #pragma once
 
 #include "worker_runtime/ops/kinds.h"
@@ -27,8 +27,8 @@ struct TensorNames {
   const char* attention_post_norm;  // behind the mixer
   const char* mlp_norm;
   const char* mlp_post_norm;  // behind the feed-forward network
-  const char* gate;
-  const char* up;  // without a gate: the first layer of the network
+  const char* gate;           // with fused_gate_up the name of both
+  const char* up;             // without a gate: the first layer of the network
   const char* down;
   const char* router;
   const char* router_bias;  // whole; not the one of Family::other_biases
@@ -62,6 +62,7 @@ struct ConfigKeys {
   const char* experts = nullptr;
   const char* expert_ffn_size = nullptr;
   const char* shared_ffn_size = nullptr;  // null: DeepSeek's n_shared_experts says it
+  bool scales_rope = true;                // transformers' model of the family takes our scalings
   bool turned_matrices = false;           // the files keep the matrices of layers as [in, out]
   // The files keep a layer's experts in one tensor [expert, in, out], gate and up in turn under
   // this name, their biases with "_bias" behind it.
@@ -80,11 +81,14 @@ struct Family {
   bool has_partial_rotary = false;  // ModelConfig::rotary_size, where attention has no latents
   bool query_key_norms = false;     // of each head, before rotary positions (ops/head_norm.h)
   bool latent_attention = false;    // keys and values from low-rank latents (latent_mixer.h)
+  bool whole_norms = false;         // query_key_norms, of all heads of a token together
+  bool pre_norms = true;            // before each part
   bool post_norms = false;          // behind each part, before it is added to the residual stream
   bool scales_embedding = false;    // by sqrt(hidden_size), rounded to the activations' type
   bool qkv_biases = false;
   bool other_biases = false;  // of attention's output, and of the feed-forward network, routers too
   bool fused_qkv = false;     // query, key and value rows are one tensor, in this order
+  bool fused_gate_up = false;  // the same of gate and up rows of dense layers
   RouterScore router_score = RouterScore::kSoftmax;
   bool normalizes_router = false;  // RouterShape's
   bool router_bias = false;        // for the choice alone, not learned from the loss
@@ -93,7 +97,9 @@ struct Family {
   bool has_window = false;         // of ModelConfig::sliding_window
   bool has_window_theta = false;   // ModelConfig::window_rope_theta
   bool has_caps = false;           // ModelConfig::score_cap and logit_cap, and its query_scalar
+  bool has_multipliers = false;    // ModelConfig::multipliers; not with post_norms
   int full_attention_every = 0;    // every so many layers one has no window; 0: all have it
+  int no_rope_every = 0;           // every so many layers one turns nothing; 0: all turn
 };
 
 // The family of a model that names none.

@@ -231,6 +231,7 @@ ModelConfig SmallModelOf(const char* named) {
     config.score_cap = 0.5;  // of the size of what they cap
     config.logit_cap = 1.5;
   }
+  if (config.family->has_multipliers) config.multipliers = {3, 0.2, 0.3, 2.5};
   if (config.family->latent_attention) {
     config.kv_heads = config.heads;
     config.head_size = 6;
@@ -244,7 +245,8 @@ ModelConfig SmallModelOf(const char* named) {
 constexpr const char* kOfFamilies[] = {
     "qwen2-tiny",       "qwen3-tiny",   "gpt2-tiny",     "mistral-tiny",   "gemma3-tiny",
     "mla-tiny",         "gemma2-tiny",  "moe-tiny",      "qwen3-moe-tiny", "deepseek-tiny",
-    "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny"};
+    "deepseek-v2-tiny", "gpt-oss-tiny", "glm4-moe-tiny", "qwen2-moe-tiny", "smollm3-tiny",
+    "phi3-tiny",        "granite-tiny", "olmo2-tiny",    "olmo3-tiny"};
 
 TEST_CASE("so it is in each family", "[once]") {
   if (!testing::HasPlacesOrSkips(1)) return;
@@ -286,11 +288,14 @@ TEST_CASE("what the backward pass computes again, or in halves, has the same bit
   Recompute first_block = Recompute::kFull;
   first_block.layers = 1;
   const std::pair<const char*, std::vector<int32_t>> models[] = {
-      {"llama-tiny", {}},        {"llama-tiny", kPacked},    {"qwen2-tiny", {}},
-      {"qwen3-tiny", {}},        {"gpt2-tiny", {}},          {"gpt2-tiny", kPacked},
-      {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},        {"mla-tiny", {}},
-      {"gemma2-tiny", kPacked},  {"moe-tiny", {}},           {"deepseek-tiny", {}},
-      {"gpt-oss-tiny", kPacked}, {"qwen2-moe-tiny", kPacked}};
+      {"llama-tiny", {}},        {"llama-tiny", kPacked},
+      {"qwen2-tiny", {}},        {"qwen3-tiny", {}},
+      {"gpt2-tiny", {}},         {"gpt2-tiny", kPacked},
+      {"mistral-tiny", kPacked}, {"gemma3-tiny", {}},
+      {"mla-tiny", {}},          {"gemma2-tiny", kPacked},
+      {"moe-tiny", {}},          {"deepseek-tiny", {}},
+      {"gpt-oss-tiny", kPacked}, {"qwen2-moe-tiny", kPacked},
+      {"granite-tiny", {}},      {"olmo2-tiny", {}}};
   for (const auto& [named, document_begin] : models) {
     ModelConfig config = SmallModelOf(named);
     if (named == std::string("qwen2-moe-tiny")) config = WithAdapters(config, /*all=*/false);

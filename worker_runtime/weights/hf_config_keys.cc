@@ -4,8 +4,16 @@
 #include <initializer_list>
 
 #include "absl/strings/string_view.h"
+#include "worker_runtime/tokenizer/json/json_node.h"
 
 namespace convene::worker {
+
+const rapidjson::Value* MemberOf(const rapidjson::Value& object, absl::string_view key) {
+  for (const auto& member : object.GetObject()) {
+    if (TextOf(member.name) == key) return &member.value;
+  }
+  return nullptr;
+}
 
 std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
   const Family& family = *config->family;
@@ -31,6 +39,12 @@ std::vector<Field> FieldsOf(bool has_experts, ModelConfig* config) {
     add({{kQueryScalar, &c.query_scalar},
          {"attn_logit_softcapping", &c.score_cap},
          {"final_logit_softcapping", &c.logit_cap}});
+  }
+  if (family.has_multipliers) {
+    add({{"embedding_multiplier", &c.multipliers.embedding},
+         {"attention_multiplier", &c.multipliers.scores},
+         {"residual_multiplier", &c.multipliers.branches},
+         {"logits_scaling", &c.multipliers.logits}});
   }
   if (family.latent_attention) {
     add({{"q_lora_rank", &c.query_rank},

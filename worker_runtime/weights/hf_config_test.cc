@@ -195,6 +195,121 @@ TEST_CASE("GLM 4.5 Air's config.json, as its folder has it, says how much of a h
             ->rotary_size == 32);
 }
 
+TEST_CASE("SmolLM3's config.json, as its folder has it, says which layers turn nothing") {
+  const std::string text = R"({
+    "architectures": ["SmolLM3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "max_window_layers": 28,
+    "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1,
+    1, 0, 1, 1, 1, 0, 1, 1, 1, 0], "num_attention_heads": 16, "num_hidden_layers": 36,
+    "num_key_value_heads": 4, "pad_token_id": 128004, "pretraining_tp": 2, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 5000000.0, "sliding_window": null,
+    "torch_dtype": "bfloat16", "transformers_version": "4.54.0.dev0", "use_cache": false,
+    "use_sliding_window": false, "vocab_size": 128256})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("smollm3-3b"));
+  CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{"[1, 1, 1, 0, 1", "[1, 1, 0, 1, 1"}})),
+               kUnimplemented, "\"no_rope_layers\" is not 0 for each 4th layer");
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "smollm3", "no_rope_layer_interval": 2})"),
+               kUnimplemented,
+               "\"no_rope_layer_interval\" is 2, and the family smollm3 has only 4");
+  CHECK_OK(ReadHfConfig(R"({"model_type": "smollm3", "no_rope_layer_interval": 4})"));
+}
+
+TEST_CASE("Phi-4's config.json, as its folder has it") {
+  const std::string text = R"({
+    "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "auto_map": {}, "bos_token_id": 100257, "embd_pdrop": 0.0, "eos_token_id": 100265,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02,
+    "intermediate_size": 17920, "max_position_embeddings": 16384, "model_type": "phi3",
+    "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,
+    "original_max_position_embeddings": 16384, "pad_token_id": 100349, "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 250000, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.47.0",
+    "use_cache": true, "vocab_size": 100352})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("phi-4"));
+  CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{"rope_scaling\": null", R"(rope_scaling":
+                   {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]})"}})),
+               kUnimplemented,
+               "\"rope_type\" is \"longrope\", and the family phi3 has only \"default\" here");
+  ModelConfig scaled = Named("phi-4");
+  scaled.rope_scaling.factor = 2;
+  CHECK_STATUS(WriteHfConfig(scaled, {}), kUnimplemented, "no config.json can say");
+}
+
+TEST_CASE("Seed-OSS' config.json, as its folder has it") {
+  const std::string text = R"({
+    "architectures": ["SeedOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.1,
+    "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02,
+    "intermediate_size": 27648, "max_position_embeddings": 524288, "mlp_bias": false,
+    "model_type": "seed_oss", "num_attention_heads": 80, "num_hidden_layers": 64,
+    "num_key_value_heads": 8, "pad_token_id": 1, "residual_dropout": 0.1, "rms_norm_eps": 1e-06,
+    "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.55.0",
+    "use_cache": true, "vocab_size": 155136})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("seed-oss-36b"));
+  for (const std::string key : {"attention_bias", "attention_out_bias"}) {
+    const std::string of_ours =
+        absl::StrCat(key, "\": ", key == "attention_bias" ? "true" : "false");
+    const std::string other = absl::StrCat(key, "\": ", key == "attention_bias" ? "false" : "true");
+    CHECK_STATUS(ReadHfConfig(absl::StrReplaceAll(text, {{of_ours, other}})), kUnimplemented,
+                 absl::StrCat("\"", key, "\" is"));
+  }
+}
+
+TEST_CASE("Granite 3.1's config.json, as its folder has it, says its factors") {
+  const std::string text = R"({
+    "architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attention_multiplier": 0.0078125, "bos_token_id": 0, "embedding_multiplier": 12.0,
+    "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 12800, "logits_scaling": 16.0, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "granite", "num_attention_heads": 32,
+    "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
+    "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 49152})";
+  const auto read = ReadHfConfig(text);
+  REQUIRE_OK(read.status());
+  CHECK(*read == Named("granite-3.1-8b"));
+  CHECK(ReadHfConfig(R"({"model_type": "granite"})")->multipliers == Multipliers{1, 1, 1, 1});
+}
+
+TEST_CASE("OLMo's config.json, as its folders have it") {
+  const auto two = ReadHfConfig(R"({
+    "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.47.0",
+    "use_cache": true, "vocab_size": 100352})");
+  REQUIRE_OK(two.status());
+  CHECK(*two == Named("olmo2-7b"));
+  const std::string text = R"({
+    "architectures": ["Olmo3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "model_type": "olmo3",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": {
+    "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+    "original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000,
+    "sliding_window": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.57.0", "use_cache": true, "vocab_size": 100278})";
+  const auto three = ReadHfConfig(text);
+  REQUIRE_OK(three.status());
+  CHECK(*three == Named("olmo3-7b"));
+  CHECK_STATUS(ReadHfConfig(R"({"model_type": "olmo3", "num_hidden_layers": 1,
+                                "layer_types": ["full_attention"]})"),
+               kUnimplemented, "\"layer_types\"");
+}
+
 TEST_CASE("what a config.json leaves out is transformers' default") {
   const ModelConfig mixtral = ReadHfConfig(R"({"model_type": "mixtral"})").value();
   CHECK(mixtral.norm_epsilon == 1e-5);

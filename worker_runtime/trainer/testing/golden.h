@@ -69,6 +69,7 @@ class Golden {
     if (family == "mixtral") return "moe-tiny";
     if (family == "qwen3_moe") return "qwen3-moe-tiny";
     if (family == "gpt_oss") return "gpt-oss-tiny";
+    if (family == "seed_oss") return "seed-oss-tiny";
     return family == "gemma3_text" ? "gemma3-tiny" : absl::StrCat(family, "-tiny");
   }
 
@@ -110,6 +111,7 @@ class Golden {
                        .groups = has_groups ? 2 : 1,
                        .weight_scale = has_groups ? 2.5 : 1.0};
     }
+    if (model.family->has_multipliers) model.multipliers = {3, 0.2, 0.3, 2.5};
     if (model.family->has_partial_rotary) model.rotary_size = 4;
     if (model.family->latent_attention) {
       model.rotary_size = 4;
@@ -130,7 +132,14 @@ class Golden {
                             .original_positions = 16,
                             .truncates = false};
     }
-    if (!model.family->post_norms) return model;
+    if (model.family->has_window_theta) {
+      model.window_rope_theta = model.rope_theta;
+      model.rope_scaling = {.factor = 4,
+                            .kind = RopeScalingKind::kYarn,
+                            .high_frequency_factor = 4,
+                            .original_positions = 16};
+    }
+    if (!model.family->has_caps) return model;
     model.query_scalar = 20;
     if (!model.family->query_key_norms) {
       model.score_cap = 0.5;
@@ -163,9 +172,10 @@ class Golden {
 
 // Llamas, and one of each other family: golden/make_golden.py and make_family_golden.py wrote them.
 inline constexpr const char* kGoldenModels[] = {
-    "untied",       "tied",        "packed",      "qwen2",    "qwen3",    "gpt2",
-    "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",  "qwen3_moe",
-    "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe"};
+    "untied",       "tied",        "packed",      "qwen2",    "qwen3",     "gpt2",
+    "mistral",      "gemma3_text", "deepseek_v3", "gemma2",   "mixtral",   "qwen3_moe",
+    "deepseek_moe", "deepseek_v2", "gpt_oss",     "glm4_moe", "qwen2_moe", "smollm3",
+    "phi3",         "seed_oss",    "granite",     "olmo2",    "olmo3"};
 
 // The values of a slice, from those of its tensor.
 inline std::vector<float> BoxOf(const std::vector<float>& tensor, const ParameterSlice& slice) {
