@@ -74,6 +74,9 @@ bool SlurmRequeue::Run(const std::vector<std::string>& arguments, OnAnswer on_an
   request.spawn.arguments = {"scontrol"};
   for (const std::string& argument : arguments) request.spawn.arguments.push_back(argument);
   request.spawn.environment = EnvironmentStrings(environment_);
+  // Where ProctrackType is proctrack/linuxproc, Slurm's signals reach it as well; its deadline
+  // kills.
+  request.spawn.ignores_term = true;
   request.timeout = kPatience;
   request.first_bytes = kBytesKept;
   auto command = BoundedCommand::Start(

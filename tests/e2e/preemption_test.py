@@ -58,6 +58,13 @@ class PreemptionTest(ConveneTestCase):
         self.assertEqual(self.asked(), ['-o show job 35_2'])
         self.assertIn('job 35_2 is not being preempted', text)
 
+    def test_a_term_for_all_processes_of_the_step_does_not_end_scontrol(self):
+        # proctrack/linuxproc sends it to each descendant: at a time limit once more, and at each requeue.
+        self.scontrol(SHOWN.format('2026-11-23T02:00:22'), before='kill -TERM $$')
+        text, _ = self.stop()
+        self.assertIn("job 35 is back in Slurm's queue", text)
+        self.assertNotIn('killed by signal', text)
+
     def test_times_are_asked_for_in_slurms_own_format(self):
         self.scontrol(SHOWN.format('2026-11-23T02:00:22'), before='[ "$SLURM_TIME_FORMAT" = standard ] || exit 1')
         text, _ = self.stop(SLURM_TIME_FORMAT='relative')
