@@ -292,6 +292,20 @@ absl::Status CheckStandbys(bool is_static, const JobSpec& spec) {
                    " makes a node of the job serve: leave that out, or name one endpoint"));
 }
 
+// The endpoint's port follows from Slurm's numbers, so another job's may lead there, too. Runs that
+// flags name may be several in one step.
+void TakeSlurmHost(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
+  spec->slurm_host = detected.slurm_host;
+  spec->is_slurm_host = detected.is_slurm_host;
+  if (detected.slurm_host.empty()) return;
+  spec->options.hosts_own_run_only = !flags.rdzv_id.has_value();
+  spec->options.taken_port_advice = absl::StrCat(
+      "Port ", detected.endpoint->substr(detected.endpoint->rfind(':') + 1),
+      " follows from the numbers of job and step, and another program or run has it on ",
+      detected.slurm_host, ": give every node --rdzv-endpoint ", detected.slurm_host,
+      ":PORT with another port, or submit the job again for another number");
+}
+
 absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, JobSpec* spec) {
   const rendezvous::Hello& hello = spec->options.hello;
   const bool is_alone = hello.nodes_max == 1 && hello.spares == 0;
@@ -303,8 +317,7 @@ absl::Status ApplyEndpoint(const RunFlags& flags, const DetectedJob& detected, J
     CONVENE_RETURN_IF_ERROR(CheckAllocation(detected, hello));
     given = *detected.endpoint;
     spec->meeting.given = absl::StrCat("the scheduler's endpoint ", given);
-    spec->slurm_host = detected.slurm_host;
-    spec->is_slurm_host = detected.is_slurm_host;
+    TakeSlurmHost(flags, detected, spec);
   }
   if (given.empty() && is_alone) {
     spec->standalone = true;

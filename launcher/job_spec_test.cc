@@ -322,6 +322,20 @@ TEST_CASE("under srun no flag is needed") {
   CHECK(Good(WithConf("read_timeout=7"), kSlurm).options.connect_timeout == absl::Seconds(7));
 }
 
+TEST_CASE(
+    "a place by Slurm's numbers is for the run of these numbers, and another one is advised") {
+  const JobSpec spec = Good({}, kSlurm);
+  CHECK(spec.options.hosts_own_run_only);
+  CHECK_THAT(spec.options.taken_port_advice,
+             Catch::StartsWith("Port 29512 follows from the numbers of job and step") &&
+                 Catch::Contains("--rdzv-endpoint n1:PORT"));
+  RunFlags flags;
+  flags.rdzv_id = "one of two";  // beside it another --rdzv-id of the same step
+  CHECK_FALSE(Good(flags, kSlurm).options.hosts_own_run_only);
+  flags.rdzv_endpoint = "n1:31000";
+  CHECK(Good(flags, kSlurm).options.taken_port_advice.empty());
+}
+
 TEST_CASE("a step of one node is that node by itself, under the step's id") {
   const Table one =
       With(kSlurm,
