@@ -29,4 +29,22 @@ absl::Status CheckAllocation(const DetectedJob& detected, const rendezvous::Hell
       nodes - hello.nodes_max, ", or start fewer (`srun --nodes=", most, "`)"));
 }
 
+bool Holds(Fact fact, const RunFlags& flags, const DetectedJob& detected, const JobSpec& spec) {
+  const rendezvous::Hello& hello = spec.options.hello;
+  switch (fact) {
+    case Fact::kJobId:
+      return !flags.rdzv_id.has_value() && hello.job_id == detected.job_id;
+    case Fact::kNodes:
+      return !flags.nnodes.has_value() ||
+             (hello.nodes_min < hello.nodes_max && hello.nodes_expected == detected.nodes);
+    case Fact::kNodeRank:
+      return !flags.node_rank.has_value() && hello.node_rank == detected.node_rank;
+    case Fact::kEndpoint:
+      return !spec.standalone && !flags.rdzv_endpoint.has_value() && !flags.master_addr.has_value();
+    case Fact::kOther:
+      break;
+  }
+  return true;
+}
+
 }  // namespace convene::launcher
